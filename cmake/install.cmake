@@ -1,0 +1,38 @@
+# Library, headers, CMake package and pkg-config file; every path inside is relative to where they lie.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+install(TARGETS headwise_library EXPORT headwise-targets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(HEADWISE_CLI)
+  install(TARGETS headwise_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+foreach(room IN ITEMS base spec masks ops)
+  install(DIRECTORY headwise/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise
+          FILES_MATCHING PATTERN "*.h" PATTERN "*_checks.h" EXCLUDE)
+endforeach()
+install(FILES headwise/headwise.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise)
+install(FILES headwise/c/headwise.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise/c)
+install(FILES headwise/kernels/candidate.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise/kernels)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/include/headwise/base/version.h
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise/base)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/headwise)
+install(EXPORT headwise-targets NAMESPACE headwise:: DESTINATION ${package_dir})
+configure_package_config_file(cmake/headwise-config.cmake.in headwise-config.cmake INSTALL_DESTINATION ${package_dir})
+# The C++ interface holds within one minor version.
+write_basic_package_version_file(headwise-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/headwise-config.cmake
+              ${CMAKE_CURRENT_BINARY_DIR}/headwise-config-version.cmake
+        DESTINATION ${package_dir})
+
+file(RELATIVE_PATH pc_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+string(REGEX REPLACE "/$" "" pc_prefix "${pc_prefix}")
+set(pc_libs "-lheadwise")
+if(NOT BUILD_SHARED_LIBS)
+  # A static library carries no list of what it needs: C programs must name the C++ runtime themselves.
+  string(APPEND pc_libs " -lstdc++ -lm -pthread")
+endif()
+configure_file(cmake/headwise.pc.in headwise.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/headwise.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,0 +1,56 @@
+// AttentionProblem: what a plan is made for, and AttentionArgs: the addresses of one run.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/spec/head.h"
+#include "headwise/spec/mask.h"
+#include "headwise/spec/probe.h"
+#include "headwise/spec/score.h"
+
+namespace headwise {
+
+/// Sizes, kinds and dtypes: no address, comparable, the whole key of a plan.
+struct AttentionProblem {
+  HeadSpec heads = {};
+  DType dtype = DType::f32;                      // of q, k, v and out
+  Index batch = 0, q_tokens = 0, kv_tokens = 0;  // ragged: the longest sequence's tokens
+  bool ragged = false;                           // q, k, v hold [tokens ...] with offsets
+  Index q_total = 0, kv_total = 0;               // ragged: rows of q and of k, v
+  bool lse = false;
+  ProbeSpec probe = {};
+  friend constexpr bool operator==(const AttentionProblem&, const AttentionProblem&) = default;
+};
+
+/// One run. q, k, v, out are [batch tokens slots dim], or [batch tokens row] where the layout has a row;
+/// ragged: batch is 1 and sequence b owns rows offsets[b]..offsets[b + 1].
+struct AttentionArgs {
+  AnyView q = {}, k = {}, v = {}, out = {};
+  AnyView lse = {};  // [batch heads q] f32 (f64 for f64), ln, sink included; ragged: [1 heads tokens]
+  HeadInputs inputs = {};
+  MaskSet mask = {};
+  AnyView q_start = {};                     // [1] or [batch] i64: position of the first query; empty: 0
+  AnyView q_offsets = {}, kv_offsets = {};  // [batch + 1] i64, ragged only
+  ProbeOut probe = {};
+};
+
+/// A q_start of this value is bottom-right: the last query meets the last key, kv_tokens - q_tokens.
+inline constexpr Index kStartEnd = std::numeric_limits<Index>::min();
+
+/// Where sequence b lies: its batch index in the tensors (0 when ragged), first rows, counts, position of its
+/// first query.
+struct SequencePlace {
+  Index tensor_batch, q_row, kv_row, q_tokens, kv_tokens, q_start;
+};
+inline SequencePlace place_of(const AttentionProblem& p, const AttentionArgs& a, Index b) {
+  const auto at = [](const AnyView& v, Index i) { return static_cast<const Index*>(v.data)[i * v.step[0]]; };
+  SequencePlace s{b, 0, 0, p.q_tokens, p.kv_tokens, 0};
+  if (p.ragged) {
+    s = {0, at(a.q_offsets, b), at(a.kv_offsets, b), 0, 0, 0};
+    s.q_tokens = at(a.q_offsets, b + 1) - s.q_row;
+    s.kv_tokens = at(a.kv_offsets, b + 1) - s.kv_row;
+  }
+  if (a.q_start.given()) s.q_start = at(a.q_start, a.q_start.size[0] == 1 ? 0 : b);
+  if (s.q_start == kStartEnd) s.q_start = s.kv_tokens - s.q_tokens;
+  return s;
+}
+
+}  // namespace headwise

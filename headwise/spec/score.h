@@ -1,0 +1,55 @@
+// Score terms as formulas, shared by every kernel. Order: scale, softcap, bias, ALiBi, relative.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cmath>
+
+#include "headwise/base/view.h"
+
+namespace headwise {
+
+/// ALiBi, bidirectional form: -slope * |q - k|; under a causal mask this is the usual slope * (k - q).
+template <class T>
+T alibi_term(T slope, Index q, Index k) {
+  return -slope * static_cast<T>(q < k ? k - q : q - k);
+}
+
+/// T5's relative position bucket of key k seen from query q.
+struct RelativeBuckets {
+  Index buckets = 0, max_distance = 0;
+  bool bidirectional = false;
+
+  Index bucket(Index q, Index k) const {
+    Index n = buckets, at = 0, distance = q - k;
+    if (bidirectional) {
+      n /= 2;
+      if (distance < 0) at = n, distance = -distance;
+    } else if (distance < 0) {
+      distance = 0;
+    }
+    const Index exact = n / 2;
+    if (distance < exact) return at + distance;
+    const double ratio = std::log(static_cast<double>(distance) / static_cast<double>(exact)) /
+                         std::log(static_cast<double>(max_distance) / static_cast<double>(exact));
+    const Index wide = exact + static_cast<Index>(ratio * static_cast<double>(n - exact));
+    return at + (wide < n - 1 ? wide : n - 1);
+  }
+};
+
+/// Everything with an address that belongs to the heads; an empty view = not used. Float views may hold any
+/// float dtype, of their own, unless said.
+struct HeadInputs {
+  AnyView scale = {};     // [1] or [heads], f32 or f64; empty: 1 / sqrt(head_dim)
+  double softcap = 0;     // cap * tanh(s / cap); 0: off
+  AnyView slopes = {};    // [heads]: ALiBi
+  AnyView bias = {};      // [batch heads q kv], any step may be 0, a size of 1 repeats; ragged: sizes of the
+                          // longest sequence
+  AnyView relative = {};  // [buckets heads]: T5 table
+  RelativeBuckets buckets = {};
+  AnyView sinks = {};  // [heads]: one logit each, in the denominator only
+  AnyView gate = {};   // [batch q heads], multiplies the head's output; ragged: [1 tokens heads]
+  double dropout = 0;  // probability of dropping a weight
+  std::uint64_t seed = 0;
+  AnyView sequence_ids = {};  // [batch] i64 for dropout; empty: the batch index
+};
+
+}  // namespace headwise

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Installs headwise static and shared, moves the tree elsewhere, and builds a C++ and a C program against it, by find_package
+and by pkg-config; makes the wheel and imports it from where pip puts it. Says `name: passed` or `name: failed` for each.
+
+Usage: run.py ROOM PYTHON"""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+JOBS = str(len(os.sched_getaffinity(0)))
+failures = 0
+
+
+def run(*command, **more):
+    done = subprocess.run([str(c) for c in command], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stdout}")
+    return done.stdout
+
+
+def check(name, body):
+    global failures
+    try:
+        body()
+        print(f"{name}: passed")
+    except (RuntimeError, AssertionError) as fault:
+        failures += 1
+        print(f"{fault}\n{name}: failed")
+
+
+def install(room, kind):
+    """Returns where the tree lies after it was moved: nothing in it may remember the first place."""
+    build, first, moved = room / f"build-{kind}", room / f"first-{kind}", room / f"moved-{kind}"
+    for old in (first, moved):
+        shutil.rmtree(old, ignore_errors=True)
+    run("cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DHEADWISE_CLI=OFF",
+        f"-DBUILD_SHARED_LIBS={'ON' if kind == 'shared' else 'OFF'}", f"-DCMAKE_INSTALL_PREFIX={first}",
+        "-DCMAKE_INSTALL_LIBDIR=lib")
+    run("cmake", "--build", build, "-j", JOBS)
+    run("cmake", "--install", build)
+    first.rename(moved)
+    return moved
+
+
+def ran_well(program, version, env=None):
+    out = run(program, env={**os.environ, **(env or {})})
+    assert out.startswith(version + " "), f"{program} says {out!r}, not version {version}"
+
+
+def by_cmake(tree, room, kind, version):
+    build = room / f"consumer-{kind}"
+    shutil.rmtree(build, ignore_errors=True)
+    run("cmake", "-S", HERE, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={tree}")
+    run("cmake", "--build", build)
+    for language in ("cpp", "c"):
+        ran_well(build / f"consumer_{language}", version)
+
+
+def by_pkg_config(tree, room, kind, version):
+    env = {**os.environ, "PKG_CONFIG_PATH": str(tree / "lib/pkgconfig")}
+    flags = run("pkg-config", "--cflags", "--libs", "headwise", env=env).split()
+    assert run("pkg-config", "--modversion", "headwise", env=env).strip() == version
+    for compiler, source in (("g++ -std=c++20", "consumer.cc"), ("gcc -std=c11", "consumer.c")):
+        program = room / f"pkg_{kind}_{source.replace('.', '_')}"
+        run(*compiler.split(), HERE / source, "-o", program, *flags)
+        ran_well(program, version, {"LD_LIBRARY_PATH": str(tree / "lib")})
+
+
+def other_minor_is_refused(tree, room):
+    project = room / "other-minor"
+    project.mkdir(exist_ok=True)
+    (project / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\nproject(other)\nfind_package(headwise 0.2 REQUIRED)\n")
+    try:
+        run("cmake", "-S", project, "-B", project / "build", f"-DCMAKE_PREFIX_PATH={tree}")
+    except RuntimeError:
+        return
+    raise AssertionError("find_package(headwise 0.2) took version 0.1")
+
+
+def headers_stand_alone(tree):
+    for header in sorted((tree / "include").rglob("*.h")):
+        name = header.relative_to(tree / "include").as_posix()
+        language = ["gcc", "-std=c11", "-xc"] if name.startswith("headwise/c/") else ["g++", "-std=c++20", "-xc++"]
+        run(*language, "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{tree / 'include'}", "-", input=f'#include "{name}"\n')
+
+
+def hides_what_is_inside(tree, version):
+    library = tree / f"lib/libheadwise.so.{version}"
+    symbols = run("nm", "-DC", "--defined-only", library)
+    inside = [line for line in symbols.splitlines() if re.search(r"headwise::(cpu|ref)::", line)]
+    assert not inside, "exported, but no user's business:\n" + "\n".join(inside[:20])
+    for name in ("headwise::AttentionPlan::run", "hw_attention_run"):
+        assert name in symbols, f"{name} is not exported"
+    short = ".".join(version.split(".")[:2])
+    assert f"libheadwise.so.{short}" in run("readelf", "-d", library), f"the soname is not libheadwise.so.{short}"
+    needed = re.findall(r"NEEDED.*\[(.*)\]", run("readelf", "-d", library))
+    others = [n for n in needed if not re.match(r"(libstdc\+\+|libm|libgcc_s|libc|libpthread|ld-linux[\w-]*)\.so", n)]
+    assert not others, f"the library needs more than std and threads: {others}"
+
+
+def no_path_is_remembered(tree, room):
+    for file in (tree / "lib").rglob("*"):
+        if file.suffix in {".cmake", ".pc"}:
+            assert str(room) not in file.read_text(), f"{file.name} remembers where it was made"
+
+
+def wheel_works(room, python, version):
+    """The wheel as users get it, with everything Python brings but the build tree out of sight."""
+    site = room / "site"
+    shutil.rmtree(site, ignore_errors=True)
+    run(python, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--target", site,
+        f"--config-settings=build-dir={room / 'build-wheel'}", ROOT, env={**os.environ, "CMAKE_BUILD_PARALLEL_LEVEL": JOBS})
+    program = "import headwise as hw, numpy as np; x = np.ones((1, 3, 2, 4), np.float32); hw.attention(x, x, x); print(hw.__version__)"
+    out = run(python, "-c", program, env={**os.environ, "PYTHONPATH": str(site)}, cwd=room)
+    assert out.strip() == version, f"hw.__version__ is {out!r}, not {version}"
+    assert list(site.glob("headwise/py.typed")) and list(site.glob("headwise/*.pyi")), "the wheel is not typed"
+
+
+def main(room, python):
+    room = pathlib.Path(room).resolve()
+    room.mkdir(parents=True, exist_ok=True)
+    version = re.search(r"project\(headwise VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
+    trees = {}
+    for kind in ("static", "shared"):
+        check(f"install {kind}", lambda: trees.update({kind: install(room, kind)}))
+        if kind not in trees:
+            continue
+        check(f"find_package {kind}", lambda: by_cmake(trees[kind], room, kind, version))
+        check(f"pkg-config {kind}", lambda: by_pkg_config(trees[kind], room, kind, version))
+        check(f"relocatable {kind}", lambda: no_path_is_remembered(trees[kind], room))
+    if len(trees) == 2:
+        check("another minor version is refused", lambda: other_minor_is_refused(trees["static"], room))
+        check("each header compiles alone", lambda: headers_stand_alone(trees["static"]))
+        check("hidden inside", lambda: hides_what_is_inside(trees["shared"], version))
+    check("wheel", lambda: wheel_works(room, pathlib.Path(python).absolute(), version))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
