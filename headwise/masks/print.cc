@@ -1,0 +1,68 @@
+// The text of a mask: what parse_mask reads back to an equal mask.
+// SPDX-License-Identifier: Apache-2.0
+#include "headwise/masks/mask.h"
+
+namespace headwise {
+namespace {
+
+std::string list(const Index* numbers, Index n) {
+  std::string out;
+  for (Index i = 0; i < n; ++i) out += (i ? ", " : "") + std::to_string(numbers[i]);
+  return out;
+}
+
+std::string term_text(const MaskStep& s) {
+  switch (s.op) {
+    case MaskOp::all: return "all";
+    case MaskOp::causal: return "causal";
+    case MaskOp::window: return text("window(", s.a, ", ", s.b, ')');
+    case MaskOp::prefix: return text("prefix(", s.a, ')');
+    case MaskOp::lengths: return text("lengths(", list(s.offsets, s.n), ')');
+    case MaskOp::documents: return text("documents(", list(s.offsets, s.n + 1), ')');
+    case MaskOp::blocks:
+      return text("blocks(", s.a, ", ", s.b, "; ", list(s.offsets, s.n + 1), "; ",
+                  list(s.columns, s.offsets[s.n]), ')');
+    case MaskOp::dense: return text("dense[", s.size[0], ' ', s.size[1], ' ', s.size[2], ' ', s.size[3], ']');
+    case MaskOp::strided: return text("strided(", s.a, ", ", s.b, ')');
+    case MaskOp::global: return text("global(", list(s.offsets, s.n), ')');
+    case MaskOp::both:
+    case MaskOp::either: break;
+  }
+  return {};
+}
+
+std::string view_text(const MaskView& view) {
+  struct Part {
+    std::string text;
+    MaskOp op;  // what joins it on the outside
+  };
+  if (view.count == 0) return "all";
+  std::vector<Part> stack;
+  for (int i = 0; i < view.count; ++i) {
+    const MaskOp op = view.steps[i].op;
+    if (op != MaskOp::both && op != MaskOp::either) {
+      stack.push_back({term_text(view.steps[i]), op});
+      continue;
+    }
+    const Part right = std::move(stack.back());
+    stack.pop_back();
+    const auto inside = [&](const Part& p) {
+      return op == MaskOp::both && p.op == MaskOp::either ? text('(', p.text, ')') : p.text;
+    };
+    stack.back() = {text(inside(stack.back()), op == MaskOp::both ? " & " : " | ", inside(right)), op};
+  }
+  return stack.back().text;
+}
+
+}  // namespace
+
+std::string to_text(const Mask& mask) {
+  const MaskSet set = mask.set();
+  if (!set.given()) return "all";
+  if (set.count == 1) return view_text(set.of(0));
+  std::string out = "per_head(";
+  for (Index h = 0; h < set.count; ++h) out += (h ? "; " : "") + view_text(set.of(h));
+  return out + ')';
+}
+
+}  // namespace headwise
