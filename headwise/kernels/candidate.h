@@ -1,0 +1,29 @@
+// Candidate: one row of a choice list: a kernel's name, when it refuses, what workspace it needs, how it
+// runs.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <span>
+#include <string>
+
+#include "headwise/base/threads.h"
+#include "headwise/spec/problem.h"
+
+namespace headwise {
+
+/// What a kernel reports; floor 3 turns anything but `ok` into an Error.
+enum class Status { ok, out_of_memory };
+
+struct AttentionKernel {
+  const char* name;
+  /// Empty: it can. Else one sentence why it cannot.
+  std::string (*refuse)(const AttentionProblem&);
+  std::size_t (*workspace_bytes)(const AttentionProblem&, int threads);
+  /// Arguments were checked; workspace has workspace_bytes(problem, pool.threads()) or more, aligned to
+  /// Arena::kAlign.
+  Status (*run)(const AttentionProblem&, const AttentionArgs&, std::span<std::byte> workspace,
+                ThreadPool&) noexcept;
+  /// The class that fixes every rounding step, e.g. "cpu/online avx512 f32 g256 s2048".
+  std::string (*numerics)(const AttentionProblem&);
+};
+
+}  // namespace headwise

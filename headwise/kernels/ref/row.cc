@@ -1,0 +1,105 @@
+#include "headwise/kernels/ref/row.h"
+
+#include <cmath>
+#include <limits>
+
+namespace headwise::ref {
+namespace {
+
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+Index offset_of(const AnyView& x, Index i, Index j, Index k, Index l) {
+  return i * x.step[0] + j * x.step[1] + k * x.step[2] + l * x.step[3];
+}
+
+void write_scores(const AttentionProblem& p, const AttentionArgs& a, const Row& row, ScoreStage stage) {
+  if (p.probe.scores != stage) return;
+  const std::vector<double>& values = stage == ScoreStage::weights ? row.weights : row.logits;
+  const double past_the_end = stage == ScoreStage::weights ? 0 : kMinusInfinity;
+  for (Index j = 0; j < p.kv_tokens; ++j)
+    put(a.probe.scores, j < row.keys() ? values[static_cast<std::size_t>(j)] : past_the_end, row.sequence,
+        row.head, row.query, j);
+}
+
+}  // namespace
+
+double at(const AnyView& x, Index i, Index j, Index k, Index l) {
+  return load_double(x.data, x.dtype, offset_of(x, i, j, k, l));
+}
+void put(const AnyView& x, double value, Index i, Index j, Index k, Index l) {
+  store_double(x.data, x.dtype, offset_of(x, i, j, k, l), value);
+}
+
+double head_element(const AnyView& x, const HeadLayout& layout, Index batch, Index row, Index h, Index c) {
+  if (layout.row == 0) return at(x, batch, row, layout.slot(h), c);
+  const Index column = layout.column(h) + c;
+  return 0 <= column && column < layout.row ? at(x, batch, row, column) : 0;
+}
+
+void Row::compute(const AttentionProblem& p, const AttentionArgs& a, Index b, Index h, Index i) {
+  sequence = b, head = h, query = i;
+  const HeadInputs& in = a.inputs;
+  const Terms& terms = p.heads.terms;
+  const Index dim = p.heads.q.dim, q = position();
+  const auto each_open = [&](auto&& body) {
+    for (Index j = 0; j < keys(); ++j)
+      if (open[static_cast<std::size_t>(j)]) body(j, logits[static_cast<std::size_t>(j)]);
+  };
+
+  // The mask comes first so that k and v of a closed pair are not even loaded; the order of terms is not
+  // touched by it.
+  const MaskPlace mask_place{b, h, place.q_start};
+  for (Index j = 0; j < keys(); ++j) {
+    const auto n = static_cast<std::size_t>(j);
+    open[n] = !a.mask.given() || a.mask.of(h).may_attend(q, j, mask_place);
+    logits[n] = kMinusInfinity;
+    weights[n] = 0;
+  }
+
+  // s = scale * q.k
+  const double scale = in.scale.given() ? at(in.scale, in.scale.size[0] == 1 ? 0 : h)
+                                        : 1.0 / std::sqrt(static_cast<double>(dim));
+  for (Index c = 0; c < dim; ++c)
+    q_vector[static_cast<std::size_t>(c)] = head_element(a.q, p.heads.q, place.tensor_batch, q_row(), h, c);
+  each_open([&](Index j, double& s) {
+    double dot = 0;
+    for (Index c = 0; c < dim; ++c)
+      dot += q_vector[static_cast<std::size_t>(c)] *
+             head_element(a.k, p.heads.k, place.tensor_batch, place.kv_row + j, h, c);
+    s = scale * dot;
+  });
+  write_scores(p, a, *this, ScoreStage::scaled);
+
+  // s = cap * tanh(s / cap)
+  if (terms.softcap) each_open([&](Index, double& s) { s = in.softcap * std::tanh(s / in.softcap); });
+  write_scores(p, a, *this, ScoreStage::softcapped);
+
+  // s = s + bias + alibi + relative
+  if (terms.bias) each_open([&](Index j, double& s) { s += at(in.bias, b, h, i, j); });
+  if (terms.alibi) each_open([&](Index j, double& s) { s += alibi_term(at(in.slopes, h), q, j); });
+  if (terms.relative)
+    each_open([&](Index j, double& s) { s += at(in.relative, in.buckets.bucket(q, j), h); });
+  write_scores(p, a, *this, ScoreStage::biased);
+
+  // w = exp(s - top) / (exp(sink - top) + sum exp(s - top)); a logit of -inf weighs nothing: its pair is
+  // closed
+  empty = true;
+  double top = terms.sinks ? at(in.sinks, h) : kMinusInfinity;
+  each_open([&](Index j, double& s) {
+    if (s == kMinusInfinity) {
+      open[static_cast<std::size_t>(j)] = 0;
+      return;
+    }
+    empty = false;
+    if (!(s <= top)) top = s;
+  });
+  double sum = terms.sinks && top > kMinusInfinity ? std::exp(at(in.sinks, h) - top) : 0;
+  sink_weight = sum;
+  each_open([&](Index j, double& s) { sum += weights[static_cast<std::size_t>(j)] = std::exp(s - top); });
+  lse = top > kMinusInfinity || top != top ? top + std::log(sum) : kMinusInfinity;
+  if (sink_weight != 0) sink_weight /= sum;
+  each_open([&](Index j, double&) { weights[static_cast<std::size_t>(j)] /= sum; });
+  write_scores(p, a, *this, ScoreStage::weights);
+}
+
+}  // namespace headwise::ref

@@ -1,0 +1,89 @@
+// Setting: one attention call, every option chosen by number; posed, run, and judged against ref in double.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <array>
+#include <string>
+#include <vector>
+
+#include "headwise/masks/mask.h"
+#include "headwise/ops/attention.h"
+
+namespace headwise::test {
+
+enum Option {
+  kDtype,
+  kHeads,
+  kHeadDim,
+  kValueDim,
+  kQTokens,
+  kKvTokens,
+  kBatch,
+  kStart,
+  kRagged,
+  kMask,
+  kScale,
+  kSoftcap,
+  kAlibi,
+  kBias,
+  kRelative,
+  kSinks,
+  kDropout,
+  kGate,
+  kLayout,
+  kOutLayout,
+  kHeadKind,
+  kLse,
+  kRowProbe,
+  kTopK,
+  kClasses,
+  kColumns,
+  kPicked,
+  kStage,
+  kThreads,
+  kKernels,
+  kOptions
+};
+using Choice = std::array<int, kOptions>;
+
+/// How many values an option has; value 0 is the plainest.
+int values_of(int option);
+const char* name_of(int option);
+/// "3.0.12...": what a failing test prints and HEADWISE_CASE takes back.
+std::string to_text(const Choice& c);
+Choice choice_of(const std::string& text);
+/// "dtype bf16, heads 12:4, ...": options that are not plain.
+std::string describe(const Choice& c);
+
+/// What the numbers stand for.
+struct Sizes {
+  DType dtype;
+  Index batch, q_tokens, kv_tokens, heads, kv_heads, head_dim, value_dim;
+};
+Sizes sizes_of(const Choice& c);
+/// Multiplications of the reference: what a test budgets.
+double work_of(const Choice& c);
+
+/// A mask of the kind an option names, for these sizes. Kinds: see setting_masks.cc.
+int mask_kinds();
+const char* mask_kind_name(int kind);
+Mask make_mask(int kind, const Sizes& s, std::uint64_t seed);
+/// A random expression: codes below mask_kinds() push a term, higher ones join the last two by & or |.
+Mask mask_of_codes(const std::vector<int>& codes, const Sizes& s, std::uint64_t seed);
+
+struct Verdict {
+  std::string fault;  // empty: the run matched or was refused as it must be
+  bool refused = false;
+  double error = 0;  // largest |out - truth|
+};
+
+struct SettingOptions {
+  std::uint64_t seed = 1;
+  const Sizes* sizes = nullptr;  // in place of those the choice names
+  const Mask* mask = nullptr;    // likewise
+  bool every_isa = true;         // else the chosen level alone
+};
+/// Runs the choice and compares everything it returns with ref in double on contiguous copies of the same
+/// numbers.
+Verdict judge(const Choice& c, const SettingOptions& options = {});
+
+}  // namespace headwise::test
