@@ -1,0 +1,97 @@
+// Parts of cpu/online shared by its files: where a head's rows lie, what a panel of queries holds, a
+// worker's scratch.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <atomic>
+
+#include "headwise/base/arena.h"
+#include "headwise/base/random.h"
+#include "headwise/kernels/cpu/attend.h"
+#include "headwise/kernels/cpu/tile.h"
+
+namespace headwise::cpu {
+
+/// The numbers every task of one run shares; no allocation, lives on the caller's stack.
+struct Run {
+  const AttentionProblem& problem;
+  const AttentionArgs& args;
+  const TileKernels& kernels;
+  const Core& core;
+  Index run_heads;    // consecutive heads that share their keys and values
+  Index task_rows;    // query rows a task works on, a multiple of the panel
+  bool scaled_first;  // scores are scaled by a pass of their own, not inside the exponent
+  DropoutRule dropout;
+  float*
+      tops;  // [batch heads q][2] when a second look needs it, else null: top, and what exp(s - top) weighs
+  std::atomic<Index>* visits;  // counts the tiles worked on; null: nobody asks
+
+  Index value_rows() const { return round_up(problem.heads.v.dim, 16); }
+};
+
+Rows rows_of(const AnyView& tensor, const HeadLayout& layout, Index head, Index batch, Index first_row);
+RowType row_type(DType t);
+const Core& core_for(const AttentionProblem& p, const TileKernels& kernels);
+float scale_of(const Run& run, Index head);
+
+/// One panel of queries: who stands in which lane, and the softmax state of every lane.
+struct Panel {
+  int count = 0;
+  void* queries;
+  Index *head, *token, *position;              // [panel]
+  std::uint32_t *head32, *position32;          // for dropout
+  float *scale, *factor, *slope, *q_distance;  // q_distance: position - first key of the granule
+  float *top, *sum, *o;                        // state of the present split
+  float *total_top, *total_sum, *total_o;      // state folded so far
+  RowStats stats, total_stats;
+  float *best_scores, *class_mass;  // top-k: [panel][k]; classes: [classes][panel]
+  float* total_class_mass;
+  Index* best_keys;
+  bool started, folded;
+};
+
+/// Everything one worker needs, booked in pieces of the workspace.
+struct Scratch {
+  Panel* panels;
+  void *keys, *values, *weights;
+  float *s, *gather, *rows, *term, *by_distance, *column_lanes;
+  float *tile_top, *used, *shrink, *tile_sum, *ones, *a, *b;
+  std::uint64_t *opens, *open, *words;  // open: the present panel's part of opens
+  Stripe* stripes;
+  float* lane_f[6];
+};
+
+/// Granules of keys whose column sums one task of the second look gathers.
+inline constexpr Index kColumnGranules = 4;
+
+/// Books a worker's scratch; the same call measures and hands out.
+Scratch book(const AttentionProblem& p, const Core& core, Index task_rows, Arena& arena);
+Index task_rows_for(const AttentionProblem& p, const Core& core, int threads);
+
+/// Fills lanes first_row.. of the flattened (head, token) rows of heads head0..; packs the queries.
+void fill_panel(const Run& run, const SequencePlace& at, Index head0, Index first_row, Index rows,
+                Scratch& scratch, Panel& panel);
+/// Score terms between the product and the mask, in the order of the contract; the tile's first key is key0.
+void apply_terms(const Run& run, Index sequence, const Panel& panel, Scratch& scratch, Index key0, Index from,
+                 Index to);
+/// What the mask says about the panel's rows x keys [key0, key0 + keys).
+TileKind tile_kind(const Run& run, const SequencePlace& at, Index sequence, const Panel& panel, Index key0,
+                   Index keys);
+/// Bits of open lanes per key into scratch.open; trims [from, to) to keys that some lane may attend.
+void open_bits(const Run& run, const SequencePlace& at, Index sequence, const Panel& panel, Scratch& scratch,
+               Index key0, Index& from, Index& to);
+
+/// Probes: before the weights are made, after, and at the end of a row.
+void push_best(const Run& run, const Panel& panel, const float* s, Index key0, Index from, Index to);
+void push_classes(const Run& run, const SequencePlace& at, const Panel& panel, const float* p, Index key0,
+                  Index from, Index to);
+void rebase_stats(const Run& run, const RowStats& stats, const float* sum, const float* delta,
+                  const float* shrink, float* class_mass);
+/// weight[lane]: what a p counts in the row's normalized weights, sink included; 0 for an empty row.
+void write_probes(const Run& run, const SequencePlace& at, const Panel& panel, const float* sink_mass,
+                  const float* weight);
+
+/// The second look: column sums and picked rows from known log-sum-exps.
+void second_look(const Run& run, std::span<std::byte> workspace, Index worker_bytes,
+                 ThreadPool& pool) noexcept;
+
+}  // namespace headwise::cpu

@@ -1,0 +1,110 @@
+// Lanes for NEON: four floats a vector. Internal linkage throughout.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <arm_neon.h>
+
+#include <cstdint>
+
+namespace headwise::cpu {
+namespace {
+
+struct Lanes {
+  static constexpr int width = 4;
+  static constexpr bool multiplies_by_lane = true;  // LD1R takes a vector slot, FMLA by lane does not
+  using F = float32x4_t;
+  using U = uint32x4_t;
+  using M = uint32x4_t;
+
+  static F zero() { return vdupq_n_f32(0.0f); }
+  static F set(float x) { return vdupq_n_f32(x); }
+  static F bcast(const float* p) { return vld1q_dup_f32(p); }
+  static F load(const float* p) { return vld1q_f32(p); }
+  static void store(float* p, F x) { vst1q_f32(p, x); }
+  static F load_part(const float* p, int n) {
+    float t[4] = {};
+    for (int i = 0; i < n; ++i) t[i] = p[i];
+    return vld1q_f32(t);
+  }
+  static void store_part(float* p, F x, int n) {
+    float t[4];
+    vst1q_f32(t, x);
+    for (int i = 0; i < n; ++i) p[i] = t[i];
+  }
+  static F load_bf16(const std::uint16_t* p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
+  static F load_f16(const std::uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+  static void store_bf16(std::uint16_t* p, F x) {
+    const U u = vreinterpretq_u32_f32(x), high = vshrq_n_u32(u, 16);
+    const U odd = vandq_u32(high, vdupq_n_u32(1));
+    const U r = vshrq_n_u32(vaddq_u32(u, vaddq_u32(odd, vdupq_n_u32(0x7fff))), 16);
+    vst1_u16(p, vmovn_u32(vbslq_u32(is_nan(x), vorrq_u32(high, vdupq_n_u32(0x40)), r)));
+  }
+  static void store_f16(std::uint16_t* p, F x) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x))); }
+
+  static F add(F a, F b) { return vaddq_f32(a, b); }
+  static F sub(F a, F b) { return vsubq_f32(a, b); }
+  static F mul(F a, F b) { return vmulq_f32(a, b); }
+  static F div(F a, F b) { return vdivq_f32(a, b); }
+  static F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
+  static F fnma(F a, F b, F c) { return vfmsq_f32(c, a, b); }
+  /// c[i][j] += a[i] * x[j]
+  template <int MR, int NV>
+  static inline __attribute__((always_inline)) void add_products(const float* a, const F (&x)[NV],
+                                                                 F (&c)[MR][NV]) {
+#pragma GCC unroll 4
+    for (int g = 0; g < MR; g += 4) {
+      const F y = vld1q_f32(a + g);
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; ++j) {
+        c[g][j] = vfmaq_laneq_f32(c[g][j], x[j], y, 0);
+        c[g + 1][j] = vfmaq_laneq_f32(c[g + 1][j], x[j], y, 1);
+        c[g + 2][j] = vfmaq_laneq_f32(c[g + 2][j], x[j], y, 2);
+        c[g + 3][j] = vfmaq_laneq_f32(c[g + 3][j], x[j], y, 3);
+      }
+    }
+  }
+  /// The larger; NaN when either is.
+  static F max(F a, F b) { return vmaxq_f32(a, b); }
+  static F min(F a, F b) { return vminq_f32(a, b); }
+  static F abs(F a) { return vabsq_f32(a); }
+  /// p * 2^n for p in [0.7, 1.5], whole n <= 0: exactly +0 for n < -126; NaN stays NaN. Adding 1.5 * 2^23 +
+  /// 127 leaves n + 127, the exponent of 2^n, in the low bits (FCVT is slow); that of -127 is 0.
+  static F scale2(F p, F n) {
+    const F shifted = vaddq_f32(vmaxq_f32(n, vdupq_n_f32(-127.0f)), vdupq_n_f32(12583039.0f));
+    return vmulq_f32(p, vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(shifted), 23)));
+  }
+  static M greater(F a, F b) { return vcgtq_f32(a, b); }
+  static M is_nan(F a) { return vmvnq_u32(vceqq_f32(a, a)); }
+  static M bits(std::uint64_t open) {
+    static const std::uint32_t lane[4] = {1, 2, 4, 8};
+    return vtstq_u32(vdupq_n_u32(static_cast<std::uint32_t>(open)), vld1q_u32(lane));
+  }
+  static F select(M m, F yes, F no) { return vbslq_f32(m, yes, no); }
+  static bool any(M m) { return vmaxvq_u32(m) != 0; }
+  static bool all_finite(F a) { return vminvq_u32(vcleq_f32(vabsq_f32(a), vdupq_n_f32(3.4028235e38f))) != 0; }
+
+  static U setu(std::uint32_t x) { return vdupq_n_u32(x); }
+  static U loadu(const std::uint32_t* p) { return vld1q_u32(p); }
+  static U addu(U a, U b) { return vaddq_u32(a, b); }
+  static U xoru(U a, U b) { return veorq_u32(a, b); }
+  static void mulu(U a, U b, U& low, U& high) {
+    const uint64x2_t x = vmull_u32(vget_low_u32(a), vget_low_u32(b)), y = vmull_high_u32(a, b);
+    low = vuzp1q_u32(vreinterpretq_u32_u64(x), vreinterpretq_u32_u64(y));
+    high = vuzp2q_u32(vreinterpretq_u32_u64(x), vreinterpretq_u32_u64(y));
+  }
+  static M not_below(U a, U b) { return vcgeq_u32(a, b); }
+
+  static void transpose(F (&r)[4]) {
+    const F a = vtrn1q_f32(r[0], r[1]), b = vtrn2q_f32(r[0], r[1]), c = vtrn1q_f32(r[2], r[3]),
+            d = vtrn2q_f32(r[2], r[3]);
+    const auto low = [](F x, F y) {
+      return vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(x), vreinterpretq_f64_f32(y)));
+    };
+    const auto high = [](F x, F y) {
+      return vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(x), vreinterpretq_f64_f32(y)));
+    };
+    r[0] = low(a, c), r[1] = low(b, d), r[2] = high(a, c), r[3] = high(b, d);
+  }
+};
+
+}  // namespace
+}  // namespace headwise::cpu

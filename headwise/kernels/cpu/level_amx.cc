@@ -1,0 +1,22 @@
+#include "headwise/kernels/cpu/lanes_avx512.h"
+
+#include "headwise/kernels/cpu/amx_stripes.h"
+#include "headwise/kernels/cpu/f32_core.h"
+#include "headwise/kernels/cpu/levels.h"
+
+namespace headwise::cpu {
+namespace {
+
+constexpr Core bf16_core() {
+  Core c = AmxCore::table();
+  c.stripes = AmxStripes::run;
+  return c;
+}
+constexpr Core kBf16 = bf16_core();
+constexpr Core kNarrow = F32Core<Lanes, 2, 8, 128>::table();
+
+}  // namespace
+
+const TileKernels kAmx{"amx", F32Core<Lanes, 4, 4, 128>::table(), &kNarrow, &kBf16, store_row, spin_fma};
+
+}  // namespace headwise::cpu

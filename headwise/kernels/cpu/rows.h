@@ -1,0 +1,137 @@
+// Rows: strided rows of any 16- or 32-bit float to packed f32 rows and back, columns that do not exist as 0.
+// Included by every ISA level after its Lanes; internal linkage throughout.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/kernels/cpu/tile.h"
+
+namespace headwise::cpu {
+namespace {
+
+inline Index rounded(Index n, Index multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+template <RowType T>
+struct Element;
+template <>
+struct Element<RowType::f32> {
+  using type = float;
+  static Lanes::F load(const float* p) { return Lanes::load(p); }
+  static void store(float* p, Lanes::F x) { Lanes::store(p, x); }
+};
+template <>
+struct Element<RowType::bf16> {
+  using type = std::uint16_t;
+  static Lanes::F load(const std::uint16_t* p) { return Lanes::load_bf16(p); }
+  static void store(std::uint16_t* p, Lanes::F x) { Lanes::store_bf16(p, x); }
+};
+template <>
+struct Element<RowType::f16> {
+  using type = std::uint16_t;
+  static Lanes::F load(const std::uint16_t* p) { return Lanes::load_f16(p); }
+  static void store(std::uint16_t* p, Lanes::F x) { Lanes::store_f16(p, x); }
+};
+
+template <RowType T>
+void load_row(const Rows& rows, Index row, Index count, float* out) {
+  using E = Element<T>;
+  const auto* from = static_cast<const typename E::type*>(rows.data) + row * rows.row_step;
+  const Index begin = rows.begin, end = rows.end < count ? rows.end : count;
+  for (Index c = 0; c < begin && c < count; ++c) out[c] = 0.0f;
+  Index c = begin;
+  if (rows.column_step == 1) {
+    for (; c + Lanes::width <= end; c += Lanes::width) Lanes::store(out + c, E::load(from + c));
+  }
+  if (c < end) {
+    typename E::type rest[Lanes::width] = {};
+    float wide[Lanes::width];
+    while (c < end) {
+      const Index n = end - c < Lanes::width ? end - c : Lanes::width;
+      for (Index i = 0; i < n; ++i) rest[i] = from[(c + i) * rows.column_step];
+      Lanes::store(wide, E::load(rest));
+      for (Index i = 0; i < n; ++i) out[c + i] = wide[i];
+      c += n;
+    }
+  }
+  for (c = end > begin ? end : begin; c < count; ++c) out[c] = 0.0f;
+}
+
+/// Columns 0..count of one row as f32.
+inline void load_row(const Rows& rows, Index row, Index count, float* out) {
+  switch (rows.type) {
+    case RowType::f32: return load_row<RowType::f32>(rows, row, count, out);
+    case RowType::bf16: return load_row<RowType::bf16>(rows, row, count, out);
+    case RowType::f16: return load_row<RowType::f16>(rows, row, count, out);
+  }
+}
+
+/// `count` rows from `first` on, each as f32 columns 0..columns of out + k * out_step.
+template <RowType T>
+void load_rows(const Rows& rows, Index first, Index count, Index columns, float* out, Index out_step) {
+  using E = Element<T>;
+  const bool whole =
+      rows.column_step == 1 && rows.begin == 0 && rows.end == columns && columns % Lanes::width == 0;
+  for (Index k = 0; k < count; ++k) {
+    if (!whole) {
+      load_row<T>(rows, first + k, columns, out + k * out_step);
+      continue;
+    }
+    const auto* from = static_cast<const typename E::type*>(rows.data) + (first + k) * rows.row_step;
+    for (Index c = 0; c < columns; c += Lanes::width) Lanes::store(out + k * out_step + c, E::load(from + c));
+  }
+}
+inline void load_rows(const Rows& rows, Index first, Index count, Index columns, float* out, Index out_step) {
+  switch (rows.type) {
+    case RowType::f32: return load_rows<RowType::f32>(rows, first, count, columns, out, out_step);
+    case RowType::bf16: return load_rows<RowType::bf16>(rows, first, count, columns, out, out_step);
+    case RowType::f16: return load_rows<RowType::f16>(rows, first, count, columns, out, out_step);
+  }
+}
+
+/// The same rows seen from column c0 on; no column past `dim` exists.
+inline Rows columns_from(const Rows& rows, Index c0, Index dim) {
+  Rows part = rows;
+  const Index unit = rows.type == RowType::f32 ? 4 : 2, end = rows.end < dim ? rows.end : dim;
+  part.data = static_cast<const char*>(rows.data) + c0 * rows.column_step * unit;
+  part.end = end > c0 ? end - c0 : 0;
+  part.begin = rows.begin > c0 ? rows.begin - c0 : 0;
+  if (part.begin > part.end) part.begin = part.end;
+  return part;
+}
+
+template <RowType T>
+void store_row(const float* row, Index count, void* out, Index column_step) {
+  using E = Element<T>;
+  auto* to = static_cast<typename E::type*>(out);
+  Index c = 0;
+  if (column_step == 1)
+    for (; c + Lanes::width <= count; c += Lanes::width) E::store(to + c, Lanes::load(row + c));
+  typename E::type narrow[Lanes::width];
+  for (; c < count; c += Lanes::width) {
+    const Index n = count - c < Lanes::width ? count - c : Lanes::width;
+    E::store(narrow, Lanes::load_part(row + c, static_cast<int>(n)));
+    for (Index i = 0; i < n; ++i) to[(c + i) * column_step] = narrow[i];
+  }
+}
+inline void store_row(const float* row, Index count, RowType type, void* out, Index column_step) {
+  switch (type) {
+    case RowType::f32: return store_row<RowType::f32>(row, count, out, column_step);
+    case RowType::bf16: return store_row<RowType::bf16>(row, count, out, column_step);
+    case RowType::f16: return store_row<RowType::f16>(row, count, out, column_step);
+  }
+}
+
+/// in [W * NV rows][in_step] -> out [columns][W * NV]; columns may be any number, in rows hold
+/// rounded(columns, W) floats.
+template <int NV>
+void transpose_panel(const float* in, Index in_step, Index columns, float* out) {
+  constexpr int W = Lanes::width, kPanel = NV * W;
+  for (Index c = 0; c < columns; c += W)
+    for (int j = 0; j < NV; ++j) {
+      Lanes::F t[W];
+      for (int i = 0; i < W; ++i) t[i] = Lanes::load(in + (j * W + i) * in_step + c);
+      Lanes::transpose(t);
+      for (int i = 0; i < W && c + i < columns; ++i) Lanes::store(out + (c + i) * kPanel + j * W, t[i]);
+    }
+}
+
+}  // namespace
+}  // namespace headwise::cpu

@@ -1,0 +1,126 @@
+// TileKernels: the table of tile and row functions one ISA level brings; plain types only, since every
+// level includes it.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace headwise::cpu {
+
+using Index = std::int64_t;
+
+enum class RowType : std::uint8_t { f32, bf16, f16 };
+
+/// Rows of one head: element (row, column) at data[row * row_step + column * column_step]; columns outside
+/// [begin, end) do not exist and count as 0.
+struct Rows {
+  const void* data = nullptr;
+  Index row_step = 0, column_step = 1, begin = 0, end = 0;
+  RowType type = RowType::f32;
+};
+
+/// Statistics of one panel, [panel] each, gathered while the weights of a tile are made; d = s - top in score
+/// units.
+struct RowStats {
+  float* weighted_score;  // sum of p * d * scale, relative to the running top
+  float* square;          // sum of p^2
+  float* distance;        // sum of p * |q - k|
+  float* best;            // largest score seen
+  Index* best_key;        // its key, -1 before the first
+};
+
+/// One tile of scores S [keys][panel]: keys key0 + from .. key0 + to of one granule.
+struct Tile {
+  float* s;             // scores, then weights
+  void* p;              // weights as the operand of `weigh`; the f32 core uses s itself
+  Index from, to;       // rows of S in use; `from` is a multiple of 32
+  const float* top;     // [panel] running max, finite
+  const float* factor;  // [panel] scale * log2(e) (or log2(e) when scores are already scaled)
+  float* sum;           // [panel] sum of this tile's weights
+};
+
+/// One panel against one granule, for `Core::stripes`: nothing but the mask stands between its scores and its
+/// weights.
+struct Stripe {
+  const void* queries;
+  Index from, to;             // as in Tile
+  const std::uint64_t* open;  // as in `select`; null: everything is open
+  const float* factor;
+  float *top, *sum, *o;  // state, as `advance`, fma(sum, shrink, tile's sum) and `weigh` leave it
+};
+
+/// How one ISA level multiplies: scores and outputs of a panel of queries against a granule of keys.
+/// Layouts of packed operands are private to the core. Every value is one chain in a fixed order; no decision
+/// looks at a neighbour lane.
+struct Core {
+  const char* name;
+  int panel;        // queries in the lanes
+  int granule;      // keys between two looks at the running max, counted from key 0
+  void (*begin)();  // around the tiles of one task: matrix registers that need a shape get it here
+  void (*end)();
+  Index (*query_bytes)(Index dim);        // one panel
+  Index (*key_bytes)(Index dim);          // one granule
+  Index (*value_bytes)(Index value_dim);  // one granule
+  Index (*weight_bytes)();                // operand of weigh; 0: S itself
+  /// rows[lane] with row numbers row[lane]; lanes from `count` on become 0. scratch: panel * round_up(dim,
+  /// 16) floats.
+  void (*pack_queries)(const Rows* rows, const Index* row, int count, Index dim, void* out, float* scratch);
+  void (*pack_keys)(const Rows& rows, Index first, Index count, Index dim, void* out);
+  /// Values that are not finite are packed as 0; true when there was none.
+  bool (*pack_values)(const Rows& rows, Index first, Index count, Index value_dim, void* out);
+  void (*scores)(const void* queries, const void* keys, Index from, Index to, Index dim, float* s);
+  /// Operand of weigh = exp2((s - top) * factor), and its sum; exactly +0 for s = -inf, NaN stays NaN.
+  void (*weights)(const Tile&);
+  /// The same numbers left in S as f32, for passes that look at them; `operand` then makes the operand of
+  /// weigh.
+  void (*weights_plain)(const Tile&);
+  /// weights_plain with row statistics; q_distance[lane] = query position - key0.
+  void (*weights_stats)(const Tile&, const RowStats&, const float* q_distance, Index key0);
+  void (*operand)(const Tile&);
+  /// o [value_dim][panel] = o * shrink + sum over keys of v * p, one chain over keys from 0.
+  void (*weigh)(const Tile&, const void* values, Index value_dim, const float* shrink, float* o);
+
+  /// The running max meets a tile's: top becomes the larger, used is top or 0 where nothing is open yet, and
+  /// shrink = exp2((old - used) * factor), exactly 1 where top did not move.
+  void (*advance)(float* top, const float* tile_top, const float* factor, float* used, float* shrink);
+
+  /// Many panels against one granule at once: the bits of scores, select, row_max, advance, weights and weigh
+  /// one after the other, with the products of one panel beside the exponentials of another. Null: this core
+  /// has no such way.
+  void (*stripes)(const Stripe* list, Index count, const void* keys, const void* values, Index dim,
+                  Index value_dim, float* s, void* p);
+
+  // Passes over S [keys][panel], in place.
+  void (*row_max)(const float* s, Index from, Index to, float* top);
+  void (*scale)(float* s, Index from, Index to, const float* scale);
+  void (*softcap)(float* s, Index from, Index to, float cap);
+  void (*alibi)(float* s, Index from, Index to, const float* slope, const float* q_distance);
+  void (*select)(float* s, Index from, Index to,
+                 const std::uint64_t* open);  // open[key]: bit per lane; closed: -inf
+  void (*add)(float* s, Index from, Index to, const float* term, Index term_step);  // term [lane][key]
+  void (*dropout)(float* s, Index from, Index to, const std::uint32_t* head, const std::uint32_t* query,
+                  Index key0, std::uint32_t sequence, std::uint64_t seed, std::uint32_t threshold,
+                  float keep_scale);
+  void (*shrink)(float* o, Index rows, const float* factor);  // o[row][lane] *= factor[lane]
+  /// o = o * a + other * b
+  void (*join)(float* o, const float* other, Index rows, const float* a, const float* b);
+  /// out[lane][column] = o[column][lane] / sum[lane] * gate[lane], f32 rows of out_step; exact when o == sum.
+  void (*finish)(const float* o, Index value_dim, const float* sum, const float* gate, float* out,
+                 Index out_step);
+  /// p = exp2((s - top) * factor) * weight for a second look at known weights; exactly +0 for s = -inf.
+  void (*known_weights)(float* s, Index from, Index to, const float* factor, const float* top,
+                        const float* weight);
+};
+
+struct TileKernels {
+  const char* isa;
+  Core f32;            // computes f32, and f16 and bf16 converted while packing
+  const Core* narrow;  // the same with a smaller panel and the same bits, for few query rows; null: none
+  const Core* bf16;    // matrix core for bf16 with f32 sums; null: the f32 core takes bf16
+  /// f32 row -> a row of the output type with the given column step.
+  void (*store_row)(const float* row, Index count, RowType type, void* out, Index column_step);
+  /// GFLOP of an FMA loop that never leaves the registers: the measured roof of `explain` and benchmarks.
+  double (*spin_fma)(Index rounds);
+};
+
+}  // namespace headwise::cpu
