@@ -1,0 +1,34 @@
+// Norms of head vectors along the last axis: RMS and L2, as used on q and k before attention.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/base/context.h"
+
+#pragma GCC visibility push(default)
+namespace headwise {
+
+/// What the weight is added to before it multiplies: plain (0), or 1 for weights stored as a difference from
+/// one (Gemma).
+enum class WeightForm { plain, one_plus };
+
+struct RmsNormOptions {
+  double eps = 1e-6;
+  WeightForm weight_form = WeightForm::plain;
+};
+struct L2NormOptions {
+  double eps = 1e-6;
+};
+
+/// out = x / sqrt(mean(x^2) + eps) * weight, for every vector along the last axis of x (rank 1 to 4, any
+/// steps). weight: empty (1), [dim], or [heads dim] where heads is the axis before the last; any float type.
+/// out is x itself or apart from it. Sums in double in one order fixed by dim alone; a row's bits depend on
+/// nothing but the row and its weight.
+void rms_norm(const AnyView& x, const AnyView& weight, const AnyView& out, const RmsNormOptions& options,
+              Context& ctx);
+
+/// out = x / max(|x|, eps) * scale. scale: as weight above, and dim or heads may be 1 to repeat: [1], [heads
+/// 1].
+void l2_norm(const AnyView& x, const AnyView& scale, const AnyView& out, const L2NormOptions& options,
+             Context& ctx);
+
+}  // namespace headwise
+#pragma GCC visibility pop
