@@ -1,0 +1,24 @@
+// What the opaque C handles hold.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <mutex>
+#include <optional>
+
+#include "headwise/base/context.h"
+#include "headwise/c/headwise.h"
+#include "headwise/masks/mask.h"
+#include "headwise/ops/attention.h"
+#include "headwise/ops/roofline.h"
+
+struct hw_context {
+  headwise::Context context;
+};
+struct hw_mask {
+  headwise::Mask mask;
+};
+struct hw_attention_plan {
+  headwise::AttentionPlan plan;
+  // Measured once: a text asked for twice, its length first, must not change in between.
+  mutable std::mutex measuring = {};
+  mutable std::optional<headwise::Roofline> roofline = {};
+};

@@ -1,0 +1,246 @@
+// The stable C interface of headwise: masks, plans and attention on tensors laid out as DLPack's DLTensor.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+// Every call returns a status; anything but HW_OK leaves its outputs untouched and a sentence in
+// hw_last_error(). Handles are made by *_create (or a mask builder) and given back by *_destroy, which takes
+// NULL too. A context is used by one thread at a time; masks and plans never change and may be used by many.
+typedef int32_t hw_status;
+enum {
+  HW_OK = 0,
+  HW_BAD_SHAPE = 1,         // sizes that do not fit each other
+  HW_BAD_DTYPE = 2,         // a number format or device this tensor may not have
+  HW_BAD_ARGUMENT = 3,      // a value out of range, a null pointer, a struct_size that cannot be
+  HW_UNSUPPORTED = 4,       // no allowed kernel can do it; the sentence holds every refusal
+  HW_OUT_OF_WORKSPACE = 5,  // the workspace handed in is too small
+  HW_OUT_OF_MEMORY = 6,
+  HW_INTERNAL = 7  // anything else that was caught
+};
+
+/// "0.1.0": the number `headwise --version` prints.
+const char* hw_version(void);
+/// "bad_shape" for HW_BAD_SHAPE; "unknown" for a number that is no status.
+const char* hw_status_name(hw_status status);
+/// The sentence of this thread's last call that failed; "" when none has. Valid until the thread's next
+/// failure.
+const char* hw_last_error(void);
+
+// ---- tensors ----
+
+/// The layout of DLPack's DLDevice, DLDataType and DLTensor, field by field: a DLTensor* may be cast to a
+/// hw_tensor*.
+typedef struct hw_device {
+  int32_t device_type;  // HW_DEVICE_CPU
+  int32_t device_id;
+} hw_device;
+enum { HW_DEVICE_CPU = 1 };
+
+typedef struct hw_dtype {
+  uint8_t code;  // HW_INT ...
+  uint8_t bits;
+  uint16_t lanes;  // 1
+} hw_dtype;
+enum { HW_INT = 0, HW_UINT = 1, HW_FLOAT = 2, HW_BFLOAT = 4, HW_BOOL = 6 };
+
+typedef struct hw_tensor {
+  void* data;
+  hw_device device;
+  int32_t ndim;
+  hw_dtype dtype;
+  const int64_t* shape;
+  const int64_t* strides;  // in elements, >= 0; NULL: packed, last axis fastest
+  uint64_t byte_offset;
+} hw_tensor;
+
+// ---- context ----
+
+typedef struct hw_context hw_context;
+typedef struct hw_mask hw_mask;
+typedef struct hw_attention_plan hw_attention_plan;
+
+/// Every struct below begins with struct_size = sizeof of the caller's version. Fields are only ever appended
+/// and 0 is every field's default: a shorter struct works, a longer one works while what this library does
+/// not know is 0.
+typedef struct hw_context_options {
+  uint32_t struct_size;
+  int32_t threads;      // 0: HEADWISE_THREADS, else the CPUs this process may use
+  const char* kernels;  // "cpu/online,ref": allowed kernels, best first; NULL: HEADWISE_KERNELS, else all
+} hw_context_options;
+
+/// `options` may be NULL: all defaults.
+hw_status hw_context_create(const hw_context_options* options, hw_context** context);
+void hw_context_destroy(hw_context* context);
+hw_status hw_context_threads(const hw_context* context, int32_t* threads);
+/// In the child after fork(): the context's workers are gone; start new ones before the next call.
+hw_status hw_context_after_fork(hw_context* context);
+
+// ---- masks: true always means "may attend" ----
+
+/// "causal & window(256, 0) | prefix(4)".
+hw_status hw_mask_parse(const char* text, hw_mask** mask);
+hw_status hw_mask_all(hw_mask** mask);
+hw_status hw_mask_causal(hw_mask** mask);
+/// Keys from q - back to q + ahead.
+hw_status hw_mask_window(int64_t back, int64_t ahead, hw_mask** mask);
+/// The last `width` keys, itself included.
+hw_status hw_mask_sliding(int64_t width, hw_mask** mask);
+/// The first `keys` keys, for every query.
+hw_status hw_mask_prefix(int64_t keys, hw_mask** mask);
+/// Sequence b may look at keys 0..lengths[b]-1.
+hw_status hw_mask_lengths(const int64_t* lengths, size_t count, hw_mask** mask);
+/// Tokens offsets[i]..offsets[i+1]-1 form document i; count = documents + 1.
+hw_status hw_mask_documents(const int64_t* offsets, size_t count, hw_mask** mask);
+/// Query block r may look at the kv blocks columns[rows[r]..rows[r+1]).
+hw_status hw_mask_blocks(int64_t q_block, int64_t kv_block, const int64_t* rows, size_t row_count,
+                         const int64_t* columns, size_t column_count, hw_mask** mask);
+/// |q - k| % stride < width.
+hw_status hw_mask_strided(int64_t stride, int64_t width, hw_mask** mask);
+/// Pairs in which the query or the key is one of `positions`.
+hw_status hw_mask_global(const int64_t* positions, size_t count, hw_mask** mask);
+/// u8 or bool [q kv], [heads q kv] or [batch heads q kv], non-zero = may attend; copied, one bit a pair.
+hw_status hw_mask_dense(const hw_tensor* open, hw_mask** mask);
+/// The same with the other polarity: non-zero = may not attend.
+hw_status hw_mask_from_blocked(const hw_tensor* blocked, hw_mask** mask);
+/// One mask a head; the outermost expression only. The masks may be destroyed afterwards, as in the two
+/// below.
+hw_status hw_mask_per_head(const hw_mask* const* masks, size_t count, hw_mask** mask);
+hw_status hw_mask_and(const hw_mask* a, const hw_mask* b, hw_mask** mask);
+hw_status hw_mask_or(const hw_mask* a, const hw_mask* b, hw_mask** mask);
+void hw_mask_destroy(hw_mask* mask);
+
+typedef struct hw_mask_place {
+  uint32_t struct_size;
+  int64_t sequence, head, q_start;
+} hw_mask_place;
+/// Writes 1 when the query at position q may attend to the key at position k, else 0. `place` may be NULL:
+/// all 0.
+hw_status hw_mask_may_attend(const hw_mask* mask, int64_t q, int64_t k, const hw_mask_place* place,
+                             int32_t* open);
+
+/// Texts are copied into the caller's buffer with a closing 0. *length is the text's length without it; with
+/// capacity 0 the buffer may be NULL and only *length is written. Too small a buffer is HW_BAD_ARGUMENT and
+/// *length still says the need.
+hw_status hw_mask_text(const hw_mask* mask, char* buffer, size_t capacity, size_t* length);
+
+// ---- attention ----
+
+/// Where head h finds its vector; as headwise::HeadLayout. row 0: slot h / group of a tensor [batch tokens
+/// slots dim]. row > 0: columns begin + (h / group) * step + 0..dim of [batch tokens row]; columns outside
+/// the row are read as 0.
+typedef struct hw_head_layout {
+  int64_t heads, dim, group, step, begin, row;  // group 0 counts as 1
+} hw_head_layout;
+
+enum {  // score terms a run brings, and its gate
+  HW_TERM_SOFTCAP = 1,
+  HW_TERM_ALIBI = 2,
+  HW_TERM_BIAS = 4,
+  HW_TERM_RELATIVE = 8,
+  HW_TERM_SINKS = 16,
+  HW_TERM_DROPOUT = 32,
+  HW_TERM_GATE = 64
+};
+enum { HW_PROBE_ROWS = 1, HW_PROBE_COLUMNS = 2 };
+enum {
+  HW_SCORES_NONE = 0,
+  HW_SCORES_SCALED = 1,
+  HW_SCORES_SOFTCAPPED = 2,
+  HW_SCORES_BIASED = 3,
+  HW_SCORES_WEIGHTS = 4
+};
+
+/// What a plan is made for: sizes and kinds, no address.
+typedef struct hw_attention_problem {
+  uint32_t struct_size;
+  hw_dtype dtype;                      // of q, k, v and out
+  int64_t batch, q_tokens, kv_tokens;  // ragged: sequences, and the longest one's tokens
+  int64_t heads, kv_heads;             // kv_heads 0: as heads
+  int64_t head_dim, value_dim;         // value_dim 0: as head_dim
+  uint32_t terms;                      // HW_TERM_* joined by |
+  int32_t lse;                         // 1: the run writes the log-sum-exp
+  int32_t ragged;                      // 1: q, k, v hold [1 tokens ...] with offsets
+  uint32_t probe;                      // HW_PROBE_* joined by |
+  int64_t q_total, kv_total;           // ragged: rows of q and of k, v
+  int64_t probe_top_k, probe_classes, probe_picked;
+  int32_t probe_scores;                         // HW_SCORES_*
+  int32_t reserved;                             // 0
+  hw_head_layout q_layout, k_layout, v_layout;  // all with heads 0: plain tensors of the sizes above
+} hw_attention_problem;
+
+/// Where probes go (and class_of, picks: where they come from); shapes as in headwise/spec/probe.h. NULL =
+/// not asked. HW_PROBE_ROWS needs the first six, top_k both of its tensors.
+typedef struct hw_probe_tensors {
+  uint32_t struct_size;
+  const hw_tensor *entropy, *top_weight, *second_moment, *mean_distance, *sink_mass;  // f32 [batch heads q]
+  const hw_tensor* top_position;                                                      // i64 [batch heads q]
+  const hw_tensor *top_keys, *top_weights;  // i64 and f32 [batch heads q top_k]
+  const hw_tensor *class_of, *class_mass;   // i32 [batch kv]; f32 [batch heads q classes]
+  const hw_tensor* column_sums;             // f32 [batch heads kv]
+  const hw_tensor *picks, *picked_weights;  // i64 [picked 3]; f32 [picked kv]
+  const hw_tensor* scores;                  // f32 [batch heads q kv]
+} hw_probe_tensors;
+
+/// The addresses of one run; NULL = not used.
+typedef struct hw_attention_args {
+  uint32_t struct_size;
+  const hw_tensor *q, *k, *v, *out;  // [batch tokens heads dim], or [batch tokens row]
+  const hw_tensor* lse;              // f32 [batch heads q], natural log, sink included
+  const hw_mask* mask;
+  const hw_tensor* q_start;  // i64 [1] or [batch]: position of the first query; HW_START_END allowed
+  const hw_tensor *q_offsets, *kv_offsets;  // i64 [batch + 1], ragged
+  const hw_tensor* scale;                   // [1] or [heads]; NULL: 1 / sqrt(head_dim)
+  double softcap;
+  const hw_tensor* slopes;    // [heads], ALiBi
+  const hw_tensor* bias;      // [batch heads q kv], any stride may be 0
+  const hw_tensor* relative;  // [buckets heads], T5 table
+  int64_t relative_max_distance;
+  int32_t relative_bidirectional;
+  const hw_tensor* sinks;  // [heads]
+  const hw_tensor* gate;   // [batch q heads]
+  double dropout;
+  uint64_t seed;
+  const hw_tensor* sequence_ids;  // i64 [batch], for dropout
+  const hw_probe_tensors* probe;
+} hw_attention_args;
+
+/// A q_start of this value: the last query meets the last key.
+#define HW_START_END INT64_MIN
+
+/// Fills `problem` from the tensors of a run. On entry it holds struct_size and, where wanted, the probe_*
+/// fields and the layouts of rows (overlapped heads); every other field is overwritten.
+hw_status hw_attention_problem_of(const hw_attention_args* args, hw_attention_problem* problem);
+
+hw_status hw_attention_plan_create(const hw_context* context, const hw_attention_problem* problem,
+                                   hw_attention_plan** plan);
+void hw_attention_plan_destroy(hw_attention_plan* plan);
+hw_status hw_attention_plan_workspace_bytes(const hw_attention_plan* plan, size_t* bytes);
+/// The chosen kernel's name; lives as long as the plan.
+hw_status hw_attention_plan_kernel(const hw_attention_plan* plan, const char** name);
+/// The class that fixes every rounding step.
+hw_status hw_attention_plan_numerics(const hw_attention_plan* plan, char* buffer, size_t capacity,
+                                     size_t* length);
+/// The choice in words: the kernels before the chosen one with their reasons, sizes, cost. The first call of
+/// a plan measures this machine's peak and bandwidth, about 100 ms.
+hw_status hw_attention_plan_explain(const hw_attention_plan* plan, char* buffer, size_t capacity,
+                                    size_t* length);
+
+/// Runs. workspace NULL: the context's own, grown when it must; else the caller's memory of any alignment, at
+/// least hw_attention_plan_workspace_bytes of a plan made for this context's thread count, and nothing is
+/// allocated.
+hw_status hw_attention_run(const hw_attention_plan* plan, hw_context* context, const hw_attention_args* args,
+                           void* workspace, size_t workspace_bytes);
+
+/// Plans and runs in one call: plain layouts, no probes.
+hw_status hw_attention(hw_context* context, const hw_attention_args* args);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
