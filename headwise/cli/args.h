@@ -1,0 +1,38 @@
+// What every word of the command line shares: exit codes, colours, lists in options.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <CLI/CLI.hpp>
+#include <string>
+#include <string_view>
+
+#include "headwise/base/dtype.h"
+#include "headwise/spec/probe.h"
+
+namespace headwise::cli {
+
+/// Stable: scripts may rely on them.
+enum ExitCode : int { kDone = 0, kFailed = 1, kUsage = 2 };
+
+/// Colours for people: off when stdout is no terminal, when NO_COLOR is set and not empty, and for TERM=dumb.
+class Paint {
+ public:
+  explicit Paint(bool on) : on_(on) {}
+  static Paint for_stdout();
+  std::string bold(std::string_view s) const { return wrapped("1", s); }
+  std::string good(std::string_view s) const { return wrapped("32", s); }
+  std::string warn(std::string_view s) const { return wrapped("33", s); }
+
+ private:
+  std::string wrapped(const char* code, std::string_view s) const;
+  bool on_;
+};
+
+DType parse_dtype(const std::string& name);
+/// "rows,top8,classes4,columns,picked16,scores=weights".
+ProbeSpec parse_probe(const std::string& list);
+
+/// Each adds one word to the program; `exit_code` is set when the word runs.
+void add_explain(CLI::App& app, int& exit_code);
+void add_doctor(CLI::App& app, int& exit_code);
+
+}  // namespace headwise::cli

@@ -1,0 +1,180 @@
+// headwise explain: which kernel would run, why not the others, what it costs; from sizes alone.
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "headwise/cli/args.h"
+#include "headwise/masks/mask.h"
+#include "headwise/ops/explain.h"
+
+namespace headwise::cli {
+namespace {
+
+struct Request {
+  Index batch = 1, q_tokens = 1024, kv_tokens = -1, heads = 8, kv_heads = -1, head_dim = 64, value_dim = -1,
+        rim = 0;
+  std::string dtype = "f32", mask = "all", probe, kernels, q_start = "0";
+  double softcap = 0, dropout = 0;
+  bool alibi = false, bias = false, relative = false, sinks = false, gate = false, lse = false;
+  int threads = 0;
+  bool shapes = false, mermaid = false, json = false;
+};
+
+AttentionProblem problem_from(const Request& r) {
+  const Index kv_heads = r.kv_heads < 0 ? r.heads : r.kv_heads,
+              value_dim = r.value_dim < 0 ? r.head_dim : r.value_dim;
+  require(kv_heads > 0 ? r.heads % kv_heads == 0 : r.heads == 0, ErrorKind::bad_shape, "explain", "--heads (",
+          r.heads, ") must be a multiple of --kv-heads (", kv_heads, ")");
+  require(r.rim >= 0 && (r.rim == 0 || kv_heads == r.heads), ErrorKind::bad_argument, "explain", "--rim is ",
+          r.rim, " with ", r.heads, " heads over ", kv_heads,
+          " kv heads; overlapped heads need a rim from 0 up and as many kv heads");
+  AttentionProblem p;
+  p.dtype = parse_dtype(r.dtype);
+  p.batch = r.batch, p.q_tokens = r.q_tokens;
+  p.kv_tokens = r.kv_tokens < 0 ? r.q_tokens : r.kv_tokens;
+  p.heads.q = HeadLayout::split(r.heads, r.head_dim);
+  p.heads.k = HeadLayout::grouped(r.heads, kv_heads, r.head_dim);
+  p.heads.v = HeadLayout::grouped(r.heads, kv_heads, value_dim);
+  if (r.rim > 0) {
+    p.heads.q = p.heads.k = HeadLayout::overlapped(r.heads, r.head_dim, r.rim);
+    p.heads.v = HeadLayout::overlapped(r.heads, value_dim, r.rim);
+  }
+  p.heads.terms = {.softcap = r.softcap != 0,
+                   .alibi = r.alibi,
+                   .bias = r.bias,
+                   .relative = r.relative,
+                   .sinks = r.sinks,
+                   .dropout = r.dropout != 0,
+                   .gate = r.gate};
+  p.lse = r.lse;
+  p.probe = parse_probe(r.probe);
+  return p;
+}
+
+/// Counting open pairs walks along the mask's edges: a diagonal of this many tokens takes a moment, not
+/// minutes.
+constexpr Index kMostCounted = Index{1} << 20;
+
+/// What the mask leaves open, over the sequences and heads it tells apart.
+struct MaskShare {
+  std::string text;
+  bool counted = false;
+  double pairs = 0, open = 0;
+  double share() const { return pairs > 0 ? open / pairs : 0; }
+};
+
+Index start_of(const Request& r, const AttentionProblem& p) {
+  if (r.q_start == "end") return p.kv_tokens - p.q_tokens;
+  Index start = 0;
+  require(CLI::detail::lexical_cast(r.q_start, start), ErrorKind::bad_argument, "explain", "--q-start is \"",
+          r.q_start, "\"; give a position or \"end\" (the last query meets the last key)");
+  return start;
+}
+
+MaskShare share_of(const Request& r, const AttentionProblem& p) {
+  const Mask mask = parse_mask(r.mask);
+  mask.check(p.batch, p.heads.q.heads, p.q_tokens, p.kv_tokens);
+  MaskShare s{.text = to_text(mask)};
+  const Index q_start = start_of(r, p), heads = mask.heads();
+  s.counted = p.q_tokens <= kMostCounted && p.kv_tokens <= kMostCounted;
+  if (!s.counted) return s;
+  const double pairs = static_cast<double>(p.q_tokens) * static_cast<double>(p.kv_tokens);
+  // Only lengths tell sequences apart; any other mask is the same in all.
+  const Index sequences = s.text.find("lengths") == std::string::npos ? min_of(p.batch, 1) : p.batch;
+  for (Index b = 0; b < sequences; ++b)
+    for (Index h = 0; h < heads; ++h) {
+      s.pairs += pairs;
+      s.open += static_cast<double>(open_pairs(mask, p.q_tokens, p.kv_tokens, {b, h, q_start}));
+    }
+  return s;
+}
+
+/// The library's text with the chosen kernel and the refusals in colour.
+std::string painted(const std::string& explained, const Paint& paint) {
+  std::string out;
+  std::string_view rest = explained;
+  while (!rest.empty()) {
+    const std::size_t end = rest.find('\n');
+    const std::string_view line = rest.substr(0, end);
+    rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
+    const bool chosen = line.find("chosen") != std::string_view::npos,
+               refused = line.find("refused") != std::string_view::npos;
+    out += chosen ? paint.good(line) : refused ? paint.warn(line) : std::string(line);
+    out += '\n';
+  }
+  return out;
+}
+
+int explain_word(const Request& r) {
+  const Context ctx({.threads = r.threads, .kernels = r.kernels});
+  const AttentionPlan plan(problem_from(r), ctx);
+  const MaskShare mask = share_of(r, plan.problem());
+  const Roofline roofline = measure_roofline(ctx.threads());
+  const ExplainOptions options{.shapes = r.shapes, .mermaid = r.mermaid, .roofline = &roofline};
+  if (r.json) {
+    auto facts = nlohmann::ordered_json::parse(explain_json(plan, options));
+    facts["mask"] = {{"text", mask.text}};
+    if (mask.counted) facts["mask"]["open_share"] = mask.share();
+    fmt::print("{}\n", facts.dump(2));
+    return kDone;
+  }
+  const Paint paint = Paint::for_stdout();
+  fmt::print("{}", painted(explain(plan, options), paint));
+  fmt::print("{:<12}{}", "mask", mask.text);
+  if (mask.counted) fmt::print(": {:.1f} % of the pairs are open", 100 * mask.share());
+  fmt::print("\n");
+  return kDone;
+}
+
+}  // namespace
+
+void add_explain(CLI::App& app, int& exit_code) {
+  CLI::App* word =
+      app.add_subcommand("explain", "Which kernel would run, why not the others, and what it costs");
+  word->footer(
+      "Example: headwise explain --batch 4 --q-tokens 2048 --heads 32 --kv-heads 8 --head-dim 128 --dtype "
+      "bf16\n"
+      "           --mask \"causal & window(256, 0)\" --probe rows,top8 --shapes");
+  const auto r = std::make_shared<Request>();
+  const CLI::Validator size(
+      [](const std::string& given) {
+        Index n = -1;
+        return CLI::detail::lexical_cast(given, n) && n >= 0 ? std::string()
+                                                             : "\"" + given + "\" is no size from 0 up";
+      },
+      "");
+  word->add_option("--batch", r->batch, "Sequences")->check(size)->capture_default_str();
+  word->add_option("--q-tokens", r->q_tokens, "Queries of a sequence")->check(size)->capture_default_str();
+  word->add_option("--kv-tokens", r->kv_tokens, "Keys of a sequence [as --q-tokens]")->check(size);
+  word->add_option("--heads", r->heads, "Query heads")->check(size)->capture_default_str();
+  word->add_option("--kv-heads", r->kv_heads, "Key and value heads [as --heads]")->check(size);
+  word->add_option("--head-dim", r->head_dim, "Width of a query and key head")
+      ->check(size)
+      ->capture_default_str();
+  word->add_option("--value-dim", r->value_dim, "Width of a value head [as --head-dim]")->check(size);
+  word->add_option("--rim", r->rim, "Columns of both neighbours a head also reads (overlapped heads)")
+      ->check(size);
+  word->add_option("--dtype", r->dtype, "f32, bf16, f16 or f64")->capture_default_str();
+  word->add_option("--mask", r->mask, "Which pairs may attend, e.g. \"causal & window(256, 0)\"")
+      ->capture_default_str();
+  word->add_option("--q-start", r->q_start, "Position of the first query, or \"end\"")->capture_default_str();
+  word->add_option("--softcap", r->softcap, "cap * tanh(s / cap) on the scores");
+  word->add_option("--dropout", r->dropout, "Probability of dropping a weight");
+  word->add_flag("--alibi", r->alibi, "A slope per head");
+  word->add_flag("--bias", r->bias, "A dense bias [batch heads q kv]");
+  word->add_flag("--relative", r->relative, "T5's relative buckets");
+  word->add_flag("--sinks", r->sinks, "A sink logit per head");
+  word->add_flag("--gate", r->gate, "A gate per token and head");
+  word->add_flag("--lse", r->lse, "Write the log-sum-exp");
+  word->add_option("--probe", r->probe,
+                   "rows, top<k>, classes<n>, columns, picked<n>, scores=<stage>; joined by commas");
+  word->add_option("--kernels", r->kernels, "Allowed kernels, best first, e.g. cpu/online,ref [all]");
+  word->add_option("--threads", r->threads, "Threads [the CPUs this process may use]");
+  word->add_flag("--shapes", r->shapes, "Draw the way of the dimensions");
+  word->add_flag("--mermaid", r->mermaid, "The same as a mermaid flowchart");
+  word->add_flag("--json", r->json, "One JSON object");
+  word->callback([r, &exit_code] { exit_code = explain_word(*r); });
+}
+
+}  // namespace headwise::cli

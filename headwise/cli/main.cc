@@ -1,0 +1,43 @@
+// headwise <word>: the command line.
+#include <fmt/format.h>
+
+#include "headwise/base/version.h"
+#include "headwise/cli/args.h"
+
+namespace {
+
+using namespace headwise::cli;
+
+int run(int argc, char** argv) {
+  CLI::App app(
+      "Multi-head attention in which the head is the unit.\n"
+      "Example: headwise explain --q-tokens 2048 --heads 8 --head-dim 128 --mask causal");
+  app.name("headwise");
+  app.set_version_flag("--version", fmt::format("headwise {}", headwise::kVersion));
+  app.require_subcommand(1);
+  int exit_code = kDone;
+  add_explain(app, exit_code);
+  add_doctor(app, exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {  // --help and --version
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    fmt::print(stderr, "headwise: {}; see headwise --help\n", e.what());
+    return kUsage;
+  }
+  return exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "headwise: out of memory; use smaller sizes\n");
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "headwise: {}\n", e.what());
+  }
+  return kFailed;
+}

@@ -1,0 +1,152 @@
+// The command line from outside: words, exit codes, one sentence on stderr, JSON that parses.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "headwise/base/version.h"
+#include "headwise/cli/tested.h"
+#include "headwise/kernels/cpu/isa.h"
+
+namespace {
+
+struct Answer {
+  int code = -1;
+  std::string out, err;
+};
+
+std::string read_all(FILE* file) {
+  std::string all;
+  std::array<char, 4096> part;
+  while (const std::size_t n = std::fread(part.data(), 1, part.size(), file)) all.append(part.data(), n);
+  return all;
+}
+
+/// Runs `headwise words`, with `before` (variables) in front of it.
+Answer headwise_says(const std::string& words, const std::string& before = "") {
+  Answer a;
+  const std::string program = before + " " HEADWISE_PROGRAM " " + words;
+  FILE* out = popen((program + " 2>/dev/null").c_str(), "r");
+  a.out = read_all(out);
+  a.code = WEXITSTATUS(pclose(out));
+  FILE* err = popen((program + " 2>&1 >/dev/null").c_str(), "r");
+  a.err = read_all(err);
+  pclose(err);
+  return a;
+}
+
+TEST(Cli, Version) {
+  const Answer a = headwise_says("--version");
+  EXPECT_EQ(a.code, 0);
+  EXPECT_EQ(a.out, std::string("headwise ") + headwise::kVersion + "\n");
+}
+
+TEST(Cli, EveryWordHelpsWithAnExample) {
+  for (const std::string word : {"", "explain ", "doctor "}) {
+    const Answer a = headwise_says(word + "--help");
+    EXPECT_EQ(a.code, 0) << word;
+    EXPECT_NE(a.out.find("Example: headwise "), std::string::npos) << word;
+    EXPECT_EQ(a.err, "") << word;
+  }
+}
+
+TEST(Cli, WrongUseIsTwo) {
+  for (const std::string words :
+       {"", "dance", "explain --batch x", "explain --batch -1", "explain --nonsense", "doctor 3"}) {
+    const Answer a = headwise_says(words);
+    EXPECT_EQ(a.code, 2) << words;
+    EXPECT_EQ(a.out, "") << words;
+    EXPECT_EQ(a.err.rfind("headwise: ", 0), 0u) << words << ": " << a.err;
+    EXPECT_EQ(a.err.find('\n'), a.err.size() - 1) << words << ": " << a.err;
+  }
+}
+
+TEST(Cli, AnErrorIsOneAndOneSentence) {
+  const auto says = [](const std::string& words, const std::string& sentence) {
+    const Answer a = headwise_says(words);
+    EXPECT_EQ(a.code, 1) << words;
+    EXPECT_EQ(a.err, "headwise: " + sentence + "\n");
+    EXPECT_EQ(a.out, "");
+  };
+  says("explain --heads 6 --kv-heads 4", "explain: --heads (6) must be a multiple of --kv-heads (4)");
+  says("explain --dtype f31", "--dtype: \"f31\" is no float type; use f32, bf16, f16 or f64");
+  says("explain --mask \"causal &\"",
+       "mask: column 9: expected all, causal, window, sliding, prefix, lengths, documents, blocks, strided, "
+       "global or \"(\", got "
+       "the end");
+  says("explain --probe rows,topless", "--probe: \"topless\" needs a number from 1 up, as in top8");
+  says("explain --probe mood",
+       "--probe: \"mood\" is no probe; use rows, top<k>, classes<n>, columns, picked<n> or scores=<stage>");
+  says("explain --q-start now",
+       "explain: --q-start is \"now\"; give a position or \"end\" (the last query meets the last key)");
+}
+
+TEST(Cli, ExplainNamesTheKernelAndItsRefusals) {
+  const Answer a =
+      headwise_says("explain --q-tokens 64 --dtype f64 --mask 'causal & window(7, 0)' --threads 1");
+  EXPECT_EQ(a.code, 0) << a.err;
+  EXPECT_NE(a.out.find("cpu/online  refused: "), std::string::npos) << a.out;
+  EXPECT_NE(a.out.find("ref         chosen"), std::string::npos) << a.out;
+  EXPECT_NE(a.out.find("mask        causal & window(7, 0): 11.8 % of the pairs are open"), std::string::npos)
+      << a.out;
+  EXPECT_EQ(a.out.find('\033'), std::string::npos) << "colours went into a pipe";
+}
+
+TEST(Cli, ExplainAsJson) {
+  const Answer a = headwise_says(
+      "explain --json --batch 2 --q-tokens 8 --kv-tokens 16 --heads 6 --kv-heads 2 --head-dim 32 --value-dim "
+      "48 --dtype bf16 "
+      "--mask causal --q-start end --softcap 30 --alibi --sinks --dropout 0.1 --probe rows,top8,columns "
+      "--threads 1 --shapes");
+  ASSERT_EQ(a.code, 0) << a.err;
+  const auto j = nlohmann::json::parse(a.out);
+  EXPECT_EQ(j.at("problem").at("kv_heads"), 2);
+  EXPECT_EQ(j.at("problem").at("value_dim"), 48);
+  EXPECT_EQ(j.at("mask").at("text"), "causal");
+  EXPECT_NEAR(j.at("mask").at("open_share").get<double>(), (9 + 16) * 8 / 2.0 / 128, 1e-12);
+  EXPECT_EQ(j.at("flops").get<double>(), 2.0 * 2 * 6 * 8 * 16 * (32 + 48));
+  EXPECT_GT(j.at("peak_gflops").get<double>(), 0);
+}
+
+TEST(Cli, ExplainDrawsShapes) {
+  const Answer tree = headwise_says("explain --q-tokens 16 --heads 2 --shapes --threads 1");
+  EXPECT_NE(tree.out.find("[1 16 2 64]"), std::string::npos) << tree.out;
+  const Answer chart = headwise_says("explain --q-tokens 16 --heads 2 --mermaid --threads 1");
+  EXPECT_NE(chart.out.find("flowchart"), std::string::npos) << chart.out;
+}
+
+TEST(Cli, DoctorKnowsTheLevels) {
+  const Answer a = headwise_says("doctor --json --no-measure");
+  ASSERT_EQ(a.code, 0) << a.err;
+  const auto j = nlohmann::json::parse(a.out);
+  EXPECT_EQ(j.at("version"), headwise::kVersion);
+  const auto levels = headwise::cpu::isa_levels();
+  ASSERT_EQ(j.at("isa_levels").size(), levels.size());
+  for (std::size_t i = 0; i < levels.size(); ++i) {
+    EXPECT_EQ(j.at("isa_levels")[i].at("name"), levels[i].name);
+    EXPECT_EQ(j.at("isa_levels")[i].at("supported"), levels[i].supported());
+  }
+  EXPECT_EQ(j.at("chosen_isa"), headwise::cpu::chosen_isa().name);
+  EXPECT_TRUE(j.at("problems").empty());
+}
+
+TEST(Cli, DoctorFindsBadVariables) {
+  for (const std::string variable :
+       {"HEADWISE_ISA=steam", "HEADWISE_THREADS=none", "HEADWISE_KERNELS=cpu/onlin"}) {
+    const Answer a = headwise_says("doctor --no-measure", variable);
+    EXPECT_EQ(a.code, 1) << variable;
+    EXPECT_NE(a.err.find(variable.substr(variable.find('=') + 1)), std::string::npos) << a.err;
+  }
+  const Answer forced = headwise_says("doctor --json --no-measure", "HEADWISE_ISA=plain");
+  EXPECT_EQ(nlohmann::json::parse(forced.out).at("chosen_isa"), "plain");
+}
+
+TEST(Cli, TheTableOfTestedLevelsBelongsToThisVersion) {
+  EXPECT_EQ(headwise::cli::kTestedVersion, headwise::kVersion)
+      << "run headwise-selftest at every level, then fill tested.h";
+}
+
+}  // namespace
