@@ -1,0 +1,318 @@
+"""hw.torch: the drop-in function with torch's signature, the registered op under compile, autocast and fake tensors."""
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from oracle import attend, close, normal
+from torch.nn import functional
+
+import headwise as hw
+
+sdpa = hw.torch.scaled_dot_product_attention
+
+
+def tensors(*shapes, dtype=torch.float32):
+    return [torch.from_numpy(np.asarray(normal(i, *s))).to(dtype) for i, s in enumerate(shapes)]
+
+
+def agree(*args, dtype="float32", **words):
+    """Against torch in float64 on the same values."""
+    wide = [x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in args]
+    words64 = {
+        n: x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+        for n, x in words.items()
+    }
+    want = functional.scaled_dot_product_attention(*wide, **words64)
+    got = sdpa(*args, **words)
+    assert got.dtype == args[0].dtype and got.shape == want.shape
+    close(got.double().numpy(), want.numpy(), dtype)
+
+
+def test_the_parameters_are_torchs_own():
+    # torch's function is built in: its docstring begins with the signature.
+    theirs = functional.scaled_dot_product_attention.__doc__.strip().split(" -> ")[0].replace("\n", " ")
+    names = list(inspect.signature(sdpa).parameters)
+    assert [
+        w.split("=")[0].strip() for w in theirs[theirs.index("(") + 1 : theirs.index(")")].split(",")
+    ] == names
+
+
+SHAPES = [
+    ((2, 4, 9, 16), (2, 4, 7, 16), (2, 4, 7, 12)),
+    ((4, 9, 16),) * 3,
+    ((9, 16),) * 3,
+    ((3, 2, 4, 9, 16),) * 3,
+]
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=lambda s: f"{len(s[0])} axes")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_any_number_of_batch_axes(shapes, dtype):
+    name = str(dtype).removeprefix("torch.")
+    args = tensors(*shapes, dtype=dtype)
+    agree(*args, dtype=name)
+    agree(*args, dtype=name, is_causal=True)
+    agree(*args, dtype=name, scale=0.3)
+
+
+MASKS = [(9, 7), (7,), (1, 7), (4, 9, 7), (2, 1, 9, 7), (2, 4, 9, 7), (2, 1, 1, 7), (1, 4, 9, 1)]
+
+
+@pytest.mark.parametrize("shape", MASKS, ids=str)
+def test_masks_broadcast_as_in_torch(shape):
+    args = tensors((2, 4, 9, 16), (2, 4, 7, 16), (2, 4, 7, 12))
+    mask = torch.from_numpy(normal(5, *shape))
+    if len(shape) > 1:
+        agree(*args, attn_mask=mask.float())
+        agree(*args, attn_mask=mask > 0)
+        agree(*args, attn_mask=torch.where(mask > 0, 0.0, float("-inf")).float())
+    else:
+        agree(*args, attn_mask=mask.float().expand(9, 7))
+
+
+def test_shared_heads_and_a_causal_mask_from_the_top_left():
+    args = tensors((2, 6, 9, 16), (2, 3, 12, 16), (2, 3, 12, 16))
+    agree(*args, enable_gqa=True)
+    agree(*args, enable_gqa=True, is_causal=True)
+    with pytest.raises(ValueError) as caught:
+        sdpa(*args)
+    assert str(caught.value) == (
+        "scaled_dot_product_attention: query has 6 heads, key 3 and value 3; share heads with enable_gqa=True"
+    )
+
+
+def test_batch_axes_of_one_repeat():
+    agree(*tensors((2, 4, 9, 16), (1, 4, 9, 16), (1, 4, 9, 16)))
+    agree(*tensors((2, 4, 9, 16), (4, 9, 16), (4, 9, 16)))
+
+
+def test_what_torch_refuses_is_refused():
+    q, k, v = tensors(*[(1, 1, 4, 8)] * 3)
+    with pytest.raises(ValueError) as caught:
+        sdpa(q, k, v, torch.zeros(4, 4), is_causal=True)
+    assert str(caught.value) == (
+        "scaled_dot_product_attention: attn_mask and is_causal were both given; give one of them"
+    )
+    with pytest.raises(TypeError) as caught:
+        sdpa(q, k, v, torch.zeros(4, 4, dtype=torch.int64))
+    assert str(caught.value) == (
+        "scaled_dot_product_attention: attn_mask holds torch.int64; give bool (true = may attend) or floats"
+    )
+
+
+def test_dropout_follows_torchs_generator():
+    q, k, v = tensors((1, 2, 64, 8), (1, 2, 128, 8), (1, 2, 128, 8))
+    torch.manual_seed(3)
+    a = sdpa(q, k, v, dropout_p=0.4)
+    torch.manual_seed(3)
+    assert torch.equal(a, sdpa(q, k, v, dropout_p=0.4))
+    assert not torch.equal(a, sdpa(q, k, v, dropout_p=0.4))
+
+
+def test_a_tensor_that_requires_grad_is_refused_in_words():
+    q, k, v = tensors(*[(1, 4, 2, 8)] * 3)
+    sentence = "attention: k requires grad, and headwise computes no gradients yet; call it under torch.no_grad() or pass k.detach()"
+    k.requires_grad_()
+    for call in (hw.torch.attention, sdpa, hw.attention):
+        with pytest.raises(NotImplementedError) as caught:
+            call(q, k, v)
+        assert str(caught.value) == sentence
+        with torch.no_grad():
+            assert call(q, k, v).shape == q.shape
+    with pytest.raises(NotImplementedError) as caught:
+        hw.attention(q, k.detach(), v, sinks=torch.zeros(2, requires_grad=True))
+    assert str(caught.value).startswith("attention: sinks requires grad")
+
+
+def test_a_parameter_is_a_tensor():
+    q, k, v = (torch.nn.Parameter(x) for x in tensors(*[(1, 4, 2, 8)] * 3))
+    with torch.no_grad():
+        assert torch.equal(hw.torch.attention(q, k, v), hw.attention(q.detach(), k.detach(), v.detach()))
+
+
+def test_attention_takes_everything_headwise_takes():
+    q, k, v = tensors((2, 5, 4, 8), (2, 7, 2, 8), (2, 7, 2, 8))
+    words = dict(mask=hw.Mask.causal(), softcap=2.0, sinks=torch.zeros(4), q_start=hw.end, return_lse=True)
+    ours, plain = hw.torch.attention(q, k, v, **words), hw.attention(q, k, v, **words)
+    assert torch.equal(ours.out, plain.out) and torch.equal(ours.lse, plain.lse)
+    out = torch.empty_like(q)
+    assert hw.torch.attention(q, k, v, out=out, ctx=hw.Context(threads=1)) is out
+    assert list(inspect.signature(hw.torch.attention).parameters) == [
+        "q", "k", "v", "mask", "scale", "softcap", "bias", "alibi", "relative", "sinks", "gate", "dropout", "seed",
+        "q_start", "q_offsets", "kv_offsets", "k_scale", "v_scale", "layout", "out", "return_lse", "probe", "kernels", "ctx",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_computes_in_its_dtype(dtype):
+    q, k, v = tensors((1, 6, 2, 8), (1, 6, 2, 8), (1, 6, 2, 8))
+    with torch.autocast("cpu", dtype=dtype):
+        out, drop_in = hw.torch.attention(q, k, v), sdpa(q, k, v)
+        assert hw.torch.attention(*(x.double() for x in (q, k, v))).dtype == torch.float64
+    assert out.dtype == dtype and drop_in.dtype == dtype
+    assert torch.equal(out, hw.attention(*(x.to(dtype) for x in (q, k, v))))
+    off = hw.torch.attention(q, k, v)
+    assert off.dtype == torch.float32
+
+
+CAUSAL, DENSE = hw.Mask.causal() & hw.Mask.window(3, 0), hw.Mask.dense(normal(9, 6, 6) > -0.5)
+BIAS, SINKS, GATE = tensors((2, 6, 6), (2,), (1, 6, 2))
+TABLE = tensors((16, 2))[0]
+COMPILED = {
+    "plain": lambda q, k, v: hw.torch.attention(q * 2, k, v) + 1,
+    "mask": lambda q, k, v: hw.torch.attention(q * 2, k, v, CAUSAL) + 1,
+    "dense mask": lambda q, k, v: hw.torch.attention(q * 2, k, v, DENSE) + 1,
+    "terms": lambda q, k, v: (
+        hw.torch.attention(
+            q * 2,
+            k,
+            v,
+            CAUSAL,
+            scale=0.3,
+            softcap=2.0,
+            bias=BIAS,
+            alibi=True,
+            sinks=SINKS,
+            gate=GATE,
+            q_start=-1,
+            dropout=0.2,
+            seed=2**64 - 3,
+            relative=hw.T5(TABLE, True, 20),
+        )
+        + 1
+    ),
+    "lse": lambda q, k, v: hw.torch.attention(q * 2, k, v, return_lse=True).lse + 1,
+    "bhsd lse": lambda q, k, v: hw.torch.attention(q * 2, k, v, layout="bhsd", return_lse=True).lse + 1,
+    "ragged lse": lambda q, k, v: (
+        hw.torch.attention(
+            q[0] * 2, k[0], v[0], q_offsets=[0, 2, 6], kv_offsets=[0, 1, 6], return_lse=True
+        ).lse
+        + 1
+    ),
+    "sdpa": lambda q, k, v: sdpa(q * 2, k, v, is_causal=True) + 1,
+    "sdpa bool": lambda q, k, v: (
+        sdpa(q * 2, k, v, q[0, 0, 0, 0] < torch.arange(4.0).reshape(2, 2) + 0 * q[0, 0, 0, 0]) + 1
+    ),
+    "sdpa float": lambda q, k, v: sdpa(q * 2, k, v, BIAS[0, :2, :2]) + 1,
+}
+
+
+@pytest.mark.parametrize("case", COMPILED)
+def test_compiled_graphs_are_whole_and_give_the_same_bits(case):
+    torch._dynamo.reset()
+    q, k, v = tensors(*[(1, 6, 2, 8)] * 3)
+    compiled = torch.compile(COMPILED[case], fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(q, k, v), COMPILED[case](q, k, v))
+
+
+def test_the_default_backend_compiles_it_too():
+    torch._dynamo.reset()
+    q, k, v = tensors(*[(1, 6, 2, 8)] * 3)
+    compiled = torch.compile(COMPILED["mask"], fullgraph=True)
+    assert torch.equal(compiled(q, k, v), COMPILED["mask"](q, k, v))
+
+
+def test_another_mask_is_another_graph():
+    torch._dynamo.reset()
+    q, k, v = tensors(*[(1, 6, 2, 8)] * 3)
+    compiled = torch.compile(
+        lambda mask: hw.torch.attention(q, k, v, mask), fullgraph=True, backend="aot_eager"
+    )
+    for mask in (
+        hw.Mask.causal(),
+        hw.Mask.window(1, 0),
+        None,
+        DENSE,
+        hw.Mask.dense(normal(1, 6, 6) > 0),
+        hw.Mask.causal(),
+    ):
+        assert torch.equal(compiled(mask), hw.attention(q, k, v, mask))
+
+
+def test_what_has_no_place_in_a_graph_breaks_it_and_still_runs():
+    torch._dynamo.reset()
+    q, k, v = tensors(*[(1, 6, 2, 8)] * 3)
+
+    def probed(q):
+        return hw.torch.attention(q * 2, k, v, probe=hw.Probe(rows=True)).probe.entropy + 1
+
+    assert torch.equal(torch.compile(probed, backend="aot_eager")(q), probed(q))
+
+
+def test_compiled_under_autocast():
+    torch._dynamo.reset()
+    q, k, v = tensors(*[(1, 6, 2, 8)] * 3)
+
+    def cast(q, k, v):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return hw.torch.attention(q, k, v, CAUSAL)
+
+    got = torch.compile(cast, fullgraph=True, backend="aot_eager")(q, k, v)
+    assert got.dtype == torch.bfloat16 and torch.equal(got, cast(q, k, v))
+
+
+def test_dynamic_shapes():
+    torch._dynamo.reset()
+    compiled = torch.compile(COMPILED["mask"], fullgraph=True, backend="aot_eager", dynamic=True)
+    for tokens in (3, 6, 11, 64):
+        q, k, v = tensors(*[(2, tokens, 4, 8)] * 3)
+        assert torch.equal(compiled(q, k, v), COMPILED["mask"](q, k, v))
+
+
+def test_the_registered_op_obeys_the_rules_of_torch_library():
+    q, k, v = tensors(*[(1, 6, 2, 8)] * 3)
+    rest = (
+        None,
+        None,
+        0.5,
+        None,
+        None,
+        BIAS,
+        True,
+        None,
+        None,
+        True,
+        0,
+        SINKS,
+        GATE,
+        0.0,
+        0,
+        [0],
+        None,
+        None,
+        None,
+    )
+    torch.library.opcheck(torch.ops.headwise.attention.default, (q, k, v, *rest, "bshd", True, None))
+
+
+def test_fake_tensors_give_shapes_without_computing():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        q, k, v = (torch.empty(2, 5, 4, 8), torch.empty(2, 7, 2, 8), torch.empty(2, 7, 2, 12))
+        result = hw.torch.attention(q, k, v, return_lse=True)
+        assert result.out.shape == (2, 5, 4, 12) and result.lse.shape == (2, 4, 5)
+        with pytest.raises(ValueError, match="^attention: q has no memory behind it"):
+            hw.attention(q, k, v)
+
+
+def test_a_module_can_call_it():
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.project = torch.nn.Linear(16, 48)
+
+        def forward(self, x):
+            q, k, v = self.project(x).reshape(*x.shape[:2], 3, 2, 8).unbind(2)
+            return hw.torch.attention(q, k, v, CAUSAL).flatten(2)
+
+    layer, x = Layer(), tensors((2, 6, 16))[0]
+    with torch.no_grad():
+        eager = layer(x)
+        q, k, v = (y.double().numpy() for y in layer.project(x).reshape(2, 6, 3, 2, 8).unbind(2))
+        open = np.tril(np.ones((6, 6), bool)) & ~np.tril(np.ones((6, 6), bool), -4)
+        close(eager.numpy(), attend(q, k, v, open=open)[0].reshape(2, 6, 16))
+        torch._dynamo.reset()
+        assert torch.allclose(torch.compile(layer, fullgraph=True, backend="aot_eager")(x), eager)
