@@ -1,0 +1,13 @@
+// The parts of the Python module, one function a file.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <nanobind/nanobind.h>
+
+namespace headwise::python {
+
+void bind_base(nanobind::module_& m);
+void bind_masks(nanobind::module_& m);
+void bind_attention(nanobind::module_& m);
+void bind_ops(nanobind::module_& m);
+
+}  // namespace headwise::python

@@ -1,0 +1,159 @@
+// hw.Mask: which (query, key) pairs may attend. True always means "may attend".
+#include "headwise/masks/mask.h"
+
+#include <nanobind/operators.h>
+#include <nanobind/stl/string.h>
+
+#include "python/array.h"
+#include "python/bind.h"
+#include "python/values.h"
+
+namespace headwise::python {
+namespace {
+
+constexpr const char* kOp = "mask";
+
+AnyView read_bools(const char* maker, nb::handle h, nb::handle heads) {
+  const Array a = read_array(maker, "x", h);
+  require(a.is_bool || (a.view.dtype == DType::u8 && !a.is_int8), ErrorKind::bad_dtype, maker, "x is ",
+          a.view, "; give a bool array (a float mask is a bias: pass it as bias=)");
+  return heads.is_none() ? a.view : unmerge_heads(a.view, read_index({maker, "heads"}, heads));
+}
+
+/// Of what operator== compares without the arrays behind it.
+std::size_t hash_of(const Mask& mask) {
+  std::size_t h = static_cast<std::size_t>(mask.heads());
+  const auto mix = [&](Index value) {
+    h = (h ^ static_cast<std::size_t>(value)) * std::size_t{0x9E3779B97F4A7C15u};
+  };
+  const MaskSet set = mask.set();
+  for (Index n = 0; n < set.count; ++n)
+    for (int i = 0; i < set.views[n].count; ++i) {
+      const MaskStep& s = set.views[n].steps[i];
+      for (Index value : {static_cast<Index>(s.op), s.a, s.b, s.n, s.size[2], s.size[3]}) mix(value);
+    }
+  return h;
+}
+
+std::vector<Index> numbers(const char* name, nb::handle h) { return read_indices({kOp, name}, h); }
+
+Index number(const char* name, nb::handle h) { return read_index({kOp, name}, h); }
+
+}  // namespace
+
+void bind_masks(nb::module_& m) {
+  nb::class_<Mask> mask(m, "Mask", nb::is_weak_referenceable(),
+                        "Which pairs of query and key may attend: a value, joined with & and |.");
+  mask.def(nb::init<>(), "Everything may attend.")
+      .def_static("all", &Mask::all, "Everything may attend.")
+      .def_static("causal", &Mask::causal, "Keys at or before the query's position.")
+      .def_static(
+          "window",
+          [](nb::handle back, nb::handle ahead) {
+            return Mask::window(number("back", back), number("ahead", ahead));
+          },
+          nb::arg("back"), nb::arg("ahead"), nb::sig("def window(back: int, ahead: int) -> Mask"),
+          "Keys from q - back to q + ahead.")
+      .def_static(
+          "sliding", [](nb::handle width) { return Mask::sliding(number("width", width)); }, nb::arg("width"),
+          nb::sig("def sliding(width: int) -> Mask"), "The last `width` keys, the query's own included.")
+      .def_static(
+          "prefix", [](nb::handle keys) { return Mask::prefix(number("keys", keys)); }, nb::arg("keys"),
+          nb::sig("def prefix(keys: int) -> Mask"), "The first `keys` keys, for every query.")
+      .def_static(
+          "lengths", [](nb::handle lengths) { return Mask::lengths(numbers("lengths", lengths)); },
+          nb::arg("lengths"), nb::sig("def lengths(lengths: Sequence[int] | Array) -> Mask"),
+          "Sequence b may look at keys 0..lengths[b]-1.")
+      .def_static(
+          "documents", [](nb::handle offsets) { return Mask::documents(numbers("offsets", offsets)); },
+          nb::arg("offsets"), nb::sig("def documents(offsets: Sequence[int] | Array) -> Mask"),
+          "Tokens offsets[i]..offsets[i+1]-1 form document i; a query sees its own document.")
+      .def_static(
+          "blocks",
+          [](nb::handle q_block, nb::handle kv_block, nb::handle rows, nb::handle columns) {
+            return Mask::blocks(number("q_block", q_block), number("kv_block", kv_block),
+                                numbers("rows", rows), numbers("columns", columns));
+          },
+          nb::arg("q_block"), nb::arg("kv_block"), nb::arg("rows"), nb::arg("columns"),
+          nb::sig("def blocks(q_block: int, kv_block: int, rows: Sequence[int] | Array, columns: "
+                  "Sequence[int] | Array) -> "
+                  "Mask"),
+          "Query block r may look at the kv blocks columns[rows[r]:rows[r + 1]] (CSR, ascending inside a "
+          "row).")
+      .def_static(
+          "strided",
+          [](nb::handle stride, nb::handle width) {
+            return Mask::strided(number("stride", stride), number("width", width));
+          },
+          nb::arg("stride"), nb::arg("width") = 1,
+          nb::sig("def strided(stride: int, width: int = 1) -> Mask"), "Keys with |q - k| % stride < width.")
+      .def_static(
+          "global_tokens", [](nb::handle positions) { return Mask::global(numbers("positions", positions)); },
+          nb::arg("positions"), nb::sig("def global_tokens(positions: Sequence[int] | Array) -> Mask"),
+          "Pairs in which the query or the key is one of `positions` (`global` is a word of Python).")
+      .def_static(
+          "dense",
+          [](nb::handle x, nb::handle heads) { return Mask::dense(read_bools("Mask.dense", x, heads)); },
+          nb::arg("x"), nb::arg("heads") = nb::none(),
+          nb::sig("def dense(x: Array, heads: int | None = None) -> Mask"),
+          "bool array, true = may attend: [q kv], [heads q kv] or [batch heads q kv] (1 repeats). Packed to "
+          "bits: a copy.\n"
+          "With heads: x is [batch*heads q kv].")
+      .def_static(
+          "from_blocked",
+          [](nb::handle x, nb::handle heads) {
+            return Mask::from_blocked(read_bools("Mask.from_blocked", x, heads));
+          },
+          nb::arg("x"), nb::arg("heads") = nb::none(),
+          nb::sig("def from_blocked(x: Array, heads: int | None = None) -> Mask"),
+          "The same with the other polarity: true = may not attend.")
+      .def_static(
+          "per_head",
+          [](nb::sequence masks) {
+            std::vector<Mask> each;
+            for (const nb::handle item : masks) {
+              if (!nb::isinstance<Mask>(item))
+                refuse_type({kOp, "an entry of per_head"}, item, "a Mask per head");
+              each.push_back(nb::cast<const Mask&>(item));
+            }
+            return Mask::per_head(each);
+          },
+          nb::arg("masks"), nb::sig("def per_head(masks: Sequence[Mask]) -> Mask"), "One mask per head.")
+      .def_static(
+          "parse",
+          [](nb::handle words) {
+            return parse_mask(read_word({kOp, "text"}, words));
+          },
+          nb::arg("text"), nb::sig("def parse(text: str) -> Mask"),
+          "\"causal & window(256, 0) | prefix(4)\"; the inverse of str(mask).")
+      .def(nb::self & nb::self, nb::sig("def __and__(self, other: Mask, /) -> Mask"))
+      .def(nb::self | nb::self, nb::sig("def __or__(self, other: Mask, /) -> Mask"))
+      .def(nb::self == nb::self, nb::sig("def __eq__(self, other: object, /) -> bool"),
+           "The same expression, term by term.")
+      .def("__hash__", &hash_of)
+      .def(
+          "may_attend",
+          [](const Mask& self, nb::handle q, nb::handle k, nb::handle sequence, nb::handle head,
+             nb::handle q_start) {
+            const MaskPlace at{number("sequence", sequence), number("head", head),
+                               number("q_start", q_start)};
+            return self.may_attend(number("q", q), number("k", k), at);
+          },
+          nb::arg("q"), nb::arg("k"), nb::arg("sequence") = 0, nb::arg("head") = 0, nb::arg("q_start") = 0,
+          nb::sig("def may_attend(self, q: int, k: int, sequence: int = 0, head: int = 0, q_start: int = 0) "
+                  "-> bool"),
+          "The definition: may the query at position q look at the key at position k?")
+      .def_prop_ro("heads", &Mask::heads, "1, or the number of per-head masks.")
+      .def("__str__", [](const Mask& self) { return to_text(self); })
+      .def("__repr__", [](const Mask& self) -> std::string {
+        const std::string words = to_text(self);
+        try {
+          (void)parse_mask(words);
+        } catch (const Error&) {  // dense bits have no text that can be read again
+          return "<Mask " + words + ">";
+        }
+        return "Mask.parse(\"" + words + "\")";
+      });
+}
+
+}  // namespace headwise::python

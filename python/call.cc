@@ -1,0 +1,284 @@
+#include "python/call.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "python/values.h"
+
+namespace headwise::python {
+namespace {
+
+constexpr const char* kOp = "attention";
+
+bool given(nb::handle h) { return h.ptr() != Py_None; }
+
+struct LayoutName {
+  const char* name;
+  AxisOrder order;
+};
+constexpr AxisOrder kBshd{0, 1, 2, 0, 1, "[batch tokens heads dim]", "[tokens heads dim]"};
+constexpr AxisOrder kBhsd{0, 2, 1, 1, 0, "[batch heads tokens dim]", "[heads tokens dim]"};
+constexpr AxisOrder kSbhd{1, 0, 2, 0, 1, "[tokens batch heads dim]", "[tokens heads dim]"};
+constexpr LayoutName kLayouts[] = {{"bshd", kBshd}, {"bhsd", kBhsd}, {"sbhd", kSbhd}, {"btnh", kBshd},
+                                   {"bsnh", kBshd}, {"bmhk", kBshd}, {"bnsh", kBhsd}, {"thd", kBshd},
+                                   {"nhd", kBshd},  {"htd", kBhsd},  {"hnd", kBhsd}};
+
+const AxisOrder& layout_named(nb::handle h) {
+  const std::string_view word = read_word({kOp, "layout"}, h);
+  for (const LayoutName& l : kLayouts)
+    if (word == l.name) return l.order;
+  throw Error(ErrorKind::bad_argument,
+              text(kOp, ": layout is \"", word,
+                   "\"; give \"bshd\", \"bhsd\" or \"sbhd\" (docs/python.md lists the aliases)"));
+}
+
+/// Floats of one axis or more that a term brings: never int8, never more than `rank` axes.
+AnyView read_term(const char* name, nb::handle h) { return read_array(kOp, name, h).view; }
+
+void refuse_quantized(const char* name, nb::handle scale) {
+  require(!given(scale), ErrorKind::unsupported, kOp, name, "_scale belongs to int8 ", name,
+          ", which is not computed yet; give ", name, " as f32, bf16 or f16 and leave ", name, "_scale out");
+}
+
+}  // namespace
+
+std::vector<float> alibi_slopes(Index heads) {
+  std::vector<float> slopes;
+  Index power = 1;
+  while (power * 2 <= heads) power *= 2;
+  const auto slope = [](Index i, Index n) {
+    return static_cast<float>(std::exp2(-8.0 * static_cast<double>(i) / static_cast<double>(n)));
+  };
+  for (Index i = 1; i <= min_of(power, heads); ++i) slopes.push_back(slope(i, power));
+  for (Index i = 1; static_cast<Index>(slopes.size()) < heads; i += 2) slopes.push_back(slope(i, 2 * power));
+  return slopes;
+}
+
+AnyView AttentionCall::as_bshd(const char* name, const AnyView& v) const {
+  const int rank = ragged_ ? 3 : 4;
+  require(v.rank == rank, ErrorKind::bad_shape, kOp, name, " is ", v, " but ", rank, " axes are needed, ",
+          ragged_ ? order_->ragged_axes : order_->axes,
+          ragged_ ? "" : "; ragged batches of 3 axes come with q_offsets and kv_offsets");
+  AnyView r;
+  r.data = v.data;
+  r.dtype = v.dtype;
+  r.rank = 4;
+  const auto take = [&](int axis, int from) { r.size[axis] = v.size[from], r.step[axis] = v.step[from]; };
+  if (ragged_) {
+    r.size[0] = 1;
+    take(1, order_->ragged_tokens), take(2, order_->ragged_heads), take(3, 2);
+  } else {
+    take(0, order_->batch), take(1, order_->tokens), take(2, order_->heads), take(3, 3);
+  }
+  return r;
+}
+
+AttentionCall::AttentionCall(const AttentionWords& words)
+    : order_(&layout_named(words.layout)), like_(words.q), given_out_(words.out), probe_words_(words.probe) {
+  ragged_ = given(words.q_offsets) || given(words.kv_offsets);
+  const auto read = [&](const char* name, nb::handle h) {
+    const Array a = read_array(kOp, name, h);
+    require(!a.is_int8, ErrorKind::bad_dtype, kOp, name,
+            " holds int8, and quantized keys and values are not computed yet; ", "give f32, bf16 or f16");
+    if (h.ptr() == words.q.ptr()) kind_ = a.kind;
+    if (!(a.kind == kind_)) refuse_kinds(kOp, {"q", words.q}, {name, h});
+    return as_bshd(name, a.view);
+  };
+  args_.q = read("q", words.q);
+  args_.k = read("k", words.k);
+  args_.v = read("v", words.v);
+  refuse_quantized("k", words.k_scale);
+  refuse_quantized("v", words.v_scale);
+  want_lse_ = read_bool({kOp, "return_lse"}, words.return_lse);
+  read_places(words);
+  if (given(words.mask)) read_mask(words.mask);
+  read_scores(words);
+  context_ = &context_of(kOp, words.ctx);
+  own_kernels_ = given(words.kernels);
+  if (own_kernels_) kernels_ = read_kernels({kOp, "kernels"}, words.kernels);
+
+  if (given(words.probe)) {
+    ProbeRequest request = read_probe(words.probe);
+    probe_ = request.spec;
+    picks_ = std::move(request.picks);
+    class_of_ = std::move(request.class_of);
+    if (probe_.picked > 0) args_.probe.picks = AnyView::packed(picks_.data(), DType::i64, {probe_.picked, 3});
+    if (probe_.classes > 0) {
+      const Index batch = args_.k.size[0], tokens = args_.k.size[1];
+      require(request.class_columns == tokens && (request.class_rows == batch || request.class_rows == 1),
+              ErrorKind::bad_shape, kOp, "probe classes are [", request.class_rows, " ",
+              request.class_columns, "] but [", batch, " ", tokens,
+              "] is needed, [batch kv_tokens]; one row repeats");
+      args_.probe.class_of = AnyView::packed(class_of_.data(), DType::i32, {batch, tokens});
+      if (request.class_rows == 1) args_.probe.class_of.step[0] = 0;
+    }
+  }
+  problem_ = problem_of(args_, probe_);
+  problem_.lse = want_lse_;
+}
+
+void AttentionCall::read_places(const AttentionWords& words) {
+  if (ragged_) {
+    require(
+        given(words.q_offsets) && given(words.kv_offsets), ErrorKind::bad_argument, kOp,
+        given(words.q_offsets) ? "q_offsets came without kv_offsets" : "kv_offsets came without q_offsets",
+        "; ragged batches need both (the same array for self-attention)");
+    q_offsets_ = read_indices({kOp, "q_offsets"}, words.q_offsets);
+    kv_offsets_ = read_indices({kOp, "kv_offsets"}, words.kv_offsets);
+    args_.q_offsets = AnyView::packed(q_offsets_.data(), DType::i64, {static_cast<Index>(q_offsets_.size())});
+    args_.kv_offsets =
+        AnyView::packed(kv_offsets_.data(), DType::i64, {static_cast<Index>(kv_offsets_.size())});
+  }
+  if (PyLong_CheckExact(words.q_start.ptr())) {
+    const Index start = read_index({kOp, "q_start"}, words.q_start);
+    if (start == 0) return;
+    q_start_ = {start};
+  } else {
+    q_start_ = PyIndex_Check(words.q_start.ptr()) && !is_array(words.q_start)
+                   ? std::vector<Index>{read_index({kOp, "q_start"}, words.q_start)}
+                   : read_indices({kOp, "q_start"}, words.q_start);
+  }
+  args_.q_start = AnyView::packed(q_start_.data(), DType::i64, {static_cast<Index>(q_start_.size())});
+}
+
+void AttentionCall::read_mask(nb::handle mask) {
+  if (nb::isinstance<Mask>(mask)) {
+    args_.mask = nb::cast<const Mask&>(mask).set();  // the caller's reference keeps it
+  } else {
+    const bool list = PyList_Check(mask.ptr()) || PyTuple_Check(mask.ptr());
+    std::vector<Mask> each;
+    if (list)
+      for (const nb::handle item : nb::borrow<nb::sequence>(mask)) {
+        if (!nb::isinstance<Mask>(item))
+          refuse_type({kOp, "an entry of mask"}, item, "a headwise.Mask per head");
+        each.push_back(nb::cast<const Mask&>(item));
+      }
+    if (!list)
+      refuse_type({kOp, "mask"}, mask,
+                  "Mask.dense(x) where true means may attend, Mask.from_blocked(x) where true means may not, "
+                  "or a list of one "
+                  "Mask per head");
+    heads_mask_ = Mask::per_head(each);
+    args_.mask = heads_mask_.set();
+  }
+}
+
+/// Right-aligned as in NumPy; also [batch * heads q kv].
+AnyView AttentionCall::spread_bias(const AnyView& bias) const {
+  const Index batch = ragged_ ? static_cast<Index>(q_offsets_.size()) - 1 : args_.q.size[0],
+              heads = args_.q.size[2];
+  AnyView r;
+  r.data = bias.data;
+  r.dtype = bias.dtype;
+  r.rank = 4;
+  for (int axis = 0; axis < 4; ++axis) r.size[axis] = 1;
+  for (int axis = 0; axis < bias.rank; ++axis) {
+    const int to = axis + 4 - bias.rank;
+    r.size[to] = bias.size[axis];
+    r.step[to] = bias.step[axis];
+  }
+  const bool merged = bias.rank == 3 && batch != 1 && bias.size[0] == batch * heads && bias.size[0] != heads;
+  if (merged) {
+    r.size[0] = batch;
+    r.size[1] = heads;
+    r.step[0] = heads * bias.step[0];
+  }
+  return r;
+}
+
+void AttentionCall::read_scores(const AttentionWords& words) {
+  HeadInputs& in = args_.inputs;
+  if (given(words.scale)) {
+    if (is_array(words.scale) && read_term("scale", words.scale).rank > 0) {
+      in.scale = read_term("scale", words.scale);
+    } else {
+      scale_ = read_number({kOp, "scale"}, words.scale);
+      in.scale = AnyView::packed(&scale_, DType::f64, {1});
+    }
+  }
+  if (given(words.softcap)) in.softcap = read_number({kOp, "softcap"}, words.softcap);
+  if (given(words.bias)) in.bias = spread_bias(read_term("bias", words.bias));
+  if (given(words.alibi) && words.alibi.ptr() != Py_False) {
+    if (words.alibi.ptr() == Py_True) {
+      slopes_ = alibi_slopes(args_.q.size[2]);
+      in.slopes = AnyView::packed(slopes_.data(), DType::f32, {args_.q.size[2]});
+    } else {
+      in.slopes = read_term("alibi", words.alibi);
+    }
+  }
+  if (given(words.relative)) {
+    if (!nb::hasattr(words.relative, "table"))
+      refuse_type({kOp, "relative"}, words.relative, "headwise.T5(table, bidirectional, max_distance)");
+    const nb::object table = words.relative.attr("table");
+    in.relative = read_term("relative table", table);
+    in.buckets = {in.relative.size[0], read_index({kOp, "max_distance"}, words.relative.attr("max_distance")),
+                  read_bool({kOp, "bidirectional"}, words.relative.attr("bidirectional"))};
+  }
+  if (given(words.sinks)) in.sinks = read_term("sinks", words.sinks);
+  if (given(words.gate)) {
+    in.gate = read_term("gate", words.gate);
+    if (ragged_ && in.gate.rank == 2) {
+      const AnyView gate = in.gate;
+      in.gate.rank = 3;
+      in.gate.size[0] = 1, in.gate.step[0] = 0;
+      for (int axis = 0; axis < 2; ++axis)
+        in.gate.size[axis + 1] = gate.size[axis], in.gate.step[axis + 1] = gate.step[axis];
+    }
+  }
+  in.dropout = read_number({kOp, "dropout"}, words.dropout);
+  in.seed = read_seed({kOp, "seed"}, words.seed);
+}
+
+const AttentionPlan& AttentionCall::plan() {
+  CallContext::Engine& e = context_->engine();
+  return e.plans.get(problem_, e.context.threads(), own_kernels_ ? kernels_ : e.context.kernels());
+}
+
+void AttentionCall::make_outputs() {
+  const AttentionProblem& p = problem_;
+  const Index rows = args_.q.size[1], heads = p.heads.q.heads, dim = p.heads.v.dim;
+  if (given(given_out_)) {
+    const Array out = read_array(kOp, "out", given_out_);
+    if (!(out.kind == kind_)) refuse_kinds(kOp, {"q", like_}, {"out", given_out_});
+    require(out.writable, ErrorKind::bad_argument, kOp, "out is read-only; give a writable array");
+    args_.out = as_bshd("out", out.view);
+    out_ = nb::borrow(given_out_);
+  } else {
+    Index sizes[4];
+    int axes = 0;
+    if (ragged_) {
+      sizes[order_->ragged_tokens] = rows, sizes[order_->ragged_heads] = heads, sizes[2] = dim, axes = 3;
+    } else {
+      sizes[order_->batch] = p.batch, sizes[order_->tokens] = rows, sizes[order_->heads] = heads,
+      sizes[3] = dim, axes = 4;
+    }
+    MadeArray made = make_array(kind_, like_, p.dtype, {sizes, static_cast<std::size_t>(axes)});
+    args_.out = as_bshd("out", made.view);
+    out_ = std::move(made.object);
+  }
+  const DType wide = p.dtype == DType::f64 ? DType::f64 : DType::f32;
+  if (want_lse_) {
+    const Index sizes[] = {p.batch, heads, rows};
+    MadeArray made = make_array(kind_, like_, wide, ragged_ ? std::span(sizes).subspan(1) : std::span(sizes));
+    args_.lse = AnyView::packed(made.view.data, wide, {ragged_ ? 1 : p.batch, heads, rows});
+    lse_ = std::move(made.object);
+  }
+  if (given(probe_words_)) probe_result_ = make_probe_result(p, kind_, like_, args_.probe);
+}
+
+nb::object AttentionCall::run() {
+  CallContext::Engine& engine = context_->engine();
+  const Turn turn(engine.turn);
+  const AttentionPlan& chosen = plan();
+  make_outputs();
+  {
+    const Flight without_gil;
+    chosen.run(args_, engine.context);
+  }
+  if (!want_lse_ && !given(probe_words_)) return std::move(out_);
+  static const nb::handle result =
+      nb::object(nb::module_::import_("headwise._types").attr("AttentionResult")).release();
+  return result(out_, want_lse_ ? lse_ : nb::none(), given(probe_words_) ? probe_result_ : nb::none());
+}
+
+}  // namespace headwise::python

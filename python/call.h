@@ -1,0 +1,78 @@
+// AttentionCall: the arguments of one hw.attention call, read, planned, given their outputs, run.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <vector>
+
+#include "headwise/masks/mask.h"
+#include "python/array.h"
+#include "python/contexts.h"
+
+namespace headwise::python {
+
+/// As they came from Python; None stands for "not given".
+struct AttentionWords {
+  nb::handle q, k, v, mask, scale, softcap, bias, alibi, relative, sinks, gate, dropout, seed, q_start,
+      q_offsets, kv_offsets, k_scale, v_scale, layout, out, return_lse, probe, kernels, ctx;
+};
+
+/// Where a tensor of the caller keeps its axes; dim is always the last.
+struct AxisOrder {
+  int batch, tokens, heads;         // of four axes
+  int ragged_tokens, ragged_heads;  // of three
+  const char *axes, *ragged_axes;
+};
+
+class AttentionCall {
+ public:
+  explicit AttentionCall(const AttentionWords& words);
+
+  /// Runs and returns `out`, or the named tuple of out, lse and probe.
+  nb::object run();
+  /// The plan of this call on its context; valid while the context is.
+  const AttentionPlan& plan();
+  const AttentionArgs& args() const { return args_; }
+  CallContext& context() { return *context_; }
+
+ private:
+  AnyView as_bshd(const char* name, const AnyView& v) const;
+  void read_scores(const AttentionWords& words);
+  void read_places(const AttentionWords& words);
+  void read_mask(nb::handle mask);
+  AnyView spread_bias(const AnyView& bias) const;
+  void make_outputs();
+
+  const AxisOrder* order_;
+  nb::handle like_, given_out_, probe_words_;
+  ArrayKind kind_;
+  bool ragged_ = false, want_lse_ = false;
+  AttentionArgs args_;
+  ProbeSpec probe_;
+  CallContext* context_ = nullptr;
+  std::string kernels_;
+  bool own_kernels_ = false;
+  AttentionProblem problem_;
+  Mask heads_mask_;  // where a list was given
+  double scale_ = 0;
+  std::vector<float> slopes_;
+  std::vector<Index> q_offsets_, kv_offsets_, q_start_, picks_;
+  std::vector<std::int32_t> class_of_;
+  nb::object out_, lse_, probe_result_;
+};
+
+/// Part of AttentionCall that knows hw.Probe and hw.Scores (probes.cc).
+struct ProbeRequest {
+  ProbeSpec spec;
+  std::vector<Index> picks;  // [picked 3]
+  std::vector<std::int32_t> class_of;
+  Index class_rows = 0, class_columns = 0;  // as given: rows 1 repeats over the batch
+};
+ProbeRequest read_probe(nb::handle probe);
+/// Allocates what `spec` asks for, as views in `out` and as attributes of the returned hw.ProbeResult.
+nb::object make_probe_result(const AttentionProblem& problem, const ArrayKind& kind, nb::handle like,
+                             ProbeOut& out);
+
+/// The slopes of Press et al. 2022: 2^(-8 i / n) for a power of two n; otherwise those of the power below,
+/// then every other one of the power above.
+std::vector<float> alibi_slopes(Index heads);
+
+}  // namespace headwise::python

@@ -1,0 +1,52 @@
+"""headwise: multi-head attention in which the head is the unit.
+
+NumPy arrays and torch tensors go in, the same kind comes out, nothing is copied on the CPU.
+"""
+# SPDX-License-Identifier: Apache-2.0
+
+from types import ModuleType
+
+from ._core import (
+    Context,
+    Mask,
+    RopeScaling,
+    __version__,
+    attention,
+    explain,
+    get_threads,
+    l2_norm,
+    rms_norm,
+    rope,
+    set_threads,
+)
+from ._types import T5, AttentionResult, Probe, ProbeResult, Scores, end
+
+__all__ = [
+    "AttentionResult",
+    "Context",
+    "Mask",
+    "Probe",
+    "ProbeResult",
+    "RopeScaling",
+    "Scores",
+    "T5",
+    "__version__",
+    "attention",
+    "end",
+    "explain",
+    "get_threads",
+    "l2_norm",
+    "rms_norm",
+    "rope",
+    "set_threads",
+    "torch",
+]
+
+
+def __getattr__(name: str) -> ModuleType:
+    # torch is imported when hw.torch is first used, never before.
+    if name == "torch":
+        import importlib
+
+        return importlib.import_module(".torch", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

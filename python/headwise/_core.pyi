@@ -1,0 +1,247 @@
+"""headwise in C++: attention, masks, contexts."""
+
+
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias, TypeVar, overload
+
+from ._types import AttentionResult, Probe, Scores, T5
+
+__version__: str
+
+Array: TypeAlias = Any
+ArrayT = TypeVar("ArrayT")
+
+class Context:
+    """
+    Threads, workspace, plans and kernel preference of one caller. Calls on one Context take turns.
+    """
+
+    def __init__(self, threads: int | None = None, kernels: str | Sequence[str] | None = None) -> None: ...
+
+    @property
+    def threads(self) -> int:
+        """Threads of a call, the caller included."""
+
+    @property
+    def kernels(self) -> str:
+        """Allowed kernels, best first; empty: all."""
+
+    def __repr__(self) -> str: ...
+
+def set_threads(threads: int | None) -> None:
+    """
+    Threads of calls without a Context, in every Python thread, from the next call on. None: HEADWISE_THREADS, else the
+    CPUs this process may use.
+    """
+
+def get_threads() -> int:
+    """Threads of a call without a Context from this Python thread."""
+
+def measure_peak(threads: int, windows: int = 20, window_ms: float = 50.0) -> float:
+    """
+    GFLOP/s of f32 multiply-adds that never leave the registers: the best of several windows. For benchmarks.
+    """
+
+def measure_read(threads: int) -> float:
+    """GB/s of reading memory once, all threads together. For benchmarks."""
+
+class Mask:
+    """Which pairs of query and key may attend: a value, joined with & and |."""
+
+    def __init__(self) -> None:
+        """Everything may attend."""
+
+    @staticmethod
+    def all() -> Mask:
+        """Everything may attend."""
+
+    @staticmethod
+    def causal() -> Mask:
+        """Keys at or before the query's position."""
+
+    @staticmethod
+    def window(back: int, ahead: int) -> Mask:
+        """Keys from q - back to q + ahead."""
+
+    @staticmethod
+    def sliding(width: int) -> Mask:
+        """The last `width` keys, the query's own included."""
+
+    @staticmethod
+    def prefix(keys: int) -> Mask:
+        """The first `keys` keys, for every query."""
+
+    @staticmethod
+    def lengths(lengths: Sequence[int] | Array) -> Mask:
+        """Sequence b may look at keys 0..lengths[b]-1."""
+
+    @staticmethod
+    def documents(offsets: Sequence[int] | Array) -> Mask:
+        """
+        Tokens offsets[i]..offsets[i+1]-1 form document i; a query sees its own document.
+        """
+
+    @staticmethod
+    def blocks(q_block: int, kv_block: int, rows: Sequence[int] | Array, columns: Sequence[int] | Array) -> Mask:
+        """
+        Query block r may look at the kv blocks columns[rows[r]:rows[r + 1]] (CSR, ascending inside a row).
+        """
+
+    @staticmethod
+    def strided(stride: int, width: int = 1) -> Mask:
+        """Keys with |q - k| % stride < width."""
+
+    @staticmethod
+    def global_tokens(positions: Sequence[int] | Array) -> Mask:
+        """
+        Pairs in which the query or the key is one of `positions` (`global` is a word of Python).
+        """
+
+    @staticmethod
+    def dense(x: Array, heads: int | None = None) -> Mask:
+        """
+        bool array, true = may attend: [q kv], [heads q kv] or [batch heads q kv] (1 repeats). Packed to bits: a copy.
+        With heads: x is [batch*heads q kv].
+        """
+
+    @staticmethod
+    def from_blocked(x: Array, heads: int | None = None) -> Mask:
+        """The same with the other polarity: true = may not attend."""
+
+    @staticmethod
+    def per_head(masks: Sequence[Mask]) -> Mask:
+        """One mask per head."""
+
+    @staticmethod
+    def parse(text: str) -> Mask:
+        """"causal & window(256, 0) | prefix(4)"; the inverse of str(mask)."""
+
+    def __and__(self, other: Mask, /) -> Mask: ...
+
+    def __or__(self, other: Mask, /) -> Mask: ...
+
+    def __eq__(self, other: object, /) -> bool:
+        """The same expression, term by term."""
+
+    def __hash__(self) -> int: ...
+
+    def may_attend(self, q: int, k: int, sequence: int = 0, head: int = 0, q_start: int = 0) -> bool:
+        """
+        The definition: may the query at position q look at the key at position k?
+        """
+
+    @property
+    def heads(self) -> int:
+        """1, or the number of per-head masks."""
+
+    def __str__(self) -> str: ...
+
+    def __repr__(self) -> str: ...
+
+@overload
+def attention(
+    q: ArrayT,
+    k: ArrayT,
+    v: ArrayT,
+    mask: Mask | Sequence[Mask] | None = None,
+    *,
+    scale: float | Array | None = None,
+    softcap: float | None = None,
+    bias: Array | None = None,
+    alibi: bool | Array | None = None,
+    relative: T5 | None = None,
+    sinks: Array | None = None,
+    gate: Array | None = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    q_start: int | Sequence[int] | Array = 0,
+    q_offsets: Sequence[int] | Array | None = None,
+    kv_offsets: Sequence[int] | Array | None = None,
+    k_scale: Array | None = None,
+    v_scale: Array | None = None,
+    layout: str = "bshd",
+    out: ArrayT | None = None,
+    return_lse: Literal[False] = False,
+    probe: None = None,
+    kernels: str | Sequence[str] | None = None,
+    ctx: Context | None = None,
+) -> ArrayT:
+    """
+    Multi-head attention of q [batch tokens heads dim] over k and v, heads shared by division.
+
+    Returns out, or the named tuple (out, lse, probe) when lse or a probe is asked for. docs/python.md has every
+    argument.
+    """
+
+@overload
+def attention(
+    q: ArrayT,
+    k: ArrayT,
+    v: ArrayT,
+    mask: Mask | Sequence[Mask] | None = None,
+    *,
+    scale: float | Array | None = None,
+    softcap: float | None = None,
+    bias: Array | None = None,
+    alibi: bool | Array | None = None,
+    relative: T5 | None = None,
+    sinks: Array | None = None,
+    gate: Array | None = None,
+    dropout: float = 0.0,
+    seed: int = 0,
+    q_start: int | Sequence[int] | Array = 0,
+    q_offsets: Sequence[int] | Array | None = None,
+    kv_offsets: Sequence[int] | Array | None = None,
+    k_scale: Array | None = None,
+    v_scale: Array | None = None,
+    layout: str = "bshd",
+    out: ArrayT | None = None,
+    return_lse: bool = False,
+    probe: Probe | Scores | None = None,
+    kernels: str | Sequence[str] | None = None,
+    ctx: Context | None = None,
+) -> ArrayT | AttentionResult: ...
+
+def explain(q: ArrayT, k: ArrayT, v: ArrayT, mask: Mask | Sequence[Mask] | None = None, *, scale: float | Array | None = None, softcap: float | None = None, bias: Array | None = None, alibi: bool | Array | None = None, relative: T5 | None = None, sinks: Array | None = None, gate: Array | None = None, dropout: float = 0.0, seed: int = 0, q_start: int | Sequence[int] | Array = 0, q_offsets: Sequence[int] | Array | None = None, kv_offsets: Sequence[int] | Array | None = None, k_scale: Array | None = None, v_scale: Array | None = None, layout: str = 'bshd', out: ArrayT | None = None, return_lse: bool = False, probe: Probe | Scores | None = None, kernels: str | Sequence[str] | None = None, ctx: Context | None = None) -> str:
+    """
+    Which kernel this call would take and why, its cost against what this machine can do. Takes attention's arguments;
+    runs nothing but a measurement of the machine, once per number of threads.
+    """
+
+class RopeScaling:
+    """
+    How rotary frequencies change for texts longer than the training length.
+    """
+
+    @staticmethod
+    def linear(factor: float) -> RopeScaling: ...
+
+    @staticmethod
+    def ntk(factor: float) -> RopeScaling: ...
+
+    @staticmethod
+    def dynamic_ntk(factor: float, length: int, original_length: int) -> RopeScaling: ...
+
+    @staticmethod
+    def yarn(factor: float, original_length: int, *, beta_fast: float = 32.0, beta_slow: float = 1.0, attention_factor: float = 0.0, truncate: bool = True) -> RopeScaling: ...
+
+    @staticmethod
+    def llama3(factor: float, low_freq_factor: float, high_freq_factor: float, original_length: int) -> RopeScaling: ...
+
+def rope(x: ArrayT, positions: int | Sequence[int] | Array = 0, *, base: float = 10000.0, interleaved: bool = False, rotary_dim: int | None = None, scaling: RopeScaling | None = None, inverse: bool = False, layout: str = 'bshd', out: ArrayT | None = None, ctx: Context | None = None) -> ArrayT:
+    """
+    Turns pairs of dimensions of x [batch tokens heads dim] or [tokens heads dim] by position times frequency.
+
+    positions: the position of token 0, or one per token. out may be x itself.
+    """
+
+def rms_norm(x: ArrayT, weight: Array | None = None, *, eps: float = 1e-06, one_plus: bool = False, out: ArrayT | None = None, ctx: Context | None = None) -> ArrayT:
+    """
+    x / sqrt(mean(x^2) + eps) * weight along the last axis; weight [dim] or [heads dim]; one_plus: (1 + weight).
+    """
+
+def l2_norm(x: ArrayT, weight: Array | None = None, *, eps: float = 1e-06, out: ArrayT | None = None, ctx: Context | None = None) -> ArrayT:
+    """
+    x / max(|x|, eps) * weight along the last axis; weight as in rms_norm, sizes of 1 repeat.
+    """

@@ -1,0 +1,29 @@
+// The module headwise._core.
+#include <exception>
+
+#include "headwise/base/version.h"
+#include "python/bind.h"
+#include "python/contexts.h"
+#include "python/errors.h"
+
+namespace nb = nanobind;
+
+NB_MODULE(_core, m) {
+  m.doc() = "headwise in C++: attention, masks, contexts.";
+  m.attr("__version__") = headwise::kVersion;
+  nb::set_leak_warnings(
+      false);  // objects that torch keeps until the process ends are no leak, and a library prints nothing
+  nb::register_exception_translator([](const std::exception_ptr& p, void*) {
+    try {
+      std::rethrow_exception(p);
+    } catch (const headwise::Error& e) {
+      PyErr_SetString(headwise::python::exception_of(e.kind()), e.what());
+    }
+  });
+  headwise::python::watch_forks();
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function(&headwise::python::close_contexts));
+  headwise::python::bind_base(m);
+  headwise::python::bind_masks(m);
+  headwise::python::bind_attention(m);
+  headwise::python::bind_ops(m);
+}
