@@ -120,7 +120,7 @@ struct AmxCore {
     Index outer, inner, second;  // bytes from block to block, from step to step, to the second tile
     Index blocks, each;
     float* to;
-    Index turns;  // blocks at `to`, used in turn
+    Index turn;  // the blocks at `to` are used in turn: block & turn
     Index block = 0, at = 0;
 
     bool done() const { return block == blocks; }
@@ -128,7 +128,7 @@ struct AmxCore {
     /// `last` stands for where the sums now in C belong, before and after.
     Step next(float*& last) {
       const Step s{a + block * outer + at * inner, b + at * 2 * kTileBytes, second, at == 0, last};
-      last = to + block % turns * kBlockFloats;
+      last = to + (block & turn) * kBlockFloats;
       if (++at == each) at = 0, ++block;
       return s;
     }
@@ -144,7 +144,7 @@ struct AmxCore {
             blocks,
             tiles,
             s + from * kPanel,
-            blocks};
+            kGranule / kBlock - 1};
   }
   /// `sums`: two blocks used in turn.
   static Steps weigh_steps(const void* p, const void* values, Index from, Index to, Index value_dim,
@@ -159,7 +159,7 @@ struct AmxCore {
             tiles / 2,
             blocks,
             sums,
-            2};
+            1};
   }
 
   static void scores(const void* queries, const void* keys, Index from, Index to, Index dim, float* s) {

@@ -112,7 +112,8 @@ void attend_tile(const Run& run, const SequencePlace& at, Index sequence, Scratc
     if (from == to) return;
   }
   if (!panel.started) start_split(run, panel);
-  for (int i = 0; i < core.panel; ++i) panel.q_distance[i] = static_cast<float>(panel.position[i] - key0);
+  if (run.problem.heads.terms.alibi || probe.rows)
+    for (int i = 0; i < core.panel; ++i) panel.q_distance[i] = static_cast<float>(panel.position[i] - key0);
   core.scores(panel.queries, s.keys, from, to, run.problem.heads.q.dim, s.s);
   if (run.scaled_first) apply_terms(run, sequence, panel, s, key0, from, to);
   if (kind == TileKind::mixed) core.select(s.s, from, to, s.open);
@@ -139,7 +140,7 @@ void attend_tile(const Run& run, const SequencePlace& at, Index sequence, Scratc
     core.weights_plain(tile);
   else
     core.weights(tile);
-  for (int i = 0; i < core.panel; ++i) panel.sum[i] = std::fma(panel.sum[i], s.shrink[i], s.tile_sum[i]);
+  core.add_sum(panel.sum, s.shrink, s.tile_sum);
   if (probe.classes > 0) push_classes(run, at, panel, s.s, key0, from, to);
   if (run.problem.heads.terms.dropout) {
     core.dropout(s.s, from, to, panel.head32, panel.position32, key0, static_cast<std::uint32_t>(id),
@@ -165,6 +166,30 @@ Index lay_stripe(const Run& run, const SequencePlace& at, Index sequence, Scratc
   return 1;
 }
 
+/// Divides and gates the panel's outputs and writes them where the caller wants them.
+void write_rows(const Run& run, const SequencePlace& at, const Scratch& s, const Panel& panel,
+                const float* total, const float* gate) {
+  const Core& core = run.core;
+  const Index value_dim = run.problem.heads.v.dim, step = run.value_rows();
+  const AnyView& out = run.args.out;
+  const auto row_at = [&](int lane) {
+    const Index row = at.q_row + panel.token[lane];
+    return static_cast<std::byte*>(out.data) +
+           (at.tensor_batch * out.step[0] + row * out.step[1] + panel.head[lane] * out.step[2]) *
+               size_of(out.dtype);
+  };
+  const bool one_head = panel.count == core.panel && panel.head[0] == panel.head[panel.count - 1];
+  if (panel.folded && one_head && out.dtype == DType::f32 && out.step[3] == 1)
+    return core.finish(panel.total_o, value_dim, total, gate, reinterpret_cast<float*>(row_at(0)),
+                       out.step[1]);
+  if (panel.folded)
+    core.finish(panel.total_o, value_dim, total, gate, s.rows, step);
+  else
+    std::fill_n(s.rows, core.panel * step, 0.0f);
+  for (int i = 0; i < panel.count; ++i)
+    run.kernels.store_row(s.rows + i * step, value_dim, row_type(out.dtype), row_at(i), out.step[3]);
+}
+
 /// Divides, gates, writes the rows and their log-sum-exp.
 void finish_panel(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel) {
   const AttentionProblem& p = run.problem;
@@ -175,11 +200,12 @@ void finish_panel(const Run& run, const SequencePlace& at, Scratch& s, Panel& pa
   float *total = s.a, *gate = s.b, *sink_mass = s.lane_f[0], *lse = s.lane_f[1], *shrink = s.lane_f[2],
         *weight = s.lane_f[3];
   const bool wants_lse = run.args.lse.given() || p.heads.terms.sinks;
+  const bool looked_at = run.tops != nullptr || p.probe.any();
   for (int i = 0; i < core.panel; ++i) {
     // A row whose open logits are all NaN has no top, but its sum is NaN: it is not empty.
     const bool open = panel.total_top[i] != -INFINITY || std::isnan(panel.total_sum[i]);
     total[i] = open ? panel.total_sum[i] : 1.0f;
-    weight[i] = open ? 1.0f / total[i] : 0.0f;
+    weight[i] = looked_at && open ? 1.0f / total[i] : 0.0f;
     sink_mass[i] = 0;
     gate[i] = 1;
     if (!wants_lse) continue;
@@ -209,32 +235,18 @@ void finish_panel(const Run& run, const SequencePlace& at, Scratch& s, Panel& pa
                                                  at.tensor_batch * in.gate.step[0] +
                                                      (at.q_row + panel.token[i]) * in.gate.step[1] +
                                                      panel.head[i] * in.gate.step[2]));
-  const Index value_dim = p.heads.v.dim, step = run.value_rows();
-  if (empty) {
-    std::fill_n(s.rows, core.panel * step, 0.0f);
-  } else {
-    if (p.heads.terms.sinks) core.shrink(panel.total_o, value_dim, shrink);
-    core.finish(panel.total_o, value_dim, total, gate, s.rows, step);
-  }
-  const AnyView& out = run.args.out;
-  const Index unit = size_of(out.dtype);
-  for (int i = 0; i < panel.count; ++i) {
-    const Index row = at.q_row + panel.token[i];
-    auto* to = static_cast<std::byte*>(out.data) +
-               (at.tensor_batch * out.step[0] + row * out.step[1] + panel.head[i] * out.step[2]) * unit;
-    run.kernels.store_row(s.rows + i * step, value_dim, row_type(out.dtype), to, out.step[3]);
-    if (run.args.lse.given()) {
+  if (!empty && p.heads.terms.sinks) core.shrink(panel.total_o, p.heads.v.dim, shrink);
+  write_rows(run, at, s, panel, total, gate);
+  if (run.args.lse.given() || run.tops)
+    for (int i = 0; i < panel.count; ++i) {
+      const Index b = at.tensor_batch, head = panel.head[i], row = at.q_row + panel.token[i];
       const AnyView& l = run.args.lse;
-      static_cast<float*>(l.data)[at.tensor_batch * l.step[0] + panel.head[i] * l.step[1] + row * l.step[2]] =
-          lse[i];
+      if (l.given()) static_cast<float*>(l.data)[b * l.step[0] + head * l.step[1] + row * l.step[2]] = lse[i];
+      if (!run.tops) continue;
+      const Index rows = p.ragged ? p.q_total : p.q_tokens;
+      float* to = run.tops + 2 * ((b * p.heads.q.heads + head) * rows + row);
+      to[0] = panel.total_top[i] == -INFINITY ? 0.0f : panel.total_top[i], to[1] = weight[i];
     }
-    if (run.tops) {
-      float* to_row = run.tops + 2 * ((at.tensor_batch * p.heads.q.heads + panel.head[i]) *
-                                          (p.ragged ? p.q_total : p.q_tokens) +
-                                      row);
-      to_row[0] = panel.total_top[i] == -INFINITY ? 0.0f : panel.total_top[i], to_row[1] = weight[i];
-    }
-  }
   if (p.probe.rows || p.probe.top_k > 0 || p.probe.classes > 0)
     write_probes(run, at, panel, sink_mass, weight);
   if (panel.folded) exchange(run, panel);  // the next task finds the panel as it was booked

@@ -59,6 +59,11 @@ struct Passes {
       Lanes::store(shrink + j * W, exp2_product(Lanes::sub(old, safe), c, lowest_for(c)));
     }
   }
+  static void add_sum(float* sum, const float* shrink, const float* tile_sum) {
+    for (int j = 0; j < NV; ++j)
+      Lanes::store(sum + j * W, Lanes::fma(Lanes::load(sum + j * W), Lanes::load(shrink + j * W),
+                                           Lanes::load(tile_sum + j * W)));
+  }
   static void scale(float* s, Index from, Index to, const float* scale) {
     for (Index k = from; k < to; ++k)
       for (int j = 0; j < NV; ++j) {
@@ -273,7 +278,8 @@ struct Passes {
   /// The passes of a core; its own functions join them.
   static constexpr Core table() {
     Core c{};
-    c.weights = weights, c.weights_plain = weights, c.weights_stats = weights_stats, c.advance = advance;
+    c.weights = weights, c.weights_plain = weights, c.weights_stats = weights_stats, c.advance = advance,
+    c.add_sum = add_sum;
     c.row_max = row_max, c.scale = scale, c.softcap = softcap, c.alibi = alibi, c.select = select,
     c.add = add;
     c.dropout = dropout, c.shrink = shrink, c.join = join, c.finish = finish, c.known_weights = known_weights;

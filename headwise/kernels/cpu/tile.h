@@ -90,6 +90,9 @@ struct Core {
   void (*stripes)(const Stripe* list, Index count, const void* keys, const void* values, Index dim,
                   Index value_dim, float* s, void* p);
 
+  /// sum = sum * shrink + tile_sum, as one output column is weighed.
+  void (*add_sum)(float* sum, const float* shrink, const float* tile_sum);
+
   // Passes over S [keys][panel], in place.
   void (*row_max)(const float* s, Index from, Index to, float* top);
   void (*scale)(float* s, Index from, Index to, const float* scale);
