@@ -317,8 +317,9 @@ void check_problem(const AttentionProblem& p) {
   check_layout("v", p.heads.v, heads);
   require(p.heads.q.dim == p.heads.k.dim, ErrorKind::bad_shape, kOp, "q has head_dim ", p.heads.q.dim,
           " but k has ", p.heads.k.dim, "; their products need equal widths");
-  const Checked padded = Checked(p.batch) * Checked(max_of(p.q_tokens, p.kv_tokens));
-  const Checked rows = (p.ragged ? Checked(max_of(p.q_total, p.kv_total)) : padded) * Checked(heads);
+  // Kernels multiply these in any order, also where one of them is 0.
+  const Index tokens = max_of(max_of(p.q_tokens, p.kv_tokens), p.ragged ? max_of(p.q_total, p.kv_total) : 1);
+  const Checked rows = Checked(max_of(p.batch, 1)) * Checked(max_of(heads, 1)) * Checked(max_of(tokens, 1));
   const Checked widest = rows * Checked(max_of(p.heads.q.dim, p.heads.v.dim)) * Checked(8);
   require(widest.ok, ErrorKind::bad_shape, kOp, "[", p.batch, " ", max_of(p.q_tokens, p.kv_tokens), " ",
           heads, " ", max_of(p.heads.q.dim, p.heads.v.dim),
