@@ -1,6 +1,5 @@
 """Threads, GIL, fork and exit: right answers from many Python threads at once, no hanging child, no noise at the end."""
 
-import gc
 import os
 import subprocess
 import sys
@@ -119,35 +118,6 @@ def test_set_threads_holds_for_every_python_thread():
     assert repr(hw.Context(threads=2, kernels="ref")) == 'Context(threads=2, kernels="ref")'
 
 
-def os_threads():
-    return len(os.listdir("/proc/self/task"))
-
-
-def settles(want, seconds=5):
-    end = time.monotonic() + seconds
-    while os_threads() != want and time.monotonic() < end:
-        time.sleep(0.01)
-    return os_threads()
-
-
-def test_workers_end_with_their_context_and_their_thread(cases):
-    qkv, want = cases[0]
-    hw.set_threads(1)
-    hw.get_threads()
-    before = os_threads()
-    ctx = hw.Context(threads=4)
-    assert np.array_equal(hw.attention(*qkv, MASK, ctx=ctx), want)
-    assert os_threads() == before + 3
-    del ctx
-    gc.collect()
-    assert settles(before) == before
-    hw.set_threads(4)
-    in_threads(4, lambda _: hw.attention(*qkv, MASK))
-    hw.set_threads(1)
-    hw.get_threads()
-    assert settles(before) == before
-
-
 def in_child(work):
     """Forks; the child runs `work` and says by its exit code whether it held. A hanging child is killed and fails."""
     pid = os.fork()
@@ -229,6 +199,39 @@ PROGRAM = """
         while True:
             hw.attention(x, x, x)
 """
+
+
+def test_workers_end_with_their_context_and_their_thread():
+    code = """
+    import os, threading, time, numpy as np, headwise as hw
+    x = np.ones((1, 32, 4, 16), np.float32)
+    def count(want):
+        end = time.monotonic() + 10  # a thread that was joined leaves /proc a moment later
+        while len(os.listdir("/proc/self/task")) != want and time.monotonic() < end:
+            time.sleep(0.01)
+        return len(os.listdir("/proc/self/task")) - before
+    before = len(os.listdir("/proc/self/task"))
+    ctx = hw.Context(threads=4)
+    hw.attention(x, x, x, ctx=ctx)
+    print(count(before + 3))
+    del ctx
+    print(count(before))
+    hw.set_threads(3)
+    held, done = threading.Barrier(5), threading.Event()
+    def work():
+        hw.attention(x, x, x)
+        held.wait()
+        done.wait()
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads: t.start()
+    held.wait()
+    print(count(before + 4 * 3))
+    done.set()
+    for t in threads: t.join()
+    print(count(before))
+"""
+    done = run_program(code)
+    assert (done.stdout, done.stderr) == ("3\n0\n12\n0\n", "")
 
 
 def test_exit_with_daemon_threads_inside_kernels_is_quiet():

@@ -16,6 +16,13 @@ namespace headwise::test {
 namespace {
 
 constexpr double kU32 = 0x1p-24;
+// Arrays in place of vectors are too slow under a sanitizer, and touch no memory that the other levels do
+// not.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
 
 Context& context_for(int threads, const std::string& kernels) {
   static std::map<std::pair<int, std::string>, std::unique_ptr<Context>> all;
@@ -155,8 +162,10 @@ struct Judge {
   double relative_bound() const {
     const double tiles = std::max(2.0, static_cast<double>(p.sizes.kv_tokens) / 256);
     if (p.sizes.dtype == DType::f64) return 1e-12 * (1 + p.most_logit);
-    return 4 * kU32 * (p.most_logit + p.most_product + std::log2(tiles) + 1);
+    return 4 * kU32 * (p.most_logit + p.most_product + std::log2(tiles) + 1 + std::sqrt(chain()) / 4);
   }
+  /// Numbers in one chain of additions: a granule's keys.
+  double chain() const { return static_cast<double>(min_of(p.sizes.kv_tokens, 256)); }
   /// Bytes between the elements of out hold what they held.
   void untouched(const Results& r) {
     const AnyView &v = r.out.view, &memory = r.out.memory.view();
@@ -184,7 +193,7 @@ struct Judge {
       const double y = truth.lse.values<double>()[static_cast<std::size_t>(n)];
       const double bound = p.sizes.dtype == DType::f64
                                ? 1e-12 * (1 + std::fabs(y) + p.most_product)
-                               : 4 * kU32 * std::max(1.0, std::fabs(y)) + kU32 * p.most_product;
+                               : kU32 * (4 * std::max(1.0, std::fabs(y)) + p.most_product + chain() / 8);
       near("lse", n, got.values<double>()[static_cast<std::size_t>(n)], y, bound);
     }
   }
@@ -367,7 +376,7 @@ Verdict judge(const Choice& c, const SettingOptions& options) {
     return v;
   }
   for (const cpu::IsaLevel& level : cpu::isa_levels()) {
-    if (!level.supported()) continue;
+    if (!level.supported() || (kSanitized && level.name == std::string("plain"))) continue;
     cpu::force_isa(&level);
     judge_once(p, truth, v);
     cpu::force_isa(nullptr);
