@@ -5,6 +5,7 @@ NumPy arrays and torch tensors go in, the same kind comes out, nothing is copied
 # SPDX-License-Identifier: Apache-2.0
 
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from ._core import (
     Context,
@@ -20,6 +21,9 @@ from ._core import (
     set_threads,
 )
 from ._types import T5, AttentionResult, Probe, ProbeResult, Scores, end
+
+if TYPE_CHECKING:
+    from . import torch
 
 __all__ = [
     "AttentionResult",
