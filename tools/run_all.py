@@ -52,6 +52,8 @@ def call(*command, env=None, quiet=True, limit=1800):
         done = subprocess.run(command, cwd=ROOT, env={**os.environ, **(env or {})}, text=True, errors="replace",
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit)
         ok, out = done.returncode == 0, done.stdout
+        if done.returncode < 0:
+            out += f"{command[0]} was ended by signal {-done.returncode}\n"
     except (subprocess.TimeoutExpired, FileNotFoundError) as fault:
         ok, out = False, str(fault)
     if not (ok and quiet):

@@ -174,7 +174,7 @@ struct Poser {
     AnyView* out[] = {&p.args.q, &p.args.k, &p.args.v};
     Index width = 0;
     for (int i = with_q ? 0 : 1; i < 3; ++i) width += parts[i]->size[2] * parts[i]->size[3];
-    Tensor memory(q.dtype, {k.size[0], k.size[1], width});
+    Tensor memory(q.dtype, {k.size[0] * k.size[1] * width + 1});
     Index column = 0;
     for (int i = with_q ? 0 : 1; i < 3; ++i) {
       AnyView view = *parts[i];
