@@ -40,4 +40,8 @@ struct Checked {
   }
 };
 
+/// For choices that come before the sizes are refused: half the largest Index where the product left the
+/// range, so that rounding it up does not.
+constexpr Index saturated(Checked n) { return n.ok ? n.value : std::numeric_limits<Index>::max() / 2; }
+
 }  // namespace headwise

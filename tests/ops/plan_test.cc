@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 
 #include "headwise/ops/attention.h"
 #include "tests/base/sentence.h"
@@ -175,6 +176,17 @@ TEST(Plan, OutOfMemoryIsASentence) {
 }
 
 /// R065: a value that is not part of the key acts at once on the same plan.
+TEST(Plan, SizesNearTheEndOfIndexDoNotOverflow) {
+  constexpr Index kHuge = std::numeric_limits<Index>::max() / 8;
+  const std::string kernels = "cpu/online,ref";
+  for (const Index tokens : {kHuge, kHuge * 8}) {
+    AttentionProblem p = problem_of(CaseRun(kCase).args);
+    p.heads.q = HeadLayout::split(64, 8), p.heads.k = p.heads.v = HeadLayout::grouped(64, 1, 8);
+    p.q_tokens = tokens;
+    EXPECT_THROW(AttentionPlan(p, 1, kernels), Error) << tokens;
+  }
+}
+
 TEST(Plan, R065_SamePlanOtherValues) {
   for (const char* kernels : {"cpu/online", "ref"}) {
     Context ctx({.threads = 1, .kernels = kernels});

@@ -14,7 +14,7 @@ RowType row_type(DType t) {
 const Core& core_for(const AttentionProblem& p, const TileKernels& kernels) {
   if (p.dtype == DType::bf16 && kernels.bf16) return *kernels.bf16;
   // Few rows that would leave half of a wide panel idle; the bits are the same.
-  const Index rows = std::gcd(p.heads.k.group, p.heads.v.group) * p.q_tokens;
+  const Index rows = saturated(Checked(std::gcd(p.heads.k.group, p.heads.v.group)) * Checked(p.q_tokens));
   const bool few = kernels.narrow && rows < 4 * kernels.f32.panel &&
                    round_up(rows, kernels.narrow->panel) < round_up(rows, kernels.f32.panel);
   return few ? *kernels.narrow : kernels.f32;
@@ -45,10 +45,11 @@ float scale_of(const Run& run, Index head) {
 Index task_rows_for(const AttentionProblem& p, const Core& core, int threads) {
   // 256 rows pay for packing their keys and values, 512 where tiles multiply (packing 13 % of the time at
   // 256); fewer when that leaves threads without work. No bit depends on it.
-  const Index all = p.heads.q.heads * p.batch * p.q_tokens;
+  const Checked one = Checked(p.heads.q.heads) * Checked(p.q_tokens);
+  const Index all = saturated(one * Checked(p.batch)), own = saturated(one);
   Index rows = round_up(core.stripes ? 512 : 256, core.panel);
   while (rows > core.panel && all / rows < 4 * threads) rows = round_up(rows / 2, core.panel);
-  return std::min(rows, round_up(std::max<Index>(1, p.heads.q.heads * p.q_tokens), core.panel));
+  return own >= rows ? rows : round_up(std::max<Index>(1, own), core.panel);
 }
 
 namespace {
