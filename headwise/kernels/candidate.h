@@ -6,7 +6,7 @@
 #include <string>
 
 #include "headwise/base/threads.h"
-#include "headwise/spec/problem.h"
+#include "headwise/spec/backward.h"
 
 namespace headwise {
 
@@ -24,6 +24,16 @@ struct AttentionKernel {
                 ThreadPool&) noexcept;
   /// The class that fixes every rounding step, e.g. "cpu/online avx512 f32 g256 s2048".
   std::string (*numerics)(const AttentionProblem&);
+};
+
+/// The same for gradients.
+struct BackwardKernel {
+  const char* name;
+  std::string (*refuse)(const BackwardProblem&);
+  std::size_t (*workspace_bytes)(const BackwardProblem&, int threads);
+  Status (*run)(const BackwardProblem&, const BackwardArgs&, std::span<std::byte> workspace,
+                ThreadPool&) noexcept;
+  std::string (*numerics)(const BackwardProblem&);
 };
 
 }  // namespace headwise
