@@ -4,27 +4,16 @@
 #include <new>
 #include <stdexcept>
 
-#include "headwise/base/random.h"
 #include "headwise/kernels/ref/row.h"
 
 namespace headwise::ref {
 namespace {
 
-/// w = keep ? w / (1 - p) : 0, by the contract of DropoutRule; a dropped pair counts as closed from here on
+/// w = keep ? w / (1 - p) : 0; a dropped pair counts as closed from here on
 void drop_weights(const AttentionProblem& p, const AttentionArgs& a, Row& row) {
-  const HeadInputs& in = a.inputs;
-  if (!p.heads.terms.dropout || in.dropout == 0) return;
-  const DropoutRule rule = DropoutRule::of(in.dropout, in.seed);
-  const Index id =
-      in.sequence_ids.given()
-          ? static_cast<const Index*>(in.sequence_ids.data)[row.sequence * in.sequence_ids.step[0]]
-          : row.sequence;
-  for (Index j = 0; j < row.keys(); ++j) {
-    const auto n = static_cast<std::size_t>(j);
-    if (!row.open[n]) continue;
-    row.open[n] = rule.keep(id, row.head, row.position(), j);
-    row.weights[n] = row.open[n] ? row.weights[n] / (1 - in.dropout) : 0;
-  }
+  row.drop(p, a);
+  for (std::size_t n = 0; n < row.keep.size(); ++n)
+    row.weights[n] = row.keep[n] ? row.weights[n] / (1 - a.inputs.dropout) : 0;
 }
 
 /// o = gate * sum_j w_j v_j
@@ -32,7 +21,7 @@ void write_output(const AttentionProblem& p, const AttentionArgs& a, Row& row) {
   const SequencePlace& place = row.place;
   row.output.assign(row.output.size(), 0);
   for (Index j = 0; j < row.keys(); ++j) {
-    if (!row.open[static_cast<std::size_t>(j)]) continue;
+    if (!row.keep[static_cast<std::size_t>(j)]) continue;
     const double w = row.weights[static_cast<std::size_t>(j)];
     for (Index c = 0; c < p.heads.v.dim; ++c)
       row.output[static_cast<std::size_t>(c)] +=

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <limits>
 
+#include "headwise/base/random.h"
+
 namespace headwise::ref {
 namespace {
 
@@ -66,7 +68,7 @@ void Row::compute(const AttentionProblem& p, const AttentionArgs& a, Index b, In
     for (Index c = 0; c < dim; ++c)
       dot += q_vector[static_cast<std::size_t>(c)] *
              head_element(a.k, p.heads.k, place.tensor_batch, place.kv_row + j, h, c);
-    s = scale * dot;
+    s = scaled[static_cast<std::size_t>(j)] = scale * dot;
   });
   write_scores(p, a, *this, ScoreStage::scaled);
 
@@ -100,6 +102,20 @@ void Row::compute(const AttentionProblem& p, const AttentionArgs& a, Index b, In
   if (sink_weight != 0) sink_weight /= sum;
   each_open([&](Index j, double&) { weights[static_cast<std::size_t>(j)] /= sum; });
   write_scores(p, a, *this, ScoreStage::weights);
+}
+
+void Row::drop(const AttentionProblem& p, const AttentionArgs& a) {
+  keep = open;
+  const HeadInputs& in = a.inputs;
+  if (!p.heads.terms.dropout || in.dropout == 0) return;
+  const DropoutRule rule = DropoutRule::of(in.dropout, in.seed);
+  const Index id = in.sequence_ids.given()
+                       ? static_cast<const Index*>(in.sequence_ids.data)[sequence * in.sequence_ids.step[0]]
+                       : sequence;
+  for (Index j = 0; j < keys(); ++j) {
+    const auto n = static_cast<std::size_t>(j);
+    if (keep[n]) keep[n] = rule.keep(id, head, position(), j);
+  }
 }
 
 }  // namespace headwise::ref

@@ -12,23 +12,29 @@ struct Row {
   Index sequence = 0, head = 0, query = 0;  // query: index inside its sequence
   SequencePlace place{};
   std::vector<std::uint8_t> open;        // [kv]: the mask's answer, or 0 where the logit is -inf
+  std::vector<std::uint8_t> keep;        // [kv]: open, and dropout leaves the pair its weight
   std::vector<double> logits, weights;   // [kv]; closed pairs: -inf and 0
+  std::vector<double> scaled;            // [kv]: scale * q.k of open pairs, what softcap begins with
   std::vector<double> q_vector, output;  // [head_dim], [value_dim]
   bool empty = true;                     // no open key
   double lse = 0, sink_weight = 0;
 
   explicit Row(const AttentionProblem& p)
       : open(static_cast<std::size_t>(p.kv_tokens)),
+        keep(open.size()),
         logits(open.size()),
         weights(open.size()),
+        scaled(open.size()),
         q_vector(static_cast<std::size_t>(p.heads.q.dim)),
         output(static_cast<std::size_t>(p.heads.v.dim)) {}
   Index position() const { return place.q_start + query; }
   Index keys() const { return place.kv_tokens; }
   Index q_row() const { return place.q_row + query; }
 
-  /// Fills everything above for one query. `scores` probes are written on the way.
+  /// Fills everything above but `keep` and `output` for one query. `scores` probes are written on the way.
   void compute(const AttentionProblem& p, const AttentionArgs& a, Index b, Index h, Index i);
+  /// Fills `keep` of a computed row, by the contract of DropoutRule.
+  void drop(const AttentionProblem& p, const AttentionArgs& a);
 };
 
 /// Column c of what head h reads from token `row`; 0 outside the columns that exist.

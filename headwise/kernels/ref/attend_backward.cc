@@ -1,0 +1,199 @@
+#include "headwise/kernels/ref/attend_backward.h"
+
+#include <cmath>
+#include <new>
+#include <stdexcept>
+
+#include "headwise/kernels/ref/row.h"
+
+namespace headwise::ref {
+namespace {
+
+/// A gradient while it is summed, in double; one that is not asked swallows what is added.
+class Sum {
+ public:
+  explicit Sum(const AnyView& to) : to_(to), values_(static_cast<std::size_t>(to.count())) {}
+  bool asked() const { return to_.given(); }
+  /// An axis of size 1 takes every index: what repeats in the forward is summed here.
+  void add(double x, Index i, Index j = 0, Index k = 0, Index l = 0) {
+    if (!asked()) return;
+    const Index index[] = {i, j, k, l};
+    Index at = 0;
+    for (int axis = 0; axis < to_.rank; ++axis)
+      at = at * to_.size[axis] + (to_.size[axis] == 1 ? 0 : index[axis]);
+    values_[static_cast<std::size_t>(at)] += x;
+  }
+  /// head_element() differentiated: a column outside the row was read as 0 and gets nothing.
+  void add_to_head(double x, const HeadLayout& layout, Index batch, Index row, Index h, Index c) {
+    if (layout.row == 0) return add(x, batch, row, layout.slot(h), c);
+    const Index column = layout.column(h) + c;
+    if (0 <= column && column < layout.row) add(x, batch, row, column);
+  }
+  void store() const {
+    for (Index n = 0; n < to_.count(); ++n) {
+      Index rest = n, at = 0;
+      for (int axis = to_.rank - 1; axis >= 0; --axis) {
+        at += rest % to_.size[axis] * to_.step[axis];
+        rest /= to_.size[axis];
+      }
+      store_double(to_.data, to_.dtype, at, values_[static_cast<std::size_t>(n)]);
+    }
+  }
+
+ private:
+  AnyView to_;
+  std::vector<double> values_;
+};
+
+struct Sums {
+  Sum q, k, v, bias, slopes, relative, sinks, scale, gate;
+  explicit Sums(const BackwardArgs& a)
+      : q(a.dq),
+        k(a.dk),
+        v(a.dv),
+        bias(a.dbias),
+        slopes(a.dslopes),
+        relative(a.drelative),
+        sinks(a.dsinks),
+        scale(a.dscale),
+        gate(a.dgate) {}
+  void store() const {
+    for (const Sum* s : {&q, &k, &v, &bias, &slopes, &relative, &sinks, &scale, &gate}) s->store();
+  }
+};
+
+/// Gradients inside one row.
+struct RowGradient {
+  std::vector<double> dout;  // [value_dim]
+  std::vector<double> ds;    // [kv]: of the weights, then of the logits, then of scale * q.k
+  std::vector<double> dq;    // [head_dim]: sum_j ds_j k_j, not yet scaled
+  explicit RowGradient(const AttentionProblem& p)
+      : dout(static_cast<std::size_t>(p.heads.v.dim)),
+        ds(static_cast<std::size_t>(p.kv_tokens)),
+        dq(static_cast<std::size_t>(p.heads.q.dim)) {}
+};
+
+/// Adds what one computed row gives; `keep` of the row is filled.
+void add_row(const AttentionProblem& p, const BackwardArgs& b, const Row& row, RowGradient& d, Sums& sums) {
+  const AttentionArgs& a = b.forward;
+  const HeadInputs& in = a.inputs;
+  const Terms& terms = p.heads.terms;
+  const SequencePlace& place = row.place;
+  const Index h = row.head, i = row.query, batch = place.tensor_batch, position = row.position();
+  const auto each_open = [&](auto&& body) {
+    for (Index j = 0; j < row.keys(); ++j)
+      if (row.open[static_cast<std::size_t>(j)]) body(j, static_cast<std::size_t>(j));
+  };
+  if (row.empty) return;  // o = 0 whatever q, k, v, dout are; the sink's share of it has no slope either
+
+  // o = gate * sum_j w_j / (1 - p) v_j over kept pairs
+  //   dv_j  = gate * w_j / (1 - p) dout
+  //   dw_j  = gate / (1 - p) (dout . v_j)
+  //   dgate = sum_j w_j / (1 - p) (dout . v_j)
+  const double gate = terms.gate ? at(in.gate, batch, row.q_row(), h) : 1;
+  double dgate = 0;
+  for (Index c = 0; c < p.heads.v.dim; ++c)
+    d.dout[static_cast<std::size_t>(c)] = at(b.dout, batch, row.q_row(), h, c);
+  each_open([&](Index j, std::size_t n) {
+    d.ds[n] = 0;
+    if (!row.keep[n]) return;
+    const double w = row.weights[n] / (1 - in.dropout);
+    double dot = 0;
+    for (Index c = 0; c < p.heads.v.dim; ++c) {
+      const double dout = d.dout[static_cast<std::size_t>(c)];
+      dot += dout * head_element(a.v, p.heads.v, batch, place.kv_row + j, h, c);
+      sums.v.add_to_head(gate * w * dout, p.heads.v, batch, place.kv_row + j, h, c);
+    }
+    d.ds[n] = gate / (1 - in.dropout) * dot;
+    dgate += w * dot;
+  });
+  sums.gate.add(dgate, batch, row.q_row(), h);
+
+  // w_j = exp(s_j) / (exp(sink) + sum exp(s))
+  //   ds_j  = w_j (dw_j - delta)        delta = sum_j w_j dw_j
+  //   dsink = w_sink (0 - delta)
+  double delta = 0;
+  each_open([&](Index, std::size_t n) { delta += row.weights[n] * d.ds[n]; });
+  each_open([&](Index, std::size_t n) { d.ds[n] = row.weights[n] * (d.ds[n] - delta); });
+  if (terms.sinks) sums.sinks.add(-row.sink_weight * delta, h);
+
+  // s = s + bias + alibi + relative
+  //   dbias = ds, dslope = sum_j ds_j -|q - k|, drelative[bucket] = sum of ds_j in the bucket
+  if (sums.bias.asked())
+    each_open([&](Index j, std::size_t n) { sums.bias.add(d.ds[n], row.sequence, h, i, j); });
+  if (sums.slopes.asked())
+    each_open([&](Index j, std::size_t n) { sums.slopes.add(d.ds[n] * alibi_term(1.0, position, j), h); });
+  if (sums.relative.asked())
+    each_open([&](Index j, std::size_t n) { sums.relative.add(d.ds[n], in.buckets.bucket(position, j), h); });
+
+  // s = cap * tanh(s / cap)
+  //   ds = ds (1 - tanh(s / cap)^2)
+  if (terms.softcap)
+    each_open([&](Index, std::size_t n) {
+      const double t = std::tanh(row.scaled[n] / in.softcap);
+      d.ds[n] *= 1 - t * t;
+    });
+
+  // s_j = scale * q.k_j
+  //   dk_j   = scale * ds_j q
+  //   dq     = scale * sum_j ds_j k_j
+  //   dscale = q . sum_j ds_j k_j
+  const double scale = in.scale.given() ? at(in.scale, in.scale.size[0] == 1 ? 0 : h)
+                                        : 1.0 / std::sqrt(static_cast<double>(p.heads.q.dim));
+  d.dq.assign(d.dq.size(), 0);
+  each_open([&](Index j, std::size_t n) {
+    for (Index c = 0; c < p.heads.q.dim; ++c) {
+      const auto at_c = static_cast<std::size_t>(c);
+      d.dq[at_c] += d.ds[n] * head_element(a.k, p.heads.k, batch, place.kv_row + j, h, c);
+      sums.k.add_to_head(scale * d.ds[n] * row.q_vector[at_c], p.heads.k, batch, place.kv_row + j, h, c);
+    }
+  });
+  double dscale = 0;
+  for (Index c = 0; c < p.heads.q.dim; ++c) {
+    const auto at_c = static_cast<std::size_t>(c);
+    sums.q.add_to_head(scale * d.dq[at_c], p.heads.q, batch, row.q_row(), h, c);
+    dscale += row.q_vector[at_c] * d.dq[at_c];
+  }
+  sums.scale.add(dscale, h);
+}
+
+Status run(const BackwardProblem& problem, const BackwardArgs& a, std::span<std::byte>,
+           ThreadPool& pool) noexcept {
+  try {
+    const AttentionProblem& p = problem.forward;
+    Sums sums(a);
+    Row row(p);
+    RowGradient gradient(p);
+    // One task: every gradient is summed in ascending order of (sequence, head, query), and the pool sets the
+    // floating environment.
+    pool.parallel_for(1, [&](Index, int) {
+      for (Index b = 0; b < p.batch; ++b)
+        for (Index h = 0; h < p.heads.q.heads; ++h) {
+          row.place = place_of(p, a.forward, b);
+          for (Index i = 0; i < row.place.q_tokens; ++i) {
+            row.compute(p, a.forward, b, h, i);
+            row.drop(p, a.forward);
+            add_row(p, a, row, gradient, sums);
+          }
+        }
+      sums.store();
+    });
+  } catch (const std::bad_alloc&) {
+    return Status::out_of_memory;
+  } catch (const std::length_error&) {  // a vector longer than any address space
+    return Status::out_of_memory;
+  }
+  return Status::ok;
+}
+
+}  // namespace
+
+const BackwardKernel kRefBackward = {
+    .name = "ref",
+    .refuse = [](const BackwardProblem&) { return std::string(); },
+    .workspace_bytes = [](const BackwardProblem&, int) -> std::size_t { return 0; },
+    .run = run,
+    .numerics = [](const BackwardProblem&) { return std::string("ref f64"); },
+};
+
+}  // namespace headwise::ref
