@@ -5,6 +5,7 @@
 #include "headwise/base/version.h"
 #include "headwise/masks/mask.h"
 #include "headwise/ops/attention.h"
+#include "headwise/ops/attention_backward.h"
 #include "headwise/ops/explain.h"
 #include "headwise/ops/norm.h"
 #include "headwise/ops/rope.h"

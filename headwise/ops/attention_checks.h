@@ -1,6 +1,9 @@
 // Checks of attention: what a problem must be to plan, what views must be to run; each refusal a sentence.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <initializer_list>
+#include <string_view>
+
 #include "headwise/spec/problem.h"
 
 namespace headwise {
@@ -11,6 +14,77 @@ inline constexpr Index kMaxScoreEntries = Index{64} << 20;
 inline constexpr Index kMaxWidth = Index{1} << 31;
 /// Positions of queries and keys stay inside +-2^62, so that sums and differences of two stay inside Index.
 inline constexpr Index kMaxPosition = Index{1} << 62;
+
+constexpr unsigned only(DType t) { return 1u << static_cast<unsigned>(t); }
+inline constexpr unsigned kAnyFloat =
+    only(DType::f32) | only(DType::bf16) | only(DType::f16) | only(DType::f64);
+inline constexpr unsigned kWide = only(DType::f32) | only(DType::f64);
+
+/// What a view must be. `axes` names the sizes in brackets.
+struct Need {
+  unsigned dtypes;
+  std::initializer_list<Index> sizes;
+  const char* axes;
+  bool repeats = false;  // a size of 1 stands for any size
+};
+
+/// What forward and backward check alike, each in its own name: `op` is what the user called.
+struct ArgChecks {
+  std::string_view op;
+
+  void check_problem(const AttentionProblem& p) const;
+  void check_view(const char* name, const AnyView& v, const Need& need) const;
+  /// A view the plan knows of must come, another must not.
+  bool check_asked(const char* name, const AnyView& v, bool asked, const char* part) const;
+  /// Memory of one view: sizes, steps, address; a written one has a place for each element.
+  void check_memory(const char* name, const AnyView& v, bool written) const;
+  /// Throws when the two may share memory; a view is apart from itself.
+  void check_apart(const char* written_name, const AnyView& written, const char* name,
+                   const AnyView& v) const;
+
+  /// Forms of q, k, v.
+  void check_tensors(const AttentionProblem& p, const AttentionArgs& args) const;
+  /// The form of what heads read by `layout`, one of the problem's own three.
+  void check_heads(const char* name, const AnyView& v, const AttentionProblem& p,
+                   const HeadLayout& layout) const;
+  void check_out(const char* name, const AnyView& v, const AttentionProblem& p) const;
+  void check_lse(const AnyView& v, const AttentionProblem& p) const;
+  /// Offsets, starts, terms and mask: their values too, so after check_memory.
+  void check_inputs(const AttentionProblem& p, const AttentionArgs& args) const;
+  /// Kernels index the bias by all four axes: a repeated axis gets its full size, with step 0.
+  static void spread_bias(const AttentionProblem& p, AnyView& bias);
+
+ private:
+  void check_layout(const char* name, const HeadLayout& l, Index heads) const;
+  void check_mask(const AttentionProblem& p, const MaskSet& mask) const;
+  void check_offsets(const char* name, const AnyView& v, Index batch, Index rows, Index longest) const;
+  void check_starts(const AttentionProblem& p, const AnyView& v) const;
+  void check_terms(const AttentionProblem& p, const HeadInputs& in, Index tensor_batch, Index q_rows) const;
+};
+
+/// Every view of a run with its name; written ones last. `visit(name, view, written)`.
+template <class Args, class F>
+void each_view(Args& a, F&& visit) {
+  visit("q", a.q, false), visit("k", a.k, false), visit("v", a.v, false);
+  visit("scale", a.inputs.scale, false), visit("alibi slopes", a.inputs.slopes, false);
+  visit("bias", a.inputs.bias, false), visit("relative table", a.inputs.relative, false);
+  visit("sinks", a.inputs.sinks, false), visit("gate", a.inputs.gate, false);
+  visit("sequence_ids", a.inputs.sequence_ids, false), visit("q_start", a.q_start, false);
+  visit("q_offsets", a.q_offsets, false), visit("kv_offsets", a.kv_offsets, false);
+  visit("probe class_of", a.probe.class_of, false), visit("probe picks", a.probe.picks, false);
+  visit("out", a.out, true), visit("lse", a.lse, true);
+  visit("probe entropy", a.probe.entropy, true), visit("probe top_weight", a.probe.top_weight, true);
+  visit("probe second_moment", a.probe.second_moment, true),
+      visit("probe mean_distance", a.probe.mean_distance, true);
+  visit("probe sink_mass", a.probe.sink_mass, true), visit("probe top_position", a.probe.top_position, true);
+  visit("probe top_keys", a.probe.top_keys, true), visit("probe top_weights", a.probe.top_weights, true);
+  visit("probe class_mass", a.probe.class_mass, true), visit("probe column_sums", a.probe.column_sums, true);
+  visit("probe picked_weights", a.probe.picked_weights, true), visit("probe scores", a.probe.scores, true);
+}
+
+/// problem_of in the name of `op`.
+AttentionProblem problem_in(std::string_view op, const AttentionArgs& args, const ProbeSpec& probe,
+                            const HeadSpec& heads);
 
 void check_problem(const AttentionProblem& problem);
 

@@ -1,12 +1,29 @@
+#include <algorithm>
+
 #include "headwise/kernels/cpu/attend.h"
 #include "headwise/kernels/ref/attend.h"
+#include "headwise/kernels/ref/attend_backward.h"
 #include "headwise/ops/attention.h"
+#include "headwise/ops/attention_backward.h"
+#include "headwise/ops/choice.h"
 
 namespace headwise {
 
 std::span<const AttentionKernel> attention_kernels() {
   static const AttentionKernel kKernels[] = {cpu::kOnline, ref::kRef};
   return kKernels;
+}
+
+std::span<const BackwardKernel> backward_kernels() {
+  static const BackwardKernel kKernels[] = {ref::kRefBackward};
+  return kKernels;
+}
+
+bool names_a_kernel(std::string_view name) {
+  const auto among = [&](const auto& kernels) {
+    return std::any_of(kernels.begin(), kernels.end(), [&](const auto& k) { return name == k.name; });
+  };
+  return among(attention_kernels()) || among(backward_kernels());
 }
 
 }  // namespace headwise

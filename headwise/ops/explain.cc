@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <iterator>
+#include <utility>
 
 #include "headwise/ops/explain_shapes.h"
 
@@ -30,7 +31,8 @@ const char* bound_of(const AttentionCost& cost, const Roofline& roof) {
   return cost.flops_per_byte() < roof.ridge() ? "memory-bound" : "compute-bound";
 }
 
-std::string kernel_table(const AttentionPlan& plan) {
+template <class Plan>
+std::string kernel_table(const Plan& plan) {
   const std::vector<Refusal> refused = plan.refusals();
   std::size_t width = std::string_view(plan.kernel()).size();
   for (const Refusal& r : refused) width = std::max(width, r.kernel.size());
@@ -60,41 +62,46 @@ std::string json_number(double x) {
   return digits;
 }
 
-}  // namespace
+/// Sizes that costs are made of, as doubles.
+struct Parts {
+  double pairs, q, k, v, out, lse_bytes, item;  // all but the last two in elements
+  static double real(Index n) { return static_cast<double>(n); }
+  explicit Parts(const AttentionProblem& p) : item(real(size_of(p.dtype))) {
+    const double heads = real(p.heads.q.heads), tensors = p.ragged ? 1 : real(p.batch);
+    const double q_rows = tensors * real(p.ragged ? p.q_total : p.q_tokens),
+                 kv_rows = tensors * real(p.ragged ? p.kv_total : p.kv_tokens);
+    const auto row_width = [&](const HeadLayout& l) { return real(l.row > 0 ? l.row : l.slots() * l.dim); };
+    pairs = heads * q_rows * real(p.kv_tokens);
+    q = q_rows * row_width(p.heads.q), k = kv_rows * row_width(p.heads.k), v = kv_rows * row_width(p.heads.v);
+    out = q_rows * heads * real(p.heads.v.dim);
+    lse_bytes = q_rows * heads * (p.dtype == DType::f64 ? 8 : 4);
+  }
+};
 
-AttentionCost cost_of(const AttentionProblem& p) {
-  const auto real = [](Index n) { return static_cast<double>(n); };
-  const double heads = real(p.heads.q.heads), tensors = p.ragged ? 1 : real(p.batch);
-  const double q_rows = real(p.ragged ? p.q_total : p.q_tokens),
-               kv_rows = real(p.ragged ? p.kv_total : p.kv_tokens);
-  const auto row_width = [&](const HeadLayout& l) { return real(l.row > 0 ? l.row : l.slots() * l.dim); };
-  AttentionCost cost;
-  cost.flops = 2 * tensors * heads * q_rows * real(p.kv_tokens) * real(p.heads.q.dim + p.heads.v.dim);
-  const double elements = q_rows * row_width(p.heads.q) +
-                          kv_rows * (row_width(p.heads.k) + row_width(p.heads.v)) +
-                          q_rows * heads * real(p.heads.v.dim);
-  cost.bytes = tensors * (elements * real(size_of(p.dtype)) +
-                          (p.lse ? q_rows * heads * (p.dtype == DType::f64 ? 8 : 4) : 0));
-  return cost;
+/// "q, k, v, bias"
+std::string names_of(const GradientSpec& wants) {
+  std::string s;
+  for (const auto& [wanted, name] : {std::pair{wants.q, "q"},
+                                     {wants.k, "k"},
+                                     {wants.v, "v"},
+                                     {wants.bias, "bias"},
+                                     {wants.slopes, "slopes"},
+                                     {wants.relative, "relative"},
+                                     {wants.sinks, "sinks"},
+                                     {wants.scale, "scale"},
+                                     {wants.gate, "gate"}})
+    if (wanted) s += (s.empty() ? "" : ", ") + std::string(name);
+  return s;
 }
 
-std::string alignment_words(const AttentionProblem& p) {
-  if (p.q_tokens == p.kv_tokens) return "";
-  if (p.ragged)
-    return text("q_tokens (at most ", p.q_tokens, ") and kv_tokens (at most ", p.kv_tokens,
-                ") differ: by default each sequence's query 0 stands at key 0 (top-left); q_start = end puts "
-                "its last query at "
-                "its last key (bottom-right)");
-  return text("q_tokens (", p.q_tokens, ") and kv_tokens (", p.kv_tokens,
-              ") differ: by default query 0 stands at key 0 (top-left); q_start = end, here ",
-              p.kv_tokens - p.q_tokens, ", puts the last query at the last key (bottom-right)");
-}
-
-std::string explain(const AttentionPlan& plan, const ExplainOptions& options) {
-  const AttentionProblem& p = plan.problem();
+/// `gradients` is empty for a forward.
+template <class Plan>
+std::string in_words(const Plan& plan, const AttentionProblem& p, const AttentionCost& cost,
+                     const std::string& gradients, const ExplainOptions& options) {
   const Roofline roof = options.roofline ? *options.roofline : measure_roofline(plan.threads());
-  const AttentionCost cost = cost_of(p);
-  std::string s = line("attention", shape_summary(p)) + kernel_table(plan);
+  std::string s = line(gradients.empty() ? "attention" : "backward", shape_summary(p));
+  if (!gradients.empty()) s += line("gradients", gradients);
+  s += kernel_table(plan);
   s += line("numerics", plan.numerics());
   s += line("workspace", text(plan.workspace_bytes(), " bytes for ", plan.threads(),
                               plan.threads() == 1 ? " thread" : " threads"));
@@ -111,20 +118,21 @@ std::string explain(const AttentionPlan& plan, const ExplainOptions& options) {
   return s;
 }
 
-std::string explain_json(const AttentionPlan& plan, const ExplainOptions& options) {
-  const AttentionProblem& p = plan.problem();
+template <class Plan>
+std::string in_json(const Plan& plan, const AttentionProblem& p, const AttentionCost& cost,
+                    const std::string& gradients, const ExplainOptions& options) {
   const Roofline roof = options.roofline ? *options.roofline : measure_roofline(plan.threads());
-  const AttentionCost cost = cost_of(p);
   std::string refused;
   for (const Refusal& r : plan.refusals())
     refused += text(refused.empty() ? "" : ", ", "{\"kernel\": ", json_text(r.kernel),
                     ", \"why\": ", json_text(r.why), "}");
   std::string s =
-      text("{\"op\": \"attention\", \"problem\": {\"dtype\": ", json_text(name_of(p.dtype)),
-           ", \"batch\": ", p.batch, ", \"q_tokens\": ", p.q_tokens, ", \"kv_tokens\": ", p.kv_tokens,
-           ", \"heads\": ", p.heads.q.heads, ", \"kv_heads\": ", p.heads.k.slots(),
-           ", \"head_dim\": ", p.heads.q.dim, ", \"value_dim\": ", p.heads.v.dim,
-           ", \"ragged\": ", p.ragged ? "true" : "false", "}");
+      text("{\"op\": ", gradients.empty() ? "\"attention\"" : "\"attention_backward\"",
+           ", \"problem\": {\"dtype\": ", json_text(name_of(p.dtype)), ", \"batch\": ", p.batch,
+           ", \"q_tokens\": ", p.q_tokens, ", \"kv_tokens\": ", p.kv_tokens, ", \"heads\": ", p.heads.q.heads,
+           ", \"kv_heads\": ", p.heads.k.slots(), ", \"head_dim\": ", p.heads.q.dim,
+           ", \"value_dim\": ", p.heads.v.dim, ", \"ragged\": ", p.ragged ? "true" : "false", "}");
+  if (!gradients.empty()) s += text(", \"gradients\": ", json_text(gradients));
   s +=
       text(", \"kernel\": ", json_text(plan.kernel()), ", \"refusals\": [", refused,
            "], \"numerics\": ", json_text(plan.numerics()), ", \"workspace_bytes\": ", plan.workspace_bytes(),
@@ -137,6 +145,55 @@ std::string explain_json(const AttentionPlan& plan, const ExplainOptions& option
   if (options.shapes) s += ", \"shapes\": " + json_text(shape_tree(p));
   if (options.mermaid) s += ", \"mermaid\": " + json_text(shape_mermaid(p));
   return s + "}";
+}
+
+}  // namespace
+
+AttentionCost cost_of(const AttentionProblem& p) {
+  const Parts n(p);
+  AttentionCost cost;
+  cost.flops = 2 * n.pairs * n.real(p.heads.q.dim + p.heads.v.dim);
+  cost.bytes = (n.q + n.k + n.v + n.out) * n.item + (p.lse ? n.lse_bytes : 0);
+  return cost;
+}
+
+AttentionCost cost_of(const BackwardProblem& problem) {
+  const AttentionProblem& p = problem.forward;
+  const Parts n(p);
+  const GradientSpec& wants = problem.wants;
+  AttentionCost cost;
+  cost.flops = 2 * n.pairs * n.real(3 * p.heads.q.dim + 2 * p.heads.v.dim);
+  cost.bytes = (n.q + n.k + n.v + 2 * n.out) * n.item + (p.lse ? n.lse_bytes : 0) +
+               ((wants.q ? n.q : 0) + (wants.k ? n.k : 0) + (wants.v ? n.v : 0)) * n.item;
+  return cost;
+}
+
+std::string alignment_words(const AttentionProblem& p) {
+  if (p.q_tokens == p.kv_tokens) return "";
+  if (p.ragged)
+    return text("q_tokens (at most ", p.q_tokens, ") and kv_tokens (at most ", p.kv_tokens,
+                ") differ: by default each sequence's query 0 stands at key 0 (top-left); q_start = end puts "
+                "its last query at "
+                "its last key (bottom-right)");
+  return text("q_tokens (", p.q_tokens, ") and kv_tokens (", p.kv_tokens,
+              ") differ: by default query 0 stands at key 0 (top-left); q_start = end, here ",
+              p.kv_tokens - p.q_tokens, ", puts the last query at the last key (bottom-right)");
+}
+
+std::string explain(const AttentionPlan& plan, const ExplainOptions& options) {
+  return in_words(plan, plan.problem(), cost_of(plan.problem()), "", options);
+}
+std::string explain(const BackwardPlan& plan, const ExplainOptions& options) {
+  const BackwardProblem& p = plan.problem();
+  return in_words(plan, p.forward, cost_of(p), names_of(p.wants), options);
+}
+
+std::string explain_json(const AttentionPlan& plan, const ExplainOptions& options) {
+  return in_json(plan, plan.problem(), cost_of(plan.problem()), "", options);
+}
+std::string explain_json(const BackwardPlan& plan, const ExplainOptions& options) {
+  const BackwardProblem& p = plan.problem();
+  return in_json(plan, p.forward, cost_of(p), names_of(p.wants), options);
 }
 
 }  // namespace headwise

@@ -3,7 +3,7 @@
 #pragma once
 #include <string>
 
-#include "headwise/ops/attention.h"
+#include "headwise/ops/attention_backward.h"
 #include "headwise/ops/roofline.h"
 
 #pragma GCC visibility push(default)
@@ -23,13 +23,18 @@ struct AttentionCost {
   double flops_per_byte() const { return bytes > 0 ? flops / bytes : 0; }
 };
 AttentionCost cost_of(const AttentionProblem& problem);
+/// Work of its gradients: q.k, dout.v, dv, dk and dq are one product each, 2 q_tokens kv_tokens (3 head_dim +
+/// 2 value_dim) a head; q, k, v, out, lse and dout read once, what is asked of dq, dk, dv written once.
+AttentionCost cost_of(const BackwardProblem& problem);
 
 /// Where queries stand when there are more or fewer of them than keys; empty when both are equal.
 std::string alignment_words(const AttentionProblem& problem);
 
 std::string explain(const AttentionPlan& plan, const ExplainOptions& options = {});
+std::string explain(const BackwardPlan& plan, const ExplainOptions& options = {});
 /// The same facts as one JSON object.
 std::string explain_json(const AttentionPlan& plan, const ExplainOptions& options = {});
+std::string explain_json(const BackwardPlan& plan, const ExplainOptions& options = {});
 
 }  // namespace headwise
 #pragma GCC visibility pop

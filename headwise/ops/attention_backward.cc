@@ -1,0 +1,63 @@
+#include "headwise/ops/attention_backward.h"
+
+#include <utility>
+
+#include "headwise/ops/attention_backward_checks.h"
+#include "headwise/ops/attention_checks.h"
+#include "headwise/ops/choice.h"
+
+namespace headwise {
+namespace {
+
+Choice<BackwardKernel, BackwardProblem> choice() { return {kBackwardOp, backward_kernels()}; }
+
+}  // namespace
+
+BackwardPlan::BackwardPlan(const BackwardProblem& problem, int threads, std::string kernels)
+    : problem_(problem), threads_(threads), kernels_(std::move(kernels)) {
+  check_backward_problem(problem_);
+  kernel_ = &choice().first(kernels_, problem_);
+  workspace_bytes_ = with_room_to_align(kernel_->workspace_bytes(problem_, threads_));
+}
+
+std::vector<Refusal> BackwardPlan::refusals() const { return choice().before(kernel_, kernels_, problem_); }
+
+void BackwardPlan::run(const BackwardArgs& args, Context& ctx) const {
+  const std::size_t bytes = ctx.threads() == threads_
+                                ? workspace_bytes_
+                                : with_room_to_align(kernel_->workspace_bytes(problem_, ctx.threads()));
+  run(args, ctx.workspace(bytes), ctx.pool());
+}
+
+void BackwardPlan::run(const BackwardArgs& args, std::span<std::byte> workspace, ThreadPool& pool) const {
+  const BackwardArgs checked = check_backward_args(problem_, args);
+  const bool planned = pool.threads() == threads_;
+  const std::size_t needed =
+      planned ? workspace_bytes_ : with_room_to_align(kernel_->workspace_bytes(problem_, pool.threads()));
+  const std::span<std::byte> memory = aligned_part(kBackwardOp, workspace, needed, planned);
+  const Status status = kernel_->run(problem_, checked, memory, pool);
+  require(status == Status::ok, ErrorKind::out_of_memory, kBackwardOp, "kernel ", kernel_->name,
+          " found no memory for the sums of its gradients; use smaller sizes or fewer gradients at a time");
+}
+
+BackwardProblem backward_problem_of(const BackwardArgs& args, const HeadSpec& heads) {
+  refuse_probes(args.forward.probe);
+  BackwardProblem p;
+  p.forward = problem_in(kBackwardOp, args.forward, {}, heads);
+  p.wants = {.q = args.dq.given(),
+             .k = args.dk.given(),
+             .v = args.dv.given(),
+             .bias = args.dbias.given(),
+             .slopes = args.dslopes.given(),
+             .relative = args.drelative.given(),
+             .sinks = args.dsinks.given(),
+             .scale = args.dscale.given(),
+             .gate = args.dgate.given()};
+  return p;
+}
+
+void attention_backward(const BackwardArgs& args, Context& ctx, const HeadSpec& heads) {
+  BackwardPlan(backward_problem_of(args, heads), ctx).run(args, ctx);
+}
+
+}  // namespace headwise

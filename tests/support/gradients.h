@@ -1,0 +1,43 @@
+// Gradients: a posed setting with dout and a place for every gradient, and central differences of its
+// forward. SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <functional>
+
+#include "headwise/ops/attention_backward.h"
+#include "tests/support/setting_pose.h"
+
+namespace headwise::test {
+
+/// Every input whose gradient exists, with its gradient: `visit(name, input, gradient)`.
+template <class Args, class F>
+void each_gradient(Args& a, F&& visit) {
+  auto& in = a.forward.inputs;
+  visit("q", a.forward.q, a.dq), visit("k", a.forward.k, a.dk), visit("v", a.forward.v, a.dv);
+  visit("bias", in.bias, a.dbias), visit("slopes", in.slopes, a.dslopes);
+  visit("relative", in.relative, a.drelative), visit("sinks", in.sinks, a.dsinks);
+  visit("scale", in.scale, a.dscale), visit("gate", in.gate, a.dgate);
+}
+
+/// All of a run in memory of its own, row-major.
+struct GradientRun {
+  std::deque<Tensor> kept;  // addresses stay
+  BackwardArgs args;
+  HeadSpec heads;
+  AnyView keep(Tensor t) {
+    kept.push_back(std::move(t));
+    return kept.back().view();
+  }
+};
+
+/// The setting with every float input in f64, for differences and for truth; dout unit normal from `seed`.
+GradientRun in_double(const Posed& p, std::uint64_t seed);
+
+/// sum dout * out of the forward, on ref.
+double loss_of(const GradientRun& r);
+
+/// Compares every element of every gradient with five-point central differences of loss_of(), eps 1e-5: the
+/// slope of a distance of 60 tokens bends too much for three points. Empty, or the first element that is off
+/// by more than 1e-8 max(1, |g|).
+std::string differs_from_differences(GradientRun& r);
+
+}  // namespace headwise::test
