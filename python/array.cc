@@ -194,14 +194,14 @@ DlDataType to_dlpack(DType t) {
 
 std::string dtype_text(nb::handle h) { return word_of(nb::object(h.attr("dtype"))); }
 
-/// Gradients do not exist yet: a tensor that wants one is refused rather than silently cut from its graph.
+/// Only hw.torch records: a tensor that wants a gradient is refused rather than silently cut from its graph.
 void check_grad(const char* op, const char* name, nb::handle h) {
   static PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
   if (!flag(h, requires_grad)) return;
   const bool on = nb::cast<bool>(nb::module_::import_("torch").attr("is_grad_enabled")());
   require(!on, ErrorKind::unsupported, op, name,
-          " requires grad, and headwise computes no gradients yet; call it under torch.no_grad() or pass ",
-          name, ".detach()");
+          " requires grad, which headwise.", op, " does not record; call headwise.torch.", op, " or pass ", name,
+          ".detach()");
 }
 
 Array read_dlpack(const char* op, const char* name, nb::handle h, const TypeEntry& entry, const DlTensor& t) {

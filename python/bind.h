@@ -8,6 +8,7 @@ namespace headwise::python {
 void bind_base(nanobind::module_& m);
 void bind_masks(nanobind::module_& m);
 void bind_attention(nanobind::module_& m);
+void bind_backward(nanobind::module_& m);
 void bind_ops(nanobind::module_& m);
 
 }  // namespace headwise::python

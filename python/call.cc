@@ -163,7 +163,6 @@ void AttentionCall::read_mask(nb::handle mask) {
   }
 }
 
-/// Right-aligned as in NumPy; also [batch * heads q kv].
 AnyView AttentionCall::spread_bias(const AnyView& bias) const {
   const Index batch = ragged_ ? static_cast<Index>(q_offsets_.size()) - 1 : args_.q.size[0],
               heads = args_.q.size[2];
@@ -183,6 +182,15 @@ AnyView AttentionCall::spread_bias(const AnyView& bias) const {
     r.size[1] = heads;
     r.step[0] = heads * bias.step[0];
   }
+  return r;
+}
+
+AnyView AttentionCall::as_gate(const AnyView& gate) const {
+  if (!ragged_ || gate.rank != 2) return gate;
+  AnyView r = gate;
+  r.rank = 3;
+  r.size[0] = 1, r.step[0] = 0;
+  for (int axis = 0; axis < 2; ++axis) r.size[axis + 1] = gate.size[axis], r.step[axis + 1] = gate.step[axis];
   return r;
 }
 
@@ -215,23 +223,18 @@ void AttentionCall::read_scores(const AttentionWords& words) {
                   read_bool({kOp, "bidirectional"}, words.relative.attr("bidirectional"))};
   }
   if (given(words.sinks)) in.sinks = read_term("sinks", words.sinks);
-  if (given(words.gate)) {
-    in.gate = read_term("gate", words.gate);
-    if (ragged_ && in.gate.rank == 2) {
-      const AnyView gate = in.gate;
-      in.gate.rank = 3;
-      in.gate.size[0] = 1, in.gate.step[0] = 0;
-      for (int axis = 0; axis < 2; ++axis)
-        in.gate.size[axis + 1] = gate.size[axis], in.gate.step[axis + 1] = gate.step[axis];
-    }
-  }
+  if (given(words.gate)) in.gate = as_gate(read_term("gate", words.gate));
   in.dropout = read_number({kOp, "dropout"}, words.dropout);
   in.seed = read_seed({kOp, "seed"}, words.seed);
 }
 
+const std::string& AttentionCall::kernels() {
+  return own_kernels_ ? kernels_ : context_->engine().context.kernels();
+}
+
 const AttentionPlan& AttentionCall::plan() {
   CallContext::Engine& e = context_->engine();
-  return e.plans.get(problem_, e.context.threads(), own_kernels_ ? kernels_ : e.context.kernels());
+  return e.plans.get(problem_, e.context.threads(), kernels());
 }
 
 void AttentionCall::make_outputs() {

@@ -25,6 +25,8 @@ struct AxisOrder {
 class AttentionCall {
  public:
   explicit AttentionCall(const AttentionWords& words);
+  AttentionCall(const AttentionCall&) = delete;  // views point into it
+  AttentionCall& operator=(const AttentionCall&) = delete;
 
   /// Runs and returns `out`, or the named tuple of out, lse and probe.
   nb::object run();
@@ -32,13 +34,21 @@ class AttentionCall {
   const AttentionPlan& plan();
   const AttentionArgs& args() const { return args_; }
   CallContext& context() { return *context_; }
+  const ArrayKind& kind() const { return kind_; }
+  bool ragged() const { return ragged_; }
+  /// The kernels of this call: its own list, else its context's.
+  const std::string& kernels();
+  /// The caller's tensor in the library's order of axes.
+  AnyView as_bshd(const char* name, const AnyView& v) const;
+  /// Right-aligned to [batch heads q kv] as in NumPy; also from [batch * heads q kv].
+  AnyView spread_bias(const AnyView& bias) const;
+  /// [batch q heads]; ragged: from [tokens heads] too.
+  AnyView as_gate(const AnyView& gate) const;
 
  private:
-  AnyView as_bshd(const char* name, const AnyView& v) const;
   void read_scores(const AttentionWords& words);
   void read_places(const AttentionWords& words);
   void read_mask(nb::handle mask);
-  AnyView spread_bias(const AnyView& bias) const;
   void make_outputs();
 
   const AxisOrder* order_;

@@ -13,8 +13,6 @@ namespace {
 
 namespace nb = nanobind;
 
-constexpr std::size_t kMaxPlans = 512;
-
 /// Never destroyed: threads may end after static objects are gone.
 struct Registry {
   std::mutex mutex;
@@ -31,38 +29,7 @@ Registry& registry() {
   return *r;
 }
 
-std::size_t mix(std::size_t seed, Index value) {
-  return (seed ^ static_cast<std::size_t>(value)) * std::size_t{0x9E3779B97F4A7C15u} + (seed >> 29);
-}
-
-std::size_t hash_of(const AttentionProblem& p) {
-  std::size_t h = static_cast<std::size_t>(p.dtype) + 1;
-  for (Index n :
-       {p.batch, p.q_tokens, p.kv_tokens, p.q_total, p.kv_total, p.heads.q.heads, p.heads.q.dim,
-        p.heads.k.group, p.heads.v.group, p.heads.v.dim, p.probe.top_k, p.probe.classes, p.probe.picked})
-    h = mix(h, n);
-  return h;
-}
-
 }  // namespace
-
-const AttentionPlan& PlanCache::get(const AttentionProblem& problem, int threads,
-                                    const std::string& kernels) {
-  const auto same = [&](const Entry& e) { return e.plan.problem() == problem && e.kernels == kernels; };
-  if (last_ && same(*last_)) return last_->plan;
-  const std::size_t hash = hash_of(problem);
-  const auto [begin, end] = entries_.equal_range(hash);
-  for (auto it = begin; it != end; ++it)
-    if (same(*it->second)) return (last_ = it->second.get())->plan;
-  if (entries_.size() >= kMaxPlans) {
-    entries_.clear();
-    last_ = nullptr;
-  }
-  auto entry = std::make_unique<Entry>(Entry{kernels, AttentionPlan(problem, threads, kernels)});
-  last_ = entry.get();
-  entries_.emplace(hash, std::move(entry));
-  return last_->plan;
-}
 
 CallContext::CallContext(ContextOptions options) : options_(std::move(options)) {
   Registry& r = registry();

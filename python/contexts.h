@@ -9,27 +9,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "headwise/base/context.h"
-#include "headwise/ops/attention.h"
+#include "python/plans.h"
 
 namespace headwise::python {
-
-/// Plans of one context, by problem and kernel list.
-class PlanCache {
- public:
-  const AttentionPlan& get(const AttentionProblem& problem, int threads, const std::string& kernels);
-
- private:
-  struct Entry {
-    std::string kernels;
-    AttentionPlan plan;
-  };
-  std::unordered_multimap<std::size_t, std::unique_ptr<Entry>> entries_;
-  const Entry* last_ = nullptr;  // most calls repeat the one before
-};
 
 /// What hw.Context holds and what each thread has by default. Callers take turns on it.
 class CallContext {
@@ -43,7 +28,8 @@ class CallContext {
   struct Engine {
     explicit Engine(const ContextOptions& options) : context(options) {}
     Context context;
-    PlanCache plans;
+    PlanCache<AttentionPlan, AttentionProblem> plans;
+    PlanCache<BackwardPlan, BackwardProblem> backward_plans;
     std::mutex turn;
   };
   Engine& engine();

@@ -25,5 +25,6 @@ NB_MODULE(_core, m) {
   headwise::python::bind_base(m);
   headwise::python::bind_masks(m);
   headwise::python::bind_attention(m);
+  headwise::python::bind_backward(m);
   headwise::python::bind_ops(m);
 }

@@ -13,6 +13,7 @@ from ._core import (
     RopeScaling,
     __version__,
     attention,
+    attention_backward,
     explain,
     get_threads,
     l2_norm,
@@ -20,12 +21,13 @@ from ._core import (
     rope,
     set_threads,
 )
-from ._types import T5, AttentionResult, Probe, ProbeResult, Scores, end
+from ._types import T5, AttentionGradients, AttentionResult, Probe, ProbeResult, Scores, end
 
 if TYPE_CHECKING:
     from . import torch
 
 __all__ = [
+    "AttentionGradients",
     "AttentionResult",
     "Context",
     "Mask",
@@ -36,6 +38,7 @@ __all__ = [
     "T5",
     "__version__",
     "attention",
+    "attention_backward",
     "end",
     "explain",
     "get_threads",

@@ -5,7 +5,7 @@
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
-from ._types import AttentionResult, Probe, Scores, T5
+from ._types import AttentionGradients, AttentionResult, Probe, Scores, T5
 
 __version__: str
 
@@ -207,6 +207,12 @@ def explain(q: ArrayT, k: ArrayT, v: ArrayT, mask: Mask | Sequence[Mask] | None 
     """
     Which kernel this call would take and why, its cost against what this machine can do. Takes attention's arguments;
     runs nothing but a measurement of the machine, once per number of threads.
+    """
+
+def attention_backward(dout: ArrayT, q: ArrayT, k: ArrayT, v: ArrayT, out: ArrayT, lse: Array, mask: Mask | Sequence[Mask] | None = None, *, scale: float | Array | None = None, softcap: float | None = None, bias: Array | None = None, alibi: bool | Array | None = None, relative: T5 | None = None, sinks: Array | None = None, gate: Array | None = None, dropout: float = 0.0, seed: int = 0, q_start: int | Sequence[int] | Array = 0, q_offsets: Sequence[int] | Array | None = None, kv_offsets: Sequence[int] | Array | None = None, layout: str = 'bshd', wants: Sequence[str] | None = None, kernels: str | Sequence[str] | None = None, ctx: Context | None = None) -> AttentionGradients:
+    """
+    Gradients of attention from the gradient of its output, given what it took and what it returned with
+    return_lse=True. `wants` names the gradients to compute; None stands for every array given.
     """
 
 class RopeScaling:

@@ -34,8 +34,9 @@ def _join(name: str, arrays: Any, heads_first: bool) -> tuple[Any, list[int]]:
 
 
 def attention(
-    q: Any, k: Any, v: Any, mask: Any, *, q_offsets: Any, kv_offsets: Any, layout: str, out: Any, **words: Any
-) -> Any:
+    q: Any, k: Any, v: Any, mask: Any, *, q_offsets: Any, kv_offsets: Any, layout: str, out: Any,
+    attend: Any = _core.attention, **words: Any,
+) -> Any:  # fmt: skip
     """One array per sequence in q, k and v; gives a list back for out and lse, probes stay joined over tokens."""
     if q_offsets is not None or kv_offsets is not None:
         raise ValueError("attention: q is a list of arrays and offsets were given too; give one of the two")
@@ -53,7 +54,7 @@ def attention(
         raise ValueError(
             "attention: the arrays of k and v differ in tokens; each pair must have the same number"
         )
-    result = _core.attention(
+    result = attend(
         joined_q, joined_k, joined_v, mask, q_offsets=q_at, kv_offsets=kv_at, layout=layout, **words
     )
     spans = list(zip(q_at, q_at[1:]))

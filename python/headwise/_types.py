@@ -71,3 +71,17 @@ class AttentionResult(NamedTuple):
     out: Any
     lse: Any
     probe: Any
+
+
+class AttentionGradients(NamedTuple):
+    """What attention_backward returns: a gradient in the shape of each array that was asked for, None for the rest."""
+
+    dq: Any
+    dk: Any
+    dv: Any
+    dbias: Any
+    dalibi: Any
+    drelative: Any
+    dsinks: Any
+    dscale: Any
+    dgate: Any

@@ -12,108 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _core
+from . import _core, _lists
 from ._core import Context, Mask
+from ._torch_ops import MASK_TYPE, Attention, Call, attention_op
 from ._types import T5, AttentionResult, Probe, Scores
 
 __all__ = ["attention", "scaled_dot_product_attention"]
-
-_kept: list[Mask] = []
-
-
-def _kept_mask(at: int) -> Mask:
-    return _kept[at]
-
-
-def _mask_words(self: Mask) -> tuple[str, dict[str, Any]]:
-    # How a compiled graph spells this mask. Dense bits have no text: such a mask stays here as long as its graph may.
-    try:
-        if Mask.parse(str(self)) == self:
-            return f"Mask.parse({str(self)!r})", {"Mask": Mask}
-    except ValueError:
-        pass
-    if self not in _kept:
-        _kept.append(self)
-    return f"_kept_mask({_kept.index(self)})", {"_kept_mask": _kept_mask}
-
-
-try:
-    from torch._library.opaque_object import get_opaque_type_name, register_opaque_type
-
-    setattr(Mask, "__fx_repr__", _mask_words)
-    register_opaque_type(Mask, typ="value")
-    _MASK_TYPE: str | None = get_opaque_type_name(Mask)
-except (
-    ImportError,
-    AttributeError,
-):  # torch before opaque values: graphs break at a mask instead of holding it
-    _MASK_TYPE = None
-
-_SCHEMA = (
-    "(Tensor q, Tensor k, Tensor v, "
-    + (f"{_MASK_TYPE}? mask, " if _MASK_TYPE else "str? mask, ")
-    + "Tensor? open, "
-    "float? scale, Tensor? scales, float? softcap, Tensor? bias, bool alibi, Tensor? slopes, Tensor? table, "
-    "bool bidirectional, int max_distance, Tensor? sinks, Tensor? gate, float dropout, int seed, int[] q_start, "
-    "Tensor? q_starts, Tensor? q_offsets, Tensor? kv_offsets, str layout, bool lse, str? kernels) -> (Tensor, Tensor)"
-)
-
-
-@torch.library.custom_op("headwise::attention", mutates_args=(), schema=_SCHEMA)
-def _attention_op(
-    q, k, v, mask, open, scale, scales, softcap, bias, alibi, slopes, table, bidirectional, max_distance, sinks, gate,
-    dropout, seed, q_start, q_starts, q_offsets, kv_offsets, layout, lse, kernels,
-):  # fmt: skip
-    result = _core.attention(
-        q,
-        k,
-        v,
-        Mask.dense(open) if open is not None else mask,
-        scale=scale if scales is None else scales,
-        softcap=softcap,
-        bias=bias,
-        alibi=slopes if slopes is not None else alibi,
-        relative=None if table is None else T5(table, bidirectional, max_distance),
-        sinks=sinks,
-        gate=gate,
-        dropout=dropout,
-        seed=seed % 2**64,
-        q_start=q_start if q_starts is None else q_starts,
-        q_offsets=q_offsets,
-        kv_offsets=kv_offsets,
-        layout=layout,
-        return_lse=lse,
-        kernels=kernels,
-    )
-    return (result.out, result.lse) if lse else (result, q.new_empty(0, dtype=torch.float32))
-
-
-@_attention_op.register_fake
-def _(
-    q, k, v, mask, open, scale, scales, softcap, bias, alibi, slopes, table, bidirectional, max_distance, sinks, gate,
-    dropout, seed, q_start, q_starts, q_offsets, kv_offsets, layout, lse, kernels,
-):  # fmt: skip
-    out = q.new_empty((*q.shape[:-1], v.shape[-1]))
-    if not lse:
-        return out, q.new_empty(0, dtype=torch.float32)
-    tokens_first = {"bhsd": (0, 1, 2), "bnsh": (0, 1, 2), "sbhd": (1, 2, 0)}.get(layout, (0, 2, 1))
-    if q_offsets is None:
-        sizes = [q.shape[axis] for axis in tokens_first]
-    else:
-        sizes = (
-            [q.shape[0], q.shape[1]] if layout in ("bhsd", "bnsh", "htd", "hnd") else [q.shape[1], q.shape[0]]
-        )
-    return out, q.new_empty(sizes, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
-
-
-def _check_grad(**tensors: Any) -> None:
-    for name, x in tensors.items():
-        if isinstance(x, Tensor) and x.requires_grad:
-            raise NotImplementedError(
-                f"attention: {name} requires grad, and headwise computes no gradients yet; "
-                f"call it under torch.no_grad() or pass {name}.detach()"
-            )
-
 
 def _autocast(x: Tensor) -> Tensor:
     return (
@@ -161,15 +65,24 @@ def attention(
     kernels: str | Sequence[str] | None = None,
     ctx: Context | None = None,
 ) -> Any:
-    """headwise.attention on torch tensors, visible to torch.compile and autocast.
+    """headwise.attention on torch tensors, differentiable once, visible to torch.compile and autocast.
 
-    A compiled graph holds the call as one op. Lists of tensors, a list of masks, `out`, `probe` and `ctx` have no place
-    in a graph: with them it breaks there and the call runs between two graphs.
+    Gradients reach q, k, v and every tensor among bias, alibi, relative's table, sinks, scale and gate; not lse, not
+    probes. A compiled graph holds the call as one op. Lists of tensors, a list of masks, `out`, `probe` and `ctx` have no
+    place in a graph: with them it breaks there and the call runs between two graphs.
     """
-    tensors = isinstance(q, Tensor)
-    if tensors and _is_autocast_enabled("cpu"):
+    if isinstance(q, (list, tuple)):
+        return _lists.attention(
+            q, k, v, mask, attend=attention, scale=scale, softcap=softcap, bias=bias, alibi=alibi, relative=relative,
+            sinks=sinks, gate=gate, dropout=dropout, seed=seed, q_start=q_start, q_offsets=q_offsets,
+            kv_offsets=kv_offsets, k_scale=k_scale, v_scale=v_scale, layout=layout, out=out, return_lse=return_lse,
+            probe=probe, kernels=kernels, ctx=ctx,
+        )  # fmt: skip
+    if isinstance(q, Tensor) and _is_autocast_enabled("cpu"):
         q, k, v = _autocast(q), _autocast(k), _autocast(v)
-    if not tensors or not _traced(q):
+    table = None if relative is None else relative.table
+    records = torch.is_grad_enabled() and _wants_grad(q, k, v, bias, alibi, table, sinks, scale, gate)
+    if not records and not (isinstance(q, Tensor) and _traced(q)):
         return _core.attention(
             q, k, v, mask, scale=scale, softcap=softcap, bias=bias, alibi=alibi, relative=relative, sinks=sinks,
             gate=gate, dropout=dropout, seed=seed, q_start=q_start, q_offsets=q_offsets, kv_offsets=kv_offsets,
@@ -195,11 +108,40 @@ def attention(
         return_lse=return_lse,
         kernels=kernels,
     )
+    if records and out is not None:
+        raise ValueError("attention: out was given and a gradient is recorded; autograd makes its own out, leave it away")
     in_graph = out is None and probe is None and ctx is None and k_scale is None and v_scale is None
-    in_graph = in_graph and (mask is None or (_MASK_TYPE is not None and isinstance(mask, Mask)))
-    if not in_graph:
+    in_graph = in_graph and (mask is None or (MASK_TYPE is not None and isinstance(mask, Mask)))
+    if _traced(q) and in_graph:
+        return _through_op(q, k, v, mask, None, records=records, **words)
+    if not records:
         return _attention_here(q, k, v, mask, out=out, probe=probe, ctx=ctx, **words)
-    return _through_op(q, k, v, mask, None, **words)
+    return _recorded(q, k, v, mask, words, probe, ctx)
+
+
+def _wants_grad(*tensors: Any) -> bool:
+    return any(isinstance(x, Tensor) and x.requires_grad for x in tensors)
+
+
+@torch.compiler.disable
+def _recorded(q: Tensor, k: Tensor, v: Tensor, mask: Any, words: dict[str, Any], probe: Any, ctx: Any) -> Any:
+    """Through autograd, outside of any graph."""
+    relative, wants_lse = words["relative"], words["return_lse"]
+    terms = (
+        words["bias"], words["alibi"], None if relative is None else relative.table, words["sinks"], words["scale"],
+        words["gate"],
+    )  # fmt: skip
+    if words["k_scale"] is not None or words["v_scale"] is not None:
+        raise NotImplementedError(
+            "attention: k_scale and v_scale belong to int8 keys and values, which have no gradient; "
+            "give k and v as floats, or call it under torch.no_grad()"
+        )
+    plain = ("softcap", "dropout", "seed", "q_start", "q_offsets", "kv_offsets", "layout", "kernels")
+    call = Call(mask, {**{name: words[name] for name in plain}, "ctx": ctx}, relative, probe)
+    out, lse = Attention.apply(call, q, k, v, *terms)
+    if probe is None and not wants_lse:
+        return out
+    return AttentionResult(out, lse if wants_lse else None, call.probe_result)
 
 
 def _through_op(
@@ -207,16 +149,14 @@ def _through_op(
     bias: Tensor | None = None, alibi: Any = None, relative: T5 | None = None, sinks: Any = None, gate: Any = None,
     dropout: float = 0.0, seed: int = 0, q_start: Any = 0, q_offsets: Any = None, kv_offsets: Any = None,
     k_scale: Any = None, v_scale: Any = None, layout: str = "bshd", return_lse: bool = False, kernels: Any = None,
+    records: bool = False,
 ) -> Any:  # fmt: skip
-    if torch.is_grad_enabled():
-        _check_grad(q=q, k=k, v=v, bias=bias, sinks=sinks, gate=gate, scale=scale, alibi=alibi)
-
     def offsets(x: Any) -> Tensor | None:
         return x if x is None or isinstance(x, Tensor) else torch.tensor(list(x), dtype=torch.int64)
 
     starts = q_start if isinstance(q_start, Tensor) else None
     start_list = [] if starts is not None else [q_start] if isinstance(q_start, int) else list(q_start)
-    result, lse = _attention_op(
+    result, lse = attention_op(
         q,
         k,
         v,
@@ -240,7 +180,7 @@ def _through_op(
         offsets(q_offsets),
         offsets(kv_offsets),
         layout,
-        return_lse,
+        return_lse or records,
         kernels if kernels is None or isinstance(kernels, str) else ",".join(kernels),
     )
     return AttentionResult(result, lse, None) if return_lse else result
@@ -268,7 +208,7 @@ def scaled_dot_product_attention(
     """torch.nn.functional.scaled_dot_product_attention with its signature, layout [batch heads tokens dim] and meaning.
 
     Differences: rows without an open key give zeros; dropout draws its seed from torch's generator and then follows
-    headwise's own rule; a tensor that requires grad is refused while gradients are not there.
+    headwise's own rule; there is no second derivative.
     """
     if attn_mask is not None and is_causal:
         raise ValueError(
@@ -318,14 +258,15 @@ def scaled_dot_product_attention(
     mask = _CAUSAL if is_causal else None
     out: Tensor
     if _traced(query):
+        records = torch.is_grad_enabled() and _wants_grad(query, key, value, bias)
         out = _through_op(
-            query, key, value, mask if _MASK_TYPE else None, _lower(query, key) if is_causal and not _MASK_TYPE else open,
-            scale=scale, bias=bias, dropout=dropout_p, seed=seed, layout="bhsd",
+            query, key, value, mask if MASK_TYPE else None, _lower(query, key) if is_causal and not MASK_TYPE else open,
+            scale=scale, bias=bias, dropout=dropout_p, seed=seed, layout="bhsd", records=records,
         )  # fmt: skip
     else:
         if open is not None:
             mask = Mask.dense(open)
-        out = _core.attention(
+        out = attention(
             query, key, value, mask, scale=scale, bias=bias, dropout=dropout_p, seed=seed, layout="bhsd"
         )
     return out if len(shape) == 4 else out.reshape(*shape[:-1], value.shape[-1])

@@ -319,8 +319,8 @@ TENSORS = {
     "grad": (
         lambda x: x.clone().requires_grad_(),
         NotImplementedError,
-        "attention: q requires grad, and headwise computes no gradients yet; "
-        "call it under torch.no_grad() or pass q.detach()",
+        "attention: q requires grad, which headwise.attention does not record; "
+        "call headwise.torch.attention or pass q.detach()",
     ),
     "meta": (
         lambda x: x.to("meta"),

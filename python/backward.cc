@@ -1,0 +1,166 @@
+// hw.attention_backward: the gradients of one hw.attention call from its output and log-sum-exp.
+#include "headwise/ops/attention_backward.h"
+
+#include <array>
+
+#include "python/bind.h"
+#include "python/call.h"
+#include "python/values.h"
+
+namespace headwise::python {
+namespace {
+
+constexpr const char* kOp = "attention_backward";
+
+bool given(nb::handle h) { return !h.is_none(); }
+
+/// One gradient that can be asked for: its word, where its array comes from, where its view goes.
+struct Wanted {
+  const char* word;
+  nb::handle of;
+  bool GradientSpec::*flag;
+  AnyView BackwardArgs::*view;
+};
+
+class BackwardCall {
+ public:
+  BackwardCall(const AttentionWords& words, nb::handle dout, nb::handle out, nb::handle lse, nb::handle wants)
+      : call_(words),
+        table_(words.relative.is_none() ? nb::none() : nb::object(words.relative.attr("table"))) {
+    args_.forward = call_.args();
+    args_.forward.out = call_.as_bshd("out", read("out", words.q, out).view);
+    args_.dout = call_.as_bshd("dout", read("dout", words.q, dout).view);
+    args_.forward.lse = as_lse(read("lse", words.q, lse).view);
+    const bool has_slopes = is_array(words.alibi), has_scale = is_array(words.scale);
+    wanted_ = {{{"q", words.q, &GradientSpec::q, &BackwardArgs::dq},
+                {"k", words.k, &GradientSpec::k, &BackwardArgs::dk},
+                {"v", words.v, &GradientSpec::v, &BackwardArgs::dv},
+                {"bias", words.bias, &GradientSpec::bias, &BackwardArgs::dbias},
+                {"alibi", has_slopes ? words.alibi : nb::handle(Py_None), &GradientSpec::slopes,
+                 &BackwardArgs::dslopes},
+                {"relative", table_, &GradientSpec::relative, &BackwardArgs::drelative},
+                {"sinks", words.sinks, &GradientSpec::sinks, &BackwardArgs::dsinks},
+                {"scale", has_scale ? words.scale : nb::handle(Py_None), &GradientSpec::scale,
+                 &BackwardArgs::dscale},
+                {"gate", words.gate, &GradientSpec::gate, &BackwardArgs::dgate}}};
+    read_wants(wants);
+  }
+
+  nb::object run() {
+    CallContext::Engine& engine = call_.context().engine();
+    const Turn turn(engine.turn);
+    nb::object made[std::tuple_size_v<decltype(wanted_)>];
+    for (std::size_t i = 0; i < wanted_.size(); ++i) made[i] = make(wanted_[i]);
+    const BackwardPlan& plan =
+        engine.backward_plans.get(backward_problem_of(args_), engine.context.threads(), call_.kernels());
+    {
+      const Flight without_gil;
+      plan.run(args_, engine.context);
+    }
+    static const nb::handle result =
+        nb::object(nb::module_::import_("headwise._types").attr("AttentionGradients")).release();
+    return result(made[0], made[1], made[2], made[3], made[4], made[5], made[6], made[7], made[8]);
+  }
+
+ private:
+  Array read(const char* name, nb::handle like, nb::handle h) const {
+    const Array a = read_array(kOp, name, h);
+    if (!(a.kind == call_.kind())) refuse_kinds(kOp, {"q", like}, {name, h});
+    return a;
+  }
+  /// [batch heads q]; ragged: [heads tokens].
+  AnyView as_lse(const AnyView& lse) const {
+    if (!call_.ragged()) return lse;
+    require(lse.rank == 2, ErrorKind::bad_shape, kOp, "lse is ", lse,
+            " but a ragged batch has [heads tokens]; give the lse that attention returned");
+    AnyView r = lse;
+    r.rank = 3;
+    r.size[0] = 1, r.step[0] = 0;
+    for (int axis = 0; axis < 2; ++axis) r.size[axis + 1] = lse.size[axis], r.step[axis + 1] = lse.step[axis];
+    return r;
+  }
+  void read_wants(nb::handle wants) {
+    if (!given(wants)) {  // every array that was given
+      for (const Wanted& w : wanted_) spec_.*w.flag = given(w.of);
+      return;
+    }
+    if (!PyList_Check(wants.ptr()) && !PyTuple_Check(wants.ptr()))
+      refuse_type({kOp, "wants"}, wants, "a list of argument names, or None for every array given");
+    for (const nb::handle item : nb::borrow<nb::sequence>(wants)) {
+      const std::string_view word = read_word({kOp, "an entry of wants"}, item);
+      const Wanted* found = nullptr;
+      for (const Wanted& w : wanted_)
+        if (word == w.word) found = &w;
+      require(found != nullptr, ErrorKind::bad_argument, kOp, "wants names \"", word,
+              "\"; gradients exist for q, k, v, bias, alibi, relative, sinks, scale and gate");
+      require(given(found->of), ErrorKind::bad_argument, kOp, "wants the gradient of ", word,
+              ", which was not given as an array; give it, or leave it out of wants");
+      spec_.*found->flag = true;
+    }
+  }
+  nb::object make(const Wanted& w) {
+    if (!(spec_.*w.flag)) return nb::none();
+    const Array of = read_array(kOp, w.word, w.of);
+    MadeArray made =
+        make_array(call_.kind(), w.of, of.view.dtype, {of.view.size, static_cast<std::size_t>(of.view.rank)});
+    AnyView view = made.view;
+    if (w.flag == &GradientSpec::q || w.flag == &GradientSpec::k || w.flag == &GradientSpec::v)
+      view = call_.as_bshd(w.word, view);
+    else if (w.flag == &GradientSpec::bias)
+      view = call_.spread_bias(view);
+    else if (w.flag == &GradientSpec::gate)
+      view = call_.as_gate(view);
+    else if (view.rank == 0)
+      view = AnyView::packed(view.data, view.dtype, {1});
+    args_.*w.view = view;
+    return std::move(made.object);
+  }
+
+  AttentionCall call_;
+  nb::object table_;
+  BackwardArgs args_;
+  GradientSpec spec_;
+  std::array<Wanted, 9> wanted_;
+};
+
+}  // namespace
+
+void bind_backward(nb::module_& m) {
+  m.def(
+      "attention_backward",
+      [](nb::handle dout, nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
+         nb::handle mask, nb::handle scale, nb::handle softcap, nb::handle bias, nb::handle alibi,
+         nb::handle relative, nb::handle sinks, nb::handle gate, nb::handle dropout, nb::handle seed,
+         nb::handle q_start, nb::handle q_offsets, nb::handle kv_offsets, nb::handle layout, nb::handle wants,
+         nb::handle kernels, nb::handle ctx) {
+        const nb::handle none(Py_None), yes(Py_True);
+        const AttentionWords words{q,        k,     v,      mask,    scale, softcap, bias,      alibi,
+                                   relative, sinks, gate,   dropout, seed,  q_start, q_offsets, kv_offsets,
+                                   none,     none,  layout, none,    yes,   none,    kernels,   ctx};
+        return BackwardCall(words, dout, out, lse, wants).run();
+      },
+      nb::arg("dout").none(), nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(),
+      nb::arg("out").none(), nb::arg("lse").none(), nb::arg("mask") = nb::none(), nb::kw_only(),
+      nb::arg("scale") = nb::none(), nb::arg("softcap") = nb::none(), nb::arg("bias") = nb::none(),
+      nb::arg("alibi") = nb::none(), nb::arg("relative") = nb::none(), nb::arg("sinks") = nb::none(),
+      nb::arg("gate") = nb::none(), nb::arg("dropout") = 0.0, nb::arg("seed") = 0, nb::arg("q_start") = 0,
+      nb::arg("q_offsets") = nb::none(), nb::arg("kv_offsets") = nb::none(), nb::arg("layout") = "bshd",
+      nb::arg("wants") = nb::none(), nb::arg("kernels") = nb::none(), nb::arg("ctx") = nb::none(),
+      nb::sig("def attention_backward(dout: ArrayT, q: ArrayT, k: ArrayT, v: ArrayT, out: ArrayT, lse: "
+              "Array, mask: Mask | "
+              "Sequence[Mask] | None = None, *, scale: float | Array | None = None, softcap: float | None = "
+              "None, "
+              "bias: Array | None = None, alibi: bool | Array | None = None, relative: T5 | None = None, "
+              "sinks: Array | "
+              "None = None, gate: Array | None = None, dropout: float = 0.0, seed: int = 0, q_start: int | "
+              "Sequence[int] "
+              "| Array = 0, q_offsets: Sequence[int] | Array | None = None, kv_offsets: Sequence[int] | "
+              "Array | None = "
+              "None, layout: str = 'bshd', wants: Sequence[str] | None = None, kernels: str | Sequence[str] "
+              "| None = "
+              "None, ctx: Context | None = None) -> AttentionGradients"),
+      "Gradients of attention from the gradient of its output, given what it took and what it returned with\n"
+      "return_lse=True. `wants` names the gradients to compute; None stands for every array given.");
+}
+
+}  // namespace headwise::python

@@ -1,0 +1,222 @@
+"""attention and its gradient as torch sees them: two registered ops for graphs, one autograd function for everything else."""
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _core
+from ._core import Mask
+from ._types import T5
+
+_kept: list[Mask] = []
+
+
+def _kept_mask(at: int) -> Mask:
+    return _kept[at]
+
+
+def _mask_words(self: Mask) -> tuple[str, dict[str, Any]]:
+    # How a compiled graph spells this mask. Dense bits have no text: such a mask stays here as long as its graph may.
+    try:
+        if Mask.parse(str(self)) == self:
+            return f"Mask.parse({str(self)!r})", {"Mask": Mask}
+    except ValueError:
+        pass
+    if self not in _kept:
+        _kept.append(self)
+    return f"_kept_mask({_kept.index(self)})", {"_kept_mask": _kept_mask}
+
+
+try:
+    from torch._library.opaque_object import get_opaque_type_name, register_opaque_type
+
+    setattr(Mask, "__fx_repr__", _mask_words)
+    register_opaque_type(Mask, typ="value")
+    MASK_TYPE: str | None = get_opaque_type_name(Mask)
+except (
+    ImportError,
+    AttributeError,
+):  # torch before opaque values: graphs break at a mask instead of holding it
+    MASK_TYPE = None
+
+TWICE = (
+    "attention: a second derivative was asked for, and headwise differentiates attention once; "
+    "take it from torch.nn.functional.scaled_dot_product_attention, or detach the first gradient"
+)
+
+# What has a gradient, in the order of hw.AttentionGradients, and the same as arguments of the registered ops.
+WORDS = ("q", "k", "v", "bias", "alibi", "relative", "sinks", "scale", "gate")
+_DIFFERENTIABLE = ("q", "k", "v", "bias", "slopes", "table", "sinks", "scales", "gate")
+
+_INPUTS = (
+    "Tensor q, Tensor k, Tensor v, "
+    + (f"{MASK_TYPE}? mask, " if MASK_TYPE else "str? mask, ")
+    + "Tensor? open, "
+    "float? scale, Tensor? scales, float? softcap, Tensor? bias, bool alibi, Tensor? slopes, Tensor? table, "
+    "bool bidirectional, int max_distance, Tensor? sinks, Tensor? gate, float dropout, int seed, int[] q_start, "
+    "Tensor? q_starts, Tensor? q_offsets, Tensor? kv_offsets, str layout, "
+)
+_NAMES = [part.split()[-1] for part in _INPUTS.split(", ") if part]
+
+
+def _call_words(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an op as hw.attention takes them."""
+    g = given
+    return dict(
+        mask=Mask.dense(g["open"]) if g["open"] is not None else g["mask"],
+        scale=g["scale"] if g["scales"] is None else g["scales"],
+        softcap=g["softcap"],
+        bias=g["bias"],
+        alibi=g["slopes"] if g["slopes"] is not None else g["alibi"],
+        relative=None if g["table"] is None else T5(g["table"], g["bidirectional"], g["max_distance"]),
+        sinks=g["sinks"],
+        gate=g["gate"],
+        dropout=g["dropout"],
+        seed=g["seed"] % 2**64,
+        q_start=g["q_start"] if g["q_starts"] is None else g["q_starts"],
+        q_offsets=g["q_offsets"],
+        kv_offsets=g["kv_offsets"],
+        layout=g["layout"],
+    )
+
+
+@torch.library.custom_op(
+    "headwise::attention",
+    mutates_args=(),
+    schema=f"({_INPUTS}bool lse, str? kernels) -> (Tensor, Tensor)",
+)
+def attention_op(q, k, v, *rest):
+    given = dict(zip(_NAMES, (q, k, v, *rest)))
+    lse, kernels = rest[-2:]
+    result = _core.attention(q, k, v, return_lse=lse, kernels=kernels, **_call_words(given))
+    return (result.out, result.lse) if lse else (result, q.new_empty(0, dtype=torch.float32))
+
+
+@attention_op.register_fake
+def _(q, k, v, *rest):
+    given = dict(zip(_NAMES, (q, k, v, *rest)))
+    layout, lse = given["layout"], rest[-2]
+    out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+    if not lse:
+        return out, q.new_empty(0, dtype=torch.float32)
+    tokens_first = {"bhsd": (0, 1, 2), "bnsh": (0, 1, 2), "sbhd": (1, 2, 0)}.get(layout, (0, 2, 1))
+    if given["q_offsets"] is None:
+        sizes = [q.shape[axis] for axis in tokens_first]
+    else:
+        sizes = (
+            [q.shape[0], q.shape[1]] if layout in ("bhsd", "bnsh", "htd", "hnd") else [q.shape[1], q.shape[0]]
+        )
+    return out, q.new_empty(sizes, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
+
+
+@torch.library.custom_op(
+    "headwise::attention_backward",
+    mutates_args=(),
+    schema=f"(Tensor dout, Tensor out, Tensor lse, {_INPUTS}str[] wants) -> Tensor[]",
+)
+def attention_backward_op(dout, out, lse, q, k, v, *rest):
+    given = dict(zip(_NAMES, (q, k, v, *rest)))
+    wants = rest[-1]
+    found = _core.attention_backward(dout, q, k, v, out, lse, wants=wants, **_call_words(given))
+    return [gradient for gradient in found if gradient is not None]
+
+
+@attention_backward_op.register_fake
+def _(dout, out, lse, q, k, v, *rest):
+    given = dict(zip(_NAMES, (q, k, v, *rest)))
+    asked = [given[_DIFFERENTIABLE[WORDS.index(word)]] for word in rest[-1]]
+    return [x.new_empty(x.shape) for x in asked]
+
+
+def _keep(ctx, inputs, output):
+    given = dict(zip(_NAMES, inputs))
+    ctx.tensors = [name for name in _NAMES if isinstance(given[name], Tensor)]
+    ctx.plain = {name: given[name] for name in _NAMES if name not in ctx.tensors}
+    ctx.arguments = len(inputs)
+    ctx.save_for_backward(*output, *(given[name] for name in ctx.tensors))
+    ctx.mark_non_differentiable(output[1])
+
+
+def _differentiate(ctx, dout, _):
+    out, lse, *tensors = ctx.saved_tensors
+    given = {**ctx.plain, **dict(zip(ctx.tensors, tensors))}
+    at = {name: _NAMES.index(name) for name in _DIFFERENTIABLE}
+    pairs = [pair for pair in zip(WORDS, _DIFFERENTIABLE) if ctx.needs_input_grad[at[pair[1]]]]
+    found = attention_backward_op(dout, out, lse, *(given[name] for name in _NAMES), [word for word, _ in pairs])
+    gradients: list[Tensor | None] = [None] * ctx.arguments
+    for (_, name), gradient in zip(pairs, found):
+        gradients[at[name]] = gradient
+    return tuple(gradients)
+
+
+def _refuse_twice(ctx, *_):
+    raise NotImplementedError(TWICE)
+
+
+attention_op.register_autograd(_differentiate, setup_context=_keep)
+attention_backward_op.register_autograd(_refuse_twice)
+
+
+class _Once(torch.autograd.Function):
+    """First gradients as they are; whoever differentiates them is told that it cannot be done."""
+
+    @staticmethod
+    def forward(ctx, count, *tensors):
+        return tensors[:count]
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise NotImplementedError(TWICE)
+
+
+@dataclass
+class Call:
+    """One call outside of a graph: what has no gradient, and the probe's answer on its way around autograd."""
+
+    mask: Any
+    words: dict[str, Any]  # of hw.attention, without the tensors that have a gradient
+    buckets: T5 | None
+    probe: Any = None
+    probe_result: Any = None
+
+    def spell(self, terms: tuple[Any, ...]) -> dict[str, Any]:
+        bias, alibi, table, sinks, scale, gate = terms
+        relative = None
+        if self.buckets is not None:
+            relative = T5(table, self.buckets.bidirectional, self.buckets.max_distance)
+        return dict(self.words, bias=bias, alibi=alibi, relative=relative, sinks=sinks, scale=scale, gate=gate)
+
+
+class Attention(torch.autograd.Function):
+    """apply(call, q, k, v, bias, alibi, table, sinks, scale, gate) -> out, lse"""
+
+    @staticmethod
+    def forward(ctx, call, q, k, v, *terms):
+        result = _core.attention(q, k, v, call.mask, return_lse=True, probe=call.probe, **call.spell(terms))
+        call.probe_result = result.probe
+        ctx.call = call
+        ctx.kept = [isinstance(x, Tensor) for x in terms]
+        ctx.plain = [None if isinstance(x, Tensor) else x for x in terms]
+        ctx.save_for_backward(q, k, v, result.out, result.lse, *(x for x in terms if isinstance(x, Tensor)))
+        ctx.mark_non_differentiable(result.lse)
+        return result.out, result.lse
+
+    @staticmethod
+    def backward(ctx, dout, _):
+        q, k, v, out, lse, *kept = ctx.saved_tensors
+        rest = iter(kept)
+        terms = tuple(next(rest) if here else plain for here, plain in zip(ctx.kept, ctx.plain))
+        wants = [word for word, needed in zip(WORDS, ctx.needs_input_grad[1:]) if needed]
+        words = {name: x for name, x in ctx.call.spell(terms).items() if name != "kernels"}
+        with torch.no_grad():
+            found = _core.attention_backward(dout, q, k, v, out, lse, ctx.call.mask, wants=wants, **words)
+        if torch.is_grad_enabled():
+            some = [x for x in found if x is not None]
+            once = iter(_Once.apply(len(some), *some, dout, q, k, v, *kept))
+            return (None, *(None if x is None else next(once) for x in found))
+        return (None, *found)
