@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tables of attention forward against torch SDPA and the measured peak, in one process; saved as JSON and Markdown.
+"""Tables of attention against torch SDPA and the measured peak, in one process; saved as JSON and Markdown.
 
 Protocol: the peak is the best of 20 windows of 50 ms with the same number of threads; a ratio is the median of alternating
 rounds, both sides called from Python on the same tensors with the same number of threads, pools asleep between turns.
@@ -29,7 +29,7 @@ TORCH = "2.13.0"
 FULL = Effort(rounds=9, turn_seconds=0.08, windows=20, window_ms=50)
 QUICK = Effort(rounds=5, turn_seconds=0.03, windows=20, window_ms=50)
 SMOKE = Effort(rounds=5, turn_seconds=0.001, windows=2, window_ms=2)
-TABLES = ("forward", "small", "probes", "memory")
+TABLES = ("forward", "small", "backward", "probes", "memory")
 
 
 class Bench:
@@ -44,9 +44,9 @@ class Bench:
         found = [judge(self.targets, what, value) for what, value in pairs]
         return [goal for goal in found if goal]
 
-    def row(self, table: str, case: Case, seconds: list[float], goals: list[dict], **more) -> None:
+    def row(self, table: str, case: Case, seconds: list[float], goals: list[dict], flop: float = 0, **more) -> None:
         time_of = measure.summary(seconds)
-        rate = case.flop / time_of["median"] / 1e9
+        rate = (flop or case.flop) / time_of["median"] / 1e9
         row = {"table": table, "case": str(case), "seconds": time_of, "gflops": rate,
                "share": rate / self.setting["peak_gflops"], "goals": goals, **more, "rounds": seconds}
         self.rows.append(row)
@@ -93,6 +93,33 @@ class Bench:
     def small(self, cases: list[Case]) -> None:
         for case in cases:
             self.forward([case], "small")
+
+    def backward(self, cases: list[Case]) -> None:
+        """f32 and bf16, full and causal of one size take turns with torch's gradient node."""
+        for _, same in itertools.groupby(cases, key=lambda c: (c.batch, c.tokens, c.heads, c.head_dim)):
+            group = self.possible(list(same))
+            sides = {}
+            for case in group:
+                *qkv, dout = measure.tensors(case, count=4)
+                sides[f"ours {case}"] = measure.ours_backward(case, qkv, dout)
+                if self.with_torch:
+                    sides[f"torch {case}"] = measure.rival_backward(case, qkv, dout)
+                    measure.check_gradients(case, sides[f"ours {case}"](), sides[f"torch {case}"]())
+            seconds = measure.take_turns(sides, self.effort)
+            for case in group:
+                mine, more = seconds[f"ours {case}"], {}
+                flop = measure.backward_flop(case, self.setting["threads"])
+                share = flop / measure.summary(mine)["median"] / 1e9 / self.setting["peak_gflops"]
+                goals = self.goals((f"backward share {case.dtype} {'own' if flop < 3 * case.flop else 'cut'}", share))
+                if f"torch {case}" in seconds:
+                    more["torch"] = measure.ratio(seconds[f"torch {case}"], mine)
+                    more["torch_seconds"] = measure.summary(seconds[f"torch {case}"])
+                    goals += self.goals((f"backward torch {case.dtype}", more["torch"]["median"]))
+                single = f"ours {measure.replace(case, dtype='f32')}"
+                if case.dtype == "bf16" and single in seconds:
+                    more["over_f32"] = measure.ratio(seconds[single], mine)
+                    goals += self.goals(("backward over_f32", more["over_f32"]["median"]))
+                self.row("backward", case, mine, goals, flop=flop, **more)
 
     def probes(self, cases: list[Case]) -> None:
         for bare, same in itertools.groupby(cases, key=Case.bare):
@@ -186,6 +213,7 @@ def main() -> int:
         cases = measure.read_cases("smoke")
         bench.forward([c for c in cases if not c.probe])
         bench.probes([c for c in cases if c.probe])
+        bench.backward([c for c in cases if not c.probe][:2])
         bench.memory([Case("f32", 1, 256, 2, 32, "causal")])
     else:
         for table in tables:

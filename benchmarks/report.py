@@ -15,6 +15,7 @@ BEGIN, END = "<!-- speed: written by benchmarks/report.py -->", "<!-- /speed -->
 TITLES = {
     "forward": "Forward",
     "small": "Short sequences",
+    "backward": "Backward",
     "probes": "Probes, each priced alone",
     "memory": "Memory",
 }
@@ -42,7 +43,7 @@ def percent(s: dict) -> str:
 
 
 def goal_words(goal: dict) -> str:
-    kind = goal["what"].split()[0]
+    kind = goal["what"].removeprefix("backward ").split()[0]
     shown = (lambda x: f"{100 * x:g} %") if kind in PERCENT else (lambda x: f"{x:g}")
     bound = "at most " if kind in ("rows_slower", "columns_slower", "extra_mb") else ""
     text = f"{bound}{shown(goal['must'])} {NAMES[kind]}: {'**no**' if goal['verdict'] == 'below' else 'yes'}"

@@ -16,10 +16,14 @@ TARGETS = {
         "share f32 128": (0.77, 0.88), "share f32 64": (0.72, 0.85),
         "torch f32": (1.2, 2.0), "torch bf16": (1.2, 2.0), "torch small": (1.0, 1.5),
         "over_f32 128": (2.2, 2.8), "over_f32 64": (1.8, 2.3),
+        "backward share f32 own": (0.72, 0.80), "backward share f32 cut": (0.70, 0.80),
+        "backward torch f32": (1.5, 3.0), "backward torch bf16": (1.5, 3.0), "backward over_f32": (1.5, 2.2),
     },
     "x86_64": COMMON | {
         "share f32 128": (0.65, None), "share f32 64": (0.65, None),
         "torch f32": (1.2, 2.0), "torch bf16": (1.2, 2.0), "torch small": (1.0, 1.5),
+        "backward share f32 own": (0.65, None), "backward share f32 cut": (0.65, None),
+        "backward torch f32": (1.5, 3.0), "backward torch bf16": (1.5, 3.0), "backward over_f32": (1.5, 2.2),
     },
     # A larger x86-64 host with many cores, where torch may be another version.
     "x86_64-host": {"torch f32": (1.1, 1.5)},
