@@ -34,7 +34,7 @@ TEST(Gradients, EveryPairOfFeaturesMatchesCentralDifferences) {
     const auto seed = static_cast<std::uint64_t>(cases + 1);
     Posed posed;
     pose(c, {.seed = seed, .sizes = &s}, posed);
-    GradientRun run = in_double(posed, seed);
+    GradientRun run = double_of(posed, seed);
     EXPECT_EQ(differs_from_differences(run), "") << describe(c) << " seed " << seed;
   }
   std::printf("gradient check: %d cases\n", cases);

@@ -14,21 +14,29 @@ Context& one_thread() {
 
 }  // namespace
 
-GradientRun in_double(const Posed& p, std::uint64_t seed) {
+GradientRun in_double(const BackwardArgs& a, const HeadSpec& heads) {
   GradientRun r;
-  r.heads = p.heads;
-  r.args.forward = p.truth;
-  r.args.forward.probe = {};
+  r.heads = heads;
+  r.args.forward = a.forward;
+  r.args.forward.probe = {}, r.args.forward.lse = {};
   each_gradient(r.args, [&](const char*, AnyView& input, AnyView& gradient) {
     if (!input.given()) return;
     input = r.keep(converted(input, DType::f64));
     gradient = r.keep(converted(input, DType::f64));
   });
-  const Index value_dim = p.heads.v.heads ? p.heads.v.dim : p.sizes.value_dim;
-  const auto rows = {p.tensor_batch(), p.q_rows(), p.sizes.heads, value_dim};
-  r.args.dout = r.keep(random_normal(rows, DType::f64, seed * 1000 + 90));
-  r.args.forward.out = r.keep(Tensor(DType::f64, rows));
+  r.args.dout = r.keep(converted(a.dout, DType::f64));
+  r.args.forward.out = r.keep(converted(a.dout, DType::f64));
   return r;
+}
+
+GradientRun double_of(const Posed& p, std::uint64_t seed) {
+  BackwardArgs a;
+  a.forward = p.truth;
+  const Index value_dim = p.heads.v.heads ? p.heads.v.dim : p.sizes.value_dim;
+  const Tensor dout =
+      random_normal({p.tensor_batch(), p.q_rows(), p.sizes.heads, value_dim}, DType::f64, seed * 1000 + 90);
+  a.dout = dout.view();
+  return in_double(a, p.heads);
 }
 
 double loss_of(const GradientRun& r) {

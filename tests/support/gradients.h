@@ -18,7 +18,7 @@ void each_gradient(Args& a, F&& visit) {
   visit("scale", in.scale, a.dscale), visit("gate", in.gate, a.dgate);
 }
 
-/// All of a run in memory of its own, row-major.
+/// A run and the memory of what it points at.
 struct GradientRun {
   std::deque<Tensor> kept;  // addresses stay
   BackwardArgs args;
@@ -29,8 +29,12 @@ struct GradientRun {
   }
 };
 
-/// The setting with every float input in f64, for differences and for truth; dout unit normal from `seed`.
-GradientRun in_double(const Posed& p, std::uint64_t seed);
+/// The same numbers with every float tensor in f64, row-major, and a place for each gradient that has an
+/// input: for differences and for truth.
+GradientRun in_double(const BackwardArgs& a, const HeadSpec& heads);
+
+/// A posed setting with dout, unit normal from `seed`; f64 and row-major as above. The mask stays in `p`.
+GradientRun double_of(const Posed& p, std::uint64_t seed);
 
 /// sum dout * out of the forward, on ref.
 double loss_of(const GradientRun& r);

@@ -168,22 +168,8 @@ struct Judge {
   double chain() const { return static_cast<double>(min_of(p.sizes.kv_tokens, 256)); }
   /// Bytes between the elements of out hold what they held.
   void untouched(const Results& r) {
-    const AnyView &v = r.out.view, &memory = r.out.memory.view();
-    std::vector<bool> own(static_cast<std::size_t>(memory.count()));
-    const Index first = (static_cast<const std::byte*>(v.data) - static_cast<const std::byte*>(memory.data)) /
-                        size_of(v.dtype);
-    for (Index n = 0; n < v.count(); ++n) {
-      Index rest = n, at = first;
-      for (int axis = v.rank - 1; axis >= 0; --axis)
-        at += rest % v.size[axis] * (v.size[axis] == 1 ? 0 : v.step[axis]), rest /= v.size[axis];
-      own[static_cast<std::size_t>(at)] = true;
-    }
-    const auto unit = static_cast<std::size_t>(size_of(v.dtype));
-    for (std::size_t n = 0; n < own.size() && !failed(); ++n)
-      if (!own[n] &&
-          std::memcmp(static_cast<const std::byte*>(memory.data) + n * unit,
-                      static_cast<const std::byte*>(r.out_before.view().data) + n * unit, unit) != 0)
-        verdict.fault = text("a byte that does not belong to out was written, element ", n, " of its memory");
+    if (const Index n = touched_outside(r.out, r.out_before); n >= 0 && !failed())
+      verdict.fault = text("a byte that does not belong to out was written, element ", n, " of its memory");
   }
 
   void lse(const Results& r) {

@@ -331,6 +331,25 @@ Placed place(const AnyView& plain, const Placement& how) {
   return r;
 }
 
+Index touched_outside(const Placed& placed, const Tensor& before) {
+  const AnyView &v = placed.view, &memory = placed.memory.view();
+  std::vector<bool> own(static_cast<std::size_t>(memory.count()));
+  const Index first =
+      (static_cast<const std::byte*>(v.data) - static_cast<const std::byte*>(memory.data)) / size_of(v.dtype);
+  for (Index n = 0; n < v.count(); ++n) {
+    Index rest = n, at = first;
+    for (int axis = v.rank - 1; axis >= 0; --axis)
+      at += rest % v.size[axis] * (v.size[axis] == 1 ? 0 : v.step[axis]), rest /= v.size[axis];
+    own[static_cast<std::size_t>(at)] = true;
+  }
+  const auto unit = static_cast<std::size_t>(size_of(v.dtype));
+  for (std::size_t n = 0; n < own.size(); ++n)
+    if (!own[n] && std::memcmp(static_cast<const std::byte*>(memory.data) + n * unit,
+                               static_cast<const std::byte*>(before.view().data) + n * unit, unit) != 0)
+      return static_cast<Index>(n);
+  return -1;
+}
+
 void pose(const Choice& c, const SettingOptions& options, Posed& p) {
   p.choice = c;
   p.sizes = options.sizes ? *options.sizes : sizes_of(c);

@@ -1,0 +1,230 @@
+#include "tests/support/gradient_yardstick.h"
+
+#include <cmath>
+#include <limits>
+
+#include "headwise/kernels/ref/row.h"
+#include "headwise/ops/attention_backward_checks.h"
+#include "tests/support/close.h"
+#include "tests/support/yardstick.h"
+
+namespace headwise::test {
+namespace {
+
+/// A gradient in two forms: summed in f32, and as the sum of positive parts.
+struct Twin {
+  AnyView like;
+  std::vector<float> plain;
+  std::vector<double> size;
+  explicit Twin(const AnyView& v)
+      : like(v), plain(static_cast<std::size_t>(v.count())), size(static_cast<std::size_t>(v.count())) {}
+  void add(float x, double part, Index i, Index j = 0, Index k = 0, Index l = 0) {
+    if (!like.given()) return;
+    const Index index[] = {i, j, k, l};
+    Index at = 0;
+    for (int axis = 0; axis < like.rank; ++axis)
+      at = at * like.size[axis] + (like.size[axis] == 1 ? 0 : index[axis]);
+    plain[static_cast<std::size_t>(at)] += x;
+    size[static_cast<std::size_t>(at)] += part;
+  }
+  void add_to_head(float x, double part, const HeadLayout& l, Index batch, Index row, Index h, Index c) {
+    if (l.row == 0) return add(x, part, batch, row, l.slot(h), c);
+    const Index column = l.column(h) + c;
+    if (0 <= column && column < l.row) add(x, part, batch, row, column);
+  }
+};
+
+struct Plain {
+  const AttentionProblem& p;
+  const BackwardArgs& b;
+  const DType t;
+  Twin q{b.dq}, k{b.dk}, v{b.dv}, bias{b.dbias}, slopes{b.dslopes}, relative{b.drelative}, sinks{b.dsinks},
+      scale{b.dscale}, gate{b.dgate};
+  double most_logit = 0, most_product = 0;
+
+  float round(float x) const { return rounded(x, t); }
+  static float narrow(double x) { return static_cast<float>(x); }
+
+  /// `row` holds the truth of the same row: its open keys, and sizes.
+  void add_row(const ref::Row& row) {
+    if (row.empty) return;
+    most_logit = std::max(most_logit, std::fabs(row.lse));
+    const AttentionArgs& a = b.forward;
+    const HeadInputs& in = a.inputs;
+    const Terms& terms = p.heads.terms;
+    const Index h = row.head, batch = row.place.tensor_batch, at_q = row.q_row(), at_kv = row.place.kv_row,
+                position = row.position();
+    const auto keys = static_cast<std::size_t>(row.keys());
+    const float factor = in.scale.given() ? narrow(ref::at(in.scale, in.scale.size[0] == 1 ? 0 : h))
+                                          : 1.0f / std::sqrt(narrow(static_cast<double>(p.heads.q.dim)));
+    std::vector<float> s(keys), capped(keys), dw(keys), w(keys);
+    std::vector<double> dw_size(keys);
+    float top = terms.sinks ? narrow(ref::at(in.sinks, h)) : -std::numeric_limits<float>::infinity();
+    for (Index j = 0; j < row.keys(); ++j) {
+      const auto n = static_cast<std::size_t>(j);
+      if (!row.open[n]) continue;
+      float x = 0;
+      double product = 0;
+      for (Index c = 0; c < p.heads.q.dim; ++c)
+        product += std::fabs(row.q_vector[static_cast<std::size_t>(c)] *
+                             ref::head_element(a.k, p.heads.k, batch, at_kv + j, h, c));
+      most_product = std::max(most_product, product * std::fabs(static_cast<double>(factor)));
+      most_logit = std::max(most_logit, std::fabs(row.logits[n]));
+      for (Index c = 0; c < p.heads.q.dim; ++c)
+        x += narrow(ref::head_element(a.q, p.heads.q, batch, at_q, h, c)) *
+             narrow(ref::head_element(a.k, p.heads.k, batch, at_kv + j, h, c));
+      x = round(x * factor);
+      if (terms.softcap) {
+        capped[n] = std::tanh(x / narrow(in.softcap));
+        x = round(narrow(in.softcap) * capped[n]);
+      }
+      if (terms.bias) x = round(x + narrow(ref::at(in.bias, row.sequence, h, row.query, j)));
+      if (terms.alibi) x = round(x + alibi_term(narrow(ref::at(in.slopes, h)), position, j));
+      if (terms.relative) x = round(x + narrow(ref::at(in.relative, in.buckets.bucket(position, j), h)));
+      s[n] = x;
+      top = std::max(top, x);
+    }
+    const float sink = terms.sinks ? std::exp(narrow(ref::at(in.sinks, h)) - top) : 0;
+    float sum = sink;
+    for (std::size_t n = 0; n < keys; ++n)
+      if (row.open[n]) sum += w[n] = std::exp(s[n] - top);
+    for (float& x : w) x = round(x / sum);
+
+    const float keep = 1 / (1 - narrow(in.dropout)),
+                g = terms.gate ? narrow(ref::at(in.gate, batch, at_q, h)) : 1;
+    float delta = 0, dgate = 0;
+    double delta_size = 0, gate_size = 0;
+    for (Index j = 0; j < row.keys(); ++j) {
+      const auto n = static_cast<std::size_t>(j);
+      if (!row.keep[n]) continue;
+      float dot = 0;
+      double dot_size = 0;
+      for (Index c = 0; c < p.heads.v.dim; ++c) {
+        const double dout = ref::at(b.dout, batch, at_q, h, c),
+                     value = ref::head_element(a.v, p.heads.v, batch, at_kv + j, h, c);
+        dot += narrow(dout) * narrow(value);
+        dot_size += std::fabs(dout * value);
+        v.add_to_head(round(w[n] * keep) * g * narrow(dout), std::fabs(row.weights[n] * keep * g * dout),
+                      p.heads.v, batch, at_kv + j, h, c);
+      }
+      dgate += w[n] * keep * round(dot);
+      gate_size += row.weights[n] * keep * dot_size;
+      dw[n] = round(g * keep * round(dot));
+      dw_size[n] = std::fabs(g) * keep * dot_size;
+      delta += w[n] * dw[n];
+      delta_size += row.weights[n] * dw_size[n];
+    }
+    gate.add(dgate, gate_size, batch, at_q, h);
+    if (terms.sinks) sinks.add(-sink / sum * delta, row.sink_weight * delta_size, h);
+
+    std::vector<float> dq(static_cast<std::size_t>(p.heads.q.dim));
+    std::vector<double> dq_size(dq.size());
+    for (Index j = 0; j < row.keys(); ++j) {
+      const auto n = static_cast<std::size_t>(j);
+      if (!row.open[n]) continue;
+      float ds = round(w[n] * (dw[n] - delta));
+      const double size = row.weights[n] * (dw_size[n] + delta_size);
+      bias.add(ds, size, row.sequence, h, row.query, j);
+      slopes.add(ds * alibi_term(1.0f, position, j), size * std::fabs(alibi_term(1.0, position, j)), h);
+      if (terms.relative) relative.add(ds, size, in.buckets.bucket(position, j), h);
+      if (terms.softcap) ds = round(ds * (1 - capped[n] * capped[n]));
+      for (Index c = 0; c < p.heads.q.dim; ++c) {
+        const auto at_c = static_cast<std::size_t>(c);
+        const double x = ref::head_element(a.k, p.heads.k, batch, at_kv + j, h, c), y = row.q_vector[at_c];
+        dq[at_c] += ds * narrow(x);
+        dq_size[at_c] += size * std::fabs(x);
+        k.add_to_head(factor * ds * narrow(y), std::fabs(factor * y) * size, p.heads.k, batch, at_kv + j, h,
+                      c);
+      }
+    }
+    float dscale = 0;
+    double scale_size = 0;
+    for (Index c = 0; c < p.heads.q.dim; ++c) {
+      const auto at_c = static_cast<std::size_t>(c);
+      q.add_to_head(factor * dq[at_c], std::fabs(factor) * dq_size[at_c], p.heads.q, batch, at_q, h, c);
+      dscale += narrow(row.q_vector[at_c]) * dq[at_c];
+      scale_size += std::fabs(row.q_vector[at_c]) * dq_size[at_c];
+    }
+    scale.add(dscale, scale_size, h);
+  }
+};
+
+}  // namespace
+
+Yardstick yardstick_of(const GradientRun& r, DType dtype) {
+  const BackwardProblem problem = backward_problem_of(r.args, r.heads);
+  const BackwardArgs a = check_backward_args(problem, r.args);
+  const AttentionProblem& p = problem.forward;
+  Plain all{p, a, dtype};
+  ref::Row row(p);
+  for (Index b = 0; b < p.batch; ++b)
+    for (Index h = 0; h < p.heads.q.heads; ++h) {
+      row.place = place_of(p, a.forward, b);
+      for (Index i = 0; i < row.place.q_tokens; ++i) {
+        row.compute(p, a.forward, b, h, i);
+        row.drop(p, a.forward);
+        all.add_row(row);
+      }
+    }
+  Yardstick y;
+  y.most_logit = all.most_logit, y.most_product = all.most_product;
+  for (const Twin* t :
+       {&all.q, &all.k, &all.v, &all.bias, &all.slopes, &all.relative, &all.sinks, &all.scale, &all.gate}) {
+    const bool tensor = t == &all.q || t == &all.k || t == &all.v;
+    std::vector<double> plain;
+    for (const float x : t->plain) plain.push_back(static_cast<double>(tensor ? rounded(x, dtype) : x));
+    y.plain.push_back(std::move(plain));
+    y.size.push_back(t->size);
+  }
+  return y;
+}
+
+namespace {
+
+double unit_of(DType t) {
+  return t == DType::bf16 ? 0x1p-8 : t == DType::f16 ? 0x1p-11 : t == DType::f32 ? 0x1p-24 : 0x1p-53;
+}
+double most_finite(DType t) {
+  return t == DType::f16   ? 65504
+         : t == DType::f64 ? std::numeric_limits<double>::max()
+                           : static_cast<double>(std::numeric_limits<float>::max());
+}
+
+}  // namespace
+
+GradientTruth::GradientTruth(const BackwardArgs& a, const HeadSpec& heads)
+    : dtype_(a.forward.q.dtype), run_(in_double(a, heads)) {
+  static auto* ctx = new Context({.threads = 1, .kernels = "ref"});
+  attention_backward(run_.args, *ctx, heads);
+  yard_ = yardstick_of(run_, dtype_);
+}
+
+std::string GradientTruth::fault(const BackwardArgs& a) const {
+  const Index rows = a.dout.size[1] * a.dout.size[0], keys = a.forward.k.size[1];
+  const double chain = std::sqrt(static_cast<double>(rows * a.dout.size[2] + keys)) / 4;
+  const double logits = yard_.most_logit + yard_.most_product + chain;
+  const double relative =
+      dtype_ == DType::f64 ? 1e-13 * (1 + logits) : 3 * unit_of(dtype_) + 4 * 0x1p-24 * (4 + logits);
+  std::vector<AnyView> right;
+  each_gradient(run_.args, [&](const char*, const AnyView&, const AnyView& g) { right.push_back(g); });
+  std::string fault;
+  std::size_t which = 0;
+  each_gradient(a, [&](const char* name, const AnyView&, const AnyView& gradient) {
+    const std::vector<double>& size = yard_.size[which];
+    const AnyView& want = right[which++];
+    if (!gradient.given() || !fault.empty()) return;
+    const Tensor got = converted(gradient, DType::f64);
+    for (Index n = 0; n < want.count() && fault.empty(); ++n) {
+      const double x = got.values<double>()[static_cast<std::size_t>(n)],
+                   y = static_cast<const double*>(want.data)[n];
+      const double bound = relative * size[static_cast<std::size_t>(n)] +
+                           2 * unit_of(gradient.dtype) * std::fabs(y) + 2 * ulp_of(gradient.dtype, 0);
+      const bool beyond = std::fabs(y) + bound > most_finite(gradient.dtype);
+      if (std::isnan(y) ? std::isnan(x) : std::fabs(x - y) <= bound || (beyond && !std::isnan(x))) continue;
+      fault = text("d", name, " ", n, " is ", x, ", truth ", y, ", apart ", x - y, ", bound ", bound);
+    }
+  });
+  return fault;
+}
+
+}  // namespace headwise::test
