@@ -5,6 +5,7 @@
 #include "headwise/ops/explain.h"
 #include "tests/base/sentence.h"
 #include "tests/support/backward_run.h"
+#include "tests/support/count_allocations.h"
 
 namespace headwise::test {
 namespace {
@@ -297,6 +298,64 @@ TEST(BackwardPlanTest, WorkspaceTooSmall) {
               text("attention_backward.workspace: needs ", plan.workspace_bytes(),
                    " bytes at offset 0 but the workspace has 60; size it with plan.workspace_bytes()"));
   }
+}
+
+/// At 32k tokens nothing is quadratic: twice the tokens, twice the memory at most, and less than 12 times
+/// what q, k, v and their gradients hold themselves.
+TEST(BackwardPlanTest, MemoryGrowsWithTokensNotWithPairs) {
+  for (const BackwardKernel& kernel : backward_kernels())
+    for (const int threads : {1, 16}) {
+      const auto bytes_at = [&](Index tokens) {
+        BackwardProblem p;
+        p.forward.batch = 1, p.forward.q_tokens = p.forward.kv_tokens = tokens, p.forward.lse = true;
+        p.forward.heads.q = HeadLayout::split(8, 64);
+        p.forward.heads.k = p.forward.heads.v = HeadLayout::grouped(8, 2, 64);
+        p.wants = {.q = true, .k = true, .v = true};
+        return BackwardPlan(p, threads, kernel.name).workspace_bytes();
+      };
+      constexpr std::size_t kFixed = std::size_t{4} << 20;  // tiles of each thread
+      const std::size_t own = std::size_t{2} * 32768 * (8 + 2 + 2) * 64 * 4;
+      EXPECT_LE(bytes_at(32768), 2 * bytes_at(16384) + kFixed) << kernel.name;
+      EXPECT_LE(bytes_at(32768), 12 * own + kFixed * static_cast<std::size_t>(threads)) << kernel.name;
+    }
+}
+
+/// ref alone may allocate while it runs.
+TEST(BackwardPlanTest, RunsAllocateNothing) {
+  FullBackward r(kCase);
+  r.forward();
+  for (const BackwardKernel& kernel : backward_kernels()) {
+    Context ctx({.threads = 2, .kernels = kernel.name});
+    const BackwardPlan plan(backward_problem_of(r.args), ctx);
+    plan.run(r.args, ctx);
+    const std::uint64_t before = allocations();
+    for (int n = 0; n < 10; ++n) plan.run(r.args, ctx);
+    EXPECT_EQ(allocations() == before, kernel.name != std::string("ref")) << kernel.name;
+  }
+}
+
+/// No memory is an error in words, and nothing is half-written.
+TEST(BackwardPlanTest, RefWithoutMemory) {
+  FullBackward r(kCase);
+  Context ctx({.threads = 1, .kernels = "ref"});
+  const BackwardPlan plan(backward_problem_of(r.args), ctx);
+  plan.run(r.args, ctx);
+  const std::uint64_t before = allocations();
+  plan.run(r.args, ctx);
+  const std::uint64_t needed = allocations() - before;
+  ASSERT_GT(needed, 3u);
+  poison_gradients(r.args);
+  const Gradients untouched = gradients_of(r.args);
+  for (std::uint64_t n = 1; n <= needed; ++n) {
+    fail_allocation(n);
+    const std::string sentence = sentence_of(ErrorKind::out_of_memory, [&] { plan.run(r.args, ctx); });
+    fail_allocation(0);
+    EXPECT_EQ(
+        sentence,
+        "attention_backward: kernel ref found no memory for the sums of its gradients; use smaller sizes or "
+        "fewer gradients at a time");
+  }
+  expect_same_bits(untouched, gradients_of(r.args));
 }
 
 TEST(BackwardPlanTest, ExplainsItself) {
