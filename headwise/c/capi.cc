@@ -2,162 +2,16 @@
 #include <new>
 
 #include "headwise/base/version.h"
-#include "headwise/c/guard.h"
-#include "headwise/c/handles.h"
+#include "headwise/c/convert.h"
 #include "headwise/ops/explain.h"
 
 namespace {
 
 using namespace headwise;  // the C names live outside of it
+using headwise::c::args_from;
 using headwise::c::guarded;
 using headwise::c::require_given;
 using headwise::c::sized_copy;
-using headwise::c::view_of;
-
-HeadLayout layout_from(const hw_head_layout& l) {
-  return {l.heads, l.dim, l.group == 0 ? 1 : l.group, l.step, l.begin, l.row};
-}
-hw_head_layout layout_to(const HeadLayout& l) { return {l.heads, l.dim, l.group, l.step, l.begin, l.row}; }
-
-/// Layouts as given, all three or none; none: from heads, kv_heads, head_dim and value_dim.
-HeadSpec heads_from(const hw_attention_problem& p, const char* entry) {
-  HeadSpec s;
-  const bool q = p.q_layout.heads != 0, k = p.k_layout.heads != 0, v = p.v_layout.heads != 0;
-  require(q == k && k == v, ErrorKind::bad_argument, entry, "q_layout, k_layout and v_layout have ",
-          p.q_layout.heads, ", ", p.k_layout.heads, " and ", p.v_layout.heads,
-          " heads; give all three or leave all three at 0");
-  if (q) {
-    const auto agrees = [](Index given, Index layout) { return given == 0 || given == layout; };
-    require(agrees(p.heads, p.q_layout.heads) && agrees(p.head_dim, p.q_layout.dim) &&
-                agrees(p.value_dim, p.v_layout.dim),
-            ErrorKind::bad_shape, entry, "heads ", p.heads, ", head_dim ", p.head_dim, ", value_dim ",
-            p.value_dim, " differ from the layouts' ", p.q_layout.heads, ", ", p.q_layout.dim, ", ",
-            p.v_layout.dim, "; leave the first three at 0 when layouts are given");
-    s.q = layout_from(p.q_layout), s.k = layout_from(p.k_layout), s.v = layout_from(p.v_layout);
-    return s;
-  }
-  const Index kv_heads = p.kv_heads == 0 ? p.heads : p.kv_heads,
-              value_dim = p.value_dim == 0 ? p.head_dim : p.value_dim;
-  require(p.heads >= 0 && kv_heads >= 0 && (kv_heads == 0 || p.heads % kv_heads == 0), ErrorKind::bad_shape,
-          entry, "heads (", p.heads, ") must be a multiple of kv_heads (", kv_heads, ")");
-  s.q = HeadLayout::split(p.heads, p.head_dim);
-  s.k = HeadLayout::grouped(p.heads, kv_heads, p.head_dim);
-  s.v = HeadLayout::grouped(p.heads, kv_heads, value_dim);
-  return s;
-}
-
-ProbeSpec probe_from(const hw_attention_problem& p, const char* entry) {
-  constexpr std::uint32_t known = HW_PROBE_ROWS | HW_PROBE_COLUMNS;
-  require((p.probe & ~known) == 0, ErrorKind::bad_argument, entry, "probe is ", p.probe,
-          "; join HW_PROBE_* by |");
-  require(p.probe_scores >= HW_SCORES_NONE && p.probe_scores <= HW_SCORES_WEIGHTS, ErrorKind::bad_argument,
-          entry, "probe_scores is ", p.probe_scores, "; give one of HW_SCORES_*");
-  ProbeSpec s;
-  s.rows = (p.probe & HW_PROBE_ROWS) != 0;
-  s.columns = (p.probe & HW_PROBE_COLUMNS) != 0;
-  s.top_k = p.probe_top_k, s.classes = p.probe_classes, s.picked = p.probe_picked;
-  s.scores = static_cast<ScoreStage>(p.probe_scores - 1);
-  return s;
-}
-
-struct TermBit {
-  std::uint32_t bit;
-  bool Terms::*field;
-};
-constexpr TermBit kTerms[] = {{HW_TERM_SOFTCAP, &Terms::softcap}, {HW_TERM_ALIBI, &Terms::alibi},
-                              {HW_TERM_BIAS, &Terms::bias},       {HW_TERM_RELATIVE, &Terms::relative},
-                              {HW_TERM_SINKS, &Terms::sinks},     {HW_TERM_DROPOUT, &Terms::dropout},
-                              {HW_TERM_GATE, &Terms::gate}};
-
-AttentionProblem problem_from(const hw_attention_problem& p, const char* entry) {
-  AttentionProblem r;
-  r.heads = heads_from(p, entry);
-  std::uint32_t unknown = p.terms;
-  for (const TermBit& t : kTerms) {
-    r.heads.terms.*t.field = (p.terms & t.bit) != 0;
-    unknown &= ~t.bit;
-  }
-  require(unknown == 0, ErrorKind::bad_argument, entry, "terms is ", p.terms, "; join HW_TERM_* by |");
-  require(p.reserved == 0, ErrorKind::bad_argument, entry, "reserved is ", p.reserved, "; leave it at 0");
-  r.dtype = c::dtype_from(p.dtype, entry, "problem");
-  r.batch = p.batch, r.q_tokens = p.q_tokens, r.kv_tokens = p.kv_tokens;
-  r.ragged = p.ragged != 0;
-  r.q_total = p.q_total, r.kv_total = p.kv_total;
-  r.lse = p.lse != 0;
-  r.probe = probe_from(p, entry);
-  return r;
-}
-
-void fill(hw_attention_problem& p, const AttentionProblem& r) {
-  p.dtype = c::dtype_to(r.dtype);
-  p.batch = r.batch, p.q_tokens = r.q_tokens, p.kv_tokens = r.kv_tokens;
-  p.heads = r.heads.q.heads;
-  p.kv_heads = r.heads.k.slots();
-  p.head_dim = r.heads.q.dim, p.value_dim = r.heads.v.dim;
-  p.terms = 0;
-  for (const TermBit& t : kTerms)
-    if (r.heads.terms.*t.field) p.terms |= t.bit;
-  p.lse = r.lse ? 1 : 0;
-  p.ragged = r.ragged ? 1 : 0;
-  p.q_total = r.q_total, p.kv_total = r.kv_total;
-  p.q_layout = layout_to(r.heads.q), p.k_layout = layout_to(r.heads.k), p.v_layout = layout_to(r.heads.v);
-}
-
-ProbeOut probe_views(const hw_probe_tensors* given, const char* entry) {
-  ProbeOut o;
-  if (given == nullptr) return o;
-  const hw_probe_tensors t = sized_copy(given, entry, "probe");
-  o.entropy = view_of(t.entropy, entry, "entropy");
-  o.top_weight = view_of(t.top_weight, entry, "top_weight");
-  o.second_moment = view_of(t.second_moment, entry, "second_moment");
-  o.mean_distance = view_of(t.mean_distance, entry, "mean_distance");
-  o.sink_mass = view_of(t.sink_mass, entry, "sink_mass");
-  o.top_position = view_of(t.top_position, entry, "top_position");
-  o.top_keys = view_of(t.top_keys, entry, "top_keys");
-  o.top_weights = view_of(t.top_weights, entry, "top_weights");
-  o.class_of = view_of(t.class_of, entry, "class_of");
-  o.class_mass = view_of(t.class_mass, entry, "class_mass");
-  o.column_sums = view_of(t.column_sums, entry, "column_sums");
-  o.picks = view_of(t.picks, entry, "picks");
-  o.picked_weights = view_of(t.picked_weights, entry, "picked_weights");
-  o.scores = view_of(t.scores, entry, "scores");
-  return o;
-}
-
-HeadInputs inputs_from(const hw_attention_args& a, const char* entry) {
-  HeadInputs in;
-  in.scale = view_of(a.scale, entry, "scale");
-  in.softcap = a.softcap;
-  in.slopes = view_of(a.slopes, entry, "slopes");
-  in.bias = view_of(a.bias, entry, "bias");
-  in.relative = view_of(a.relative, entry, "relative");
-  in.buckets = {in.relative.given() ? in.relative.size[0] : 0, a.relative_max_distance,
-                a.relative_bidirectional != 0};
-  in.sinks = view_of(a.sinks, entry, "sinks");
-  in.gate = view_of(a.gate, entry, "gate");
-  in.dropout = a.dropout;
-  in.seed = a.seed;
-  in.sequence_ids = view_of(a.sequence_ids, entry, "sequence_ids");
-  return in;
-}
-
-/// The views of a run; `mask` stays owned by its handle.
-AttentionArgs args_from(const hw_attention_args* given, const char* entry) {
-  const hw_attention_args a = sized_copy(given, entry, "args");
-  AttentionArgs r;
-  r.q = view_of(a.q, entry, "q");
-  r.k = view_of(a.k, entry, "k");
-  r.v = view_of(a.v, entry, "v");
-  r.out = view_of(a.out, entry, "out");
-  r.lse = view_of(a.lse, entry, "lse");
-  r.inputs = inputs_from(a, entry);
-  if (a.mask != nullptr) r.mask = a.mask->mask.set();
-  r.q_start = view_of(a.q_start, entry, "q_start");
-  r.q_offsets = view_of(a.q_offsets, entry, "q_offsets");
-  r.kv_offsets = view_of(a.kv_offsets, entry, "kv_offsets");
-  r.probe = probe_views(a.probe, entry);
-  return r;
-}
 
 }  // namespace
 
@@ -209,15 +63,9 @@ hw_status hw_attention_problem_of(const hw_attention_args* args, hw_attention_pr
   const char* entry = "hw_attention_problem_of";
   return guarded(entry, [&] {
     hw_attention_problem p = sized_copy(problem, entry, "problem");
-    HeadSpec heads;
-    if (p.q_layout.heads != 0 || p.k_layout.heads != 0 || p.v_layout.heads != 0) {
-      p.heads = p.head_dim = p.value_dim = 0;
-      heads = heads_from(p, entry);
-    }
-    fill(p, problem_of(args_from(args, entry), probe_from(p, entry), heads));
-    const std::uint32_t size = problem->struct_size;
-    p.struct_size = size;
-    std::memcpy(problem, &p, size < sizeof p ? size : sizeof p);
+    const HeadSpec heads = c::heads_to_keep(p, entry);
+    c::fill(p, problem_of(args_from(args, entry), c::probe_from(p, entry), heads));
+    c::write_back(problem, p);
   });
 }
 
@@ -228,7 +76,7 @@ hw_status hw_attention_plan_create(const hw_context* context, const hw_attention
     require_given(context, entry, "context");
     require_given(plan, entry, "plan");
     const hw_attention_problem p = sized_copy(problem, entry, "problem");
-    *plan = new hw_attention_plan{AttentionPlan(problem_from(p, entry), context->context)};
+    *plan = new hw_attention_plan{{AttentionPlan(c::problem_from(p, entry), context->context)}};
   });
 }
 void hw_attention_plan_destroy(hw_attention_plan* plan) { delete plan; }

@@ -7,7 +7,7 @@
 #include "headwise/base/context.h"
 #include "headwise/c/headwise.h"
 #include "headwise/masks/mask.h"
-#include "headwise/ops/attention.h"
+#include "headwise/ops/attention_backward.h"
 #include "headwise/ops/roofline.h"
 
 struct hw_context {
@@ -16,9 +16,13 @@ struct hw_context {
 struct hw_mask {
   headwise::Mask mask;
 };
-struct hw_attention_plan {
-  headwise::AttentionPlan plan;
+/// A plan and its explanation's roofline.
+template <class Plan>
+struct hw_plan_of {
+  Plan plan;
   // Measured once: a text asked for twice, its length first, must not change in between.
   mutable std::mutex measuring = {};
   mutable std::optional<headwise::Roofline> roofline = {};
 };
+struct hw_attention_plan : hw_plan_of<headwise::AttentionPlan> {};
+struct hw_backward_plan : hw_plan_of<headwise::BackwardPlan> {};

@@ -64,6 +64,7 @@ typedef struct hw_tensor {
 typedef struct hw_context hw_context;
 typedef struct hw_mask hw_mask;
 typedef struct hw_attention_plan hw_attention_plan;
+typedef struct hw_backward_plan hw_backward_plan;
 
 /// Every struct below begins with struct_size = sizeof of the caller's version. Fields are only ever appended
 /// and 0 is every field's default: a shorter struct works, a longer one works while what this library does
@@ -239,6 +240,59 @@ hw_status hw_attention_run(const hw_attention_plan* plan, hw_context* context, c
 
 /// Plans and runs in one call: plain layouts, no probes.
 hw_status hw_attention(hw_context* context, const hw_attention_args* args);
+
+// ---- gradients of attention ----
+
+enum {  // which gradients a run writes
+  HW_GRAD_Q = 1,
+  HW_GRAD_K = 2,
+  HW_GRAD_V = 4,
+  HW_GRAD_BIAS = 8,
+  HW_GRAD_SLOPES = 16,
+  HW_GRAD_RELATIVE = 32,
+  HW_GRAD_SINKS = 64,
+  HW_GRAD_SCALE = 128,
+  HW_GRAD_GATE = 256
+};
+
+typedef struct hw_backward_problem {
+  uint32_t struct_size;
+  uint32_t gradients;             // HW_GRAD_* joined by |
+  hw_attention_problem* forward;  // without probes; only hw_backward_problem_of writes to it
+} hw_backward_problem;
+
+/// One run. A gradient has the sizes of what it belongs to and is overwritten; where several heads or
+/// sequences read one element it is their sum. NULL = not wanted.
+typedef struct hw_backward_args {
+  uint32_t struct_size;
+  const hw_attention_args* forward;     // the forward's; its out and lse are read, not written
+  const hw_tensor* dout;                // like out, same dtype
+  const hw_tensor *dq, *dk, *dv;        // like q, k, v, same dtype
+  const hw_tensor *dbias, *dslopes;     // like bias, slopes; any float
+  const hw_tensor *drelative, *dsinks;  // like relative, sinks; any float
+  const hw_tensor* dscale;              // like scale; f32 or f64
+  const hw_tensor* dgate;               // like gate; any float
+} hw_backward_args;
+
+/// Fills `problem` and what its `forward` points at from the tensors of a run. On entry both hold struct_size
+/// and `forward`, where wanted, the layouts of rows.
+hw_status hw_backward_problem_of(const hw_backward_args* args, hw_backward_problem* problem);
+
+/// As hw_attention_plan_*; a context's list of kernels serves both, names of the other op are skipped.
+hw_status hw_backward_plan_create(const hw_context* context, const hw_backward_problem* problem,
+                                  hw_backward_plan** plan);
+void hw_backward_plan_destroy(hw_backward_plan* plan);
+hw_status hw_backward_plan_workspace_bytes(const hw_backward_plan* plan, size_t* bytes);
+hw_status hw_backward_plan_kernel(const hw_backward_plan* plan, const char** name);
+hw_status hw_backward_plan_numerics(const hw_backward_plan* plan, char* buffer, size_t capacity,
+                                    size_t* length);
+hw_status hw_backward_plan_explain(const hw_backward_plan* plan, char* buffer, size_t capacity,
+                                   size_t* length);
+hw_status hw_backward_run(const hw_backward_plan* plan, hw_context* context, const hw_backward_args* args,
+                          void* workspace, size_t workspace_bytes);
+
+/// Plans and runs in one call: plain layouts.
+hw_status hw_attention_backward(hw_context* context, const hw_backward_args* args);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -1,0 +1,139 @@
+// Gradients of attention in the C interface.
+#include "headwise/c/convert.h"
+#include "headwise/ops/explain.h"
+
+namespace {
+
+using namespace headwise;  // the C names live outside of it
+using headwise::c::guarded;
+using headwise::c::require_given;
+using headwise::c::sized_copy;
+using headwise::c::view_of;
+
+struct GradientBit {
+  std::uint32_t bit;
+  bool GradientSpec::*field;
+};
+constexpr GradientBit kGradients[] = {
+    {HW_GRAD_Q, &GradientSpec::q},           {HW_GRAD_K, &GradientSpec::k},
+    {HW_GRAD_V, &GradientSpec::v},           {HW_GRAD_BIAS, &GradientSpec::bias},
+    {HW_GRAD_SLOPES, &GradientSpec::slopes}, {HW_GRAD_RELATIVE, &GradientSpec::relative},
+    {HW_GRAD_SINKS, &GradientSpec::sinks},   {HW_GRAD_SCALE, &GradientSpec::scale},
+    {HW_GRAD_GATE, &GradientSpec::gate}};
+
+BackwardArgs backward_args_from(const hw_backward_args* given, const char* entry) {
+  const hw_backward_args a = sized_copy(given, entry, "args");
+  require_given(a.forward, entry, "args.forward");
+  BackwardArgs r;
+  r.forward = c::args_from(a.forward, entry);
+  r.dout = view_of(a.dout, entry, "dout");
+  r.dq = view_of(a.dq, entry, "dq"), r.dk = view_of(a.dk, entry, "dk"), r.dv = view_of(a.dv, entry, "dv");
+  r.dbias = view_of(a.dbias, entry, "dbias"), r.dslopes = view_of(a.dslopes, entry, "dslopes");
+  r.drelative = view_of(a.drelative, entry, "drelative"), r.dsinks = view_of(a.dsinks, entry, "dsinks");
+  r.dscale = view_of(a.dscale, entry, "dscale"), r.dgate = view_of(a.dgate, entry, "dgate");
+  return r;
+}
+
+BackwardProblem backward_problem_from(const hw_backward_problem* given, const char* entry) {
+  const hw_backward_problem p = sized_copy(given, entry, "problem");
+  require_given(p.forward, entry, "problem.forward");
+  BackwardProblem r;
+  r.forward = c::problem_from(sized_copy(p.forward, entry, "problem.forward"), entry);
+  std::uint32_t unknown = p.gradients;
+  for (const GradientBit& g : kGradients) {
+    r.wants.*g.field = (p.gradients & g.bit) != 0;
+    unknown &= ~g.bit;
+  }
+  require(unknown == 0, ErrorKind::bad_argument, entry, "gradients is ", p.gradients,
+          "; join HW_GRAD_* by |");
+  return r;
+}
+
+}  // namespace
+
+hw_status hw_backward_problem_of(const hw_backward_args* args, hw_backward_problem* problem) {
+  const char* entry = "hw_backward_problem_of";
+  return guarded(entry, [&] {
+    hw_backward_problem p = sized_copy(problem, entry, "problem");
+    require_given(p.forward, entry, "problem.forward");
+    hw_attention_problem forward = sized_copy(p.forward, entry, "problem.forward");
+    const HeadSpec heads = c::heads_to_keep(forward, entry);
+    const BackwardProblem r = backward_problem_of(backward_args_from(args, entry), heads);
+    p.gradients = 0;
+    for (const GradientBit& g : kGradients)
+      if (r.wants.*g.field) p.gradients |= g.bit;
+    c::fill(forward, r.forward);
+    c::write_back(p.forward, forward);
+    c::write_back(problem, p);
+  });
+}
+
+hw_status hw_backward_plan_create(const hw_context* context, const hw_backward_problem* problem,
+                                  hw_backward_plan** plan) {
+  const char* entry = "hw_backward_plan_create";
+  return guarded(entry, [&] {
+    require_given(context, entry, "context");
+    require_given(plan, entry, "plan");
+    *plan = new hw_backward_plan{{BackwardPlan(backward_problem_from(problem, entry), context->context)}};
+  });
+}
+void hw_backward_plan_destroy(hw_backward_plan* plan) { delete plan; }
+hw_status hw_backward_plan_workspace_bytes(const hw_backward_plan* plan, size_t* bytes) {
+  const char* entry = "hw_backward_plan_workspace_bytes";
+  return guarded(entry, [&] {
+    require_given(plan, entry, "plan");
+    require_given(bytes, entry, "bytes");
+    *bytes = plan->plan.workspace_bytes();
+  });
+}
+hw_status hw_backward_plan_kernel(const hw_backward_plan* plan, const char** name) {
+  const char* entry = "hw_backward_plan_kernel";
+  return guarded(entry, [&] {
+    require_given(plan, entry, "plan");
+    require_given(name, entry, "name");
+    *name = plan->plan.kernel();
+  });
+}
+hw_status hw_backward_plan_numerics(const hw_backward_plan* plan, char* buffer, size_t capacity,
+                                    size_t* length) {
+  const char* entry = "hw_backward_plan_numerics";
+  return guarded(entry, [&] {
+    require_given(plan, entry, "plan");
+    c::copy_text(plan->plan.numerics(), buffer, capacity, length, entry);
+  });
+}
+hw_status hw_backward_plan_explain(const hw_backward_plan* plan, char* buffer, size_t capacity,
+                                   size_t* length) {
+  const char* entry = "hw_backward_plan_explain";
+  return guarded(entry, [&] {
+    require_given(plan, entry, "plan");
+    const std::lock_guard lock(plan->measuring);
+    if (!plan->roofline) plan->roofline = measure_roofline(plan->plan.threads());
+    c::copy_text(explain(plan->plan, {.roofline = &*plan->roofline}), buffer, capacity, length, entry);
+  });
+}
+
+hw_status hw_backward_run(const hw_backward_plan* plan, hw_context* context, const hw_backward_args* args,
+                          void* workspace, size_t workspace_bytes) {
+  const char* entry = "hw_backward_run";
+  return guarded(entry, [&] {
+    require_given(plan, entry, "plan");
+    require_given(context, entry, "context");
+    const BackwardArgs views = backward_args_from(args, entry);
+    if (workspace == nullptr) {
+      require(workspace_bytes == 0, ErrorKind::bad_argument, entry,
+              "workspace is NULL but workspace_bytes is ", workspace_bytes,
+              "; give the memory, or 0 for the context's own");
+      return plan->plan.run(views, context->context);
+    }
+    plan->plan.run(views, {static_cast<std::byte*>(workspace), workspace_bytes}, context->context.pool());
+  });
+}
+
+hw_status hw_attention_backward(hw_context* context, const hw_backward_args* args) {
+  const char* entry = "hw_attention_backward";
+  return guarded(entry, [&] {
+    require_given(context, entry, "context");
+    attention_backward(backward_args_from(args, entry), context->context);
+  });
+}
