@@ -32,21 +32,24 @@ void check_memory(std::string_view op, std::string_view name, const AnyView& v) 
           " without memory; give its address");
 }
 
-void check_in_out(std::string_view op, const AnyView& x, const AnyView& out) {
-  require(is_float(x.dtype), ErrorKind::bad_dtype, op, "x is ", x, "; give f32, bf16, f16 or f64");
-  check_memory(op, "x", x);
+void check_in_out(std::string_view op, const AnyView& x, const AnyView& out, std::string_view x_name,
+                  std::string_view out_name) {
+  require(is_float(x.dtype), ErrorKind::bad_dtype, op, x_name, " is ", x, "; give f32, bf16, f16 or f64");
+  check_memory(op, x_name, x);
   require(out.dtype == x.dtype && same_sizes(x, out),
-          out.dtype == x.dtype ? ErrorKind::bad_shape : ErrorKind::bad_dtype, op, "out is ", out,
-          " but x is ", x, "; give out the dtype and sizes of x");
-  check_memory(op, "out", out);
-  require(each_element_once(out), ErrorKind::bad_argument, op, "out is ", out,
+          out.dtype == x.dtype ? ErrorKind::bad_shape : ErrorKind::bad_dtype, op, out_name, " is ", out,
+          " but ", x_name, " is ", x, "; give ", out_name, " the dtype and sizes of ", x_name);
+  check_memory(op, out_name, out);
+  require(each_element_once(out), ErrorKind::bad_argument, op, out_name, " is ", out,
           " with steps that put several elements in one place; give each its own");
-  require(same_places(x, out) || !may_share_bytes(x, out), ErrorKind::bad_argument, op,
-          "out overlaps x without being x; give it memory of its own, or x itself to work in place");
+  require(same_places(x, out) || !may_share_bytes(x, out), ErrorKind::bad_argument, op, out_name,
+          " overlaps ", x_name, " without being ", x_name, "; give it memory of its own, or ", x_name,
+          " itself to work in place");
 }
 
-void check_apart(std::string_view op, const AnyView& out, std::string_view name, const AnyView& v) {
-  require(!may_share_bytes(out, v), ErrorKind::bad_argument, op, "out overlaps ", name,
+void check_apart(std::string_view op, const AnyView& out, std::string_view name, const AnyView& v,
+                 std::string_view out_name) {
+  require(!may_share_bytes(out, v), ErrorKind::bad_argument, op, out_name, " overlaps ", name,
           "; give it memory of its own");
 }
 

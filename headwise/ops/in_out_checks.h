@@ -13,9 +13,11 @@ void check_memory(std::string_view op, std::string_view name, const AnyView& v);
 
 /// x holds floats, out has its dtype and sizes, one place per element, and is either x itself or apart from
 /// it.
-void check_in_out(std::string_view op, const AnyView& x, const AnyView& out);
+void check_in_out(std::string_view op, const AnyView& x, const AnyView& out, std::string_view x_name = "x",
+                  std::string_view out_name = "out");
 
 /// Throws when out may share memory with `v`, an input that is read while out is written.
-void check_apart(std::string_view op, const AnyView& out, std::string_view name, const AnyView& v);
+void check_apart(std::string_view op, const AnyView& out, std::string_view name, const AnyView& v,
+                 std::string_view out_name = "out");
 
 }  // namespace headwise

@@ -2,61 +2,22 @@
 
 #include <cmath>
 
-#include "headwise/base/arena.h"
 #include "headwise/base/float_env.h"
 #include "headwise/kernels/cpu/norm.h"
 #include "headwise/ops/in_out_checks.h"
+#include "headwise/ops/norm_parts.h"
 
 namespace headwise {
 namespace {
 
 constexpr Index kTaskElements = 1 << 14;
 
-/// Weights as the kernels read them: doubles, row h for head h, or one row for all.
-struct Weights {
-  const double* data = nullptr;
-  Index head_step = 0;
-};
-
-/// `repeats`: an axis of size 1 stands for any size.
-void check_weight(const char* op, const char* name, const AnyView& weight, const AnyView& x, bool repeats) {
-  require(is_float(weight.dtype), ErrorKind::bad_dtype, op, name, " is ", weight,
-          "; give f32, bf16, f16 or f64");
-  const auto fits = [&](Index got, Index needed) { return got == needed || (repeats && got == 1); };
-  const bool one = weight.rank == 1 && fits(weight.size[0], x.size[x.rank - 1]);
-  const bool each = weight.rank == 2 && x.rank >= 2 && fits(weight.size[0], x.size[x.rank - 2]) &&
-                    fits(weight.size[1], x.size[x.rank - 1]);
-  require(one || each, ErrorKind::bad_shape, op, name, " is ", weight, " but x is ", x,
-          repeats ? "; give [dim] or [heads dim], 1 repeats" : "; give [dim] or [heads dim]");
-  check_memory(op, name, weight);
-}
-
-Weights fill_weights(const char* op, const AnyView& weight, double added, const AnyView& x, Context& ctx) {
+Weights weights_in(Context& ctx, const char* op, const AnyView& weight, double added, const AnyView& x) {
   if (!weight.given()) return {};
-  const Index dim = x.size[x.rank - 1], rows = weight.rank == 2 ? weight.size[0] : 1;
-  const Checked count = Checked(rows) * Checked(dim);
-  require(count.ok, ErrorKind::bad_shape, op, "x is ", x, ", which no memory holds; use smaller sizes");
   Arena measure = Arena::measuring();
-  measure.take<double>("norm.weights", count.value);
+  take_weights(op, measure, weight, x);
   Arena arena(ctx.workspace(measure.used()));
-  double* to = arena.take<double>("norm.weights", count.value);
-  const int last = weight.rank - 1;
-  const Index row_step = weight.rank == 2 ? weight.step[0] : 0,
-              step = weight.size[last] == 1 ? 0 : weight.step[last];
-  for (Index r = 0; r < rows; ++r)
-    for (Index i = 0; i < dim; ++i)
-      to[r * dim + i] = added + load_double(weight.data, weight.dtype, r * row_step + i * step);
-  return {to, rows > 1 ? dim : 0};
-}
-
-/// Offset of row `row` of all axes but the last.
-Index row_offset(const AnyView& v, Index row) {
-  Index offset = 0;
-  for (int axis = v.rank - 2; axis >= 0; --axis) {
-    offset += row % v.size[axis] * v.step[axis];
-    row /= v.size[axis];
-  }
-  return offset;
+  return fill_weights(take_weights(op, arena, weight, x), weight, added, x);
 }
 
 void check_norm(const char* op, const AnyView& x, const AnyView& out, double eps) {
@@ -98,7 +59,7 @@ void rms_norm(const AnyView& x, const AnyView& weight, const AnyView& out, const
   const FloatEnv env;
   const double added = options.weight_form == WeightForm::one_plus ? 1.0 : 0.0;
   const Index dim = x.size[x.rank - 1];
-  norm_rows(x, out, fill_weights("rms_norm", weight, added, x, ctx), ctx.pool(),
+  norm_rows(x, out, weights_in(ctx, "rms_norm", weight, added, x), ctx.pool(),
             [&](double sum) noexcept { return cpu::rms_factor(sum, dim, options.eps); });
 }
 
@@ -110,7 +71,7 @@ void l2_norm(const AnyView& x, const AnyView& scale, const AnyView& out, const L
     check_apart("l2_norm", out, "scale", scale);
   }
   const FloatEnv env;
-  norm_rows(x, out, fill_weights("l2_norm", scale, 0.0, x, ctx), ctx.pool(),
+  norm_rows(x, out, weights_in(ctx, "l2_norm", scale, 0.0, x), ctx.pool(),
             [&](double sum) noexcept { return cpu::l2_factor(sum, options.eps); });
 }
 

@@ -30,5 +30,21 @@ void rms_norm(const AnyView& x, const AnyView& weight, const AnyView& out, const
 void l2_norm(const AnyView& x, const AnyView& scale, const AnyView& out, const L2NormOptions& options,
              Context& ctx);
 
+/// What the gradient of a norm reads and writes. x, weight: the forward's. dout: like x. dx: like x, dout
+/// itself or apart from it. dweight: the sizes of weight, any float type. Empty gradients are not wanted.
+struct NormBackwardArgs {
+  AnyView x = {}, weight = {}, dout = {};
+  AnyView dx = {}, dweight = {};
+};
+
+/// With r = sqrt(mean(x^2) + eps) and g = dout * weight: dx = (g - x (g.x) / (dim r^2)) / r, dweight = sum
+/// over rows of dout x / r. In double, rounded once. dx's bits depend on nothing but the row and its weight;
+/// dweight is summed in steps of 256 tokens counted from token 0, whatever the threads.
+void rms_norm_backward(const NormBackwardArgs& args, const RmsNormOptions& options, Context& ctx);
+
+/// With n = max(|x|, eps) and g = dout * scale: dx = (g - x (g.x) / n^2) / n, and g / n where eps is the
+/// larger of the two; dweight, the gradient of scale, = sum over rows of dout x / n.
+void l2_norm_backward(const NormBackwardArgs& args, const L2NormOptions& options, Context& ctx);
+
 }  // namespace headwise
 #pragma GCC visibility pop

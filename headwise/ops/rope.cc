@@ -14,45 +14,52 @@ constexpr Index kTaskElements =
     1 << 14;                   // some microseconds of work: well above the price of handing a task out
 constexpr Index kPairs = 512;  // turns kept on the stack at once, 8 KB
 
+/// Which op was called, and what it calls its tensors.
+struct Call {
+  std::string_view op, x, out;
+};
+constexpr Call kForward{"rope", "x", "out"}, kBackward{"rope_backward", "dout", "dx"};
+
 template <class... Parts>
-void argue(bool ok, const Parts&... parts) {
-  require(ok, ErrorKind::bad_argument, "rope", parts...);
+void argue(const Call& call, bool ok, const Parts&... parts) {
+  require(ok, ErrorKind::bad_argument, call.op, parts...);
 }
 bool positive(double x) { return x > 0 && std::isfinite(x); }
 
-void check_scaling(const RopeScaling& s, double base) {
+void check_scaling(const Call& call, const RopeScaling& s, double base) {
   if (s.kind == RopeScalingKind::none) return;
-  argue(positive(s.factor), "scaling factor is ", s.factor, "; give a positive finite number");
+  argue(call, positive(s.factor), "scaling factor is ", s.factor, "; give a positive finite number");
   if (s.kind == RopeScalingKind::linear || s.kind == RopeScalingKind::ntk) return;
-  argue(s.original_length >= 1, "original_length is ", s.original_length,
+  argue(call, s.original_length >= 1, "original_length is ", s.original_length,
         "; give the length of the training texts");
   if (s.kind == RopeScalingKind::llama3) {
     argue(
+        call,
         positive(s.low_freq_factor) && positive(s.high_freq_factor) && s.low_freq_factor < s.high_freq_factor,
         "low_freq_factor is ", s.low_freq_factor, " and high_freq_factor ", s.high_freq_factor,
         "; give positive numbers, the low one below the high one");
     return;
   }
-  argue(positive(s.beta_fast) && positive(s.beta_slow) && s.beta_slow <= s.beta_fast, "beta_fast is ",
+  argue(call, positive(s.beta_fast) && positive(s.beta_slow) && s.beta_slow <= s.beta_fast, "beta_fast is ",
         s.beta_fast, " and beta_slow ", s.beta_slow,
         "; give positive numbers, the slow one not above the fast one");
-  argue(s.attention_factor == 0 || positive(s.attention_factor), "attention_factor is ", s.attention_factor,
-        "; give a positive finite number, or 0 for 0.1 ln(factor) + 1");
-  argue(base > 1, "base is ", base, "; yarn needs one above 1");
+  argue(call, s.attention_factor == 0 || positive(s.attention_factor), "attention_factor is ",
+        s.attention_factor, "; give a positive finite number, or 0 for 0.1 ln(factor) + 1");
+  argue(call, base > 1, "base is ", base, "; yarn needs one above 1");
 }
 
 /// The dimensions that turn, after checking everything that does not depend on a run.
-Index rotary_dim_of(const RopeOptions& options, Index head_dim) {
-  argue(positive(options.base), "base is ", options.base, "; give a positive finite number");
-  check_scaling(options.scaling, options.base);
+Index rotary_dim_of(const Call& call, const RopeOptions& options, Index head_dim) {
+  argue(call, positive(options.base), "base is ", options.base, "; give a positive finite number");
+  check_scaling(call, options.scaling, options.base);
   if (options.rotary_dim == kWholeHead) {
-    argue(head_dim % 2 == 0, "head_dim is ", head_dim,
+    argue(call, head_dim % 2 == 0, "head_dim is ", head_dim,
           ", which leaves one dimension without a partner; give an even rotary_dim");
     return head_dim;
   }
-  argue(options.rotary_dim >= 0 && options.rotary_dim <= head_dim, "rotary_dim is ", options.rotary_dim,
+  argue(call, options.rotary_dim >= 0 && options.rotary_dim <= head_dim, "rotary_dim is ", options.rotary_dim,
         " and head_dim ", head_dim, "; give 0 to head_dim, or kWholeHead");
-  argue(options.rotary_dim % 2 == 0, "rotary_dim is ", options.rotary_dim,
+  argue(call, options.rotary_dim % 2 == 0, "rotary_dim is ", options.rotary_dim,
         "; give an even number, since dimensions turn in pairs");
   return options.rotary_dim;
 }
@@ -64,30 +71,31 @@ Index position_of(const RopePositions& p, Index batch, Index token) {
                             : data[batch * p.tensor.step[0] + token * p.tensor.step[1]];
 }
 
-void check_run(const AnyView& x, const RopePositions& p, const AnyView& out) {
-  require(x.rank == 4, ErrorKind::bad_shape, "rope", "x is ", x, "; give [batch tokens heads dim]");
-  check_in_out("rope", x, out);
+void check_run(const Call& call, const AnyView& x, const RopePositions& p, const AnyView& out) {
+  require(x.rank == 4, ErrorKind::bad_shape, call.op, call.x, " is ", x, "; give [batch tokens heads dim]");
+  check_in_out(call.op, x, out, call.x, call.out);
   if (!p.tensor.given()) return;
   const AnyView& t = p.tensor;
-  require(t.dtype == DType::i64, ErrorKind::bad_dtype, "rope", "positions are ", t, "; give i64");
+  require(t.dtype == DType::i64, ErrorKind::bad_dtype, call.op, "positions are ", t, "; give i64");
   const bool fits = (t.rank == 1 && t.size[0] == x.size[1]) ||
                     (t.rank == 2 && t.size[0] == x.size[0] && t.size[1] == x.size[1]);
-  require(fits, ErrorKind::bad_shape, "rope", "positions are ", t, " but x is ", x,
+  require(fits, ErrorKind::bad_shape, call.op, "positions are ", t, " but ", call.x, " is ", x,
           "; give one a token: [tokens] or [batch tokens]");
-  check_memory("rope", "positions", t);
-  check_apart("rope", out, "positions", t);
+  check_memory(call.op, "positions", t);
+  check_apart(call.op, out, "positions", t, call.out);
 }
 
 /// Every position of a run lies in lowest..highest.
-void check_reach(const AnyView& x, const RopePositions& p, Index lowest, Index highest, const char* way_out) {
+void check_reach(const Call& call, const AnyView& x, const RopePositions& p, Index lowest, Index highest,
+                 const char* way_out) {
   const auto check = [&](Index position, Index batch, Index token) {
-    argue(lowest <= position && position <= highest, "position ", position, " of token ", token,
+    argue(call, lowest <= position && position <= highest, "position ", position, " of token ", token,
           " in sequence ", batch, " is outside ", lowest, " to ", highest, "; ", way_out);
   };
   if (x.count() == 0) return;
   if (!p.tensor.given()) {
     check(p.start, 0, 0);
-    argue(p.start <= highest - (x.size[1] - 1), "start ", p.start, " with ", x.size[1],
+    argue(call, p.start <= highest - (x.size[1] - 1), "start ", p.start, " with ", x.size[1],
           " tokens goes beyond ", highest, "; ", way_out);
     return;
   }
@@ -148,13 +156,11 @@ double* fill_frequencies(const RopeRule& rule, Index pairs, Context& ctx) {
   return frequency;
 }
 
-}  // namespace
-
-void rope(const AnyView& x, const RopePositions& positions, const AnyView& out, const RopeOptions& options,
-          Context& ctx) {
-  check_run(x, positions, out);
-  const Index rotary_dim = rotary_dim_of(options, x.size[3]);
-  check_reach(x, positions, -kRopeReach, kRopeReach, "angles are exact only there");
+void turn_by_options(const Call& call, const AnyView& x, const RopePositions& positions, const AnyView& out,
+                     const RopeOptions& options, Context& ctx) {
+  check_run(call, x, positions, out);
+  const Index rotary_dim = rotary_dim_of(call, options, x.size[3]);
+  check_reach(call, x, positions, -kRopeReach, kRopeReach, "angles are exact only there");
   const FloatEnv env;
   const RopeRule rule(options, rotary_dim);
   const double* frequency = fill_frequencies(rule, rotary_dim / 2, ctx);
@@ -168,11 +174,28 @@ void rope(const AnyView& x, const RopePositions& positions, const AnyView& out, 
               });
 }
 
+void turn_by_table(const Call& call, const AnyView& x, const RopePositions& positions, const AnyView& out,
+                   const RopeTable& table, bool inverse, Context& ctx) {
+  check_run(call, x, positions, out);
+  require(x.size[3] == table.head_dim(), ErrorKind::bad_shape, call.op, call.x, " is ", x,
+          " but the table was made for head_dim ", table.head_dim(), "; make one for these heads");
+  check_reach(call, x, positions, 0, table.positions() - 1, "make a longer table, or call without one");
+  const cpu::RopePairs plan{
+      .kind = table.options().kind, .inverse = inverse, .rotary_dim = table.rotary_dim()};
+  turn_tokens(x, positions, out, plan, ctx.pool(),
+              [&](Index position, cpu::RopePairs& pairs, double*) noexcept {
+                pairs.cos = table.cos(position) + pairs.first;
+                pairs.sin = table.sin(position) + pairs.first;
+              });
+}
+
+}  // namespace
+
 RopeTable::RopeTable(const RopeOptions& options, Index head_dim, Index positions, Context& ctx)
     : options_(options), head_dim_(head_dim), rotary_dim_(0), positions_(positions) {
   require(head_dim >= 0, ErrorKind::bad_shape, "rope", "head_dim is ", head_dim, "; sizes start at 0");
-  rotary_dim_ = rotary_dim_of(options, head_dim);
-  argue(positions >= 0 && positions <= kRopeReach, "a table of ", positions,
+  rotary_dim_ = rotary_dim_of(kForward, options, head_dim);
+  argue(kForward, positions >= 0 && positions <= kRopeReach, "a table of ", positions,
         " positions was asked; give 0 to ", kRopeReach);
   const Checked bytes =
       Checked(positions) * Checked(rotary_dim_) * Checked(static_cast<Index>(sizeof(double)));
@@ -190,19 +213,25 @@ RopeTable::RopeTable(const RopeOptions& options, Index head_dim, Index positions
   });
 }
 
+void rope(const AnyView& x, const RopePositions& positions, const AnyView& out, const RopeOptions& options,
+          Context& ctx) {
+  turn_by_options(kForward, x, positions, out, options, ctx);
+}
 void rope(const AnyView& x, const RopePositions& positions, const AnyView& out, const RopeTable& table,
           bool inverse, Context& ctx) {
-  check_run(x, positions, out);
-  require(x.size[3] == table.head_dim(), ErrorKind::bad_shape, "rope", "x is ", x,
-          " but the table was made for head_dim ", table.head_dim(), "; make one for these heads");
-  check_reach(x, positions, 0, table.positions() - 1, "make a longer table, or call without one");
-  const cpu::RopePairs plan{
-      .kind = table.options().kind, .inverse = inverse, .rotary_dim = table.rotary_dim()};
-  turn_tokens(x, positions, out, plan, ctx.pool(),
-              [&](Index position, cpu::RopePairs& pairs, double*) noexcept {
-                pairs.cos = table.cos(position) + pairs.first;
-                pairs.sin = table.sin(position) + pairs.first;
-              });
+  turn_by_table(kForward, x, positions, out, table, inverse, ctx);
+}
+
+// out = R(angle) x: its transpose is R(-angle), the attention factor stays.
+void rope_backward(const AnyView& dout, const RopePositions& positions, const AnyView& dx,
+                   const RopeOptions& options, Context& ctx) {
+  RopeOptions back = options;
+  back.inverse = !options.inverse;
+  turn_by_options(kBackward, dout, positions, dx, back, ctx);
+}
+void rope_backward(const AnyView& dout, const RopePositions& positions, const AnyView& dx,
+                   const RopeTable& table, Context& ctx) {
+  turn_by_table(kBackward, dout, positions, dx, table, !table.options().inverse, ctx);
 }
 
 }  // namespace headwise

@@ -26,6 +26,11 @@ struct RopePositions {
 void rope(const AnyView& x, const RopePositions& positions, const AnyView& out, const RopeOptions& options,
           Context& ctx);
 
+/// dx from dout, the gradient of rope()'s out: every pair turns back by its angle, times the attention
+/// factor. As rope() in all else; dx is dout itself or apart from it.
+void rope_backward(const AnyView& dout, const RopePositions& positions, const AnyView& dx,
+                   const RopeOptions& options, Context& ctx);
+
 /// cos and sin of positions 0..positions-1, for many calls with the same options: rotary_dim * 8 bytes a
 /// position.
 class RopeTable {
@@ -56,6 +61,9 @@ inline void rope(const AnyView& x, const RopePositions& positions, const AnyView
                  Context& ctx) {
   rope(x, positions, out, table, table.options().inverse, ctx);
 }
+
+void rope_backward(const AnyView& dout, const RopePositions& positions, const AnyView& dx,
+                   const RopeTable& table, Context& ctx);
 
 }  // namespace headwise
 #pragma GCC visibility pop

@@ -46,6 +46,50 @@ void scale_row(const T* x, Index x_step, T* out, Index out_step, Index dim, doub
   }
 }
 
+template <class T>
+double sum_products(const NormRow<T>& row) noexcept {
+  constexpr Index kChains = 8;
+  double chain[kChains] = {};
+  for (Index begin = 0; begin < row.dim; begin += kRowBlock) {
+    const Index count = min_of(kRowBlock, row.dim - begin), whole = count / kChains * kChains;
+    double x[kRowBlock], g[kRowBlock];
+    load_row(row.x + begin * row.x_step, row.x_step, count, x);
+    load_row(row.dout + begin * row.dout_step, row.dout_step, count, g);
+    if (row.weight)
+      for (Index i = 0; i < count; ++i) g[i] *= row.weight[begin + i];
+    for (Index i = 0; i < whole; i += kChains)
+      for (Index j = 0; j < kChains; ++j) chain[j] += g[i + j] * x[i + j];
+    for (Index i = whole; i < count; ++i) chain[i - whole] += g[i] * x[i];
+  }
+  return ((chain[0] + chain[4]) + (chain[2] + chain[6])) + ((chain[1] + chain[5]) + (chain[3] + chain[7]));
+}
+
+template <class T>
+void norm_backward(const NormRow<T>& row, const NormSlope& slope) noexcept {
+  for (Index begin = 0; begin < row.dim; begin += kRowBlock) {
+    const Index count = min_of(kRowBlock, row.dim - begin);
+    double x[kRowBlock], g[kRowBlock];
+    load_row(row.x + begin * row.x_step, row.x_step, count, x);
+    load_row(row.dout + begin * row.dout_step, row.dout_step, count, g);
+    for (Index i = 0; i < count; ++i) x[i] *= slope.factor;
+    if (row.dweight)
+      for (Index i = 0; i < count; ++i) row.dweight[begin + i] += g[i] * x[i];
+    if (!row.dx) continue;
+    if (row.weight)
+      for (Index i = 0; i < count; ++i) g[i] *= row.weight[begin + i];
+    for (Index i = 0; i < count; ++i) g[i] = slope.factor * (g[i] - x[i] * slope.along);
+    store_row(g, count, row.dx + begin * row.dx_step, row.dx_step);
+  }
+}
+
+template double sum_products(const NormRow<float>&) noexcept;
+template double sum_products(const NormRow<bf16>&) noexcept;
+template double sum_products(const NormRow<f16>&) noexcept;
+template double sum_products(const NormRow<double>&) noexcept;
+template void norm_backward(const NormRow<float>&, const NormSlope&) noexcept;
+template void norm_backward(const NormRow<bf16>&, const NormSlope&) noexcept;
+template void norm_backward(const NormRow<f16>&, const NormSlope&) noexcept;
+template void norm_backward(const NormRow<double>&, const NormSlope&) noexcept;
 template double sum_squares(const float*, Index, Index) noexcept;
 template double sum_squares(const bf16*, Index, Index) noexcept;
 template double sum_squares(const f16*, Index, Index) noexcept;

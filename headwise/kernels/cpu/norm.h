@@ -22,4 +22,27 @@ template <class T>
 void scale_row(const T* x, Index x_step, T* out, Index out_step, Index dim, double factor,
                const double* weight) noexcept;
 
+/// One row of a gradient. weight may be null (1); dx and dweight may be null (not wanted); dx may be dout.
+template <class T>
+struct NormRow {
+  const T *x = nullptr, *dout = nullptr;
+  T* dx = nullptr;
+  Index x_step = 0, dout_step = 0, dx_step = 0, dim = 0;
+  const double* weight = nullptr;
+  double* dweight = nullptr;  // [dim], added to
+};
+/// How far a row was scaled, and how much of its own direction leaves the gradient.
+struct NormSlope {
+  double factor = 0, along = 0;
+};
+
+/// sum_i dout_i weight_i x_i in double, in the order of sum_squares.
+template <class T>
+double sum_products(const NormRow<T>& row) noexcept;
+
+/// dx_i = factor (dout_i weight_i - (x_i factor) along), dweight_i += dout_i (x_i factor): in double, dx
+/// rounded once.
+template <class T>
+void norm_backward(const NormRow<T>& row, const NormSlope& slope) noexcept;
+
 }  // namespace headwise::cpu
