@@ -294,6 +294,67 @@ hw_status hw_backward_run(const hw_backward_plan* plan, hw_context* context, con
 /// Plans and runs in one call: plain layouts.
 hw_status hw_attention_backward(hw_context* context, const hw_backward_args* args);
 
+// ---- q and k before attention: rotary positions and norms, with their gradients ----
+
+enum { HW_ROPE_HALF = 0, HW_ROPE_INTERLEAVED = 1 };
+enum {
+  HW_ROPE_SCALING_NONE = 0,
+  HW_ROPE_SCALING_LINEAR = 1,
+  HW_ROPE_SCALING_NTK = 2,
+  HW_ROPE_SCALING_YARN = 3,
+  HW_ROPE_SCALING_LLAMA3 = 4
+};
+/// In rotary_dim: no dimension turns. In eps: none is used.
+#define HW_NONE (-1)
+
+typedef struct hw_rope_options {
+  uint32_t struct_size;
+  int32_t kind;                              // HW_ROPE_HALF or HW_ROPE_INTERLEAVED
+  int64_t rotary_dim;                        // 0: the whole head; HW_NONE: none turns
+  double base;                               // 0: 10000
+  int32_t inverse;                           // 1: by the negative angle
+  int32_t scaling;                           // HW_ROPE_SCALING_*
+  double factor;                             // 0: 1
+  int64_t original_length;                   // yarn, llama3
+  double beta_fast, beta_slow;               // yarn; 0: 32 and 1
+  double attention_factor;                   // yarn; 0: 0.1 ln(factor) + 1
+  double low_freq_factor, high_freq_factor;  // llama3; 0: 1 and 4
+  int32_t keep_fractions;                    // yarn; 1: the ramp's ends are not rounded to whole pairs
+  int32_t reserved;                          // 0
+} hw_rope_options;
+
+/// x and out [batch tokens heads dim]; out is x itself or apart from it. positions: i64 [tokens] or [batch
+/// tokens]; NULL: token t stands at start + t. `options` may be NULL: all defaults.
+hw_status hw_rope(hw_context* context, const hw_rope_options* options, const hw_tensor* x,
+                  const hw_tensor* positions, int64_t start, const hw_tensor* out);
+/// dx from dout, with the options and positions of the forward.
+hw_status hw_rope_backward(hw_context* context, const hw_rope_options* options, const hw_tensor* dout,
+                           const hw_tensor* positions, int64_t start, const hw_tensor* dx);
+
+typedef struct hw_norm_options {
+  uint32_t struct_size;
+  int32_t one_plus;  // RMS: 1 adds 1 to the weight
+  double eps;        // 0: 1e-6; HW_NONE: none
+} hw_norm_options;
+
+/// Along the last axis of x, rank 1 to 4. weight and scale: NULL (1), [dim] or [heads dim]; a size of 1 in
+/// scale repeats. `options` may be NULL: all defaults.
+hw_status hw_rms_norm(hw_context* context, const hw_norm_options* options, const hw_tensor* x,
+                      const hw_tensor* weight, const hw_tensor* out);
+hw_status hw_l2_norm(hw_context* context, const hw_norm_options* options, const hw_tensor* x,
+                     const hw_tensor* scale, const hw_tensor* out);
+
+typedef struct hw_norm_backward_args {
+  uint32_t struct_size;
+  const hw_tensor *x, *weight, *dout;  // the forward's x and weight (or scale); dout like x
+  const hw_tensor* dx;                 // like x, dout itself or apart from it; NULL: not wanted
+  const hw_tensor* dweight;            // like weight, any float; NULL: not wanted
+} hw_norm_backward_args;
+hw_status hw_rms_norm_backward(hw_context* context, const hw_norm_options* options,
+                               const hw_norm_backward_args* args);
+hw_status hw_l2_norm_backward(hw_context* context, const hw_norm_options* options,
+                              const hw_norm_backward_args* args);
+
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }
