@@ -33,33 +33,46 @@ void expect_t1(const std::vector<Judged>& all, DType t, const std::string& what)
   }
 }
 
-/// Draws runs by make(seed) and compares the errors of `kernel` and of the plain run, gradient by gradient.
-template <class Make>
-std::vector<Judged> errors_of(Make&& make, int draws, const char* kernel) {
-  std::vector<Judged> all;
-  for (int draw = 0; draw < draws; ++draw) {
-    auto r = make(static_cast<std::uint64_t>(draw) * 17 + 1);
-    const GradientTruth truth(r->args);
-    r->forward();
-    run_backward(r->args, kernel);
-    std::vector<AnyView> right;
-    each_gradient(truth.args(), [&](const char*, const AnyView&, const AnyView& g) { right.push_back(g); });
-    std::size_t which = 0, at = 0;
-    each_gradient(r->args, [&](const char* name, const AnyView&, const AnyView& gradient) {
-      const std::vector<double>& plain = truth.yardstick().plain[which];
-      const AnyView& want = right[which++];
-      if (!gradient.given()) return;
-      if (draw == 0) all.push_back({name, gradient.dtype, {}, {}});
-      Judged& g = all[at++];
-      for (Index n = 0; n < want.count(); ++n) {
-        const double y = static_cast<const double*>(want.data)[n];
-        g.got.add(load_double(gradient.data, gradient.dtype, n), y);
-        g.plain.add(plain[static_cast<std::size_t>(n)], y);
-      }
-    });
+/// Runs with their truth: computed once, for every kernel and level.
+template <class Run>
+struct Draws {
+  std::deque<Run> runs;
+  std::deque<GradientTruth> truths;
+  template <class Prepare>
+  Draws(const Case& c, int count, Prepare&& prepare) {
+    for (int draw = 0; draw < count; ++draw) {
+      prepare(runs.emplace_back(c, static_cast<std::uint64_t>(draw) * 17 + 1));
+      truths.emplace_back(runs.back().args);
+    }
   }
-  return all;
-}
+
+  /// Errors of `kernel` and of the plain run, gradient by gradient.
+  std::vector<Judged> errors_of(const char* kernel) {
+    std::vector<Judged> all;
+    for (std::size_t draw = 0; draw < runs.size(); ++draw) {
+      const BackwardArgs& args = runs[draw].args;
+      const GradientTruth& truth = truths[draw];
+      runs[draw].forward();
+      run_backward(args, kernel);
+      std::vector<AnyView> right;
+      each_gradient(truth.args(), [&](const char*, const AnyView&, const AnyView& g) { right.push_back(g); });
+      std::size_t which = 0, at = 0;
+      each_gradient(args, [&](const char* name, const AnyView&, const AnyView& gradient) {
+        const std::vector<double>& plain = truth.yardstick().plain[which];
+        const AnyView& want = right[which++];
+        if (!gradient.given()) return;
+        if (draw == 0) all.push_back({name, gradient.dtype, {}, {}});
+        Judged& g = all[at++];
+        for (Index n = 0; n < want.count(); ++n) {
+          const double y = static_cast<const double*>(want.data)[n];
+          g.got.add(load_double(gradient.data, gradient.dtype, n), y);
+          g.plain.add(plain[static_cast<std::size_t>(n)], y);
+        }
+      });
+    }
+    return all;
+  }
+};
 
 constexpr DType kNarrow[] = {DType::f32, DType::bf16, DType::f16};
 const Case kSizes[] = {
@@ -81,43 +94,39 @@ const Case kSizes[] = {
 
 TEST(BackwardErrors, T1PlainAttention) {
   for (const DType dtype : kNarrow)
-    for (const Case& size : kSizes)
+    for (const Case& size : kSizes) {
+      Draws<BackwardRun> draws(with_dtype(size, dtype), 4, [](BackwardRun&) {});
       each_backward_kernel([&](const char* kernel) {
-        const auto make = [&](std::uint64_t seed) {
-          return std::make_unique<BackwardRun>(with_dtype(size, dtype), seed);
-        };
-        expect_t1(errors_of(make, 4, kernel), dtype, text(" ", size.name, " ", dtype));
+        expect_t1(draws.errors_of(kernel), dtype, text(" ", size.name, " ", dtype));
       });
+    }
 }
 
 TEST(BackwardErrors, T1EveryTerm) {
-  for (const DType dtype : kNarrow)
-    each_backward_kernel([&](const char* kernel) {
-      const auto make = [&](std::uint64_t seed) {
-        auto r = std::make_unique<FullBackward>(with_dtype(kSizes[0], dtype), seed);
-        r->scale = filled(4, 0.2), r->point_terms();
-        return r;
-      };
-      expect_t1(errors_of(make, 24, kernel), dtype, text(" ", dtype));
-    });
+  for (const DType dtype : kNarrow) {
+    Draws<FullBackward> draws(with_dtype(kSizes[0], dtype), 24,
+                              [](FullBackward& r) { r.scale = filled(4, 0.2), r.point_terms(); });
+    each_backward_kernel(
+        [&](const char* kernel) { expect_t1(draws.errors_of(kernel), dtype, text(" ", dtype)); });
+  }
 }
 
 /// T4: rounding, not truncation: the mean signed error of 10^6 gradients is within 3 of its standard errors.
 TEST(BackwardErrors, T4NoDrift) {
-  for (const DType dtype : {DType::f32, DType::bf16})
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    BackwardRun r(with_dtype({.name = "drift",
+                              .batch = 16,
+                              .q_tokens = 64,
+                              .kv_tokens = 64,
+                              .heads = 8,
+                              .kv_heads = 8,
+                              .head_dim = 43,
+                              .value_dim = 43},
+                             dtype));
+    GradientRun truth = in_double(r.args, {});
+    attention_backward(truth.args, context_of("ref"));
+    r.forward();
     for (const BackwardKernel& kernel : backward_kernels()) {
-      BackwardRun r(with_dtype({.name = "drift",
-                                .batch = 16,
-                                .q_tokens = 64,
-                                .kv_tokens = 64,
-                                .heads = 8,
-                                .kv_heads = 8,
-                                .head_dim = 43,
-                                .value_dim = 43},
-                               dtype));
-      GradientRun truth = in_double(r.args, {});
-      attention_backward(truth.args, context_of("ref"));
-      r.forward();
       run_backward(r.args, kernel.name);
       const std::pair<const Tensor*, const AnyView*> pairs[] = {
           {&r.dq, &truth.args.dq}, {&r.dk, &truth.args.dk}, {&r.dv, &truth.args.dv}};
@@ -128,6 +137,7 @@ TEST(BackwardErrors, T4NoDrift) {
       }
       EXPECT_GE(count, 1'000'000);
     }
+  }
 }
 
 }  // namespace

@@ -11,6 +11,8 @@
 namespace headwise::test {
 namespace {
 
+double smallest_normal(DType t) { return t == DType::f16 ? 0x1p-14 : t == DType::f64 ? 0x1p-1022 : 0x1p-126; }
+
 /// A gradient in two forms: summed in f32, and as the sum of positive parts.
 struct Twin {
   AnyView like;
@@ -114,6 +116,10 @@ struct Plain {
       delta += w[n] * dw[n];
       delta_size += row.weights[n] * dw_size[n];
     }
+    // delta may come from an `out` that was rounded: to a unit of the smallest normal number where it is
+    // below.
+    for (Index c = 0; c < p.heads.v.dim; ++c)
+      delta_size += smallest_normal(t) * std::fabs(ref::at(b.dout, batch, at_q, h, c));
     gate.add(dgate, gate_size, batch, at_q, h);
     if (terms.sinks) sinks.add(-sink / sum * delta, row.sink_weight * delta_size, h);
 
