@@ -35,5 +35,6 @@ struct Options {
 void check_laws(const Options& options);
 void check_bits(const Options& options);
 void check_kernels(const Options& options);
+void check_backward(const Options& options);
 
 }  // namespace headwise::selftest

@@ -5,7 +5,7 @@
 
 #include "headwise/kernels/ref/row.h"
 #include "headwise/ops/attention_backward_checks.h"
-#include "tests/support/close.h"
+#include "tests/support/case.h"
 #include "tests/support/yardstick.h"
 
 namespace headwise::test {
@@ -224,7 +224,8 @@ std::string GradientTruth::fault(const BackwardArgs& a) const {
       const double x = got.values<double>()[static_cast<std::size_t>(n)],
                    y = static_cast<const double*>(want.data)[n];
       const double bound = relative * size[static_cast<std::size_t>(n)] +
-                           2 * unit_of(gradient.dtype) * std::fabs(y) + 2 * ulp_of(gradient.dtype, 0);
+                           2 * unit_of(gradient.dtype) * std::fabs(y) +
+                           2 * unit_of(gradient.dtype) * smallest_normal(gradient.dtype);
       const bool beyond = std::fabs(y) + bound > most_finite(gradient.dtype);
       if (std::isnan(y) ? std::isnan(x) : std::fabs(x - y) <= bound || (beyond && !std::isnan(x))) continue;
       fault = text("d", name, " ", n, " is ", x, ", truth ", y, ", apart ", x - y, ", bound ", bound);
