@@ -12,6 +12,14 @@ int main() {
   hw::attention({.q = q.view(), .k = q.view(), .v = v.view(), .out = out.view(), .mask = mask.set()}, ctx);
   for (const float x : out.values<float>())
     if (x < 0.999999f || x > 1.000001f) return 1;  // weights sum to 1
+  const hw::Tensor dv(hw::DType::f32, {1, 5, 2, 8});
+  hw::attention_backward({.forward = {.q = q.view(), .k = q.view(), .v = v.view(), .mask = mask.set()},
+                          .dout = out.view(),
+                          .dv = dv.view()},
+                         ctx);
+  float sum = 0;
+  for (const float x : dv.values<float>()) sum += x;
+  if (sum < 79.99f || sum > 80.01f) return 3;  // every weight hands its share of 80 ones on
   try {
     hw::parse_mask("causal &");
     return 2;
