@@ -162,6 +162,23 @@ TEST(BackwardBits, R054_R055_AnyLayoutOfAnyTensor) {
   });
 }
 
+/// dq, dk and dv side by side in the rows of one buffer, as a packed projection wants them.
+TEST(BackwardBits, GradientsPackedInOneBuffer) {
+  each_backward_kernel([](const char* kernel) {
+    BackwardRun r({.name = "packed", .batch = 2, .q_tokens = 21, .kv_tokens = 21, .heads = 4, .kv_heads = 2});
+    r.forward();
+    const Gradients apart = run_backward(r.args, kernel);
+    const Tensor packed(DType::f32, {2, 21, (4 + 2 + 2) * 8});
+    Index column = 0;
+    for (AnyView* v : {&r.args.dq, &r.args.dk, &r.args.dv}) {
+      v->data = packed.values<float>().data() + column;
+      v->step[1] = 64, v->step[0] = 21 * 64;
+      column += v->size[2] * 8;
+    }
+    expect_same_bits(apart, run_backward(r.args, kernel));
+  });
+}
+
 TEST(BackwardBits, OldContentsOfTheWorkspaceDoNotMatter) {
   FullBackward r(
       {.name = "workspace", .batch = 2, .q_tokens = 35, .kv_tokens = 70, .heads = 4, .kv_heads = 2});

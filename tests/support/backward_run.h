@@ -95,8 +95,13 @@ inline Gradients gradients_of(const BackwardArgs& a) {
   return all;
 }
 inline void poison_gradients(const BackwardArgs& a) {
-  each_gradient(a, [&](const char*, const AnyView&, const AnyView& gradient) {
-    if (gradient.given()) fill(gradient, kNan);
+  each_gradient(a, [&](const char*, const AnyView&, const AnyView& v) {
+    for (Index n = 0; n < v.count(); ++n) {
+      Index rest = n, at = 0;
+      for (int axis = v.rank - 1; axis >= 0; --axis)
+        at += rest % v.size[axis] * v.step[axis], rest /= v.size[axis];
+      store_double(v.data, v.dtype, at, kNan);
+    }
   });
 }
 /// Runs on `kernel` over poisoned gradients and gives copies of them.
