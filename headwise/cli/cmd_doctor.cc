@@ -11,7 +11,7 @@
 #include "headwise/cli/machine.h"
 #include "headwise/cli/tested.h"
 #include "headwise/kernels/cpu/isa.h"
-#include "headwise/ops/attention.h"
+#include "headwise/ops/attention_backward.h"
 #include "headwise/ops/roofline.h"
 
 namespace headwise::cli {
@@ -91,6 +91,7 @@ nlohmann::ordered_json as_json(const Findings& f) {
                                {"where", l.how}});
   j["chosen_isa"] = f.chosen;
   for (const AttentionKernel& kernel : attention_kernels()) j["kernels"].push_back(kernel.name);
+  for (const BackwardKernel& kernel : backward_kernels()) j["backward_kernels"].push_back(kernel.name);
   j["threads"] = {
       {"used", f.threads}, {"online", m.online}, {"affinity", m.affinity}, {"cgroup_quota", m.quota}};
   if (f.roofline.threads > 0)
@@ -125,10 +126,13 @@ void print(const Findings& f, const Paint& paint) {
     row("isa " + l.name,
         fmt::format("{}; {}", mark, l.trial == Trial::tested ? words_of(l) : paint.warn(words_of(l))));
   }
-  std::string kernels;
-  for (const AttentionKernel& kernel : attention_kernels())
-    kernels += (kernels.empty() ? "" : ", ") + std::string(kernel.name);
-  row("kernels", kernels + " (best first)");
+  const auto names = [](const auto& kernels) {
+    std::string all;
+    for (const auto& kernel : kernels) all += (all.empty() ? "" : ", ") + std::string(kernel.name);
+    return all + " (best first)";
+  };
+  row("kernels", names(attention_kernels()));
+  row("gradients", names(backward_kernels()));
   if (f.roofline.threads > 0) {
     row("peak", fmt::format("{:.0f} GFLOP/s, f32 multiply-adds on {} threads at level {}",
                             f.roofline.peak_gflops, f.roofline.threads, f.roofline.isa));

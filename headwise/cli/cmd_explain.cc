@@ -18,7 +18,7 @@ struct Request {
   double softcap = 0, dropout = 0;
   bool alibi = false, bias = false, relative = false, sinks = false, gate = false, lse = false;
   int threads = 0;
-  bool shapes = false, mermaid = false, json = false;
+  bool backward = false, shapes = false, mermaid = false, json = false;
 };
 
 AttentionProblem problem_from(const Request& r) {
@@ -106,11 +106,28 @@ std::string painted(const std::string& explained, const Paint& paint) {
   return out;
 }
 
-int explain_word(const Request& r) {
-  const Context ctx({.threads = r.threads, .kernels = r.kernels});
-  const AttentionPlan plan(problem_from(r), ctx);
-  const MaskShare mask = share_of(r, plan.problem());
-  const Roofline roofline = measure_roofline(ctx.threads());
+/// Every gradient there is to ask of the forward these options describe.
+BackwardProblem backward_problem_from(const Request& r) {
+  BackwardProblem p;
+  p.forward = problem_from(r);
+  p.forward.lse = true;  // what the backward starts from
+  const Terms& terms = p.forward.heads.terms;
+  p.wants = {.q = true,
+             .k = true,
+             .v = true,
+             .bias = terms.bias,
+             .slopes = terms.alibi,
+             .relative = terms.relative,
+             .sinks = terms.sinks,
+             .gate = terms.gate};
+  return p;
+}
+
+/// `p` is the forward's problem, also of a plan for its gradients.
+template <class Plan>
+int explain_plan(const Request& r, const Plan& plan, const AttentionProblem& p) {
+  const MaskShare mask = share_of(r, p);
+  const Roofline roofline = measure_roofline(plan.threads());
   const ExplainOptions options{.shapes = r.shapes, .mermaid = r.mermaid, .roofline = &roofline};
   if (r.json) {
     auto facts = nlohmann::ordered_json::parse(explain_json(plan, options));
@@ -125,6 +142,16 @@ int explain_word(const Request& r) {
   if (mask.counted) fmt::print(": {:.1f} % of the pairs are open", 100 * mask.share());
   fmt::print("\n");
   return kDone;
+}
+
+int explain_word(const Request& r) {
+  const Context ctx({.threads = r.threads, .kernels = r.kernels});
+  if (r.backward) {
+    const BackwardPlan plan(backward_problem_from(r), ctx);
+    return explain_plan(r, plan, plan.problem().forward);
+  }
+  const AttentionPlan plan(problem_from(r), ctx);
+  return explain_plan(r, plan, plan.problem());
 }
 
 }  // namespace
@@ -167,6 +194,7 @@ void add_explain(CLI::App& app, int& exit_code) {
   word->add_flag("--sinks", r->sinks, "A sink logit per head");
   word->add_flag("--gate", r->gate, "A gate per token and head");
   word->add_flag("--lse", r->lse, "Write the log-sum-exp");
+  word->add_flag("--backward", r->backward, "Explain the gradients instead");
   word->add_option("--probe", r->probe,
                    "rows, top<k>, classes<n>, columns, picked<n>, scores=<stage>; joined by commas");
   word->add_option("--kernels", r->kernels, "Allowed kernels, best first, e.g. cpu/online,ref [all]");

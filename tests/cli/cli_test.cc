@@ -111,6 +111,20 @@ TEST(Cli, ExplainAsJson) {
   EXPECT_GT(j.at("peak_gflops").get<double>(), 0);
 }
 
+TEST(Cli, ExplainsGradients) {
+  const Answer text =
+      headwise_says("explain --backward --q-tokens 64 --dtype f64 --sinks --gate --threads 1");
+  EXPECT_EQ(text.code, 0);
+  EXPECT_EQ(text.out.rfind("backward    f64 q [1 64 8 64]", 0), 0u) << text.out;
+  EXPECT_NE(text.out.find("\ngradients   q, k, v, sinks, gate\n"), std::string::npos) << text.out;
+  const auto facts =
+      nlohmann::json::parse(headwise_says("explain --backward --json --q-tokens 8 --threads 1").out);
+  EXPECT_EQ(facts["op"], "attention_backward");
+  const Answer probed = headwise_says("explain --backward --probe rows");
+  EXPECT_EQ(probed.code, 1);
+  EXPECT_NE(probed.err.find("probes have no gradient"), std::string::npos) << probed.err;
+}
+
 TEST(Cli, ExplainDrawsShapes) {
   const Answer tree = headwise_says("explain --q-tokens 16 --heads 2 --shapes --threads 1");
   EXPECT_NE(tree.out.find("[1 16 2 64]"), std::string::npos) << tree.out;
