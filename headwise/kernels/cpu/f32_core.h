@@ -100,14 +100,16 @@ struct F32Core {
     return false;
   }
 
-  /// c[i][j] = sum over k, ascending, of a(k, i) * b[k * kPanel + j * W], a(k, i) = a[i / kGroup * group + k
-  /// * step + i % kGroup]
-  static inline __attribute__((always_inline)) void multiply(const float* a, Index group, Index step,
-                                                             const float* b, Index n, F (&c)[MR][NV]) {
+  static inline __attribute__((always_inline)) void clear(F (&c)[MR][NV]) {
 #pragma GCC unroll 16
     for (int i = 0; i < MR; ++i)
 #pragma GCC unroll 4
       for (int j = 0; j < NV; ++j) c[i][j] = Lanes::zero();
+  }
+  /// c[i][j] += over k, ascending, a(k, i) * b[k * kPanel + j * W], a(k, i) = a[i / kGroup * group + k
+  /// * step + i % kGroup]
+  static inline __attribute__((always_inline)) void multiply(const float* a, Index group, Index step,
+                                                             const float* b, Index n, F (&c)[MR][NV]) {
 #pragma GCC unroll 2
     for (Index k = 0; k < n; ++k) {
       F x[NV];
@@ -131,6 +133,7 @@ struct F32Core {
     const Index wide = rounded(dim, 16);
     for (Index row = from; row < to; row += MR) {
       F c[MR][NV];
+      clear(c);
       multiply(k + row * wide, kGroup * wide, kGroup, q, dim, c);
 #pragma GCC unroll 16
       for (int i = 0; i < MR; ++i)
@@ -145,6 +148,7 @@ struct F32Core {
     for (int j = 0; j < NV; ++j) keep[j] = Lanes::load(shrink + j * W);
     for (Index d = 0; d < value_dim; d += MR) {
       F c[MR][NV];
+      clear(c);
       multiply(v + d / kGroup * group_step() + t.from * step, group_step(), step, t.s + t.from * kPanel,
                t.to - t.from, c);
 #pragma GCC unroll 16
@@ -156,6 +160,23 @@ struct F32Core {
         }
     }
   }
+  static void weigh_on(const Tile& t, const void* values, Index value_dim, float* o) {
+    const auto* v = static_cast<const float*>(values);
+    const Index step = value_step(value_dim);
+    for (Index d = 0; d < value_dim; d += MR) {
+      F c[MR][NV];
+#pragma GCC unroll 16
+      for (int i = 0; i < MR; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < NV; ++j) c[i][j] = Lanes::load(o + (d + i) * kPanel + j * W);
+      multiply(v + d / kGroup * group_step() + t.from * step, group_step(), step, t.s + t.from * kPanel,
+               t.to - t.from, c);
+#pragma GCC unroll 16
+      for (int i = 0; i < MR; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < NV; ++j) Lanes::store(o + (d + i) * kPanel + j * W, c[i][j]);
+    }
+  }
   static void operand(const Tile&) {}
   static void nothing() {}
 
@@ -165,7 +186,7 @@ struct F32Core {
     c.query_bytes = query_bytes, c.key_bytes = key_bytes, c.value_bytes = value_bytes,
     c.weight_bytes = weight_bytes;
     c.pack_queries = pack_queries, c.pack_keys = pack_keys, c.pack_values = pack_values;
-    c.scores = scores, c.operand = operand, c.weigh = weigh;
+    c.scores = scores, c.operand = operand, c.weigh = weigh, c.weigh_on = weigh_on;
     return c;
   }
 

@@ -46,6 +46,11 @@ struct Lanes {
   static F div(F a, F b) { return vdivq_f32(a, b); }
   static F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
   static F fnma(F a, F b, F c) { return vfmsq_f32(c, a, b); }
+  /// x * y[Lane] + c
+  template <int Lane>
+  static F fma_lane(F x, F y, F c) {
+    return vfmaq_laneq_f32(c, x, y, Lane);
+  }
   /// c[i][j] += a[i] * x[j]
   template <int MR, int NV>
   static inline __attribute__((always_inline)) void add_products(const float* a, const F (&x)[NV],

@@ -1,7 +1,7 @@
 #include "headwise/kernels/cpu/lanes_avx512.h"
 
 #include "headwise/kernels/cpu/amx_stripes.h"
-#include "headwise/kernels/cpu/f32_core.h"
+#include "headwise/kernels/cpu/gradient_core.h"
 #include "headwise/kernels/cpu/levels.h"
 
 namespace headwise::cpu {
@@ -14,9 +14,11 @@ constexpr Core bf16_core() {
 }
 constexpr Core kBf16 = bf16_core();
 constexpr Core kNarrow = F32Core<Lanes, 2, 8, 128>::table();
+constexpr Core kF32 = F32Core<Lanes, 4, 4, 128>::table();
+constexpr Core kGradients = GradientCore<Lanes, 4, 4, 4>::joined(kF32);
 
 }  // namespace
 
-const TileKernels kAmx{"amx", F32Core<Lanes, 4, 4, 128>::table(), &kNarrow, &kBf16, store_row, spin_fma};
+const TileKernels kAmx{"amx", kF32, &kNarrow, &kBf16, &kGradients, load_row, store_row, spin_fma};
 
 }  // namespace headwise::cpu

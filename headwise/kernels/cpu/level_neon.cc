@@ -1,10 +1,16 @@
 #include "headwise/kernels/cpu/lanes_neon.h"
 
-#include "headwise/kernels/cpu/f32_core.h"
+#include "headwise/kernels/cpu/gradient_core.h"
 #include "headwise/kernels/cpu/levels.h"
 
 namespace headwise::cpu {
+namespace {
 
-const TileKernels kNeon{"neon", F32Core<Lanes, 2, 8, 256>::table(), nullptr, nullptr, store_row, spin_fma};
+constexpr Core kF32 = F32Core<Lanes, 2, 8, 256>::table();
+constexpr Core kGradients = GradientCore<Lanes, 2, 2, 8>::joined(kF32);
+
+}  // namespace
+
+const TileKernels kNeon{"neon", kF32, nullptr, nullptr, &kGradients, load_row, store_row, spin_fma};
 
 }  // namespace headwise::cpu

@@ -1,10 +1,16 @@
 #include "headwise/kernels/cpu/lanes_plain.h"
 
-#include "headwise/kernels/cpu/f32_core.h"
+#include "headwise/kernels/cpu/gradient_core.h"
 #include "headwise/kernels/cpu/levels.h"
 
 namespace headwise::cpu {
+namespace {
 
-const TileKernels kPlain{"plain", F32Core<Lanes, 2, 4, 128>::table(), nullptr, nullptr, store_row, spin_fma};
+constexpr Core kF32 = F32Core<Lanes, 2, 4, 128>::table();
+constexpr Core kGradients = GradientCore<Lanes, 2, 2, 4>::joined(kF32);
+
+}  // namespace
+
+const TileKernels kPlain{"plain", kF32, nullptr, nullptr, &kGradients, load_row, store_row, spin_fma};
 
 }  // namespace headwise::cpu

@@ -49,6 +49,22 @@ struct Stripe {
   float *top, *sum, *o;  // state, as `advance`, fma(sum, shrink, tile's sum) and `weigh` leave it
 };
 
+/// One panel's part of `add_rows`: a [keys][panel], of which `count` lanes count, and its rows b.
+struct RowPart {
+  const float *a, *b;
+  Index count;
+};
+
+/// A tile of logits and one of dP = dout . v, both [keys][panel], on their way to weights and dS.
+struct GradientTile {
+  float *s, *dp;  // become gate * drop * p and dS = p * (gate * drop * dP - delta); both +0 where s is -inf
+  Index from, to;
+  const float *factor, *top, *delta;  // [panel] p = exp2((s - top) * factor)
+  const float* gate;                  // [panel]; null: 1
+  const float* drop;                  // [keys][panel], 0 or 1 / (1 - dropout); null: nothing is dropped
+  float* gate_sum;                    // [panel] += drop * p * dP over keys; null: nobody asks
+};
+
 /// How one ISA level multiplies: scores and outputs of a panel of queries against a granule of keys.
 /// Layouts of packed operands are private to the core. Every value is one chain in a fixed order; no decision
 /// looks at a neighbour lane.
@@ -113,13 +129,41 @@ struct Core {
   /// p = exp2((s - top) * factor) * weight for a second look at known weights; exactly +0 for s = -inf.
   void (*known_weights)(float* s, Index from, Index to, const float* factor, const float* top,
                         const float* weight);
+
+  // Gradients, in the cores that TileKernels::gradients names.
+  /// Floats from one row to the next in what pack_rows writes.
+  Index (*row_step)(Index dim);
+  /// rows[lane] times factor[lane] side by side, row by row; values that are not finite become 0: then false.
+  bool (*pack_rows)(const Rows* rows, const Index* row, int count, Index dim, const float* factor,
+                    float* out);
+  /// c [keys][round_up(dim, 16)] += over parts and their lanes, ascending, a[key][lane] * b[lane][column]:
+  /// one chain from the c that lies there. Rows of a and c up to a whole MR past `to` must exist; those of a
+  /// are 0.
+  void (*add_rows)(const RowPart* parts, Index count, Index from, Index to, Index dim, float* c);
+  /// o [value_dim][panel] += over keys, ascending, v * s: one chain from the o that lies there.
+  void (*weigh_on)(const Tile&, const void* values, Index value_dim, float* o);
+  /// sum[lane] = over columns, ascending, o * d of two panels of packed queries: the chain of `scores`, so a
+  /// row of one key gives its dP to the last bit. An o of 0 counts for nothing whatever d is.
+  void (*dots)(const void* o, const void* d, Index dim, float* sum);
+  void (*gradients)(const GradientTile&);
+  /// out = 1 - (s / cap)^2, the slope of a softcap whose result is s.
+  void (*cap_slope)(const float* s, Index from, Index to, float cap, float* out);
+  /// s *= by; an s of 0 stays 0 whatever `by` is.
+  void (*multiply)(float* s, Index from, Index to, const float* by);
+  /// sum[lane] -= s * |q_distance - key|
+  void (*alibi_sum)(const float* s, Index from, Index to, const float* q_distance, float* sum);
+  /// out[lane][column] = o[column][lane] * factor[lane], -0 as +0.
+  void (*unpanel)(const float* o, Index columns, const float* factor, float* out, Index out_step);
 };
 
 struct TileKernels {
   const char* isa;
-  Core f32;            // computes f32, and f16 and bf16 converted while packing
-  const Core* narrow;  // the same with a smaller panel and the same bits, for few query rows; null: none
-  const Core* bf16;    // matrix core for bf16 with f32 sums; null: the f32 core takes bf16
+  Core f32;               // computes f32, and f16 and bf16 converted while packing
+  const Core* narrow;     // the same with a smaller panel and the same bits, for few query rows; null: none
+  const Core* bf16;       // matrix core for bf16 with f32 sums; null: the f32 core takes bf16
+  const Core* gradients;  // the f32 core of the backward
+  /// Columns 0..count of one row as f32.
+  void (*load_row)(const Rows& rows, Index row, Index count, float* out);
   /// f32 row -> a row of the output type with the given column step.
   void (*store_row)(const float* row, Index count, RowType type, void* out, Index column_step);
   /// GFLOP of an FMA loop that never leaves the registers: the measured roof of `explain` and benchmarks.
