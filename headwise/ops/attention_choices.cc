@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "headwise/kernels/cpu/attend.h"
+#include "headwise/kernels/cpu/attend_backward.h"
 #include "headwise/kernels/ref/attend.h"
 #include "headwise/kernels/ref/attend_backward.h"
 #include "headwise/ops/attention.h"
@@ -15,7 +16,7 @@ std::span<const AttentionKernel> attention_kernels() {
 }
 
 std::span<const BackwardKernel> backward_kernels() {
-  static const BackwardKernel kKernels[] = {ref::kRefBackward};
+  static const BackwardKernel kKernels[] = {cpu::kBackward, ref::kRefBackward};
   return kKernels;
 }
 

@@ -123,7 +123,7 @@ TEST(CBackward, AFailingAllocationIsAStatusWhereverItStrikes) {
     if (ran == HW_OK && turned == HW_OK) break;
     ASSERT_LT(n, 1000u);
   }
-  EXPECT_GT(failures, 1);
+  EXPECT_GT(failures, 0);
 }
 
 TEST(CBackward, WrongValues) {

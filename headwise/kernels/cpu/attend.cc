@@ -117,8 +117,7 @@ void attend_tile(const Run& run, const SequencePlace& at, Index sequence, Scratc
   core.scores(panel.queries, s.keys, from, to, run.problem.heads.q.dim, s.s);
   if (run.scaled_first) apply_terms(run, sequence, panel, s, key0, from, to);
   if (kind == TileKind::mixed) core.select(s.s, from, to, s.open);
-  const AnyView& ids = run.args.inputs.sequence_ids;
-  const Index id = ids.given() ? static_cast<const Index*>(ids.data)[sequence * ids.step[0]] : sequence;
+  const Index id = sequence_id(run.args, sequence);
   if (!finite) close_lost_pairs(run, panel, s, kind, id, key0, from, to);
   if (probe.top_k > 0) push_best(run, panel, s.s, key0, from, to);
 
@@ -325,16 +324,6 @@ std::size_t workspace_bytes(const AttentionProblem& p, int threads) {
       static_cast<std::size_t>(round_up(static_cast<Index>(count.used()), Index{Arena::kAlign}));
   return shared +
          static_cast<std::size_t>(threads) * worker_bytes(p, core_for(p, *chosen_isa().kernels()), threads);
-}
-
-/// Scales inside the exponent stay exact only while scale * log2(e) and its inverse are ordinary numbers.
-bool scale_is_ordinary(const Run& run) {
-  for (Index h = 0; h < run.problem.heads.q.heads; ++h) {
-    const float s = scale_of(run, h);
-    if (!(s >= 1e-30f && s <= 1e30f)) return false;
-    if (run.args.inputs.scale.size[0] <= 1) break;
-  }
-  return true;
 }
 
 Status run_with(const AttentionProblem& p, const AttentionArgs& args, std::span<std::byte> workspace,

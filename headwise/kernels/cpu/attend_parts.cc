@@ -42,6 +42,20 @@ float scale_of(const Run& run, Index head) {
   return static_cast<float>(load_double(s.data, s.dtype, (s.size[0] == 1 ? 0 : head) * s.step[0]));
 }
 
+bool scale_is_ordinary(const Run& run) {
+  for (Index h = 0; h < run.problem.heads.q.heads; ++h) {
+    const float s = scale_of(run, h);
+    if (!(s >= 1e-30f && s <= 1e30f)) return false;
+    if (run.args.inputs.scale.size[0] <= 1) break;
+  }
+  return true;
+}
+
+Index sequence_id(const AttentionArgs& args, Index sequence) {
+  const AnyView& ids = args.inputs.sequence_ids;
+  return ids.given() ? static_cast<const Index*>(ids.data)[sequence * ids.step[0]] : sequence;
+}
+
 Index task_rows_for(const AttentionProblem& p, const Core& core, int threads) {
   // 256 rows pay for packing their keys and values, 512 where tiles multiply (packing 13 % of the time at
   // 256); fewer when that leaves threads without work. No bit depends on it.
@@ -208,7 +222,10 @@ void apply_terms(const Run& run, Index sequence, const Panel& panel, Scratch& sc
   const HeadInputs& in = run.args.inputs;
   float* s = scratch.s;
   if (run.scaled_first) core.scale(s, from, to, panel.scale);
-  if (terms.softcap) core.softcap(s, from, to, static_cast<float>(in.softcap));
+  if (terms.softcap) {
+    core.softcap(s, from, to, static_cast<float>(in.softcap));
+    if (scratch.cap_slope) core.cap_slope(s, from, to, static_cast<float>(in.softcap), scratch.cap_slope);
+  }
   if (terms.bias) {
     const AnyView& b = in.bias;
     for (int lane = 0; lane < core.panel; ++lane) {

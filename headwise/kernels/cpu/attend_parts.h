@@ -32,6 +32,10 @@ Rows rows_of(const AnyView& tensor, const HeadLayout& layout, Index head, Index 
 RowType row_type(DType t);
 const Core& core_for(const AttentionProblem& p, const TileKernels& kernels);
 float scale_of(const Run& run, Index head);
+/// Scales inside the exponent stay exact only while scale * log2(e) and its inverse are ordinary numbers.
+bool scale_is_ordinary(const Run& run);
+/// The number of a sequence that dropout goes by.
+Index sequence_id(const AttentionArgs& args, Index sequence);
 
 /// One panel of queries: who stands in which lane, and the softmax state of every lane.
 struct Panel {
@@ -54,6 +58,7 @@ struct Scratch {
   Panel* panels;
   void *keys, *values, *weights;
   float *s, *gather, *rows, *term, *by_distance, *column_lanes;
+  float* cap_slope;  // [granule][panel] slope of the softcap, for gradients; null: nobody asks
   float *tile_top, *used, *shrink, *tile_sum, *ones, *a, *b;
   std::uint64_t *opens, *open, *words;  // open: the present panel's part of opens
   Stripe* stripes;
