@@ -33,28 +33,28 @@ void each_unusual(const BackwardRun& run, const Rows& rows, Index row, Index dim
 void add_unusual_keys(const BackwardRun& run, BackwardScratch& s, const GradientPanel& panel, Index i,
                       const Rows& keys, Index key0, Index from, Index to) {
   const Index size = run.core.panel;
-  const float* ds = s.ds + i * s.tile(size);
+  const float* ds = s.ds + i * run.tile();
   for (Index k = from; k < to; ++k)
     each_unusual(run, keys, key0 + k, run.problem.forward.heads.q.dim, s.rows, [&](Index c, float x) {
       for (int lane = 0; lane < panel.lanes.count; ++lane)
-        if (s.open[i * kStepKeys + k] >> lane & 1u)
+        if (s.open[i * run.step_keys + k] >> lane & 1u)
           panel.dq[c * size + lane] = std::fma(x, ds[k * size + lane], panel.dq[c * size + lane]);
     });
 }
 void add_unusual_rows(const BackwardRun& run, const SequencePlace& at, BackwardScratch& s,
                       const GradientPanel& panel, Index i, Index from, Index to, float* dk, float* dv) {
   const AttentionProblem& p = run.problem.forward;
-  const Index size = run.core.panel, wide = round_up(p.heads.q.dim, 16),
-              value_wide = round_up(p.heads.v.dim, 16);
+  const Index size = run.core.panel, wide = run.core.columns(p.heads.q.dim),
+              value_wide = run.core.columns(p.heads.v.dim);
   const HeadLayout out_layout = HeadLayout::split(p.heads.v.heads, p.heads.v.dim);
   for (int lane = 0; lane < panel.lanes.count; ++lane) {
     const auto add = [&](const Rows& rows, Index dim, const std::uint64_t* open, const float* tile,
                          float factor, float* to_rows, Index step) {
       each_unusual(run, rows, panel.lanes.token[lane], dim, s.rows, [&](Index c, float x) {
         for (Index k = from; k < to; ++k)
-          if (open[i * kStepKeys + k] >> lane & 1u) {
+          if (open[i * run.step_keys + k] >> lane & 1u) {
             float& sum = to_rows[k * step + c];
-            sum = std::fma(tile[i * s.tile(size) + k * size + lane], x * factor, sum);
+            sum = std::fma(tile[i * run.tile() + k * size + lane], x * factor, sum);
           }
       });
     };
@@ -74,12 +74,12 @@ void step(const BackwardRun& run, const SequencePlace& at, const Piece& piece, B
           bool& packed, bool& finite, float* dk, float* dv) {
   const Core& core = run.core;
   const AttentionProblem& p = run.problem.forward;
-  const Index size = core.panel;
-  Index parts = 0, first = kStepKeys, last = 0;
+  const bool rounds = core.gradient_operands != nullptr;
+  Index parts = 0, first = run.step_keys, last = 0;
   struct Range {
-    Index panel, from, to;
+    Index from, to;
   };
-  Range ranges[kStepRows];
+  Range ranges[kMostParts];
   for (Index i = 0; i < panels; ++i) {
     GradientPanel& panel = s.panels[panel0 + i];
     if (tile_kind(run.forward, at, piece.sequence, panel.lanes, key0, count) == TileKind::empty) continue;
@@ -90,34 +90,38 @@ void step(const BackwardRun& run, const SequencePlace& at, const Piece& piece, B
       packed = true;
     }
     Index from, to;
-    if (!gradient_tile(run, at, piece.sequence, s, panel, parts, finite, key0, count, from, to)) continue;
-    float *weights = s.s + parts * s.tile(size), *ds = s.ds + parts * s.tile(size);
+    const Index slot = rounds ? 0 : parts;  // tiles that are rounded to operands make room for the next
+    if (!gradient_tile(run, at, piece.sequence, s, panel, slot, finite, key0, count, from, to)) continue;
+    float *weights = s.s + slot * run.tile(), *ds = s.ds + slot * run.tile();
     if (piece.row_side && run.problem.wants.slopes)
       core.alibi_sum(ds, from, to, panel.lanes.q_distance, panel.slope_sum);
     if (p.heads.terms.softcap) core.multiply(ds, from, to, s.cap_slope);
+    std::byte* operands = s.operands + (rounds ? parts * 3 * core.operand_bytes() : 0);
+    if (rounds)
+      core.gradient_operands(weights, ds, from, to, count, panel.lanes.count, panel.q_factor, operands);
     if (piece.row_side && run.needs_dq()) {
-      const Tile tile{ds, nullptr, from, to, nullptr, nullptr, nullptr};
+      const Tile tile{
+          ds, rounds ? operands + 2 * core.operand_bytes() : nullptr, from, to, nullptr, nullptr, nullptr};
       core.weigh_on(tile, s.key_values, p.heads.q.dim, panel.dq);
-      if (!finite) add_unusual_keys(run, s, panel, parts, keys, key0, from, to);
+      if (!finite) add_unusual_keys(run, s, panel, slot, keys, key0, from, to);
     }
-    s.dv_parts[parts] = {weights, panel.dout_rows, panel.lanes.count};
-    s.dk_parts[parts] = {ds, panel.q_rows, panel.lanes.count};
-    ranges[parts++] = {panel0 + i, from, to};
+    if (piece.key_side && !panel.finite) add_unusual_rows(run, at, s, panel, slot, from, to, dk, dv);
+    s.dv_parts[parts] = {rounds ? static_cast<void*>(operands) : weights, panel.dout_rows, panel.lanes.count};
+    s.dk_parts[parts] = {rounds ? static_cast<void*>(operands + core.operand_bytes()) : ds, panel.q_rows,
+                         panel.lanes.count};
+    ranges[parts++] = {from, to};
     first = std::min(first, from), last = std::max(last, to);
   }
   if (!piece.key_side || parts == 0) return;
   // Rows a panel left out, and those up to a whole tile of rows, weigh nothing.
-  const Index end = round_up(last, 8);
-  for (Index i = 0; i < parts; ++i)
-    for (float* tile : {s.s + i * s.tile(size), s.ds + i * s.tile(size)}) {
+  const Index end = round_up(last, 8), size = core.panel;
+  for (Index i = 0; i < parts && !rounds; ++i)
+    for (float* tile : {s.s + i * run.tile(), s.ds + i * run.tile()}) {
       std::fill(tile + first * size, tile + ranges[i].from * size, 0.0f);
       std::fill(tile + ranges[i].to * size, tile + end * size, 0.0f);
     }
   if (dv) core.add_rows(s.dv_parts, parts, first, last, p.heads.v.dim, dv);
   if (dk) core.add_rows(s.dk_parts, parts, first, last, p.heads.q.dim, dk);
-  for (Index i = 0; i < parts; ++i)
-    if (!s.panels[ranges[i].panel].finite)
-      add_unusual_rows(run, at, s, s.panels[ranges[i].panel], i, ranges[i].from, ranges[i].to, dk, dv);
 }
 
 /// Scales and writes what belongs to the rows of a panel.
@@ -125,8 +129,8 @@ void finish_rows(const BackwardRun& run, const SequencePlace& at, BackwardScratc
   const AttentionProblem& p = run.problem.forward;
   const GradientSpec& wants = run.problem.wants;
   const Panel& lanes = panel.lanes;
-  const Index dim = p.heads.q.dim, wide = round_up(dim, 16),
-              widest = std::max(wide, round_up(p.heads.v.dim, 16));
+  const Index dim = p.heads.q.dim, wide = run.core.columns(dim),
+              widest = std::max(wide, run.core.columns(p.heads.v.dim));
   if (wants.scale) {
     run.core.unpanel(panel.dq, dim, s.ones, s.rows, wide);
     float* q = s.rows + run.core.panel * widest;
@@ -171,7 +175,7 @@ void finish_rows(const BackwardRun& run, const SequencePlace& at, BackwardScratc
 /// Scales and writes rows of dk or dv.
 void finish_keys(const BackwardRun& run, const SequencePlace& at, const Piece& piece, BackwardScratch& s,
                  const HeadLayout& layout, const AnyView& to, float* rows, float* parts, float scale) {
-  const Index wide = round_up(layout.dim, 16), unit = piece.head0 / run.forward.run_heads;
+  const Index wide = run.core.columns(layout.dim), unit = piece.head0 / run.forward.run_heads;
   const Index units = ceil_div(layout.heads, run.forward.run_heads);
   for (Index k = piece.key0; k < piece.key1; ++k) {
     float* from = rows + (k - piece.key0) * wide;
@@ -193,11 +197,11 @@ void work(const BackwardRun& run, BackwardScratch& s, const SequencePlace& at, c
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.core;
   const GradientSpec& wants = run.problem.wants;
-  const Index wide = round_up(p.heads.q.dim, 16), value_wide = round_up(p.heads.v.dim, 16);
+  const Index wide = run.core.columns(p.heads.q.dim), value_wide = run.core.columns(p.heads.v.dim);
   const Rows keys = rows_of(run.args.forward.k, p.heads.k, piece.head0, at.tensor_batch, at.kv_row);
   const Rows values = rows_of(run.args.forward.v, p.heads.v, piece.head0, at.tensor_batch, at.kv_row);
   float *dk = piece.key_side && wants.k ? s.dk : nullptr, *dv = piece.key_side && wants.v ? s.dv : nullptr;
-  const Index acc = piece.key1 - piece.key0 + 8;
+  const Index acc = round_up(piece.key1 - piece.key0, run.step_keys) + 8;
   if (dk) std::fill_n(dk, acc * wide, 0.0f);
   if (dv) std::fill_n(dv, acc * value_wide, 0.0f);
   core.begin();
@@ -211,9 +215,9 @@ void work(const BackwardRun& run, BackwardScratch& s, const SequencePlace& at, c
       if (run.needs_dq()) std::fill_n(panel.dq, wide * core.panel, 0.0f);
       for (float* sum : {panel.gate_sum, panel.slope_sum}) std::fill_n(sum, core.panel, 0.0f);
     }
-    for (Index key0 = piece.key0; key0 < piece.key1; key0 += kStepKeys) {
+    for (Index key0 = piece.key0; key0 < piece.key1; key0 += run.step_keys) {
       bool packed = false, finite = true;
-      const Index count = std::min(kStepKeys, piece.key1 - key0), own = key0 - piece.key0;
+      const Index count = std::min(run.step_keys, piece.key1 - key0), own = key0 - piece.key0;
       for (Index i = 0; i < panels; i += run.group)
         step(run, at, piece, s, i, std::min(run.group, panels - i), keys, values, key0, count, packed, finite,
              dk ? dk + own * wide : nullptr, dv ? dv + own * value_wide : nullptr);
@@ -236,23 +240,23 @@ Index runs_of(const AttentionProblem& p) {
 }
 /// Rows of a task of the split form's second half: whole blocks would leave threads without work.
 Index split_rows(const BackwardProblem& p, const Core& core, Index block_rows, int threads) {
-  const Index step_rows = round_up(kStepRows, core.panel);
+  const Index step_rows = round_up(core.step_rows, core.panel);
   const Index all =
       saturated(Checked(p.forward.batch) * Checked(p.forward.heads.q.heads) * Checked(p.forward.q_tokens));
   Index rows = block_rows;
   while (rows > step_rows && all / rows < 4 * threads) rows = round_up(rows / 2, step_rows);
   return rows;
 }
-Index split_keys(const BackwardProblem& p, int threads) {
+Index split_keys(const BackwardProblem& p, const Core& core, int threads) {
   const Index all =
       saturated(Checked(p.forward.batch) * Checked(runs_of(p.forward)) * Checked(p.forward.kv_tokens));
   Index keys = kTaskKeys;
-  while (keys > kStepKeys && all / keys < 4 * threads) keys /= 2;
+  while (keys > core.step_keys && all / keys < 4 * threads) keys /= 2;
   return keys;
 }
-Index acc_keys(BackwardForm form, const BackwardProblem& p, int threads) {
-  const Index keys = form == BackwardForm::joined ? p.forward.kv_tokens : split_keys(p, threads);
-  return round_up(keys, kStepKeys) + 8;
+Index acc_keys(BackwardForm form, const BackwardProblem& p, const Core& core, int threads) {
+  const Index keys = form == BackwardForm::joined ? p.forward.kv_tokens : split_keys(p, core, threads);
+  return round_up(keys, core.step_keys) + 8;
 }
 
 /// What all tasks share; the same call measures and hands out. Pieces that are not asked are null.
@@ -285,7 +289,7 @@ std::size_t whole(const Arena& arena) {
 }
 std::size_t worker_bytes(BackwardForm form, const BackwardProblem& p, const Core& core, int threads) {
   Arena count = Arena::measuring();
-  book_backward(p, core, block_rows_for(p, core), acc_keys(form, p, threads), count);
+  book_backward(p, core, block_rows_for(p, core), acc_keys(form, p, core, threads), count);
   return whole(count);
 }
 
@@ -305,7 +309,8 @@ void run_joined(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& po
 void run_split(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& pool, int threads) noexcept {
   const AttentionProblem& p = run.problem.forward;
   const Index runs = runs_of(p), groups = p.batch * runs;
-  const Index keys = split_keys(run.problem, pool.threads()), key_blocks = ceil_div(p.kv_tokens, keys);
+  const Index keys = split_keys(run.problem, run.core, pool.threads()),
+              key_blocks = ceil_div(p.kv_tokens, keys);
   const auto by_keys = [&](Index task,
                            int worker) {  // causal: the first keys have most to do, and start first
     const Index sequence = task % groups / runs, head0 = task % runs * run.forward.run_heads,
@@ -346,8 +351,8 @@ Status run_chosen(const BackwardProblem& p, const BackwardArgs& args, std::span<
 }
 std::string numerics(const BackwardProblem& p) {
   const TileKernels& kernels = *chosen_isa().kernels();
-  return text("cpu/backward ", kernels.isa, ' ', kernels.gradients->name, " head_dim ", p.forward.heads.q.dim,
-              " value_dim ", p.forward.heads.v.dim);
+  return text("cpu/backward ", kernels.isa, ' ', backward_core(p, kernels).name, " head_dim ",
+              p.forward.heads.q.dim, " value_dim ", p.forward.heads.v.dim);
 }
 
 }  // namespace
@@ -367,7 +372,7 @@ BackwardForm backward_form(const BackwardProblem& p, int threads) {
 std::size_t backward_bytes_as(BackwardForm form, const BackwardProblem& p, int threads) {
   Arena count = Arena::measuring();
   book_shared(p, threads, count);
-  const std::size_t each = worker_bytes(form, p, *chosen_isa().kernels()->gradients, threads);
+  const std::size_t each = worker_bytes(form, p, backward_core(p, *chosen_isa().kernels()), threads);
   const Checked all =
       Checked(static_cast<Index>(whole(count))) + Checked(threads) * Checked(static_cast<Index>(each));
   require(all.ok, ErrorKind::out_of_memory, "attention_backward", "the workspace of ", threads,
@@ -378,7 +383,7 @@ std::size_t backward_bytes_as(BackwardForm form, const BackwardProblem& p, int t
 Status run_backward_as(BackwardForm form, const BackwardProblem& p, const BackwardArgs& args,
                        std::span<std::byte> workspace, ThreadPool& pool) noexcept {
   const TileKernels& kernels = *chosen_isa().kernels();
-  const Core& core = *kernels.gradients;
+  const Core& core = backward_core(p, kernels);
   const AttentionProblem& f = p.forward;
   const Terms& terms = f.heads.terms;
   Arena arena(workspace);
@@ -399,7 +404,8 @@ Status run_backward_as(BackwardForm form, const BackwardProblem& p, const Backwa
                         forward,
                         core,
                         block_rows_for(p, core),
-                        ceil_div(kStepRows, core.panel),
+                        core.step_keys,
+                        ceil_div(core.step_rows, core.panel),
                         shared.delta,
                         shared.scale,
                         shared.slope,
@@ -413,7 +419,8 @@ Status run_backward_as(BackwardForm form, const BackwardProblem& p, const Backwa
   const std::size_t first = whole(arena), each = worker_bytes(form, p, core, pool.threads());
   for (int worker = 0; worker < threads; ++worker) {
     Arena own(workspace.subspan(first + static_cast<std::size_t>(worker) * each, each));
-    shared.scratch[worker] = book_backward(p, core, run.block_rows, acc_keys(form, p, pool.threads()), own);
+    shared.scratch[worker] =
+        book_backward(p, core, run.block_rows, acc_keys(form, p, core, pool.threads()), own);
   }
   row_deltas(run, shared.scratch, pool, threads);
   if (form == BackwardForm::joined)

@@ -23,10 +23,15 @@ bool q_is_shared(const BackwardProblem& p) { return is_shared(p.forward.heads.q,
 bool k_is_shared(const BackwardProblem& p) { return is_shared(p.forward.heads.k, run_heads_of(p.forward)); }
 bool v_is_shared(const BackwardProblem& p) { return is_shared(p.forward.heads.v, run_heads_of(p.forward)); }
 
+const Core& backward_core(const BackwardProblem& p, const TileKernels& kernels) {
+  return p.forward.dtype == DType::bf16 && kernels.bf16_gradients ? *kernels.bf16_gradients
+                                                                  : *kernels.gradients;
+}
+
 Index block_rows_for(const BackwardProblem& p, const Core& core) {
   // What a block of rows brings to every step fits into half of an L2 of 1 MB beside the keys.
   constexpr Index kBytes = Index{640} << 10;
-  const Index step = round_up(kStepRows, core.panel), dim = p.forward.heads.q.dim,
+  const Index step = round_up(core.step_rows, core.panel), dim = p.forward.heads.q.dim,
               value_dim = p.forward.heads.v.dim;
   const Index fit = kBytes / (4 * saturated(Checked(3) * Checked(dim + 1) + Checked(2) * Checked(value_dim)));
   const Index all = saturated(Checked(run_heads_of(p.forward)) * Checked(p.forward.q_tokens));
@@ -37,28 +42,32 @@ Index block_rows_for(const BackwardProblem& p, const Core& core) {
 BackwardScratch book_backward(const BackwardProblem& p, const Core& core, Index block_rows, Index acc_keys,
                               Arena& arena) {
   const AttentionProblem& f = p.forward;
-  const Index panel = core.panel, panels = ceil_div(block_rows, panel), group = ceil_div(kStepRows, panel);
-  const Index dim = f.heads.q.dim, value_dim = f.heads.v.dim, wide = round_up(dim, 16),
-              value_wide = round_up(value_dim, 16), widest = std::max(wide, value_wide);
+  const Index panel = core.panel, panels = ceil_div(block_rows, panel),
+              group = ceil_div(core.step_rows, panel);
+  const Index dim = f.heads.q.dim, value_dim = f.heads.v.dim, keys = core.step_keys;
+  const Index wide = core.columns(dim), value_wide = core.columns(value_dim),
+              widest = std::max(wide, value_wide);
   BackwardScratch s{};
   Scratch& own = s.forward;
   own.gather = arena.take<float>("backward.gather", panel * widest);
   own.term = arena.take<float>("backward.term",
                                f.heads.terms.bias || f.heads.terms.relative ? panel * core.granule : 0);
   own.by_distance = arena.take<float>("backward.term", f.heads.terms.relative ? panel + core.granule : 0);
-  own.words = arena.take<std::uint64_t>("backward.open", panel * ceil_div(kStepKeys, 64));
-  own.open = arena.take<std::uint64_t>("backward.open", kStepKeys);
+  own.words = arena.take<std::uint64_t>("backward.open", panel * ceil_div(keys, 64));
+  own.open = arena.take<std::uint64_t>("backward.open", keys);
   s.panels = arena.take<GradientPanel>("backward.panels", panels);
   s.keys = arena.take<std::byte>("backward.keys", core.key_bytes(dim));
   s.values = arena.take<std::byte>("backward.values", core.key_bytes(value_dim));
   s.key_values = arena.take<std::byte>("backward.keys", core.value_bytes(dim));
   s.outs = arena.take<std::byte>("backward.outs", core.query_bytes(value_dim));
-  s.s = arena.take<float>("backward.scores", group * kStepKeys * panel);
-  s.ds = arena.take<float>("backward.scores", group * kStepKeys * panel);
-  s.drop = arena.take<float>("backward.drop", f.heads.terms.dropout ? kStepKeys * panel : 0);
-  s.cap_slope = arena.take<float>("backward.cap", f.heads.terms.softcap ? kStepKeys * panel : 0);
-  s.open = arena.take<std::uint64_t>("backward.open", group * kStepKeys);
-  s.kept = arena.take<std::uint64_t>("backward.open", group * kStepKeys);
+  s.s = arena.take<float>("backward.scores", group * keys * panel);
+  s.ds = arena.take<float>("backward.scores", group * keys * panel);
+  s.operands = arena.take<std::byte>("backward.operands",
+                                     core.gradient_operands ? group * 3 * core.operand_bytes() : 0);
+  s.drop = arena.take<float>("backward.drop", f.heads.terms.dropout ? keys * panel : 0);
+  s.cap_slope = arena.take<float>("backward.cap", f.heads.terms.softcap ? keys * panel : 0);
+  s.open = arena.take<std::uint64_t>("backward.open", group * keys);
+  s.kept = arena.take<std::uint64_t>("backward.open", group * keys);
   s.dv_parts = arena.take<RowPart>("backward.parts", group);
   s.dk_parts = arena.take<RowPart>("backward.parts", group);
   s.dk = arena.take<float>("backward.dk", p.wants.k ? acc_keys * wide : 0);
@@ -67,9 +76,9 @@ BackwardScratch book_backward(const BackwardProblem& p, const Core& core, Index 
   s.ones = arena.take<float>("backward.lanes", panel);
   s.lane_sum = arena.take<float>("backward.lanes", panel);
   s.bias = arena.take<float>("backward.bias",
-                             p.wants.bias ? round_up(std::max<Index>(f.kv_tokens, 1), kStepKeys) * panel : 0);
+                             p.wants.bias ? round_up(std::max<Index>(f.kv_tokens, 1), keys) * panel : 0);
   s.buckets = arena.take<double>("backward.buckets", p.wants.relative ? kBuckets : 0);
-  s.by_distance = arena.take<float>("backward.buckets", p.wants.relative ? panel + kStepKeys : 0);
+  s.by_distance = arena.take<float>("backward.buckets", p.wants.relative ? panel + keys : 0);
   const auto line_of = [](const HeadLayout& l) { return l.row > 0 ? l.row : l.slots() * l.dim; };
   const Index line =
       std::max({q_is_shared(p) ? line_of(f.heads.q) : 0, k_is_shared(p) ? line_of(f.heads.k) : 0,
@@ -79,8 +88,8 @@ BackwardScratch book_backward(const BackwardProblem& p, const Core& core, Index 
     GradientPanel pan{};
     pan.lanes.queries = arena.take<std::byte>("backward.queries", core.query_bytes(dim));
     pan.douts = arena.take<std::byte>("backward.douts", core.query_bytes(value_dim));
-    pan.q_rows = arena.take<float>("backward.queries", panel * core.row_step(dim));
-    pan.dout_rows = arena.take<float>("backward.douts", panel * core.row_step(value_dim));
+    pan.q_rows = arena.take<std::byte>("backward.queries", core.row_bytes(dim));
+    pan.dout_rows = arena.take<std::byte>("backward.douts", core.row_bytes(value_dim));
     pan.dq = arena.take<float>("backward.dq", wide * panel);
     auto* places = arena.take<Index>("backward.lanes", 3 * panel);
     for (Index** to : {&pan.lanes.head, &pan.lanes.token, &pan.lanes.position}) {
@@ -160,8 +169,8 @@ bool gradient_tile(const BackwardRun& run, const SequencePlace& at, Index sequen
     open_bits(forward, at, sequence, lanes, s.forward, key0, from, to);
     if (from == to) return false;
   }
-  const GradientTile tile{s.s + i * s.tile(core.panel),
-                          s.ds + i * s.tile(core.panel),
+  const GradientTile tile{s.s + i * run.tile(),
+                          s.ds + i * run.tile(),
                           from,
                           to,
                           lanes.factor,
@@ -193,7 +202,7 @@ bool gradient_tile(const BackwardRun& run, const SequencePlace& at, Index sequen
         open |= std::uint64_t{tile.s[k * core.panel + lane] != -INFINITY} << lane;
         kept |= std::uint64_t{!tile.drop || tile.drop[k * core.panel + lane] > 0} << lane;
       }
-      s.open[i * kStepKeys + k] = open, s.kept[i * kStepKeys + k] = open & kept;
+      s.open[i * run.step_keys + k] = open, s.kept[i * run.step_keys + k] = open & kept;
     }
   core.gradients(tile);
   return true;

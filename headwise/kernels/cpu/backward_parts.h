@@ -7,13 +7,10 @@
 
 namespace headwise::cpu {
 
-/// Keys of one step. Two tiles of 64 keys x 64 queries stay in L1 beside the rows they meet. No bit depends
-/// on it, but for the sign of a zero that underflowed.
-inline constexpr Index kStepKeys = 64;
 /// Buckets of the relative table one task sums.
 inline constexpr Index kBuckets = 1024;
-/// Queries whose rows meet one tile of dk and dv between its load and its store.
-inline constexpr Index kStepRows = 64;
+/// Panels of one step at most.
+inline constexpr Index kMostParts = 64;
 
 /// The numbers every task of one run shares; no allocation, lives on the caller's stack.
 struct BackwardRun {
@@ -22,6 +19,7 @@ struct BackwardRun {
   const Run& forward;
   const Core& core;
   Index block_rows;                    // query rows packed at a time
+  Index step_keys;                     // keys of one step
   Index group;                         // panels of one step
   float* delta;                        // [rows_of_q] sum over columns of dout * out
   double *scale, *slope;               // [rows_of_q] a row's share of dscale and dslopes; null: not asked
@@ -35,6 +33,8 @@ struct BackwardRun {
   Index row(const SequencePlace& at, Index head, Index token) const {
     return (at.tensor_batch * problem.forward.heads.q.heads + head) * q_rows() + at.q_row + token;
   }
+  /// Floats of one tile of s or ds.
+  Index tile() const { return step_keys * core.panel; }
   bool needs_dq() const { return problem.wants.q || problem.wants.scale; }
   /// Some gradient of one row of queries; of one row of keys; of the terms alone.
   bool row_side() const { return needs_dq() || problem.wants.slopes || problem.wants.gate; }
@@ -45,11 +45,11 @@ struct BackwardRun {
 struct GradientPanel {
   Panel lanes;
   void* douts;                             // rows of dout, packed as queries are
-  float *q_rows, *dout_rows;               // the same rows with columns in the lanes; q times its scale where
+  void *q_rows, *dout_rows;                // the same rows with columns in the lanes; q times its scale where
                                            // the heads of a run differ in it
   float *top, *delta, *gate;               // [panel]; top: the log-sum-exp in units of scores
   float *gate_sum, *slope_sum, *q_factor;  // [panel]
-  float* dq;                               // [round_up(head_dim, 16)][panel], not yet scaled
+  float* dq;                               // [columns(head_dim)][panel], not yet scaled
   bool finite;                             // nothing in q_rows and dout_rows was replaced by 0
 };
 
@@ -59,24 +59,25 @@ struct BackwardScratch {
   GradientPanel* panels;
   void *keys, *values, *key_values;  // packed: k and v as keys are, k as values are
   void* outs;                        // rows of out, packed as queries are
-  float *s, *ds;                     // [group][kStepKeys][panel]
-  float *drop, *cap_slope;           // [kStepKeys][panel]
-  std::uint64_t *open, *kept;        // [group][kStepKeys] bits of lanes, where something is not finite:
+  float *s, *ds;                     // [group][step_keys][panel]
+  float *drop, *cap_slope;           // [step_keys][panel]
+  std::uint64_t *open, *kept;        // [group][step_keys] bits of lanes, where something is not finite:
                                      // open pairs, and those not dropped
   RowPart *dv_parts, *dk_parts;      // [group]
-  float *dk, *dv;                    // [keys][round_up(dim, 16)]
+  float *dk, *dv;                    // [keys][columns(dim)]
   float* rows;                       // [panel][widest]
   float *ones, *lane_sum;            // [panel]
   float* bias;                       // [kv_tokens][panel]
   double* buckets;                   // [kBuckets] sums of drelative
-  float* by_distance;                // [panel + kStepKeys] sums of dS, or of a bias, along one axis
+  float* by_distance;                // [panel + step_keys] sums of dS, or of a bias, along one axis
   double* line;                      // a row of q, k or v of all heads
-  Index tile(Index panel) const { return kStepKeys * panel; }
+  std::byte* operands;               // [group][3][operand_bytes], where the core has them
 };
 
 /// Books a worker's scratch for `acc_keys` rows of dk and dv; the same call measures and hands out.
 BackwardScratch book_backward(const BackwardProblem& p, const Core& core, Index block_rows, Index acc_keys,
                               Arena& arena);
+const Core& backward_core(const BackwardProblem& p, const TileKernels& kernels);
 Index block_rows_for(const BackwardProblem& p, const Core& core);
 
 /// Fills lanes as the forward's fill_panel does, with dout, log-sum-exps and deltas.

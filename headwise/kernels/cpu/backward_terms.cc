@@ -18,8 +18,8 @@ void each_tile(const BackwardRun& run, BackwardScratch& s, const SequencePlace& 
   const Rows keys = rows_of(run.args.forward.k, p.heads.k, head, at.tensor_batch, at.kv_row);
   const Rows values = rows_of(run.args.forward.v, p.heads.v, head, at.tensor_batch, at.kv_row);
   run.core.begin();
-  for (Index key0 = 0; key0 < at.kv_tokens; key0 += kStepKeys) {
-    const Index count = std::min(kStepKeys, at.kv_tokens - key0);
+  for (Index key0 = 0; key0 < at.kv_tokens; key0 += run.step_keys) {
+    const Index count = std::min(run.step_keys, at.kv_tokens - key0);
     if (tile_kind(run.forward, at, sequence, panel.lanes, key0, count) == TileKind::empty) continue;
     run.core.pack_keys(keys, key0, count, p.heads.q.dim, s.keys);
     run.core.pack_keys(values, key0, count, p.heads.v.dim, s.values);
@@ -40,9 +40,9 @@ void write_bias(const BackwardRun& run, BackwardScratch& s, Index batch, Index h
   const bool one_query = is_summed(to, 2), one_key = is_summed(to, 3);
   const Index rows = one_query ? 1 : std::min(size, p.q_tokens - first_row);
   const Index keys = one_key ? 1 : p.kv_tokens;
-  for (Index k0 = 0; k0 < keys; k0 += kStepKeys)
+  for (Index k0 = 0; k0 < keys; k0 += run.step_keys)
     for (Index row = 0; row < rows; ++row)
-      for (Index k = k0; k < std::min(keys, k0 + kStepKeys); ++k) {
+      for (Index k = k0; k < std::min(keys, k0 + run.step_keys); ++k) {
         const Index at = base + (one_query ? 0 : first_row + row) * to.step[2] + k * to.step[3];
         if (!one_query && !one_key && to.dtype == DType::f32) {
           static_cast<float*>(to.data)[at] = s.bias[k * size + row];
@@ -68,7 +68,7 @@ void bias_gradient(const BackwardRun& run, BackwardScratch* scratch, ThreadPool&
   const auto body = [&](Index task, int worker) {  // a task owns its elements and sums in ascending order
     BackwardScratch& s = scratch[worker];
     const Index batch = task / blocks / own_heads, head = task / blocks % own_heads, block = task % blocks;
-    std::fill_n(s.bias, round_up(p.kv_tokens, kStepKeys) * size, 0.0f);
+    std::fill_n(s.bias, round_up(p.kv_tokens, run.step_keys) * size, 0.0f);
     for (Index b = one_batch ? 0 : batch; b < (one_batch ? p.batch : batch + 1); ++b) {
       const SequencePlace at = place_of(p, run.args.forward, b);
       for (Index h = one_head ? 0 : head; h < (one_head ? heads : head + 1); ++h)
@@ -100,13 +100,13 @@ void relative_gradient(const BackwardRun& run, BackwardScratch* scratch, ThreadP
         each_tile(run, s, at, b, head, row, [&](Index key0, Index from, Index end) {
           const Panel& lanes = s.panels[0].lanes;
           // a bucket depends on q - k alone: sums along diagonals first
-          std::fill_n(s.by_distance, size + kStepKeys, 0.0f);
+          std::fill_n(s.by_distance, size + run.step_keys, 0.0f);
           for (Index k = from; k < end; ++k) {
-            float* diagonal = s.by_distance + kStepKeys - 1 - k;
+            float* diagonal = s.by_distance + run.step_keys - 1 - k;
             for (Index lane = 0; lane < lanes.count; ++lane) diagonal[lane] += s.ds[k * size + lane];
           }
-          for (Index d = 0; d < lanes.count + kStepKeys - 1; ++d) {
-            const Index distance = lanes.position[0] - key0 - (kStepKeys - 1) + d;
+          for (Index d = 0; d < lanes.count + run.step_keys - 1; ++d) {
+            const Index distance = lanes.position[0] - key0 - (run.step_keys - 1) + d;
             if (s.by_distance[d] == 0) continue;
             const Index bucket = rule.bucket(distance, 0) - first;
             if (0 <= bucket && bucket < count) s.buckets[bucket] += static_cast<double>(s.by_distance[d]);

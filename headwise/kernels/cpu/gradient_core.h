@@ -13,9 +13,12 @@ struct GradientCore {
   static constexpr int W = Lanes::width, kPanel = NV * W;
   static constexpr Index kPad = 16;  // keeps the rows of one slice of columns out of the same cache sets
 
+  static Index columns(Index dim) { return rounded(dim, 16); }
   static Index row_step(Index dim) { return rounded(dim, 16) + kPad; }
+  static Index row_bytes(Index dim) { return kPanel * row_step(dim) * 4; }
   static bool pack_rows(const Rows* rows, const Index* row, int count, Index dim, const float* factor,
-                        float* out) {
+                        void* packed) {
+    auto* out = static_cast<float*>(packed);
     const Index wide = rounded(dim, 16), step = row_step(dim);
     F unusual = Lanes::zero();  // x * 0 is NaN for what is not finite
     for (int i = 0; i < count; ++i) {
@@ -73,7 +76,8 @@ struct GradientCore {
 #pragma GCC unroll 4
         for (int j = 0; j < V; ++j) c[i][j] = Lanes::load(at + i * out_step + j * W);
       for (Index p = 0; p < count; ++p) {
-        const float *a = parts[p].a + row * kPanel, *b = parts[p].b + column;
+        const float *a = static_cast<const float*>(parts[p].a) + row * kPanel,
+                    *b = static_cast<const float*>(parts[p].b) + column;
         Index k = 0;
         if constexpr (L::multiplies_by_lane) {
           for (; k + 4 <= parts[p].count; k += 4) {
@@ -220,11 +224,18 @@ struct GradientCore {
     }
   }
 
-  /// The given core, with its gradients.
+  /// The given core with its passes of gradients, whatever it multiplies with.
+  static constexpr Core passes(Core c) {
+    c.gradients = gradients, c.cap_slope = cap_slope, c.multiply = multiply, c.alibi_sum = alibi_sum;
+    c.unpanel = unpanel;
+    return c;
+  }
+  /// The f32 core with its gradients. Two tiles of 64 keys x 64 queries stay in L1 beside the rows they meet.
   static constexpr Core joined(Core c) {
-    c.row_step = row_step, c.pack_rows = pack_rows, c.add_rows = add_rows, c.gradients = gradients;
+    c = passes(c);
+    c.step_keys = 64, c.step_rows = 64;
+    c.columns = columns, c.row_bytes = row_bytes, c.pack_rows = pack_rows, c.add_rows = add_rows;
     c.dots = dots;
-    c.cap_slope = cap_slope, c.multiply = multiply, c.alibi_sum = alibi_sum, c.unpanel = unpanel;
     return c;
   }
 };

@@ -12,6 +12,6 @@ constexpr Core kGradients = GradientCore<Lanes, 3, 3, 4>::joined(kF32);
 }  // namespace
 
 // Sixteen registers: 4 rows x 3 vectors of sums, 3 of queries, 1 broadcast.
-const TileKernels kAvx2{"avx2", kF32, nullptr, nullptr, &kGradients, load_row, store_row, spin_fma};
+const TileKernels kAvx2{"avx2", kF32, nullptr, nullptr, &kGradients, nullptr, load_row, store_row, spin_fma};
 
 }  // namespace headwise::cpu

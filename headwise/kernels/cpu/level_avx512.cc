@@ -12,6 +12,7 @@ constexpr Core kGradients = GradientCore<Lanes, 4, 4, 4>::joined(kF32);
 
 }  // namespace
 
-const TileKernels kAvx512{"avx512", kF32, &kNarrow, nullptr, &kGradients, load_row, store_row, spin_fma};
+const TileKernels kAvx512{"avx512", kF32,     &kNarrow,  nullptr, &kGradients,
+                          nullptr,  load_row, store_row, spin_fma};
 
 }  // namespace headwise::cpu

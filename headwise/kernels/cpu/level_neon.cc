@@ -11,6 +11,6 @@ constexpr Core kGradients = GradientCore<Lanes, 2, 2, 8>::joined(kF32);
 
 }  // namespace
 
-const TileKernels kNeon{"neon", kF32, nullptr, nullptr, &kGradients, load_row, store_row, spin_fma};
+const TileKernels kNeon{"neon", kF32, nullptr, nullptr, &kGradients, nullptr, load_row, store_row, spin_fma};
 
 }  // namespace headwise::cpu

@@ -13,6 +13,7 @@ constexpr Core kGradients = GradientCore<Lanes, 2, 2, 8>::joined(kF32);
 
 }  // namespace
 
-const TileKernels kNeonBf16{"neon_bf16", kF32, nullptr, &kBf16, &kGradients, load_row, store_row, spin_fma};
+const TileKernels kNeonBf16{"neon_bf16", kF32,     nullptr,   &kBf16,  &kGradients,
+                            nullptr,     load_row, store_row, spin_fma};
 
 }  // namespace headwise::cpu

@@ -11,6 +11,7 @@ constexpr Core kGradients = GradientCore<Lanes, 2, 2, 4>::joined(kF32);
 
 }  // namespace
 
-const TileKernels kPlain{"plain", kF32, nullptr, nullptr, &kGradients, load_row, store_row, spin_fma};
+const TileKernels kPlain{"plain", kF32,     nullptr,   nullptr, &kGradients,
+                         nullptr, load_row, store_row, spin_fma};
 
 }  // namespace headwise::cpu

@@ -49,9 +49,9 @@ struct Stripe {
   float *top, *sum, *o;  // state, as `advance`, fma(sum, shrink, tile's sum) and `weigh` leave it
 };
 
-/// One panel's part of `add_rows`: a [keys][panel], of which `count` lanes count, and its rows b.
+/// One panel's part of `add_rows`: a [keys][panel], of which `count` lanes count, and its packed rows b.
 struct RowPart {
-  const float *a, *b;
+  const void *a, *b;
   Index count;
 };
 
@@ -130,17 +130,25 @@ struct Core {
   void (*known_weights)(float* s, Index from, Index to, const float* factor, const float* top,
                         const float* weight);
 
-  // Gradients, in the cores that TileKernels::gradients names.
-  /// Floats from one row to the next in what pack_rows writes.
-  Index (*row_step)(Index dim);
-  /// rows[lane] times factor[lane] side by side, row by row; values that are not finite become 0: then false.
-  bool (*pack_rows)(const Rows* rows, const Index* row, int count, Index dim, const float* factor,
-                    float* out);
-  /// c [keys][round_up(dim, 16)] += over parts and their lanes, ascending, a[key][lane] * b[lane][column]:
-  /// one chain from the c that lies there. Rows of a and c up to a whole MR past `to` must exist; those of a
-  /// are 0.
+  // Gradients, in the cores that TileKernels names for them.
+  int step_keys, step_rows;       // keys and queries of one step of the backward
+  Index (*columns)(Index dim);    // floats from row to row of c, and rows of an o that weigh_on adds to
+  Index (*row_bytes)(Index dim);  // one panel of packed rows
+  /// rows[lane] times factor[lane] (f32 cores; others take it where dS is rounded) as b of add_rows; values
+  /// that are not finite become 0: then false.
+  bool (*pack_rows)(const Rows* rows, const Index* row, int count, Index dim, const float* factor, void* out);
+  /// c [keys][columns(dim)] += over parts and their lanes, ascending, a[key][lane] * b[lane][column]: one
+  /// chain from the c that lies there. Rows of a and c up to 32 past the whole of `to` exist; those of a are
+  /// 0.
   void (*add_rows)(const RowPart* parts, Index count, Index from, Index to, Index dim, float* c);
-  /// o [value_dim][panel] += over keys, ascending, v * s: one chain from the o that lies there.
+  /// What a tile of weights and one of dS become for the products, in the order: weights as a of add_rows, dS
+  /// (times row_factor[lane]) likewise, dS as p of weigh_on; lanes from `count` on and rows outside [from,
+  /// to) up to `keys` as 0. Null: f32 tiles are operands as they are.
+  void (*gradient_operands)(const float* s, const float* ds, Index from, Index to, Index keys, int count,
+                            const float* row_factor, void* out);
+  Index (*operand_bytes)();  // of each of the three
+  /// o [columns(value_dim)][panel] += over keys, ascending, v * s (v * p where there are operands): one chain
+  /// from the o that lies there.
   void (*weigh_on)(const Tile&, const void* values, Index value_dim, float* o);
   /// sum[lane] = over columns, ascending, o * d of two panels of packed queries: the chain of `scores`, so a
   /// row of one key gives its dP to the last bit. An o of 0 counts for nothing whatever d is.
@@ -162,6 +170,7 @@ struct TileKernels {
   const Core* narrow;     // the same with a smaller panel and the same bits, for few query rows; null: none
   const Core* bf16;       // matrix core for bf16 with f32 sums; null: the f32 core takes bf16
   const Core* gradients;  // the f32 core of the backward
+  const Core* bf16_gradients;  // the same on bf16 with f32 sums; null: the f32 core takes bf16
   /// Columns 0..count of one row as f32.
   void (*load_row)(const Rows& rows, Index row, Index count, float* out);
   /// f32 row -> a row of the output type with the given column step.
