@@ -137,7 +137,9 @@ struct GradientCore {
                                                               F low, F delta, F gate, F& gate_sum) {
     const F s = Lanes::load(t.s + at), dp = Lanes::load(t.dp + at);
     const auto closed = Lanes::greater(Lanes::set(-3.4028235e38f), s);
-    F p = Lanes::select(closed, Lanes::zero(), exp2_product(Lanes::sub(s, top), c, low));
+    // No weight is above 1, but logits of 1e30 differ from a rounded lse by more than an exponent holds.
+    const F d = Lanes::sub(s, top), below = Lanes::select(Lanes::greater(d, Lanes::zero()), Lanes::zero(), d);
+    F p = Lanes::select(closed, Lanes::zero(), exp2_product(below, c, low));
     F slope;
     if constexpr (General) {
       F kept = dp, used = p;
