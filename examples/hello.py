@@ -32,7 +32,8 @@ print("lse        ", lse.shape)
 print("entropy    ", " ".join(f"{e:.2f}" for e in probe.entropy[0].mean(-1)))
 print("top keys   ", probe.top_keys[0, 0, -1], "of the last query, head 0")
 
-print("kernel     ", hw.explain(q, k, v, mask).splitlines()[1].split()[1:])
+chosen = next(line for line in hw.explain(q, k, v, mask).splitlines() if line.endswith("chosen"))
+print("kernel     ", chosen.split()[-2:])
 try:
     hw.attention(q, k[:, :, :1].repeat(3, 2), v, mask)
 except ValueError as e:

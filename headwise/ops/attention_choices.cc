@@ -2,6 +2,7 @@
 
 #include "headwise/kernels/cpu/attend.h"
 #include "headwise/kernels/cpu/attend_backward.h"
+#include "headwise/kernels/cpu/attend_decode.h"
 #include "headwise/kernels/ref/attend.h"
 #include "headwise/kernels/ref/attend_backward.h"
 #include "headwise/ops/attention.h"
@@ -11,7 +12,7 @@
 namespace headwise {
 
 std::span<const AttentionKernel> attention_kernels() {
-  static const AttentionKernel kKernels[] = {cpu::kOnline, ref::kRef};
+  static const AttentionKernel kKernels[] = {cpu::kDecode, cpu::kOnline, ref::kRef};
   return kKernels;
 }
 

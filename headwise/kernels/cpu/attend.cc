@@ -51,7 +51,8 @@ void exchange(const Run& run, Panel& panel) {
   std::swap(panel.class_mass, panel.total_class_mass);
 }
 
-/// Folds the state of the split into the total: the same `merge` whatever the number of splits.
+}  // namespace
+
 void fold(const Run& run, Scratch& s, Panel& panel) {
   const Core& core = run.core;
   const Index n = core.panel;
@@ -89,6 +90,8 @@ void fold(const Run& run, Scratch& s, Panel& panel) {
   core.join(panel.total_sum, panel.sum, 1, s.a, s.b);
 }
 
+namespace {
+
 void start_split(const Run& run, Panel& panel) {
   const Index n = run.core.panel;
   std::fill_n(panel.top, n, -INFINITY);
@@ -101,7 +104,8 @@ void start_split(const Run& run, Panel& panel) {
   panel.started = true;
 }
 
-/// One panel against one granule of packed keys and values.
+}  // namespace
+
 void attend_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
                  TileKind kind, const Rows& values, bool finite, Index key0, Index keys) {
   const Core& core = run.core;
@@ -151,6 +155,8 @@ void attend_tile(const Run& run, const SequencePlace& at, Index sequence, Scratc
   if (!finite) add_unusual_values(run, panel, s, values, key0, from, to);
 }
 
+namespace {
+
 /// The same as a stripe for the core to do beside others; 0 when no key is open.
 Index lay_stripe(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
                  TileKind kind, Index key0, Index keys, Stripe& stripe) {
@@ -189,7 +195,8 @@ void write_rows(const Run& run, const SequencePlace& at, const Scratch& s, const
     run.kernels.store_row(s.rows + i * step, value_dim, row_type(out.dtype), row_at(i), out.step[3]);
 }
 
-/// Divides, gates, writes the rows and their log-sum-exp.
+}  // namespace
+
 void finish_panel(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel) {
   const AttentionProblem& p = run.problem;
   const Core& core = run.core;
@@ -250,6 +257,8 @@ void finish_panel(const Run& run, const SequencePlace& at, Scratch& s, Panel& pa
     write_probes(run, at, panel, sink_mass, weight);
   if (panel.folded) exchange(run, panel);  // the next task finds the panel as it was booked
 }
+
+namespace {
 
 /// One block of query rows of one run of heads against all keys the mask lets it see.
 void attend_rows(const Run& run, Scratch& s, Index sequence, Index head0, Index block) {
@@ -326,25 +335,37 @@ std::size_t workspace_bytes(const AttentionProblem& p, int threads) {
          static_cast<std::size_t>(threads) * worker_bytes(p, core_for(p, *chosen_isa().kernels()), threads);
 }
 
-Status run_with(const AttentionProblem& p, const AttentionArgs& args, std::span<std::byte> workspace,
-                ThreadPool& pool, std::atomic<Index>* visits) noexcept {
-  const TileKernels& kernels = *chosen_isa().kernels();
-  const Core& core = core_for(p, kernels);
+}  // namespace
+
+Run run_of(const AttentionProblem& p, const AttentionArgs& args, const TileKernels& kernels, const Core& core,
+           Index task_rows) {
   const Terms& terms = p.heads.terms;
-  Arena arena(workspace);
-  float* tops = book_tops(p, arena);
-  auto* scratch = arena.take<Scratch>("attention.workers", pool.threads());
   Run run{p,
           args,
           kernels,
           core,
           std::gcd(p.heads.k.group, p.heads.v.group),
-          task_rows_for(p, core, pool.threads()),
+          task_rows,
           terms.softcap || terms.bias || terms.alibi || terms.relative,
           DropoutRule::of(args.inputs.dropout, args.inputs.seed),
-          second_pass(p) ? tops : nullptr,
-          visits};
+          nullptr,
+          nullptr};
   run.scaled_first = run.scaled_first || !scale_is_ordinary(run);
+  return run;
+}
+
+namespace {
+
+Status run_with(const AttentionProblem& p, const AttentionArgs& args, std::span<std::byte> workspace,
+                ThreadPool& pool, std::atomic<Index>* visits) noexcept {
+  const TileKernels& kernels = *chosen_isa().kernels();
+  const Core& core = core_for(p, kernels);
+  Arena arena(workspace);
+  float* tops = book_tops(p, arena);
+  auto* scratch = arena.take<Scratch>("attention.workers", pool.threads());
+  Run run = run_of(p, args, kernels, core, task_rows_for(p, core, pool.threads()));
+  run.tops = second_pass(p) ? tops : nullptr;
+  run.visits = visits;
   const auto first =
       static_cast<std::size_t>(round_up(static_cast<Index>(arena.used()), Index{Arena::kAlign}));
   const std::size_t each = worker_bytes(p, core, pool.threads());

@@ -85,6 +85,16 @@ TileKind tile_kind(const Run& run, const SequencePlace& at, Index sequence, cons
 void open_bits(const Run& run, const SequencePlace& at, Index sequence, const Panel& panel, Scratch& scratch,
                Index key0, Index& from, Index& to);
 
+Run run_of(const AttentionProblem& p, const AttentionArgs& args, const TileKernels& kernels, const Core& core,
+           Index task_rows);
+/// One panel against one granule of packed keys and values; `values` are the rows they came from.
+void attend_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
+                 TileKind kind, const Rows& values, bool finite, Index key0, Index keys);
+/// Folds the state of the split into the total: the same `merge` whatever the number of splits.
+void fold(const Run& run, Scratch& s, Panel& panel);
+/// Folds what is left, divides, gates, writes the rows and their log-sum-exp.
+void finish_panel(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel);
+
 /// Probes: before the weights are made, after, and at the end of a row.
 void push_best(const Run& run, const Panel& panel, const float* s, Index key0, Index from, Index to);
 void push_classes(const Run& run, const SequencePlace& at, const Panel& panel, const float* p, Index key0,

@@ -1,0 +1,228 @@
+#include "headwise/kernels/cpu/attend_decode.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "headwise/kernels/cpu/attend_parts.h"
+#include "headwise/kernels/cpu/isa.h"
+
+namespace headwise::cpu {
+namespace {
+
+/// How a run is cut. `apart`: every split is a task and leaves its state in a slot; else a task takes all
+/// splits of its heads one after the other. No bit depends on it.
+struct Cut {
+  Index run_heads, runs, rows, panels, splits;
+  bool apart;
+};
+Cut cut_of(const AttentionProblem& p, const Core& core, int threads) {
+  Cut c{};
+  c.run_heads = std::gcd(p.heads.k.group, p.heads.v.group);
+  c.runs = ceil_div(p.heads.q.heads, c.run_heads);
+  c.rows = round_up(c.run_heads * std::max<Index>(1, p.q_tokens), core.panel);
+  c.panels = c.rows / core.panel;
+  c.splits = ceil_div(p.kv_tokens, kSplit);
+  c.apart = c.splits > 1 && p.batch * c.runs < Index{4} * threads;
+  return c;
+}
+
+/// The state a panel has after one split.
+struct Slot {
+  float *o, *top, *sum;
+  bool started;
+};
+Index slot_floats(const AttentionProblem& p, const Core& core) {
+  return (round_up(p.heads.v.dim, 16) + 2) * core.panel;
+}
+
+/// The workspace: slots and their states, the workers' books, then a scratch each.
+struct Books {
+  Slot* slots;
+  float* states;
+  Scratch* workers;
+};
+Books book_shared(const AttentionProblem& p, const Core& core, const Cut& cut, int threads, Arena& arena) {
+  const Checked slots =
+      Checked(cut.apart ? p.batch * cut.runs : 0) * Checked(cut.splits) * Checked(cut.panels);
+  Books b{};
+  b.slots = arena.take<Slot>("attention.slots", saturated(slots));
+  b.states = arena.take<float>("attention.states", saturated(slots * Checked(slot_floats(p, core))));
+  b.workers = arena.take<Scratch>("attention.workers", threads);
+  return b;
+}
+std::size_t aligned_used(const Arena& arena) {
+  return static_cast<std::size_t>(round_up(static_cast<Index>(arena.used()), Index{Arena::kAlign}));
+}
+std::size_t worker_bytes(const AttentionProblem& p, const Core& core, const Cut& cut) {
+  Arena count = Arena::measuring();
+  book(p, core, cut.rows, count);
+  return aligned_used(count);
+}
+
+/// One run of heads of one sequence: where its rows and keys lie.
+struct Heads {
+  SequencePlace at;
+  Index sequence, head0, rows, panels;
+};
+Heads heads_of(const Run& run, Index sequence, Index head0) {
+  Heads h{place_of(run.problem, run.args, sequence), sequence, head0, 0, 0};
+  h.rows = std::min(run.run_heads, run.problem.heads.q.heads - head0) * h.at.q_tokens;
+  h.panels = ceil_div(h.rows, run.core.panel);
+  return h;
+}
+void fill_panels(const Run& run, const Heads& h, Scratch& s) {
+  for (Index i = 0; i < h.panels; ++i)
+    fill_panel(run, h.at, h.head0, i * run.core.panel, h.rows, s, s.panels[i]);
+}
+
+/// All panels against the keys of one split.
+void attend_split(const Run& run, const Heads& h, Scratch& s, Index split) {
+  const AttentionProblem& p = run.problem;
+  const Core& core = run.core;
+  const Rows keys = rows_of(run.args.k, p.heads.k, h.head0, h.at.tensor_batch, h.at.kv_row);
+  const Rows values = rows_of(run.args.v, p.heads.v, h.head0, h.at.tensor_batch, h.at.kv_row);
+  const Index end = std::min(h.at.kv_tokens, (split + 1) * kSplit);
+  for (Index key0 = split * kSplit; key0 < end; key0 += core.granule) {
+    const Index n = std::min<Index>(core.granule, end - key0);
+    bool packed = false, finite = true;
+    for (Index i = 0; i < h.panels; ++i) {
+      const TileKind kind = tile_kind(run, h.at, h.sequence, s.panels[i], key0, n);
+      if (kind == TileKind::empty) continue;
+      if (!packed) {
+        core.pack_keys(keys, key0, n, p.heads.q.dim, s.keys);
+        finite = core.pack_values(values, key0, n, p.heads.v.dim, s.values);
+        packed = true;
+      }
+      attend_tile(run, h.at, h.sequence, s, s.panels[i], kind, values, finite, key0, n);
+    }
+  }
+}
+
+/// The whole KV in one task.
+void attend_all(const Run& run, Scratch& s, Index sequence, Index head0) {
+  const Heads h = heads_of(run, sequence, head0);
+  if (h.panels == 0) return;
+  run.core.begin();
+  fill_panels(run, h, s);
+  for (Index split = 0; split * kSplit < h.at.kv_tokens; ++split) {
+    attend_split(run, h, s, split);
+    for (Index i = 0; i < h.panels; ++i)
+      if (s.panels[i].started) fold(run, s, s.panels[i]);
+  }
+  for (Index i = 0; i < h.panels; ++i) finish_panel(run, h.at, s, s.panels[i]);
+  run.core.end();
+}
+
+/// One split in a task; its state stays in the slots.
+void attend_one(const Run& run, Scratch& s, Index sequence, Index head0, Index split, Slot* slots,
+                float* states) {
+  const Heads h = heads_of(run, sequence, head0);
+  const Index n = run.core.panel, rows = run.value_rows(), each = slot_floats(run.problem, run.core);
+  for (Index i = 0; i < h.panels; ++i) {
+    float* at = states + i * each;
+    slots[i] = {at, at + rows * n, at + (rows + 1) * n, false};
+  }
+  if (h.panels == 0 || split * kSplit >= h.at.kv_tokens) return;
+  run.core.begin();
+  fill_panels(run, h, s);
+  for (Index i = 0; i < h.panels; ++i) {
+    Panel& panel = s.panels[i];
+    panel.o = slots[i].o, panel.top = slots[i].top, panel.sum = slots[i].sum;
+  }
+  attend_split(run, h, s, split);
+  for (Index i = 0; i < h.panels; ++i) slots[i].started = s.panels[i].started;
+  run.core.end();
+}
+
+/// Folds the slots of all splits in ascending order, as cpu/online meets them.
+void fold_slots(const Run& run, const Cut& cut, Scratch& s, Index sequence, Index head0, const Slot* slots) {
+  const Heads h = heads_of(run, sequence, head0);
+  if (h.panels == 0) return;
+  run.core.begin();
+  fill_panels(run, h, s);
+  for (Index i = 0; i < h.panels; ++i) {
+    Panel& panel = s.panels[i];
+    for (Index split = 0; split < cut.splits; ++split) {
+      const Slot& slot = slots[split * cut.panels + i];
+      if (!slot.started) continue;
+      panel.o = slot.o, panel.top = slot.top, panel.sum = slot.sum;
+      fold(run, s, panel);
+    }
+    finish_panel(run, h.at, s, panel);
+  }
+  run.core.end();
+}
+
+std::string refuse(const AttentionProblem& p) {
+  if (p.dtype == DType::f64) return "dtype is f64: this kernel computes in f32";
+  if (p.probe.any()) return "probes are gathered by cpu/online";
+  if (p.q_tokens > kMostDecodeQueries)
+    return text("q_tokens is ", p.q_tokens, ": decode takes up to ", kMostDecodeQueries);
+  if (p.kv_tokens < kFewestDecodeKeys)
+    return text("kv_tokens is ", p.kv_tokens, ": splitting keys pays from ", kFewestDecodeKeys, " on");
+  return {};
+}
+
+std::size_t workspace_bytes(const AttentionProblem& p, int threads) {
+  const Core& core = core_for(p, *chosen_isa().kernels());
+  const Cut cut = cut_of(p, core, threads);
+  Arena count = Arena::measuring();
+  book_shared(p, core, cut, threads, count);
+  return aligned_used(count) + static_cast<std::size_t>(threads) * worker_bytes(p, core, cut);
+}
+
+/// Threads worth waking: each brings about 6 GB/s, and waking one costs some 10 us.
+int useful_threads(const AttentionProblem& p, const Cut& cut, int threads) {
+  const double bytes = static_cast<double>(p.batch) * static_cast<double>(cut.runs) *
+                       static_cast<double>(p.kv_tokens) *
+                       static_cast<double>((p.heads.k.dim + p.heads.v.dim) * size_of(p.dtype));
+  return static_cast<int>(std::clamp(bytes / 131072, 1.0, static_cast<double>(threads)));
+}
+
+Status run_decode(const AttentionProblem& p, const AttentionArgs& args, std::span<std::byte> workspace,
+                  ThreadPool& pool) noexcept {
+  const TileKernels& kernels = *chosen_isa().kernels();
+  const Core& core = core_for(p, kernels);
+  const Cut cut = cut_of(p, core, pool.threads());
+  Arena arena(workspace);
+  const Books books = book_shared(p, core, cut, pool.threads(), arena);
+  const Run run = run_of(p, args, kernels, core, cut.rows);
+  const std::size_t first = aligned_used(arena), each = worker_bytes(p, core, cut);
+  const int threads = useful_threads(p, cut, pool.threads());
+  const auto rebook = [&] {
+    for (int worker = 0; worker < threads; ++worker) {
+      Arena own(workspace.subspan(first + static_cast<std::size_t>(worker) * each, each));
+      books.workers[worker] = book(p, core, cut.rows, own);
+    }
+  };
+  rebook();
+  const auto head0 = [&](Index task) { return task % cut.runs * cut.run_heads; };
+  if (!cut.apart) {
+    const auto body = [&](Index task, int worker) {
+      attend_all(run, books.workers[worker], task / cut.runs, head0(task));
+    };
+    pool.parallel_for(p.batch * cut.runs, body, threads);
+    return Status::ok;
+  }
+  const auto one = [&](Index task, int worker) {
+    const Index heads = task / cut.splits, first_slot = task * cut.panels;
+    attend_one(run, books.workers[worker], heads / cut.runs, head0(heads), task % cut.splits,
+               books.slots + first_slot, books.states + first_slot * slot_floats(p, core));
+  };
+  pool.parallel_for(p.batch * cut.runs * cut.splits, one, threads);
+  rebook();  // panels point into slots now
+  const auto merge = [&](Index task, int worker) {
+    fold_slots(run, cut, books.workers[worker], task / cut.runs, head0(task),
+               books.slots + task * cut.splits * cut.panels);
+  };
+  pool.parallel_for(p.batch * cut.runs, merge, threads);
+  return Status::ok;
+}
+
+}  // namespace
+
+/// The class is cpu/online's: it names the bits, not the way to them.
+const AttentionKernel kDecode{"cpu/decode", refuse, workspace_bytes, run_decode,
+                              [](const AttentionProblem& p) { return kOnline.numerics(p); }};
+
+}  // namespace headwise::cpu

@@ -1,0 +1,244 @@
+// cpu/decode has the bits of cpu/online: every dtype, score term, mask, width, split, thread count and ISA
+// level. SPDX-License-Identifier: Apache-2.0
+#include <array>
+
+#include "tests/support/decode.h"
+
+namespace headwise::test {
+namespace {
+
+constexpr DType kFloats[] = {DType::f32, DType::bf16, DType::f16};
+
+/// Every score term at once, and none of them.
+struct Terms {
+  Tensor scale, slopes, bias, relative, sinks, gate;
+  explicit Terms(const Case& c)
+      : scale(filled(c.heads, 0.3)),
+        slopes(filled(c.heads, 0.05)),
+        bias(random_normal({1, c.heads, 1, c.kv_tokens}, DType::f32, 7)),
+        relative(random_normal({16, c.heads}, DType::f32, 8)),
+        sinks(filled(c.heads, 0.5)),
+        gate(random_normal({c.batch, c.q_tokens, c.heads}, DType::f32, 9)) {}
+  HeadInputs all() const {
+    return {.scale = scale.view(),
+            .softcap = 20,
+            .slopes = slopes.view(),
+            .bias = bias.view(),
+            .relative = relative.view(),
+            .buckets = {.buckets = 16, .max_distance = 90, .bidirectional = true},
+            .sinks = sinks.view(),
+            .gate = gate.view(),
+            .dropout = 0.1,
+            .seed = 5};
+  }
+};
+/// The last query meets the last key.
+const Tensor& at_end() {
+  static const Tensor start = tensor_of(std::vector<Index>{kStartEnd});
+  return start;
+}
+
+TEST(DecodeBits, AnyWidthOfQueriesAndHeads) {
+  each_level([] {
+    for (const DType dtype : kFloats)
+      for (const Index q_tokens : {1, 2, 3, 5, 16})
+        for (const Index group : {1, 4, 7}) {
+          const Case c = with_dtype({.name = "width",
+                                     .q_tokens = q_tokens,
+                                     .kv_tokens = 700,
+                                     .heads = 2 * group,
+                                     .kv_heads = 2,
+                                     .head_dim = 64,
+                                     .value_dim = 32},
+                                    dtype);
+          CaseRun r(c);
+          r.args.q_start = at_end().view();
+          const Mask causal = Mask::causal();
+          r.args.mask = causal.set();
+          expect_decode_is_online(r, text(c));
+        }
+  });
+}
+
+TEST(DecodeBits, AnyHeadWidth) {
+  each_level([] {
+    for (const DType dtype : kFloats)
+      for (const Index dim : {1, 5, 8, 16, 33, 80, 128, 576}) {
+        const Case c = with_dtype({.name = "dim",
+                                   .q_tokens = 2,
+                                   .kv_tokens = 513,
+                                   .heads = 3,
+                                   .kv_heads = 1,
+                                   .head_dim = dim,
+                                   .value_dim = dim == 576 ? 512 : dim},
+                                  dtype);
+        CaseRun r(c);
+        expect_decode_is_online(r, text(c));
+      }
+  });
+}
+
+TEST(DecodeBits, EveryTermAcrossSplits) {
+  each_level([] {
+    for (const DType dtype : kFloats)
+      for (const Index kv_tokens : {512, 2047, 2048, 2049, 4100}) {
+        const Case c = with_dtype({.name = "terms",
+                                   .batch = 2,
+                                   .q_tokens = 3,
+                                   .kv_tokens = kv_tokens,
+                                   .heads = 4,
+                                   .kv_heads = 2,
+                                   .head_dim = 16,
+                                   .value_dim = 16},
+                                  dtype);
+        CaseRun r(c);
+        const Terms terms(c);
+        r.args.q_start = at_end().view();
+        expect_decode_is_online(r, text("plain ", c));
+        r.args.inputs = terms.all();
+        const Mask mask = Mask::causal() & (Mask::window(1500, 0) | Mask::strided(9, 2));
+        r.args.mask = mask.set();
+        expect_decode_is_online(r, text("terms ", c));
+        const Mask far = Mask::causal() & Mask::window(40, 0);  // whole splits are closed
+        r.args.mask = far.set();
+        expect_decode_is_online(r, text("window ", c));
+      }
+  });
+}
+
+/// Lengths end inside a granule, at a split, before the first key; memory past them is NaN.
+TEST(DecodeBits, LengthsAndRaggedBatches) {
+  each_level([] {
+    for (const DType dtype : kFloats) {
+      const Case c = with_dtype({.name = "lengths",
+                                 .batch = 5,
+                                 .q_tokens = 1,
+                                 .kv_tokens = 2500,
+                                 .heads = 4,
+                                 .kv_heads = 2,
+                                 .head_dim = 32,
+                                 .value_dim = 32},
+                                dtype);
+      const std::vector<Index> lengths = {2500, 2048, 1, 0, 777};
+      CaseRun r(c);
+      const Mask mask = Mask::lengths(lengths);
+      r.args.mask = mask.set();
+      expect_decode_is_online(r, "lengths");
+      attention(r.args, decoding());
+      const Tensor clean = r.out.clone();
+      for (std::size_t b = 0; b < lengths.size(); ++b)
+        for (const Tensor* t : {&r.k, &r.v})
+          for (Index n = lengths[b] * 64; n < 2500 * 64; ++n)
+            store_double(t->view().data, dtype, static_cast<Index>(b) * 2500 * 64 + n, kNan);
+      poison(r.out);
+      attention(r.args, decoding());
+      EXPECT_TRUE(same_bits(clean, r.out)) << "poison " << dtype;
+
+      CaseRun ragged(with_dtype({.name = "ragged",
+                                 .q_tokens = 6,
+                                 .kv_tokens = 5326,
+                                 .heads = 4,
+                                 .kv_heads = 2,
+                                 .head_dim = 32,
+                                 .value_dim = 32},
+                                dtype));
+      const Tensor q_offsets = tensor_of(std::vector<Index>{0, 1, 1, 5, 6}),
+                   kv_offsets = tensor_of(std::vector<Index>{0, 2500, 2501, 5325, 5326});
+      ragged.args.q_offsets = q_offsets.view(), ragged.args.kv_offsets = kv_offsets.view();
+      expect_decode_is_online(ragged, "ragged");
+    }
+  });
+}
+
+/// NaN and Inf reach the rows that may see them and no other, as in cpu/online.
+TEST(DecodeBits, UnusualValues) {
+  each_level([] {
+    for (const DType dtype : kFloats) {
+      CaseRun r(with_dtype({.name = "unusual",
+                            .q_tokens = 3,
+                            .kv_tokens = 2200,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .head_dim = 16,
+                            .value_dim = 32},
+                           dtype));
+      const auto put = [&](const Tensor& t, Index token, Index width, double x) {
+        store_double(t.view().data, dtype, token * width + 3, x);
+      };
+      put(r.v, 100, 64, kNan), put(r.v, 101, 64, kInf), put(r.v, 2100, 64, -kInf), put(r.v, 2198, 64, kInf);
+      r.args.q_start = at_end().view();
+      for (const Mask& mask : {Mask::causal(), Mask::causal() & Mask::window(50, 0)}) {
+        r.args.mask = mask.set();
+        expect_decode_is_online(r, "values");
+      }
+      put(r.k, 7, 32, kNan), put(r.k, 2150, 32, kInf);
+      expect_decode_is_online(r, "keys");
+    }
+  });
+}
+
+TEST(DecodeBits, AnyLayout) {
+  each_level([] {
+    for (const DType dtype : kFloats) {
+      CaseRun r(with_dtype({.name = "layout",
+                            .batch = 2,
+                            .q_tokens = 2,
+                            .kv_tokens = 600,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .head_dim = 48,
+                            .value_dim = 32},
+                           dtype));
+      attention(r.args, online());
+      const Tensor plain = r.out.clone();
+      for (const auto& order : {std::array{0, 2, 1, 3}, std::array{3, 0, 2, 1}, std::array{1, 0, 3, 2}}) {
+        AttentionArgs a = r.args;
+        Tensor moved[2];
+        for (int which = 0; which < 2; ++which) {
+          AnyView& view = which ? a.v : a.k;
+          Index step[4], count = 1;
+          for (int n = 3; n >= 0; --n) {
+            const auto axis = order[static_cast<std::size_t>(n)];
+            step[axis] = count, count *= view.size[axis];
+          }
+          moved[which] = Tensor(dtype, {count});
+          AnyView to = view;
+          to.data = moved[which].view().data;
+          std::copy_n(step, 4, to.step);
+          for (Index n = 0; n < count; ++n) {
+            Index rest = n, from = 0, at = 0;
+            for (int axis = 3; axis >= 0; --axis) {
+              const Index i = rest % view.size[axis];
+              rest /= view.size[axis], from += i * view.step[axis], at += i * to.step[axis];
+            }
+            store_double(to.data, dtype, at, load_double(view.data, dtype, from));
+          }
+          view = to;
+        }
+        poison(r.out);
+        attention(a, decoding());
+        EXPECT_TRUE(same_bits(plain, r.out)) << dtype << " order " << order[0] << order[1] << order[2];
+      }
+    }
+  });
+}
+
+/// The plan takes decode where it can and says why where it cannot.
+TEST(Decode, ThePlanChoosesAndRefuses) {
+  CaseRun r({.name = "plan", .q_tokens = 16, .kv_tokens = 512});
+  EXPECT_STREQ(AttentionPlan(problem_of(r.args), Context({.threads = 1})).kernel(), "cpu/decode");
+  CaseRun many({.name = "plan", .q_tokens = 17, .kv_tokens = 512});
+  const AttentionPlan next(problem_of(many.args), Context({.threads = 1}));
+  EXPECT_STREQ(next.kernel(), "cpu/online");
+  ASSERT_EQ(next.refusals().size(), 1u);
+  EXPECT_EQ(next.refusals()[0].why, "q_tokens is 17: decode takes up to 16");
+  EXPECT_EQ(next.numerics(), AttentionPlan(problem_of(r.args), Context({.threads = 1})).numerics());
+  CaseRun brief({.name = "plan", .kv_tokens = 511});
+  EXPECT_EQ(AttentionPlan(problem_of(brief.args), Context({.threads = 1})).refusals()[0].why,
+            "kv_tokens is 511: splitting keys pays from 512 on");
+  EXPECT_EQ(AttentionPlan(problem_of(r.args, {.rows = true}), Context({.threads = 1})).refusals()[0].why,
+            "probes are gathered by cpu/online");
+}
+
+}  // namespace
+}  // namespace headwise::test
