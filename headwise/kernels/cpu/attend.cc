@@ -106,19 +106,23 @@ void start_split(const Run& run, Panel& panel) {
 
 }  // namespace
 
-void attend_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
-                 TileKind kind, const Rows& values, bool finite, Index key0, Index keys) {
-  const Core& core = run.core;
-  const ProbeSpec& probe = run.problem.probe;
-  Index from = 0, to = keys;
+bool open_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
+               TileKind kind, Index key0, Index& from, Index& to) {
   if (kind == TileKind::mixed) {
     open_bits(run, at, sequence, panel, s, key0, from, to);
-    if (from == to) return;
+    if (from == to) return false;
   }
   if (!panel.started) start_split(run, panel);
-  if (run.problem.heads.terms.alibi || probe.rows)
-    for (int i = 0; i < core.panel; ++i) panel.q_distance[i] = static_cast<float>(panel.position[i] - key0);
-  core.scores(panel.queries, s.keys, from, to, run.problem.heads.q.dim, s.s);
+  if (run.problem.heads.terms.alibi || run.problem.probe.rows)
+    for (int i = 0; i < run.core.panel; ++i)
+      panel.q_distance[i] = static_cast<float>(panel.position[i] - key0);
+  return true;
+}
+
+Tile make_weights(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
+                  TileKind kind, bool finite, Index key0, Index from, Index to) {
+  const Core& core = run.core;
+  const ProbeSpec& probe = run.problem.probe;
   if (run.scaled_first) apply_terms(run, sequence, panel, s, key0, from, to);
   if (kind == TileKind::mixed) core.select(s.s, from, to, s.open);
   const Index id = sequence_id(run.args, sequence);
@@ -151,7 +155,16 @@ void attend_tile(const Run& run, const SequencePlace& at, Index sequence, Scratc
                  static_cast<float>(1.0 / (1.0 - run.args.inputs.dropout)));
   }
   if (probe.rows || looked_at) core.operand(tile);
-  core.weigh(tile, s.values, run.problem.heads.v.dim, s.shrink, panel.o);
+  return tile;
+}
+
+void attend_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
+                 TileKind kind, const Rows& values, bool finite, Index key0, Index keys) {
+  Index from = 0, to = keys;
+  if (!open_tile(run, at, sequence, s, panel, kind, key0, from, to)) return;
+  run.core.scores(panel.queries, s.keys, from, to, run.problem.heads.q.dim, s.s);
+  const Tile tile = make_weights(run, at, sequence, s, panel, kind, finite, key0, from, to);
+  run.core.weigh(tile, s.values, run.problem.heads.v.dim, s.shrink, panel.o);
   if (!finite) add_unusual_values(run, panel, s, values, key0, from, to);
 }
 

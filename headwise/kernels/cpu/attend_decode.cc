@@ -9,6 +9,9 @@
 namespace headwise::cpu {
 namespace {
 
+/// Query rows of a kv head up to which keys stand in the lanes; above, panels of queries fill their lanes.
+constexpr Index kMostLaneRows = 64;
+
 /// How a run is cut. `apart`: every split is a task and leaves its state in a slot; else a task takes all
 /// splits of its heads one after the other. No bit depends on it.
 struct Cut {
@@ -75,6 +78,53 @@ void fill_panels(const Run& run, const Heads& h, Scratch& s) {
     fill_panel(run, h.at, h.head0, i * run.core.panel, h.rows, s, s.panels[i]);
 }
 
+/// The core of a run: with keys in the lanes where the class has that way and the rows are few. Its panel is
+/// narrow, its bits are the same.
+const Core& decode_core(const AttentionProblem& p, const TileKernels& kernels) {
+  const Core& core = core_for(p, kernels);
+  const bool multiplies = &core == &kernels.f32 || &core == kernels.narrow;
+  const Index rows = std::gcd(p.heads.k.group, p.heads.v.group) * p.q_tokens;
+  return multiplies && kernels.few && rows <= kMostLaneRows ? *kernels.few : core;
+}
+/// Sums over keys want value columns side by side, in whole vectors.
+bool columns_fit(const Rows& values, Index value_dim) {
+  return values.column_step == 1 && values.begin == 0 && values.end == value_dim && value_dim % 16 == 0;
+}
+
+/// o [count][value_dim] while a split is worked on with keys in the lanes <-> o [value_dim][panel] as it is
+/// folded; `spare` has panel * value_rows floats.
+void turn(const Run& run, const Panel& panel, float* spare, bool to_columns) {
+  const Index width = run.problem.heads.v.dim, n = run.core.panel, rows = panel.count;
+  std::copy_n(panel.o, run.value_rows() * n, spare);
+  if (to_columns) std::fill_n(panel.o, run.value_rows() * n, 0.0f);
+  for (Index r = 0; r < rows; ++r)
+    for (Index d = 0; d < width; ++d)
+      (to_columns ? panel.o[d * n + r] : panel.o[r * width + d]) =
+          spare[to_columns ? r * width + d : d * n + r];
+}
+
+/// One panel against one granule with keys in the lanes; o is [count][value_dim]. A granule with values,
+/// weights or sums that are not finite goes through the packed tile as in cpu/online.
+void attend_few(const Run& run, const Heads& h, Scratch& s, Panel& panel, TileKind kind, const Rows& keys,
+                const Rows& values, Index key0, Index n) {
+  const AttentionProblem& p = run.problem;
+  const Core& core = run.core;
+  const Index value_dim = p.heads.v.dim;
+  Index from = 0, to = n;
+  if (!open_tile(run, h.at, h.sequence, s, panel, kind, key0, from, to)) return;
+  float *top = s.lane_f[4], *sum = s.lane_f[5];
+  std::copy_n(panel.top, core.panel, top), std::copy_n(panel.sum, core.panel, sum);
+  core.few_scores(panel.queries, panel.count, keys, key0, from, to, p.heads.q.dim, s.keys, s.s);
+  const Tile tile = make_weights(run, h.at, h.sequence, s, panel, kind, true, key0, from, to);
+  if (core.weigh_few(tile, panel.count, values, key0, value_dim, s.shrink, s.rows, panel.o)) return;
+  std::copy_n(top, core.panel, panel.top), std::copy_n(sum, core.panel, panel.sum);
+  turn(run, panel, s.rows, true);
+  core.pack_keys(keys, key0, n, p.heads.q.dim, s.keys);
+  const bool finite = core.pack_values(values, key0, n, value_dim, s.values);
+  attend_tile(run, h.at, h.sequence, s, panel, kind, values, finite, key0, n);
+  turn(run, panel, s.rows, false);
+}
+
 /// All panels against the keys of one split.
 void attend_split(const Run& run, const Heads& h, Scratch& s, Index split) {
   const AttentionProblem& p = run.problem;
@@ -82,12 +132,17 @@ void attend_split(const Run& run, const Heads& h, Scratch& s, Index split) {
   const Rows keys = rows_of(run.args.k, p.heads.k, h.head0, h.at.tensor_batch, h.at.kv_row);
   const Rows values = rows_of(run.args.v, p.heads.v, h.head0, h.at.tensor_batch, h.at.kv_row);
   const Index end = std::min(h.at.kv_tokens, (split + 1) * kSplit);
+  const bool few = core.few_scores && columns_fit(values, p.heads.v.dim);
   for (Index key0 = split * kSplit; key0 < end; key0 += core.granule) {
     const Index n = std::min<Index>(core.granule, end - key0);
     bool packed = false, finite = true;
     for (Index i = 0; i < h.panels; ++i) {
       const TileKind kind = tile_kind(run, h.at, h.sequence, s.panels[i], key0, n);
       if (kind == TileKind::empty) continue;
+      if (few) {
+        attend_few(run, h, s, s.panels[i], kind, keys, values, key0, n);
+        continue;
+      }
       if (!packed) {
         core.pack_keys(keys, key0, n, p.heads.q.dim, s.keys);
         finite = core.pack_values(values, key0, n, p.heads.v.dim, s.values);
@@ -96,6 +151,8 @@ void attend_split(const Run& run, const Heads& h, Scratch& s, Index split) {
       attend_tile(run, h.at, h.sequence, s, s.panels[i], kind, values, finite, key0, n);
     }
   }
+  for (Index i = 0; few && i < h.panels; ++i)
+    if (s.panels[i].started) turn(run, s.panels[i], s.rows, true);
 }
 
 /// The whole KV in one task.
@@ -164,7 +221,7 @@ std::string refuse(const AttentionProblem& p) {
 }
 
 std::size_t workspace_bytes(const AttentionProblem& p, int threads) {
-  const Core& core = core_for(p, *chosen_isa().kernels());
+  const Core& core = decode_core(p, *chosen_isa().kernels());
   const Cut cut = cut_of(p, core, threads);
   Arena count = Arena::measuring();
   book_shared(p, core, cut, threads, count);
@@ -182,7 +239,7 @@ int useful_threads(const AttentionProblem& p, const Cut& cut, int threads) {
 Status run_decode(const AttentionProblem& p, const AttentionArgs& args, std::span<std::byte> workspace,
                   ThreadPool& pool) noexcept {
   const TileKernels& kernels = *chosen_isa().kernels();
-  const Core& core = core_for(p, kernels);
+  const Core& core = decode_core(p, kernels);
   const Cut cut = cut_of(p, core, pool.threads());
   Arena arena(workspace);
   const Books books = book_shared(p, core, cut, pool.threads(), arena);

@@ -87,6 +87,13 @@ void open_bits(const Run& run, const SequencePlace& at, Index sequence, const Pa
 
 Run run_of(const AttentionProblem& p, const AttentionArgs& args, const TileKernels& kernels, const Core& core,
            Index task_rows);
+/// Trims [from, to) to the keys of a tile that are open and starts the panel's split; false: none is open.
+bool open_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
+               TileKind kind, Index key0, Index& from, Index& to);
+/// From the products in S to the operand of `weigh`: terms, mask, the running max, weights, their sum,
+/// dropout.
+Tile make_weights(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
+                  TileKind kind, bool finite, Index key0, Index from, Index to);
 /// One panel against one granule of packed keys and values; `values` are the rows they came from.
 void attend_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
                  TileKind kind, const Rows& values, bool finite, Index key0, Index keys);

@@ -2,6 +2,7 @@
 
 #include "headwise/kernels/cpu/amx_gradients.h"
 #include "headwise/kernels/cpu/amx_stripes.h"
+#include "headwise/kernels/cpu/few_rows.h"
 #include "headwise/kernels/cpu/gradient_core.h"
 #include "headwise/kernels/cpu/levels.h"
 
@@ -16,12 +17,21 @@ constexpr Core bf16_core() {
 constexpr Core kBf16 = bf16_core();
 constexpr Core kNarrow = F32Core<Lanes, 2, 8, 128>::table();
 constexpr Core kF32 = F32Core<Lanes, 4, 4, 128>::table();
+constexpr Core kFew = FewRows<F32Core<Lanes, 1, 8, 128>>::table();
 constexpr Core kGradients = GradientCore<Lanes, 4, 4, 4>::joined(kF32);
 constexpr Core kBf16Gradients = AmxGradients::joined(kBf16);
 
 }  // namespace
 
-const TileKernels kAmx{"amx",           kF32,     &kNarrow,  &kBf16,  &kGradients,
-                       &kBf16Gradients, load_row, store_row, spin_fma};
+const TileKernels kAmx{.isa = "amx",
+                       .f32 = kF32,
+                       .narrow = &kNarrow,
+                       .few = &kFew,
+                       .bf16 = &kBf16,
+                       .gradients = &kGradients,
+                       .bf16_gradients = &kBf16Gradients,
+                       .load_row = load_row,
+                       .store_row = store_row,
+                       .spin_fma = spin_fma};
 
 }  // namespace headwise::cpu

@@ -1,5 +1,6 @@
 #include "headwise/kernels/cpu/lanes_avx2.h"
 
+#include "headwise/kernels/cpu/few_rows.h"
 #include "headwise/kernels/cpu/gradient_core.h"
 #include "headwise/kernels/cpu/levels.h"
 
@@ -7,11 +8,21 @@ namespace headwise::cpu {
 namespace {
 
 constexpr Core kF32 = F32Core<Lanes, 3, 4, 128>::table();
+constexpr Core kFew = FewRows<F32Core<Lanes, 1, 4, 128>>::table();
 constexpr Core kGradients = GradientCore<Lanes, 3, 3, 4>::joined(kF32);
 
 }  // namespace
 
 // Sixteen registers: 4 rows x 3 vectors of sums, 3 of queries, 1 broadcast.
-const TileKernels kAvx2{"avx2", kF32, nullptr, nullptr, &kGradients, nullptr, load_row, store_row, spin_fma};
+const TileKernels kAvx2{.isa = "avx2",
+                        .f32 = kF32,
+                        .narrow = nullptr,
+                        .few = &kFew,
+                        .bf16 = nullptr,
+                        .gradients = &kGradients,
+                        .bf16_gradients = nullptr,
+                        .load_row = load_row,
+                        .store_row = store_row,
+                        .spin_fma = spin_fma};
 
 }  // namespace headwise::cpu

@@ -1,5 +1,6 @@
 #include "headwise/kernels/cpu/lanes_avx512.h"
 
+#include "headwise/kernels/cpu/few_rows.h"
 #include "headwise/kernels/cpu/gradient_core.h"
 #include "headwise/kernels/cpu/levels.h"
 
@@ -8,11 +9,20 @@ namespace {
 
 constexpr Core kNarrow = F32Core<Lanes, 2, 8, 128>::table();
 constexpr Core kF32 = F32Core<Lanes, 4, 4, 128>::table();
+constexpr Core kFew = FewRows<F32Core<Lanes, 1, 8, 128>>::table();
 constexpr Core kGradients = GradientCore<Lanes, 4, 4, 4>::joined(kF32);
 
 }  // namespace
 
-const TileKernels kAvx512{"avx512", kF32,     &kNarrow,  nullptr, &kGradients,
-                          nullptr,  load_row, store_row, spin_fma};
+const TileKernels kAvx512{.isa = "avx512",
+                          .f32 = kF32,
+                          .narrow = &kNarrow,
+                          .few = &kFew,
+                          .bf16 = nullptr,
+                          .gradients = &kGradients,
+                          .bf16_gradients = nullptr,
+                          .load_row = load_row,
+                          .store_row = store_row,
+                          .spin_fma = spin_fma};
 
 }  // namespace headwise::cpu

@@ -1,5 +1,6 @@
 #include "headwise/kernels/cpu/lanes_neon.h"
 
+#include "headwise/kernels/cpu/few_rows.h"
 #include "headwise/kernels/cpu/gradient_core.h"
 #include "headwise/kernels/cpu/levels.h"
 
@@ -7,10 +8,20 @@ namespace headwise::cpu {
 namespace {
 
 constexpr Core kF32 = F32Core<Lanes, 2, 8, 256>::table();
+constexpr Core kFew = FewRows<F32Core<Lanes, 1, 8, 256>>::table();
 constexpr Core kGradients = GradientCore<Lanes, 2, 2, 8>::joined(kF32);
 
 }  // namespace
 
-const TileKernels kNeon{"neon", kF32, nullptr, nullptr, &kGradients, nullptr, load_row, store_row, spin_fma};
+const TileKernels kNeon{.isa = "neon",
+                        .f32 = kF32,
+                        .narrow = nullptr,
+                        .few = &kFew,
+                        .bf16 = nullptr,
+                        .gradients = &kGradients,
+                        .bf16_gradients = nullptr,
+                        .load_row = load_row,
+                        .store_row = store_row,
+                        .spin_fma = spin_fma};
 
 }  // namespace headwise::cpu

@@ -1,6 +1,7 @@
 #include "headwise/kernels/cpu/lanes_neon.h"
 
 #include "headwise/kernels/cpu/bf16_mmla_core.h"
+#include "headwise/kernels/cpu/few_rows.h"
 #include "headwise/kernels/cpu/gradient_core.h"
 #include "headwise/kernels/cpu/levels.h"
 
@@ -9,11 +10,20 @@ namespace {
 
 constexpr Core kBf16 = MmlaCore<6, 256>::table();
 constexpr Core kF32 = F32Core<Lanes, 2, 8, 256>::table();
+constexpr Core kFew = FewRows<F32Core<Lanes, 1, 8, 256>>::table();
 constexpr Core kGradients = GradientCore<Lanes, 2, 2, 8>::joined(kF32);
 
 }  // namespace
 
-const TileKernels kNeonBf16{"neon_bf16", kF32,     nullptr,   &kBf16,  &kGradients,
-                            nullptr,     load_row, store_row, spin_fma};
+const TileKernels kNeonBf16{.isa = "neon_bf16",
+                            .f32 = kF32,
+                            .narrow = nullptr,
+                            .few = &kFew,
+                            .bf16 = &kBf16,
+                            .gradients = &kGradients,
+                            .bf16_gradients = nullptr,
+                            .load_row = load_row,
+                            .store_row = store_row,
+                            .spin_fma = spin_fma};
 
 }  // namespace headwise::cpu

@@ -1,5 +1,6 @@
 #include "headwise/kernels/cpu/lanes_plain.h"
 
+#include "headwise/kernels/cpu/few_rows.h"
 #include "headwise/kernels/cpu/gradient_core.h"
 #include "headwise/kernels/cpu/levels.h"
 
@@ -7,11 +8,20 @@ namespace headwise::cpu {
 namespace {
 
 constexpr Core kF32 = F32Core<Lanes, 2, 4, 128>::table();
+constexpr Core kFew = FewRows<F32Core<Lanes, 1, 4, 128>>::table();
 constexpr Core kGradients = GradientCore<Lanes, 2, 2, 4>::joined(kF32);
 
 }  // namespace
 
-const TileKernels kPlain{"plain", kF32,     nullptr,   nullptr, &kGradients,
-                         nullptr, load_row, store_row, spin_fma};
+const TileKernels kPlain{.isa = "plain",
+                         .f32 = kF32,
+                         .narrow = nullptr,
+                         .few = &kFew,
+                         .bf16 = nullptr,
+                         .gradients = &kGradients,
+                         .bf16_gradients = nullptr,
+                         .load_row = load_row,
+                         .store_row = store_row,
+                         .spin_fma = spin_fma};
 
 }  // namespace headwise::cpu

@@ -130,6 +130,17 @@ struct Core {
   void (*known_weights)(float* s, Index from, Index to, const float* factor, const float* top,
                         const float* weight);
 
+  /// Keys in the lanes, for the first `count` queries of a panel: the bits of scores and weigh on rows as
+  /// they lie. Null: this core has no such way. Scores of keys first + from .. first + to; scratch:
+  /// key_bytes.
+  void (*few_scores)(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
+                     Index dim, void* scratch, float* s);
+  /// o [count][value_dim] = o * shrink + sum over keys of v * p; value_dim is a multiple of 16 and columns
+  /// lie side by side. sums: room for panel * value_dim. False, and o as it was, when some sum is not finite:
+  /// then a value, a weight or the sum itself was not.
+  bool (*weigh_few)(const Tile&, int count, const Rows& values, Index first, Index value_dim,
+                    const float* shrink, float* sums, float* o);
+
   // Gradients, in the cores that TileKernels names for them.
   int step_keys, step_rows;       // keys and queries of one step of the backward
   Index (*columns)(Index dim);    // floats from row to row of c, and rows of an o that weigh_on adds to
@@ -168,6 +179,7 @@ struct TileKernels {
   const char* isa;
   Core f32;               // computes f32, and f16 and bf16 converted while packing
   const Core* narrow;     // the same with a smaller panel and the same bits, for few query rows; null: none
+  const Core* few;        // the same with a panel of one vector and few_scores; null: none
   const Core* bf16;       // matrix core for bf16 with f32 sums; null: the f32 core takes bf16
   const Core* gradients;  // the f32 core of the backward
   const Core* bf16_gradients;  // the same on bf16 with f32 sums; null: the f32 core takes bf16

@@ -1,0 +1,225 @@
+// Few query rows against long KV: keys in the lanes for scores, value columns in the lanes for sums.
+// Every score and every sum is the chain of the f32 core. Included by every ISA level after f32_core.h;
+// internal linkage throughout.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/kernels/cpu/f32_core.h"
+
+namespace headwise::cpu {
+namespace {
+
+/// Base is an F32Core with a panel of one vector.
+template <class Base>
+struct FewRows : Base {
+  static constexpr int W = Lanes::width, kPanel = Base::kPanel;
+  static constexpr int kBlock = 16, kVectors = kBlock / W;  // keys that lie together, vectors of them
+  static constexpr int kSums = W == 8 ? 8 : 16;             // registers for sums: AVX2 has 16 in all
+  static_assert(kPanel == W);
+
+  /// Rows of queries at a time, blocks of keys at a time: enough chains to hide the latency of one.
+  static constexpr int rows_for(int left) {
+    constexpr int most = kSums / kVectors < W ? kSums / kVectors : W;
+    return left >= 8 && most >= 8 ? 8 : left > 2 && most >= 4 ? 4 : left > 1 ? 2 : 1;
+  }
+  static constexpr int blocks_for(int rows) {
+    return rows == 1 ? (W == 16 ? 4 : 2) : rows == 2 && W > 4 ? 2 : 1;
+  }
+
+  /// sums[r][g * 16 + key] = one chain over dim for R queries x G blocks [dim][16] of keys.
+  template <int R, int G>
+  static void products(const float* q, const float* keys, Index block, Index dim, float* sums,
+                       Index sums_step) {
+    F c[R][G * kVectors];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < G * kVectors; ++v) c[r][v] = Lanes::zero();
+    for (Index d = 0; d < dim; ++d) {
+      F x[G * kVectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < G * kVectors; ++v)
+        x[v] = Lanes::load(keys + v / kVectors * block + d * kBlock + v % kVectors * W);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        const F y = Lanes::bcast(q + d * kPanel + r);
+#pragma GCC unroll 8
+        for (int v = 0; v < G * kVectors; ++v) c[r][v] = Lanes::fma(x[v], y, c[r][v]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < G * kVectors; ++v) Lanes::store(sums + r * sums_step + v * W, c[r][v]);
+  }
+
+  /// All rows of the panel against `blocks` blocks: sums [panel][kMost].
+  static constexpr Index kMost = 4 * kBlock;
+  static void panel_products(const float* q, int count, const float* keys, Index blocks, Index dim,
+                             float* sums) {
+    const Index block = dim * kBlock;
+    for (int r = 0; r < count;) {
+      const int rows = rows_for(count - r);
+      const auto each = [&](auto rows_taken) {
+        constexpr int R = decltype(rows_taken)::value, G = blocks_for(R);
+        Index b = 0;
+        for (; b + G <= blocks; b += G)
+          products<R, G>(q + r, keys + b * block, block, dim, sums + r * kMost + b * kBlock, kMost);
+        for (; b < blocks; ++b)
+          products<R, 1>(q + r, keys + b * block, block, dim, sums + r * kMost + b * kBlock, kMost);
+      };
+      if (rows == 8)
+        each(Number < kPanel >= 8 ? 8 : 4 > {});
+      else if (rows == 4)
+        each(Number<4>{});
+      else if (rows == 2)
+        each(Number<2>{});
+      else
+        each(Number<1>{});
+      r += rows;
+    }
+  }
+
+  /// Up to 16 rows from row `first` on -> out [dim][16] f32; rows from `count` on are 0.
+  template <RowType T>
+  static void gather_block(const Rows& rows, Index first, Index count, Index dim, float* out) {
+    using E = Element<T>;
+    if (count == kBlock && rows.column_step == 1 && rows.begin == 0 && rows.end == dim && dim % W == 0) {
+      const auto* from = static_cast<const typename E::type*>(rows.data) + first * rows.row_step;
+      for (Index d = 0; d < dim; d += W)
+        for (int b = 0; b < kBlock; b += W) {
+          F t[W];
+#pragma GCC unroll 16
+          for (int i = 0; i < W; ++i) t[i] = E::load(from + (b + i) * rows.row_step + d);
+          Lanes::transpose(t);
+#pragma GCC unroll 16
+          for (int i = 0; i < W; ++i) Lanes::store(out + (d + i) * kBlock + b, t[i]);
+        }
+      return;
+    }
+    constexpr Index kPart = 64;
+    float line[kPart];
+    for (Index i = 0; i < kBlock; ++i)
+      for (Index c0 = 0; c0 < dim; c0 += kPart) {
+        const Index n = dim - c0 < kPart ? dim - c0 : kPart;
+        if (i < count) load_row(columns_from(rows, c0, dim), first + i, n, line);
+        for (Index c = 0; c < n; ++c) out[(c0 + c) * kBlock + i] = i < count ? line[c] : 0.0f;
+      }
+  }
+  static void gather_block(const Rows& rows, Index first, Index count, Index dim, float* out) {
+    switch (rows.type) {
+      case RowType::f32: return gather_block<RowType::f32>(rows, first, count, dim, out);
+      case RowType::bf16: return gather_block<RowType::bf16>(rows, first, count, dim, out);
+      case RowType::f16: return gather_block<RowType::f16>(rows, first, count, dim, out);
+    }
+  }
+
+  static void few_scores(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
+                         Index dim, void* scratch, float* s) {
+    const auto* q = static_cast<const float*>(queries);
+    auto* keys = static_cast<float*>(scratch);
+    alignas(64) float sums[kPanel * kMost];
+    for (Index k = from; k < to; k += kMost) {
+      const Index n = to - k < kMost ? to - k : kMost, blocks = (n + kBlock - 1) / kBlock;
+      for (Index b = 0; b < blocks; ++b) {
+        const Index left = n - b * kBlock;
+        gather_block(rows, first + k + b * kBlock, left < kBlock ? left : kBlock, dim,
+                     keys + b * kBlock * dim);
+      }
+      panel_products(q, count, keys, blocks, dim, sums);
+      for (Index i = 0; i < blocks * kBlock; i += W) {
+        F t[W];
+        for (int r = 0; r < W; ++r) t[r] = r < count ? Lanes::load(sums + r * kMost + i) : Lanes::zero();
+        Lanes::transpose(t);
+        for (int j = 0; j < W; ++j) Lanes::store(s + (k + i + j) * kPanel, t[j]);
+      }
+    }
+  }
+
+  /// R queries x V vectors of value columns from d on: one chain over keys.
+  template <RowType T, int R, int V>
+  static void weighed(const Tile& t, int row, const Rows& values, Index first, Index d, float* sums,
+                      Index sums_step, F& unusual) {
+    using E = Element<T>;
+    F c[R][V];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < V; ++v) c[r][v] = Lanes::zero();
+    const auto* from = static_cast<const typename E::type*>(values.data) + first * values.row_step + d;
+    for (Index k = t.from; k < t.to; ++k) {
+      F x[V];
+#pragma GCC unroll 8
+      for (int v = 0; v < V; ++v) x[v] = E::load(from + k * values.row_step + v * W);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        const F p = Lanes::bcast(t.s + k * kPanel + row + r);
+#pragma GCC unroll 8
+        for (int v = 0; v < V; ++v) c[r][v] = Lanes::fma(x[v], p, c[r][v]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < V; ++v) {
+        unusual = Lanes::fma(c[r][v], Lanes::zero(), unusual);
+        Lanes::store(sums + (row + r) * sums_step + d + v * W, c[r][v]);
+      }
+  }
+  template <RowType T>
+  static bool weighed_rows(const Tile& t, int count, const Rows& values, Index first, Index value_dim,
+                           float* sums) {
+    F unusual = Lanes::zero();  // x * 0 is NaN for what is not finite
+    for (int row = 0; row < count;) {
+      const int left = count - row, rows = left > 2 ? 4 : left;
+      const auto each = [&](auto rows_taken) {
+        constexpr int R = decltype(rows_taken)::value, V = kSums / R < 8 ? kSums / R : 8;
+        Index d = 0;
+        for (; d + V * W <= value_dim; d += V * W)
+          weighed<T, R, V>(t, row, values, first, d, sums, value_dim, unusual);
+        for (; d < value_dim; d += W) weighed<T, R, 1>(t, row, values, first, d, sums, value_dim, unusual);
+      };
+      if (rows == 4)
+        each(Number<4>{});
+      else if (rows == 2)
+        each(Number<2>{});
+      else
+        each(Number<1>{});
+      row += rows;
+    }
+    return !Lanes::any(Lanes::is_nan(unusual));
+  }
+  static bool weighed_rows(const Tile& t, int count, const Rows& values, Index first, Index value_dim,
+                           float* sums) {
+    switch (values.type) {
+      case RowType::f32: return weighed_rows<RowType::f32>(t, count, values, first, value_dim, sums);
+      case RowType::bf16: return weighed_rows<RowType::bf16>(t, count, values, first, value_dim, sums);
+      case RowType::f16: return weighed_rows<RowType::f16>(t, count, values, first, value_dim, sums);
+    }
+    return false;
+  }
+  static bool weigh_few(const Tile& t, int count, const Rows& values, Index first, Index value_dim,
+                        const float* shrink, float* sums, float* o) {
+    if (!weighed_rows(t, count, values, first, value_dim, sums)) return false;
+    for (Index r = 0; r < count; ++r) {
+      const F keep = Lanes::bcast(shrink + r);
+      for (Index at = r * value_dim; at < (r + 1) * value_dim; at += W)
+        Lanes::store(o + at, Lanes::fma(Lanes::load(o + at), keep, Lanes::load(sums + at)));
+    }
+    return true;
+  }
+
+  static constexpr Core table() {
+    Core c = Base::table();
+    c.few_scores = few_scores, c.weigh_few = weigh_few;
+    return c;
+  }
+
+ private:
+  template <int N>
+  struct Number {
+    static constexpr int value = N;
+  };
+};
+
+}  // namespace
+}  // namespace headwise::cpu
