@@ -8,4 +8,6 @@
 #include "headwise/ops/attention_backward.h"
 #include "headwise/ops/explain.h"
 #include "headwise/ops/norm.h"
+#include "headwise/ops/packed_keys.h"
+#include "headwise/ops/quantize_kv.h"
 #include "headwise/ops/rope.h"

@@ -9,7 +9,7 @@
 
 namespace headwise {
 
-enum class DType : std::uint8_t { f32, bf16, f16, f64, i32, i64, u8 };
+enum class DType : std::uint8_t { f32, bf16, f16, f64, i32, i64, u8, i8 };
 
 constexpr Index size_of(DType t) {
   switch (t) {
@@ -19,7 +19,8 @@ constexpr Index size_of(DType t) {
     case DType::i32: return 4;
     case DType::bf16:
     case DType::f16: return 2;
-    case DType::u8: return 1;
+    case DType::u8:
+    case DType::i8: return 1;
   }
   return 0;
 }
@@ -32,6 +33,7 @@ constexpr std::string_view name_of(DType t) {
     case DType::i32: return "i32";
     case DType::i64: return "i64";
     case DType::u8: return "u8";
+    case DType::i8: return "i8";
   }
   return "?";
 }
@@ -48,11 +50,13 @@ struct Type {
 
 template <class T>
 constexpr DType dtype_of = [] {
-  static_assert(sizeof(T) == 0, "tensors hold float, bf16, f16, double, int32, int64 or uint8");
+  static_assert(sizeof(T) == 0, "tensors hold float, bf16, f16, double, int32, int64, uint8 or int8");
   return DType::u8;
 }();
 template <>
 inline constexpr DType dtype_of<std::uint8_t> = DType::u8;
+template <>
+inline constexpr DType dtype_of<std::int8_t> = DType::i8;
 template <>
 inline constexpr DType dtype_of<float> = DType::f32;
 template <>
@@ -76,7 +80,8 @@ decltype(auto) visit_float(DType t, F&& f) {
     case DType::f64: return f(Type<double>{});
     case DType::i32:
     case DType::i64:
-    case DType::u8: break;
+    case DType::u8:
+    case DType::i8: break;
   }
   throw Error(ErrorKind::bad_dtype, text("dtype: ", t, " is not a float type; use f32, bf16, f16 or f64"));
 }

@@ -89,17 +89,29 @@ AttentionProblem problem_in(std::string_view op, const AttentionArgs& args, cons
     p.heads.q = HeadLayout::split(args.q.size[2], args.q.size[3]);
   }
   const Index count = p.heads.q.heads;
-  if (heads.k.heads == 0) p.heads.k = plain_layout(op, "k", args.k, count);
+  if (args.packed.given()) p.keys = KeyForm::packed;
+  if (heads.k.heads == 0 && p.keys == KeyForm::packed) {
+    const Index slots = args.packed.kv_heads;
+    require(slots > 0 && count % slots == 0, ErrorKind::bad_shape, op, "heads (", count,
+            ") must be a multiple of kv_heads (", slots, ") of the packed keys");
+    p.heads.k = HeadLayout::grouped(count, slots, args.packed.dim);
+  } else if (heads.k.heads == 0) {
+    p.heads.k = plain_layout(op, "k", args.k, count);
+  }
   if (heads.v.heads == 0) p.heads.v = plain_layout(op, "v", args.v, count);
   check_rank(op, "q", args.q, p.heads.q.row > 0 ? 3 : 4,
              p.heads.q.row > 0 ? "[batch tokens row]" : "[batch tokens heads dim]");
-  check_rank(op, "k", args.k, p.heads.k.row > 0 ? 3 : 4,
-             p.heads.k.row > 0 ? "[batch tokens row]" : "[batch tokens heads dim]");
+  if (p.keys == KeyForm::packed)
+    check_rank(op, "k", args.k, 3, "[batch kv_heads room]");
+  else
+    check_rank(op, "k", args.k, p.heads.k.row > 0 ? 3 : 4,
+               p.heads.k.row > 0 ? "[batch tokens row]" : "[batch tokens heads dim]");
 
   p.dtype = args.q.dtype;
   p.batch = args.q.size[0];
   p.q_tokens = args.q.size[1];
-  p.kv_tokens = args.k.size[1];
+  p.kv_tokens = p.keys == KeyForm::packed ? args.packed.tokens : args.k.size[1];
+  p.int8_kv = args.k.dtype == DType::i8 || args.v.dtype == DType::i8;
   p.ragged = args.q_offsets.given() || args.kv_offsets.given();
   if (p.ragged) {
     p.q_total = p.q_tokens;

@@ -6,13 +6,15 @@
 #include <string>
 #include <utility>
 
+#include "headwise/kernels/cpu/key_order.h"
+#include "headwise/ops/packed_keys.h"
 #include "headwise/ops/view_checks.h"
 
 namespace headwise {
 namespace {
 
 constexpr unsigned kAll[] = {only(DType::f32), only(DType::bf16), only(DType::f16), only(DType::f64),
-                             only(DType::i32), only(DType::i64),  only(DType::u8)};
+                             only(DType::i32), only(DType::i64),  only(DType::u8),  only(DType::i8)};
 
 std::string dtype_names(unsigned allowed) {
   std::string names;
@@ -221,6 +223,13 @@ void ArgChecks::check_problem(const AttentionProblem& p) const {
   check_layout("v", p.heads.v, heads);
   require(p.heads.q.dim == p.heads.k.dim, ErrorKind::bad_shape, op, "q has head_dim ", p.heads.q.dim,
           " but k has ", p.heads.k.dim, "; their products need equal widths");
+  const bool plain_heads = p.heads.k.row == 0 && p.heads.v.row == 0;
+  require(plain_heads || !p.int8_kv, ErrorKind::unsupported, op,
+          "int8 keys and values have a scale for each kv head; give tensors with a head axis, not rows");
+  require(
+      p.keys == KeyForm::plain || (plain_heads && !p.ragged), ErrorKind::unsupported, op,
+      "packed keys hold one padded batch of kv heads; unpack them for ragged batches and rows, or mask with "
+      "lengths(...)");
   // Kernels multiply these in any order, also where one of them is 0.
   const Index tokens = max_of(max_of(p.q_tokens, p.kv_tokens), p.ragged ? max_of(p.q_total, p.kv_total) : 1);
   const Checked rows = Checked(max_of(p.batch, 1)) * Checked(max_of(heads, 1)) * Checked(max_of(tokens, 1));
@@ -245,17 +254,54 @@ void ArgChecks::check_problem(const AttentionProblem& p) const {
 
 void ArgChecks::check_tensors(const AttentionProblem& p, const AttentionArgs& args) const {
   check_heads("q", args.q, p, p.heads.q);
-  check_heads("k", args.k, p, p.heads.k);
+  if (p.keys == KeyForm::plain)
+    check_heads("k", args.k, p, p.heads.k);
+  else
+    check_packed(p, args);
   check_heads("v", args.v, p, p.heads.v);
+  check_scales("k_scale", args.k_scale, p, p.heads.k);
+  check_scales("v_scale", args.v_scale, p, p.heads.v);
+}
+
+void ArgChecks::check_scales(const char* name, const AnyView& v, const AttentionProblem& p,
+                             const HeadLayout& layout) const {
+  if (!check_asked(name, v, p.int8_kv, "int8 keys and values")) return;
+  require(v.given(), ErrorKind::bad_argument, op, name[0] == 'k' ? "k" : "v", " is i8 but ", name,
+          " is not given; pass the f32 scales quantize_kv wrote, [batch kv_tokens kv_heads]");
+  check_view(
+      name, v,
+      {only(DType::f32), {batch_in_tensors(p), kv_rows(p), layout.slots()}, "[batch kv_tokens kv_heads]"});
+}
+
+void ArgChecks::check_packed(const AttentionProblem& p, const AttentionArgs& a) const {
+  const PackedKeys& about = a.packed;
+  const KeyOrder order = cpu::key_order(p.kv_dtype());
+  require(about.given(), ErrorKind::bad_argument, op,
+          "the plan is for packed keys but args.packed is not given; pass the description pack_keys filled");
+  check_packed_keys(op, about);
+  require(about.order == order, ErrorKind::bad_argument, op, "packed keys lie ", about.order,
+          " but this machine's class of ", p.kv_dtype(), " reads ", order,
+          "; pack the plain keys again on this machine");
+  require(about.dtype == p.kv_dtype(), ErrorKind::bad_dtype, op, "packed keys hold ", about.dtype, " but ",
+          p.kv_dtype(), " is needed, the dtype of q or i8 with scales");
+  require(about.kv_heads == p.heads.k.slots() && about.dim == p.heads.k.dim && about.tokens == p.kv_tokens,
+          ErrorKind::bad_shape, op, "packed keys have ", about.tokens, " tokens, ", about.kv_heads,
+          " kv_heads and head_dim ", about.dim, " but the plan was made for ", p.kv_tokens, ", ",
+          p.heads.k.slots(), " and ", p.heads.k.dim, "; plan for these keys");
+  check_view("k", a.k,
+             {only(p.kv_dtype()), {p.batch, about.kv_heads, about.room()}, "[batch kv_heads room]"});
+  require(a.k.step[2] == 1 || about.room() <= 1, ErrorKind::bad_shape, op, "packed k has step ", a.k.step[2],
+          " in its last axis; a head's room lies in one piece");
 }
 
 void ArgChecks::check_heads(const char* name, const AnyView& v, const AttentionProblem& p,
                             const HeadLayout& l) const {
   const bool of_q = &l == &p.heads.q;
   const Index batch = batch_in_tensors(p), rows = of_q ? q_rows(p) : kv_rows(p);
-  if (l.row > 0) return check_view(name, v, {only(p.dtype), {batch, rows, l.row}, "[batch tokens row]"});
+  const unsigned dtype = only(of_q ? p.dtype : p.kv_dtype());
+  if (l.row > 0) return check_view(name, v, {dtype, {batch, rows, l.row}, "[batch tokens row]"});
   check_view(name, v,
-             {only(p.dtype),
+             {dtype,
               {batch, rows, l.slots(), l.dim},
               of_q               ? "[batch q_tokens heads head_dim]"
               : &l == &p.heads.k ? "[batch kv_tokens kv_heads head_dim]"

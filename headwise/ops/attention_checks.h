@@ -55,6 +55,11 @@ struct ArgChecks {
   static void spread_bias(const AttentionProblem& p, AnyView& bias);
 
  private:
+  void check_scales(const char* name, const AnyView& v, const AttentionProblem& p,
+                    const HeadLayout& layout) const;
+  /// Packed keys: the description is what the problem needs and what this level reads, the buffer is as
+  /// described.
+  void check_packed(const AttentionProblem& p, const AttentionArgs& args) const;
   void check_layout(const char* name, const HeadLayout& l, Index heads) const;
   void check_mask(const AttentionProblem& p, const MaskSet& mask) const;
   void check_offsets(const char* name, const AnyView& v, Index batch, Index rows, Index longest) const;
@@ -66,6 +71,7 @@ struct ArgChecks {
 template <class Args, class F>
 void each_view(Args& a, F&& visit) {
   visit("q", a.q, false), visit("k", a.k, false), visit("v", a.v, false);
+  visit("k_scale", a.k_scale, false), visit("v_scale", a.v_scale, false);
   visit("scale", a.inputs.scale, false), visit("alibi slopes", a.inputs.slopes, false);
   visit("bias", a.inputs.bias, false), visit("relative table", a.inputs.relative, false);
   visit("sinks", a.inputs.sinks, false), visit("gate", a.inputs.gate, false);

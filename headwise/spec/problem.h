@@ -3,20 +3,27 @@
 #pragma once
 #include "headwise/spec/head.h"
 #include "headwise/spec/mask.h"
+#include "headwise/spec/packed_keys.h"
 #include "headwise/spec/probe.h"
 #include "headwise/spec/score.h"
 
 namespace headwise {
 
+/// How k lies: the user's strided view, or packed by pack_keys.
+enum class KeyForm : std::uint8_t { plain, packed };
+
 /// Sizes, kinds and dtypes: no address, comparable, the whole key of a plan.
 struct AttentionProblem {
   HeadSpec heads = {};
-  DType dtype = DType::f32;                      // of q, k, v and out
+  DType dtype = DType::f32;                      // of q, k, v and out (int8 KV: of q and out)
   Index batch = 0, q_tokens = 0, kv_tokens = 0;  // ragged: the longest sequence's tokens
   bool ragged = false;                           // q, k, v hold [tokens ...] with offsets
   Index q_total = 0, kv_total = 0;               // ragged: rows of q and of k, v
   bool lse = false;
   ProbeSpec probe = {};
+  KeyForm keys = KeyForm::plain;
+  bool int8_kv = false;  // k and v are i8 with a scale for each token and kv head
+  DType kv_dtype() const { return int8_kv ? DType::i8 : dtype; }
   friend constexpr bool operator==(const AttentionProblem&, const AttentionProblem&) = default;
 };
 
@@ -30,6 +37,8 @@ struct AttentionArgs {
   AnyView q_start = {};                     // [1] or [batch] i64: position of the first query; empty: 0
   AnyView q_offsets = {}, kv_offsets = {};  // [batch + 1] i64, ragged only
   ProbeOut probe = {};
+  AnyView k_scale = {}, v_scale = {};  // [batch kv_tokens kv_heads] f32: k = k_scale * i8; int8 KV only
+  PackedKeys packed = {};  // given: k is [batch kv_heads room] in this order, kv_tokens = its tokens
 };
 
 /// A q_start of this value is bottom-right: the last query meets the last key, kv_tokens - q_tokens.

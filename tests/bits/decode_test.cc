@@ -55,7 +55,7 @@ TEST(DecodeBits, AnyWidthOfQueriesAndHeads) {
           r.args.q_start = at_end().view();
           const Mask causal = Mask::causal();
           r.args.mask = causal.set();
-          expect_decode_is_online(r, text(c));
+          expect_decode_is_online_both(r, text(c));
         }
   });
 }
@@ -73,7 +73,7 @@ TEST(DecodeBits, AnyHeadWidth) {
                                    .value_dim = dim == 576 ? 512 : dim},
                                   dtype);
         CaseRun r(c);
-        expect_decode_is_online(r, text(c));
+        expect_decode_is_online_both(r, text(c));
       }
   });
 }
@@ -94,14 +94,14 @@ TEST(DecodeBits, EveryTermAcrossSplits) {
         CaseRun r(c);
         const Terms terms(c);
         r.args.q_start = at_end().view();
-        expect_decode_is_online(r, text("plain ", c));
+        expect_decode_is_online_both(r, text("plain ", c));
         r.args.inputs = terms.all();
         const Mask mask = Mask::causal() & (Mask::window(1500, 0) | Mask::strided(9, 2));
         r.args.mask = mask.set();
-        expect_decode_is_online(r, text("terms ", c));
+        expect_decode_is_online_both(r, text("terms ", c));
         const Mask far = Mask::causal() & Mask::window(40, 0);  // whole splits are closed
         r.args.mask = far.set();
-        expect_decode_is_online(r, text("window ", c));
+        expect_decode_is_online_both(r, text("window ", c));
       }
   });
 }
@@ -123,7 +123,7 @@ TEST(DecodeBits, LengthsAndRaggedBatches) {
       CaseRun r(c);
       const Mask mask = Mask::lengths(lengths);
       r.args.mask = mask.set();
-      expect_decode_is_online(r, "lengths");
+      expect_decode_is_online_both(r, "lengths");
       attention(r.args, decoding());
       const Tensor clean = r.out.clone();
       for (std::size_t b = 0; b < lengths.size(); ++b)
@@ -133,6 +133,12 @@ TEST(DecodeBits, LengthsAndRaggedBatches) {
       poison(r.out);
       attention(r.args, decoding());
       EXPECT_TRUE(same_bits(clean, r.out)) << "poison " << dtype;
+      const Packed packed(r.args.k);
+      AttentionArgs a = r.args;
+      packed.use(a);
+      poison(r.out);
+      attention(a, decoding());
+      EXPECT_TRUE(same_bits(clean, r.out)) << "poison, packed " << dtype;
 
       CaseRun ragged(with_dtype({.name = "ragged",
                                  .q_tokens = 6,
@@ -145,7 +151,7 @@ TEST(DecodeBits, LengthsAndRaggedBatches) {
       const Tensor q_offsets = tensor_of(std::vector<Index>{0, 1, 1, 5, 6}),
                    kv_offsets = tensor_of(std::vector<Index>{0, 2500, 2501, 5325, 5326});
       ragged.args.q_offsets = q_offsets.view(), ragged.args.kv_offsets = kv_offsets.view();
-      expect_decode_is_online(ragged, "ragged");
+      expect_decode_is_online_both(ragged, "ragged");
     }
   });
 }
@@ -167,12 +173,13 @@ TEST(DecodeBits, UnusualValues) {
       };
       put(r.v, 100, 64, kNan), put(r.v, 101, 64, kInf), put(r.v, 2100, 64, -kInf), put(r.v, 2198, 64, kInf);
       r.args.q_start = at_end().view();
-      for (const Mask& mask : {Mask::causal(), Mask::causal() & Mask::window(50, 0)}) {
-        r.args.mask = mask.set();
-        expect_decode_is_online(r, "values");
+      const Mask causal = Mask::causal(), near = Mask::causal() & Mask::window(50, 0);
+      for (const Mask* mask : {&causal, &near}) {
+        r.args.mask = mask->set();
+        expect_decode_is_online_both(r, "values");
       }
       put(r.k, 7, 32, kNan), put(r.k, 2150, 32, kInf);
-      expect_decode_is_online(r, "keys");
+      expect_decode_is_online_both(r, "keys");
     }
   });
 }

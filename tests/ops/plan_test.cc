@@ -274,6 +274,8 @@ TEST(Plan, R066_KeyIsComplete) {
   changed([](AttentionProblem& p) { p.probe.columns = true; });
   changed([](AttentionProblem& p) { p.probe.picked = 1; });
   changed([](AttentionProblem& p) { p.probe.scores = ScoreStage::scaled; });
+  changed([](AttentionProblem& p) { p.int8_kv = true; });
+  changed([](AttentionProblem& p) { p.keys = KeyForm::packed; });
   others.push_back(base);
   for (std::size_t a = 0; a < others.size(); ++a)
     for (std::size_t b = 0; b < a; ++b) EXPECT_FALSE(others[a] == others[b]) << a << " " << b;
@@ -281,7 +283,7 @@ TEST(Plan, R066_KeyIsComplete) {
   EXPECT_EQ(sizeof(HeadLayout), 6 * sizeof(Index));
   EXPECT_EQ(sizeof(Terms), 7u);
   EXPECT_EQ(sizeof(ProbeSpec), 6 * sizeof(Index));
-  EXPECT_EQ(sizeof(AttentionProblem), sizeof(HeadSpec) + sizeof(ProbeSpec) + 8 * sizeof(Index));
+  EXPECT_EQ(sizeof(AttentionProblem), sizeof(HeadSpec) + sizeof(ProbeSpec) + 9 * sizeof(Index));
 }
 
 TEST(Plan, ProblemOfReadsTheTensors) {

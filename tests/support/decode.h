@@ -1,6 +1,8 @@
 // Decode: contexts that allow cpu/decode alone, and a run held to the bits of cpu/online.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include "headwise/ops/packed_keys.h"
+#include "headwise/ops/quantize_kv.h"
 #include "tests/support/online.h"
 
 namespace headwise::test {
@@ -12,17 +14,62 @@ inline Context& decoding(int threads = 2) {
   return *contexts[threads];
 }
 
-/// Runs on cpu/online into r.out and r.lse, then on cpu/decode with 1, 2 and 5 threads: the same bits.
+/// Keys of a run packed into a buffer with `spare` tokens of room left; the rest of it is NaN (i8: -1).
+struct Packed {
+  PackedKeys about;
+  Tensor buffer;
+  Packed(const AnyView& k, Index spare = 0)
+      : about(packed_keys(k.dtype, k.size[2], k.size[3], k.size[1] + spare)),
+        buffer(k.dtype, {k.size[0], k.size[2], about.room()}) {
+    poison(buffer);
+    pack_keys(k, buffer.view(), about, online());
+  }
+  void use(AttentionArgs& a) const { a.k = buffer.view(), a.packed = about; }
+};
+/// k and v of a run as int8 with their scales.
+struct Quantized {
+  Tensor k, v, k_scale, v_scale;
+  Quantized(const AnyView& from_k, const AnyView& from_v) {
+    const auto make = [](const AnyView& x, Tensor& to, Tensor& scale) {
+      to = Tensor(DType::i8, {x.size[0], x.size[1], x.size[2], x.size[3]});
+      scale = Tensor(DType::f32, {x.size[0], x.size[1], x.size[2]});
+      quantize_kv(x, to.view(), scale.view(), online());
+    };
+    make(from_k, k, k_scale), make(from_v, v, v_scale);
+  }
+  void use(AttentionArgs& a) const {
+    a.k = k.view(), a.v = v.view(), a.k_scale = k_scale.view(), a.v_scale = v_scale.view();
+  }
+};
+
+/// Runs on cpu/online with plain keys into r.out and r.lse, then on cpu/decode with 1, 2 and 5 threads and,
+/// unless the batch is ragged, with packed keys on both: the same bits.
 inline void expect_decode_is_online(CaseRun& r, const std::string& what) {
   poison(r.out), poison(r.lse);
   attention(r.args, online(1));
   const Tensor out = r.out.clone(), lse = r.lse.clone();
-  for (const int threads : {1, 2, 5}) {
+  const auto expect_same = [&](const AttentionArgs& a, Context& ctx, const char* way) {
     poison(r.out), poison(r.lse);
-    attention(r.args, decoding(threads));
-    EXPECT_TRUE(same_bits(out, r.out)) << what << " threads " << threads;
-    EXPECT_TRUE(same_bits(lse, r.lse)) << what << " lse, threads " << threads;
-  }
+    attention(a, ctx);
+    EXPECT_TRUE(same_bits(out, r.out)) << what << ", " << way << ", threads " << ctx.threads();
+    EXPECT_TRUE(same_bits(lse, r.lse)) << what << ", " << way << ", lse, threads " << ctx.threads();
+  };
+  for (const int threads : {1, 2, 5}) expect_same(r.args, decoding(threads), "plain");
+  if (r.args.q_offsets.given()) return;
+  const Packed packed(r.args.k, 3);
+  AttentionArgs a = r.args;
+  packed.use(a);
+  for (const int threads : {1, 5}) expect_same(a, decoding(threads), "packed");
+  expect_same(a, online(2), "packed, prefill");
+}
+/// The same for f32, bf16 and f16 as they are and with int8 KV.
+inline void expect_decode_is_online_both(CaseRun& r, const std::string& what) {
+  expect_decode_is_online(r, what);
+  const AttentionArgs before = r.args;
+  const Quantized eight(before.k, before.v);
+  eight.use(r.args);
+  expect_decode_is_online(r, what + ", int8 kv");
+  r.args = before;
 }
 
 }  // namespace headwise::test

@@ -314,6 +314,7 @@ struct AmxCore {
   static constexpr Core table() {
     Core c = Passes<2>::table();
     c.name = "bf16", c.panel = kPanel, c.granule = kGranule, c.begin = tiles_on, c.end = tiles_off;
+    c.key_group = 16, c.key_columns = 32, c.key_pad = 32;
     c.query_bytes = query_bytes, c.key_bytes = key_bytes, c.value_bytes = value_bytes,
     c.weight_bytes = weight_bytes;
     c.pack_queries = pack_queries, c.pack_keys = pack_keys, c.pack_values = pack_values, c.scores = scores;

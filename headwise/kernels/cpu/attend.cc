@@ -31,7 +31,8 @@ void add_unusual_values(const Run& run, const Panel& panel, const Scratch& s, co
   for (Index k = from; k < to; ++k)
     for (Index d = values.begin; d < values.end; ++d) {
       const Index at = (key0 + k) * values.row_step + d * values.column_step;
-      const auto v = static_cast<float>(load_double(values.data, run.args.v.dtype, at));
+      auto v = static_cast<float>(load_double(values.data, run.args.v.dtype, at));
+      if (values.scale) v *= values.scale[(key0 + k) * values.scale_step];
       if (std::isfinite(v)) continue;
       for (int lane = 0; lane < panel.count; ++lane) {
         float& o = panel.o[d * panel_size + lane];
@@ -162,7 +163,7 @@ void attend_tile(const Run& run, const SequencePlace& at, Index sequence, Scratc
                  TileKind kind, const Rows& values, bool finite, Index key0, Index keys) {
   Index from = 0, to = keys;
   if (!open_tile(run, at, sequence, s, panel, kind, key0, from, to)) return;
-  run.core.scores(panel.queries, s.keys, from, to, run.problem.heads.q.dim, s.s);
+  run.core.scores(panel.queries, s.tile_keys, from, to, run.problem.heads.q.dim, s.s);
   const Tile tile = make_weights(run, at, sequence, s, panel, kind, finite, key0, from, to);
   run.core.weigh(tile, s.values, run.problem.heads.v.dim, s.shrink, panel.o);
   if (!finite) add_unusual_values(run, panel, s, values, key0, from, to);
@@ -284,8 +285,7 @@ void attend_rows(const Run& run, Scratch& s, Index sequence, Index head0, Index 
   const Index panels = ceil_div(row1 - row0, core.panel);
   core.begin();
   for (Index i = 0; i < panels; ++i) fill_panel(run, at, head0, row0 + i * core.panel, row1, s, s.panels[i]);
-  const Rows keys = rows_of(run.args.k, p.heads.k, head0, at.tensor_batch, at.kv_row);
-  const Rows values = rows_of(run.args.v, p.heads.v, head0, at.tensor_batch, at.kv_row);
+  const Rows keys = key_rows(run, at, head0), values = value_rows_of(run, at, head0);
   const bool only_mask = core.stripes != nullptr && !run.scaled_first && !p.heads.terms.dropout &&
                          !p.probe.rows && p.probe.top_k == 0 && p.probe.classes == 0;
   for (Index key0 = 0; key0 < at.kv_tokens; key0 += core.granule) {
@@ -301,7 +301,7 @@ void attend_rows(const Run& run, Scratch& s, Index sequence, Index head0, Index 
       if (kind == TileKind::empty) continue;
       if (run.visits) run.visits->fetch_add(1, std::memory_order_relaxed);
       if (!packed) {
-        core.pack_keys(keys, key0, n, p.heads.q.dim, s.keys);
+        s.tile_keys = keys_for_scores(run, keys, key0, n, s.keys);
         finite = core.pack_values(values, key0, n, p.heads.v.dim, s.values);
         packed = true;
       }
@@ -311,7 +311,7 @@ void attend_rows(const Run& run, Scratch& s, Index sequence, Index head0, Index 
         attend_tile(run, at, sequence, s, s.panels[i], kind, values, finite, key0, n);
     }
     if (stripes > 0)
-      core.stripes(s.stripes, stripes, s.keys, s.values, p.heads.q.dim, p.heads.v.dim, s.s, s.weights);
+      core.stripes(s.stripes, stripes, s.tile_keys, s.values, p.heads.q.dim, p.heads.v.dim, s.s, s.weights);
   }
   for (Index i = 0; i < panels; ++i) finish_panel(run, at, s, s.panels[i]);
   core.end();
@@ -362,7 +362,8 @@ Run run_of(const AttentionProblem& p, const AttentionArgs& args, const TileKerne
           terms.softcap || terms.bias || terms.alibi || terms.relative,
           DropoutRule::of(args.inputs.dropout, args.inputs.seed),
           nullptr,
-          nullptr};
+          nullptr,
+          p.keys == KeyForm::packed && core.key_group > 0};
   run.scaled_first = run.scaled_first || !scale_is_ordinary(run);
   return run;
 }
@@ -414,7 +415,7 @@ std::string numerics(const AttentionProblem& p) {
   const TileKernels& kernels = *chosen_isa().kernels();
   const Core& core = core_for(p, kernels);
   return text("cpu/online ", kernels.isa, ' ', core.name, " head_dim ", p.heads.q.dim, " value_dim ",
-              p.heads.v.dim, " granule ", core.granule, " split ", kSplit);
+              p.heads.v.dim, " granule ", core.granule, " split ", kSplit, p.int8_kv ? " kv i8" : "");
 }
 
 }  // namespace

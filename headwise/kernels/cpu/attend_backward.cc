@@ -385,20 +385,9 @@ Status run_backward_as(BackwardForm form, const BackwardProblem& p, const Backwa
   const TileKernels& kernels = *chosen_isa().kernels();
   const Core& core = backward_core(p, kernels);
   const AttentionProblem& f = p.forward;
-  const Terms& terms = f.heads.terms;
   Arena arena(workspace);
   const Shared shared = book_shared(p, pool.threads(), arena);
-  Run forward{f,
-              args.forward,
-              kernels,
-              core,
-              std::gcd(f.heads.k.group, f.heads.v.group),
-              core.panel,
-              terms.softcap || terms.bias || terms.alibi || terms.relative,
-              DropoutRule::of(args.forward.inputs.dropout, args.forward.inputs.seed),
-              nullptr,
-              nullptr};
-  forward.scaled_first = forward.scaled_first || !scale_is_ordinary(forward);
+  const Run forward = run_of(f, args.forward, kernels, core, core.panel);
   const BackwardRun run{p,
                         args,
                         forward,

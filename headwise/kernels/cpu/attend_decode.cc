@@ -119,7 +119,7 @@ void attend_few(const Run& run, const Heads& h, Scratch& s, Panel& panel, TileKi
   if (core.weigh_few(tile, panel.count, values, key0, value_dim, s.shrink, s.rows, panel.o)) return;
   std::copy_n(top, core.panel, panel.top), std::copy_n(sum, core.panel, panel.sum);
   turn(run, panel, s.rows, true);
-  core.pack_keys(keys, key0, n, p.heads.q.dim, s.keys);
+  s.tile_keys = keys_for_scores(run, keys, key0, n, s.keys);
   const bool finite = core.pack_values(values, key0, n, value_dim, s.values);
   attend_tile(run, h.at, h.sequence, s, panel, kind, values, finite, key0, n);
   turn(run, panel, s.rows, false);
@@ -129,8 +129,7 @@ void attend_few(const Run& run, const Heads& h, Scratch& s, Panel& panel, TileKi
 void attend_split(const Run& run, const Heads& h, Scratch& s, Index split) {
   const AttentionProblem& p = run.problem;
   const Core& core = run.core;
-  const Rows keys = rows_of(run.args.k, p.heads.k, h.head0, h.at.tensor_batch, h.at.kv_row);
-  const Rows values = rows_of(run.args.v, p.heads.v, h.head0, h.at.tensor_batch, h.at.kv_row);
+  const Rows keys = key_rows(run, h.at, h.head0), values = value_rows_of(run, h.at, h.head0);
   const Index end = std::min(h.at.kv_tokens, (split + 1) * kSplit);
   const bool few = core.few_scores && columns_fit(values, p.heads.v.dim);
   for (Index key0 = split * kSplit; key0 < end; key0 += core.granule) {
@@ -144,7 +143,7 @@ void attend_split(const Run& run, const Heads& h, Scratch& s, Index split) {
         continue;
       }
       if (!packed) {
-        core.pack_keys(keys, key0, n, p.heads.q.dim, s.keys);
+        s.tile_keys = keys_for_scores(run, keys, key0, n, s.keys);
         finite = core.pack_values(values, key0, n, p.heads.v.dim, s.values);
         packed = true;
       }
@@ -232,7 +231,7 @@ std::size_t workspace_bytes(const AttentionProblem& p, int threads) {
 int useful_threads(const AttentionProblem& p, const Cut& cut, int threads) {
   const double bytes = static_cast<double>(p.batch) * static_cast<double>(cut.runs) *
                        static_cast<double>(p.kv_tokens) *
-                       static_cast<double>((p.heads.k.dim + p.heads.v.dim) * size_of(p.dtype));
+                       static_cast<double>((p.heads.k.dim + p.heads.v.dim) * size_of(p.kv_dtype()));
   return static_cast<int>(std::clamp(bytes / 131072, 1.0, static_cast<double>(threads)));
 }
 

@@ -5,14 +5,20 @@
 #include <cstring>
 #include <numeric>
 
+#include "headwise/kernels/cpu/isa.h"
+#include "headwise/kernels/cpu/key_order.h"
+
 namespace headwise::cpu {
 
 RowType row_type(DType t) {
-  return t == DType::bf16 ? RowType::bf16 : t == DType::f16 ? RowType::f16 : RowType::f32;
+  return t == DType::bf16  ? RowType::bf16
+         : t == DType::f16 ? RowType::f16
+         : t == DType::i8  ? RowType::i8
+                           : RowType::f32;
 }
 
 const Core& core_for(const AttentionProblem& p, const TileKernels& kernels) {
-  if (p.dtype == DType::bf16 && kernels.bf16) return *kernels.bf16;
+  if (p.dtype == DType::bf16 && !p.int8_kv && kernels.bf16) return *kernels.bf16;
   // Few rows that would leave half of a wide panel idle; the bits are the same.
   const Index rows = saturated(Checked(std::gcd(p.heads.k.group, p.heads.v.group)) * Checked(p.q_tokens));
   const bool few = kernels.narrow && rows < 4 * kernels.f32.panel &&
@@ -34,6 +40,57 @@ Rows rows_of(const AnyView& t, const HeadLayout& layout, Index head, Index batch
   r.end = sliced ? std::clamp(layout.row - column, r.begin, layout.dim) : layout.dim;
   r.type = row_type(t.dtype);
   return r;
+}
+
+KeyOrder key_order(DType kv_dtype) {
+  AttentionProblem p;  // the class of a dtype: no size changes how its keys lie
+  p.dtype = kv_dtype == DType::i8 ? DType::f32 : kv_dtype;
+  p.int8_kv = kv_dtype == DType::i8;
+  const Core& core = core_for(p, *chosen_isa().kernels());
+  if (core.key_group == 0) return {16, 1, 1};
+  return {core.key_group, core.key_columns, core.key_pad};
+}
+
+namespace {
+
+/// Adds the scales of an i8 tensor, [batch tokens kv_heads], to its rows.
+Rows with_scales(Rows r, const AnyView& scale, const HeadLayout& layout, const SequencePlace& at,
+                 Index head) {
+  if (r.type != RowType::i8) return r;
+  r.scale = static_cast<const float*>(scale.data) + at.tensor_batch * scale.step[0] +
+            at.kv_row * scale.step[1] + layout.slot(head) * scale.step[2];
+  r.scale_step = scale.step[1];
+  return r;
+}
+
+}  // namespace
+
+Rows key_rows(const Run& run, const SequencePlace& at, Index head) {
+  const AttentionProblem& p = run.problem;
+  const AnyView& k = run.args.k;
+  if (p.keys == KeyForm::plain)
+    return with_scales(rows_of(k, p.heads.k, head, at.tensor_batch, at.kv_row), run.args.k_scale, p.heads.k,
+                       at, head);
+  Rows r;
+  r.data = static_cast<const std::byte*>(k.data) +
+           (at.tensor_batch * k.step[0] + p.heads.k.slot(head) * k.step[1]) * size_of(k.dtype);
+  r.block = 16 * p.heads.k.dim, r.column_step = 16;
+  r.end = p.heads.k.dim;
+  r.type = row_type(k.dtype);
+  return with_scales(r, run.args.k_scale, p.heads.k, at, head);
+}
+Rows value_rows_of(const Run& run, const SequencePlace& at, Index head) {
+  const HeadLayout& layout = run.problem.heads.v;
+  return with_scales(rows_of(run.args.v, layout, head, at.tensor_batch, at.kv_row), run.args.v_scale, layout,
+                     at, head);
+}
+const void* keys_for_scores(const Run& run, const Rows& keys, Index key0, Index count, void* scratch) {
+  const Index dim = run.problem.heads.k.dim;
+  if (run.keys_ready)
+    return static_cast<const std::byte*>(keys.data) +
+           key0 * round_up(dim, run.core.key_pad) * size_of(run.args.k.dtype);
+  run.core.pack_keys(keys, key0, count, dim, scratch);
+  return scratch;
 }
 
 float scale_of(const Run& run, Index head) {

@@ -24,11 +24,17 @@ struct Run {
   float*
       tops;  // [batch heads q][2] when a second look needs it, else null: top, and what exp(s - top) weighs
   std::atomic<Index>* visits;  // counts the tiles worked on; null: nobody asks
+  bool keys_ready;             // packed keys lie as the core's scores takes them
 
   Index value_rows() const { return round_up(problem.heads.v.dim, 16); }
 };
 
 Rows rows_of(const AnyView& tensor, const HeadLayout& layout, Index head, Index batch, Index first_row);
+/// The rows of k and of v that head `head` of a sequence reads.
+Rows key_rows(const Run& run, const SequencePlace& at, Index head);
+Rows value_rows_of(const Run& run, const SequencePlace& at, Index head);
+/// Keys key0 .. key0 + count as `scores` takes them: packed into `scratch`, or where they lie ready.
+const void* keys_for_scores(const Run& run, const Rows& keys, Index key0, Index count, void* scratch);
 RowType row_type(DType t);
 const Core& core_for(const AttentionProblem& p, const TileKernels& kernels);
 float scale_of(const Run& run, Index head);
@@ -57,6 +63,7 @@ struct Panel {
 struct Scratch {
   Panel* panels;
   void *keys, *values, *weights;
+  const void* tile_keys;  // of the present granule, as scores takes them
   float *s, *gather, *rows, *term, *by_distance, *column_lanes;
   float* cap_slope;  // [granule][panel] slope of the softcap, for gradients; null: nobody asks
   float *tile_top, *used, *shrink, *tile_sum, *ones, *a, *b;

@@ -43,13 +43,15 @@ void sum_columns(const Run& run, Scratch& s, Index sequence, Index head, Index k
   const SequencePlace at = place_of(p, run.args, sequence);
   const Index end = std::min(at.kv_tokens, key0 + kColumnGranules * core.granule), size = core.panel;
   if (key0 >= end) return;
-  const auto packed = [&](Index k) {
+  const Rows keys = key_rows(run, at, head);
+  const auto room = [&](Index k) {
     return static_cast<std::byte*>(s.keys) + (k - key0) / core.granule * core.key_bytes(p.heads.q.dim);
   };
+  const auto packed = [&](Index k) -> const void* {
+    return run.keys_ready ? keys_for_scores(run, keys, k, 0, nullptr) : room(k);
+  };
   const auto keys_at = [&](Index k) { return std::min<Index>(core.granule, end - k); };
-  const Rows keys = rows_of(run.args.k, p.heads.k, head, at.tensor_batch, at.kv_row);
-  for (Index k = key0; k < end; k += core.granule)
-    core.pack_keys(keys, k, keys_at(k), p.heads.q.dim, packed(k));
+  for (Index k = key0; k < end; k += core.granule) keys_for_scores(run, keys, k, keys_at(k), room(k));
   float* lanes = s.column_lanes;
   std::fill_n(lanes, (end - key0) * size, 0.0f);
   std::fill_n(s.ones, size, 1.0f);
@@ -86,10 +88,9 @@ void write_picked(const Run& run, Scratch& s, Index pick) {
   fill_panel(run, at, head, row, row + 1, s, panel);
   for (Index key0 = 0; key0 < at.kv_tokens; key0 += run.core.granule) {
     const Index n = std::min<Index>(run.core.granule, at.kv_tokens - key0);
-    run.core.pack_keys(rows_of(run.args.k, p.heads.k, head, at.tensor_batch, at.kv_row), key0, n,
-                       p.heads.q.dim, s.keys);
+    const void* keys = keys_for_scores(run, key_rows(run, at, head), key0, n, s.keys);
     Index from, to;
-    if (!known_tile(run, at, sequence, s, panel, s.keys, key0, n, from, to)) continue;
+    if (!known_tile(run, at, sequence, s, panel, keys, key0, n, from, to)) continue;
     for (Index k = from; k < to; ++k) to_row[(key0 + k) * out.step[1]] = s.s[k * run.core.panel];
   }
 }

@@ -254,6 +254,7 @@ struct MmlaCore {
   static constexpr Core table() {
     Core c = P::table();
     c.name = "bf16", c.panel = kPanel, c.granule = kGranule, c.begin = nothing, c.end = nothing;
+    c.key_group = kRows, c.key_columns = 4, c.key_pad = 8;
     c.query_bytes = query_bytes, c.key_bytes = key_bytes;
     c.value_bytes = value_bytes, c.weight_bytes = weight_bytes;
     c.pack_queries = pack_queries, c.pack_keys = pack_keys, c.pack_values = pack_values;

@@ -25,37 +25,44 @@ struct FewRows : Base {
     return rows == 1 ? (W == 16 ? 4 : 2) : rows == 2 && W > 4 ? 2 : 1;
   }
 
-  /// sums[r][g * 16 + key] = one chain over dim for R queries x G blocks [dim][16] of keys.
-  template <int R, int G>
-  static void products(const float* q, const float* keys, Index block, Index dim, float* sums,
-                       Index sums_step) {
-    F c[R][G * kVectors];
+  /// sums[r][g * 16 + key] = one chain over dim for R queries x G blocks [dim][16] of keys; scale: of each
+  /// key.
+  template <RowType T, int R, int G>
+  static void products(const float* q, const typename Element<T>::type* keys, Index block, const float* scale,
+                       Index dim, float* sums) {
+    constexpr int V = G * kVectors;
+    F c[R][V], times[V];
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r)
+    for (int v = 0; v < V; ++v) {
+      times[v] = T == RowType::i8 ? Lanes::load(scale + v * W) : Lanes::zero();
 #pragma GCC unroll 8
-      for (int v = 0; v < G * kVectors; ++v) c[r][v] = Lanes::zero();
+      for (int r = 0; r < R; ++r) c[r][v] = Lanes::zero();
+    }
     for (Index d = 0; d < dim; ++d) {
-      F x[G * kVectors];
+      F x[V];
 #pragma GCC unroll 8
-      for (int v = 0; v < G * kVectors; ++v)
-        x[v] = Lanes::load(keys + v / kVectors * block + d * kBlock + v % kVectors * W);
+      for (int v = 0; v < V; ++v)
+        x[v] = scaled<T>(Element<T>::load(keys + v / kVectors * block + d * kBlock + v % kVectors * W),
+                         times[v]);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
         const F y = Lanes::bcast(q + d * kPanel + r);
 #pragma GCC unroll 8
-        for (int v = 0; v < G * kVectors; ++v) c[r][v] = Lanes::fma(x[v], y, c[r][v]);
+        for (int v = 0; v < V; ++v) c[r][v] = Lanes::fma(x[v], y, c[r][v]);
       }
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-      for (int v = 0; v < G * kVectors; ++v) Lanes::store(sums + r * sums_step + v * W, c[r][v]);
+      for (int v = 0; v < V; ++v) Lanes::store(sums + r * kMost + v * W, c[r][v]);
   }
 
   /// All rows of the panel against `blocks` blocks: sums [panel][kMost].
   static constexpr Index kMost = 4 * kBlock;
-  static void panel_products(const float* q, int count, const float* keys, Index blocks, Index dim,
-                             float* sums) {
+  template <RowType T>
+  static void panel_products(const float* q, int count, const void* packed, const float* scale, Index blocks,
+                             Index dim, float* sums) {
+    const auto* keys = static_cast<const typename Element<T>::type*>(packed);
     const Index block = dim * kBlock;
     for (int r = 0; r < count;) {
       const int rows = rows_for(count - r);
@@ -63,9 +70,11 @@ struct FewRows : Base {
         constexpr int R = decltype(rows_taken)::value, G = blocks_for(R);
         Index b = 0;
         for (; b + G <= blocks; b += G)
-          products<R, G>(q + r, keys + b * block, block, dim, sums + r * kMost + b * kBlock, kMost);
+          products<T, R, G>(q + r, keys + b * block, block, scale + b * kBlock, dim,
+                            sums + r * kMost + b * kBlock);
         for (; b < blocks; ++b)
-          products<R, 1>(q + r, keys + b * block, block, dim, sums + r * kMost + b * kBlock, kMost);
+          products<T, R, 1>(q + r, keys + b * block, block, scale + b * kBlock, dim,
+                            sums + r * kMost + b * kBlock);
       };
       if (rows == 8)
         each(Number < kPanel >= 8 ? 8 : 4 > {});
@@ -85,11 +94,14 @@ struct FewRows : Base {
     using E = Element<T>;
     if (count == kBlock && rows.column_step == 1 && rows.begin == 0 && rows.end == dim && dim % W == 0) {
       const auto* from = static_cast<const typename E::type*>(rows.data) + first * rows.row_step;
+      F times[kBlock];
+      for (int i = 0; i < kBlock; ++i) times[i] = row_scale<T>(rows, first + i);
       for (Index d = 0; d < dim; d += W)
         for (int b = 0; b < kBlock; b += W) {
           F t[W];
 #pragma GCC unroll 16
-          for (int i = 0; i < W; ++i) t[i] = E::load(from + (b + i) * rows.row_step + d);
+          for (int i = 0; i < W; ++i)
+            t[i] = scaled<T>(E::load(from + (b + i) * rows.row_step + d), times[b + i]);
           Lanes::transpose(t);
 #pragma GCC unroll 16
           for (int i = 0; i < W; ++i) Lanes::store(out + (d + i) * kBlock + b, t[i]);
@@ -101,37 +113,47 @@ struct FewRows : Base {
     for (Index i = 0; i < kBlock; ++i)
       for (Index c0 = 0; c0 < dim; c0 += kPart) {
         const Index n = dim - c0 < kPart ? dim - c0 : kPart;
-        if (i < count) load_row(columns_from(rows, c0, dim), first + i, n, line);
+        if (i < count) load_row<T>(columns_from(rows, c0, dim), first + i, n, line);
         for (Index c = 0; c < n; ++c) out[(c0 + c) * kBlock + i] = i < count ? line[c] : 0.0f;
       }
   }
-  static void gather_block(const Rows& rows, Index first, Index count, Index dim, float* out) {
-    switch (rows.type) {
-      case RowType::f32: return gather_block<RowType::f32>(rows, first, count, dim, out);
-      case RowType::bf16: return gather_block<RowType::bf16>(rows, first, count, dim, out);
-      case RowType::f16: return gather_block<RowType::f16>(rows, first, count, dim, out);
-    }
-  }
 
-  static void few_scores(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
-                         Index dim, void* scratch, float* s) {
-    const auto* q = static_cast<const float*>(queries);
-    auto* keys = static_cast<float*>(scratch);
-    alignas(64) float sums[kPanel * kMost];
+  template <RowType T>
+  static void scores_of(const float* q, int count, const Rows& rows, Index first, Index from, Index to,
+                        Index dim, float* scratch, float* s) {
+    alignas(64) float sums[kPanel * kMost], scale[kMost] = {};
     for (Index k = from; k < to; k += kMost) {
       const Index n = to - k < kMost ? to - k : kMost, blocks = (n + kBlock - 1) / kBlock;
-      for (Index b = 0; b < blocks; ++b) {
-        const Index left = n - b * kBlock;
-        gather_block(rows, first + k + b * kBlock, left < kBlock ? left : kBlock, dim,
-                     keys + b * kBlock * dim);
+      if (rows.block > 0) {
+        if constexpr (T == RowType::i8)
+          for (Index i = 0; i < n; ++i) scale[i] = rows.scale[(first + k + i) * rows.scale_step];
+        const auto* keys = static_cast<const typename Element<T>::type*>(rows.data);
+        panel_products<T>(q, count, keys + (first + k) / kBlock * rows.block, scale, blocks, dim, sums);
+      } else {
+        for (Index b = 0; b < blocks; ++b) {
+          const Index left = n - b * kBlock;
+          gather_block<T>(rows, first + k + b * kBlock, left < kBlock ? left : kBlock, dim,
+                          scratch + b * kBlock * dim);
+        }
+        panel_products<RowType::f32>(q, count, scratch, scale, blocks, dim, sums);
       }
-      panel_products(q, count, keys, blocks, dim, sums);
       for (Index i = 0; i < blocks * kBlock; i += W) {
         F t[W];
         for (int r = 0; r < W; ++r) t[r] = r < count ? Lanes::load(sums + r * kMost + i) : Lanes::zero();
         Lanes::transpose(t);
         for (int j = 0; j < W; ++j) Lanes::store(s + (k + i + j) * kPanel, t[j]);
       }
+    }
+  }
+  static void few_scores(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
+                         Index dim, void* scratch, float* s) {
+    const auto* q = static_cast<const float*>(queries);
+    auto* room = static_cast<float*>(scratch);
+    switch (rows.type) {
+      case RowType::f32: return scores_of<RowType::f32>(q, count, rows, first, from, to, dim, room, s);
+      case RowType::bf16: return scores_of<RowType::bf16>(q, count, rows, first, from, to, dim, room, s);
+      case RowType::f16: return scores_of<RowType::f16>(q, count, rows, first, from, to, dim, room, s);
+      case RowType::i8: return scores_of<RowType::i8>(q, count, rows, first, from, to, dim, room, s);
     }
   }
 
@@ -147,9 +169,10 @@ struct FewRows : Base {
       for (int v = 0; v < V; ++v) c[r][v] = Lanes::zero();
     const auto* from = static_cast<const typename E::type*>(values.data) + first * values.row_step + d;
     for (Index k = t.from; k < t.to; ++k) {
+      const F times = row_scale<T>(values, first + k);
       F x[V];
 #pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) x[v] = E::load(from + k * values.row_step + v * W);
+      for (int v = 0; v < V; ++v) x[v] = scaled<T>(E::load(from + k * values.row_step + v * W), times);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
         const F p = Lanes::bcast(t.s + k * kPanel + row + r);
@@ -194,6 +217,7 @@ struct FewRows : Base {
       case RowType::f32: return weighed_rows<RowType::f32>(t, count, values, first, value_dim, sums);
       case RowType::bf16: return weighed_rows<RowType::bf16>(t, count, values, first, value_dim, sums);
       case RowType::f16: return weighed_rows<RowType::f16>(t, count, values, first, value_dim, sums);
+      case RowType::i8: return weighed_rows<RowType::i8>(t, count, values, first, value_dim, sums);
     }
     return false;
   }

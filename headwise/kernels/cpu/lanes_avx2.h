@@ -29,6 +29,9 @@ struct Lanes {
   static F load_f16(const std::uint16_t* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
+  static F load_i8(const std::int8_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
   static void store_bf16(std::uint16_t* p, F x) {
     const U u = _mm256_castps_si256(x), high = _mm256_srli_epi32(u, 16);
     const U odd = _mm256_and_si256(high, _mm256_set1_epi32(1));

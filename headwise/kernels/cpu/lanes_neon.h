@@ -32,6 +32,12 @@ struct Lanes {
   }
   static F load_bf16(const std::uint16_t* p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
   static F load_f16(const std::uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+  static F load_i8(const std::int8_t* p) {
+    std::uint32_t word;
+    __builtin_memcpy(&word, p, 4);
+    const int16x8_t wide = vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(word)));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
+  }
   static void store_bf16(std::uint16_t* p, F x) {
     const U u = vreinterpretq_u32_f32(x), high = vshrq_n_u32(u, 16);
     const U odd = vandq_u32(high, vdupq_n_u32(1));

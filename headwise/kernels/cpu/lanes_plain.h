@@ -61,6 +61,9 @@ struct Lanes {
   static F load_f16(const std::uint16_t* p) {
     return each([=](int i) { return static_cast<float>(__builtin_bit_cast(f16, p[i])); });
   }
+  static F load_i8(const std::int8_t* p) {
+    return each([=](int i) { return static_cast<float>(p[i]); });
+  }
   static void store_bf16(std::uint16_t* p, F x) {
     for (int i = 0; i < 4; ++i) p[i] = bf16(x.v[i]).bits;
   }

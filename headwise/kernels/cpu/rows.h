@@ -30,15 +30,43 @@ struct Element<RowType::f16> {
   static void store(std::uint16_t* p, Lanes::F x) { Lanes::store_f16(p, x); }
 };
 
+template <>
+struct Element<RowType::i8> {
+  using type = std::int8_t;
+  static Lanes::F load(const std::int8_t* p) { return Lanes::load_i8(p); }
+};
+
+/// Elements from the first row to this one.
+inline Index row_offset(const Rows& rows, Index row) {
+  return rows.block > 0 ? row / 16 * rows.block + row % 16 : row * rows.row_step;
+}
+/// What the numbers of a row are multiplied by as they are loaded: one rounding, here and nowhere else.
+template <RowType T>
+Lanes::F row_scale(const Rows& rows, Index row) {
+  if constexpr (T == RowType::i8)
+    return Lanes::bcast(rows.scale + row * rows.scale_step);
+  else
+    return Lanes::zero();
+}
+template <RowType T>
+Lanes::F scaled(Lanes::F x, Lanes::F scale) {
+  if constexpr (T == RowType::i8)
+    return Lanes::mul(x, scale);
+  else
+    return x;
+}
+
 template <RowType T>
 void load_row(const Rows& rows, Index row, Index count, float* out) {
   using E = Element<T>;
-  const auto* from = static_cast<const typename E::type*>(rows.data) + row * rows.row_step;
+  const auto* from = static_cast<const typename E::type*>(rows.data) + row_offset(rows, row);
+  const Lanes::F scale = row_scale<T>(rows, row);
   const Index begin = rows.begin, end = rows.end < count ? rows.end : count;
   for (Index c = 0; c < begin && c < count; ++c) out[c] = 0.0f;
   Index c = begin;
   if (rows.column_step == 1) {
-    for (; c + Lanes::width <= end; c += Lanes::width) Lanes::store(out + c, E::load(from + c));
+    for (; c + Lanes::width <= end; c += Lanes::width)
+      Lanes::store(out + c, scaled<T>(E::load(from + c), scale));
   }
   if (c < end) {
     typename E::type rest[Lanes::width] = {};
@@ -46,7 +74,7 @@ void load_row(const Rows& rows, Index row, Index count, float* out) {
     while (c < end) {
       const Index n = end - c < Lanes::width ? end - c : Lanes::width;
       for (Index i = 0; i < n; ++i) rest[i] = from[(c + i) * rows.column_step];
-      Lanes::store(wide, E::load(rest));
+      Lanes::store(wide, scaled<T>(E::load(rest), scale));
       for (Index i = 0; i < n; ++i) out[c + i] = wide[i];
       c += n;
     }
@@ -60,6 +88,7 @@ inline void load_row(const Rows& rows, Index row, Index count, float* out) {
     case RowType::f32: return load_row<RowType::f32>(rows, row, count, out);
     case RowType::bf16: return load_row<RowType::bf16>(rows, row, count, out);
     case RowType::f16: return load_row<RowType::f16>(rows, row, count, out);
+    case RowType::i8: return load_row<RowType::i8>(rows, row, count, out);
   }
 }
 
@@ -75,7 +104,9 @@ void load_rows(const Rows& rows, Index first, Index count, Index columns, float*
       continue;
     }
     const auto* from = static_cast<const typename E::type*>(rows.data) + (first + k) * rows.row_step;
-    for (Index c = 0; c < columns; c += Lanes::width) Lanes::store(out + k * out_step + c, E::load(from + c));
+    const Lanes::F scale = row_scale<T>(rows, first + k);
+    for (Index c = 0; c < columns; c += Lanes::width)
+      Lanes::store(out + k * out_step + c, scaled<T>(E::load(from + c), scale));
   }
 }
 inline void load_rows(const Rows& rows, Index first, Index count, Index columns, float* out, Index out_step) {
@@ -83,13 +114,17 @@ inline void load_rows(const Rows& rows, Index first, Index count, Index columns,
     case RowType::f32: return load_rows<RowType::f32>(rows, first, count, columns, out, out_step);
     case RowType::bf16: return load_rows<RowType::bf16>(rows, first, count, columns, out, out_step);
     case RowType::f16: return load_rows<RowType::f16>(rows, first, count, columns, out, out_step);
+    case RowType::i8: return load_rows<RowType::i8>(rows, first, count, columns, out, out_step);
   }
 }
 
 /// The same rows seen from column c0 on; no column past `dim` exists.
 inline Rows columns_from(const Rows& rows, Index c0, Index dim) {
   Rows part = rows;
-  const Index unit = rows.type == RowType::f32 ? 4 : 2, end = rows.end < dim ? rows.end : dim;
+  const Index unit = rows.type == RowType::f32  ? 4
+                     : rows.type == RowType::i8 ? 1
+                                                : 2,
+              end = rows.end < dim ? rows.end : dim;
   part.data = static_cast<const char*>(rows.data) + c0 * rows.column_step * unit;
   part.end = end > c0 ? end - c0 : 0;
   part.begin = rows.begin > c0 ? rows.begin - c0 : 0;
@@ -116,6 +151,7 @@ inline void store_row(const float* row, Index count, RowType type, void* out, In
     case RowType::f32: return store_row<RowType::f32>(row, count, out, column_step);
     case RowType::bf16: return store_row<RowType::bf16>(row, count, out, column_step);
     case RowType::f16: return store_row<RowType::f16>(row, count, out, column_step);
+    case RowType::i8: return;  // no op writes rows of i8
   }
 }
 

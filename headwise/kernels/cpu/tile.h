@@ -9,14 +9,18 @@ namespace headwise::cpu {
 
 using Index = std::int64_t;
 
-enum class RowType : std::uint8_t { f32, bf16, f16 };
+enum class RowType : std::uint8_t { f32, bf16, f16, i8 };
 
 /// Rows of one head: element (row, column) at data[row * row_step + column * column_step]; columns outside
-/// [begin, end) do not exist and count as 0.
+/// [begin, end) do not exist and count as 0. block > 0: packed keys, rows in blocks [row / 16][column][16] of
+/// `block` elements, column_step 16. i8: row r counts scale[r * scale_step] times its numbers.
 struct Rows {
   const void* data = nullptr;
   Index row_step = 0, column_step = 1, begin = 0, end = 0;
   RowType type = RowType::f32;
+  Index block = 0;
+  const float* scale = nullptr;
+  Index scale_step = 0;
 };
 
 /// Statistics of one panel, [panel] each, gathered while the weights of a tile are made; d = s - top in score
@@ -70,8 +74,11 @@ struct GradientTile {
 /// looks at a neighbour lane.
 struct Core {
   const char* name;
-  int panel;        // queries in the lanes
-  int granule;      // keys between two looks at the running max, counted from key 0
+  int panel;    // queries in the lanes
+  int granule;  // keys between two looks at the running max, counted from key 0
+  /// Packed keys that `scores` takes as they lie: [key / group][dim / columns][group][columns], dim padded to
+  /// a multiple of pad. group 0: none; packed keys lie [key / 16][dim][16] and are packed again for scores.
+  int key_group, key_columns, key_pad;
   void (*begin)();  // around the tiles of one task: matrix registers that need a shape get it here
   void (*end)();
   Index (*query_bytes)(Index dim);        // one panel

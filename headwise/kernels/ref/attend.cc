@@ -24,8 +24,7 @@ void write_output(const AttentionProblem& p, const AttentionArgs& a, Row& row) {
     if (!row.keep[static_cast<std::size_t>(j)]) continue;
     const double w = row.weights[static_cast<std::size_t>(j)];
     for (Index c = 0; c < p.heads.v.dim; ++c)
-      row.output[static_cast<std::size_t>(c)] +=
-          w * head_element(a.v, p.heads.v, place.tensor_batch, place.kv_row + j, row.head, c);
+      row.output[static_cast<std::size_t>(c)] += w * value_element(p, a, row, j, c);
   }
   const double gate = p.heads.terms.gate ? at(a.inputs.gate, place.tensor_batch, row.q_row(), row.head) : 1;
   for (Index c = 0; c < p.heads.v.dim; ++c)

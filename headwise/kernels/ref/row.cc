@@ -38,6 +38,30 @@ double head_element(const AnyView& x, const HeadLayout& layout, Index batch, Ind
   return 0 <= column && column < layout.row ? at(x, batch, row, column) : 0;
 }
 
+namespace {
+
+/// k = scale * i8, rounded to f32: what every kernel computes with.
+double times_scale(double x, const AnyView& scale, const HeadLayout& layout, const Row& row, Index j) {
+  const double s = at(scale, row.place.tensor_batch, row.place.kv_row + j, layout.slot(row.head));
+  return static_cast<double>(static_cast<float>(x) * static_cast<float>(s));
+}
+
+}  // namespace
+
+double key_element(const AttentionProblem& p, const AttentionArgs& a, const Row& row, Index j, Index c) {
+  const HeadLayout& layout = p.heads.k;
+  const double x =
+      p.keys == KeyForm::plain
+          ? head_element(a.k, layout, row.place.tensor_batch, row.place.kv_row + j, row.head, c)
+          : at(a.k, row.place.tensor_batch, layout.slot(row.head), a.packed.order.at(j, c, layout.dim));
+  return p.int8_kv ? times_scale(x, a.k_scale, layout, row, j) : x;
+}
+double value_element(const AttentionProblem& p, const AttentionArgs& a, const Row& row, Index j, Index c) {
+  const HeadLayout& layout = p.heads.v;
+  const double x = head_element(a.v, layout, row.place.tensor_batch, row.place.kv_row + j, row.head, c);
+  return p.int8_kv ? times_scale(x, a.v_scale, layout, row, j) : x;
+}
+
 void Row::compute(const AttentionProblem& p, const AttentionArgs& a, Index b, Index h, Index i) {
   sequence = b, head = h, query = i;
   const HeadInputs& in = a.inputs;
@@ -66,8 +90,7 @@ void Row::compute(const AttentionProblem& p, const AttentionArgs& a, Index b, In
   each_open([&](Index j, double& s) {
     double dot = 0;
     for (Index c = 0; c < dim; ++c)
-      dot += q_vector[static_cast<std::size_t>(c)] *
-             head_element(a.k, p.heads.k, place.tensor_batch, place.kv_row + j, h, c);
+      dot += q_vector[static_cast<std::size_t>(c)] * key_element(p, a, *this, j, c);
     s = scaled[static_cast<std::size_t>(j)] = scale * dot;
   });
   write_scores(p, a, *this, ScoreStage::scaled);

@@ -40,6 +40,10 @@ struct Row {
 /// Column c of what head h reads from token `row`; 0 outside the columns that exist.
 double head_element(const AnyView& x, const HeadLayout& layout, Index batch, Index row, Index h, Index c);
 
+/// The same of key or value j of the row's sequence: packed keys are found, i8 is multiplied by its scale.
+double key_element(const AttentionProblem& p, const AttentionArgs& a, const Row& row, Index j, Index c);
+double value_element(const AttentionProblem& p, const AttentionArgs& a, const Row& row, Index j, Index c);
+
 /// Element of [a], [a b], [a b c] or [a b c d] tensors.
 double at(const AnyView& x, Index i, Index j = 0, Index k = 0, Index l = 0);
 void put(const AnyView& x, double value, Index i, Index j = 0, Index k = 0, Index l = 0);
