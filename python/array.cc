@@ -32,7 +32,7 @@ constexpr int kAligned = 0x100, kNativeOrder = 0x200, kWritable = 0x400;
 struct Numpy {
   PyTypeObject* ndarray;
   PyObject *empty, *array_struct, *dtype;
-  std::array<PyObject*, 7> dtypes;  // by DType; bf16 is empty: NumPy knows it only through its arrays
+  std::array<PyObject*, 8> dtypes;  // by DType; bf16 is empty: NumPy knows it only through its arrays
 
   static const Numpy& get() {
     static const Numpy numpy = [] {
@@ -42,7 +42,7 @@ struct Numpy {
       n.empty = nb::object(np.attr("empty")).release().ptr();
       n.array_struct = PyUnicode_InternFromString("__array_struct__");
       n.dtype = PyUnicode_InternFromString("dtype");
-      const char* names[] = {"float32", nullptr, "float16", "float64", "int32", "int64", "uint8"};
+      const char* names[] = {"float32", nullptr, "float16", "float64", "int32", "int64", "uint8", "int8"};
       for (std::size_t i = 0; i < n.dtypes.size(); ++i)
         if (names[i]) n.dtypes[i] = nb::object(np.attr("dtype")(names[i])).release().ptr();
       return n;
@@ -80,13 +80,13 @@ void check_rank(const char* op, const char* name, int rank) {
 bool numpy_dtype(const ArrayStruct& a, nb::handle h, Array& out) {
   const int n = a.item_bytes;
   out.is_bool = a.kind == 'b';
-  out.is_int8 = n == 1 && a.kind == 'i';
   if (a.kind == 'f' && n == 4) return out.view.dtype = DType::f32, true;
   if (a.kind == 'f' && n == 2) return out.view.dtype = DType::f16, true;
   if (a.kind == 'f' && n == 8) return out.view.dtype = DType::f64, true;
   if (a.kind == 'i' && n == 8) return out.view.dtype = DType::i64, true;
   if (a.kind == 'i' && n == 4) return out.view.dtype = DType::i32, true;
-  if (n == 1 && (a.kind == 'b' || a.kind == 'u' || a.kind == 'i')) return out.view.dtype = DType::u8, true;
+  if (n == 1 && (a.kind == 'b' || a.kind == 'u')) return out.view.dtype = DType::u8, true;
+  if (n == 1 && a.kind == 'i') return out.view.dtype = DType::i8, true;
   // ml_dtypes registers its types as void to C; only the dtype's name tells bfloat16 from two raw bytes.
   if (n == 2 && nb::cast<std::string>(h.attr("dtype").attr("name")) == "bfloat16")
     return out.view.dtype = DType::bf16, true;
@@ -172,15 +172,14 @@ std::string device_text(int type, int id) {
 bool dlpack_dtype(DlDataType t, Array& out) {
   if (t.lanes != 1) return false;
   out.is_bool = t.code == kDlBool;
-  out.is_int8 = t.code == kDlInt && t.bits == 8;
   if (t.code == kDlFloat && t.bits == 32) return out.view.dtype = DType::f32, true;
   if (t.code == kDlBfloat && t.bits == 16) return out.view.dtype = DType::bf16, true;
   if (t.code == kDlFloat && t.bits == 16) return out.view.dtype = DType::f16, true;
   if (t.code == kDlFloat && t.bits == 64) return out.view.dtype = DType::f64, true;
   if (t.code == kDlInt && t.bits == 64) return out.view.dtype = DType::i64, true;
   if (t.code == kDlInt && t.bits == 32) return out.view.dtype = DType::i32, true;
-  if (t.bits == 8 && (t.code == kDlBool || t.code == kDlUInt || t.code == kDlInt))
-    return out.view.dtype = DType::u8, true;
+  if (t.bits == 8 && (t.code == kDlBool || t.code == kDlUInt)) return out.view.dtype = DType::u8, true;
+  if (t.bits == 8 && t.code == kDlInt) return out.view.dtype = DType::i8, true;
   return false;
 }
 
@@ -316,7 +315,7 @@ MadeArray make_numpy(nb::handle like, DType dtype, const AnyView& shape) {
 }
 
 MadeArray make_torch(nb::handle like, DType dtype, const AnyView& shape) {
-  const char* names[] = {"float32", "bfloat16", "float16", "float64", "int32", "int64", "uint8"};
+  const char* names[] = {"float32", "bfloat16", "float16", "float64", "int32", "int64", "uint8", "int8"};
   const nb::object torch_dtype = nb::module_::import_("torch").attr(names[static_cast<std::size_t>(dtype)]);
   MadeArray made;
   made.object = like.attr("new_empty")(size_tuple(shape), nb::arg("dtype") = torch_dtype);

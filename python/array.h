@@ -28,7 +28,6 @@ struct Array {
   ArrayKind kind;
   bool writable = true;
   bool is_bool = false;  // view.dtype is u8
-  bool is_int8 = false;  // view.dtype is u8: a quantized tensor, which only the refusal sentences know
 };
 
 /// True for what read_array takes, without a look at the dtype or the memory.

@@ -10,5 +10,6 @@ void bind_masks(nanobind::module_& m);
 void bind_attention(nanobind::module_& m);
 void bind_backward(nanobind::module_& m);
 void bind_ops(nanobind::module_& m);
+void bind_kv(nanobind::module_& m);
 
 }  // namespace headwise::python

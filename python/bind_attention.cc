@@ -9,7 +9,8 @@ namespace headwise::python {
 namespace {
 
 constexpr const char* kParameters =
-    "(q: ArrayT, k: ArrayT, v: ArrayT, mask: Mask | Sequence[Mask] | None = None, *, scale: float | Array | "
+    "(q: ArrayT, k: ArrayT | PackedKeys, v: ArrayT, mask: Mask | Sequence[Mask] | None = None, *, scale: "
+    "float | Array | "
     "None = None, "
     "softcap: float | None = None, bias: Array | None = None, alibi: bool | Array | None = None, relative: "
     "T5 | None = "

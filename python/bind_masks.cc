@@ -15,8 +15,8 @@ constexpr const char* kOp = "mask";
 
 AnyView read_bools(const char* maker, nb::handle h, nb::handle heads) {
   const Array a = read_array(maker, "x", h);
-  require(a.is_bool || (a.view.dtype == DType::u8 && !a.is_int8), ErrorKind::bad_dtype, maker, "x is ",
-          a.view, "; give a bool array (a float mask is a bias: pass it as bias=)");
+  require(a.is_bool || a.view.dtype == DType::u8, ErrorKind::bad_dtype, maker, "x is ", a.view,
+          "; give a bool array (a float mask is a bias: pass it as bias=)");
   return heads.is_none() ? a.view : unmerge_heads(a.view, read_index({maker, "heads"}, heads));
 }
 

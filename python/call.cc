@@ -23,22 +23,8 @@ constexpr LayoutName kLayouts[] = {{"bshd", kBshd}, {"bhsd", kBhsd}, {"sbhd", kS
                                    {"bsnh", kBshd}, {"bmhk", kBshd}, {"bnsh", kBhsd}, {"thd", kBshd},
                                    {"nhd", kBshd},  {"htd", kBhsd},  {"hnd", kBhsd}};
 
-const AxisOrder& layout_named(nb::handle h) {
-  const std::string_view word = read_word({kOp, "layout"}, h);
-  for (const LayoutName& l : kLayouts)
-    if (word == l.name) return l.order;
-  throw Error(ErrorKind::bad_argument,
-              text(kOp, ": layout is \"", word,
-                   "\"; give \"bshd\", \"bhsd\" or \"sbhd\" (docs/python.md lists the aliases)"));
-}
-
 /// Floats of one axis or more that a term brings: never int8, never more than `rank` axes.
 AnyView read_term(const char* name, nb::handle h) { return read_array(kOp, name, h).view; }
-
-void refuse_quantized(const char* name, nb::handle scale) {
-  require(!given(scale), ErrorKind::unsupported, kOp, name, "_scale belongs to int8 ", name,
-          ", which is not computed yet; give ", name, " as f32, bf16 or f16 and leave ", name, "_scale out");
-}
 
 }  // namespace
 
@@ -54,41 +40,67 @@ std::vector<float> alibi_slopes(Index heads) {
   return slopes;
 }
 
-AnyView AttentionCall::as_bshd(const char* name, const AnyView& v) const {
-  const int rank = ragged_ ? 3 : 4;
-  require(v.rank == rank, ErrorKind::bad_shape, kOp, name, " is ", v, " but ", rank, " axes are needed, ",
-          ragged_ ? order_->ragged_axes : order_->axes,
-          ragged_ ? "" : "; ragged batches of 3 axes come with q_offsets and kv_offsets");
+const AxisOrder& layout_named(const char* op, nb::handle h) {
+  const std::string_view word = read_word({op, "layout"}, h);
+  for (const LayoutName& l : kLayouts)
+    if (word == l.name) return l.order;
+  throw Error(ErrorKind::bad_argument,
+              text(op, ": layout is \"", word,
+                   "\"; give \"bshd\", \"bhsd\" or \"sbhd\" (docs/python.md lists the aliases)"));
+}
+
+AnyView as_bshd(const char* op, const char* name, const AnyView& v, const AxisOrder& order, bool ragged,
+                bool scales) {
+  const int rank = (ragged ? 3 : 4) - (scales ? 1 : 0);
+  require(v.rank == rank, ErrorKind::bad_shape, op, name, " is ", v, " but ", rank, " axes are needed, ",
+          ragged ? order.ragged_axes : order.axes, scales ? " without dim" : "",
+          ragged || scales ? "" : "; ragged batches of 3 axes come with q_offsets and kv_offsets");
   AnyView r;
   r.data = v.data;
   r.dtype = v.dtype;
-  r.rank = 4;
+  r.rank = scales ? 3 : 4;
   const auto take = [&](int axis, int from) { r.size[axis] = v.size[from], r.step[axis] = v.step[from]; };
-  if (ragged_) {
+  if (ragged) {
     r.size[0] = 1;
-    take(1, order_->ragged_tokens), take(2, order_->ragged_heads), take(3, 2);
+    take(1, order.ragged_tokens), take(2, order.ragged_heads);
   } else {
-    take(0, order_->batch), take(1, order_->tokens), take(2, order_->heads), take(3, 3);
+    take(0, order.batch), take(1, order.tokens), take(2, order.heads);
   }
+  if (!scales) take(3, rank - 1);
   return r;
 }
 
-AttentionCall::AttentionCall(const AttentionWords& words)
-    : order_(&layout_named(words.layout)), like_(words.q), given_out_(words.out), probe_words_(words.probe) {
-  ragged_ = given(words.q_offsets) || given(words.kv_offsets);
+void AttentionCall::read_keys_and_values(const AttentionWords& words) {
   const auto read = [&](const char* name, nb::handle h) {
     const Array a = read_array(kOp, name, h);
-    require(!a.is_int8, ErrorKind::bad_dtype, kOp, name,
-            " holds int8, and quantized keys and values are not computed yet; ", "give f32, bf16 or f16");
     if (h.ptr() == words.q.ptr()) kind_ = a.kind;
     if (!(a.kind == kind_)) refuse_kinds(kOp, {"q", words.q}, {name, h});
-    return as_bshd(name, a.view);
+    return a.view;
   };
-  args_.q = read("q", words.q);
-  args_.k = read("k", words.k);
-  args_.v = read("v", words.v);
-  refuse_quantized("k", words.k_scale);
-  refuse_quantized("v", words.v_scale);
+  args_.q = as_bshd("q", read("q", words.q));
+  if (nb::isinstance<PackedCache>(words.k)) {
+    const auto& packed = nb::cast<const PackedCache&>(words.k);
+    if (!(packed.kind == kind_)) refuse_kinds(kOp, {"q", words.q}, {"k", packed.buffer});
+    args_.k = packed.view;
+    args_.packed = packed.about;
+  } else {
+    args_.k = as_bshd("k", read("k", words.k));
+  }
+  args_.v = as_bshd("v", read("v", words.v));
+  const auto scales = [&](const char* name, nb::handle h) {
+    return given(h) ? python::as_bshd(kOp, name, read(name, h), *order_, ragged_, true) : AnyView();
+  };
+  args_.k_scale = scales("k_scale", words.k_scale);
+  args_.v_scale = scales("v_scale", words.v_scale);
+}
+
+AttentionCall::AttentionCall(const AttentionWords& words)
+    : order_(&layout_named(kOp, words.layout)),
+      like_(words.q),
+      given_out_(words.out),
+      probe_words_(words.probe) {
+  ragged_ = given(words.q_offsets) || given(words.kv_offsets);
+  read_keys_and_values(words);
   want_lse_ = read_bool({kOp, "return_lse"}, words.return_lse);
   read_places(words);
   if (given(words.mask)) read_mask(words.mask);
@@ -104,7 +116,8 @@ AttentionCall::AttentionCall(const AttentionWords& words)
     class_of_ = std::move(request.class_of);
     if (probe_.picked > 0) args_.probe.picks = AnyView::packed(picks_.data(), DType::i64, {probe_.picked, 3});
     if (probe_.classes > 0) {
-      const Index batch = args_.k.size[0], tokens = args_.k.size[1];
+      const Index batch = args_.k.size[0],
+                  tokens = args_.packed.given() ? args_.packed.tokens : args_.k.size[1];
       require(request.class_columns == tokens && (request.class_rows == batch || request.class_rows == 1),
               ErrorKind::bad_shape, kOp, "probe classes are [", request.class_rows, " ",
               request.class_columns, "] but [", batch, " ", tokens,

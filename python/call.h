@@ -22,6 +22,21 @@ struct AxisOrder {
   const char *axes, *ragged_axes;
 };
 
+/// The order a layout's name stands for; `op` is what the user called.
+const AxisOrder& layout_named(const char* op, nb::handle name);
+/// A view of four axes (ragged: three) in a caller's order as [batch tokens heads dim]; without the last axis
+/// where `scales` says so.
+AnyView as_bshd(const char* op, const char* name, const AnyView& v, const AxisOrder& order, bool ragged,
+                bool scales = false);
+
+/// Packed keys as Python holds them: the buffer, and how they lie in it (bind_kv.cc).
+struct PackedCache {
+  PackedKeys about;
+  nb::object buffer;
+  AnyView view;  // of the buffer, [batch kv_heads room]
+  ArrayKind kind;
+};
+
 class AttentionCall {
  public:
   explicit AttentionCall(const AttentionWords& words);
@@ -39,13 +54,16 @@ class AttentionCall {
   /// The kernels of this call: its own list, else its context's.
   const std::string& kernels();
   /// The caller's tensor in the library's order of axes.
-  AnyView as_bshd(const char* name, const AnyView& v) const;
+  AnyView as_bshd(const char* name, const AnyView& v) const {
+    return python::as_bshd("attention", name, v, *order_, ragged_);
+  }
   /// Right-aligned to [batch heads q kv] as in NumPy; also from [batch * heads q kv].
   AnyView spread_bias(const AnyView& bias) const;
   /// [batch q heads]; ragged: from [tokens heads] too.
   AnyView as_gate(const AnyView& gate) const;
 
  private:
+  void read_keys_and_values(const AttentionWords& words);
   void read_scores(const AttentionWords& words);
   void read_places(const AttentionWords& words);
   void read_mask(nb::handle mask);

@@ -24,6 +24,7 @@ NB_MODULE(_core, m) {
   nb::module_::import_("atexit").attr("register")(nb::cpp_function(&headwise::python::close_contexts));
   headwise::python::bind_base(m);
   headwise::python::bind_masks(m);
+  headwise::python::bind_kv(m);
   headwise::python::bind_attention(m);
   headwise::python::bind_backward(m);
   headwise::python::bind_ops(m);

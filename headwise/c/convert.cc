@@ -119,6 +119,8 @@ AttentionProblem problem_from(const hw_attention_problem& p, const char* entry) 
   r.q_total = p.q_total, r.kv_total = p.kv_total;
   r.lse = p.lse != 0;
   r.probe = probe_from(p, entry);
+  r.int8_kv = p.int8_kv != 0;
+  r.keys = p.packed_keys != 0 ? KeyForm::packed : KeyForm::plain;
   return r;
 }
 
@@ -134,6 +136,8 @@ void fill(hw_attention_problem& p, const AttentionProblem& r) {
   p.lse = r.lse ? 1 : 0;
   p.ragged = r.ragged ? 1 : 0;
   p.q_total = r.q_total, p.kv_total = r.kv_total;
+  p.int8_kv = r.int8_kv ? 1 : 0;
+  p.packed_keys = r.keys == KeyForm::packed ? 1 : 0;
   p.q_layout = layout_to(r.heads.q), p.k_layout = layout_to(r.heads.k), p.v_layout = layout_to(r.heads.v);
 }
 
@@ -151,6 +155,9 @@ AttentionArgs args_from(const hw_attention_args* given, const char* entry) {
   r.q_offsets = view_of(a.q_offsets, entry, "q_offsets");
   r.kv_offsets = view_of(a.kv_offsets, entry, "kv_offsets");
   r.probe = probe_views(a.probe, entry);
+  r.k_scale = view_of(a.k_scale, entry, "k_scale");
+  r.v_scale = view_of(a.v_scale, entry, "v_scale");
+  if (a.packed != nullptr) r.packed = packed_from(a.packed, entry);
   return r;
 }
 

@@ -7,6 +7,7 @@
 
 #include "headwise/base/view.h"
 #include "headwise/c/headwise.h"
+#include "headwise/spec/packed_keys.h"
 
 namespace headwise::c {
 
@@ -49,6 +50,10 @@ T sized_copy(const T* given, const char* entry, const char* what) {
 AnyView view_of(const hw_tensor* tensor, const char* entry, const char* what);
 DType dtype_from(hw_dtype dtype, const char* entry, const char* what);
 hw_dtype dtype_to(DType dtype) noexcept;
+
+/// The description of packed keys, and back into the caller's struct.
+PackedKeys packed_from(const hw_packed_keys* packed, const char* entry);
+void packed_to(const PackedKeys& about, hw_packed_keys* packed, const char* entry);
 
 /// Copies a text into the caller's buffer as hw_mask_text describes.
 void copy_text(std::string_view text, char* buffer, std::size_t capacity, std::size_t* length,

@@ -173,6 +173,8 @@ typedef struct hw_attention_problem {
   int32_t probe_scores;                         // HW_SCORES_*
   int32_t reserved;                             // 0
   hw_head_layout q_layout, k_layout, v_layout;  // all with heads 0: plain tensors of the sizes above
+  int32_t int8_kv;                              // 1: k and v are int8 with a scale for each token and kv head
+  int32_t packed_keys;                          // 1: k comes packed
 } hw_attention_problem;
 
 /// Where probes go (and class_of, picks: where they come from); shapes as in headwise/spec/probe.h. NULL =
@@ -187,6 +189,16 @@ typedef struct hw_probe_tensors {
   const hw_tensor *picks, *picked_weights;  // i64 [picked 3]; f32 [picked kv]
   const hw_tensor* scores;                  // f32 [batch heads q kv]
 } hw_probe_tensors;
+
+/// How packed keys lie in a buffer [batch kv_heads room], which has no header: fill it with
+/// hw_packed_keys_describe and keep it beside the buffer. As headwise::PackedKeys.
+typedef struct hw_packed_keys {
+  uint32_t struct_size;
+  hw_dtype dtype;  // f32, bf16, f16 or int8
+  int64_t kv_heads, dim;
+  int64_t capacity, tokens;  // tokens a sequence has room for, and has
+  int64_t order_group, order_columns, order_pad;
+} hw_packed_keys;
 
 /// The addresses of one run; NULL = not used.
 typedef struct hw_attention_args {
@@ -209,6 +221,9 @@ typedef struct hw_attention_args {
   uint64_t seed;
   const hw_tensor* sequence_ids;  // i64 [batch], for dropout
   const hw_probe_tensors* probe;
+  const hw_tensor *k_scale,
+      *v_scale;                  // f32 [batch kv_tokens kv_heads]: k = k_scale * int8; int8 k and v only
+  const hw_packed_keys* packed;  // given: k is the buffer [batch kv_heads room] it describes
 } hw_attention_args;
 
 /// A q_start of this value: the last query meets the last key.
@@ -354,6 +369,29 @@ hw_status hw_rms_norm_backward(hw_context* context, const hw_norm_options* optio
                                const hw_norm_backward_args* args);
 hw_status hw_l2_norm_backward(hw_context* context, const hw_norm_options* options,
                               const hw_norm_backward_args* args);
+
+// ---- keys and values of a cache ----
+
+/// An empty buffer for keys of `dtype` in the order this machine reads; bits of attention are the same for
+/// plain and packed keys. On entry `packed` holds struct_size.
+hw_status hw_packed_keys_describe(hw_dtype dtype, int64_t kv_heads, int64_t dim, int64_t capacity,
+                                  hw_packed_keys* packed);
+/// Elements of one head, the last axis of the buffer [batch kv_heads room]; it needs no clearing.
+hw_status hw_packed_keys_room(const hw_packed_keys* packed, int64_t* room);
+/// k [batch tokens kv_heads dim] into the buffer; packed->tokens becomes k's.
+hw_status hw_pack_keys(hw_context* context, const hw_tensor* k, const hw_tensor* buffer,
+                       hw_packed_keys* packed);
+/// k [batch new_tokens kv_heads dim] behind packed->tokens, or from `starts` i64 [batch] on (may be NULL).
+/// packed->tokens becomes the longest sequence's; a refused append changes nothing.
+hw_status hw_append_keys(hw_context* context, const hw_tensor* k, const hw_tensor* buffer,
+                         const hw_tensor* starts, hw_packed_keys* packed);
+/// The first tokens of the buffer back into k [batch tokens kv_heads dim].
+hw_status hw_unpack_keys(hw_context* context, const hw_tensor* buffer, const hw_packed_keys* packed,
+                         const hw_tensor* k);
+/// x [batch tokens kv_heads dim] as int8 of the same sizes and scale f32 [batch tokens kv_heads]: scale = max
+/// |x| / 127, rounded to nearest even. Rows of zeros give scale 0, rows with NaN or Inf scale NaN.
+hw_status hw_quantize_kv(hw_context* context, const hw_tensor* x, const hw_tensor* out,
+                         const hw_tensor* scale);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

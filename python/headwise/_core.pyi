@@ -139,10 +139,59 @@ class Mask:
 
     def __repr__(self) -> str: ...
 
+class PackedKeys:
+    """
+    Keys as the kernels of this machine multiply them; given to attention as k. Made by pack_keys, grown by append_keys.
+    """
+
+    @property
+    def buffer(self) -> Array:
+        """[batch kv_heads room]: move or save it beside the numbers below."""
+
+    @property
+    def tokens(self) -> int: ...
+
+    @property
+    def capacity(self) -> int: ...
+
+    @property
+    def batch(self) -> int: ...
+
+    @property
+    def kv_heads(self) -> int: ...
+
+    @property
+    def dim(self) -> int: ...
+
+    @property
+    def order(self) -> str:
+        """How a head's keys lie, e.g. [kv/16][dim][16]."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+def pack_keys(k: Array, capacity: int | None = None, *, layout: str = 'bshd', ctx: Context | None = None) -> PackedKeys:
+    """
+    k [batch tokens kv_heads dim], f32, bf16, f16 or int8, packed with room for `capacity` tokens a sequence (default: its own).
+    """
+
+def append_keys(packed: PackedKeys, k: Array, starts: Sequence[int] | Array | None = None, *, layout: str = 'bshd', ctx: Context | None = None) -> None:
+    """
+    Puts k [batch new_tokens kv_heads dim] behind packed.tokens, or at one start a sequence.
+    """
+
+def unpack_keys(packed: PackedKeys, tokens: int | None = None, *, layout: str = 'bshd', ctx: Context | None = None) -> Array:
+    """The first tokens (default: all) as a plain array, bit for bit."""
+
+def quantize_kv(x: ArrayT, *, layout: str = 'bshd', ctx: Context | None = None) -> tuple[ArrayT, ArrayT]:
+    """
+    x [batch tokens kv_heads dim] as int8 and its scales [batch tokens kv_heads], max |x| / 127 of each row; for attention's k, v, k_scale and v_scale.
+    """
+
 @overload
 def attention(
     q: ArrayT,
-    k: ArrayT,
+    k: ArrayT | PackedKeys,
     v: ArrayT,
     mask: Mask | Sequence[Mask] | None = None,
     *,
@@ -177,7 +226,7 @@ def attention(
 @overload
 def attention(
     q: ArrayT,
-    k: ArrayT,
+    k: ArrayT | PackedKeys,
     v: ArrayT,
     mask: Mask | Sequence[Mask] | None = None,
     *,
@@ -203,7 +252,7 @@ def attention(
     ctx: Context | None = None,
 ) -> ArrayT | AttentionResult: ...
 
-def explain(q: ArrayT, k: ArrayT, v: ArrayT, mask: Mask | Sequence[Mask] | None = None, *, scale: float | Array | None = None, softcap: float | None = None, bias: Array | None = None, alibi: bool | Array | None = None, relative: T5 | None = None, sinks: Array | None = None, gate: Array | None = None, dropout: float = 0.0, seed: int = 0, q_start: int | Sequence[int] | Array = 0, q_offsets: Sequence[int] | Array | None = None, kv_offsets: Sequence[int] | Array | None = None, k_scale: Array | None = None, v_scale: Array | None = None, layout: str = 'bshd', out: ArrayT | None = None, return_lse: bool = False, probe: Probe | Scores | None = None, kernels: str | Sequence[str] | None = None, ctx: Context | None = None) -> str:
+def explain(q: ArrayT, k: ArrayT | PackedKeys, v: ArrayT, mask: Mask | Sequence[Mask] | None = None, *, scale: float | Array | None = None, softcap: float | None = None, bias: Array | None = None, alibi: bool | Array | None = None, relative: T5 | None = None, sinks: Array | None = None, gate: Array | None = None, dropout: float = 0.0, seed: int = 0, q_start: int | Sequence[int] | Array = 0, q_offsets: Sequence[int] | Array | None = None, kv_offsets: Sequence[int] | Array | None = None, k_scale: Array | None = None, v_scale: Array | None = None, layout: str = 'bshd', out: ArrayT | None = None, return_lse: bool = False, probe: Probe | Scores | None = None, kernels: str | Sequence[str] | None = None, ctx: Context | None = None) -> str:
     """
     Which kernel this call would take and why, its cost against what this machine can do. Takes attention's arguments;
     runs nothing but a measurement of the machine, once per number of threads.

@@ -19,10 +19,11 @@ from ._types import T5, AttentionResult, Probe, Scores
 
 __all__ = ["attention", "scaled_dot_product_attention"]
 
-def _autocast(x: Tensor) -> Tensor:
-    return (
-        x if x.dtype == torch.float64 or not x.is_floating_point() else x.to(torch.get_autocast_dtype("cpu"))
-    )
+def _autocast(x: Any) -> Any:
+    """As autocast wants it; packed keys, int8 and float64 stay what they are."""
+    if not isinstance(x, Tensor) or x.dtype == torch.float64 or not x.is_floating_point():
+        return x
+    return x.to(torch.get_autocast_dtype("cpu"))
 
 
 _is_compiling = torch.compiler.is_compiling

@@ -301,7 +301,7 @@ TEST(CApi, WrongValuesInAProblem) {
   p.dtype = {};
   refused(p, HW_BAD_DTYPE,
           "hw_attention_plan_create: problem has dtype code 0, bits 0, lanes 0; use f32, bf16, f16, f64, "
-          "i32, i64, u8 or bool "
+          "i32, i64, u8, i8 or bool "
           "with one lane");
 }
 

@@ -74,19 +74,19 @@ CASES = {
         "attention: q holds >f4; give float32, bfloat16, float16 or float64",
     ),
     "int8": (
-        dict(k=ones(2, 7, 2, 8, dtype=np.int8)),
-        TypeError,
-        "attention: k holds int8, and quantized keys and values are not computed yet; give f32, bf16 or f16",
+        dict(k=ones(2, 7, 2, 8, dtype=np.int8), v=ones(2, 7, 2, 6, dtype=np.int8)),
+        ValueError,
+        "attention: k is i8 but k_scale is not given; pass the f32 scales quantize_kv wrote, [batch kv_tokens kv_heads]",
     ),
     "k_scale": (
-        dict(k_scale=ones(2)),
-        NotImplementedError,
-        "attention: k_scale belongs to int8 k, which is not computed yet; give k as f32, bf16 or f16 and leave k_scale out",
+        dict(k_scale=ones(2, 7, 2)),
+        ValueError,
+        "attention: k_scale is given but the plan was made without int8 keys and values; plan with it or leave k_scale empty",
     ),
     "v_scale": (
         dict(v_scale=ones(2)),
-        NotImplementedError,
-        "attention: v_scale belongs to int8 v, which is not computed yet; give v as f32, bf16 or f16 and leave v_scale out",
+        ValueError,
+        "attention: v_scale is f32 [2] but 3 axes are needed, [batch tokens heads dim] without dim",
     ),
     "no array": (
         dict(q=3.0),

@@ -36,5 +36,6 @@ void check_laws(const Options& options);
 void check_bits(const Options& options);
 void check_kernels(const Options& options);
 void check_backward(const Options& options);
+void check_decode(const Options& options);
 
 }  // namespace headwise::selftest

@@ -245,10 +245,33 @@ void probes(const Options& options) {
     }
 }
 
+/// Few queries against keys enough for decode.
+void long_keys(const Options& options) {
+  std::uint64_t seed = 700;
+  for (const DType dtype : kDtypes)
+    for (const Index dim : {8, 20, 33, 64, 80, 128})
+      for (const Index q : {1, 2, 5}) {
+        Setup s{.dtype = dtype,
+                .q_tokens = q,
+                .kv_tokens = 512 + dim,
+                .heads = 4,
+                .kv_heads = 2,
+                .head_dim = dim,
+                .value_dim = dim == 33 ? 48 : dim,
+                .mask = q == 2 ? "causal & window(300, 0)" : "causal",
+                .q_start = 512 + dim - q,
+                .seed = ++seed};
+        against_ref(s);
+        s.terms = {
+            .softcap = true, .alibi = true, .bias = true, .sinks = true, .dropout = true, .gate = true};
+        if (!options.quick) against_ref(s);
+      }
+}
+
 }  // namespace
 
 void check_kernels(const Options& options) {
-  for (const auto part : {dims, tokens, masks, terms, shapes, probes})
+  for (const auto part : {dims, tokens, masks, terms, shapes, probes, long_keys})
     piece("kernels", [&] { part(options); });
   // A kernel that refused everything was not tested; that must not look like success.
   for (const AttentionKernel& kernel : attention_kernels())
