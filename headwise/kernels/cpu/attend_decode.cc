@@ -103,10 +103,17 @@ void turn(const Run& run, const Panel& panel, float* spare, bool to_columns) {
           spare[to_columns ? r * width + d : d * n + r];
 }
 
+/// The rows that are read after those at hand, from row `first` on.
+Ahead ahead_of(const Rows& rows, Index first, Index width) {
+  const Index item = rows.type == RowType::f32 ? 4 : rows.type == RowType::i8 ? 1 : 2;
+  const Index step = rows.block > 0 ? width : rows.row_step;  // a block holds 16 rows
+  return {static_cast<const std::byte*>(rows.data) + first * step * item, step * item, width * item};
+}
+
 /// One panel against one granule with keys in the lanes; o is [count][value_dim]. A granule with values,
 /// weights or sums that are not finite goes through the packed tile as in cpu/online.
 void attend_few(const Run& run, const Heads& h, Scratch& s, Panel& panel, TileKind kind, const Rows& keys,
-                const Rows& values, Index key0, Index n) {
+                const Rows& values, Index key0, Index n, bool last) {
   const AttentionProblem& p = run.problem;
   const Core& core = run.core;
   const Index value_dim = p.heads.v.dim;
@@ -114,15 +121,23 @@ void attend_few(const Run& run, const Heads& h, Scratch& s, Panel& panel, TileKi
   if (!open_tile(run, h.at, h.sequence, s, panel, kind, key0, from, to)) return;
   float *top = s.lane_f[4], *sum = s.lane_f[5];
   std::copy_n(panel.top, core.panel, top), std::copy_n(panel.sum, core.panel, sum);
-  core.few_scores(panel.queries, panel.count, keys, key0, from, to, p.heads.q.dim, s.keys, s.s);
+  core.few_scores(panel.queries, panel.count, keys, key0, from, to, p.heads.q.dim,
+                  ahead_of(values, key0, value_dim), s.keys, s.s);
   const Tile tile = make_weights(run, h.at, h.sequence, s, panel, kind, true, key0, from, to);
-  if (core.weigh_few(tile, panel.count, values, key0, value_dim, s.shrink, s.rows, panel.o)) return;
+  if (core.weigh_few(tile, panel.count, values, key0, value_dim, s.shrink,
+                     last ? Ahead{} : ahead_of(keys, key0 + core.granule, p.heads.q.dim), s.rows, panel.o))
+    return;
   std::copy_n(top, core.panel, panel.top), std::copy_n(sum, core.panel, panel.sum);
   turn(run, panel, s.rows, true);
   s.tile_keys = keys_for_scores(run, keys, key0, n, s.keys);
   const bool finite = core.pack_values(values, key0, n, value_dim, s.values);
   attend_tile(run, h.at, h.sequence, s, panel, kind, values, finite, key0, n);
   turn(run, panel, s.rows, false);
+}
+
+/// few_scores writes the lanes of queries alone; the others start as 0.
+void clear_scores(const Run& run, Scratch& s) {
+  if (run.core.few_scores) std::fill_n(s.s, run.core.granule * run.core.panel, 0.0f);
 }
 
 /// All panels against the keys of one split.
@@ -139,7 +154,7 @@ void attend_split(const Run& run, const Heads& h, Scratch& s, Index split) {
       const TileKind kind = tile_kind(run, h.at, h.sequence, s.panels[i], key0, n);
       if (kind == TileKind::empty) continue;
       if (few) {
-        attend_few(run, h, s, s.panels[i], kind, keys, values, key0, n);
+        attend_few(run, h, s, s.panels[i], kind, keys, values, key0, n, key0 + core.granule >= end);
         continue;
       }
       if (!packed) {
@@ -160,6 +175,7 @@ void attend_all(const Run& run, Scratch& s, Index sequence, Index head0) {
   if (h.panels == 0) return;
   run.core.begin();
   fill_panels(run, h, s);
+  clear_scores(run, s);
   for (Index split = 0; split * kSplit < h.at.kv_tokens; ++split) {
     attend_split(run, h, s, split);
     for (Index i = 0; i < h.panels; ++i)
@@ -181,6 +197,7 @@ void attend_one(const Run& run, Scratch& s, Index sequence, Index head0, Index s
   if (h.panels == 0 || split * kSplit >= h.at.kv_tokens) return;
   run.core.begin();
   fill_panels(run, h, s);
+  clear_scores(run, s);
   for (Index i = 0; i < h.panels; ++i) {
     Panel& panel = s.panels[i];
     panel.o = slots[i].o, panel.top = slots[i].top, panel.sum = slots[i].sum;

@@ -25,11 +25,29 @@ struct FewRows : Base {
     return rows == 1 ? (W == 16 ? 4 : 2) : rows == 2 && W > 4 ? 2 : 1;
   }
 
+  /// Walks over the lines of rows that come later.
+  struct Fetch {
+    const char* row;
+    Index step, bytes, at = 0;
+    Fetch(const Ahead& a, Index first)
+        : row(static_cast<const char*>(a.data) + first * a.step), step(a.step), bytes(a.bytes) {}
+    void next() {
+      Lanes::prefetch(row + at);
+      at += 64;
+      if (at >= bytes) at = 0, row += step;
+    }
+    void next(Index lines) {
+      if constexpr (Lanes::prefetches)
+        for (Index i = 0; i < lines; ++i) next();
+    }
+  };
+  static Index lines_of(const Ahead& a) { return Lanes::prefetches ? (a.bytes + 63) / 64 : 0; }
+
   /// sums[r][g * 16 + key] = one chain over dim for R queries x G blocks [dim][16] of keys; scale: of each
   /// key.
   template <RowType T, int R, int G>
   static void products(const float* q, const typename Element<T>::type* keys, Index block, const float* scale,
-                       Index dim, float* sums) {
+                       Index dim, Fetch& fetch, Index lines, float* sums) {
     constexpr int V = G * kVectors;
     F c[R][V], times[V];
 #pragma GCC unroll 8
@@ -39,6 +57,7 @@ struct FewRows : Base {
       for (int r = 0; r < R; ++r) c[r][v] = Lanes::zero();
     }
     for (Index d = 0; d < dim; ++d) {
+      fetch.next(lines);
       F x[V];
 #pragma GCC unroll 8
       for (int v = 0; v < V; ++v)
@@ -61,19 +80,22 @@ struct FewRows : Base {
   static constexpr Index kMost = 4 * kBlock;
   template <RowType T>
   static void panel_products(const float* q, int count, const void* packed, const float* scale, Index blocks,
-                             Index dim, float* sums) {
+                             Index dim, Fetch& fetch, Index lines, float* sums) {
     const auto* keys = static_cast<const typename Element<T>::type*>(packed);
     const Index block = dim * kBlock;
     for (int r = 0; r < count;) {
       const int rows = rows_for(count - r);
       const auto each = [&](auto rows_taken) {
         constexpr int R = decltype(rows_taken)::value, G = blocks_for(R);
+        const auto each_step = [&](int taken) {
+          return r == 0 ? (taken * kBlock * lines + dim - 1) / dim : 0;
+        };
         Index b = 0;
         for (; b + G <= blocks; b += G)
-          products<T, R, G>(q + r, keys + b * block, block, scale + b * kBlock, dim,
+          products<T, R, G>(q + r, keys + b * block, block, scale + b * kBlock, dim, fetch, each_step(G),
                             sums + r * kMost + b * kBlock);
         for (; b < blocks; ++b)
-          products<T, R, 1>(q + r, keys + b * block, block, scale + b * kBlock, dim,
+          products<T, R, 1>(q + r, keys + b * block, block, scale + b * kBlock, dim, fetch, each_step(1),
                             sums + r * kMost + b * kBlock);
       };
       if (rows == 8)
@@ -90,13 +112,16 @@ struct FewRows : Base {
 
   /// Up to 16 rows from row `first` on -> out [dim][16] f32; rows from `count` on are 0.
   template <RowType T>
-  static void gather_block(const Rows& rows, Index first, Index count, Index dim, float* out) {
+  static void gather_block(const Rows& rows, Index first, Index count, Index dim, Fetch& fetch, Index lines,
+                           float* out) {
     using E = Element<T>;
     if (count == kBlock && rows.column_step == 1 && rows.begin == 0 && rows.end == dim && dim % W == 0) {
       const auto* from = static_cast<const typename E::type*>(rows.data) + first * rows.row_step;
       F times[kBlock];
       for (int i = 0; i < kBlock; ++i) times[i] = row_scale<T>(rows, first + i);
-      for (Index d = 0; d < dim; d += W)
+      const Index each_step = (kBlock * lines * W + dim - 1) / dim;
+      for (Index d = 0; d < dim; d += W) {
+        fetch.next(each_step);
         for (int b = 0; b < kBlock; b += W) {
           F t[W];
 #pragma GCC unroll 16
@@ -106,6 +131,7 @@ struct FewRows : Base {
 #pragma GCC unroll 16
           for (int i = 0; i < W; ++i) Lanes::store(out + (d + i) * kBlock + b, t[i]);
         }
+      }
       return;
     }
     constexpr Index kPart = 64;
@@ -120,22 +146,30 @@ struct FewRows : Base {
 
   template <RowType T>
   static void scores_of(const float* q, int count, const Rows& rows, Index first, Index from, Index to,
-                        Index dim, float* scratch, float* s) {
+                        Index dim, const Ahead& ahead, float* scratch, float* s) {
     alignas(64) float sums[kPanel * kMost], scale[kMost] = {};
     for (Index k = from; k < to; k += kMost) {
-      const Index n = to - k < kMost ? to - k : kMost, blocks = (n + kBlock - 1) / kBlock;
+      const Index n = to - k < kMost ? to - k : kMost, blocks = (n + kBlock - 1) / kBlock,
+                  lines = lines_of(ahead);
+      Fetch fetch(ahead, k);
       if (rows.block > 0) {
         if constexpr (T == RowType::i8)
           for (Index i = 0; i < n; ++i) scale[i] = rows.scale[(first + k + i) * rows.scale_step];
         const auto* keys = static_cast<const typename Element<T>::type*>(rows.data);
-        panel_products<T>(q, count, keys + (first + k) / kBlock * rows.block, scale, blocks, dim, sums);
+        panel_products<T>(q, count, keys + (first + k) / kBlock * rows.block, scale, blocks, dim, fetch,
+                          lines, sums);
       } else {
         for (Index b = 0; b < blocks; ++b) {
           const Index left = n - b * kBlock;
-          gather_block<T>(rows, first + k + b * kBlock, left < kBlock ? left : kBlock, dim,
+          gather_block<T>(rows, first + k + b * kBlock, left < kBlock ? left : kBlock, dim, fetch, lines,
                           scratch + b * kBlock * dim);
         }
-        panel_products<RowType::f32>(q, count, scratch, scale, blocks, dim, sums);
+        panel_products<RowType::f32>(q, count, scratch, scale, blocks, dim, fetch, 0, sums);
+      }
+      if (count <= 2) {  // lanes of no query keep what they held: nobody reads them
+        for (Index i = 0; i < blocks * kBlock; ++i)
+          for (int r = 0; r < count; ++r) s[(k + i) * kPanel + r] = sums[r * kMost + i];
+        continue;
       }
       for (Index i = 0; i < blocks * kBlock; i += W) {
         F t[W];
@@ -146,21 +180,22 @@ struct FewRows : Base {
     }
   }
   static void few_scores(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
-                         Index dim, void* scratch, float* s) {
+                         Index dim, const Ahead& ahead, void* scratch, float* s) {
     const auto* q = static_cast<const float*>(queries);
     auto* room = static_cast<float*>(scratch);
     switch (rows.type) {
-      case RowType::f32: return scores_of<RowType::f32>(q, count, rows, first, from, to, dim, room, s);
-      case RowType::bf16: return scores_of<RowType::bf16>(q, count, rows, first, from, to, dim, room, s);
-      case RowType::f16: return scores_of<RowType::f16>(q, count, rows, first, from, to, dim, room, s);
-      case RowType::i8: return scores_of<RowType::i8>(q, count, rows, first, from, to, dim, room, s);
+      case RowType::f32: return scores_of<RowType::f32>(q, count, rows, first, from, to, dim, ahead, room, s);
+      case RowType::bf16:
+        return scores_of<RowType::bf16>(q, count, rows, first, from, to, dim, ahead, room, s);
+      case RowType::f16: return scores_of<RowType::f16>(q, count, rows, first, from, to, dim, ahead, room, s);
+      case RowType::i8: return scores_of<RowType::i8>(q, count, rows, first, from, to, dim, ahead, room, s);
     }
   }
 
   /// R queries x V vectors of value columns from d on: one chain over keys.
   template <RowType T, int R, int V>
   static void weighed(const Tile& t, int row, const Rows& values, Index first, Index d, float* sums,
-                      Index sums_step, F& unusual) {
+                      Index sums_step, Fetch fetch, Index lines, F& unusual) {
     using E = Element<T>;
     F c[R][V];
 #pragma GCC unroll 8
@@ -169,6 +204,7 @@ struct FewRows : Base {
       for (int v = 0; v < V; ++v) c[r][v] = Lanes::zero();
     const auto* from = static_cast<const typename E::type*>(values.data) + first * values.row_step + d;
     for (Index k = t.from; k < t.to; ++k) {
+      fetch.next(lines);
       const F times = row_scale<T>(values, first + k);
       F x[V];
 #pragma GCC unroll 8
@@ -190,7 +226,7 @@ struct FewRows : Base {
   }
   template <RowType T>
   static bool weighed_rows(const Tile& t, int count, const Rows& values, Index first, Index value_dim,
-                           float* sums) {
+                           const Ahead& ahead, float* sums) {
     F unusual = Lanes::zero();  // x * 0 is NaN for what is not finite
     for (int row = 0; row < count;) {
       const int left = count - row, rows = left > 2 ? 4 : left;
@@ -198,8 +234,11 @@ struct FewRows : Base {
         constexpr int R = decltype(rows_taken)::value, V = kSums / R < 8 ? kSums / R : 8;
         Index d = 0;
         for (; d + V * W <= value_dim; d += V * W)
-          weighed<T, R, V>(t, row, values, first, d, sums, value_dim, unusual);
-        for (; d < value_dim; d += W) weighed<T, R, 1>(t, row, values, first, d, sums, value_dim, unusual);
+          weighed<T, R, V>(t, row, values, first, d, sums, value_dim, Fetch(ahead, t.from),
+                           row + d == 0 ? lines_of(ahead) : 0, unusual);
+        for (; d < value_dim; d += W)
+          weighed<T, R, 1>(t, row, values, first, d, sums, value_dim, Fetch(ahead, t.from),
+                           row + d == 0 ? lines_of(ahead) : 0, unusual);
       };
       if (rows == 4)
         each(Number<4>{});
@@ -212,18 +251,18 @@ struct FewRows : Base {
     return !Lanes::any(Lanes::is_nan(unusual));
   }
   static bool weighed_rows(const Tile& t, int count, const Rows& values, Index first, Index value_dim,
-                           float* sums) {
+                           const Ahead& ahead, float* sums) {
     switch (values.type) {
-      case RowType::f32: return weighed_rows<RowType::f32>(t, count, values, first, value_dim, sums);
-      case RowType::bf16: return weighed_rows<RowType::bf16>(t, count, values, first, value_dim, sums);
-      case RowType::f16: return weighed_rows<RowType::f16>(t, count, values, first, value_dim, sums);
-      case RowType::i8: return weighed_rows<RowType::i8>(t, count, values, first, value_dim, sums);
+      case RowType::f32: return weighed_rows<RowType::f32>(t, count, values, first, value_dim, ahead, sums);
+      case RowType::bf16: return weighed_rows<RowType::bf16>(t, count, values, first, value_dim, ahead, sums);
+      case RowType::f16: return weighed_rows<RowType::f16>(t, count, values, first, value_dim, ahead, sums);
+      case RowType::i8: return weighed_rows<RowType::i8>(t, count, values, first, value_dim, ahead, sums);
     }
     return false;
   }
   static bool weigh_few(const Tile& t, int count, const Rows& values, Index first, Index value_dim,
-                        const float* shrink, float* sums, float* o) {
-    if (!weighed_rows(t, count, values, first, value_dim, sums)) return false;
+                        const float* shrink, const Ahead& ahead, float* sums, float* o) {
+    if (!weighed_rows(t, count, values, first, value_dim, ahead, sums)) return false;
     for (Index r = 0; r < count; ++r) {
       const F keep = Lanes::bcast(shrink + r);
       for (Index at = r * value_dim; at < (r + 1) * value_dim; at += W)

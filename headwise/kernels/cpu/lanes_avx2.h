@@ -15,6 +15,10 @@ struct Lanes {
   using U = __m256i;
   using M = __m256;  // all ones or all zeros a lane
 
+  /// Hardware alone leaves memory idle between two streams.
+  static constexpr bool prefetches = true;
+  static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+
   static F zero() { return _mm256_setzero_ps(); }
   static F set(float x) { return _mm256_set1_ps(x); }
   static F bcast(const float* p) { return _mm256_broadcast_ss(p); }

@@ -40,6 +40,9 @@ struct Lanes {
     for (int i = 0; i < 4; ++i) r.v[i] = g(i);
     return r;
   }
+  static constexpr bool prefetches = false;
+  static void prefetch(const void*) {}
+
   static F zero() { return set(0.0f); }
   static F set(float x) {
     return each([=](int) { return x; });

@@ -69,6 +69,13 @@ struct GradientTile {
   float* gate_sum;                    // [panel] += drop * p * dP over keys; null: nobody asks
 };
 
+/// Rows that will be read soon: row i at data + i * step, `bytes` of it. Fetched between the products of
+/// others, where the level says that this pays.
+struct Ahead {
+  const void* data = nullptr;
+  Index step = 0, bytes = 0;
+};
+
 /// How one ISA level multiplies: scores and outputs of a panel of queries against a granule of keys.
 /// Layouts of packed operands are private to the core. Every value is one chain in a fixed order; no decision
 /// looks at a neighbour lane.
@@ -139,14 +146,14 @@ struct Core {
 
   /// Keys in the lanes, for the first `count` queries of a panel: the bits of scores and weigh on rows as
   /// they lie. Null: this core has no such way. Scores of keys first + from .. first + to; scratch:
-  /// key_bytes.
+  /// key_bytes; ahead: a row for each key.
   void (*few_scores)(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
-                     Index dim, void* scratch, float* s);
+                     Index dim, const Ahead& ahead, void* scratch, float* s);
   /// o [count][value_dim] = o * shrink + sum over keys of v * p; value_dim is a multiple of 16 and columns
   /// lie side by side. sums: room for panel * value_dim. False, and o as it was, when some sum is not finite:
   /// then a value, a weight or the sum itself was not.
   bool (*weigh_few)(const Tile&, int count, const Rows& values, Index first, Index value_dim,
-                    const float* shrink, float* sums, float* o);
+                    const float* shrink, const Ahead& ahead, float* sums, float* o);
 
   // Gradients, in the cores that TileKernels names for them.
   int step_keys, step_rows;       // keys and queries of one step of the backward
