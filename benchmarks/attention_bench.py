@@ -22,14 +22,14 @@ import numpy as np
 
 import measure
 import report
-from measure import Case, Effort
+from measure import Case, DecodeCase, Effort
 from targets import TARGETS, judge
 
 TORCH = "2.13.0"
 FULL = Effort(rounds=9, turn_seconds=0.08, windows=20, window_ms=50)
 QUICK = Effort(rounds=5, turn_seconds=0.03, windows=20, window_ms=50)
 SMOKE = Effort(rounds=5, turn_seconds=0.001, windows=2, window_ms=2)
-TABLES = ("forward", "small", "backward", "probes", "memory")
+TABLES = ("forward", "small", "backward", "probes", "memory", "decode")
 
 
 class Bench:
@@ -144,6 +144,44 @@ class Bench:
             goals = self.goals(("extra_mb", got["extra_mb"]))
             self.row("memory", case, [got["seconds"]], goals, extra_mb=got["extra_mb"])
 
+    def decode(self, cases: list[DecodeCase]) -> None:
+        """All forms of one size take turns; the read bandwidth is the best of several looks between them."""
+        for _, same in itertools.groupby(cases, key=lambda c: (c.batch, c.tokens, c.heads, c.kv_heads, c.head_dim)):
+            group, sides, rivals = list(same), {}, {}
+            if measure.torch is None:
+                self.skipped += [f"{c}: decode is timed on torch tensors" for c in group]
+                continue
+            for case in group:
+                qkv = measure.decode_tensors(case)
+                sides[str(case)] = measure.decode_side(case, qkv)
+                rival = f"torch {case.dtype}"
+                if self.with_torch and case.dtype != "i8" and rival not in sides:
+                    sides[rival] = measure.decode_rival(case, qkv)
+                    measure.check_equal(case, sides[str(case)](), sides[rival]())
+            read = max(measure.hw._core.measure_read(self.setting["threads"]) for _ in range(5))
+            seconds = measure.take_turns(sides, self.effort)
+            read = max([read, *(measure.hw._core.measure_read(self.setting["threads"]) for _ in range(5))])
+            for case in group:
+                self.decode_row(case, seconds, read)
+
+    def decode_row(self, case: DecodeCase, seconds: dict, read: float) -> None:
+        mine = seconds[str(case)]
+        shares = measure.summary([case.bytes / s / 1e9 / read for s in mine])
+        goals, more, gqa = [], {"read": shares, "read_gbytes": read}, case.heads != case.kv_heads
+        if not gqa and case.dtype != "i8":
+            goals += self.goals((f"read {case.form} {case.dtype}", shares["median"]))
+        if f"torch {case.dtype}" in seconds:
+            theirs = seconds[f"torch {case.dtype}"]
+            more["torch_seconds"], more["torch_rounds"] = measure.summary(theirs), theirs
+            more["torch"] = measure.ratio(theirs, mine)
+            goals += self.goals(("torch decode gqa" if gqa else "torch decode", more["torch"]["median"]))
+        half = str(measure.replace(case, dtype="f16"))
+        if case.dtype == "i8" and half in seconds:
+            more["over_f16"] = measure.ratio(mine, seconds[half])
+            if case.form == "packed":
+                goals += self.goals(("over_f16", more["over_f16"]["median"]))
+        self.row("decode", case, mine, goals, **more)
+
     def possible(self, cases: list[Case]) -> list[Case]:
         """Without torch, NumPy has bf16 only through ml_dtypes."""
         if measure.torch is None and any(c.dtype == "bf16" for c in cases):
@@ -214,6 +252,7 @@ def main() -> int:
         bench.forward([c for c in cases if not c.probe])
         bench.probes([c for c in cases if c.probe])
         bench.backward([c for c in cases if not c.probe][:2])
+        bench.decode([Case.parse(f"{d} packed decode [1 600 4/2 32]") for d in ("f32", "f16", "i8")])
         bench.memory([Case("f32", 1, 256, 2, 32, "causal")])
     else:
         for table in tables:

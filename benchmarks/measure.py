@@ -22,6 +22,7 @@ except ImportError:
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LINE = re.compile(r"(f32|bf16|f16)\s+\[(\d+) (\d+) (\d+) (\d+)\]\s+(all|causal)(?:\s+(rows|columns|(?:top|classes|picked)\d+))?$")
+DECODE = re.compile(r"(f32|bf16|f16|i8)\s+(plain|packed)\s+decode\s+\[(\d+) (\d+) (\d+)/(\d+) (\d+)\]$")
 PARK_SECONDS = 0.010  # between turns: workers of both sides spin well under this before they sleep
 
 
@@ -38,7 +39,10 @@ class Case:
     probe: str = ""
 
     @staticmethod
-    def parse(line: str) -> Case:
+    def parse(line: str) -> Case | DecodeCase:
+        if of_decode := DECODE.match(line.strip()):
+            dtype, form, *sizes = of_decode.groups()
+            return DecodeCase(dtype, form, *map(int, sizes))
         found = LINE.match(line.strip())
         if not found:
             raise SystemExit(f"case {line.strip()!r}: the form is: dtype [batch tokens heads dim] mask [probe], "
@@ -61,7 +65,60 @@ class Case:
         return 4.0 * self.batch * self.heads * self.head_dim * pairs
 
 
-def read_cases(name: str) -> list[Case]:
+@dataclass(frozen=True)
+class DecodeCase:
+    """One query a sequence against a long KV, keys plain or packed; i8: int8 KV with f32 queries."""
+
+    dtype: str
+    form: str
+    batch: int
+    tokens: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    def __str__(self) -> str:
+        return (f"{self.dtype} {self.form} decode [{self.batch} {self.tokens} {self.heads}/{self.kv_heads} "
+                f"{self.head_dim}]")
+
+    @property
+    def flop(self) -> float:
+        return 4.0 * self.batch * self.heads * self.tokens * self.head_dim
+
+    @property
+    def bytes(self) -> float:
+        """Keys and values once, and the scales of int8."""
+        item = {"f32": 4, "bf16": 2, "f16": 2, "i8": 1}[self.dtype]
+        row = self.head_dim * item + (4 if self.dtype == "i8" else 0)
+        return 2.0 * self.batch * self.kv_heads * self.tokens * row
+
+
+def decode_tensors(case: DecodeCase):
+    """q [batch heads 1 dim], k and v [batch kv_heads tokens dim], each head's tokens side by side."""
+    dtype = torch.float32 if case.dtype == "i8" else {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[case.dtype]
+    kv = (case.batch, case.kv_heads, case.tokens, case.head_dim)
+    made = [torch.randn(size, generator=torch.Generator().manual_seed(seed))
+            for seed, size in enumerate([(case.batch, case.heads, 1, case.head_dim), kv, kv])]
+    return [x.to(dtype) for x in made]
+
+
+def decode_side(case: DecodeCase, qkv):
+    q, k, v = qkv
+    words = {"layout": "bhsd"}
+    if case.dtype == "i8":
+        (k, words["k_scale"]), (v, words["v_scale"]) = (hw.quantize_kv(x, layout="bhsd") for x in (k, v))
+    if case.form == "packed":
+        k = hw.pack_keys(k, layout="bhsd")
+    return lambda: hw.attention(q, k, v, **words)
+
+
+def decode_rival(case: DecodeCase, qkv):
+    q, k, v = qkv
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return lambda: attend(q, k, v, enable_gqa=case.heads != case.kv_heads)
+
+
+def read_cases(name: str) -> list[Case | DecodeCase]:
     lines = (pathlib.Path(__file__).parent / "cases" / f"{name}.txt").read_text().splitlines()
     return [Case.parse(line) for line in lines if line.strip() and not line.startswith("#")]
 

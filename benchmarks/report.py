@@ -18,10 +18,12 @@ TITLES = {
     "backward": "Backward",
     "probes": "Probes, each priced alone",
     "memory": "Memory",
+    "decode": "Decode: one query against a long KV",
 }
 NAMES = {"share": "of peak", "torch": "x torch", "over_f32": "x our f32", "causal_rate": "of the full rate",
-         "rows_slower": "slower", "columns_slower": "slower", "extra_mb": "MB extra"}
-PERCENT = {"share", "causal_rate", "rows_slower", "columns_slower"}
+         "rows_slower": "slower", "columns_slower": "slower", "extra_mb": "MB extra",
+         "read": "of read bandwidth", "over_f16": "x the time of f16"}
+PERCENT = {"share", "read", "causal_rate", "rows_slower", "columns_slower"}
 
 
 def duration(seconds: float) -> str:
@@ -45,7 +47,7 @@ def percent(s: dict) -> str:
 def goal_words(goal: dict) -> str:
     kind = goal["what"].removeprefix("backward ").split()[0]
     shown = (lambda x: f"{100 * x:g} %") if kind in PERCENT else (lambda x: f"{x:g}")
-    bound = "at most " if kind in ("rows_slower", "columns_slower", "extra_mb") else ""
+    bound = "at most " if kind in ("rows_slower", "columns_slower", "extra_mb", "over_f16") else ""
     text = f"{bound}{shown(goal['must'])} {NAMES[kind]}: {'**no**' if goal['verdict'] == 'below' else 'yes'}"
     if goal["then"] is not None:
         text += f", then {shown(goal['then'])}: {'yes' if goal['verdict'] == 'then' else 'no'}"
@@ -61,7 +63,8 @@ def line(row: dict) -> str:
     parts = [f"{row['case']:<34}", f"{duration(row['seconds']['median']):>10} {half_spread(row['seconds']):<7}",
              f"{100 * row['share']:5.1f} % of f32 peak"]
     for key, word, form in (("torch", "torch", times), ("over_f32", "our f32", times), ("causal_rate", "of full rate", percent),
-                            ("slower", "slower", percent)):
+                            ("slower", "slower", percent), ("read", "of read bandwidth", percent),
+                            ("over_f16", "the time of f16", times)):
         if key in row:
             parts.append(f"{form(row[key])} {word}")
     if "extra_mb" in row:
@@ -89,6 +92,10 @@ def table(name: str, rows: list[dict]) -> str:
     if name == "memory":
         return grid(["case", "time", "extra memory", "must"],
                     [[r["case"], duration(r["seconds"]["median"]), f"{r['extra_mb']:.1f} MB", verdict(r)] for r in rows])
+    if name == "decode":
+        return grid(["case", "time", "of read bandwidth", "x torch", "x the time of f16", "must"],
+                    [[*b, percent(r["read"]), times(r["torch"]) if "torch" in r else "",
+                      times(r["over_f16"]) if "over_f16" in r else "", verdict(r)] for b, r in zip(base, rows)])
     if name == "probes":
         return grid(["case", "time", "slower than without", "must"],
                     [[*b, percent(r["slower"]), verdict(r)] for b, r in zip(base, rows)])

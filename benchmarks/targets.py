@@ -10,6 +10,9 @@ COMMON = {
     "rows_slower": (0.10, 0.05),
     "columns_slower": (0.60, None),
     "extra_mb": (64, None),
+    "read packed f32": (0.80, 0.90), "read packed f16": (0.80, 0.90), "read packed bf16": (0.70, 0.85),
+    "read plain f32": (0.65, 0.75), "read plain f16": (0.65, 0.75), "read plain bf16": (0.65, 0.75),
+    "over_f16": (0.65, None), "torch decode": (1.2, None), "torch decode gqa": (2.0, None),
 }
 TARGETS = {
     "aarch64": COMMON | {
@@ -28,7 +31,7 @@ TARGETS = {
     # A larger x86-64 host with many cores, where torch may be another version.
     "x86_64-host": {"torch f32": (1.1, 1.5)},
 }
-MOST = {"rows_slower", "columns_slower", "extra_mb"}
+MOST = {"rows_slower", "columns_slower", "extra_mb", "over_f16"}
 
 
 def judge(targets: dict, what: str, value: float) -> dict | None:

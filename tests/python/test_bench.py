@@ -33,7 +33,9 @@ def test_the_driver_measures_every_smoke_case(result):
     data, out = result
     smoke = measure.read_cases("smoke")
     again = [c for c in smoke if not c.probe][:2]  # their gradients
-    assert [r["case"] for r in data["rows"]][:-1] == [str(c) for c in smoke + again]
+    decode = [f"{d} packed decode [1 600 4/2 32]" for d in ("f32", "f16", "i8")]
+    assert [r["case"] for r in data["rows"]][:-1] == [str(c) for c in smoke + again] + decode
+    assert all(r["read"]["median"] > 0 for r in data["rows"] if r["table"] == "decode")
     assert all(r["seconds"]["least"] <= r["seconds"]["median"] <= r["seconds"]["most"] for r in data["rows"])
     forward = data["rows"][0]
     assert len(forward["rounds"]) == len(forward["torch_rounds"]) == 5
