@@ -71,7 +71,7 @@ void add_unusual_rows(const BackwardRun& run, const SequencePlace& at, BackwardS
 /// One group of panels against one block of keys; dk and dv are the rows of the block, null: not asked.
 void step(const BackwardRun& run, const SequencePlace& at, const Piece& piece, BackwardScratch& s,
           Index panel0, Index panels, const Rows& keys, const Rows& values, Index key0, Index count,
-          bool& packed, bool& finite, float* dk, float* dv) {
+          std::uint8_t& packed, std::uint8_t& finite, float* dk, float* dv) {
   const Core& core = run.core;
   const AttentionProblem& p = run.problem.forward;
   const bool rounds = core.gradient_operands != nullptr;
@@ -86,8 +86,8 @@ void step(const BackwardRun& run, const SequencePlace& at, const Piece& piece, B
     if (!packed) {
       core.pack_keys(keys, key0, count, p.heads.q.dim, s.keys);
       core.pack_keys(values, key0, count, p.heads.v.dim, s.values);
-      if (piece.row_side) finite = core.pack_values(keys, key0, count, p.heads.q.dim, s.key_values);
-      packed = true;
+      if (piece.row_side) finite = core.pack_values(keys, key0, count, p.heads.q.dim, s.key_values) ? 1 : 0;
+      packed = 1;
     }
     Index from, to;
     const Index slot = rounds ? 0 : parts;  // tiles that are rounded to operands make room for the next
@@ -204,6 +204,8 @@ void work(const BackwardRun& run, BackwardScratch& s, const SequencePlace& at, c
   const Index acc = round_up(piece.key1 - piece.key0, run.step_keys) + 8;
   if (dk) std::fill_n(dk, acc * wide, 0.0f);
   if (dv) std::fill_n(dv, acc * value_wide, 0.0f);
+  const bool keeps = ceil_div(piece.key1 - piece.key0, run.step_keys) <= s.slots;
+  std::fill_n(s.packed, s.slots, std::uint8_t{0}), std::fill_n(s.finite, s.slots, std::uint8_t{1});
   core.begin();
   for (Index row0 = piece.row0; row0 < piece.row1; row0 += run.block_rows) {
     const Index row1 = std::min(piece.row1, row0 + run.block_rows),
@@ -216,11 +218,13 @@ void work(const BackwardRun& run, BackwardScratch& s, const SequencePlace& at, c
       for (float* sum : {panel.gate_sum, panel.slope_sum}) std::fill_n(sum, core.panel, 0.0f);
     }
     for (Index key0 = piece.key0; key0 < piece.key1; key0 += run.step_keys) {
-      bool packed = false, finite = true;
+      const Index slot = keeps ? (key0 - piece.key0) / run.step_keys : 0;
+      enter_slot(run, s, slot);
+      if (!keeps) s.packed[0] = 0, s.finite[0] = 1;
       const Index count = std::min(run.step_keys, piece.key1 - key0), own = key0 - piece.key0;
       for (Index i = 0; i < panels; i += run.group)
-        step(run, at, piece, s, i, std::min(run.group, panels - i), keys, values, key0, count, packed, finite,
-             dk ? dk + own * wide : nullptr, dv ? dv + own * value_wide : nullptr);
+        step(run, at, piece, s, i, std::min(run.group, panels - i), keys, values, key0, count, s.packed[slot],
+             s.finite[slot], dk ? dk + own * wide : nullptr, dv ? dv + own * value_wide : nullptr);
     }
     if (piece.row_side)
       for (Index i = 0; i < panels; ++i) finish_rows(run, at, s, s.panels[i]);

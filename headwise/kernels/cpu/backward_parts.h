@@ -57,26 +57,31 @@ struct GradientPanel {
 struct BackwardScratch {
   Scratch forward;  // what the parts of the forward use
   GradientPanel* panels;
-  void *keys, *values, *key_values;  // packed: k and v as keys are, k as values are
-  void* outs;                        // rows of out, packed as queries are
-  float *s, *ds;                     // [group][step_keys][panel]
-  float *drop, *cap_slope;           // [step_keys][panel]
-  std::uint64_t *open, *kept;        // [group][step_keys] bits of lanes, where something is not finite:
-                                     // open pairs, and those not dropped
-  RowPart *dv_parts, *dk_parts;      // [group]
-  float *dk, *dv;                    // [keys][columns(dim)]
-  float* rows;                       // [panel][widest]
-  float *ones, *lane_sum;            // [panel]
-  float* bias;                       // [kv_tokens][panel]
-  double* buckets;                   // [kBuckets] sums of drelative
-  float* by_distance;                // [panel + step_keys] sums of dS, or of a bias, along one axis
-  double* line;                      // a row of q, k or v of all heads
-  std::byte* operands;               // [group][3][operand_bytes], where the core has them
+  void *keys, *values, *key_values;  // packed: k and v as keys are, k as values are; of the present block
+  std::byte *all_keys, *all_values, *all_key_values;  // of `slots` blocks
+  Index slots;
+  std::uint8_t *packed, *finite;  // [slots] whether a slot holds its block, and whether all k in it is finite
+  void* outs;                     // rows of out, packed as queries are
+  float *s, *ds;                  // [group][step_keys][panel]
+  float *drop, *cap_slope;        // [step_keys][panel]
+  std::uint64_t *open, *kept;     // [group][step_keys] bits of lanes, where something is not finite:
+                                  // open pairs, and those not dropped
+  RowPart *dv_parts, *dk_parts;   // [group]
+  float *dk, *dv;                 // [keys][columns(dim)]
+  float* rows;                    // [panel][widest]
+  float *ones, *lane_sum;         // [panel]
+  float* bias;                    // [kv_tokens][panel]
+  double* buckets;                // [kBuckets] sums of drelative
+  float* by_distance;             // [panel + step_keys] sums of dS, or of a bias, along one axis
+  double* line;                   // a row of q, k or v of all heads
+  std::byte* operands;            // [group][3][operand_bytes], where the core has them
 };
 
 /// Books a worker's scratch for `acc_keys` rows of dk and dv; the same call measures and hands out.
 BackwardScratch book_backward(const BackwardProblem& p, const Core& core, Index block_rows, Index acc_keys,
                               Arena& arena);
+/// Makes the present block of keys the one in this slot.
+void enter_slot(const BackwardRun& run, BackwardScratch& s, Index slot);
 const Core& backward_core(const BackwardProblem& p, const TileKernels& kernels);
 Index block_rows_for(const BackwardProblem& p, const Core& core);
 

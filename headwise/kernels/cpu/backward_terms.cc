@@ -17,6 +17,7 @@ void each_tile(const BackwardRun& run, BackwardScratch& s, const SequencePlace& 
   std::fill_n(panel.gate_sum, run.core.panel, 0.0f);
   const Rows keys = rows_of(run.args.forward.k, p.heads.k, head, at.tensor_batch, at.kv_row);
   const Rows values = rows_of(run.args.forward.v, p.heads.v, head, at.tensor_batch, at.kv_row);
+  enter_slot(run, s, 0);
   run.core.begin();
   for (Index key0 = 0; key0 < at.kv_tokens; key0 += run.step_keys) {
     const Index count = std::min(run.step_keys, at.kv_tokens - key0);

@@ -149,6 +149,40 @@ TEST(CpuBackward, BitsDoNotDependOnTheBatch) {
   });
 }
 
+/// Rows and keys that take several blocks of each, kept packed or not: against ref, and form against form.
+TEST(CpuBackward, ManyBlocksOfRowsAndKeys) {
+  const Case wide{.name = "wide",
+                  .batch = 1,
+                  .q_tokens = 200,
+                  .kv_tokens = 300,
+                  .heads = 2,
+                  .kv_heads = 1,
+                  .head_dim = 256,
+                  .value_dim = 256};
+  Case many = wide;
+  many.q_tokens = 260, many.kv_tokens = 2000, many.heads = 1;
+  FullBackward run(wide);
+  run.forward();
+  const Gradients truth = run_backward(run.args, "ref");
+  each_level([&] {
+    for (const BackwardForm form : {BackwardForm::joined, BackwardForm::split}) {
+      run_as(form, run.args, {}, 2);
+      for (const auto& [name, tensor] : gradients_of(run.args)) {
+        const AnyView& t = truth.at(name).view();
+        EXPECT_LE(distance_of(tensor.view(), t).largest, 2e-4 * std::max(1.0, largest_of(t))) << name;
+      }
+    }
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      BackwardRun more(with_dtype(many, dtype));
+      more.forward();
+      run_as(BackwardForm::joined, more.args, {}, 1);
+      const Gradients first = gradients_of(more.args);
+      run_as(BackwardForm::split, more.args, {}, 3);
+      expect_same_bits(gradients_of(more.args), first, text(dtype));
+    }
+  });
+}
+
 /// NaN in one element of q, k, v or dout reaches what ref says and nothing else.
 void nan_reaches_open_pairs(const Case& c, const char* name, int planted, bool terms) {
   FullBackward run(c);
