@@ -2,14 +2,14 @@
 // pairs of keys for dq; sums are f32 tiles that start from what is stored. Included by the AMX level after
 // its core; internal linkage throughout. SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/kernels/cpu/amx_core.h"
+#include "headwise/kernels/cpu/amx_bf16.h"
 #include "headwise/kernels/cpu/gradient_core.h"
 
 namespace headwise::cpu {
 namespace {
 
 struct AmxGradients {
-  static constexpr int W = 16, kPanel = AmxCore::kPanel, kKeys = 128;
+  static constexpr int W = 16, kPanel = Bf16Operands::kPanel, kKeys = 128;
   static constexpr Index kOperand = kKeys * kPanel * 2;
 
   static Index columns(Index dim) { return rounded(dim, 32); }
@@ -113,6 +113,9 @@ struct AmxGradients {
     }
   }
 
+  static void zero_pairs(char* p, Index from, Index to) {
+    for (Index k = from; k < to; ++k) _mm512_store_si512(p + k * 64, _mm512_setzero_si512());
+  }
   /// 32 lanes of one key as a row of bf16.
   static __m512i row_of(const float* at, F factor0, F factor1, __mmask32 lanes) {
     const F x = Lanes::mul(Lanes::load(at), factor0), y = Lanes::mul(Lanes::load(at + W), factor1);
@@ -123,8 +126,8 @@ struct AmxGradients {
     char *weights = static_cast<char*>(out), *rows = weights + kOperand, *pairs = rows + kOperand;
     const Index end = rounded(keys, 32), whole = rounded(to, 2);
     for (int i = 0; i < 3; ++i) {
-      AmxCore::zero_pairs(weights + i * kOperand, 0, from);
-      AmxCore::zero_pairs(weights + i * kOperand, whole, end);
+      zero_pairs(weights + i * kOperand, 0, from);
+      zero_pairs(weights + i * kOperand, whole, end);
     }
     const __mmask32 lanes = count == 32 ? ~0u : (1u << count) - 1u;
     const F one = Lanes::set(1.0f), f0 = Lanes::load(row_factor), f1 = Lanes::load(row_factor + W);

@@ -1,5 +1,5 @@
-// Many panels against one granule on AMX: while the weights of panel i are made, quarter steps between them
-// multiply the scores of panel i + 1 and the outputs of panel i - 1. Included by the AMX level; internal
+// Many panels against one granule on AMX: while the weights of panel i are made, slices of steps between
+// them multiply the scores of panel i + 1 and the outputs of panel i - 1. Included by the AMX level; internal
 // linkage throughout.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -8,9 +8,11 @@
 namespace headwise::cpu {
 namespace {
 
+template <class Operands>
 struct AmxStripes {
-  static constexpr int kPanel = AmxCore::kPanel;
-  using Steps = AmxCore::Steps;
+  using Amx = AmxCore<Operands>;
+  using Steps = typename Amx::Steps;
+  static constexpr int kPanel = Amx::kPanel, kParts = Amx::kParts;
 
   /// What the tiles do beside the weights of one panel: the next panel's scores, then the last panel's
   /// outputs.
@@ -38,65 +40,57 @@ struct AmxStripes {
     void after() {
       if (!stores) return;
       stores = false;
-      AmxCore::take_sums(sums, taken++, value_dim, shrink, o);
+      Amx::take_sums(sums, taken++, value_dim, shrink, o);
     }
     void finish() {
       Step s;
-      while (next(s)) whole_step(s), after();
+      while (next(s)) whole_step<kParts>(s), after();
       if (begun) store_block(last);
-      if (outputs.blocks > 0) AmxCore::take_sums(sums, taken, value_dim, shrink, o);
+      if (outputs.blocks > 0) Amx::take_sums(sums, taken, value_dim, shrink, o);
     }
   };
 
-  /// Weights of 8 keys at a time, PerEight steps beside them.
+  /// Units I .. 7 of the weights of 8 keys, PerEight steps in slices beside them.
+  template <int PerEight, int I = 0>
+  static inline __attribute__((always_inline)) void eight(float* s, char* p, Index k,
+                                                          typename Operands::Exponent& e, Beside& beside,
+                                                          Step& step) {
+    constexpr int slices = 8 / PerEight, slice = I % slices;
+    typename Amx::Unseen none;
+    if (slice == 0) beside.next(step);
+    e.template unit<I>(s, p, k, none, [&] { slice_step<kParts, 2 * slice, 2 * slices>(step); });
+    slice_step<kParts, 2 * slice + 1, 2 * slices>(step);
+    if (slice == slices - 1) beside.after();
+    if constexpr (I < 7) eight<PerEight, I + 1>(s, p, k, e, beside, step);
+  }
   template <int PerEight>
-  static inline __attribute__((always_inline)) void weights(const float* s, char* p, Index from, Index to,
-                                                            AmxCore::Exponent& e, Beside& beside) {
+  static inline __attribute__((always_inline)) void weights(float* s, char* p, Index from, Index to,
+                                                            typename Operands::Exponent& e, Beside& beside) {
     Index k = from;
-    for (; k < to && beside.left() >= PerEight; k += 8) {
-      const float* at = s + k * kPanel;
-      char* out = p + k * 64;
-      Step step;
-      beside.next(step);
-      if constexpr (PerEight == 1) {
-        e.pair<0>(at, out), quarter_step<0>(step);
-        e.pair<2>(at + 2 * kPanel, out + 128), quarter_step<1>(step);
-        e.pair<0>(at + 4 * kPanel, out + 256), quarter_step<2>(step);
-        e.pair<2>(at + 6 * kPanel, out + 384), quarter_step<3>(step);
-        beside.after();
-      } else {
-        e.pair<0>(at, out), quarter_step<0>(step), quarter_step<1>(step);
-        e.pair<2>(at + 2 * kPanel, out + 128), quarter_step<2>(step), quarter_step<3>(step);
-        beside.after();
-        beside.next(step);
-        e.pair<0>(at + 4 * kPanel, out + 256), quarter_step<0>(step), quarter_step<1>(step);
-        e.pair<2>(at + 6 * kPanel, out + 384), quarter_step<2>(step), quarter_step<3>(step);
-        beside.after();
-      }
-    }
-    for (; k < to; k += 4) {
-      e.pair<0>(s + k * kPanel, p + k * 64);
-      e.pair<2>(s + (k + 2) * kPanel, p + (k + 2) * 64);
-    }
+    Step step;
+    for (; k < to && beside.left() >= PerEight; k += 8) eight<PerEight>(s, p, k, e, beside, step);
+    typename Amx::Unseen none;
+    for (; k < to; k += 8) Amx::eight(s, p, k, e, none);
   }
 
   static void run(const Stripe* list, Index count, const void* keys, const void* values, Index dim,
                   Index value_dim, float* s, void* p) {
     if (count == 0) return;
     alignas(64) float used[2][kPanel], shrink[2][kPanel], top[kPanel], sum[kPanel];
-    float* sums = AmxCore::sums_of(p);
+    float* sums = Amx::sums_of(p);
     const auto prepare = [&](Index i) {
       const Stripe& t = list[i];
-      float* at = AmxCore::scores_of(s, p, i & 1);
+      float* at = Amx::scores_of(s, p, i & 1);
+      Operands::mend_scores(t.queries, keys, t.from, t.to, dim, at);
       if (t.open) Passes<2>::select(at, t.from, t.to, t.open);
-      AmxCore::close_rest(at, t.to);
-      for (int j = 0; j < kPanel; j += AmxCore::W) Lanes::store(top + j, Lanes::set(kMinusInf));
-      AmxCore::row_max(at, t.from, t.to, top);
+      Amx::fill_rest(at, t.to, kMinusInf);
+      for (int j = 0; j < kPanel; j += Amx::W) Lanes::store(top + j, Lanes::set(kMinusInf));
+      Amx::row_max(at, t.from, t.to, top);
       Passes<2>::advance(t.top, top, t.factor, used[i & 1], shrink[i & 1]);
     };
     const auto score_steps = [&](Index i) {
-      return AmxCore::score_steps(list[i].queries, keys, list[i].from, list[i].to, dim,
-                                  AmxCore::scores_of(s, p, i & 1));
+      return Amx::score_steps(list[i].queries, keys, list[i].from, list[i].to, dim,
+                              Amx::scores_of(s, p, i & 1));
     };
     Beside beside{};
     beside.value_dim = value_dim, beside.sums = sums, beside.last = sums;
@@ -110,21 +104,21 @@ struct AmxStripes {
       if (i > 0) {
         const Stripe& t = list[i - 1];
         beside.outputs =
-            AmxCore::weigh_steps(AmxCore::weights_of(p, (i + 1) & 1), values, t.from, t.to, value_dim, sums);
+            Amx::weigh_steps(Amx::weights_of(p, (i + 1) & 1), values, t.from, t.to, value_dim, sums);
         beside.shrink = shrink[(i + 1) & 1], beside.o = t.o;
       }
       if (i < count) {
         const Stripe& t = list[i];
-        const Index to = rounded(t.to, AmxCore::kBlock);
-        AmxCore::Exponent e(used[i & 1], t.factor);
-        const float* at = AmxCore::scores_of(s, p, i & 1);
-        char* out = AmxCore::weights_of(p, i & 1);
+        const Index to = rounded(t.to, Amx::kBlock);
+        typename Operands::Exponent e(used[i & 1], t.factor);
+        float* at = Amx::scores_of(s, p, i & 1);
+        char* out = Amx::weights_of(p, i & 1);
         if (beside.left() * 8 <= to - t.from)
           weights<1>(at, out, t.from, to, e, beside);
         else
           weights<2>(at, out, t.from, to, e, beside);
         e.total(sum);
-        for (int j = 0; j < kPanel; j += AmxCore::W) {
+        for (int j = 0; j < kPanel; j += Amx::W) {
           const F old = Lanes::load(t.sum + j), keep = Lanes::load(shrink[i & 1] + j);
           Lanes::store(t.sum + j, Lanes::fma(old, keep, Lanes::load(sum + j)));
         }

@@ -23,8 +23,8 @@ void close_lost_pairs(const Run& run, const Panel& panel, Scratch& s, TileKind k
   }
 }
 
-/// Values that are not finite were packed as 0, since 0 * NaN would reach rows that may not see them; the
-/// rows that may see them get their products here, one by one.
+/// Values that are not finite were packed as 0, since 0 * NaN would reach rows that may not see them, and so
+/// were those the core cannot multiply; the rows that may see them get their products here, one by one.
 void add_unusual_values(const Run& run, const Panel& panel, const Scratch& s, const Rows& values, Index key0,
                         Index from, Index to) {
   const Index panel_size = run.core.panel;
@@ -33,7 +33,8 @@ void add_unusual_values(const Run& run, const Panel& panel, const Scratch& s, co
       const Index at = (key0 + k) * values.row_step + d * values.column_step;
       auto v = static_cast<float>(load_double(values.data, run.args.v.dtype, at));
       if (values.scale) v *= values.scale[(key0 + k) * values.scale_step];
-      if (std::isfinite(v)) continue;
+      const float size = std::fabs(v);
+      if (size == 0 || (size >= run.core.value_low && size < run.core.value_high)) continue;
       for (int lane = 0; lane < panel.count; ++lane) {
         float& o = panel.o[d * panel_size + lane];
         if (s.open[k] >> lane & 1u) o = std::fma(v, s.s[k * panel_size + lane], o);

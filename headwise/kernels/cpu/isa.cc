@@ -46,6 +46,8 @@ constexpr IsaLevel kLevels[] = {
     {"avx2", has_avx2, [] { return &kAvx2; }},
     {"avx512", has_avx512, [] { return &kAvx512; }},
     {"amx", has_amx, [] { return &kAmx; }},
+    // f32 in parts: half the time of a long prefill, but several times that of a decode step.
+    {"amx_parts", has_amx, [] { return &kAmxParts; }, true},
 };
 #elif defined(__aarch64__)
 bool has_bf16() {
@@ -68,7 +70,8 @@ const IsaLevel* choose() {
   for (const IsaLevel& level : kLevels) {
     if (!level.supported()) continue;
     names += (names.empty() ? "" : ", ") + std::string(level.name);
-    if (!set || !*set || std::string_view(set) == level.name) best = &level;
+    const bool named = set && *set;
+    if (named ? std::string_view(set) == level.name : !level.by_name) best = &level;
   }
   require(best != nullptr, ErrorKind::bad_argument, "isa", "HEADWISE_ISA is \"", set ? set : "",
           "\", which this CPU cannot run or headwise does not know; use one of: ", names);

@@ -86,6 +86,7 @@ struct Core {
   /// Packed keys that `scores` takes as they lie: [key / group][dim / columns][group][columns], dim padded to
   /// a multiple of pad. group 0: none; packed keys lie [key / 16][dim][16] and are packed again for scores.
   int key_group, key_columns, key_pad;
+  float value_low = 0, value_high = __builtin_inff();  // magnitudes of values it multiplies, besides 0
   void (*begin)();  // around the tiles of one task: matrix registers that need a shape get it here
   void (*end)();
   Index (*query_bytes)(Index dim);        // one panel
@@ -96,7 +97,8 @@ struct Core {
   /// 16) floats.
   void (*pack_queries)(const Rows* rows, const Index* row, int count, Index dim, void* out, float* scratch);
   void (*pack_keys)(const Rows& rows, Index first, Index count, Index dim, void* out);
-  /// Values that are not finite are packed as 0; true when there was none.
+  /// Values outside [value_low, value_high) that are not 0, and what is not finite, are packed as 0; true
+  /// when there was none.
   bool (*pack_values)(const Rows& rows, Index first, Index count, Index value_dim, void* out);
   void (*scores)(const void* queries, const void* keys, Index from, Index to, Index dim, float* s);
   /// Operand of weigh = exp2((s - top) * factor), and its sum; exactly +0 for s = -inf, NaN stays NaN.
@@ -195,6 +197,8 @@ struct TileKernels {
   const Core* narrow;     // the same with a smaller panel and the same bits, for few query rows; null: none
   const Core* few;        // the same with a panel of one vector and few_scores; null: none
   const Core* bf16;       // matrix core for bf16 with f32 sums; null: the f32 core takes bf16
+  const Core* f32_parts;  // matrix core for f32 in parts of bf16, a class of its own; null: none
+  Index parts_from;       // head_dim from which f32_parts takes f32
   const Core* gradients;  // the f32 core of the backward
   const Core* bf16_gradients;  // the same on bf16 with f32 sums; null: the f32 core takes bf16
   /// Columns 0..count of one row as f32.

@@ -28,12 +28,13 @@ struct Desk {
 };
 
 /// Stripes of several panels against the single steps of each, as integers.
-void compare(const Core& c, Index dim, Index value_dim, Index keys, Index panels, bool masked) {
-  const Tensor q = random_normal({panels * c.panel, dim}, DType::bf16, 1);
-  const Tensor k = random_normal({2 * c.granule, dim}, DType::bf16, 2);
-  const Tensor v = random_normal({2 * c.granule, value_dim}, DType::bf16, 3);
-  const auto rows_of = [](const Tensor& t, Index columns) {
-    return cpu::Rows{t.view().data, columns, 1, 0, columns, cpu::RowType::bf16};
+void compare(const Core& c, DType dtype, Index dim, Index value_dim, Index keys, Index panels, bool masked) {
+  const Tensor q = random_normal({panels * c.panel, dim}, dtype, 1);
+  const Tensor k = random_normal({2 * c.granule, dim}, dtype, 2);
+  const Tensor v = random_normal({2 * c.granule, value_dim}, dtype, 3);
+  const cpu::RowType type = dtype == DType::bf16 ? cpu::RowType::bf16 : cpu::RowType::f32;
+  const auto rows_of = [&](const Tensor& t, Index columns) {
+    return cpu::Rows{t.view().data, columns, 1, 0, columns, type};
   };
   std::vector<Desk> one, many;
   std::vector<float> gather(static_cast<std::size_t>(c.panel * round_up(dim, 16)));
@@ -93,7 +94,7 @@ TEST(Stripes, TheBitsOfSingleSteps) {
   for (const cpu::IsaLevel& level : cpu::isa_levels()) {
     if (!level.supported()) continue;
     const cpu::TileKernels& kernels = *level.kernels();
-    for (const Core* c : {&kernels.f32, kernels.bf16}) {
+    for (const Core* c : {&kernels.f32, kernels.bf16, kernels.f32_parts}) {
       if (!c || !c->stripes) continue;
       some = true;
       for (const Index dim : {1, 32, 40, 64, 128})
@@ -103,7 +104,9 @@ TEST(Stripes, TheBitsOfSingleSteps) {
               SCOPED_TRACE(testing::Message()
                            << level.name << ' ' << c->name << " dim " << dim << " value_dim " << value_dim
                            << " keys " << keys << " panels " << panels);
-              for (const bool masked : {false, true}) compare(*c, dim, value_dim, keys, panels, masked);
+              for (const bool masked : {false, true})
+                compare(*c, c == kernels.bf16 ? DType::bf16 : DType::f32, dim, value_dim, keys, panels,
+                        masked);
             }
     }
   }
