@@ -7,11 +7,11 @@
 #include <functional>
 #include <vector>
 
-#include "headwise/kernels/cpu/isa.h"
 #include "headwise/masks/mask.h"
 #include "headwise/ops/attention.h"
 #include "tests/support/bits.h"
 #include "tests/support/close.h"
+#include "tests/support/levels.h"
 #include "tests/support/random_rows.h"
 
 namespace headwise::test {
@@ -19,17 +19,9 @@ namespace headwise::test {
 inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN(),
                         kInf = std::numeric_limits<double>::infinity();
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
-
-/// Calls f() with each level forced in turn; under a sanitizer without `plain`, whose arrays are too slow
-/// there.
+/// Calls f() with each level forced in turn, see run_levels.
 inline void each_level(const std::function<void()>& f) {
-  for (const cpu::IsaLevel& level : cpu::isa_levels()) {
-    if (!level.supported() || (kSanitized && level.name == std::string("plain"))) continue;
+  for (const cpu::IsaLevel& level : run_levels()) {
     cpu::force_isa(&level);
     SCOPED_TRACE(level.name);
     f();

@@ -8,6 +8,7 @@
 
 #include "headwise/kernels/cpu/isa.h"
 #include "tests/support/case.h"
+#include "tests/support/levels.h"
 #include "tests/support/setting.h"
 #include "tests/support/setting_pose.h"
 #include "tests/support/setting_values.h"
@@ -18,12 +19,6 @@ namespace {
 constexpr double kU32 = 0x1p-24;
 // Arrays in place of vectors are too slow under a sanitizer, and touch no memory that the other levels do
 // not.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-
 Context& context_for(int threads, const std::string& kernels) {
   static std::map<std::pair<int, std::string>, std::unique_ptr<Context>> all;
   auto& c = all[{threads, kernels}];
@@ -361,8 +356,7 @@ Verdict judge(const Choice& c, const SettingOptions& options) {
     judge_once(p, truth, v);
     return v;
   }
-  for (const cpu::IsaLevel& level : cpu::isa_levels()) {
-    if (!level.supported() || (kSanitized && level.name == std::string("plain"))) continue;
+  for (const cpu::IsaLevel& level : run_levels()) {
     cpu::force_isa(&level);
     judge_once(p, truth, v);
     cpu::force_isa(nullptr);

@@ -1,0 +1,38 @@
+// Levels: the ISA levels tests run at; where a level multiplies f32 in parts from some head_dim on, once more
+// with parts at every size.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "headwise/kernels/cpu/isa.h"
+#include "headwise/kernels/cpu/tile.h"
+
+namespace headwise::test {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+/// Of this CPU, the one that multiplies f32 in parts doing so at every size; under a sanitizer without
+/// `plain`, whose arrays are too slow there.
+inline const std::vector<cpu::IsaLevel>& run_levels() {
+  static const std::vector<cpu::IsaLevel> levels = [] {
+    std::vector<cpu::IsaLevel> found;
+    for (const cpu::IsaLevel& level : cpu::isa_levels())
+      if (level.supported() && !(kSanitized && level.name == std::string("plain"))) found.push_back(level);
+    static cpu::TileKernels in_parts;
+    if (!found.empty() && found.back().kernels()->f32_parts) {
+      in_parts = *found.back().kernels();
+      in_parts.parts_from = 1;
+      found.back().kernels = [] { return &std::as_const(in_parts); };
+    }
+    return found;
+  }();
+  return levels;
+}
+
+}  // namespace headwise::test
