@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "headwise/base/error.h"
+#include "headwise/kernels/cpu/gemm_tile.h"
 #include "headwise/kernels/cpu/levels.h"
 
 #if defined(__aarch64__)
@@ -42,12 +43,12 @@ bool has_amx() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 constexpr IsaLevel kLevels[] = {
-    {"plain", always, [] { return &kPlain; }},
-    {"avx2", has_avx2, [] { return &kAvx2; }},
-    {"avx512", has_avx512, [] { return &kAvx512; }},
-    {"amx", has_amx, [] { return &kAmx; }},
+    {"plain", always, [] { return &kPlain; }, [] { return &kGemmPlain; }},
+    {"avx2", has_avx2, [] { return &kAvx2; }, [] { return &kGemmAvx2; }},
+    {"avx512", has_avx512, [] { return &kAvx512; }, [] { return &kGemmAvx512; }},
+    {"amx", has_amx, [] { return &kAmx; }, [] { return &kGemmAmx; }},
     // f32 in parts: half the time of a long prefill, but several times that of a decode step.
-    {"amx_parts", has_amx, [] { return &kAmxParts; }, true},
+    {"amx_parts", has_amx, [] { return &kAmxParts; }, [] { return &kGemmAmx; }, true},
 };
 #elif defined(__aarch64__)
 bool has_bf16() {
@@ -55,12 +56,12 @@ bool has_bf16() {
   return (getauxval(AT_HWCAP2) & kHwcap2Bf16) != 0;
 }
 constexpr IsaLevel kLevels[] = {
-    {"plain", always, [] { return &kPlain; }},
-    {"neon", always, [] { return &kNeon; }},
-    {"neon_bf16", has_bf16, [] { return &kNeonBf16; }},
+    {"plain", always, [] { return &kPlain; }, [] { return &kGemmPlain; }},
+    {"neon", always, [] { return &kNeon; }, [] { return &kGemmNeon; }},
+    {"neon_bf16", has_bf16, [] { return &kNeonBf16; }, [] { return &kGemmNeonBf16; }},
 };
 #else
-constexpr IsaLevel kLevels[] = {{"plain", always, [] { return &kPlain; }}};
+constexpr IsaLevel kLevels[] = {{"plain", always, [] { return &kPlain; }, [] { return &kGemmPlain; }}};
 #endif
 
 const IsaLevel* choose() {

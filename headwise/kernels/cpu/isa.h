@@ -7,12 +7,14 @@
 namespace headwise::cpu {
 
 struct TileKernels;  // tile.h
+struct GemmKernels;  // gemm_tile.h
 
 /// One compiled level of this architecture, weakest first.
 struct IsaLevel {
   const char* name;     // "plain", "neon", "neon_bf16", "avx2", "avx512", "amx", "amx_parts"
   bool (*supported)();  // by this CPU and its operating system
   const TileKernels* (*kernels)();
+  const GemmKernels* (*gemm)();
   bool by_name = false;  // only where HEADWISE_ISA says so: not better at everything
 };
 

@@ -107,6 +107,27 @@ struct Lanes {
   }
   static M not_below(U a, U b) { return vcgeq_u32(a, b); }
 
+  /// Four rows of n columns (a multiple of 4) -> out[column][4].
+  static void interleave4(const float* rows, std::int64_t step, std::int64_t n, float* out) {
+    for (std::int64_t c = 0; c < n; c += 4) {
+      F a[4];
+      for (int i = 0; i < 4; ++i) a[i] = load(rows + i * step + c);
+      transpose(a);
+      for (int i = 0; i < 4; ++i) store(out + 4 * (c + i), a[i]);
+    }
+  }
+  /// Four rows of n columns -> out[group of 4 columns][row][4]; returns sum + x * 0 of every x, NaN if one is
+  /// not finite.
+  static F regroup4(const float* rows, std::int64_t step, std::int64_t n, float* out, std::int64_t group_step,
+                    F sum) {
+    for (std::int64_t c = 0; c < n; c += 4)
+      for (int i = 0; i < 4; ++i) {
+        const F x = load(rows + i * step + c);
+        sum = fma(x, zero(), sum);
+        store(out + c / 4 * group_step + 4 * i, x);
+      }
+    return sum;
+  }
   static void transpose(F (&r)[4]) {
     const F a = vtrn1q_f32(r[0], r[1]), b = vtrn2q_f32(r[0], r[1]), c = vtrn1q_f32(r[2], r[3]),
             d = vtrn2q_f32(r[2], r[3]);

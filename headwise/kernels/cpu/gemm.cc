@@ -1,0 +1,204 @@
+#include "headwise/kernels/cpu/gemm.h"
+
+#include "headwise/base/arena.h"
+#include "headwise/kernels/cpu/gemm_tile.h"
+#include "headwise/kernels/cpu/isa.h"
+
+namespace headwise::cpu {
+namespace {
+
+constexpr Index kMostRows = 192, kMostColumns = 512, kLeastRows = 24, kLeastColumns = 64;
+constexpr Index kPackBlock = 128;  // k of one packing task times its panel
+
+const GemmKernels& level() { return *chosen_isa().gemm(); }
+const GemmCore& core_of(const GemmProblem& p) {
+  const GemmKernels& kernels = level();
+  return kernels.bf16 && p.a == DType::bf16 && p.b == DType::bf16 ? *kernels.bf16 : kernels.f32;
+}
+RowType row_type(DType t) {
+  return t == DType::bf16 ? RowType::bf16 : t == DType::f16 ? RowType::f16 : RowType::f32;
+}
+Axis axis_of(const MatrixAxis& a) { return {a.inner, a.step, a.outer_step}; }
+Side left_side(const MatrixView& a) {
+  return {a.data, row_type(a.dtype), axis_of(a.rows), axis_of(a.columns)};
+}
+Side right_side(const MatrixView& b) {
+  return {b.data, row_type(b.dtype), axis_of(b.columns), axis_of(b.rows)};
+}
+
+/// How c is cut into tasks. Cuts never change bits, so they may depend on the thread count: enough tasks for
+/// all, then blocks as large as L2 likes (rows are packed once for every block of columns).
+struct Cut {
+  Index rows, columns, row_blocks, column_blocks;
+  Index tasks() const { return row_blocks * column_blocks; }
+};
+Cut cut_of(const GemmProblem& p, const GemmCore& core, int threads) {
+  Index rows = kMostRows, columns = kMostColumns;
+  const auto tasks = [&] { return ceil_div(p.m, rows) * ceil_div(p.n, columns); };
+  const Index wanted = threads == 1 ? 1 : 4 * Index{threads};
+  while (tasks() < wanted && (rows > kLeastRows || columns > kLeastColumns)) {
+    const bool cut_rows = rows > kLeastRows && (columns <= kLeastColumns ||
+                                                ceil_div(p.m, rows) < ceil_div(p.n, columns) || rows > 96);
+    if (cut_rows && p.m > rows / 2)
+      rows /= 2;
+    else if (columns > kLeastColumns)
+      columns /= 2;
+    else
+      rows /= 2;
+  }
+  rows = round_up(min_of(rows, max_of(p.m, 1)), core.rows);
+  columns = round_up(min_of(columns, max_of(p.n, 1)), core.columns);
+  return {rows, columns, ceil_div(p.m, rows), ceil_div(p.n, columns)};
+}
+
+/// Pads rows of c out of one cache set: tiles are 2 KB apart otherwise.
+Index c_step(const Cut& cut) { return cut.columns + 16; }
+
+struct Scratch {
+  float* c;
+  float* row;  // one row of the residual
+  std::byte* a;
+};
+struct Memory {
+  std::byte* b;
+  float* bias;
+  Scratch* worker;
+};
+/// Measures or hands out.
+struct Layout {
+  std::byte *b = nullptr, *each = nullptr;
+  float* bias = nullptr;
+  Index each_bytes = 0, c_floats = 0, row_floats = 0;
+};
+Layout lay_out(Arena& arena, const GemmProblem& p, const GemmCore& core, const Cut& cut, int threads) {
+  Layout l;
+  if (!p.packed)
+    l.b = arena.take<std::byte>(
+        "gemm.b", saturated(Checked(core.panel_bytes(p.k)) * Checked(ceil_div(p.n, core.columns))));
+  if (p.bias) l.bias = arena.take<float>("gemm.bias", p.n);
+  l.c_floats = round_up(cut.rows * c_step(cut), 32), l.row_floats = round_up(cut.columns, 32);
+  l.each_bytes = (l.c_floats + l.row_floats) * 4 +
+                 round_up(core.a_bytes(cut.rows, min_of(p.k, core.depth)), Index{Arena::kAlign});
+  l.each = arena.take<std::byte>("gemm.each", l.each_bytes * threads);
+  return l;
+}
+Scratch scratch_of(const Layout& l, int worker) {
+  auto* at = reinterpret_cast<float*>(l.each + l.each_bytes * worker);
+  return {at, at + l.c_floats, reinterpret_cast<std::byte*>(at + l.c_floats + l.row_floats)};
+}
+
+std::string refuse(const GemmProblem& p) {
+  for (const DType t : {p.a, p.b, p.out})
+    if (t == DType::f64) return "multiplies f32, bf16 and f16, but f64 was given";
+  return "";
+}
+std::size_t workspace_bytes(const GemmProblem& p, int threads) {
+  const GemmCore& core = core_of(p);
+  Arena arena = Arena::measuring();
+  lay_out(arena, p, core, cut_of(p, core, threads), threads);
+  return arena.used();
+}
+std::string numerics(const GemmProblem& p) {
+  return std::string("cpu/packed ") + chosen_isa().name + " " + core_of(p).name;
+}
+std::size_t packed_bytes(const GemmProblem& p) {
+  const GemmCore& core = core_of(p);
+  return static_cast<std::size_t>(
+      saturated(Checked(core.panel_bytes(p.k)) * Checked(ceil_div(p.n, core.columns))));
+}
+
+void pack_with(const GemmCore& core, const GemmProblem& p, const MatrixView& b, std::byte* out,
+               ThreadPool& pool) noexcept {
+  const Side side = right_side(b);
+  const Index panels = ceil_div(p.n, core.columns), cuts = ceil_div(p.k, core.depth),
+              bytes = core.panel_bytes(p.k);
+  pool.parallel_for(panels * cuts, [&](Index task, int) noexcept {
+    const Index panel = task / cuts, k0 = task % cuts * core.depth, first = panel * core.columns;
+    core.pack_b(side, first, min_of(core.columns, p.n - first), k0, min_of(core.depth, p.k - k0),
+                out + panel * bytes + core.panel_bytes(k0));
+  });
+}
+void pack(const GemmProblem& p, const MatrixView& b, void* out, ThreadPool& pool) noexcept {
+  pack_with(core_of(p), p, b, static_cast<std::byte*>(out), pool);
+}
+
+/// Rows of one finished block: bias, activation, residual, then out.
+void finish(const GemmKernels& kernels, const GemmProblem& p, const GemmArgs& args, const Scratch& s,
+            Index step, const float* bias, Index row0, Index rows, Index column0, Index columns) noexcept {
+  const Axis out_columns = axis_of(args.out.columns), residual_columns = axis_of(args.residual.columns);
+  const auto address = [](const MatrixView& m, Index row) {
+    return static_cast<std::byte*>(m.data) + m.rows.at(row) * size_of(m.dtype);
+  };
+  for (Index i = 0; i < rows; ++i) {
+    float* c = s.c + i * step;
+    if (bias)
+      for (Index j = 0; j < columns; ++j) c[j] += bias[column0 + j];
+    if (p.activation != Activation::none) kernels.activate(static_cast<int>(p.activation), c, columns);
+    if (p.residual) {
+      kernels.load_run(address(args.residual, row0 + i), row_type(args.residual.dtype), residual_columns,
+                       column0, columns, s.row);
+      for (Index j = 0; j < columns; ++j) c[j] += s.row[j];
+    }
+    kernels.store_run(c, columns, row_type(p.out), address(args.out, row0 + i), out_columns, column0);
+  }
+}
+
+void run(const GemmProblem& p, const GemmArgs& args, std::span<std::byte> workspace,
+         ThreadPool& pool) noexcept {
+  if (p.m == 0 || p.n == 0) return;
+  const GemmKernels& kernels = level();
+  const GemmCore& core = core_of(p);
+  const Cut cut = cut_of(p, core, pool.threads());
+  Arena arena(workspace);
+  const Layout layout = lay_out(arena, p, core, cut, pool.threads());
+  const auto* b = static_cast<const std::byte*>(args.packed);
+  const Index panel = core.panel_bytes(p.k), step = c_step(cut);
+  if (!p.packed) {
+    pack_with(core, p, args.b, layout.b, pool);
+    b = layout.b;
+  }
+  if (p.bias)
+    for (Index j = 0; j < p.n; ++j)
+      layout.bias[j] =
+          static_cast<float>(load_double(args.bias.data, args.bias.dtype, j * args.bias.step[0]));
+  const Side side = left_side(args.a);
+  const Axis out_columns = axis_of(args.out.columns);
+  pool.parallel_for(cut.tasks(), [&](Index task, int worker) noexcept {
+    const Scratch s = scratch_of(layout, worker);
+    const Index row0 = task % cut.row_blocks * cut.rows, rows = min_of(cut.rows, p.m - row0);
+    const Index column0 = task / cut.row_blocks * cut.columns, columns = min_of(cut.columns, p.n - column0);
+    const Index padded_rows = round_up(rows, core.rows), padded_columns = round_up(columns, core.columns);
+    if (p.accumulate || p.k == 0)
+      for (Index i = 0; i < padded_rows; ++i) {
+        float* c = s.c + i * step;
+        const bool read = p.accumulate && i < rows;
+        if (read)
+          kernels.load_run(
+              static_cast<const std::byte*>(args.out.data) + args.out.rows.at(row0 + i) * size_of(p.out),
+              row_type(p.out), out_columns, column0, columns, c);
+        for (Index j = read ? columns : 0; j < padded_columns; ++j) c[j] = 0.0f;
+      }
+    core.begin();
+    for (Index k0 = 0; k0 < p.k; k0 += core.depth) {
+      const Index k = min_of(core.depth, p.k - k0);
+      core.pack_a(side, row0, rows, k0, k, s.a);
+      core.multiply({s.a, b + column0 / core.columns * panel + core.panel_bytes(k0), panel, padded_rows,
+                     padded_columns, k, s.c, step, k0 > 0 || p.accumulate});
+    }
+    core.end();
+    finish(kernels, p, args, s, step, p.bias ? layout.bias : nullptr, row0, rows, column0, columns);
+  });
+}
+
+}  // namespace
+
+const GemmKernel kPackedGemm{"cpu/packed",
+                             refuse,
+                             workspace_bytes,
+                             run,
+                             numerics,
+                             packed_bytes,
+                             [](const GemmProblem& p) -> const void* { return &core_of(p); },
+                             pack};
+
+}  // namespace headwise::cpu

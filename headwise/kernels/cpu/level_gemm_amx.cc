@@ -1,0 +1,16 @@
+#include "headwise/kernels/cpu/lanes_avx512.h"
+
+#include "headwise/kernels/cpu/activations.h"
+#include "headwise/kernels/cpu/gemm_amx.h"
+#include "headwise/kernels/cpu/gemm_core.h"
+
+namespace headwise::cpu {
+namespace {
+
+constexpr GemmCore kBf16 = GemmAmx::table();
+
+}  // namespace
+
+const GemmKernels kGemmAmx{GemmF32<Lanes, 3, 2, 256>::table(), &kBf16, activate, slopes, load_run, store_run};
+
+}  // namespace headwise::cpu

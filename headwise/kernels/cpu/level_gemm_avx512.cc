@@ -1,0 +1,11 @@
+#include "headwise/kernels/cpu/lanes_avx512.h"
+
+#include "headwise/kernels/cpu/activations.h"
+#include "headwise/kernels/cpu/gemm_core.h"
+
+namespace headwise::cpu {
+
+const GemmKernels kGemmAvx512{
+    GemmF32<Lanes, 3, 2, 256>::table(), nullptr, activate, slopes, load_run, store_run};
+
+}  // namespace headwise::cpu

@@ -1,0 +1,11 @@
+#include "headwise/kernels/cpu/lanes_neon.h"
+
+#include "headwise/kernels/cpu/activations.h"
+#include "headwise/kernels/cpu/gemm_core.h"
+
+namespace headwise::cpu {
+
+const GemmKernels kGemmNeon{
+    GemmF32<Lanes, 2, 2, 256>::table(), nullptr, activate, slopes, load_run, store_run};
+
+}  // namespace headwise::cpu

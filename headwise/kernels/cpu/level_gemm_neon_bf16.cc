@@ -1,0 +1,17 @@
+#include "headwise/kernels/cpu/lanes_neon.h"
+
+#include "headwise/kernels/cpu/activations.h"
+#include "headwise/kernels/cpu/gemm_core.h"
+#include "headwise/kernels/cpu/gemm_mmla.h"
+
+namespace headwise::cpu {
+namespace {
+
+constexpr GemmCore kBf16 = GemmMmla::table();
+
+}  // namespace
+
+const GemmKernels kGemmNeonBf16{
+    GemmF32<Lanes, 2, 2, 256>::table(), &kBf16, activate, slopes, load_run, store_run};
+
+}  // namespace headwise::cpu
