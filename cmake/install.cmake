@@ -13,7 +13,7 @@ foreach(room IN ITEMS base spec masks ops)
 endforeach()
 install(FILES headwise/headwise.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise)
 install(FILES headwise/c/headwise.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise/c)
-install(FILES headwise/kernels/candidate.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise/kernels)
+install(FILES headwise/kernels/candidate.h headwise/kernels/gemm_candidate.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise/kernels)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/include/headwise/base/version.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise/base)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -3,11 +3,14 @@
 #include "headwise/kernels/cpu/attend.h"
 #include "headwise/kernels/cpu/attend_backward.h"
 #include "headwise/kernels/cpu/attend_decode.h"
+#include "headwise/kernels/cpu/gemm.h"
 #include "headwise/kernels/ref/attend.h"
 #include "headwise/kernels/ref/attend_backward.h"
+#include "headwise/kernels/ref/gemm.h"
 #include "headwise/ops/attention.h"
 #include "headwise/ops/attention_backward.h"
 #include "headwise/ops/choice.h"
+#include "headwise/ops/projection.h"
 
 namespace headwise {
 
@@ -21,11 +24,16 @@ std::span<const BackwardKernel> backward_kernels() {
   return kKernels;
 }
 
+std::span<const GemmKernel> gemm_kernels() {
+  static const GemmKernel kKernels[] = {cpu::kPackedGemm, ref::kRefGemm};
+  return kKernels;
+}
+
 bool names_a_kernel(std::string_view name) {
   const auto among = [&](const auto& kernels) {
     return std::any_of(kernels.begin(), kernels.end(), [&](const auto& k) { return name == k.name; });
   };
-  return among(attention_kernels()) || among(backward_kernels());
+  return among(attention_kernels()) || among(backward_kernels()) || among(gemm_kernels());
 }
 
 }  // namespace headwise

@@ -37,5 +37,6 @@ void check_bits(const Options& options);
 void check_kernels(const Options& options);
 void check_backward(const Options& options);
 void check_decode(const Options& options);
+void check_products(const Options& options);
 
 }  // namespace headwise::selftest
