@@ -9,6 +9,7 @@ void bind_base(nanobind::module_& m);
 void bind_masks(nanobind::module_& m);
 void bind_attention(nanobind::module_& m);
 void bind_backward(nanobind::module_& m);
+void bind_linear(nanobind::module_& m);
 void bind_ops(nanobind::module_& m);
 void bind_kv(nanobind::module_& m);
 

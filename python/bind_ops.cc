@@ -48,14 +48,6 @@ AnyView as_tokens(const char* op, const char* name, const AnyView& v, bool heads
   return r;
 }
 
-template <class F>
-void run_alone(CallContext& context, F&& f) {
-  CallContext::Engine& engine = context.engine();
-  const Turn turn(engine.turn);
-  const Flight without_gil;
-  f(engine.context);
-}
-
 RopeOptions rope_options(nb::handle base, nb::handle interleaved, nb::handle rotary_dim, nb::handle scaling,
                          nb::handle inverse) {
   RopeOptions o;

@@ -84,4 +84,13 @@ class Turn {
   std::mutex& mutex_;
 };
 
+/// f(context) in its turn, without the GIL.
+template <class F>
+void run_alone(CallContext& context, F&& f) {
+  CallContext::Engine& engine = context.engine();
+  const Turn turn(engine.turn);
+  const Flight without_gil;
+  f(engine.context);
+}
+
 }  // namespace headwise::python

@@ -27,5 +27,6 @@ NB_MODULE(_core, m) {
   headwise::python::bind_kv(m);
   headwise::python::bind_attention(m);
   headwise::python::bind_backward(m);
+  headwise::python::bind_linear(m);
   headwise::python::bind_ops(m);
 }

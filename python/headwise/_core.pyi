@@ -264,6 +264,26 @@ def attention_backward(dout: ArrayT, q: ArrayT, k: ArrayT, v: ArrayT, out: Array
     return_lse=True. `wants` names the gradients to compute; None stands for every array given.
     """
 
+class PackedWeight:
+    """
+    A weight [out in] in the layout of the kernel that reads it, packed once for many calls of hw.linear with x of the same dtype.
+    """
+
+    def __init__(self, weight: Array, *, ctx: Context | None = None) -> None: ...
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+def linear(x: ArrayT, weight: Array | PackedWeight, bias: Array | None = None, *, activation: str | None = None, residual: Array | None = None, out: ArrayT | None = None, ctx: Context | None = None) -> ArrayT:
+    """
+    activation(x W^T + bias) + residual; weight [out in] or a PackedWeight.
+
+    x [... in] or [... heads dim] with heads * dim = in gives [... out]; out may be [... heads dim] too. activation: relu, gelu, gelu_tanh, silu, sigmoid.
+    """
+
 class RopeScaling:
     """
     How rotary frequencies change for texts longer than the training length.
