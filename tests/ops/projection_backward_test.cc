@@ -95,7 +95,7 @@ TEST(ProjectionBackward, AgreesWithTheTruthAtEveryLevel) {
     std::uint64_t seed = 100;
     for (const DType dtype : kNarrow)
       for (const auto& [rows, in, out] :
-           {std::array<Index, 3>{1, 1, 1}, {3, 5, 7}, {40, 33, 65}, {130, 20, 100}}) {
+           {std::array<Index, 3>{1, 1, 1}, {3, 5, 7}, {40, 33, 65}, {130, 20, 100}, {33, 96, 64}}) {
         const Linear p(rows, in, out, dtype, seed += 10);
         const Tensor dy = random_normal({rows, out}, dtype, seed + 5);
         const Gradients got = run(p, dy);
@@ -127,9 +127,13 @@ TEST(ProjectionBackwardBits, ThreadsChangeNothing) {
 }
 TEST(ProjectionBackwardBits, MicroBatchesAddUpToTheBatch) {
   each_level([] {
-    for (const DType dtype : kNarrow) {
-      const Linear p(160, 50, 70, dtype, 5);
-      const Tensor dy = random_normal({160, 70}, dtype, 6);
+    for (const auto& [dtype, in, out] : {std::tuple<DType, Index, Index>{DType::f32, 50, 70},
+                                         {DType::bf16, 50, 70},
+                                         {DType::f16, 50, 70},
+                                         {DType::f32, 96, 64},
+                                         {DType::bf16, 96, 64}}) {
+      const Linear p(160, in, out, dtype, 5);
+      const Tensor dy = random_normal({160, out}, dtype, 6);
       const Gradients whole = run(p, dy);
       Gradients parts(p, DType::f32, 0.5);
       Context ctx({.threads = 2});

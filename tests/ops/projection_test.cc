@@ -39,7 +39,8 @@ TEST(Projection, AgreesWithTheTruthAtEverySizeAndLevel) {
                                           {97, 129, 47},
                                           {200, 33, 70},
                                           {5, 1100, 17},
-                                          {2, 48, 530}})
+                                          {2, 48, 530},
+                                          {96, 300, 192}})
         for (const bool adds : {false, true}) {
           seed += 10;
           const Linear p(rows, in, out, dtype, seed, adds ? kActivations[seed / 10 % 6] : Activation::none,

@@ -8,7 +8,6 @@ namespace headwise::cpu {
 namespace {
 
 constexpr Index kMostRows = 192, kMostColumns = 512, kLeastRows = 24, kLeastColumns = 64;
-constexpr Index kPackBlock = 128;  // k of one packing task times its panel
 
 const GemmKernels& level() { return *chosen_isa().gemm(); }
 const GemmCore& core_of(const GemmProblem& p) {
@@ -122,6 +121,21 @@ void pack(const GemmProblem& p, const MatrixView& b, void* out, ThreadPool& pool
   pack_with(core_of(p), p, b, static_cast<std::byte*>(out), pool);
 }
 
+/// Where the sums of a block may lie in out itself: whole tiles of plain f32 rows that are touched once (rows
+/// 4 KB apart share a cache set: coming back to them for every block of k costs more than the copy saved).
+/// Null: they may not.
+float* place_in_out(const GemmProblem& p, const GemmCore& core, const MatrixView& out, Index row0, Index rows,
+                    Index column0, Index columns) {
+  const auto one_run = [](const MatrixAxis& axis, Index first, Index count) {
+    return first / axis.inner == (first + count - 1) / axis.inner;
+  };
+  if (p.out != DType::f32 || p.bias || p.residual || p.activation != Activation::none || p.k == 0 ||
+      p.k > core.depth || rows % core.rows != 0 || columns % core.columns != 0 || out.columns.step != 1 ||
+      !one_run(out.rows, row0, rows) || !one_run(out.columns, column0, columns))
+    return nullptr;
+  return static_cast<float*>(out.data) + out.at(row0, column0);
+}
+
 /// Rows of one finished block: bias, activation, residual, then out.
 void finish(const GemmKernels& kernels, const GemmProblem& p, const GemmArgs& args, const Scratch& s,
             Index step, const float* bias, Index row0, Index rows, Index column0, Index columns) noexcept {
@@ -168,7 +182,8 @@ void run(const GemmProblem& p, const GemmArgs& args, std::span<std::byte> worksp
     const Index row0 = task % cut.row_blocks * cut.rows, rows = min_of(cut.rows, p.m - row0);
     const Index column0 = task / cut.row_blocks * cut.columns, columns = min_of(cut.columns, p.n - column0);
     const Index padded_rows = round_up(rows, core.rows), padded_columns = round_up(columns, core.columns);
-    if (p.accumulate || p.k == 0)
+    float* out = place_in_out(p, core, args.out, row0, rows, column0, columns);
+    if (!out && (p.accumulate || p.k == 0))
       for (Index i = 0; i < padded_rows; ++i) {
         float* c = s.c + i * step;
         const bool read = p.accumulate && i < rows;
@@ -183,10 +198,11 @@ void run(const GemmProblem& p, const GemmArgs& args, std::span<std::byte> worksp
       const Index k = min_of(core.depth, p.k - k0);
       core.pack_a(side, row0, rows, k0, k, s.a);
       core.multiply({s.a, b + column0 / core.columns * panel + core.panel_bytes(k0), panel, padded_rows,
-                     padded_columns, k, s.c, step, k0 > 0 || p.accumulate});
+                     padded_columns, k, out ? out : s.c, out ? args.out.rows.step : step,
+                     k0 > 0 || p.accumulate});
     }
     core.end();
-    finish(kernels, p, args, s, step, p.bias ? layout.bias : nullptr, row0, rows, column0, columns);
+    if (!out) finish(kernels, p, args, s, step, p.bias ? layout.bias : nullptr, row0, rows, column0, columns);
   });
 }
 

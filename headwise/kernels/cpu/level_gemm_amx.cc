@@ -11,6 +11,6 @@ constexpr GemmCore kBf16 = GemmAmx::table();
 
 }  // namespace
 
-const GemmKernels kGemmAmx{GemmF32<Lanes, 3, 2, 256>::table(), &kBf16, activate, slopes, load_run, store_run};
+const GemmKernels kGemmAmx{GemmF32<Lanes, 3, 2, 512>::table(), &kBf16, activate, slopes, load_run, store_run};
 
 }  // namespace headwise::cpu

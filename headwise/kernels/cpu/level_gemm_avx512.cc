@@ -6,6 +6,6 @@
 namespace headwise::cpu {
 
 const GemmKernels kGemmAvx512{
-    GemmF32<Lanes, 3, 2, 256>::table(), nullptr, activate, slopes, load_run, store_run};
+    GemmF32<Lanes, 3, 2, 512>::table(), nullptr, activate, slopes, load_run, store_run};
 
 }  // namespace headwise::cpu
