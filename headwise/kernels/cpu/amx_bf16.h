@@ -116,10 +116,10 @@ struct Bf16Operands {
     /// The top is taken off before the factor: one fma would round top * factor, which is far from 0 when
     /// logits are huge.
     template <class Look>
-    inline __attribute__((always_inline)) F weight(float* s, Index k, int j, Look& look) const {
+    inline __attribute__((always_inline)) F weight(float* s, Index k, int h, int j, Look& look) const {
       const F x = Lanes::load(s + k * kPanel + j * 16), d = Lanes::sub(x, top[j]);
       const F p = exp2_floor(Lanes::mul(d, c[j]));
-      look(s, k, j, x, d, p);
+      look(s, k, h, j, x, d, p);
       return p;
     }
     /// Unit I of the eight of keys k .. k + 7: one pair of keys, half of the queries.
@@ -127,9 +127,9 @@ struct Bf16Operands {
     inline __attribute__((always_inline)) void unit(float* s, char* p, Index k, Look& look,
                                                     Between&& between) {
       constexpr int j = I % 2, pair = I / 2, chain = pair % 2 * 2;
-      const F even = weight(s, k + 2 * pair, j, look);
+      const F even = weight(s, k + 2 * pair, 0, j, look);
       between();
-      const F odd = weight(s, k + 2 * pair + 1, j, look);
+      const F odd = weight(s, k + 2 * pair + 1, 1, j, look);
       sum[chain][j] = Lanes::add(sum[chain][j], even);
       sum[chain + 1][j] = Lanes::add(sum[chain + 1][j], odd);
       store_pair(even, odd, p + (k + 2 * pair) * 64 + j * 64);

@@ -10,6 +10,14 @@
 namespace headwise::cpu {
 namespace {
 
+/// 0, 1, 2, ... to be broadcast: made from an integer, each would cost three steps.
+constexpr struct Numbers {
+  float at[256];
+  constexpr Numbers() : at() {
+    for (int i = 0; i < 256; ++i) at[i] = static_cast<float>(i);
+  }
+} kNumbers;
+
 /// Operands: how queries, keys, values and weights become tiles, in how many parts.
 template <class Operands>
 struct AmxCore {
@@ -89,10 +97,10 @@ struct AmxCore {
   /// What looks at the weights on their way, one vector at a time: `p` in units of kWeightUnit, `d` = x -
   /// top.
   struct Unseen {
-    void operator()(float*, Index, int, F, F, F) const {}
+    void operator()(float*, Index, int, int, F, F, F) const {}
   };
   struct Kept {
-    void operator()(float* s, Index k, int j, F, F, F p) const {
+    void operator()(float* s, Index k, int, int j, F, F, F p) const {
       Lanes::store(s + k * kPanel + j * W, Lanes::mul(p, Lanes::set(1.0f / Operands::kWeightUnit)));
     }
   };
@@ -118,34 +126,39 @@ struct AmxCore {
     Kept kept;
     weights_seen(t, kept);
   }
-  /// Two bests: either half of the keys comes in ascending order, so that the lowest of equals is kept.
+  /// Row statistics; `Keeps`: the weights stay in S besides. Two bests: either place in the pairs sees its
+  /// keys in ascending order, so that the lowest of equals is kept.
+  template <bool Keeps>
   struct Stats {
+    static constexpr float kUnit = Operands::kWeightUnit;  // sums of weights are in it meanwhile, exactly
     F q[2], c[2], score[2], square[2], distance[2], best[2][2], best_key[2][2];
 
     Stats(const RowStats& r, const float* q_distance, const float* factor) {
       for (int j = 0; j < 2; ++j) {
         q[j] = Lanes::load(q_distance + j * W), c[j] = Lanes::load(factor + j * W);
-        score[j] = Lanes::load(r.weighted_score + j * W), square[j] = Lanes::load(r.square + j * W);
-        distance[j] = Lanes::load(r.distance + j * W);
+        score[j] = in_units(r.weighted_score + j * W, kUnit),
+        distance[j] = in_units(r.distance + j * W, kUnit);
+        square[j] = in_units(r.square + j * W, kUnit * kUnit);
         for (int h = 0; h < 2; ++h)
           best[h][j] = Lanes::load(r.best + j * W), best_key[h][j] = Lanes::set(-1.0f);
       }
     }
-    void operator()(float* s, Index k, int j, F x, F d, F scaled) {
-      const F key = Lanes::set(static_cast<float>(k));
-      const F p = Lanes::mul(scaled, Lanes::set(1.0f / Operands::kWeightUnit));
-      Lanes::store(s + k * kPanel + j * W, p);
+    inline __attribute__((always_inline)) void operator()(float* s, Index k, int h, int j, F x, F d, F p) {
+      const F key = Lanes::bcast(kNumbers.at + k);
+      if constexpr (Keeps) Kept()(s, k, h, j, x, d, p);
       score[j] = Lanes::fma(p, Lanes::max(Lanes::set(-200.0f), Lanes::mul(d, c[j])), score[j]);
       square[j] = Lanes::fma(p, p, square[j]);
       distance[j] = Lanes::fma(p, Lanes::abs(Lanes::sub(q[j], key)), distance[j]);
-      F &most = best[k >> 4 & 1][j], &which = best_key[k >> 4 & 1][j];
+      F &most = best[h][j], &which = best_key[h][j];
       const auto better = Lanes::greater(x, most);
       most = Lanes::select(better, x, most), which = Lanes::select(better, key, which);
     }
+    static F in_units(const float* x, float unit) { return Lanes::mul(Lanes::load(x), Lanes::set(unit)); }
     void keep(const RowStats& r, Index key0) const {
       for (int j = 0; j < 2; ++j) {
-        Lanes::store(r.weighted_score + j * W, score[j]), Lanes::store(r.square + j * W, square[j]);
-        Lanes::store(r.distance + j * W, distance[j]);
+        Lanes::store(r.weighted_score + j * W, Lanes::mul(score[j], Lanes::set(1 / kUnit)));
+        Lanes::store(r.distance + j * W, Lanes::mul(distance[j], Lanes::set(1 / kUnit)));
+        Lanes::store(r.square + j * W, Lanes::mul(square[j], Lanes::set(1 / kUnit / kUnit)));
         float most[2][W], which[2][W];
         for (int h = 0; h < 2; ++h) Lanes::store(most[h], best[h][j]), Lanes::store(which[h], best_key[h][j]);
         for (int i = 0; i < W; ++i) {
@@ -160,7 +173,7 @@ struct AmxCore {
     }
   };
   static void weights_stats(const Tile& t, const RowStats& r, const float* q_distance, Index key0) {
-    Stats stats(r, q_distance, t.factor);
+    Stats<true> stats(r, q_distance, t.factor);
     weights_seen(t, stats);
     stats.keep(r, key0);
   }

@@ -97,7 +97,7 @@ struct F32Operands {
     }
     /// exp2_product in units of kWeightUnit and without its clamp: what is below 2^-125, and -inf, is masked.
     template <class Look>
-    inline __attribute__((always_inline)) F weight(float* s, Index k, int j, Look& look) const {
+    inline __attribute__((always_inline)) F weight(float* s, Index k, int h, int j, Look& look) const {
       constexpr float u = kWeightUnit;
       const F x = Lanes::load(s + k * kPanel + j * 16), d = Lanes::sub(x, top[j]);
       const F magic = Lanes::set(12582912.0f), n = Lanes::sub(Lanes::fma(d, c[j], magic), magic);
@@ -108,7 +108,7 @@ struct F32Operands {
       F p = Lanes::fma(high, f2, middle);
       p = Lanes::fma(p, f2, low);
       p = Lanes::scale2(Lanes::fma(p, f, Lanes::set(u)), n);
-      look(s, k, j, x, d, p);
+      look(s, k, h, j, x, d, p);
       return p;
     }
     /// Unit I of eight: one pair of keys, half of the queries. A block of 32 keys is 16 units of the first
@@ -118,9 +118,9 @@ struct F32Operands {
                                                     Between&& between) {
       const int j = static_cast<int>(k >> 4 & 1);
       const Index block = k & ~Index{31}, n = (k & 8) + I;
-      const Parts even(weight(s, block + n, j, look));
+      const Parts even(weight(s, block + n, 0, j, look));
       between();
-      const Parts odd(weight(s, block + n + 16, j, look));
+      const Parts odd(weight(s, block + n + 16, 1, j, look));
 #pragma GCC unroll 3
       for (int part = 0; part < 3; ++part) {
         chain[part][0] = Lanes::add(chain[part][0], even.part[part]);

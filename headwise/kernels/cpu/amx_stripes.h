@@ -51,32 +51,55 @@ struct AmxStripes {
   };
 
   /// Units I .. 7 of the weights of 8 keys, PerEight steps in slices beside them.
-  template <int PerEight, int I = 0>
+  template <int PerEight, int I = 0, class Look>
   static inline __attribute__((always_inline)) void eight(float* s, char* p, Index k,
-                                                          typename Operands::Exponent& e, Beside& beside,
-                                                          Step& step) {
+                                                          typename Operands::Exponent& e, Look& look,
+                                                          Beside& beside, Step& step) {
     constexpr int slices = 8 / PerEight, slice = I % slices;
-    typename Amx::Unseen none;
     if (slice == 0) beside.next(step);
-    e.template unit<I>(s, p, k, none, [&] { slice_step<kParts, 2 * slice, 2 * slices>(step); });
+    e.template unit<I>(s, p, k, look, [&] { slice_step<kParts, 2 * slice, 2 * slices>(step); });
     slice_step<kParts, 2 * slice + 1, 2 * slices>(step);
     if (slice == slices - 1) beside.after();
-    if constexpr (I < 7) eight<PerEight, I + 1>(s, p, k, e, beside, step);
+    if constexpr (I < 7) eight<PerEight, I + 1>(s, p, k, e, look, beside, step);
   }
-  template <int PerEight>
+  template <int PerEight, class Look>
   static inline __attribute__((always_inline)) void weights(float* s, char* p, Index from, Index to,
-                                                            typename Operands::Exponent& e, Beside& beside) {
+                                                            typename Operands::Exponent& e, Look& look,
+                                                            Beside& beside) {
     Index k = from;
     Step step;
-    for (; k < to && beside.left() >= PerEight; k += 8) eight<PerEight>(s, p, k, e, beside, step);
-    typename Amx::Unseen none;
-    for (; k < to; k += 8) Amx::eight(s, p, k, e, none);
+    for (; k < to && beside.left() >= PerEight; k += 8) eight<PerEight>(s, p, k, e, look, beside, step);
+    for (; k < to; k += 8) Amx::eight(s, p, k, e, look);
+  }
+  /// As few steps beside 8 keys as bring all of them in.
+  template <class Look>
+  static inline __attribute__((always_inline)) void weights(float* s, char* p, Index from, Index to,
+                                                            typename Operands::Exponent& e, Look& look,
+                                                            Beside& beside) {
+    if (beside.left() * 8 <= to - from)
+      weights<1>(s, p, from, to, e, look, beside);
+    else
+      weights<2>(s, p, from, to, e, look, beside);
+  }
+  /// The statistics of a panel whose top moved by `shrink`, as rebase_stats has them.
+  static void rebase(const Stripe& t, const float* old_top, const float* used, const float* shrink) {
+    for (int j = 0; j < kPanel; j += Amx::W) {
+      const F keep = Lanes::load(shrink + j), sum = Lanes::load(t.sum + j);
+      const F moved =
+          Lanes::mul(Lanes::sub(Lanes::load(old_top + j), Lanes::load(used + j)), Lanes::load(t.factor + j));
+      const F delta = Lanes::select(Lanes::greater(sum, Lanes::zero()), moved, Lanes::zero());
+      const RowStats& r = *t.stats;
+      const F score = Lanes::add(Lanes::load(r.weighted_score + j), Lanes::mul(delta, sum));
+      Lanes::store(r.weighted_score + j, Lanes::mul(keep, score));
+      Lanes::store(r.square + j, Lanes::mul(Lanes::load(r.square + j), Lanes::mul(keep, keep)));
+      Lanes::store(r.distance + j, Lanes::mul(Lanes::load(r.distance + j), keep));
+    }
   }
 
   static void run(const Stripe* list, Index count, const void* keys, const void* values, Index dim,
                   Index value_dim, float* s, void* p) {
     if (count == 0) return;
-    alignas(64) float used[2][kPanel], shrink[2][kPanel], top[kPanel], sum[kPanel];
+    alignas(64) float used[2][kPanel], shrink[2][kPanel], top[kPanel], old_top[kPanel], sum[kPanel];
     float* sums = Amx::sums_of(p);
     const auto prepare = [&](Index i) {
       const Stripe& t = list[i];
@@ -86,7 +109,9 @@ struct AmxStripes {
       Amx::fill_rest(at, t.to, kMinusInf);
       for (int j = 0; j < kPanel; j += Amx::W) Lanes::store(top + j, Lanes::set(kMinusInf));
       Amx::row_max(at, t.from, t.to, top);
+      for (int j = 0; j < kPanel; j += Amx::W) Lanes::store(old_top + j, Lanes::load(t.top + j));
       Passes<2>::advance(t.top, top, t.factor, used[i & 1], shrink[i & 1]);
+      if (t.stats) rebase(t, old_top, used[i & 1], shrink[i & 1]);
     };
     const auto score_steps = [&](Index i) {
       return Amx::score_steps(list[i].queries, keys, list[i].from, list[i].to, dim,
@@ -113,10 +138,14 @@ struct AmxStripes {
         typename Operands::Exponent e(used[i & 1], t.factor);
         float* at = Amx::scores_of(s, p, i & 1);
         char* out = Amx::weights_of(p, i & 1);
-        if (beside.left() * 8 <= to - t.from)
-          weights<1>(at, out, t.from, to, e, beside);
-        else
-          weights<2>(at, out, t.from, to, e, beside);
+        if (t.stats) {
+          typename Amx::template Stats<false> stats(*t.stats, t.q_distance, t.factor);
+          weights(at, out, t.from, to, e, stats, beside);
+          stats.keep(*t.stats, t.key0);
+        } else {
+          typename Amx::Unseen none;
+          weights(at, out, t.from, to, e, none, beside);
+        }
         e.total(sum);
         for (int j = 0; j < kPanel; j += Amx::W) {
           const F old = Lanes::load(t.sum + j), keep = Lanes::load(shrink[i & 1] + j);

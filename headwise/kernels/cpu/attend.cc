@@ -106,6 +106,10 @@ void start_split(const Run& run, Panel& panel) {
   panel.started = true;
 }
 
+void set_distances(const Run& run, const Panel& panel, Index key0) {
+  for (int i = 0; i < run.core.panel; ++i) panel.q_distance[i] = static_cast<float>(panel.position[i] - key0);
+}
+
 }  // namespace
 
 bool open_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
@@ -115,9 +119,7 @@ bool open_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch&
     if (from == to) return false;
   }
   if (!panel.started) start_split(run, panel);
-  if (run.problem.heads.terms.alibi || run.problem.probe.rows)
-    for (int i = 0; i < run.core.panel; ++i)
-      panel.q_distance[i] = static_cast<float>(panel.position[i] - key0);
+  if (run.problem.heads.terms.alibi || run.problem.probe.rows) set_distances(run, panel, key0);
   return true;
 }
 
@@ -155,8 +157,8 @@ Tile make_weights(const Run& run, const SequencePlace& at, Index sequence, Scrat
     core.dropout(s.s, from, to, panel.head32, panel.position32, key0, static_cast<std::uint32_t>(id),
                  run.dropout.seed, run.dropout.threshold,
                  static_cast<float>(1.0 / (1.0 - run.args.inputs.dropout)));
+    core.operand(tile);
   }
-  if (probe.rows || looked_at) core.operand(tile);
   return tile;
 }
 
@@ -181,8 +183,19 @@ Index lay_stripe(const Run& run, const SequencePlace& at, Index sequence, Scratc
     if (from == to) return 0;
   }
   if (!panel.started) start_split(run, panel);
-  stripe = {panel.queries, from,      to,        kind == TileKind::mixed ? s.open : nullptr,
-            panel.factor,  panel.top, panel.sum, panel.o};
+  const bool rows = run.problem.probe.rows;
+  if (rows) set_distances(run, panel, key0);
+  stripe = {panel.queries,
+            from,
+            to,
+            kind == TileKind::mixed ? s.open : nullptr,
+            panel.factor,
+            panel.top,
+            panel.sum,
+            panel.o,
+            rows ? &panel.stats : nullptr,
+            panel.q_distance,
+            key0};
   return 1;
 }
 
@@ -288,7 +301,7 @@ void attend_rows(const Run& run, Scratch& s, Index sequence, Index head0, Index 
   for (Index i = 0; i < panels; ++i) fill_panel(run, at, head0, row0 + i * core.panel, row1, s, s.panels[i]);
   const Rows keys = key_rows(run, at, head0), values = value_rows_of(run, at, head0);
   const bool only_mask = core.stripes != nullptr && !run.scaled_first && !p.heads.terms.dropout &&
-                         !p.probe.rows && p.probe.top_k == 0 && p.probe.classes == 0;
+                         p.probe.top_k == 0 && p.probe.classes == 0;
   for (Index key0 = 0; key0 < at.kv_tokens; key0 += core.granule) {
     if (key0 > 0 && key0 % kSplit == 0)
       for (Index i = 0; i < panels; ++i)

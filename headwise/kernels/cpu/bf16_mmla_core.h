@@ -249,6 +249,15 @@ struct MmlaCore {
       }
   }
 
+  static void weights_plain(const Tile& t) {
+    P::weights(t);
+    operand(t);
+  }
+  static void weights_stats(const Tile& t, const RowStats& r, const float* q_distance, Index key0) {
+    P::weights_stats(t, r, q_distance, key0);
+    operand(t);
+  }
+
   static void nothing() {}
 
   static constexpr Core table() {
@@ -258,7 +267,8 @@ struct MmlaCore {
     c.query_bytes = query_bytes, c.key_bytes = key_bytes;
     c.value_bytes = value_bytes, c.weight_bytes = weight_bytes;
     c.pack_queries = pack_queries, c.pack_keys = pack_keys, c.pack_values = pack_values;
-    c.scores = scores, c.weights = weights, c.operand = operand, c.weigh = weigh;
+    c.scores = scores, c.weights = weights, c.weights_plain = weights_plain, c.weights_stats = weights_stats;
+    c.operand = operand, c.weigh = weigh;
     return c;
   }
 

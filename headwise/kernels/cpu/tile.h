@@ -50,7 +50,10 @@ struct Stripe {
   Index from, to;             // as in Tile
   const std::uint64_t* open;  // as in `select`; null: everything is open
   const float* factor;
-  float *top, *sum, *o;  // state, as `advance`, fma(sum, shrink, tile's sum) and `weigh` leave it
+  float *top, *sum, *o;   // state, as `advance`, fma(sum, shrink, tile's sum) and `weigh` leave it
+  const RowStats* stats;  // as `weights_stats` leaves them after a rebase; null: nobody asks
+  const float* q_distance;
+  Index key0;
 };
 
 /// One panel's part of `add_rows`: a [keys][panel], of which `count` lanes count, and its packed rows b.
@@ -103,8 +106,8 @@ struct Core {
   void (*scores)(const void* queries, const void* keys, Index from, Index to, Index dim, float* s);
   /// Operand of weigh = exp2((s - top) * factor), and its sum; exactly +0 for s = -inf, NaN stays NaN.
   void (*weights)(const Tile&);
-  /// The same numbers left in S as f32, for passes that look at them; `operand` then makes the operand of
-  /// weigh.
+  /// The same, with the numbers left in S as f32 besides, for passes that look at them; `operand` makes the
+  /// operand of weigh again when S has changed.
   void (*weights_plain)(const Tile&);
   /// weights_plain with row statistics; q_distance[lane] = query position - key0.
   void (*weights_stats)(const Tile&, const RowStats&, const float* q_distance, Index key0);

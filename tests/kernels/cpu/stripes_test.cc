@@ -74,8 +74,8 @@ void compare(const Core& c, DType dtype, Index dim, Index value_dim, Index keys,
       for (std::size_t lane = 0; lane < a.sum.size(); ++lane)
         a.sum[lane] = std::fma(a.sum[lane], a.shrink[lane], a.tile_sum[lane]);
       c.weigh(tile, shared.values.data(), value_dim, a.shrink.data(), a.o.data());
-      stripes.push_back(
-          {b.queries.data(), from, to, bits, b.factor.data(), b.top.data(), b.sum.data(), b.o.data()});
+      stripes.push_back({b.queries.data(), from, to, bits, b.factor.data(), b.top.data(), b.sum.data(),
+                         b.o.data(), nullptr, nullptr, 0});
     }
     c.stripes(stripes.data(), static_cast<Index>(stripes.size()), shared.keys.data(), shared.values.data(),
               dim, value_dim, shared.s.data(), shared.weights.data());
