@@ -1,0 +1,12 @@
+// The attention kernels of the CUDA library, one row of the choice list each.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/kernels/cuda/backend.h"
+
+namespace headwise::cuda {
+
+extern const Kernel kDecode;  // few queries, many keys; Hopper
+extern const Kernel kHopper;  // tiles by wgmma; Hopper
+extern const Kernel kPlain;   // a warp a row, every width, dtype and mask: the GPU's own reference
+
+}  // namespace headwise::cuda

@@ -1,0 +1,85 @@
+// cuda/decode: when the split-key kernel of Hopper takes a problem, and its start.
+#include <cstdio>
+
+#include "headwise/kernels/cuda/attend.h"
+#include "headwise/kernels/cuda/hopper_common.h"
+#include "headwise/kernels/cuda/hopper_decode.h"
+
+namespace headwise::cuda {
+namespace {
+
+/// Beyond this many rows a kv head the tiles of cuda/hopper are better filled.
+constexpr Index kMostRows = 64;
+
+void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
+  hopper_refuses(p, a, device, why);
+  if (why[0]) return;
+  const Index rows = p.q_tokens * p.heads.k.group;
+  if (rows > kMostRows)
+    std::snprintf(why, sizeof why, "%lld rows of queries a kv head; it takes up to %lld",
+                  static_cast<long long>(rows), static_cast<long long>(kMostRows));
+  const Checked items =
+      Checked(p.batch) * Checked(p.heads.k.slots()) * Checked(4) * Checked(ceil_div(p.kv_tokens, kSplitKeys));
+  if (!items.ok || items.value > kFar)
+    std::snprintf(why, sizeof why,
+                  "it counts splits in an int: batch * kv_heads * kv_tokens / 256 ends at 2^29");
+}
+
+template <class T>
+Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, int device) {
+  const auto head_dim = static_cast<int>(p.heads.q.dim);
+  Band band;
+  const char* why = nullptr;
+  band_of(a.mask, 0, band, why);
+  DecodeParams d;
+  const Index rows = p.q_tokens * p.heads.k.group;
+  const int block_rows = decode_rows(rows, head_dim);
+  d.ragged = p.ragged;
+  d.batch = static_cast<int>(p.batch), d.kv_heads = static_cast<int>(p.heads.k.slots());
+  d.group = static_cast<int>(p.heads.k.group);
+  d.row_blocks = static_cast<int>(ceil_div(rows, block_rows));
+  d.splits = static_cast<int>(ceil_div(p.kv_tokens, kSplitKeys));
+  const Index blocks = p.batch * d.kv_heads * d.row_blocks;
+  d.items = static_cast<int>(blocks * d.splits);
+  const auto part_rows = static_cast<std::size_t>(d.items) * static_cast<std::size_t>(block_rows);
+  const std::size_t parts = d.splits > 1 ? part_rows * static_cast<std::size_t>(head_dim) * 4 : 0;
+  const std::size_t stats = d.splits > 1 ? part_rows * 8 : 0;
+  // The counter of cuda/hopper comes first.
+  const Status status = sequence_places(p, a, state, 1 + blocks, parts + stats, d.place, d.places);
+  if (!status.ok()) return status;
+  d.parts = reinterpret_cast<float*>(state.scratch);
+  d.part_stats = reinterpret_cast<float*>(state.scratch + parts);
+  d.arrived = state.counters + 1;
+  set_terms(p, a, d);
+  set_outputs(p, a, d);
+  d.q = a.q.data;
+  for (int axis = 0; axis < 3; ++axis) d.q_step[axis] = a.q.step[axis];
+  d.clear_tail = p.ragged || band.keys < p.kv_tokens || band.by_length;
+  d.back = static_cast<int>(band.back), d.ahead = static_cast<int>(band.ahead);
+  DecodeMaps maps;
+  Status mapped = state.map_of(map_spec(p, a.k, kDecodeKeys, head_dim / 64), maps.k);
+  if (mapped.ok()) mapped = state.map_of(map_spec(p, a.v, kDecodeKeys, head_dim / 64), maps.v);
+  if (!mapped.ok()) return mapped;
+  return decode<T>(head_dim, block_rows, maps, d, device, facts_of(device).processors, state.stream);
+}
+
+Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {
+  if (p.batch == 0 || p.heads.q.heads == 0 || p.q_tokens == 0) return {};
+  const CurrentDevice current(device);
+  if (!current.status().ok()) return current.status();
+  StreamState* state = state_of(device, static_cast<cudaStream_t>(stream));
+  if (!state) return {"cuda/streams", 1, "more than 256 streams were used in this process"};
+  const std::lock_guard lock(state->mutex);
+  return p.dtype == DType::bf16 ? start<bf16>(p, a, *state, device) : start<f16>(p, a, *state, device);
+}
+
+void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
+  std::snprintf(words, sizeof words, "cuda/decode sm_90a %s k%d s%d", name_of(p.dtype).data(), kDecodeKeys,
+                kSplitKeys);
+}
+
+}  // namespace
+
+const Kernel kDecode = {"cuda/decode", refuse, run, numerics};
+
+}  // namespace headwise::cuda

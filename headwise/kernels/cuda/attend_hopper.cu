@@ -1,0 +1,126 @@
+// cuda/hopper: when the tiled forward of Hopper takes a problem, how it cuts it, and its start.
+#include <cmath>
+#include <cstdio>
+
+#include "headwise/kernels/cuda/attend.h"
+#include "headwise/kernels/cuda/hopper_common.h"
+#include "headwise/kernels/cuda/hopper_forward.h"
+
+namespace headwise::cuda {
+namespace {
+
+constexpr double kL2Share = 28e6;  // bytes of k and v a section of heads may hold: about half of L2
+
+void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
+  hopper_refuses(p, a, device, why);
+  if (why[0]) return;
+  const Checked tiles = Checked(p.batch) * Checked(p.heads.q.heads) * Checked(ceil_div(p.q_tokens, 128));
+  if (!tiles.ok || tiles.value > kFar)
+    std::snprintf(why, sizeof why, "it counts tiles in an int: batch * heads * q_tokens / 128 ends at 2^29");
+}
+
+/// Work of one head in tiles of 64 x keys, one tile more for what stands around the loop, and the longest
+/// tile.
+struct Work {
+  double all = 0, longest = 0;
+};
+Work work_of(int groups, int keys, const Band& band, const Place& place) {
+  Work w;
+  const int rows = forward_rows(groups);
+  const int step = place.q_tokens / rows > 4096 ? place.q_tokens / 4096 / rows * rows : rows;
+  for (int q = 0; q < place.q_tokens; q += step) {
+    const int position = place.q_start + q;
+    const KeyTiles t = key_tiles(position, position + rows - 1, static_cast<int>(band.back),
+                                 static_cast<int>(band.ahead), place.kv_tokens, keys);
+    const double tile = (t.end - t.begin + 1.0) * groups;
+    w.all += tile * (step / rows);
+    w.longest = tile > w.longest ? tile : w.longest;
+  }
+  return w;
+}
+
+/// Two or three groups of 64 queries share a tile; the bits are the same. Three read k and v less often; two
+/// waste less where sequences are short. A row of three costs `gain` less, fitted to measurements at
+/// 512..16k.
+int groups_for(const AttentionProblem& p, const Band& band, const Place& place, TilePasses passes,
+               int processors) {
+  const auto head_dim = static_cast<int>(p.heads.q.dim);
+  if (head_dim == 256 || passes == TilePasses::terms) return 2;
+  const double gain = head_dim == 64 ? 1.22 : 1.15;
+  const double pairs = static_cast<double>(p.batch * p.heads.q.heads);
+  const auto time_of = [&](int groups, double speed) {
+    const Work w = work_of(groups, forward_keys(head_dim), band, place);
+    const double even = pairs * w.all / processors;
+    return (even > w.longest ? even : w.longest) / speed;
+  };
+  return time_of(3, gain) < time_of(2, 1.0) ? 3 : 2;
+}
+
+template <class T>
+Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, int device) {
+  const int processors = facts_of(device).processors, head_dim = static_cast<int>(p.heads.q.dim);
+  Band band;
+  const char* why = nullptr;
+  band_of(a.mask, 0, band, why);
+  ForwardParams f;
+  Status status = sequence_places(p, a, state, 1, 0, f.place, f.places);
+  if (!status.ok()) return status;
+  const double scale = scale_of(p, a);
+  const bool terms = p.heads.terms.softcap || p.heads.terms.alibi || scale <= 0;
+  const TilePasses passes = terms ? TilePasses::terms : band.whole ? TilePasses::whole : TilePasses::band;
+  set_terms(p, a, f);
+  set_outputs(p, a, f);
+  f.store_rows = p.ragged;
+  f.clear_tail = p.ragged || band.keys < p.kv_tokens || band.by_length;
+  f.counter = state.counters;
+  f.ragged = p.ragged;
+  f.batch = static_cast<int>(p.batch), f.heads = static_cast<int>(p.heads.q.heads);
+  f.group = static_cast<int>(p.heads.k.group);
+  f.back = static_cast<int>(band.back), f.ahead = static_cast<int>(band.ahead);
+  const int groups = groups_for(p, band, f.place, passes, processors), rows = forward_rows(groups);
+  f.q_tiles = static_cast<int>(ceil_div(p.q_tokens, rows));
+  const int pairs = f.batch * f.heads;
+  f.tiles = f.q_tiles * pairs;
+  // Sections of pairs whose k and v share L2. The last section of a band holds about two of the longest tiles
+  // a block, or they would be the kernel's tail: 15 % of the time idle at 8k with equal sections.
+  const double pair_bytes = 4.0 * static_cast<double>(p.kv_tokens) * head_dim;
+  const int fitting = static_cast<int>(kL2Share / pair_bytes);
+  const int cap = (fitting > 1 ? fitting : 1) * f.group;
+  const int even = (4 * processors + f.q_tiles - 1) / f.q_tiles;
+  int last = passes == TilePasses::whole ? cap : even < 2 * cap ? even : 2 * cap;
+  last = last < cap ? cap : last;
+  last = last > pairs ? pairs : last;
+  f.sections = (pairs - last + cap - 1) / cap;
+  f.section = f.sections ? (pairs - last) / f.sections / f.group * f.group : pairs;
+  f.section = f.section < f.group ? f.group : f.section;
+
+  ForwardMaps maps;
+  const int keys = forward_keys(head_dim), panels = head_dim / 64;
+  status = state.map_of(map_spec(p, a.q, rows, panels), maps.q);
+  if (status.ok()) status = state.map_of(map_spec(p, a.k, keys, panels), maps.k);
+  if (status.ok()) status = state.map_of(map_spec(p, a.v, keys, panels), maps.v);
+  if (status.ok()) status = state.map_of(map_spec(p, a.out, 64, 1), maps.out);
+  if (!status.ok()) return status;
+  return forward<T>(head_dim, groups, passes, maps, f, device, processors, state.stream);
+}
+
+Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {
+  if (p.batch == 0 || p.heads.q.heads == 0 || p.q_tokens == 0) return {};
+  const CurrentDevice current(device);
+  if (!current.status().ok()) return current.status();
+  StreamState* state = state_of(device, static_cast<cudaStream_t>(stream));
+  if (!state) return {"cuda/streams", 1, "more than 256 streams were used in this process"};
+  const std::lock_guard lock(state->mutex);
+  return p.dtype == DType::bf16 ? start<bf16>(p, a, *state, device) : start<f16>(p, a, *state, device);
+}
+
+void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
+  std::snprintf(words, sizeof words, "cuda/hopper sm_90a %s k%d", name_of(p.dtype).data(),
+                forward_keys(static_cast<int>(p.heads.q.dim)));
+}
+
+}  // namespace
+
+const Kernel kHopper = {"cuda/hopper", refuse, run, numerics};
+
+}  // namespace headwise::cuda

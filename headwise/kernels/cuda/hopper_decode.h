@@ -1,0 +1,46 @@
+// Decode on Hopper as its host code sees it: few queries against many keys, cut into splits of fixed width.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/kernels/cuda/hopper_forward.h"
+
+namespace headwise::cuda {
+
+/// Keys of one copy and of one split, counted from key 0: constants, so that neither the batch nor the device
+/// moves a rounding step.
+inline constexpr int kDecodeKeys = 64, kSplitKeys = 1024;
+/// Rows (query token, head of the group) one block multiplies. The bits of a row do not depend on it.
+HW_FN constexpr int decode_rows(Index rows, int head_dim) {
+  return head_dim == 256 ? 16 : rows <= 8 ? 8 : rows <= 16 ? 16 : 32;
+}
+
+struct DecodeParams {
+  float scale_log2 = 0, inverse_cap = 0, cap = 0;
+  PerHead slopes = {}, sinks = {};
+  const void* q = nullptr;
+  Index q_step[3] = {};  // batch, row, head
+  void* out = nullptr;
+  Index out_step[3] = {};
+  float* lse = nullptr;
+  Index lse_step[3] = {};  // batch, head, row
+  float* parts = nullptr;  // [pair row_block split row head_dim], then [pair row_block split row 2]
+  float* part_stats = nullptr;
+  int* arrived = nullptr;  // [pair row_block]; zero before and after every launch
+  const Place* places = nullptr;
+  Place place = {};
+  bool ragged = false, clear_tail = false;
+  int batch = 0, kv_heads = 0, group = 0;
+  int back = 0, ahead = 0;
+  int row_blocks = 0, splits = 0, items = 0;  // items = batch * kv_heads * row_blocks * splits
+};
+
+struct DecodeMaps {
+  CUtensorMap k, v;
+};
+
+template <class T>
+Status decode(int head_dim, int rows, const DecodeMaps& maps, const DecodeParams& params, int device,
+              int processors, cudaStream_t stream);
+extern template Status decode<bf16>(int, int, const DecodeMaps&, const DecodeParams&, int, int, cudaStream_t);
+extern template Status decode<f16>(int, int, const DecodeMaps&, const DecodeParams&, int, int, cudaStream_t);
+
+}  // namespace headwise::cuda

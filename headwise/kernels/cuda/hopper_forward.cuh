@@ -1,0 +1,497 @@
+// Attention forward on Hopper: one warp copies tiles, two or three warpgroups of 64 queries multiply, in
+// turns. SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/kernels/cuda/hopper_forward.h"
+#include "headwise/kernels/cuda/number.cuh"
+#include "headwise/kernels/cuda/per_head.cuh"
+#include "headwise/kernels/cuda/ptx.cuh"
+#include "headwise/kernels/cuda/tile.h"
+#include "headwise/kernels/cuda/wgmma.inc"
+
+namespace headwise::cuda {
+
+template <class T_, int HeadDim, int Groups, int Keys, int QSlots, TilePasses Passes>
+struct ForwardConfig {
+  using T = T_;
+  static constexpr int kHeadDim = HeadDim, kGroups = Groups, kKeys = Keys, kQSlots = QSlots;
+  static constexpr TilePasses kPasses = Passes;
+  // With two slots for q, the next tile's first product is issued together with this tile's last one.
+  static constexpr bool kAcross = QSlots == 2;
+  static constexpr int kRows = forward_rows(Groups), kSlots = 2;
+  static constexpr int kQBytes = kRows * HeadDim * 2, kKeyBytes = Keys * HeadDim * 2;
+  static constexpr int kShared = QSlots * kQBytes + 2 * kSlots * kKeyBytes + 256 + kTileAlign;
+  static constexpr int kThreads = 128 * (Groups + 1);
+  // Registers after the exchange; 512 threads begin with 128 each, 384 with 168.
+  static constexpr int kCopyRegisters = Groups == 3 ? 32 : 24, kProductRegisters = Groups == 3 ? 160 : 240;
+};
+
+/// Addresses in shared memory. Slot i & 1 of a ring, phase (i >> 1) & 1, always from one counter: with the
+/// pair kept apart ptxas moved the descriptors of wgmma to vector registers and the kernel lost 15 %.
+template <class C>
+struct ForwardShared {
+  std::uint32_t q, k, v, q_full, q_empty, k_full, k_empty, v_full, v_empty, info;
+  __device__ __forceinline__ explicit ForwardShared(const void* raw) {
+    q = (ptx::shared_address(raw) + kTileAlign - 1) & ~static_cast<std::uint32_t>(kTileAlign - 1);
+    k = q + C::kQSlots * C::kQBytes;
+    v = k + C::kSlots * C::kKeyBytes;
+    q_full = v + C::kSlots * C::kKeyBytes;
+    q_empty = q_full + 16, k_full = q_full + 32, k_empty = q_full + 48, v_full = q_full + 64,
+    v_empty = q_full + 80;
+    info = q_full + 96;
+  }
+  // A tile's facts travel with its q: written before the arrival on q_full, read after the wait on it.
+  static constexpr int kInfoBytes = 48;
+  __device__ __forceinline__ std::uint32_t info_of(int tile) const {
+    return info + kInfoBytes * (tile % C::kQSlots);
+  }
+};
+
+/// The warp that copies: takes tiles in order, longest first, and keeps the rings full.
+template <class C>
+__device__ __forceinline__ void forward_copy(const ForwardShared<C>& shared, const ForwardMaps& maps,
+                                             const ForwardParams& p) {
+  constexpr int kKeys = C::kKeys, kRows = C::kRows;
+  int used = 0, tile = 0;
+  for (int t = static_cast<int>(blockIdx.x);;) {
+    const int slot = tile % C::kQSlots, phase = (tile / C::kQSlots) & 1;
+    if (t >= p.tiles) {
+      ptx::mbarrier_wait(shared.q_empty + 8 * slot, phase ^ 1);
+      ptx::store_shared(shared.info_of(tile), ~0u, ~0u, ~0u, ~0u);
+      ptx::mbarrier_arrive(shared.q_full + 8 * slot);
+      return;
+    }
+    // Sections of heads keep the k and v in use inside L2. Band: the longest tiles first, heads in the inner
+    // loop. Whole: tiles of one head side by side.
+    const int section = min(t / (p.section * p.q_tiles), p.sections), first = section * p.section,
+              r = t - first * p.q_tiles, count = section < p.sections ? p.section : p.batch * p.heads - first;
+    int q_tile, pair;
+    if constexpr (C::kPasses == TilePasses::whole)
+      pair = first + r / p.q_tiles, q_tile = r % p.q_tiles;
+    else
+      q_tile = p.q_tiles - 1 - r / count, pair = first + r % count;
+    const int b = pair / p.heads, head = pair - b * p.heads, kv_head = head / p.group;
+    const int tensor_batch = p.ragged ? 0 : b, row = q_tile * kRows;
+    const Place place = p.places ? p.places[b] : p.place;
+    if (row >= place.q_tokens) {  // ragged: this sequence is shorter
+      const int old = atomicAdd(p.counter, 1);
+      if (old == p.tiles - 1) *p.counter = 0;
+      t = static_cast<int>(gridDim.x) + old;
+      continue;
+    }
+    const int left = place.q_tokens - row, position = place.q_start + row;
+    const KeyTiles keys =
+        key_tiles(position, position + min(left, kRows) - 1, p.back, p.ahead, place.kv_tokens, kKeys);
+    const auto load = [&](std::uint32_t full, std::uint32_t empty, std::uint32_t to, const CUtensorMap* map,
+                          int n, int use) {
+      const int s = use & 1;
+      ptx::mbarrier_wait(empty + 8 * s, ((use >> 1) & 1) ^ 1);
+      ptx::mbarrier_expect(full + 8 * s, C::kKeyBytes);
+      ptx::load_tile(to + s * C::kKeyBytes, map, full + 8 * s, place.kv_row + n * kKeys, 0, kv_head,
+                     tensor_batch, ptx::kEvictLast);
+    };
+    load(shared.k_full, shared.k_empty, shared.k, &maps.k, keys.end - 1,
+         used);  // before q: its slot is free earlier
+    ptx::mbarrier_wait(shared.q_empty + 8 * slot, phase ^ 1);
+    const std::uint32_t info = shared.info_of(tile);
+    ptx::store_shared(info, keys.end - 1, keys.begin, keys.full_begin, keys.full_end);
+    ptx::store_shared(info + 16, head, tensor_batch, place.q_row + row, left);
+    ptx::store_shared(info + 32, place.kv_tokens, position, 0, 0);
+    ptx::mbarrier_expect(shared.q_full + 8 * slot, C::kQBytes);
+    ptx::load_tile(shared.q + slot * C::kQBytes, &maps.q, shared.q_full + 8 * slot, place.q_row + row, 0,
+                   head, tensor_batch, ptx::kEvictFirst);
+    const int old = atomicAdd(p.counter, 1);  // the next tile; its latency hides behind the ring
+    for (int n = keys.end - 2; n >= keys.begin; --n, ++used) {
+      load(shared.k_full, shared.k_empty, shared.k, &maps.k, n, used + 1);
+      load(shared.v_full, shared.v_empty, shared.v, &maps.v, n + 1, used);
+    }
+    load(shared.v_full, shared.v_empty, shared.v, &maps.v, keys.begin, used);
+    ++used, ++tile;
+    if (old == p.tiles - 1)
+      *p.counter = 0;  // one fetch a tile, so this was the last: ready for the next launch
+    t = static_cast<int>(gridDim.x) + old;
+  }
+}
+
+/// One warpgroup: 64 queries of a tile, keys from right to left, two products a step in the order q k(n)^T,
+/// p(n + 1) v(n + 1), so that the first is done while the second runs.
+template <class C>
+__device__ __forceinline__ void forward_products(const ForwardShared<C>& shared, const CUtensorMap* out_map,
+                                                 const ForwardParams& p, int group) {
+  using T = typename C::T;
+  constexpr int kDim = C::kHeadDim, kKeys = C::kKeys, kRows = C::kRows, kGroups = C::kGroups;
+  constexpr bool kTerms = C::kPasses == TilePasses::terms;
+  constexpr float kLn2 = 0.693147180559945309f, kLog2e = 1.44269504088896341f;
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, thread = threadIdx.x % 128;
+  const int row0 = group * 64 + warp * 16 + lane / 4, column0 = lane % 4 * 2;
+  const int turn = 2 + group, next_turn = 2 + (group + 1) % kGroups, own_barrier = 2 + kGroups + group;
+  const float unit = kTerms ? 1.f : p.scale_log2;
+  if (group == 0) ptx::barrier_arrive(turn, 256);  // group 0 goes first
+
+  float o[kDim / 2], s[kKeys / 2], top[2], sum[2], factor[2];
+  std::uint32_t weights[kKeys / 4];
+  bool rescale = false;
+  int used = 0;
+
+  const auto await_tile = [&](int tile) {
+    ptx::mbarrier_wait(shared.q_full + 8 * (tile % C::kQSlots), (tile / C::kQSlots) & 1);
+    return ptx::load_shared(shared.info_of(tile)).x;
+  };
+  // Once a warp: waiting for a product covers the warp's own quarter only.
+  const auto release = [&](std::uint32_t bar) {
+    if (lane == 0) ptx::mbarrier_arrive(bar);
+  };
+  const auto multiply_keys = [&](int use, int tile) {
+    const std::uint64_t k = rows_descriptor(shared.k + (use & 1) * C::kKeyBytes);
+    const std::uint64_t q =
+        rows_descriptor(shared.q + (tile % C::kQSlots) * C::kQBytes + group * 64 * kPanelRowBytes);
+    ptx::pin(s);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kDim / 16; ++i)
+      Wgmma<kKeys, T>::both_shared(s, advanced(q, k_step(kRows, i)), advanced(k, k_step(kKeys, i)), i != 0);
+    ptx::wgmma_commit();
+  };
+  const auto multiply_values = [&](int use) {
+    const std::uint64_t v = columns_descriptor(shared.v + (use & 1) * C::kKeyBytes, kKeys);
+    ptx::pin(o);
+    ptx::pin(weights);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kKeys / 16; ++i)
+      Wgmma<kDim, T>::left_registers(o, weights + 4 * i, advanced(v, kRowStep * i));
+    ptx::wgmma_commit();
+  };
+  const auto scale_out = [&] {
+#pragma unroll
+    for (int j = 0; j < kDim / 8; ++j) {
+      o[4 * j] *= factor[0], o[4 * j + 1] *= factor[0];
+      o[4 * j + 2] *= factor[1], o[4 * j + 3] *= factor[1];
+    }
+  };
+  // s = softcap * tanh(scale * q.k / softcap) - slope * |q - k|, in exponents of 2
+  const auto apply_terms = [&](int n, std::uint32_t info, float slope) {
+    if constexpr (kTerms) {
+      const int distance0 = ptx::load_shared(info + 32).y + row0 - n * kKeys - column0;
+#pragma unroll
+      for (int i = 0; i < kKeys / 2; ++i) {
+        float x = s[i];
+        if (p.cap > 0.f) {
+          // tanh(y) = 1 - 2 / (1 + e^2y): exact at both ends, 1e-7 of the cap in between
+          const float e = ptx::exp2(x * p.inverse_cap * (2.f * kLog2e));
+          x = p.cap * fmaf(-2.f, ptx::reciprocal(1.f + e), 1.f);
+        } else {
+          x *= p.scale_log2;
+        }
+        const int distance = distance0 + 8 * ((i >> 1) & 1) - 8 * (i / 4) - (i & 1);
+        s[i] = fmaf(-slope, static_cast<float>(abs(distance)), x);
+      }
+    }
+  };
+  const auto mask = [&](int n, std::uint32_t info) {
+    const int4 at = ptx::load_shared(info + 32);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      int end = at.x, begin = 0;
+      if constexpr (C::kPasses != TilePasses::whole) {
+        const int position = at.y + row0 + 8 * r;
+        end = min(end, position + p.ahead + 1), begin = position - p.back;
+      }
+      end -= n * kKeys + column0, begin -= n * kKeys + column0;
+#pragma unroll
+      for (int j = 0; j < kKeys / 8; ++j) {
+        if (8 * j >= end || (C::kPasses != TilePasses::whole && 8 * j < begin)) s[4 * j + 2 * r] = -INFINITY;
+        if (8 * j + 1 >= end || (C::kPasses != TilePasses::whole && 8 * j + 1 < begin))
+          s[4 * j + 2 * r + 1] = -INFINITY;
+      }
+    }
+  };
+  // s becomes weights relative to 2^(top * unit). The reference stays until a row's maximum grows by more
+  // than 8 exponents, then weights are at most 256; the choice is each row's own and a row that keeps it has
+  // factor 1.
+  const auto weigh = [&](bool first) {
+    float most[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float c[4] = {s[2 * r], s[2 * r + 1], s[4 + 2 * r], s[4 + 2 * r + 1]};
+#pragma unroll
+      for (int j = 2; j < kKeys / 8; ++j) {
+        c[2 * (j & 1)] = fmaxf(c[2 * (j & 1)], s[4 * j + 2 * r]);
+        c[2 * (j & 1) + 1] = fmaxf(c[2 * (j & 1) + 1], s[4 * j + 2 * r + 1]);
+      }
+      most[r] = fmaxf(fmaxf(c[0], c[1]), fmaxf(c[2], c[3]));
+    }
+#pragma unroll
+    for (int x = 1; x <= 2; x *= 2) {
+      most[0] = fmaxf(most[0], __shfl_xor_sync(~0u, most[0], x));
+      most[1] = fmaxf(most[1], __shfl_xor_sync(~0u, most[1], x));
+    }
+    rescale = false;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float old = top[r];
+      const bool grown = first || (most[r] - old) * unit > 8.f;
+      top[r] = grown ? most[r] : old;
+      if (!first) {
+        factor[r] = grown ? ptx::exp2((old - most[r]) * unit) : 1.f;
+        rescale |= grown;
+      }
+      const float reference = top[r] == -INFINITY ? 0.f : top[r] * unit;
+      float even = 0.f, odd = 0.f;
+#pragma unroll
+      for (int j = 0; j < kKeys / 8; ++j) {
+        float &x0 = s[4 * j + 2 * r], &x1 = s[4 * j + 2 * r + 1];
+        x0 = ptx::exp2(fmaf(x0, unit, -reference)), x1 = ptx::exp2(fmaf(x1, unit, -reference));
+        even += x0, odd += x1;
+      }
+      sum[r] = first ? even + odd : fmaf(sum[r], factor[r], even + odd);
+    }
+  };
+  const auto round_weights =
+      [&] {  // pairs of the accumulator are the left factor of the next product as they stand
+#pragma unroll
+        for (int i = 0; i < kKeys / 4; ++i) weights[i] = Number<T>::pack(s[2 * i], s[2 * i + 1]);
+      };
+  // Rows of v past the last key are multiplied by weights of 0, which a NaN survives. Every group clears them
+  // all: zeros over zeros disturb nobody, and no group waits for another.
+  const auto clear_tail = [&](int n, std::uint32_t info) {
+    const int from = max(ptx::load_shared(info + 32).x - n * kKeys, 0);
+    ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);
+    if (from < kKeys) {
+      const std::uint32_t v = shared.v + (used & 1) * C::kKeyBytes;
+      for (int i = thread; i < (kKeys - from) * (kDim / 8); i += 128)
+        ptx::store_shared(v + chunk_offset(kKeys, from + i / (kDim / 8), i % (kDim / 8)), 0, 0, 0, 0);
+      ptx::fence_shared_for_async();
+    }
+    ptx::barrier_sync(own_barrier, 128);
+  };
+
+  int last = await_tile(0);  // its last tile of keys; -1: there is no such tile of queries
+  if constexpr (C::kAcross) {
+    if (last >= 0) ptx::mbarrier_wait(shared.k_full, 0);  // ragged: there may be no tile for this block
+    multiply_keys(0, 0);
+  }
+#pragma unroll 1
+  for (int tile = 0; last >= 0; ++tile) {
+    const int slot = tile % C::kQSlots;
+    const std::uint32_t info = shared.info_of(tile);
+    float slope = 0.f;
+    if constexpr (kTerms)
+      if (p.slopes.data) slope = kLog2e * number_of(p.slopes, ptx::load_shared(info + 16).x);
+
+    const auto step = [&](int n, bool masked) {
+      ptx::mbarrier_wait(shared.k_full + 8 * ((used + 1) & 1), ((used + 1) >> 1) & 1);
+      ptx::barrier_sync(turn, 256);
+      multiply_keys(used + 1, tile);
+      ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);
+      multiply_values(used);
+      ptx::barrier_arrive(next_turn, 256);
+      ptx::wgmma_wait<1>();
+      ptx::pin(s);
+      release(shared.k_empty + 8 * ((used + 1) & 1));
+      apply_terms(n, info, slope);
+      if (masked) mask(n, info);
+      weigh(false);  // while the products of the other groups run
+      ptx::wgmma_wait<0>();
+      ptx::pin(o);
+      release(shared.v_empty + 8 * (used & 1));
+      round_weights();
+      if (__any_sync(~0u, rescale)) scale_out();
+      ++used;
+    };
+
+    if constexpr (!C::kAcross) {
+      ptx::mbarrier_wait(shared.k_full + 8 * (used & 1), (used >> 1) & 1);
+      multiply_keys(used, tile);
+    }
+#pragma unroll
+    for (int i = 0; i < kDim / 2; ++i) o[i] = 0.f;
+    ptx::wgmma_wait<0>();
+    ptx::pin(s);
+    release(shared.k_empty + 8 * (used & 1));
+    if (C::kAcross && tile > 0 && thread == 0) {  // the output of the tile before has left shared memory
+      ptx::wait_stores_read();
+      ptx::mbarrier_arrive(shared.q_empty + 8 * (slot ^ 1));
+    }
+    apply_terms(last, info, slope);
+    mask(last, info);
+    weigh(true);
+    round_weights();
+    if (p.clear_tail) clear_tail(last, info);
+    // Right to left; two loops: one with a branch around mask() measured about 3 % slower.
+    int n = last - 1;
+    if constexpr (C::kPasses == TilePasses::whole) {
+#pragma unroll 1
+      for (; n >= 0; --n) step(n, false);
+    } else {  // last tile, first one, begin and end of the full ones: read when needed, registers are short
+      int stop = ptx::load_shared(info).w;
+#pragma unroll 1
+      for (;;) {
+#pragma unroll 1
+        for (; n >= stop; --n) step(n, true);
+        if (n < ptx::load_shared(info).y) break;
+        stop = ptx::load_shared(info).z;
+#pragma unroll 1
+        for (; n >= stop; --n) step(n, false);
+        stop = ptx::load_shared(info).y;
+      }
+    }
+
+    if constexpr (C::kAcross) {  // after the last tile the product is a dummy: no branch around wgmma
+      last = await_tile(tile + 1);
+      if (last >= 0) ptx::mbarrier_wait(shared.k_full + 8 * ((used + 1) & 1), ((used + 1) >> 1) & 1);
+      ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);
+      ptx::barrier_sync(turn, 256);
+      multiply_values(used);
+      multiply_keys(used + 1, tile + 1);
+      ptx::barrier_arrive(next_turn, 256);
+    } else {
+      ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);
+      multiply_values(used);
+    }
+    const int4 at = ptx::load_shared(info + 16);  // head, batch, row of the tensor, rows left in the sequence
+#pragma unroll
+    for (int x = 1; x <= 2; x *= 2) {
+      sum[0] += __shfl_xor_sync(~0u, sum[0], x);
+      sum[1] += __shfl_xor_sync(~0u, sum[1], x);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float reference = top[r] == -INFINITY ? 0.f : top[r] * unit, weight = 1.f;
+      if (p.sinks.data) {
+        const float sink = kLog2e * number_of(p.sinks, at.x);
+        const float higher = top[r] == -INFINITY ? sink : fmaxf(reference, sink);
+        weight = ptx::exp2(reference - higher);
+        sum[r] =
+            (sum[r] > 0.f ? sum[r] * weight : sum[r]) + (sink == -INFINITY ? 0.f : ptx::exp2(sink - higher));
+        reference = higher;
+      }
+      // A row without keys keeps 0 and has -inf; one whose scores hold a NaN passes it on.
+      factor[r] =
+          sum[r] == 0.f || top[r] == -INFINITY && sum[r] == sum[r] ? 0.f : weight * ptx::reciprocal(sum[r]);
+      const int row = row0 + 8 * r;
+      if (p.lse && lane % 4 == 0 && row < at.w)
+        p.lse[at.y * p.lse_step[0] + at.x * p.lse_step[1] + (at.z + row) * p.lse_step[2]] =
+            sum[r] == 0.f ? -INFINITY : (reference + ptx::log2(sum[r])) * kLn2;
+    }
+    ptx::wgmma_wait<C::kAcross ? 1 : 0>();
+    ptx::pin(o);
+    release(shared.v_empty + 8 * (used & 1));
+    ++used;
+    scale_out();
+
+    // The output goes through this group's own rows of q, which nobody else reads, panel by panel.
+    const std::uint32_t staged = shared.q + slot * C::kQBytes;
+#pragma unroll
+    for (int j = 0; j < kDim / 16; ++j)
+      ptx::store_matrices(
+          staged + chunk_offset(kRows, group * 64 + warp * 16 + (lane & 15), 2 * j + (lane >> 4)),
+          Number<T>::pack(o[8 * j], o[8 * j + 1]), Number<T>::pack(o[8 * j + 2], o[8 * j + 3]),
+          Number<T>::pack(o[8 * j + 4], o[8 * j + 5]), Number<T>::pack(o[8 * j + 6], o[8 * j + 7]));
+    ptx::fence_shared_for_async();
+    ptx::barrier_sync(own_barrier, 128);
+    const int left = at.w - group * 64;
+    if (p.store_rows && left < 64) {  // a bulk store would run into the next sequence
+      auto* out = static_cast<std::uint16_t*>(p.out) + at.y * p.out_step[0] + at.x * p.out_step[2];
+      for (int i = thread; i < left * (kDim / 8); i += 128) {
+        const int row = i / (kDim / 8), chunk = i % (kDim / 8);
+        *reinterpret_cast<int4*>(out + (at.z + group * 64 + row) * p.out_step[1] + chunk * 8) =
+            ptx::load_shared(staged + chunk_offset(kRows, group * 64 + row, chunk));
+      }
+      ptx::barrier_sync(own_barrier, 128);
+    } else if (thread == 0) {
+#pragma unroll
+      for (int c = 0; c < kDim / 64; ++c)
+        ptx::store_tile(out_map, staged + c * panel_bytes(kRows) + group * 64 * kPanelRowBytes,
+                        at.z + group * 64, c, at.x, at.y);
+      ptx::commit_stores();
+    }
+    if constexpr (!C::kAcross) {
+      if (thread == 0) {
+        ptx::wait_stores_read();
+        ptx::mbarrier_arrive(shared.q_empty + 8 * slot);
+      }
+      last = await_tile(tile + 1);
+    }
+  }
+  if constexpr (C::kAcross) {
+    ptx::wgmma_wait<0>();
+    ptx::pin(s);
+  }
+  if (thread == 0) ptx::wait_stores();
+}
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, 1)
+    hopper_forward(const __grid_constant__ ForwardMaps maps, const __grid_constant__ ForwardParams params) {
+  extern __shared__ std::uint8_t raw[];
+  const ForwardShared<C> shared(raw);
+  const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
+  if (threadIdx.x == 0) {
+    ptx::prefetch_map(&maps.q), ptx::prefetch_map(&maps.k), ptx::prefetch_map(&maps.v),
+        ptx::prefetch_map(&maps.out);
+    for (int s = 0; s < 2; ++s) {
+      ptx::mbarrier_init(shared.q_full + 8 * s, 1), ptx::mbarrier_init(shared.q_empty + 8 * s, C::kGroups);
+      ptx::mbarrier_init(shared.k_full + 8 * s, 1),
+          ptx::mbarrier_init(shared.k_empty + 8 * s, C::kGroups * 4);
+      ptx::mbarrier_init(shared.v_full + 8 * s, 1),
+          ptx::mbarrier_init(shared.v_empty + 8 * s, C::kGroups * 4);
+    }
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (group == 0) {
+    ptx::give_registers<C::kCopyRegisters>();
+    if (threadIdx.x < 32 && ptx::elect_one()) forward_copy<C>(shared, maps, params);
+  } else {
+    ptx::take_registers<C::kProductRegisters>();
+    forward_products<C>(shared, &maps.out, params, group - 1);
+  }
+}
+
+template <class C>
+Status start_forward(const ForwardMaps& maps, const ForwardParams& params, int device, int processors,
+                     cudaStream_t stream) {
+  static bool allowed[64] = {};
+  constexpr const char* kName = "cuda/hopper_forward";
+  const Status status = allow_shared(kName, hopper_forward<C>, C::kShared, allowed, device);
+  if (!status.ok()) return status;
+  const auto grid = static_cast<unsigned>(params.tiles < processors ? params.tiles : processors);
+  return launch({kName, dim3(grid), C::kThreads, C::kShared, stream}, hopper_forward<C>, maps, params);
+}
+
+template <class T, int HeadDim, int Groups>
+Status start_forward(TilePasses passes, const ForwardMaps& maps, const ForwardParams& params, int device,
+                     int processors, cudaStream_t stream) {
+  constexpr int kKeys = forward_keys(HeadDim), kQSlots = HeadDim == 256 ? 1 : 2;
+  switch (passes) {
+    case TilePasses::whole:
+      return start_forward<ForwardConfig<T, HeadDim, Groups, kKeys, kQSlots, TilePasses::whole>>(
+          maps, params, device, processors, stream);
+    case TilePasses::band:
+      return start_forward<ForwardConfig<T, HeadDim, Groups, kKeys, kQSlots, TilePasses::band>>(
+          maps, params, device, processors, stream);
+    case TilePasses::terms:
+      if constexpr (Groups == 2)  // three groups have no registers left for them
+        return start_forward<ForwardConfig<T, HeadDim, Groups, kKeys, kQSlots, TilePasses::terms>>(
+            maps, params, device, processors, stream);
+  }
+  return {"cuda/hopper_forward", 1, "no such pass"};
+}
+
+template <class T>
+Status forward(int head_dim, int groups, TilePasses passes, const ForwardMaps& maps,
+               const ForwardParams& params, int device, int processors, cudaStream_t stream) {
+  if (head_dim == 64 && groups == 3)
+    return start_forward<T, 64, 3>(passes, maps, params, device, processors, stream);
+  if (head_dim == 64 && groups == 2)
+    return start_forward<T, 64, 2>(passes, maps, params, device, processors, stream);
+  if (head_dim == 128 && groups == 3)
+    return start_forward<T, 128, 3>(passes, maps, params, device, processors, stream);
+  if (head_dim == 128 && groups == 2)
+    return start_forward<T, 128, 2>(passes, maps, params, device, processors, stream);
+  if (head_dim == 256 && groups == 2)
+    return start_forward<T, 256, 2>(passes, maps, params, device, processors, stream);
+  return {"cuda/hopper_forward", 1, "no instance of this head_dim"};
+}
+
+}  // namespace headwise::cuda

@@ -1,0 +1,64 @@
+// The forward pass on Hopper as its host code sees it: tile shapes, parameters, and the instances by number
+// format. SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cuda.h>
+
+#include "headwise/kernels/cuda/launch.h"
+#include "headwise/kernels/cuda/places.h"
+
+namespace headwise::cuda {
+
+/// What a tile of scores meets between the two products; one instance each.
+enum class TilePasses {
+  whole,  // every query sees the same keys
+  band,   // causal and window: tiles at the edges are masked
+  terms   // band, and scores are scaled, capped and biased one by one
+};
+
+/// A view of one number per head, in any float format.
+struct PerHead {
+  const void* data = nullptr;
+  DType dtype = DType::f32;
+  Index step = 0;
+};
+
+struct ForwardParams {
+  float scale_log2 = 0;             // scale * log2(e): scores to exponents of 2
+  float inverse_cap = 0, cap = 0;   // terms: scale / softcap, softcap * log2(e); cap 0: none
+  PerHead slopes = {}, sinks = {};  // ALiBi; sinks
+  float* lse = nullptr;
+  Index lse_step[3] = {};  // batch, head, row
+  void* out = nullptr;
+  Index out_step[3] = {};         // batch, row, head
+  bool store_rows = false;        // tiles at the end of a sequence may not touch the rows below them
+  bool clear_tail = false;        // rows of v past a sequence's last key hold anything: they must read as 0
+  int* counter = nullptr;         // next tile; zero before and after every launch
+  const Place* places = nullptr;  // one a sequence, or null: all lie at `place`
+  Place place = {};
+  bool ragged = false;
+  int batch = 0, heads = 0, group = 0;
+  int back = 0, ahead = 0;
+  int q_tiles = 0, tiles = 0;  // of a head; in all
+  int section = 0,
+      sections = 0;  // order: `sections` of `section` (batch, head) pairs, the rest are the last one
+};
+
+struct ForwardMaps {
+  CUtensorMap q, k, v, out;
+};
+
+/// Keys in a tile: a constant of head_dim, so that every tile of queries rounds alike.
+HW_FN constexpr int forward_keys(int head_dim) { return head_dim == 64 ? 128 : 80; }
+/// Rows of queries in a tile; the bits of a row do not depend on it.
+HW_FN constexpr int forward_rows(int groups) { return 64 * groups; }
+
+/// Starts the instance for (head_dim, groups, passes); groups of 64 query rows: 2, or 3 up to head_dim 128.
+template <class T>
+Status forward(int head_dim, int groups, TilePasses passes, const ForwardMaps& maps,
+               const ForwardParams& params, int device, int processors, cudaStream_t stream);
+extern template Status forward<bf16>(int, int, TilePasses, const ForwardMaps&, const ForwardParams&, int, int,
+                                     cudaStream_t);
+extern template Status forward<f16>(int, int, TilePasses, const ForwardMaps&, const ForwardParams&, int, int,
+                                    cudaStream_t);
+
+}  // namespace headwise::cuda

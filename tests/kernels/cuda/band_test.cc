@@ -1,0 +1,125 @@
+// Bands, key tiles and shared-memory layout of the CUDA kernels, on the CPU: constexpr code against brute
+// force.
+#include "headwise/kernels/cuda/band.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "headwise/kernels/cuda/places.h"
+#include "headwise/kernels/cuda/tile.h"
+#include "headwise/masks/mask.h"
+
+namespace headwise::cuda {
+namespace {
+
+Band band_of_text(const std::string& text, Index sequence = 0) {
+  const Mask mask = parse_mask(text);
+  Band band;
+  const char* why = "";
+  EXPECT_TRUE(band_of(mask.set(), sequence, band, why)) << text << ": " << why;
+  return band;
+}
+
+TEST(Band, ConjunctionsBecomeNumbers) {
+  const Band causal = band_of_text("causal & window(100, 7)");
+  EXPECT_EQ(causal.back, 100);
+  EXPECT_EQ(causal.ahead, 0);
+  EXPECT_FALSE(causal.whole);
+  const Band lengths = band_of_text("lengths(3, 9) & prefix(5)", 1);
+  EXPECT_EQ(lengths.keys, 5);
+  EXPECT_TRUE(lengths.whole && lengths.by_length);
+  EXPECT_EQ(band_of_text("lengths(3, 9)", 0).keys, 3);
+  EXPECT_TRUE(band_of_text("all").whole);
+}
+
+TEST(Band, WhatIsNoBandSaysWhichPart) {
+  for (const auto& [text, word] : {std::pair{"causal | prefix(3)", "|"},
+                                   {"documents(0, 4)", "documents"},
+                                   {"strided(3)", "strided"},
+                                   {"global(2)", "global"},
+                                   {"blocks(2, 2; 0, 1; 0)", "blocks"},
+                                   {"per_head(causal; all)", "head"}}) {
+    const Mask mask = parse_mask(text);
+    Band band;
+    const char* why = "";
+    EXPECT_FALSE(band_of(mask.set(), 0, band, why)) << text;
+    EXPECT_NE(std::string(why).find(word), std::string::npos) << text << ": " << why;
+  }
+}
+
+// Every tile of keys: visited when any pair of it is open, full only when all are, as MaskView::tile says.
+TEST(Band, KeyTilesAgreeWithMasks) {
+  int checked = 0;
+  for (const int width : {80, 128})
+    for (const int back : {0, 5, 79, 200, 100000})
+      for (const int ahead : {0, 3, 130, 100000})
+        for (const int keys : {1, 79, 80, 81, 400, 1000})
+          for (const int first : {-300, -1, 0, 64, 500, 1500})
+            for (const int rows : {1, 64, 192}) {
+              const int last = first + rows - 1;
+              const Mask view = Mask::window(back, ahead);
+              const KeyTiles t = key_tiles(first, last, back, ahead, keys, width);
+              ASSERT_LT(t.begin, t.end);
+              ASSERT_LE(t.begin, t.full_begin);
+              ASSERT_LE(t.full_begin, t.full_end);
+              ASSERT_LE(t.full_end, t.end);
+              for (int n = 0; n * width < keys; ++n) {
+                const int k1 = std::min((n + 1) * width, keys);
+                const TileKind kind = view.tile(first, last + 1, n * width, k1);
+                const bool cut = k1 < (n + 1) * width;
+                ASSERT_TRUE(kind == TileKind::empty || (t.begin <= n && n < t.end)) << n;
+                const bool full = t.full_begin <= n && n < t.full_end;
+                ASSERT_TRUE(!full || (kind == TileKind::full && !cut)) << n;
+                ++checked;
+              }
+            }
+  EXPECT_GT(checked, 1000);
+}
+
+TEST(Tile, ChunksCoverATileOnceAndSpreadOverBanks) {
+  for (const int rows : {64, 80, 128, 192})
+    for (const int columns : {64, 128, 256}) {
+      std::set<std::uint32_t> seen;
+      for (int row = 0; row < rows; ++row)
+        for (int chunk = 0; chunk < columns / 8; ++chunk) seen.insert(chunk_offset(rows, row, chunk));
+      EXPECT_EQ(seen.size(), static_cast<std::size_t>(rows * columns / 8));
+      EXPECT_EQ(*seen.rbegin(), static_cast<std::uint32_t>(rows * columns * 2 - 16));
+      // Eight rows of one column of chunks, what one 8x8 matrix is, meet all 32 banks.
+      for (int chunk = 0; chunk < columns / 8; ++chunk) {
+        std::set<std::uint32_t> banks;
+        for (int row = 0; row < 8; ++row) banks.insert(chunk_offset(rows, row, chunk) % 128 / 16);
+        EXPECT_EQ(banks.size(), 8u);
+      }
+    }
+}
+
+// Steps of wgmma along k: 16 columns are two chunks of a row, and panels follow each other.
+TEST(Tile, DescriptorStepsFollowTheChunks) {
+  for (const int rows : {80, 128, 192})
+    for (int i = 0; i < 16; ++i) EXPECT_EQ(k_step(rows, i), chunk_offset(rows, 0, 2 * i)) << rows << " " << i;
+  EXPECT_EQ(kRowStep, chunk_offset(128, 16, 0));
+  constexpr std::uint64_t d = rows_descriptor(0x12400);
+  static_assert((d & 0x3FFF) == 0x1240 && (d >> 32 & 0x3FFF) == 64 && d >> 62 == 1);
+  static_assert((advanced(d, 32) & 0x3FFF) == 0x1242);
+}
+
+TEST(Place, RefusesWhatAnIntCannotHold) {
+  AttentionProblem p;
+  p.batch = 1, p.q_tokens = 4, p.kv_tokens = 9;
+  AttentionArgs a;
+  Place place;
+  EXPECT_TRUE(place_for(p, a, 0, {.keys = 5}, place));
+  EXPECT_EQ(place.kv_tokens, 5);
+  Index start = kStartEnd;
+  a.q_start = AnyView::packed(&start, DType::i64, {1});
+  EXPECT_TRUE(place_for(p, a, 0, {}, place));
+  EXPECT_EQ(place.q_start, 5);
+  start = Index{1} << 40;
+  EXPECT_FALSE(place_for(p, a, 0, {}, place));
+}
+
+}  // namespace
+}  // namespace headwise::cuda
