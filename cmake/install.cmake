@@ -9,7 +9,8 @@ if(HEADWISE_CLI)
 endif()
 foreach(room IN ITEMS base spec masks ops)
   install(DIRECTORY headwise/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise
-          FILES_MATCHING PATTERN "*.h" PATTERN "*_checks.h" EXCLUDE PATTERN "*_parts.h" EXCLUDE PATTERN "choice.h" EXCLUDE)
+          FILES_MATCHING PATTERN "*.h" PATTERN "*_checks.h" EXCLUDE PATTERN "*_parts.h" EXCLUDE PATTERN "choice.h" EXCLUDE
+          PATTERN "backend_*.h" EXCLUDE)
 endforeach()
 install(FILES headwise/headwise.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise)
 install(FILES headwise/c/headwise.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise/c)

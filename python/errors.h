@@ -15,6 +15,7 @@ inline PyObject* exception_of(ErrorKind kind) {
     case ErrorKind::unsupported: return PyExc_NotImplementedError;  // a RuntimeError
     case ErrorKind::out_of_workspace: return PyExc_RuntimeError;
     case ErrorKind::out_of_memory: return PyExc_MemoryError;
+    case ErrorKind::device: return PyExc_RuntimeError;
   }
   return PyExc_RuntimeError;
 }

@@ -3,12 +3,15 @@
 
 #include "headwise/base/version.h"
 #include "headwise/c/convert.h"
+#include "headwise/ops/attention_cuda.h"
+#include "headwise/ops/backend_cuda.h"
 #include "headwise/ops/explain.h"
 
 namespace {
 
 using namespace headwise;  // the C names live outside of it
 using headwise::c::args_from;
+using headwise::c::device_of;
 using headwise::c::guarded;
 using headwise::c::require_given;
 using headwise::c::sized_copy;
@@ -27,6 +30,7 @@ const char* hw_status_name(hw_status status) {
     case HW_OUT_OF_WORKSPACE: return "out_of_workspace";
     case HW_OUT_OF_MEMORY: return "out_of_memory";
     case HW_INTERNAL: return "internal";
+    case HW_DEVICE_FAILED: return "device_failed";
     default: return "unknown";
   }
 }
@@ -141,7 +145,32 @@ hw_status hw_attention(hw_context* context, const hw_attention_args* args) {
             "probe is given, but what to probe belongs to a plan; use hw_attention_problem_of, "
             "hw_attention_plan_create "
             "and hw_attention_run");
-    const AttentionArgs views = args_from(args, entry);
+    const hw_device where = device_of(given);
+    const AttentionArgs views = args_from(args, entry, where);
+    if (where.device_type == HW_DEVICE_CUDA)
+      return attention_cuda(views, Device::cuda(where.device_id), given.stream, context->context.kernels());
     attention(views, context->context);
   });
+}
+
+hw_status hw_attention_cuda_choice(hw_context* context, const hw_attention_args* args, char* buffer,
+                                   size_t capacity, size_t* length) {
+  const char* entry = "hw_attention_cuda_choice";
+  return guarded(entry, [&] {
+    require_given(context, entry, "context");
+    const hw_attention_args given = sized_copy(args, entry, "args");
+    const hw_device where = device_of(given);
+    const AttentionArgs views = args_from(args, entry, where);
+    const CudaChoice choice =
+        choose_cuda(problem_of(views), views, Device::cuda(where.device_id), context->context.kernels());
+    std::string lines;
+    for (const Refusal& r : choice.refusals) lines += text(r.kernel, ": ", r.why, "\n");
+    if (!choice.kernel.empty()) lines += text(choice.kernel, ": chosen, ", choice.numerics, "\n");
+    c::copy_text(lines, buffer, capacity, length, entry);
+  });
+}
+
+hw_status hw_cuda_devices(char* buffer, size_t capacity, size_t* length) {
+  return guarded("hw_cuda_devices",
+                 [&] { c::copy_text(cuda_words(), buffer, capacity, length, "hw_cuda_devices"); });
 }

@@ -38,17 +38,17 @@ ProbeOut probe_views(const hw_probe_tensors* given, const char* entry) {
   return o;
 }
 
-HeadInputs inputs_from(const hw_attention_args& a, const char* entry) {
+HeadInputs inputs_from(const hw_attention_args& a, const char* entry, hw_device where) {
   HeadInputs in;
   in.scale = view_of(a.scale, entry, "scale");
   in.softcap = a.softcap;
-  in.slopes = view_of(a.slopes, entry, "slopes");
-  in.bias = view_of(a.bias, entry, "bias");
+  in.slopes = view_of(a.slopes, entry, "slopes", where);
+  in.bias = view_of(a.bias, entry, "bias", where);
   in.relative = view_of(a.relative, entry, "relative");
   in.buckets = {in.relative.given() ? in.relative.size[0] : 0, a.relative_max_distance,
                 a.relative_bidirectional != 0};
-  in.sinks = view_of(a.sinks, entry, "sinks");
-  in.gate = view_of(a.gate, entry, "gate");
+  in.sinks = view_of(a.sinks, entry, "sinks", where);
+  in.gate = view_of(a.gate, entry, "gate", where);
   in.dropout = a.dropout;
   in.seed = a.seed;
   in.sequence_ids = view_of(a.sequence_ids, entry, "sequence_ids");
@@ -141,15 +141,20 @@ void fill(hw_attention_problem& p, const AttentionProblem& r) {
   p.q_layout = layout_to(r.heads.q), p.k_layout = layout_to(r.heads.k), p.v_layout = layout_to(r.heads.v);
 }
 
-AttentionArgs args_from(const hw_attention_args* given, const char* entry) {
+hw_device device_of(const hw_attention_args& a) {
+  return a.q != nullptr && a.q->device.device_type == HW_DEVICE_CUDA ? a.q->device
+                                                                     : hw_device{HW_DEVICE_CPU, 0};
+}
+
+AttentionArgs args_from(const hw_attention_args* given, const char* entry, hw_device where) {
   const hw_attention_args a = sized_copy(given, entry, "args");
   AttentionArgs r;
-  r.q = view_of(a.q, entry, "q");
-  r.k = view_of(a.k, entry, "k");
-  r.v = view_of(a.v, entry, "v");
-  r.out = view_of(a.out, entry, "out");
-  r.lse = view_of(a.lse, entry, "lse");
-  r.inputs = inputs_from(a, entry);
+  r.q = view_of(a.q, entry, "q", where);
+  r.k = view_of(a.k, entry, "k", where);
+  r.v = view_of(a.v, entry, "v", where);
+  r.out = view_of(a.out, entry, "out", where);
+  r.lse = view_of(a.lse, entry, "lse", where);
+  r.inputs = inputs_from(a, entry, where);
   if (a.mask != nullptr) r.mask = a.mask->mask.set();
   r.q_start = view_of(a.q_start, entry, "q_start");
   r.q_offsets = view_of(a.q_offsets, entry, "q_offsets");

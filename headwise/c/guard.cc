@@ -42,6 +42,7 @@ hw_status status_of(ErrorKind kind) noexcept {
     case ErrorKind::unsupported: return HW_UNSUPPORTED;
     case ErrorKind::out_of_workspace: return HW_OUT_OF_WORKSPACE;
     case ErrorKind::out_of_memory: return HW_OUT_OF_MEMORY;
+    case ErrorKind::device: return HW_DEVICE_FAILED;
   }
   return HW_INTERNAL;
 }
@@ -115,12 +116,18 @@ hw_dtype dtype_to(DType t) noexcept {
   return make(HW_FLOAT, 32);
 }
 
-AnyView view_of(const hw_tensor* t, const char* entry, const char* what) {
+AnyView view_of(const hw_tensor* t, const char* entry, const char* what, hw_device where) {
   AnyView v;
   if (t == nullptr) return v;
-  require(t->device.device_type == HW_DEVICE_CPU, ErrorKind::bad_dtype, entry, what, " is on device type ",
-          t->device.device_type, "; this library computes on the CPU (type ", HW_DEVICE_CPU + 0,
-          "): copy it there first");
+  if (where.device_type == HW_DEVICE_CPU)
+    require(t->device.device_type == HW_DEVICE_CPU, ErrorKind::bad_dtype, entry, what, " is on device type ",
+            t->device.device_type, "; this library computes on the CPU (type ", HW_DEVICE_CPU + 0,
+            "): copy it there first");
+  else
+    require(t->device.device_type == where.device_type && t->device.device_id == where.device_id,
+            ErrorKind::bad_dtype, entry, what, " is on device type ", t->device.device_type, ", number ",
+            t->device.device_id, ", but q on type ", where.device_type, ", number ", where.device_id,
+            "; bring them together first");
   v.dtype = dtype_from(t->dtype, entry, what);
   require(t->ndim >= 0 && t->ndim <= kMaxRank, ErrorKind::bad_shape, entry, what, " has ", t->ndim,
           " axes; 0 to ", kMaxRank, " are possible");

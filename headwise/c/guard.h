@@ -46,8 +46,10 @@ T sized_copy(const T* given, const char* entry, const char* what) {
   return mine;
 }
 
-/// A DLTensor as a view; NULL is the empty view. A tensor of rank 0 becomes one of rank 1.
-AnyView view_of(const hw_tensor* tensor, const char* entry, const char* what);
+/// A DLTensor as a view; NULL is the empty view. A tensor of rank 0 becomes one of rank 1. One that lies
+/// elsewhere than `where` is an error.
+AnyView view_of(const hw_tensor* tensor, const char* entry, const char* what,
+                hw_device where = {HW_DEVICE_CPU, 0});
 DType dtype_from(hw_dtype dtype, const char* entry, const char* what);
 hw_dtype dtype_to(DType dtype) noexcept;
 

@@ -21,7 +21,8 @@ enum {
   HW_UNSUPPORTED = 4,       // no allowed kernel can do it; the sentence holds every refusal
   HW_OUT_OF_WORKSPACE = 5,  // the workspace handed in is too small
   HW_OUT_OF_MEMORY = 6,
-  HW_INTERNAL = 7  // anything else that was caught
+  HW_INTERNAL = 7,      // anything else that was caught
+  HW_DEVICE_FAILED = 8  // a CUDA call failed; the sentence names the launch
 };
 
 /// "0.1.0": the number `headwise --version` prints.
@@ -37,10 +38,10 @@ const char* hw_last_error(void);
 /// The layout of DLPack's DLDevice, DLDataType and DLTensor, field by field: a DLTensor* may be cast to a
 /// hw_tensor*.
 typedef struct hw_device {
-  int32_t device_type;  // HW_DEVICE_CPU
+  int32_t device_type;  // HW_DEVICE_CPU, HW_DEVICE_CUDA
   int32_t device_id;
 } hw_device;
-enum { HW_DEVICE_CPU = 1 };
+enum { HW_DEVICE_CPU = 1, HW_DEVICE_CUDA = 2 };
 
 typedef struct hw_dtype {
   uint8_t code;  // HW_INT ...
@@ -224,6 +225,7 @@ typedef struct hw_attention_args {
   const hw_tensor *k_scale,
       *v_scale;                  // f32 [batch kv_tokens kv_heads]: k = k_scale * int8; int8 k and v only
   const hw_packed_keys* packed;  // given: k is the buffer [batch kv_heads room] it describes
+  void* stream;                  // CUDA tensors: the cudaStream_t to run on; NULL: the default stream
 } hw_attention_args;
 
 /// A q_start of this value: the last query meets the last key.
@@ -253,8 +255,16 @@ hw_status hw_attention_plan_explain(const hw_attention_plan* plan, char* buffer,
 hw_status hw_attention_run(const hw_attention_plan* plan, hw_context* context, const hw_attention_args* args,
                            void* workspace, size_t workspace_bytes);
 
-/// Plans and runs in one call: plain layouts, no probes.
+/// Plans and runs in one call: plain layouts, no probes. Where q is a CUDA tensor, so are k, v, out, lse,
+/// slopes, sinks, bias and gate; scale, q_start, offsets and sequence_ids stay on the CPU. The call then
+/// starts the work on `stream` and returns without waiting.
 hw_status hw_attention(hw_context* context, const hw_attention_args* args);
+/// The choice hw_attention would make for CUDA tensors: one line "kernel: chosen, numerics" or "kernel: why
+/// it refused" for each kernel up to the chosen one.
+hw_status hw_attention_cuda_choice(hw_context* context, const hw_attention_args* args, char* buffer,
+                                   size_t capacity, size_t* length);
+/// The CUDA devices, one line, or why there is none.
+hw_status hw_cuda_devices(char* buffer, size_t capacity, size_t* length);
 
 // ---- gradients of attention ----
 

@@ -1,0 +1,109 @@
+#include "headwise/ops/attention_cuda.h"
+
+#include <algorithm>
+
+#include "headwise/ops/attention_checks.h"
+#include "headwise/ops/backend_cuda.h"
+
+namespace headwise {
+namespace {
+
+constexpr std::string_view kOp = "attention";
+constexpr const char* kNames[] = {"cuda/decode", "cuda/hopper", "cuda/plain"};
+
+/// The CUDA kernels of a list "a,b" in its order, others are for other devices; all for an empty one.
+std::vector<std::string> names_of(const std::string& list) {
+  std::vector<std::string> names;
+  std::string name;
+  bool given = false;
+  for (const char c : list + ",") {
+    if (c == ' ') continue;
+    if (c != ',') {
+      name += c;
+      continue;
+    }
+    given = given || !name.empty();
+    if (name.rfind("cuda/", 0) != 0) {
+      name.clear();
+      continue;
+    }
+    require(std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames),
+            ErrorKind::bad_argument, kOp, "there is no kernel \"", name,
+            "\" for CUDA tensors; there are: ", kNames[0], ", ", kNames[1], ", ", kNames[2]);
+    names.push_back(name);
+    name.clear();
+  }
+  require(!given || !names.empty(), ErrorKind::unsupported, kOp,
+          "the tensors are on a CUDA device but the list \"", list,
+          "\" allows no kernel for it; add cuda/plain, or copy the tensors to the CPU");
+  if (names.empty()) names.assign(std::begin(kNames), std::end(kNames));
+  return names;
+}
+
+const cuda::Kernel* kernel_named(const CudaBackend& backend, std::string_view name) {
+  for (int i = 0; i < backend.table->kernel_count; ++i)
+    if (name == backend.table->kernels[i].name) return &backend.table->kernels[i];
+  return nullptr;
+}
+
+struct Found {
+  const cuda::Kernel* kernel = nullptr;
+  std::vector<Refusal> refusals;
+};
+Found find_kernel(const AttentionProblem& p, const AttentionArgs& a, Device device,
+                  const std::string& kernels) {
+  Found f;
+  const CudaBackend& backend = cuda_backend();
+  for (const std::string& name : names_of(kernels)) {
+    if (!backend.why.empty()) {
+      f.refusals.push_back({name, backend.why});
+      continue;
+    }
+    const cuda::Kernel* kernel = kernel_named(backend, name);
+    char why[cuda::kSentenceBytes] = "";
+    if (kernel) kernel->refuse(p, a, device.index, why);
+    if (kernel && !why[0]) {
+      f.kernel = kernel;
+      return f;
+    }
+    f.refusals.push_back({name, kernel ? why : "this libheadwise_cuda.so does not have it"});
+  }
+  return f;
+}
+
+}  // namespace
+
+CudaChoice choose_cuda(const AttentionProblem& problem, const AttentionArgs& args, Device device,
+                       const std::string& kernels) {
+  check_problem(problem);
+  Found f = find_kernel(problem, args, device, kernels);
+  CudaChoice c;
+  c.refusals = std::move(f.refusals);
+  if (!f.kernel) return c;
+  c.kernel = f.kernel->name;
+  char words[cuda::kSentenceBytes];
+  f.kernel->numerics(problem, words);
+  c.numerics = words;
+  return c;
+}
+
+void attention_cuda(const AttentionArgs& args, Device device, void* stream, const std::string& kernels,
+                    const HeadSpec& heads) {
+  const AttentionProblem problem = problem_of(args, {}, heads);
+  check_problem(problem);
+  const AttentionArgs checked = check_args(problem, args);
+  const Found f = find_kernel(problem, checked, device, kernels);
+  if (!f.kernel) {
+    std::string all;
+    for (const Refusal& r : f.refusals) all += text("\n  ", r.kernel, ": ", r.why);
+    throw Error(ErrorKind::unsupported, text(kOp, ": every kernel for ", device,
+                                             " refused; copy the tensors to the CPU for the rest", all));
+  }
+  const cuda::Status status = f.kernel->run(problem, checked, device.index, stream);
+  require(status.ok(), ErrorKind::device, kOp, "launch ", status.launch, " on ", device, " failed with code ",
+          status.code, ": ", status.words ? status.words : "");
+}
+
+std::span<const char* const> cuda_kernel_names() { return kNames; }
+
+}  // namespace headwise

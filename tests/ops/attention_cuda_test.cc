@@ -1,0 +1,45 @@
+// CUDA tensors without a GPU, or without the library: every kernel refuses in words, nothing else changes.
+#include "headwise/ops/attention_cuda.h"
+
+#include <gtest/gtest.h>
+
+#include "headwise/base/context.h"
+#include "headwise/ops/backend_cuda.h"
+#include "tests/base/sentence.h"
+
+namespace headwise {
+namespace {
+
+AttentionProblem small_problem() {
+  AttentionProblem p;
+  p.heads.q = p.heads.k = p.heads.v = HeadLayout::split(2, 64);
+  p.dtype = DType::bf16;
+  p.batch = 1, p.q_tokens = p.kv_tokens = 128;
+  return p;
+}
+
+TEST(AttentionCuda, WithoutADeviceEveryKernelSaysWhy) {
+  if (cuda_backend().devices > 0) GTEST_SKIP() << "there is a device here: tests/gpu/check.py asks it";
+  const CudaChoice choice = choose_cuda(small_problem(), {}, Device::cuda(0), "");
+  EXPECT_TRUE(choice.kernel.empty());
+  ASSERT_EQ(choice.refusals.size(), cuda_kernel_names().size());
+  for (const Refusal& r : choice.refusals) EXPECT_EQ(r.why, cuda_backend().why);
+  EXPECT_EQ(cuda_words(), "none: " + cuda_backend().why);
+  EXPECT_FALSE(cuda_backend().why.empty());
+}
+
+TEST(AttentionCuda, ListsOfKernels) {
+  EXPECT_EQ(
+      sentence_of(ErrorKind::bad_argument,
+                  [] { choose_cuda(small_problem(), {}, Device::cuda(0), "cuda/fastest"); }),
+      "attention: there is no kernel \"cuda/fastest\" for CUDA tensors; there are: cuda/decode, cuda/hopper, "
+      "cuda/plain");
+  EXPECT_EQ(sentence_of(ErrorKind::unsupported,
+                        [] { choose_cuda(small_problem(), {}, Device::cuda(0), "cpu/online,ref"); }),
+            "attention: the tensors are on a CUDA device but the list \"cpu/online,ref\" allows no kernel "
+            "for it; add "
+            "cuda/plain, or copy the tensors to the CPU");
+}
+
+}  // namespace
+}  // namespace headwise
