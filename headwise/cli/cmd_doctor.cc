@@ -12,6 +12,8 @@
 #include "headwise/cli/tested.h"
 #include "headwise/kernels/cpu/isa.h"
 #include "headwise/ops/attention_backward.h"
+#include "headwise/ops/attention_cuda.h"
+#include "headwise/ops/backend_cuda.h"
 #include "headwise/ops/roofline.h"
 
 namespace headwise::cli {
@@ -92,6 +94,8 @@ nlohmann::ordered_json as_json(const Findings& f) {
   j["chosen_isa"] = f.chosen;
   for (const AttentionKernel& kernel : attention_kernels()) j["kernels"].push_back(kernel.name);
   for (const BackwardKernel& kernel : backward_kernels()) j["backward_kernels"].push_back(kernel.name);
+  j["cuda"] = {
+      {"devices", cuda_backend().devices}, {"words", cuda_words()}, {"kernels", cuda_kernel_names()}};
   j["threads"] = {
       {"used", f.threads}, {"online", m.online}, {"affinity", m.affinity}, {"cgroup_quota", m.quota}};
   if (f.roofline.threads > 0)
@@ -133,6 +137,7 @@ void print(const Findings& f, const Paint& paint) {
   };
   row("kernels", names(attention_kernels()));
   row("gradients", names(backward_kernels()));
+  row("cuda", cuda_words());
   if (f.roofline.threads > 0) {
     row("peak", fmt::format("{:.0f} GFLOP/s, f32 multiply-adds on {} threads at level {}",
                             f.roofline.peak_gflops, f.roofline.threads, f.roofline.isa));

@@ -6,6 +6,7 @@
 
 #include "headwise/cli/args.h"
 #include "headwise/masks/mask.h"
+#include "headwise/ops/attention_cuda.h"
 #include "headwise/ops/explain.h"
 
 namespace headwise::cli {
@@ -14,7 +15,7 @@ namespace {
 struct Request {
   Index batch = 1, q_tokens = 1024, kv_tokens = -1, heads = 8, kv_heads = -1, head_dim = 64, value_dim = -1,
         rim = 0;
-  std::string dtype = "f32", mask = "all", probe, kernels, q_start = "0";
+  std::string dtype = "f32", mask = "all", probe, kernels, q_start = "0", device = "cpu";
   double softcap = 0, dropout = 0;
   bool alibi = false, bias = false, relative = false, sinks = false, gate = false, lse = false;
   int threads = 0;
@@ -123,6 +124,32 @@ BackwardProblem backward_problem_from(const Request& r) {
   return p;
 }
 
+/// The choice for tensors on a CUDA device: sizes, kinds and the mask decide; addresses are taken as fit.
+int explain_cuda(const Request& r) {
+  const AttentionProblem p = problem_from(r);
+  const Mask mask = parse_mask(r.mask);
+  mask.check(p.batch, p.heads.q.heads, p.q_tokens, p.kv_tokens);
+  Index start = start_of(r, p);
+  AttentionArgs args;
+  args.mask = mask.set();
+  args.q_start = AnyView::packed(&start, DType::i64, {1});
+  const CudaChoice choice = choose_cuda(p, args, Device::cuda(0), r.kernels);
+  if (r.json) {
+    nlohmann::ordered_json facts{{"op", "attention"}, {"device", "cuda:0"}, {"kernel", choice.kernel}};
+    facts["refusals"] = nlohmann::ordered_json::array();
+    for (const Refusal& c : choice.refusals)
+      facts["refusals"].push_back({{"kernel", c.kernel}, {"why", c.why}});
+    facts["numerics"] = choice.numerics;
+    fmt::print("{}\n", facts.dump(2));
+    return choice.kernel.empty() ? kFailed : kDone;
+  }
+  const Paint paint = Paint::for_stdout();
+  for (const Refusal& c : choice.refusals) fmt::print("{}\n", paint.warn(c.kernel + "  refused: " + c.why));
+  if (choice.kernel.empty()) return kFailed;
+  fmt::print("{}\nnumerics    {}\n", paint.good(choice.kernel + "  chosen"), choice.numerics);
+  return kDone;
+}
+
 /// `p` is the forward's problem, also of a plan for its gradients.
 template <class Plan>
 int explain_plan(const Request& r, const Plan& plan, const AttentionProblem& p) {
@@ -145,6 +172,11 @@ int explain_plan(const Request& r, const Plan& plan, const AttentionProblem& p) 
 }
 
 int explain_word(const Request& r) {
+  require(r.device == "cpu" || r.device == "cuda", ErrorKind::bad_argument, "explain", "--device is \"",
+          r.device, "\"; give cpu or cuda");
+  require(r.device == "cpu" || !r.backward, ErrorKind::unsupported, "explain",
+          "--backward is computed on the CPU; leave --device cuda out");
+  if (r.device == "cuda") return explain_cuda(r);
   const Context ctx({.threads = r.threads, .kernels = r.kernels});
   if (r.backward) {
     const BackwardPlan plan(backward_problem_from(r), ctx);
@@ -198,6 +230,7 @@ void add_explain(CLI::App& app, int& exit_code) {
   word->add_option("--probe", r->probe,
                    "rows, top<k>, classes<n>, columns, picked<n>, scores=<stage>; joined by commas");
   word->add_option("--kernels", r->kernels, "Allowed kernels, best first, e.g. cpu/online,ref [all]");
+  word->add_option("--device", r->device, "Where the tensors lie: cpu or cuda")->capture_default_str();
   word->add_option("--threads", r->threads, "Threads [the CPUs this process may use]");
   word->add_flag("--shapes", r->shapes, "Draw the way of the dimensions");
   word->add_flag("--mermaid", r->mermaid, "The same as a mermaid flowchart");
