@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""Speed on a GPU against torch's kernels in the same process: alternating, 256 MB written before every timed call,
+medians and quartiles over all rounds. Every timed call is also compared with its rival's output.
+
+Usage: gpu_bench.py [forward] [short] [gqa] [window] [decode] [--quick] [--json FILE]"""
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests/gpu"))
+from harness import Attention, Mask, devices, relative  # noqa: E402
+
+HEADWISE = Attention("")
+FLUSH = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
+ROWS = []
+
+
+def rival(q, k, v, causal=False, backend=SDPBackend.CUDNN_ATTENTION):
+    def run():
+        with torch.no_grad(), sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
+    return run
+
+
+def ours(q, k, v, mask=None, q_start=None):
+    """q, k, v [batch heads tokens dim] as torch's kernels want them; the arguments are made once."""
+    x = [t.transpose(1, 2) for t in (q, k, v)]
+    out = torch.empty_like(q)
+    a = HEADWISE.args(*x, out.transpose(1, 2), mask=Mask(mask) if mask else None, q_start=q_start)
+    return (lambda: HEADWISE.run(a)), out
+
+
+def measure(runs, calls, rounds, rest=0.0):
+    """Milliseconds of every call by name; the order turns round from round to round."""
+    times = {name: [] for name in runs}
+    for run in runs.values():
+        run(), run()
+    for r in range(rounds):
+        for name in list(runs) if r % 2 == 0 else list(runs)[::-1]:
+            torch.cuda.synchronize()
+            time.sleep(rest)
+            runs[name]()
+            events = [(torch.cuda.Event(True), torch.cuda.Event(True)) for _ in range(calls)]
+            for begin, end in events:
+                FLUSH.zero_()
+                begin.record()
+                runs[name]()
+                end.record()
+            torch.cuda.synchronize()
+            times[name] += [a.elapsed_time(b) for a, b in events]
+    return times
+
+
+def summary(ms):
+    low, middle, high = statistics.quantiles(ms, n=4)
+    return {"median_ms": middle, "spread": (high - low) / middle}
+
+
+def row(group, name, runs, work, unit, calls, rounds, rest=0.0, must=None):
+    times = {n: summary(t) for n, t in measure(runs, calls, rounds, rest).items()}
+    mine = times["headwise"]["median_ms"]
+    facts = {"group": group, "case": name, "unit": unit, "must": must,
+             "value": {n: work / t["median_ms"] for n, t in times.items()}, "times": times,
+             "ratio": {n: t["median_ms"] / mine for n, t in times.items() if n != "headwise"}}
+    ROWS.append(facts)
+    print(f"{group:8} {name:38} " + "  ".join(f"{n} {x:7.1f} (+-{100 * times[n]['spread'] / 2:.1f} %)" for n, x in facts["value"].items())
+          + f" {unit}  " + "  ".join(f"{x:.2f}x {n}" for n, x in facts["ratio"].items()) + f"  {mine * 1e3:.1f} us", flush=True)
+
+
+def agree(name, got, want, limit=8e-3):
+    error = relative(got.float(), want.float())
+    if not error < limit:
+        print(f"MISMATCH {name}: {error:.2e}", flush=True)
+        ROWS.append({"group": "mismatch", "case": name, "error": error})
+
+
+def forward(group, head_dim, batch, heads, kv_heads, tokens, causal, quick, calls=10, rounds=3, must=None):
+    q = torch.randn(batch, heads, tokens, head_dim, device="cuda").bfloat16()
+    k, v = (torch.randn(batch, kv_heads, tokens, head_dim, device="cuda").bfloat16() for _ in range(2))
+    name = f"D{head_dim} {heads}/{kv_heads} B{batch} {tokens} {'causal' if causal else 'full'}"
+    run, out = ours(q, k, v, "causal" if causal else None)
+    other = rival(q, k, v, causal)
+    run()
+    agree(name, out, other())
+    work = 4e-9 * batch * heads * tokens * tokens * head_dim * (0.5 if causal else 1)
+    if quick:
+        calls, rounds = max(3, calls // 2), 2
+    row(group, name, {"headwise": run, "cudnn": other}, work, "TFLOP/s", calls, rounds, must=must)
+
+
+def window(head_dim, tokens, width, quick):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    heads, batch = 2048 // head_dim, 16384 // tokens
+    q, k, v = (torch.randn(batch, heads, tokens, head_dim, device="cuda").bfloat16() for _ in range(3))
+    run, out = ours(q, k, v, f"window({width - 1}, 0)")
+    blocks = create_block_mask(lambda b, h, i, j: (i >= j) & (i - j < width), None, None, tokens, tokens, device="cuda")
+    compiled = torch.compile(flex_attention)
+    other = lambda: compiled(q, k, v, block_mask=blocks)
+    run()
+    name = f"D{head_dim} B{batch} {tokens} window {width}"
+    with torch.no_grad():
+        agree(name, out, other())
+        pairs = width * tokens - width * (width - 1) / 2
+        row("window", name, {"headwise": run, "flex": other}, 4e-9 * batch * heads * pairs * head_dim, "TFLOP/s", 5 if quick else 10, 2 if quick else 3,
+            must=1.5)
+
+
+def decode(batch, heads, kv_heads, keys, quick, backends=("cudnn",), must=None):
+    q = torch.randn(batch, heads, 1, 128, device="cuda").bfloat16()
+    k, v = (torch.randn(batch, kv_heads, keys, 128, device="cuda").bfloat16() for _ in range(2))
+    run, out = ours(q, k, v)
+    kinds = {"cudnn": SDPBackend.CUDNN_ATTENTION, "fa2": SDPBackend.FLASH_ATTENTION}
+    others = {n: rival(q, k, v, backend=kinds[n]) for n in backends}
+    run()
+    name = f"B{batch} {heads}/{kv_heads} {keys} keys"
+    for n in backends:
+        agree(f"{name} {n}", out, others[n]())
+    row("decode", name, {"headwise": run, **others}, 4e-6 * batch * kv_heads * keys * 128, "GB/s", 15 if quick else 30, 2 if quick else 3, must=must)
+
+
+def main(words):
+    quick, file = "--quick" in words, words[words.index("--json") + 1] if "--json" in words else None
+    groups = [w for w in words if w in ("forward", "short", "gqa", "window", "decode")] or ["decode", "forward", "gqa", "short", "window"]
+    print(devices(), flush=True)
+    if "decode" in groups:
+        decode(64, 32, 8, 8192, quick, must=0.95)
+        decode(1, 32, 8, 32768, quick, must=1.0)
+        decode(64, 32, 1, 8192, quick, ("cudnn", "fa2"), must=1.0)
+        decode(1, 32, 8, 1024, quick)
+        decode(16, 32, 8, 8192, quick)
+        decode(16, 32, 32, 8192, quick)
+    if "forward" in groups:
+        for d, musts in ((128, (1.12, 1.20)), (64, (1.12, 1.15)), (256, (1.08, 1.10))):
+            for causal in (False, True):
+                for tokens in ((8192,) if quick else (4096, 8192, 16384)):
+                    forward("forward", d, 16384 // tokens, 2048 // d, 2048 // d, tokens, causal, quick, must=musts[causal] if tokens == 8192 else None)
+    if "gqa" in groups:
+        for causal in (False, True):
+            forward("gqa", 128, 1, 64, 8, 8192, causal, quick, must=(1.15, 1.25)[causal])
+    if "short" in groups:
+        for d in (128, 64, 256):
+            for causal in (False, True):
+                for tokens in (512, 1024, 2048):
+                    forward("short", d, 16384 // tokens, 2048 // d, 2048 // d, tokens, causal, quick, must=1.0)
+    if "window" in groups:
+        for d in (64, 128):
+            window(d, 8192, 1024, quick)
+    if file:
+        query = "name,driver_version,clocks.sm,clocks.mem,temperature.gpu,power.draw,power.limit"
+        state = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], text=True, capture_output=True).stdout.strip()
+        with open(file, "w") as out:
+            json.dump({"device": devices(), "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "after": state, "rows": ROWS}, out, indent=1)
+    return 1 if any(r["group"] == "mismatch" for r in ROWS) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,161 @@
+"""headwise through its C interface on torch's CUDA tensors: what tests and benchmarks on a GPU share.
+
+The library is taken from HEADWISE_BUILD (default: build/gpu); rivals of torch run in the same process."""
+import ctypes
+import math
+import os
+import pathlib
+
+import torch
+
+BUILD = pathlib.Path(os.environ.get("HEADWISE_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build/gpu"))
+lib = ctypes.CDLL(str(BUILD / "libheadwise.so"))
+lib.hw_last_error.restype = ctypes.c_char_p
+P, I32, I64, U32 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_uint32
+
+
+class DType(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", P), ("device_type", I32), ("device_id", I32), ("ndim", I32), ("dtype", DType),
+                ("shape", ctypes.POINTER(I64)), ("strides", ctypes.POINTER(I64)), ("byte_offset", ctypes.c_uint64)]
+
+
+class Args(ctypes.Structure):
+    _fields_ = [("struct_size", U32), ("q", P), ("k", P), ("v", P), ("out", P), ("lse", P), ("mask", P), ("q_start", P),
+                ("q_offsets", P), ("kv_offsets", P), ("scale", P), ("softcap", ctypes.c_double), ("slopes", P),
+                ("bias", P), ("relative", P), ("relative_max_distance", I64), ("relative_bidirectional", I32),
+                ("sinks", P), ("gate", P), ("dropout", ctypes.c_double), ("seed", ctypes.c_uint64),
+                ("sequence_ids", P), ("probe", P), ("k_scale", P), ("v_scale", P), ("packed", P), ("stream", P)]
+
+
+class Options(ctypes.Structure):
+    _fields_ = [("struct_size", U32), ("threads", I32), ("kernels", ctypes.c_char_p)]
+
+
+CODES = {torch.float32: (2, 32), torch.float16: (2, 16), torch.bfloat16: (4, 16), torch.float64: (2, 64),
+         torch.int64: (0, 64), torch.int32: (0, 32), torch.uint8: (1, 8), torch.bool: (6, 8)}
+
+
+class Failed(RuntimeError):
+    pass
+
+
+def call(status):
+    if status:
+        raise Failed(lib.hw_last_error().decode())
+
+
+def text(function, *arguments):
+    buffer, length = ctypes.create_string_buffer(1 << 16), ctypes.c_size_t()
+    call(function(*arguments, buffer, ctypes.c_size_t(len(buffer)), ctypes.byref(length)))
+    return buffer.value.decode()
+
+
+def devices():
+    return text(lib.hw_cuda_devices)
+
+
+def tensor_of(t):
+    """A torch tensor as hw_tensor; keep the result alive while it is used."""
+    s = Tensor(t.data_ptr(), 2 if t.is_cuda else 1, t.device.index or 0, t.dim(), DType(*CODES[t.dtype], 1),
+               (I64 * t.dim())(*t.shape), (I64 * t.dim())(*t.stride()), 0)
+    return s
+
+
+class Mask:
+    def __init__(self, expression):
+        self.handle = P()
+        call(lib.hw_mask_parse(expression.encode(), ctypes.byref(self.handle)))
+
+    def __del__(self):
+        lib.hw_mask_destroy(self.handle)
+
+
+class Attention:
+    """One context; `kernels` as in HEADWISE_KERNELS, empty: all."""
+
+    def __init__(self, kernels=""):
+        self.context = P()
+        options = Options(ctypes.sizeof(Options), 1, kernels.encode() or None)
+        call(lib.hw_context_create(ctypes.byref(options), ctypes.byref(self.context)))
+
+    def __del__(self):
+        lib.hw_context_destroy(self.context)
+
+    def args(self, q, k, v, out, lse=None, mask=None, softcap=0.0, dropout=0.0, seed=0, **tensors):
+        """mask: a text, or a Mask. tensors: scale, q_start, q_offsets, kv_offsets, slopes, bias, sinks, gate."""
+        a = Args(struct_size=ctypes.sizeof(Args), softcap=softcap, dropout=dropout, seed=seed)
+        a.keep = [mask if mask is None or isinstance(mask, Mask) else Mask(mask)]
+        if a.keep[0] is not None:
+            a.mask = a.keep[0].handle
+        for name, t in dict(tensors, q=q, k=k, v=v, out=out, lse=lse).items():
+            if t is not None:
+                a.keep.append(tensor_of(t))
+                setattr(a, name, ctypes.cast(ctypes.pointer(a.keep[-1]), P))
+        if q.is_cuda:
+            a.stream = torch.cuda.current_stream(q.device).cuda_stream
+        return a
+
+    def run(self, a):
+        call(lib.hw_attention(self.context, ctypes.byref(a)))
+
+    def __call__(self, q, k, v, out=None, lse=None, **more):
+        out = torch.empty(*q.shape[:3], v.shape[3], dtype=q.dtype, device=q.device) if out is None else out
+        self.run(self.args(q, k, v, out, lse, **more))
+        return out
+
+    def choice(self, q, k, v, out, **more):
+        return text(lib.hw_attention_cuda_choice, self.context, ctypes.byref(self.args(q, k, v, out, **more)))
+
+
+def open_pairs(q_tokens, kv_tokens, q_start=0, back=None, ahead=None, length=None, device="cuda"):
+    """The band as a matrix: keys q - back .. q + ahead below `length`."""
+    q = torch.arange(q_tokens, device=device)[:, None] + q_start
+    k = torch.arange(kv_tokens, device=device)[None, :]
+    m = torch.ones(q_tokens, kv_tokens, dtype=torch.bool, device=device)
+    if back is not None:
+        m &= k >= q - back
+    if ahead is not None:
+        m &= k <= q + ahead
+    if length is not None:
+        m &= k < length
+    return m
+
+
+def formula(q, k, v, mask=None, scale=None, softcap=0.0, slopes=None, sinks=None, bias=None, q_start=0, dtype=torch.float64):
+    """softmax(cap(scale q k^T) + bias - slope |q - k|, with sinks) v in `dtype`, step by step; [batch tokens heads dim].
+    Returns out and lse [batch heads q]."""
+    group = q.shape[2] // k.shape[2]
+    q, k, v = (x.to(dtype).transpose(1, 2) for x in (q, k, v))
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    s = (q @ k.transpose(-1, -2)) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if softcap:
+        s = softcap * torch.tanh(s / softcap)
+    if bias is not None:
+        s = s + bias.to(dtype)
+    if slopes is not None:
+        d = (torch.arange(q.shape[2], device=q.device)[:, None] + q_start - torch.arange(k.shape[2], device=q.device)[None]).abs()
+        s = s - slopes.to(dtype)[None, :, None, None] * d.to(dtype)
+    if mask is not None:
+        s = s.masked_fill(~mask, -math.inf)
+        v = torch.where((mask.any(-2) if mask.dim() == 2 else mask.any(-2).any(1, keepdim=True))[..., None], v, 0) \
+            if not torch.isfinite(v).all() else v
+    if sinks is not None:
+        s = torch.cat([s, sinks.to(dtype)[None, :, None, None].expand(*s.shape[:3], 1)], -1)
+    lse = torch.logsumexp(s, -1)
+    w = torch.softmax(s, -1).nan_to_num(0)
+    if sinks is not None:
+        w = w[..., :-1]
+    return (w @ v).transpose(1, 2), lse
+
+
+UNIT = {torch.bfloat16: 2.0 ** -9, torch.float16: 2.0 ** -12, torch.float32: 2.0 ** -25, torch.float64: 2.0 ** -53}
+GUARD = {torch.bfloat16: 2.5e-3, torch.float16: 3.2e-4, torch.float32: 1e-6, torch.float64: 1e-14}
+
+
+def relative(a, b):
+    n = b.norm().item()
+    return (a - b).norm().item() / n if n else (a - b).norm().item()
