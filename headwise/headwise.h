@@ -10,7 +10,7 @@
 #include "headwise/ops/explain.h"
 #include "headwise/ops/norm.h"
 #include "headwise/ops/packed_keys.h"
-#include "headwise/ops/quantize_kv.h"
 #include "headwise/ops/projection.h"
 #include "headwise/ops/projection_backward.h"
+#include "headwise/ops/quantize_kv.h"
 #include "headwise/ops/rope.h"

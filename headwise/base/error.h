@@ -11,7 +11,15 @@
 namespace headwise {
 
 /// What went wrong; c/ and python/ map each kind to one status and one exception.
-enum class ErrorKind { bad_shape, bad_dtype, bad_argument, unsupported, out_of_workspace, out_of_memory, device };
+enum class ErrorKind {
+  bad_shape,
+  bad_dtype,
+  bad_argument,
+  unsupported,
+  out_of_workspace,
+  out_of_memory,
+  device
+};
 
 class Error : public std::runtime_error {
  public:
