@@ -198,8 +198,9 @@ void check_grad(const char* op, const char* name, nb::handle h) {
   static PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
   if (!flag(h, requires_grad)) return;
   const bool on = nb::cast<bool>(nb::module_::import_("torch").attr("is_grad_enabled")());
-  require(!on, ErrorKind::unsupported, op, name, " requires grad, which headwise.", op,
-          " does not record; call headwise.torch.", op, " or pass ", name, ".detach()");
+  const bool recorded = std::string_view(op) == "attention";
+  require(!on, ErrorKind::unsupported, op, name, " requires grad, which headwise.", op, " does not record; ",
+          recorded ? "call headwise.torch.attention or pass " : "pass ", name, ".detach()");
 }
 
 Array read_dlpack(const char* op, const char* name, nb::handle h, const TypeEntry& entry, const DlTensor& t) {

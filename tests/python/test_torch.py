@@ -125,6 +125,11 @@ def test_a_tensor_that_requires_grad_is_refused_where_nothing_records():
     with pytest.raises(NotImplementedError) as caught:
         hw.attention(q, k.detach(), v, sinks=torch.zeros(2, requires_grad=True))
     assert str(caught.value).startswith("attention: sinks requires grad")
+    with pytest.raises(NotImplementedError) as caught:
+        hw.rms_norm(k)
+    assert str(caught.value) == (
+        "rms_norm: x requires grad, which headwise.rms_norm does not record; pass x.detach()"
+    )
 
 
 def test_a_parameter_is_a_tensor():
