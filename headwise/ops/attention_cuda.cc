@@ -46,6 +46,13 @@ const cuda::Kernel* kernel_named(const CudaBackend& backend, std::string_view na
   return nullptr;
 }
 
+/// What no CUDA kernel reads, asked before any of them; empty: nothing.
+const char* unread_by_all(const AttentionProblem& p) {
+  if (p.int8_kv) return "keys and values are int8, which is read on the CPU only; give them as floats";
+  if (p.keys == KeyForm::packed) return "keys are packed, which is read on the CPU only; give plain ones";
+  return "";
+}
+
 struct Found {
   const cuda::Kernel* kernel = nullptr;
   std::vector<Refusal> refusals;
@@ -55,8 +62,8 @@ Found find_kernel(const AttentionProblem& p, const AttentionArgs& a, Device devi
   Found f;
   const CudaBackend& backend = cuda_backend();
   for (const std::string& name : names_of(kernels)) {
-    if (!backend.why.empty()) {
-      f.refusals.push_back({name, backend.why});
+    if (const std::string why = unread_by_all(p); !why.empty() || !backend.why.empty()) {
+      f.refusals.push_back({name, why.empty() ? backend.why : why});
       continue;
     }
     const cuda::Kernel* kernel = kernel_named(backend, name);
