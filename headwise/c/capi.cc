@@ -3,6 +3,7 @@
 
 #include "headwise/base/version.h"
 #include "headwise/c/convert.h"
+#include "headwise/c/plan_calls.h"
 #include "headwise/ops/attention_cuda.h"
 #include "headwise/ops/backend_cuda.h"
 #include "headwise/ops/explain.h"
@@ -85,55 +86,25 @@ hw_status hw_attention_plan_create(const hw_context* context, const hw_attention
 }
 void hw_attention_plan_destroy(hw_attention_plan* plan) { delete plan; }
 hw_status hw_attention_plan_workspace_bytes(const hw_attention_plan* plan, size_t* bytes) {
-  const char* entry = "hw_attention_plan_workspace_bytes";
-  return guarded(entry, [&] {
-    require_given(plan, entry, "plan");
-    require_given(bytes, entry, "bytes");
-    *bytes = plan->plan.workspace_bytes();
-  });
+  return c::plan_workspace_bytes(plan, bytes, "hw_attention_plan_workspace_bytes");
 }
 hw_status hw_attention_plan_kernel(const hw_attention_plan* plan, const char** name) {
-  const char* entry = "hw_attention_plan_kernel";
-  return guarded(entry, [&] {
-    require_given(plan, entry, "plan");
-    require_given(name, entry, "name");
-    *name = plan->plan.kernel();
-  });
+  return c::plan_kernel(plan, name, "hw_attention_plan_kernel");
 }
 hw_status hw_attention_plan_numerics(const hw_attention_plan* plan, char* buffer, size_t capacity,
                                      size_t* length) {
-  const char* entry = "hw_attention_plan_numerics";
-  return guarded(entry, [&] {
-    require_given(plan, entry, "plan");
-    c::copy_text(plan->plan.numerics(), buffer, capacity, length, entry);
-  });
+  return c::plan_numerics(plan, buffer, capacity, length, "hw_attention_plan_numerics");
 }
 hw_status hw_attention_plan_explain(const hw_attention_plan* plan, char* buffer, size_t capacity,
                                     size_t* length) {
-  const char* entry = "hw_attention_plan_explain";
-  return guarded(entry, [&] {
-    require_given(plan, entry, "plan");
-    const std::lock_guard lock(plan->measuring);
-    if (!plan->roofline) plan->roofline = measure_roofline(plan->plan.threads());
-    c::copy_text(explain(plan->plan, {.roofline = &*plan->roofline}), buffer, capacity, length, entry);
-  });
+  return c::plan_explain(plan, buffer, capacity, length, "hw_attention_plan_explain");
 }
 
 hw_status hw_attention_run(const hw_attention_plan* plan, hw_context* context, const hw_attention_args* args,
                            void* workspace, size_t workspace_bytes) {
   const char* entry = "hw_attention_run";
-  return guarded(entry, [&] {
-    require_given(plan, entry, "plan");
-    require_given(context, entry, "context");
-    const AttentionArgs views = args_from(args, entry);
-    if (workspace == nullptr) {
-      require(workspace_bytes == 0, ErrorKind::bad_argument, entry,
-              "workspace is NULL but workspace_bytes is ", workspace_bytes,
-              "; give the memory, or 0 for the context's own");
-      return plan->plan.run(views, context->context);
-    }
-    plan->plan.run(views, {static_cast<std::byte*>(workspace), workspace_bytes}, context->context.pool());
-  });
+  return c::plan_run(plan, context, workspace, workspace_bytes, entry,
+                     [&] { return args_from(args, entry); });
 }
 
 hw_status hw_attention(hw_context* context, const hw_attention_args* args) {

@@ -1,5 +1,6 @@
 // Gradients of attention in the C interface.
 #include "headwise/c/convert.h"
+#include "headwise/c/plan_calls.h"
 #include "headwise/ops/explain.h"
 
 namespace {
@@ -79,55 +80,25 @@ hw_status hw_backward_plan_create(const hw_context* context, const hw_backward_p
 }
 void hw_backward_plan_destroy(hw_backward_plan* plan) { delete plan; }
 hw_status hw_backward_plan_workspace_bytes(const hw_backward_plan* plan, size_t* bytes) {
-  const char* entry = "hw_backward_plan_workspace_bytes";
-  return guarded(entry, [&] {
-    require_given(plan, entry, "plan");
-    require_given(bytes, entry, "bytes");
-    *bytes = plan->plan.workspace_bytes();
-  });
+  return c::plan_workspace_bytes(plan, bytes, "hw_backward_plan_workspace_bytes");
 }
 hw_status hw_backward_plan_kernel(const hw_backward_plan* plan, const char** name) {
-  const char* entry = "hw_backward_plan_kernel";
-  return guarded(entry, [&] {
-    require_given(plan, entry, "plan");
-    require_given(name, entry, "name");
-    *name = plan->plan.kernel();
-  });
+  return c::plan_kernel(plan, name, "hw_backward_plan_kernel");
 }
 hw_status hw_backward_plan_numerics(const hw_backward_plan* plan, char* buffer, size_t capacity,
                                     size_t* length) {
-  const char* entry = "hw_backward_plan_numerics";
-  return guarded(entry, [&] {
-    require_given(plan, entry, "plan");
-    c::copy_text(plan->plan.numerics(), buffer, capacity, length, entry);
-  });
+  return c::plan_numerics(plan, buffer, capacity, length, "hw_backward_plan_numerics");
 }
 hw_status hw_backward_plan_explain(const hw_backward_plan* plan, char* buffer, size_t capacity,
                                    size_t* length) {
-  const char* entry = "hw_backward_plan_explain";
-  return guarded(entry, [&] {
-    require_given(plan, entry, "plan");
-    const std::lock_guard lock(plan->measuring);
-    if (!plan->roofline) plan->roofline = measure_roofline(plan->plan.threads());
-    c::copy_text(explain(plan->plan, {.roofline = &*plan->roofline}), buffer, capacity, length, entry);
-  });
+  return c::plan_explain(plan, buffer, capacity, length, "hw_backward_plan_explain");
 }
 
 hw_status hw_backward_run(const hw_backward_plan* plan, hw_context* context, const hw_backward_args* args,
                           void* workspace, size_t workspace_bytes) {
   const char* entry = "hw_backward_run";
-  return guarded(entry, [&] {
-    require_given(plan, entry, "plan");
-    require_given(context, entry, "context");
-    const BackwardArgs views = backward_args_from(args, entry);
-    if (workspace == nullptr) {
-      require(workspace_bytes == 0, ErrorKind::bad_argument, entry,
-              "workspace is NULL but workspace_bytes is ", workspace_bytes,
-              "; give the memory, or 0 for the context's own");
-      return plan->plan.run(views, context->context);
-    }
-    plan->plan.run(views, {static_cast<std::byte*>(workspace), workspace_bytes}, context->context.pool());
-  });
+  return c::plan_run(plan, context, workspace, workspace_bytes, entry,
+                     [&] { return backward_args_from(args, entry); });
 }
 
 hw_status hw_attention_backward(hw_context* context, const hw_backward_args* args) {

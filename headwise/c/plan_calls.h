@@ -1,0 +1,66 @@
+// What the plans of every op answer alike: workspace, kernel, numerics, explanation, run.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/c/guard.h"
+#include "headwise/c/handles.h"
+#include "headwise/ops/explain.h"
+
+namespace headwise::c {
+
+template <class Plan>
+hw_status plan_workspace_bytes(const hw_plan_of<Plan>* plan, size_t* bytes, const char* entry) {
+  return guarded(entry, [&] {
+    require_given(plan, entry, "plan");
+    require_given(bytes, entry, "bytes");
+    *bytes = plan->plan.workspace_bytes();
+  });
+}
+
+template <class Plan>
+hw_status plan_kernel(const hw_plan_of<Plan>* plan, const char** name, const char* entry) {
+  return guarded(entry, [&] {
+    require_given(plan, entry, "plan");
+    require_given(name, entry, "name");
+    *name = plan->plan.kernel();
+  });
+}
+
+template <class Plan>
+hw_status plan_numerics(const hw_plan_of<Plan>* plan, char* buffer, size_t capacity, size_t* length,
+                        const char* entry) {
+  return guarded(entry, [&] {
+    require_given(plan, entry, "plan");
+    copy_text(plan->plan.numerics(), buffer, capacity, length, entry);
+  });
+}
+
+template <class Plan>
+hw_status plan_explain(const hw_plan_of<Plan>* plan, char* buffer, size_t capacity, size_t* length,
+                       const char* entry) {
+  return guarded(entry, [&] {
+    require_given(plan, entry, "plan");
+    const std::lock_guard lock(plan->measuring);
+    if (!plan->roofline) plan->roofline = measure_roofline(plan->plan.threads());
+    copy_text(explain(plan->plan, {.roofline = &*plan->roofline}), buffer, capacity, length, entry);
+  });
+}
+
+/// `views_of()` reads the caller's tensors once the handles are known to be there.
+template <class Plan, class ViewsOf>
+hw_status plan_run(const hw_plan_of<Plan>* plan, hw_context* context, void* workspace, size_t workspace_bytes,
+                   const char* entry, ViewsOf&& views_of) {
+  return guarded(entry, [&] {
+    require_given(plan, entry, "plan");
+    require_given(context, entry, "context");
+    const auto views = views_of();
+    if (workspace == nullptr) {
+      require(workspace_bytes == 0, ErrorKind::bad_argument, entry,
+              "workspace is NULL but workspace_bytes is ", workspace_bytes,
+              "; give the memory, or 0 for the context's own");
+      return plan->plan.run(views, context->context);
+    }
+    plan->plan.run(views, {static_cast<std::byte*>(workspace), workspace_bytes}, context->context.pool());
+  });
+}
+
+}  // namespace headwise::c
