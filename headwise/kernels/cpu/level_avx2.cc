@@ -16,13 +16,8 @@ constexpr Core kGradients = GradientCore<Lanes, 3, 3, 4>::joined(kF32);
 // Sixteen registers: 4 rows x 3 vectors of sums, 3 of queries, 1 broadcast.
 const TileKernels kAvx2{.isa = "avx2",
                         .f32 = kF32,
-                        .narrow = nullptr,
                         .few = &kFew,
-                        .bf16 = nullptr,
-                        .f32_parts = nullptr,
-                        .parts_from = 0,
                         .gradients = &kGradients,
-                        .bf16_gradients = nullptr,
                         .load_row = load_row,
                         .store_row = store_row,
                         .spin_fma = spin_fma};

@@ -15,13 +15,8 @@ constexpr Core kGradients = GradientCore<Lanes, 2, 2, 8>::joined(kF32);
 
 const TileKernels kNeon{.isa = "neon",
                         .f32 = kF32,
-                        .narrow = nullptr,
                         .few = &kFew,
-                        .bf16 = nullptr,
-                        .f32_parts = nullptr,
-                        .parts_from = 0,
                         .gradients = &kGradients,
-                        .bf16_gradients = nullptr,
                         .load_row = load_row,
                         .store_row = store_row,
                         .spin_fma = spin_fma};

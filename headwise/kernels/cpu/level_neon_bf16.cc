@@ -17,13 +17,9 @@ constexpr Core kGradients = GradientCore<Lanes, 2, 2, 8>::joined(kF32);
 
 const TileKernels kNeonBf16{.isa = "neon_bf16",
                             .f32 = kF32,
-                            .narrow = nullptr,
                             .few = &kFew,
                             .bf16 = &kBf16,
-                            .f32_parts = nullptr,
-                            .parts_from = 0,
                             .gradients = &kGradients,
-                            .bf16_gradients = nullptr,
                             .load_row = load_row,
                             .store_row = store_row,
                             .spin_fma = spin_fma};

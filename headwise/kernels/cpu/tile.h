@@ -196,14 +196,14 @@ struct Core {
 
 struct TileKernels {
   const char* isa;
-  Core f32;               // computes f32, and f16 and bf16 converted while packing
-  const Core* narrow;     // the same with a smaller panel and the same bits, for few query rows; null: none
-  const Core* few;        // the same with a panel of one vector and few_scores; null: none
-  const Core* bf16;       // matrix core for bf16 with f32 sums; null: the f32 core takes bf16
-  const Core* f32_parts;  // matrix core for f32 in parts of bf16, a class of its own; null: none
-  Index parts_from;       // head_dim from which f32_parts takes f32
-  const Core* gradients;  // the f32 core of the backward
-  const Core* bf16_gradients;  // the same on bf16 with f32 sums; null: the f32 core takes bf16
+  Core f32;                         // computes f32, and f16 and bf16 converted while packing
+  const Core* narrow = nullptr;     // the same bits with a smaller panel, for few query rows; null: none
+  const Core* few = nullptr;        // the same with a panel of one vector and few_scores; null: none
+  const Core* bf16 = nullptr;       // matrix core for bf16 with f32 sums; null: the f32 core takes bf16
+  const Core* f32_parts = nullptr;  // matrix core for f32 in parts of bf16, a class of its own; null: none
+  Index parts_from = 0;             // head_dim from which f32_parts takes f32
+  const Core* gradients;            // the f32 core of the backward
+  const Core* bf16_gradients = nullptr;  // the same on bf16 with f32 sums; null: the f32 core takes bf16
   /// Columns 0..count of one row as f32.
   void (*load_row)(const Rows& rows, Index row, Index count, float* out);
   /// f32 row -> a row of the output type with the given column step.
