@@ -66,7 +66,9 @@ double log_same_everywhere(double x) {
   return 2.0 * t * sum + exponent * 0.6931471805599453;
 }
 
-/// Marsaglia's polar method on the Philox stream of element i.
+}  // namespace
+
+// Marsaglia's polar method on the Philox stream of element i.
 double normal_at(std::uint64_t seed, Index i) {
   const auto lo = static_cast<std::uint32_t>(i), hi = static_cast<std::uint32_t>(i >> 32);
   for (std::uint32_t attempt = 0;; ++attempt) {
@@ -77,8 +79,6 @@ double normal_at(std::uint64_t seed, Index i) {
     if (s < 1.0) return x * std::sqrt(-2.0 * log_same_everywhere(s) / s);
   }
 }
-
-}  // namespace
 
 Tensor random_normal(std::initializer_list<Index> sizes, DType dtype, std::uint64_t seed) {
   Tensor t(dtype, sizes);

@@ -50,6 +50,8 @@ class Tensor {
 
 /// Reproducible unit-normal values: the same on every machine for the same seed.
 Tensor random_normal(std::initializer_list<Index> sizes, DType dtype, std::uint64_t seed);
+/// Its element i, before it is rounded to a dtype.
+double normal_at(std::uint64_t seed, Index i);
 
 }  // namespace headwise
 #pragma GCC visibility pop

@@ -1,0 +1,115 @@
+#include "headwise/base/param.h"
+
+#include <cstring>
+
+#include "headwise/base/random.h"
+
+namespace headwise {
+namespace {
+
+/// FNV-1a: a parameter's own stream, whatever stands beside it.
+std::uint64_t stream_of(std::uint64_t seed, std::string_view name) {
+  std::uint64_t hash = 0xcbf29ce484222325ull ^ (seed * 0x9e3779b97f4a7c15ull);
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  return hash;
+}
+
+/// In (-1, 1).
+double uniform_at(std::uint64_t key, Index i) {
+  const auto lo = static_cast<std::uint32_t>(i), hi = static_cast<std::uint32_t>(i >> 32);
+  const Philox::Block r = Philox::block(key, {lo, hi, 0, 1});
+  return (static_cast<double>(r[0]) + 0.5) * 0x1p-31 - 1.0;
+}
+
+void fill(const AnyView& v, Init init, std::uint64_t key) {
+  const Index columns = v.rank == 2 ? v.size[1] : 1;
+  for (Index i = 0; i < v.count(); ++i) {
+    double x = init.size;
+    switch (init.kind) {
+      case Init::Kind::constant: break;
+      case Init::Kind::identity: x = i / columns == i % columns ? 1 : 0; break;
+      case Init::Kind::normal: x *= normal_at(key, i); break;
+      case Init::Kind::uniform: x *= uniform_at(key, i); break;
+    }
+    store_double(v.data, v.dtype, i, x);
+  }
+}
+
+/// Memory for one more tensor like `value`, all zeros.
+AnyView zeros_like(const AnyView& value, Buffer& memory) {
+  memory = Buffer(static_cast<std::size_t>(value.count() * size_of(value.dtype)));
+  if (memory.size()) std::memset(memory.data(), 0, memory.size());
+  AnyView v = value;
+  v.data = memory.data();
+  return v;
+}
+
+}  // namespace
+
+ParamSet::ParamSet(DType dtype, std::uint64_t seed) : dtype_(dtype), seed_(seed) {
+  require(is_float(dtype), ErrorKind::bad_dtype, "params", "got ", dtype,
+          "; parameters are f32, f64, bf16 or f16");
+}
+
+Learned ParamSet::add(std::string_view name, std::initializer_list<Index> sizes, Init init) {
+  const std::string full = prefix_.empty() ? std::string(name) : text(prefix_, '.', name);
+  require(!name.empty(), ErrorKind::bad_argument, "params", "a parameter needs a name");
+  require(!has(full), ErrorKind::bad_argument, "params", "\"", full,
+          "\" is declared twice; open a scope with a name of its own");
+  require(sizes.size() >= 1 && sizes.size() <= kMaxRank, ErrorKind::bad_shape, "params", "\"", full,
+          "\" has ", sizes.size(), " sizes; 1 to ", kMaxRank, " are kept");
+  Checked bytes(size_of(dtype_));
+  for (const Index n : sizes) {
+    require(n >= 0, ErrorKind::bad_shape, "params", "\"", full, "\" has a size of ", n, "; sizes start at 0");
+    bytes = bytes * Checked(n);
+  }
+  require(bytes.ok, ErrorKind::out_of_memory, "params", "the sizes of \"", full,
+          "\" multiply to more than any address space holds; use smaller ones");
+  require(init.kind != Init::Kind::identity || (sizes.size() == 2 && *sizes.begin() == sizes.begin()[1]),
+          ErrorKind::bad_shape, "params", "\"", full, "\" starts as the identity, so it must be square");
+  Param param;
+  param.name = full;
+  param.value_memory = Buffer(static_cast<std::size_t>(bytes.value));
+  param.value = AnyView::packed(param.value_memory.data(), dtype_, sizes);
+  fill(param.value, init, stream_of(seed_, full));
+  if (grads_) param.grad = zeros_like(param.value, param.grad_memory);
+  return Learned(all_.emplace_back(std::move(param)));
+}
+
+Learned ParamSet::find(std::string_view full_name) {
+  for (Param& p : all_)
+    if (p.name == full_name) return Learned(p);
+  throw Error(ErrorKind::bad_argument, text("params: there is no \"", full_name, "\" among the ", all_.size(),
+                                            " parameters; see ParamSet::all()"));
+}
+
+bool ParamSet::has(std::string_view full_name) const {
+  for (const Param& p : all_)
+    if (p.name == full_name) return true;
+  return false;
+}
+
+Index ParamSet::count() const {
+  Index n = 0;
+  for (const Param& p : all_) n += p.value.count();
+  return n;
+}
+
+void ParamSet::make_grads() {
+  grads_ = true;
+  for (Param& p : all_)
+    if (!p.grad.given()) p.grad = zeros_like(p.value, p.grad_memory);
+}
+
+void ParamSet::zero_grads() {
+  for (Param& p : all_)
+    if (p.grad_memory.size()) std::memset(p.grad_memory.data(), 0, p.grad_memory.size());
+}
+
+ParamSet::Scope::Scope(ParamSet& set, std::string_view name) : set_(set), outer_(set.prefix_.size()) {
+  if (outer_) set_.prefix_ += '.';
+  set_.prefix_ += name;
+}
+ParamSet::Scope::~Scope() { set_.prefix_.resize(outer_); }
+
+}  // namespace headwise
