@@ -92,7 +92,7 @@ AttentionProblem problem_in(std::string_view op, const AttentionArgs& args, cons
   if (args.packed.given()) p.keys = KeyForm::packed;
   if (heads.k.heads == 0 && p.keys == KeyForm::packed) {
     const Index slots = args.packed.kv_heads;
-    require(slots > 0 && count % slots == 0, ErrorKind::bad_shape, op, "heads (", count,
+    require(slots > 0 ? count % slots == 0 : count == 0, ErrorKind::bad_shape, op, "heads (", count,
             ") must be a multiple of kv_heads (", slots, ") of the packed keys");
     p.heads.k = HeadLayout::grouped(count, slots, args.packed.dim);
   } else if (heads.k.heads == 0) {

@@ -85,7 +85,8 @@ void put_keys(const char* op, const AnyView& k, const AnyView& buffer, PackedKey
   if (starts.given())
     require(starts.rank == 1 && starts.dtype == DType::i64 && starts.size[0] == k.size[0],
             ErrorKind::bad_shape, op, "starts are ", starts, " but i64 [", k.size[0], "] is needed, [batch]");
-  for (Index b = 0; b < k.size[0]; ++b) {
+  // Without starts all sequences, even none, grow alike.
+  for (Index b = 0; b < (starts.given() ? k.size[0] : 1); ++b) {
     const Index at =
         starts.given() ? static_cast<const Index*>(starts.data)[b * starts.step[0]] : about.tokens;
     require(at >= 0 && at <= about.capacity && k.size[1] <= about.capacity - at, ErrorKind::bad_shape, op,

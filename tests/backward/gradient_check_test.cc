@@ -20,7 +20,7 @@ Sizes small_sizes(const Choice& c) {
 TEST(Gradients, EveryPairOfFeaturesMatchesCentralDifferences) {
   Choice counts = Cover::all_values();
   for (const int option : {kDtype, kLayout, kOutLayout, kLse, kRowProbe, kTopK, kClasses, kColumns, kPicked,
-                           kStage, kThreads, kKernels})
+                           kStage, kThreads, kKernels, kKeysValues})
     counts[static_cast<std::size_t>(option)] = 1;
   counts[kQTokens] = counts[kKvTokens] = 3;
   counts[kHeadDim] = counts[kValueDim] = 2;

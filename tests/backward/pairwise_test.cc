@@ -109,7 +109,7 @@ TEST(BackwardPairwise, EveryPairOfOptions) {
     return;
   }
   Choice counts = Cover::all_values();
-  for (const int option : {kRowProbe, kTopK, kClasses, kColumns, kPicked, kStage, kKernels})
+  for (const int option : {kRowProbe, kTopK, kClasses, kColumns, kPicked, kStage, kKernels, kKeysValues})
     counts[static_cast<std::size_t>(option)] = 1;
   counts[kKvTokens] = 13;  // up to 300
   Cover cover(7, counts, kWork);

@@ -54,6 +54,16 @@ TEST(PackedKeys, AppendedIsPacked) {
   });
 }
 
+/// A batch of none has as many tokens as one of some.
+TEST(PackedKeys, ABatchOfNoneCountsItsTokens) {
+  PackedKeys about = packed_keys(DType::f32, 3, 16, 64);
+  const Tensor k(DType::f32, {0, 7, 3, 16}), buffer(DType::f32, {0, 3, about.room()});
+  pack_keys(k.view(), buffer.view(), about, online());
+  EXPECT_EQ(about.tokens, 7);
+  append_keys(k.view(), buffer.view(), about, online());
+  EXPECT_EQ(about.tokens, 14);
+}
+
 /// Sequences of a batch grow from lengths of their own, and over what was there.
 TEST(PackedKeys, EverySequenceAtItsOwnStart) {
   const Tensor k = some_keys(DType::f32, 2, 40, 16), more = some_keys(DType::f32, 2, 3, 16);

@@ -15,8 +15,12 @@ namespace {
 /// counted.
 constexpr double kWork = 4e6;
 
-bool expect_right(const Choice& c, std::uint64_t seed) {
-  const Verdict v = judge(c, {.seed = seed});
+bool expect_right(Choice c, std::uint64_t seed) {
+  Verdict v = judge(c, {.seed = seed});
+  if (v.refused && v.fault.empty() && c[kKeysValues] != 0) {  // the other pairs are still to be shown
+    c[kKeysValues] = 0;
+    v = judge(c, {.seed = seed});
+  }
   EXPECT_EQ(v.fault, "") << describe(c) << "\nreplay: HEADWISE_CASE=" << seed << ":" << to_text(c)
                          << " pairwise_test --gtest_filter=Pairwise.EveryPairOfOptions";
   return v.refused;

@@ -41,6 +41,7 @@ enum Option {
   kStage,
   kThreads,
   kKernels,
+  kKeysValues,
   kOptions
 };
 using Choice = std::array<int, kOptions>;

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "headwise/kernels/cpu/isa.h"
+#include "headwise/ops/packed_keys.h"
 #include "tests/support/case.h"
 #include "tests/support/levels.h"
 #include "tests/support/setting.h"
@@ -320,14 +321,30 @@ std::string kernels_of(const Choice& c) {
   return kLists[c[kKernels]];
 }
 bool must_refuse(const Posed& p) {
+  const int form = p.choice[kKeysValues];
+  const bool rows = p.heads.k.row > 0, packs = form == 1 || form == 3, quantizes = form >= 2;
+  if ((packs && (rows || p.sizes_ragged)) || (quantizes && rows)) return true;
+  if (form == 1 && p.sizes.dtype == DType::f64) return true;
   return p.choice[kKernels] == 2 && (p.sizes.dtype == DType::f64 || p.probe.scores != ScoreStage::none);
+}
+/// Packed as the level that is forced now reads them.
+Tensor pack_keys_of(AttentionArgs& a, Context& ctx) {
+  const bool has_heads = a.k.rank == 4;
+  const Index kv_heads = has_heads ? a.k.size[2] : 1, dim = a.k.size[a.k.rank - 1];
+  PackedKeys about = packed_keys(a.k.dtype, kv_heads, dim, a.k.size[1] + 5);
+  Tensor buffer(a.k.dtype, {a.k.size[0], kv_heads, about.room()});
+  pack_keys(a.k, buffer.view(), about, ctx);
+  a.k = buffer.view(), a.packed = about;
+  return buffer;
 }
 
 void judge_once(const Posed& p, const TruthOf& truth, Verdict& v) {
   AttentionArgs a = p.args;
   const Results r = point_outputs(p, a);
   Context& ctx = context_for(static_cast<int>(number_of(p.choice, kThreads)), kernels_of(p.choice));
+  Tensor packed;
   try {
+    if (p.choice[kKeysValues] % 2 == 1) packed = pack_keys_of(a, ctx);
     attention(a, ctx, p.probe, p.heads);
   } catch (const Error& e) {
     v.refused = true;

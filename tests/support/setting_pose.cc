@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "headwise/ops/quantize_kv.h"
 #include "tests/support/case.h"
 #include "tests/support/random_rows.h"
 #include "tests/support/setting_values.h"
@@ -191,6 +192,28 @@ struct Poser {
     p.kept.push_back(std::move(memory));
   }
 
+  /// k and v as int8 with a scale for each token and kv head; the truth is what those numbers stand for.
+  void quantized() {
+    if (c[kKeysValues] < 2) return;
+    Context ctx({.threads = 1});
+    const auto as_int8 = [&](AnyView& truth, AnyView& x, AnyView& scale) {
+      const AnyView t = truth;
+      if (t.rank == 3) {  // rows without a head axis: refused
+        x = keep(Tensor(DType::i8, {t.size[0], t.size[1], t.size[2]}));
+        return;
+      }
+      x = keep(Tensor(DType::i8, {t.size[0], t.size[1], t.size[2], t.size[3]}));
+      scale = keep(Tensor(DType::f32, {t.size[0], t.size[1], t.size[2]}));
+      quantize_kv(t, x, scale, ctx);
+      for (Index n = 0; n < t.count(); ++n)
+        store_double(t.data, t.dtype, n,
+                     static_cast<double>(static_cast<const float*>(scale.data)[n / t.size[3]] *
+                                         static_cast<float>(static_cast<const std::int8_t*>(x.data)[n])));
+    };
+    as_int8(p.truth.k, p.args.k, p.args.k_scale);
+    as_int8(p.truth.v, p.args.v, p.args.v_scale);
+  }
+
   void terms() {
     const Sizes& s = p.sizes;
     HeadInputs& in = p.args.inputs;
@@ -356,6 +379,7 @@ void pose(const Choice& c, const SettingOptions& options, Posed& p) {
   Poser poser{p, p.choice, options.seed};
   poser.lengths();
   poser.tensors();
+  poser.quantized();
   poser.terms();
   poser.probes();
   p.mask = options.mask ? *options.mask : make_mask(c[kMask], p.sizes, options.seed + 40);
@@ -363,6 +387,7 @@ void pose(const Choice& c, const SettingOptions& options, Posed& p) {
   const AttentionArgs plain = p.truth;
   p.truth = p.args;
   p.truth.q = plain.q, p.truth.k = plain.k, p.truth.v = plain.v;
+  p.truth.k_scale = p.truth.v_scale = {};
 }
 
 }  // namespace headwise::test

@@ -54,6 +54,7 @@ const std::vector<Row>& table() {
         {"stage", {"none", "weights"}},
         {"threads", {"2", "1", "3", "5"}},
         {"kernels", {"default", "cpu/online,ref", "cpu/online"}},
+        {"keys and values", {"plain", "packed", "int8", "int8 packed"}},
     };
   }();
   return rows;

@@ -77,8 +77,8 @@ double tolerance_of(DType t) { return t == DType::f32 ? 1e-5 : t == DType::f16 ?
 
 TEST(CpuBackward, EveryPairOfFeaturesMatchesRef) {
   Choice counts = Cover::all_values();
-  for (const int option :
-       {kOutLayout, kLse, kRowProbe, kTopK, kClasses, kColumns, kPicked, kStage, kThreads, kKernels})
+  for (const int option : {kOutLayout, kLse, kRowProbe, kTopK, kClasses, kColumns, kPicked, kStage, kThreads,
+                           kKernels, kKeysValues})
     counts[static_cast<std::size_t>(option)] = 1;
   counts[kDtype] = 3;  // f64 is refused
   counts[kScale] = 6;  // without 1e30
