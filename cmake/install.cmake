@@ -7,7 +7,7 @@ install(TARGETS headwise_library EXPORT headwise-targets INCLUDES DESTINATION ${
 if(HEADWISE_CLI)
   install(TARGETS headwise_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-foreach(room IN ITEMS base spec masks ops)
+foreach(room IN ITEMS base spec masks ops heads)
   install(DIRECTORY headwise/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise
           FILES_MATCHING PATTERN "*.h" PATTERN "*_checks.h" EXCLUDE PATTERN "*_parts.h" EXCLUDE PATTERN "choice.h" EXCLUDE
           PATTERN "backend_*.h" EXCLUDE)
@@ -17,6 +17,8 @@ install(FILES headwise/c/headwise.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/head
 install(FILES headwise/kernels/candidate.h headwise/kernels/gemm_candidate.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise/kernels)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/include/headwise/base/version.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise/base)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/include/headwise/heads/list.inc
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise/heads)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/headwise)

@@ -3,6 +3,8 @@
 #pragma once
 #include "headwise/base/context.h"
 #include "headwise/base/version.h"
+#include "headwise/heads/list.inc"
+#include "headwise/heads/run.h"
 #include "headwise/masks/mask.h"
 #include "headwise/ops/activation.h"
 #include "headwise/ops/attention.h"

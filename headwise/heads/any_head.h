@@ -1,0 +1,131 @@
+// AnyHead: any head of the list as one value with a table of functions; what layers and tools hold.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "headwise/heads/config.h"
+
+#pragma GCC visibility push(default)
+namespace headwise {
+
+/// A head's Work, whatever its type: views and numbers, copied with the bytes.
+struct HeadWork {
+  static constexpr std::size_t kBytes = 2048;
+  alignas(std::max_align_t) std::byte bytes[kBytes];
+};
+
+struct NoWork {};
+template <class H>
+struct WorkOf {
+  using type = NoWork;
+};
+template <class H>
+requires requires { typename H::Work; }
+struct WorkOf<H> {
+  using type = typename H::Work;
+};
+
+/// The functions of one head type; null: the head has none, so identity.
+struct HeadTable {
+  std::string_view name;
+  std::string (*settings)(const void*);
+  Widths (*widths)(const void*);
+  HeadSpec (*spec)(const void*);
+  void (*bind)(const void*, HeadInputs&, HeadGrads&);
+  void (*book)(const void*, HeadCall&, HeadWork&, Arena&);
+  void (*book_backward)(const void*, HeadCall&, HeadWork&, Arena&);
+  void (*prepare)(const void*, HeadCall&, HeadWork&, Context&);
+  void (*finish)(const void*, HeadCall&, HeadWork&, Context&);
+  void (*finish_backward)(const void*, HeadCall&, HeadWork&, Context&);
+  void (*prepare_backward)(const void*, HeadCall&, HeadWork&, Context&);
+  void (*become_mha)(const void*);
+};
+
+template <Head H>
+const HeadTable& head_table() {
+  using Work = typename WorkOf<H>::type;
+  static_assert(std::is_trivially_copyable_v<Work> && sizeof(Work) <= HeadWork::kBytes,
+                "a head's Work holds views and numbers, at most HeadWork::kBytes of them");
+  constexpr bool books = requires(const H h, HeadCall& c, Arena& a) { h.book(c, a); };
+  constexpr bool prepares = requires(const H h, HeadCall& c, Work& w, Context& x) { h.prepare(c, w, x); };
+  constexpr bool finishes = requires(const H h, HeadCall& c, Work& w, Context& x) { h.finish(c, w, x); };
+  constexpr bool books_back = requires(const H h, HeadCall& c, Work& w, Arena& a) {
+    h.book_backward(c, w, a);
+  };
+  constexpr bool prepares_back = requires(const H h, HeadCall& c, Work& w, Context& x) {
+    h.prepare_backward(c, w, x);
+  };
+  constexpr bool finishes_back = requires(const H h, HeadCall& c, Work& w, Context& x) {
+    h.finish_backward(c, w, x);
+  };
+  static_assert(prepares == prepares_back && finishes == finishes_back,
+                "prepare and finish come with their backwards");
+  static_assert(books || !(prepares || finishes), "prepare and finish take their memory in book");
+  static constexpr auto of = [](const void* h) -> const H& { return *static_cast<const H*>(h); };
+  [[maybe_unused]] static constexpr auto in = [](HeadWork& w) -> Work& {
+    return *std::launder(reinterpret_cast<Work*>(w.bytes));
+  };
+  static constexpr HeadTable table = [] {
+    HeadTable t{};
+    t.name = H::name;
+    t.settings = [](const void* h) { return config_text<H>(of(h).config()); };
+    t.widths = [](const void* h) { return of(h).widths(); };
+    t.spec = [](const void* h) { return of(h).spec(); };
+    if constexpr (requires(const H h, HeadInputs& i, HeadGrads& g) { h.bind(i, g); })
+      t.bind = [](const void* h, HeadInputs& i, HeadGrads& g) { of(h).bind(i, g); };
+    if constexpr (books)
+      t.book = [](const void* h, HeadCall& c, HeadWork& w, Arena& a) {
+        ::new (static_cast<void*>(w.bytes)) Work(of(h).book(c, a));
+      };
+    if constexpr (books_back)
+      t.book_backward = [](const void* h, HeadCall& c, HeadWork& w, Arena& a) {
+        of(h).book_backward(c, in(w), a);
+      };
+    if constexpr (prepares) {
+      t.prepare = [](const void* h, HeadCall& c, HeadWork& w, Context& x) { of(h).prepare(c, in(w), x); };
+      t.prepare_backward = [](const void* h, HeadCall& c, HeadWork& w, Context& x) {
+        of(h).prepare_backward(c, in(w), x);
+      };
+    }
+    if constexpr (finishes) {
+      t.finish = [](const void* h, HeadCall& c, HeadWork& w, Context& x) { of(h).finish(c, in(w), x); };
+      t.finish_backward = [](const void* h, HeadCall& c, HeadWork& w, Context& x) {
+        of(h).finish_backward(c, in(w), x);
+      };
+    }
+    if constexpr (requires(const H h) { h.become_mha(); })
+      t.become_mha = [](const void* h) { of(h).become_mha(); };
+    return t;
+  }();
+  return table;
+}
+
+class AnyHead {
+ public:
+  template <Head H>
+  explicit AnyHead(H head) : table_(&head_table<H>()), head_(std::make_shared<H>(std::move(head))) {}
+
+  std::string_view name() const { return table_->name; }
+  /// `gqa:heads=8,kv_heads=2,dim=64`: make_head of it is this head again.
+  std::string settings() const { return table_->settings(head_.get()); }
+  Widths widths() const { return table_->widths(head_.get()); }
+  HeadSpec spec() const { return table_->spec(head_.get()); }
+  const HeadTable& table() const { return *table_; }
+  const void* get() const { return head_.get(); }
+
+ private:
+  const HeadTable* table_;
+  std::shared_ptr<const void> head_;  // one place for its life: views of its constants stay valid
+};
+
+/// `name` or `name:key=value,...`; unknown names and keys are errors that list the known ones.
+AnyHead make_head(std::string_view text, ParamSet& params, Place place);
+/// Names of every head, in the order of their files.
+std::string head_names();
+
+}  // namespace headwise
+#pragma GCC visibility pop

@@ -1,0 +1,40 @@
+// Grouped-query attention (Ainslie et al. 2023): several query heads share one key/value head; MHA at
+// kv_heads == heads. SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/heads/head.h"
+
+namespace headwise {
+
+struct Gqa {
+  static constexpr std::string_view name = "gqa";
+  static constexpr std::string_view meets = "in the keys and values a group shares, and in W_O";
+  struct Config {
+    Index heads = 8, kv_heads = 2, dim = 0;
+  };
+  static constexpr auto fields = std::tuple{
+      Field{"heads", &Config::heads, "number of query heads"},
+      Field{"kv_heads", &Config::kv_heads, "number of key/value heads; 1 is multi-query attention"},
+      Field{"dim", &Config::dim, "width of one head; 0: model_dim / heads"}};
+  static Config as_mha(Index heads, Index dim) { return {heads, heads, dim}; }
+
+  Gqa(Config c, ParamSet&, Place place) : config_(c) {
+    config_.dim = dim_of(name, c.heads, c.dim, place);
+    require(c.kv_heads > 0 && c.heads % c.kv_heads == 0, ErrorKind::bad_shape, name, "heads (", c.heads,
+            ") must be a multiple of kv_heads (", c.kv_heads, "); change one of them");
+  }
+  const Config& config() const { return config_; }
+  Widths widths() const {
+    const Index wide = config_.heads * config_.dim, shared = config_.kv_heads * config_.dim;
+    return {.q = wide, .k = shared, .v = shared, .out = wide};
+  }
+  HeadSpec spec() const {
+    const auto kv = HeadLayout::grouped(config_.heads, config_.kv_heads, config_.dim);
+    return {.q = HeadLayout::split(config_.heads, config_.dim), .k = kv, .v = kv};
+  }
+
+ private:
+  Config config_;
+};
+static_assert(Head<Gqa>);
+
+}  // namespace headwise

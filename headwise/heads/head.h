@@ -1,0 +1,147 @@
+// Head: what a variant must say about itself, and HeadCall: the tensors of one run around its attention.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <concepts>
+#include <tuple>
+
+#include "headwise/base/arena.h"
+#include "headwise/base/context.h"
+#include "headwise/base/param.h"
+#include "headwise/spec/backward.h"
+
+namespace headwise {
+
+/// Where a head stands: layer 0..depth-1 of a model whose rows have model_dim columns.
+struct Place {
+  Index layer = 0, depth = 1, model_dim = 0;
+};
+
+/// Rows of W_Q, W_K, W_V ([width model_dim]) and columns of W_O ([model_dim width]). out 0: finish gives the
+/// layer's output itself, and there is no W_O.
+struct Widths {
+  Index q = 0, k = 0, v = 0, out = 0;
+  static constexpr Widths same(Index n) { return {n, n, n, n}; }
+  friend constexpr bool operator==(const Widths&, const Widths&) = default;
+};
+
+/// One setting: the word of the command line, Python, config files and docs; its member; a sentence. Members
+/// are Index, double, bool, or an enum whose names_of(E{}) lists its words from 0 on.
+template <class Config, class T>
+struct Field {
+  using Value = T;
+  std::string_view name, help;
+  T Config::*member;
+  constexpr Field(std::string_view word, T Config::*m, std::string_view sentence)
+      : name(word), help(sentence), member(m) {}
+};
+
+/// Gradients of HeadInputs under the same names. bind gives where each is added to; empty: not wanted.
+struct HeadGrads {
+  AnyView scale = {}, slopes = {}, bias = {}, relative = {}, sinks = {}, gate = {};
+};
+/// Pairs every name with its place in BackwardArgs: visit(name, to be added to, written by the run).
+template <class F>
+void each_pair(HeadGrads& g, BackwardArgs& b, F&& visit) {
+  visit("scale", g.scale, b.dscale), visit("slopes", g.slopes, b.dslopes), visit("bias", g.bias, b.dbias);
+  visit("relative", g.relative, b.drelative), visit("sinks", g.sinks, b.dsinks);
+  visit("gate", g.gate, b.dgate);
+}
+
+/// One run of a head: rows x to W_O's input y, and back. `outer` is batch (ragged: 1), `tokens` a sequence's
+/// (ragged: all sequences'), so every tensor here is [outer tokens columns], row-major but for x.
+struct HeadCall {
+  AttentionProblem problem = {};   // sizes, dtype, the head's spec with the caller's terms
+  AnyView x = {}, x_kv = {};       // rows of the queries' side and of the keys' side; equal in self-attention
+  AnyView q = {}, k = {}, v = {};  // x W_Q^T, x_kv W_K^T, x_kv W_V^T
+  AnyView y = {};                  // [outer q_tokens widths.out], what W_O reads
+  AnyView dy = {}, dq = {}, dk = {}, dv = {};  // dy is read; dq, dk, dv are written
+  AnyView dx = {}, dx_kv = {};                 // added to: what prepare and finish read of x and x_kv
+  /// What attention reads and writes. prepare may put other tensors in forward.q, .k, .v and .inputs;
+  /// book_backward then asks for their gradients in dq, dk, dv, dgate, ...; the run overwrites these.
+  BackwardArgs run = {};
+  Index head_budget = 0;     // routed heads a token may use; 0: what the head was made with
+  double loss = 0;           // forward adds the head's own loss (routing balance) to it
+  double loss_gradient = 1;  // d(total loss) / d(loss): 0 leaves the own loss out of backward
+
+  Index outer() const { return problem.ragged ? 1 : problem.batch; }
+  Index q_tokens() const { return problem.ragged ? problem.q_total : problem.q_tokens; }
+  Index kv_tokens() const { return problem.ragged ? problem.kv_total : problem.kv_tokens; }
+  HeadInputs& inputs() { return run.forward.inputs; }
+};
+
+/// A head variant, one file each. Required is what the concept asks; optional, identity by default:
+///   bind(HeadInputs&, HeadGrads&)             learned values in, the places their gradients are added to
+///   Work, book(call, arena)                   views kept from forward to backward, all memory of the forward
+///   prepare(call, work, ctx)                  before attention: fills call.inputs(), replaces forward.q, k,
+///   v finish(call, work, ctx)                   after it: call.y from run.forward.out book_backward(call,
+///   work, arena)          memory of the backward; points call.run.dgate, .dq, ... at it
+///   finish_backward(call, work, ctx)          call.run.dout from call.dy
+///   prepare_backward(call, work, ctx)         call.dq, dk, dv where replaced, += dx, dx_kv, += parameters
+///   become_mha()                              learned values at which as_mha's config is MHA, unless they
+///   start so
+/// book and book_backward see null tensors while an arena measures: they take memory and compute nothing.
+template <class H>
+concept Head = requires(const H head, ParamSet& params, typename H::Config config, Place place, Index n) {
+  { H::name } -> std::convertible_to<std::string_view>;   // the word
+  { H::meets } -> std::convertible_to<std::string_view>;  // where heads exchange information, a phrase
+  { std::tuple_size<std::remove_cvref_t<decltype(H::fields)>>::value } -> std::convertible_to<std::size_t>;
+  { H::as_mha(n, n) } -> std::same_as<typename H::Config>;  // of heads, head_dim: the law's setting
+  {H(config, params, place)};
+  { head.config() } -> std::convertible_to<typename H::Config>;
+  { head.widths() } -> std::same_as<Widths>;
+  { head.spec() } -> std::same_as<HeadSpec>;
+};
+
+template <class... Hs>
+struct HeadList {
+  static constexpr std::size_t count = sizeof...(Hs);
+  /// f(Type<H>{}) for every head of the list.
+  template <class F>
+  static void each(F&& f) {
+    (f(Type<Hs>{}), ...);
+  }
+};
+
+/// A row-major tensor out of an arena; its data is null while the arena measures.
+inline AnyView take(Arena& arena, std::string_view name, DType dtype, std::initializer_list<Index> sizes) {
+  Checked bytes(size_of(dtype));
+  for (const Index n : sizes) bytes = bytes * Checked(n);
+  require(bytes.ok, ErrorKind::out_of_memory, name, "needs more bytes than any address space holds");
+  return AnyView::packed(arena.take<std::byte>(name, bytes.value), dtype, sizes);
+}
+inline AnyView take_like(Arena& arena, std::string_view name, const AnyView& like) {
+  AnyView v = like;
+  v.data = take(arena, name, like.dtype, {like.count()}).data;
+  Index step = 1;
+  for (int axis = v.rank - 1; axis >= 0; --axis) v.step[axis] = step, step *= v.size[axis];
+  return v;
+}
+
+/// Rows [outer tokens columns] as attention reads them under a layout: [outer tokens slots dim] or as they
+/// are.
+inline AnyView heads_of(const AnyView& rows, const HeadLayout& layout) {
+  if (layout.row > 0) return rows;
+  return AnyView::packed(rows.data, rows.dtype, {rows.size[0], rows.size[1], layout.slots(), layout.dim});
+}
+/// [outer tokens heads dim] as rows.
+inline AnyView rows_of_heads(const AnyView& v) {
+  return AnyView::packed(v.data, v.dtype, {v.size[0], v.size[1], v.size[2] * v.size[3]});
+}
+
+/// The width of one head; 0 stands for model_dim / heads.
+inline Index dim_of(std::string_view head, Index heads, Index dim, const Place& place) {
+  require(heads > 0 && dim >= 0, ErrorKind::bad_shape, head, "got ", heads, " heads of dim ", dim,
+          "; heads start at 1, and dim 0 stands for model_dim / heads");
+  if (dim > 0) return dim;
+  require(place.model_dim > 0 && place.model_dim % heads == 0, ErrorKind::bad_shape, head, "model_dim (",
+          place.model_dim, ") must be a multiple of heads (", heads, "); change one of them or give dim");
+  return place.model_dim / heads;
+}
+/// kv_heads of a config, 0 standing for as many as heads.
+inline Index kv_heads_of(std::string_view head, Index heads, Index kv_heads) {
+  require(kv_heads >= 0 && (kv_heads == 0 || heads % kv_heads == 0), ErrorKind::bad_shape, head, "heads (",
+          heads, ") must be a multiple of kv_heads (", kv_heads, "); change one of them");
+  return kv_heads ? kv_heads : heads;
+}
+
+}  // namespace headwise

@@ -1,0 +1,40 @@
+// HeadRun: prepare, attention and finish of one head between its projections and W_O, and their backward.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/heads/any_head.h"
+
+#pragma GCC visibility push(default)
+namespace headwise {
+
+/// A plain value a layer keeps from forward to backward. Order of a step:
+///   HeadRun r(head, sizes, keep);           // sizes, dtype, terms the caller brings
+///   r.book(arena);                          // the same call measures or hands out
+///   r.call.x, .x_kv, .q, .k, .v = ...; r.call.run.forward.mask, .q_offsets, .inputs = ...
+///   r.forward(ctx);                         // r.call.y
+///   r.book_backward(arena);  r.call.dy, .dq, .dk, .dv, .dx, .dx_kv = ...;  r.backward(ctx);
+/// The call's tensors may be given before book or after it, dy and the gradients before book_backward.
+class HeadRun {
+ public:
+  /// sizes: dtype, batch, tokens, ragged and totals; heads.terms as the caller's inputs have them. keep: a
+  /// backward follows.
+  HeadRun(const AnyHead& head, AttentionProblem sizes, bool keep);
+
+  HeadCall call;
+  /// Memory of the forward; what it takes must live until backward when one follows.
+  void book(Arena& arena);
+  void forward(Context& ctx);
+  /// Memory of the backward alone. Gradients of parameters are asked where they have them.
+  void book_backward(Arena& arena);
+  /// Reads dy; writes dq, dk, dv; adds to dx, dx_kv and the gradients of the head's parameters.
+  void backward(Context& ctx);
+
+ private:
+  const HeadTable* table_;
+  const void* head_;
+  bool keep_;
+  HeadWork work_;
+  HeadGrads learned_;
+};
+
+}  // namespace headwise
+#pragma GCC visibility pop
