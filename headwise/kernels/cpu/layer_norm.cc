@@ -1,0 +1,113 @@
+#include "headwise/kernels/cpu/layer_norm.h"
+
+#include <cmath>
+
+#include "headwise/kernels/cpu/row.h"
+
+namespace headwise::cpu {
+namespace {
+
+constexpr Index kChains = 8;
+static_assert(kRowBlock % kChains == 0);  // element i of a block belongs to chain i % 8 of the row
+
+/// Element i goes to chain i % 8 in ascending order; the chains are folded in one order.
+struct Chains {
+  double sum[kChains] = {};
+  template <class At>
+  void add(Index count, const At& at) {
+    const Index whole = count / kChains * kChains;
+    for (Index i = 0; i < whole; i += kChains)
+      for (Index j = 0; j < kChains; ++j) sum[j] += at(i + j);
+    for (Index i = whole; i < count; ++i) sum[i - whole] += at(i);
+  }
+  double fold() const {
+    return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+  }
+};
+
+struct Moments {
+  double mean, inverse;
+};
+
+template <class T>
+Moments moments_of(const T* x, Index step, Index dim, double eps) {
+  double block[kRowBlock];
+  const auto length = static_cast<double>(dim);
+  Chains sum, square;
+  for (Index begin = 0; begin < dim; begin += kRowBlock) {
+    const Index count = min_of(kRowBlock, dim - begin);
+    load_row(x + begin * step, step, count, block);
+    sum.add(count, [&](Index i) { return block[i]; });
+  }
+  const double mean = sum.fold() / length;
+  for (Index begin = 0; begin < dim; begin += kRowBlock) {
+    const Index count = min_of(kRowBlock, dim - begin);
+    load_row(x + begin * step, step, count, block);
+    square.add(count, [&](Index i) { return (block[i] - mean) * (block[i] - mean); });
+  }
+  const double variance = square.fold() / length + eps;
+  return {mean, variance == 0 ? 0.0 : 1.0 / std::sqrt(variance)};
+}
+
+}  // namespace
+
+template <class T>
+void layer_norm_row(const LayerNormRow<T>& r) noexcept {
+  const Moments m = moments_of(r.x, r.x_step, r.dim, r.eps);
+  for (Index begin = 0; begin < r.dim; begin += kRowBlock) {
+    const Index count = min_of(kRowBlock, r.dim - begin);
+    double block[kRowBlock];
+    load_row(r.x + begin * r.x_step, r.x_step, count, block);
+    for (Index i = 0; i < count; ++i) block[i] = (block[i] - m.mean) * m.inverse;
+    if (r.weight)
+      for (Index i = 0; i < count; ++i) block[i] *= r.weight[begin + i];
+    if (r.bias)
+      for (Index i = 0; i < count; ++i) block[i] += r.bias[begin + i];
+    store_row(block, count, r.out + begin * r.out_step, r.out_step);
+  }
+}
+
+template <class T>
+void layer_norm_row_backward(const LayerNormSlope<T>& r) noexcept {
+  const Moments m = moments_of(r.x, r.x_step, r.dim, r.eps);
+  double n[kRowBlock], g[kRowBlock];
+  // n = (x - mean) inverse, g = dout * weight; dweight += dout n and dbias += dout on the first visit.
+  const auto load = [&](Index begin, Index count, bool first) {
+    load_row(r.x + begin * r.x_step, r.x_step, count, n);
+    load_row(r.dout + begin * r.dout_step, r.dout_step, count, g);
+    for (Index i = 0; i < count; ++i) n[i] = (n[i] - m.mean) * m.inverse;
+    if (first && r.dweight)
+      for (Index i = 0; i < count; ++i) r.dweight[begin + i] += g[i] * n[i];
+    if (first && r.dbias)
+      for (Index i = 0; i < count; ++i) r.dbias[begin + i] += g[i];
+    if (r.weight)
+      for (Index i = 0; i < count; ++i) g[i] *= r.weight[begin + i];
+  };
+  Chains sum, product;
+  for (Index begin = 0; begin < r.dim; begin += kRowBlock) {
+    const Index count = min_of(kRowBlock, r.dim - begin);
+    load(begin, count, true);
+    sum.add(count, [&](Index i) { return g[i]; });
+    product.add(count, [&](Index i) { return g[i] * n[i]; });
+  }
+  if (!r.dx) return;
+  const auto length = static_cast<double>(r.dim);
+  const double mean = sum.fold() / length, along = product.fold() / length;
+  for (Index begin = 0; begin < r.dim; begin += kRowBlock) {
+    const Index count = min_of(kRowBlock, r.dim - begin);
+    load(begin, count, false);
+    for (Index i = 0; i < count; ++i) g[i] = m.inverse * (g[i] - mean - n[i] * along);
+    store_row(g, count, r.dx + begin * r.dx_step, r.dx_step);
+  }
+}
+
+template void layer_norm_row(const LayerNormRow<float>&) noexcept;
+template void layer_norm_row(const LayerNormRow<bf16>&) noexcept;
+template void layer_norm_row(const LayerNormRow<f16>&) noexcept;
+template void layer_norm_row(const LayerNormRow<double>&) noexcept;
+template void layer_norm_row_backward(const LayerNormSlope<float>&) noexcept;
+template void layer_norm_row_backward(const LayerNormSlope<bf16>&) noexcept;
+template void layer_norm_row_backward(const LayerNormSlope<f16>&) noexcept;
+template void layer_norm_row_backward(const LayerNormSlope<double>&) noexcept;
+
+}  // namespace headwise::cpu

@@ -1,0 +1,30 @@
+// layer_norm: (x - mean) / sqrt(variance + eps) * weight + bias along the last axis, and its gradients.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/base/context.h"
+
+#pragma GCC visibility push(default)
+namespace headwise {
+
+/// x, out: rank 1 to 4, any steps, one dtype; out is x itself or apart from it. weight, bias: [dim] of any
+/// float type, or empty (1 and 0). In double, rounded once; a row's bits depend on the row alone.
+struct LayerNormArgs {
+  AnyView x = {}, weight = {}, bias = {}, out = {};
+  double eps = 1e-5;
+};
+void layer_norm(const LayerNormArgs& args, Context& ctx);
+
+/// dx: like x, dout itself or apart from it; overwritten. dweight, dbias [dim], any float type: added to, so
+/// that micro-batches add up; their sums go in steps of 256 rows, whatever the threads. What is empty is not
+/// computed.
+struct LayerNormGrads {
+  AnyView x = {}, weight = {}, dout = {};
+  AnyView dx = {}, dweight = {}, dbias = {};
+  double eps = 1e-5;
+};
+/// With n = (x - mean) / r, r = sqrt(variance + eps), g = dout * weight: dx = (g - mean(g) - n mean(g n)) /
+/// r, dweight += sum of dout n, dbias += sum of dout.
+void layer_norm_backward(const LayerNormGrads& args, Context& ctx);
+
+}  // namespace headwise
+#pragma GCC visibility pop
