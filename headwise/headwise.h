@@ -6,6 +6,8 @@
 #include "headwise/heads/list.inc"
 #include "headwise/heads/run.h"
 #include "headwise/masks/mask.h"
+#include "headwise/model/safetensors.h"
+#include "headwise/model/shards.h"
 #include "headwise/ops/activation.h"
 #include "headwise/ops/attention.h"
 #include "headwise/ops/attention_backward.h"

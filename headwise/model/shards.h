@@ -1,0 +1,34 @@
+// SafetensorsShards: the tensors of several safetensors files beside one index.json, by name.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "headwise/model/safetensors.h"
+
+#pragma GCC visibility push(default)
+namespace headwise {
+
+/// Every tensor of the index must lie in the shard named for it and in no other; shards are plain names of
+/// files in the index's own folder, ending in ".safetensors".
+class SafetensorsShards {
+ public:
+  explicit SafetensorsShards(const std::string& index_path, const SafetensorsOptions& options = {});
+  /// Ascending.
+  std::vector<std::string> names() const;
+  bool has(std::string_view name) const { return shard_of_.find(name) != shard_of_.end(); }
+  const SafetensorsEntry& entry(std::string_view name) { return shard_with(name).entry(name); }
+  AnyView view(std::string_view name) { return shard_with(name).view(name); }
+  void read(std::string_view name, const AnyView& out) { shard_with(name).read(name, out); }
+
+ private:
+  Safetensors& shard_with(std::string_view name);
+  std::string path_;
+  std::vector<Safetensors> shards_;
+  std::map<std::string, std::size_t, std::less<>> shard_of_;
+};
+
+}  // namespace headwise
+#pragma GCC visibility pop
