@@ -5,6 +5,51 @@
 #include "headwise/heads/list.inc"
 
 namespace headwise {
+namespace {
+
+/// `name` and what stands behind its colon.
+std::pair<std::string_view, std::string_view> cut(std::string_view words) {
+  const std::size_t colon = words.find(':');
+  if (colon == words.npos) return {words, {}};
+  return {words.substr(0, colon), words.substr(colon + 1)};
+}
+
+}  // namespace
+
+std::string AnyHead::name() const {
+  std::string s;
+  for (const Stage& stage : stages()) s += text(s.empty() ? "" : "+", stage.table->name);
+  return s;
+}
+std::string AnyHead::settings() const {
+  std::string s;
+  for (const Stage& stage : stages())
+    s += text(s.empty() ? "" : "+", stage.table->settings(stage.head.get()));
+  return s;
+}
+Widths AnyHead::widths() const {
+  Widths w = stages_[0].table->widths(stages_[0].head.get());
+  for (const Stage& stage : stages().subspan(1)) w.out = stage.table->widths(stage.head.get()).out;
+  return w;
+}
+HeadSpec AnyHead::spec() const {
+  HeadSpec spec = stages_[0].table->spec(stages_[0].head.get());
+  for (const Stage& stage : stages().subspan(1)) {
+    const Terms terms = stage.table->spec(stage.head.get()).terms;
+    require(!(terms.gate && spec.terms.gate), ErrorKind::unsupported, stage.table->name,
+            "lies over a head that fills gate itself; leave one of them out");
+    spec.terms = either(spec.terms, terms);
+  }
+  return spec;
+}
+void AnyHead::bind(HeadInputs& inputs, HeadGrads& grads) const {
+  for (const Stage& stage : stages())
+    if (stage.table->bind) stage.table->bind(stage.head.get(), inputs, grads);
+}
+void AnyHead::become_mha() const {
+  for (const Stage& stage : stages())
+    if (stage.table->become_mha) stage.table->become_mha(stage.head.get());
+}
 
 std::string head_names() {
   std::string s;
@@ -13,15 +58,28 @@ std::string head_names() {
 }
 
 AnyHead make_head(std::string_view words, ParamSet& params, Place place) {
-  const std::string_view name = words.substr(0, words.find(':'));
-  const std::string_view settings =
-      name.size() < words.size() ? words.substr(name.size() + 1) : std::string_view{};
   std::optional<AnyHead> made;
-  AllHeads::each([&]<class H>(Type<H>) {
-    if (H::name == name) made.emplace(H(parse_config<H>(settings), params, place));
-  });
-  require(made.has_value(), ErrorKind::bad_argument, "heads", "there is no head \"", name, "\"; there are ",
-          head_names());
+  for (bool more = true; more;) {
+    const std::string_view one = words.substr(0, words.find('+'));
+    more = one.size() < words.size();
+    words.remove_prefix(one.size() + more);
+    const auto [name, settings] = cut(one);
+    bool found = false;
+    AllHeads::each([&, n = name, s = settings]<class H>(Type<H>) {
+      if (H::name != n) return;
+      found = true;
+      if (!made) {
+        made.emplace(H(parse_config<H>(s), params, place));
+      } else if constexpr (requires(Below b) { H(parse_config<H>(s), params, place, b); }) {
+        made->add(H(parse_config<H>(s), params, place, made->below()));
+      } else {
+        throw Error(ErrorKind::unsupported,
+                    text(n, ": lies over no other head; name it first, before the +"));
+      }
+    });
+    require(found, ErrorKind::bad_argument, "heads", "there is no head \"", name, "\"; there are ",
+            head_names());
+  }
   return *made;
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <new>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -14,7 +15,7 @@ namespace headwise {
 
 /// A head's Work, whatever its type: views and numbers, copied with the bytes.
 struct HeadWork {
-  static constexpr std::size_t kBytes = 2048;
+  static constexpr std::size_t kBytes = 1536;
   alignas(std::max_align_t) std::byte bytes[kBytes];
 };
 
@@ -104,25 +105,47 @@ const HeadTable& head_table() {
   return table;
 }
 
+/// A head and what lies over it. Copies share the heads.
 class AnyHead {
  public:
-  template <Head H>
-  explicit AnyHead(H head) : table_(&head_table<H>()), head_(std::make_shared<H>(std::move(head))) {}
+  static constexpr int kMost = 3;  // the head and two over it
 
-  std::string_view name() const { return table_->name; }
+  template <Head H>
+  explicit AnyHead(H head) {
+    add(std::move(head));
+  }
+  /// Puts `head`, made with this->below(), over the others.
+  template <Head H>
+  void add(H head) {
+    require(count_ < kMost, ErrorKind::unsupported, H::name, "lies over ", count_, " heads already; at most ",
+            kMost, " are joined");
+    stages_[count_++] = {&head_table<H>(), std::make_shared<H>(std::move(head))};
+  }
+
+  /// `moh+gated`
+  std::string name() const;
   /// `gqa:heads=8,kv_heads=2,dim=64`: make_head of it is this head again.
-  std::string settings() const { return table_->settings(head_.get()); }
-  Widths widths() const { return table_->widths(head_.get()); }
-  HeadSpec spec() const { return table_->spec(head_.get()); }
-  const HeadTable& table() const { return *table_; }
-  const void* get() const { return head_.get(); }
+  std::string settings() const;
+  Widths widths() const;
+  HeadSpec spec() const;
+  Below below() const { return {spec(), widths()}; }
+  void bind(HeadInputs& inputs, HeadGrads& grads) const;
+  /// Sets the learned values at which settings of as_mha are MHA.
+  void become_mha() const;
+
+  struct Stage {
+    const HeadTable* table = nullptr;
+    std::shared_ptr<const void> head;  // one place for its life: views of its constants stay valid
+  };
+  std::span<const Stage> stages() const { return {stages_, static_cast<std::size_t>(count_)}; }
 
  private:
-  const HeadTable* table_;
-  std::shared_ptr<const void> head_;  // one place for its life: views of its constants stay valid
+  Stage stages_[kMost];
+  int count_ = 0;
 };
 
-/// `name` or `name:key=value,...`; unknown names and keys are errors that list the known ones.
+/// `name` or `name:key=value,...`; more of them joined by `+` lie over the first. Unknown names and keys are
+/// errors that list the known ones.
 AnyHead make_head(std::string_view text, ParamSet& params, Place place);
 /// Names of every head, in the order of their files.
 std::string head_names();

@@ -53,7 +53,8 @@ struct HeadCall {
   AttentionProblem problem = {};   // sizes, dtype, the head's spec with the caller's terms
   AnyView x = {}, x_kv = {};       // rows of the queries' side and of the keys' side; equal in self-attention
   AnyView q = {}, k = {}, v = {};  // x W_Q^T, x_kv W_K^T, x_kv W_V^T
-  AnyView y = {};                  // [outer q_tokens widths.out], what W_O reads
+  AnyView o = {}, d_o = {};        // what finish reads: rows of run.forward.out, or of the head below
+  AnyView y = {};                  // [outer q_tokens widths.out], what W_O reads; o where there is no finish
   AnyView dy = {}, dq = {}, dk = {}, dv = {};  // dy is read; dq, dk, dv are written
   AnyView dx = {}, dx_kv = {};                 // added to: what prepare and finish read of x and x_kv
   /// What attention reads and writes. prepare may put other tensors in forward.q, .k, .v and .inputs;
@@ -69,16 +70,29 @@ struct HeadCall {
   HeadInputs& inputs() { return run.forward.inputs; }
 };
 
-/// A head variant, one file each. Required is what the concept asks; optional, identity by default:
-///   bind(HeadInputs&, HeadGrads&)             learned values in, the places their gradients are added to
-///   Work, book(call, arena)                   views kept from forward to backward, all memory of the forward
-///   prepare(call, work, ctx)                  before attention: fills call.inputs(), replaces forward.q, k,
-///   v finish(call, work, ctx)                   after it: call.y from run.forward.out book_backward(call,
-///   work, arena)          memory of the backward; points call.run.dgate, .dq, ... at it
-///   finish_backward(call, work, ctx)          call.run.dout from call.dy
-///   prepare_backward(call, work, ctx)         call.dq, dk, dv where replaced, += dx, dx_kv, += parameters
-///   become_mha()                              learned values at which as_mha's config is MHA, unless they
-///   start so
+inline Terms either(Terms a, const Terms& b) {
+  a.softcap |= b.softcap, a.alibi |= b.alibi, a.bias |= b.bias, a.relative |= b.relative;
+  a.sinks |= b.sinks, a.dropout |= b.dropout, a.gate |= b.gate;
+  return a;
+}
+
+/// The head that one made with it lies over.
+struct Below {
+  HeadSpec spec;
+  Widths widths;
+};
+
+/// A head variant, one file each. The concept asks for what is required; optional, identity by default:
+/// - bind(HeadInputs&, HeadGrads&): learned values in, the places their gradients are added to
+/// - Work, book(call, arena): views kept from forward to backward: all memory of the forward
+/// - prepare(call, work, ctx): before attention; fills call.inputs(), may replace run.forward.q, .k, .v
+/// - finish(call, work, ctx): after attention; fills call.y, which book took and set, from call.o
+/// - book_backward(call, work, arena): memory of the backward; points call.run.dgate, .dq, ... at it
+/// - finish_backward(call, work, ctx): call.d_o from call.dy
+/// - prepare_backward(call, work, ctx): call.dq, dk, dv where replaced; adds to dx, dx_kv and parameters
+/// - become_mha(): learned values at which as_mha's settings are MHA, where they do not start there
+/// - small(heads, dim): settings for tests of few heads, where the defaults need more
+/// - H(config, params, place, below): lies over another head, `moh:heads=8+gated`
 /// book and book_backward see null tensors while an arena measures: they take memory and compute nothing.
 template <class H>
 concept Head = requires(const H head, ParamSet& params, typename H::Config config, Place place, Index n) {

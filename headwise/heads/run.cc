@@ -8,17 +8,10 @@ namespace {
 
 constexpr std::string_view kOp = "head";
 
-Terms either(const Terms& a, const Terms& b) {
-  Terms t = a;
-  t.softcap |= b.softcap, t.alibi |= b.alibi, t.bias |= b.bias, t.relative |= b.relative;
-  t.sinks |= b.sinks, t.dropout |= b.dropout, t.gate |= b.gate;
-  return t;
-}
-
 /// What a head fills the caller leaves empty: two biases or gates would need a sum or product nobody asked
 /// for.
-void check_free(std::string_view head, const char* input, bool fills, const AnyView& given) {
-  require(!fills || !given.given(), ErrorKind::unsupported, head, "this head fills ", input,
+void check_free(const AnyHead& head, const char* input, bool fills, const AnyView& given) {
+  require(!fills || !given.given(), ErrorKind::unsupported, kOp, head.name(), " fills ", input,
           " itself; leave inputs.", input, " empty");
 }
 
@@ -30,12 +23,10 @@ void check_rows(const char* name, const AnyView& v, Index outer, Index tokens, I
 
 }  // namespace
 
-HeadRun::HeadRun(const AnyHead& head, AttentionProblem sizes, bool keep)
-    : table_(&head.table()), head_(head.get()), keep_(keep) {
-  const Terms terms = sizes.heads.terms;
+HeadRun::HeadRun(const AnyHead& head, const AttentionProblem& sizes, bool keep) : head_(head), keep_(keep) {
   call.problem = sizes;
   call.problem.heads = head.spec();
-  call.problem.heads.terms = either(call.problem.heads.terms, terms);
+  call.problem.heads.terms = either(call.problem.heads.terms, sizes.heads.terms);
   call.problem.lse = keep;
 }
 
@@ -47,44 +38,60 @@ void HeadRun::book(Arena& arena) {
   if (keep_)
     a.lse = take(arena, "head.lse", p.dtype == DType::f64 ? DType::f64 : DType::f32,
                  {call.outer(), p.heads.q.heads, call.q_tokens()});
-  call.y = rows_of_heads(a.out);
-  if (table_->book) table_->book(head_, call, work_, arena);
+  rows_[0] = rows_of_heads(a.out);
+  for (std::size_t i = 0; i < head_.stages().size(); ++i) {
+    const AnyHead::Stage& s = head_.stages()[i];
+    call.o = call.y = rows_[i];
+    if (s.table->book) s.table->book(s.head.get(), call, work_[i], arena);
+    rows_[i + 1] = call.y;
+  }
 }
 
 void HeadRun::forward(Context& ctx) {
-  const HeadSpec spec = table_->spec(head_);
-  const Widths widths = table_->widths(head_);
+  const HeadSpec spec = head_.spec();
+  const Widths widths = head_.widths();
   AttentionArgs& a = call.run.forward;
   check_rows("q", call.q, call.outer(), call.q_tokens(), widths.q);
   check_rows("k", call.k, call.outer(), call.kv_tokens(), widths.k);
   check_rows("v", call.v, call.outer(), call.kv_tokens(), widths.v);
-  check_free(table_->name, "gate", spec.terms.gate, a.inputs.gate);
-  check_free(table_->name, "bias", spec.terms.bias, a.inputs.bias);
-  learned_ = {};
-  if (table_->bind) table_->bind(head_, a.inputs, learned_);
-  if (table_->prepare) {
-    a.q = a.k = a.v = {};
-    table_->prepare(head_, call, work_, ctx);
-  }
-  if (!a.q.given() || !table_->prepare) a.q = heads_of(call.q, spec.q);
-  if (!a.k.given() || !table_->prepare) a.k = heads_of(call.k, spec.k);
-  if (!a.v.given() || !table_->prepare) a.v = heads_of(call.v, spec.v);
+  check_free(head_, "gate", spec.terms.gate, a.inputs.gate);
+  check_free(head_, "bias", spec.terms.bias, a.inputs.bias);
+  a.q = a.k = a.v = {};
+  HeadGrads grads;
+  head_.bind(a.inputs, grads);
+  for (std::size_t i = 0; i < head_.stages().size(); ++i)
+    if (const AnyHead::Stage& s = head_.stages()[i]; s.table->prepare)
+      s.table->prepare(s.head.get(), call, work_[i], ctx);
+  if (!a.q.given()) a.q = heads_of(call.q, spec.q);
+  if (!a.k.given()) a.k = heads_of(call.k, spec.k);
+  if (!a.v.given()) a.v = heads_of(call.v, spec.v);
   AttentionPlan(call.problem, ctx).run(a, ctx);
-  if (table_->finish) table_->finish(head_, call, work_, ctx);
+  for (std::size_t i = 0; i < head_.stages().size(); ++i) {
+    const AnyHead::Stage& s = head_.stages()[i];
+    call.o = rows_[i], call.y = rows_[i + 1];
+    if (s.table->finish) s.table->finish(s.head.get(), call, work_[i], ctx);
+  }
 }
 
 void HeadRun::book_backward(Arena& arena) {
   require(keep_, ErrorKind::bad_argument, kOp, "this run keeps nothing for a backward; make it with keep");
-  const HeadSpec spec = table_->spec(head_);
+  const HeadSpec spec = head_.spec();
   BackwardArgs& b = call.run;
-  b.dout = table_->finish ? take_like(arena, "head.dout", b.forward.out) : AnyView{};
-  b.dq = b.dk = b.dv = {};
+  b.dq = b.dk = b.dv = b.dout = {};
+  HeadInputs values;
+  learned_ = {};
+  head_.bind(values, learned_);
   each_pair(learned_, b, [](const char*, const AnyView&, AnyView& written) { written = {}; });
-  if (table_->book_backward) table_->book_backward(head_, call, work_, arena);
-  if (!table_->finish)
-    b.dout = AnyView::packed(
-        call.dy.data, b.forward.out.dtype,
-        {b.forward.out.size[0], b.forward.out.size[1], b.forward.out.size[2], b.forward.out.size[3]});
+  const std::size_t count = head_.stages().size();
+  d_rows_[count] = call.dy;
+  for (std::size_t i = count; i-- > 0;) {
+    const AnyHead::Stage& s = head_.stages()[i];
+    d_rows_[i] = s.table->finish ? take_like(arena, "head.d_o", rows_[i]) : d_rows_[i + 1];
+    call.d_o = d_rows_[i];
+    if (s.table->book_backward) s.table->book_backward(s.head.get(), call, work_[i], arena);
+  }
+  const Index* n = b.forward.out.size;
+  b.dout = AnyView::packed(d_rows_[0].data, b.forward.out.dtype, {n[0], n[1], n[2], n[3]});
   if (!b.dq.given()) b.dq = heads_of(call.dq, spec.q);
   if (!b.dk.given()) b.dk = heads_of(call.dk, spec.k);
   if (!b.dv.given()) b.dv = heads_of(call.dv, spec.v);
@@ -94,14 +101,22 @@ void HeadRun::book_backward(Arena& arena) {
 }
 
 void HeadRun::backward(Context& ctx) {
-  if (table_->finish) table_->finish_backward(head_, call, work_, ctx);
   BackwardArgs& b = call.run;
-  const BackwardProblem problem{call.problem, backward_problem_of(b, call.problem.heads).wants};
-  BackwardPlan(problem, ctx).run(b, ctx);
+  const AnyView dy = call.dy;
+  for (std::size_t i = head_.stages().size(); i-- > 0;) {
+    const AnyHead::Stage& s = head_.stages()[i];
+    call.o = rows_[i], call.y = rows_[i + 1], call.dy = d_rows_[i + 1], call.d_o = d_rows_[i];
+    if (s.table->finish_backward) s.table->finish_backward(s.head.get(), call, work_[i], ctx);
+  }
+  call.dy = dy;
+  BackwardPlan({call.problem, backward_problem_of(b, call.problem.heads).wants}, ctx).run(b, ctx);
   each_pair(learned_, b, [&](const char*, const AnyView& sum, const AnyView& written) {
     if (sum.given()) add_to(sum, written, ctx);
   });
-  if (table_->prepare) table_->prepare_backward(head_, call, work_, ctx);
+  for (std::size_t i = head_.stages().size(); i-- > 0;)
+    if (const AnyHead::Stage& s = head_.stages()[i]; s.table->prepare_backward)
+      s.table->prepare_backward(s.head.get(), call, work_[i], ctx);
+  call.y = rows_[head_.stages().size()];
 }
 
 }  // namespace headwise

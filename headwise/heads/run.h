@@ -6,18 +6,19 @@
 #pragma GCC visibility push(default)
 namespace headwise {
 
-/// A plain value a layer keeps from forward to backward. Order of a step:
+/// One forward and its backward; made for each step, as cheap as its views. Order:
 ///   HeadRun r(head, sizes, keep);           // sizes, dtype, terms the caller brings
-///   r.book(arena);                          // the same call measures or hands out
 ///   r.call.x, .x_kv, .q, .k, .v = ...; r.call.run.forward.mask, .q_offsets, .inputs = ...
+///   r.book(arena);                          // the same call measures or hands out
 ///   r.forward(ctx);                         // r.call.y
-///   r.book_backward(arena);  r.call.dy, .dq, .dk, .dv, .dx, .dx_kv = ...;  r.backward(ctx);
-/// The call's tensors may be given before book or after it, dy and the gradients before book_backward.
+///   r.call.dy, .dq, .dk, .dv, .dx, .dx_kv = ...;
+///   r.book_backward(arena); r.backward(ctx);
+/// While an arena measures, tensors may still be missing; before forward and backward they are given.
 class HeadRun {
  public:
   /// sizes: dtype, batch, tokens, ragged and totals; heads.terms as the caller's inputs have them. keep: a
   /// backward follows.
-  HeadRun(const AnyHead& head, AttentionProblem sizes, bool keep);
+  HeadRun(const AnyHead& head, const AttentionProblem& sizes, bool keep);
 
   HeadCall call;
   /// Memory of the forward; what it takes must live until backward when one follows.
@@ -29,10 +30,11 @@ class HeadRun {
   void backward(Context& ctx);
 
  private:
-  const HeadTable* table_;
-  const void* head_;
+  AnyHead head_;
   bool keep_;
-  HeadWork work_;
+  HeadWork work_[AnyHead::kMost];
+  /// What each head's finish reads and gives; entry 0 is attention's out.
+  AnyView rows_[AnyHead::kMost + 1], d_rows_[AnyHead::kMost + 1];
   HeadGrads learned_;
 };
 

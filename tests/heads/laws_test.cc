@@ -44,7 +44,7 @@ Result at_mha(const Size& n, Layer& mha, const HeadSetting& s, const Tensor& x, 
   Layer layer(config_text<H>(H::as_mha(n.heads, n.dim)), x.dtype(), {0, 4, kModel});
   for (const char* w : {"w_q", "w_k", "w_v", "w_o"})
     spread(mha.params().find(w).value(), layer.params().find(w).value(), n.dim);
-  if (layer.head().table().become_mha) layer.head().table().become_mha(layer.head().get());
+  layer.head().become_mha();
   return run(layer, s, x, dy, ctx);
 }
 
