@@ -13,6 +13,9 @@ namespace headwise {
 /// What a kernel reports; floor 3 turns anything but `ok` into an Error.
 enum class Status { ok, out_of_memory };
 
+/// Why kernels that go head by head refuse a mix.
+inline constexpr const char* kHeadsAreMixed = "heads are mixed: a row needs all its heads at once";
+
 struct AttentionKernel {
   const char* name;
   /// Empty: it can. Else one sentence why it cannot.

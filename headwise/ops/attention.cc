@@ -98,7 +98,8 @@ AttentionProblem problem_in(std::string_view op, const AttentionArgs& args, cons
   } else if (heads.k.heads == 0) {
     p.heads.k = plain_layout(op, "k", args.k, count);
   }
-  if (heads.v.heads == 0) p.heads.v = plain_layout(op, "v", args.v, count);
+  const Index v_heads = read_mix(op, args.inputs, p.heads);
+  if (heads.v.heads == 0) p.heads.v = plain_layout(op, "v", args.v, v_heads);
   check_rank(op, "q", args.q, p.heads.q.row > 0 ? 3 : 4,
              p.heads.q.row > 0 ? "[batch tokens row]" : "[batch tokens heads dim]");
   if (p.keys == KeyForm::packed)

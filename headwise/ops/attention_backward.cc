@@ -52,7 +52,11 @@ BackwardProblem backward_problem_of(const BackwardArgs& args, const HeadSpec& he
              .relative = args.drelative.given(),
              .sinks = args.dsinks.given(),
              .scale = args.dscale.given(),
-             .gate = args.dgate.given()};
+             .gate = args.dgate.given(),
+             .mix_before = args.dmix_before.given(),
+             .mix_after = args.dmix_after.given(),
+             .mix_q = args.dmix_q.given(),
+             .mix_k = args.dmix_k.given()};
   return p;
 }
 

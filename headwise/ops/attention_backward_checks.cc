@@ -14,6 +14,8 @@ void each_gradient(Args& a, F&& visit) {
   visit("dq", a.dq), visit("dk", a.dk), visit("dv", a.dv);
   visit("dbias", a.dbias), visit("dslopes", a.dslopes), visit("drelative", a.drelative);
   visit("dsinks", a.dsinks), visit("dscale", a.dscale), visit("dgate", a.dgate);
+  visit("dmix_before", a.dmix_before), visit("dmix_after", a.dmix_after);
+  visit("dmix_q", a.dmix_q), visit("dmix_k", a.dmix_k);
 }
 
 /// What the forward left: out and lse come together, or the plan was made without them.
@@ -52,6 +54,12 @@ void check_gradients(const BackwardProblem& problem, const BackwardArgs& a) {
   like("dscale", a.dscale, wants.scale, "scale", in.scale, kWide, "the size of scale");
   like("dgate", a.dgate, wants.gate, "gate", in.gate, kAnyFloat,
        p.ragged ? "[1 tokens heads]" : "[batch q_tokens heads]");
+  like("dmix_before", a.dmix_before, wants.mix_before, "mix_before", in.mix_before, kAnyFloat,
+       "the sizes of mix_before");
+  like("dmix_after", a.dmix_after, wants.mix_after, "mix_after", in.mix_after, kAnyFloat,
+       "the sizes of mix_after");
+  like("dmix_q", a.dmix_q, wants.mix_q, "mix_q", in.mix_q, kAnyFloat, "the sizes of mix_q");
+  like("dmix_k", a.dmix_k, wants.mix_k, "mix_k", in.mix_k, kAnyFloat, "the sizes of mix_k");
 }
 
 void check_overlaps(const BackwardArgs& a) {
@@ -90,7 +98,7 @@ void check_backward_problem(const BackwardProblem& problem) {
   kChecks.check_problem(p);
   require(!(wants == GradientSpec{}), ErrorKind::bad_argument, kBackwardOp,
           "no gradient is asked; give at least one of dq, dk, dv, dbias, dslopes, drelative, dsinks, dscale, "
-          "dgate");
+          "dgate, dmix_before, dmix_after, dmix_q, dmix_k");
   const auto check = [](bool wanted, bool there, const char* name, const char* input) {
     require(!wanted || there, ErrorKind::bad_argument, kBackwardOp, name, " is asked but the forward has no ",
             input, "; leave ", name, " out, or plan with ", input);
@@ -101,6 +109,10 @@ void check_backward_problem(const BackwardProblem& problem) {
   check(wants.relative, terms.relative, "drelative", "relative table");
   check(wants.sinks, terms.sinks, "dsinks", "sinks");
   check(wants.gate, terms.gate, "dgate", "gate");
+  check(wants.mix_before, p.heads.before != Mix::none, "dmix_before", "mix before the normalizer");
+  check(wants.mix_after, p.heads.after != Mix::none, "dmix_after", "mix after the normalizer");
+  check(wants.mix_q, p.heads.mix_stages() > 0, "dmix_q", "dynamic mix");
+  check(wants.mix_k, p.heads.mix_stages() > 0, "dmix_k", "dynamic mix");
 }
 
 BackwardArgs check_backward_args(const BackwardProblem& problem, const BackwardArgs& args) {

@@ -84,7 +84,7 @@ void ArgChecks::check_layout(const char* name, const HeadLayout& l, Index heads)
 }
 
 void ArgChecks::check_mask(const AttentionProblem& p, const MaskSet& mask) const {
-  const Index heads = p.heads.q.heads;
+  const Index heads = p.heads.normal_heads();
   require(mask.count == 0 || mask.count == 1 || mask.count == heads, ErrorKind::bad_shape, op, "mask has ",
           mask.count, " per-head masks but there are ", heads, " heads; give one, or one per head");
   for (Index n = 0; n < mask.count; ++n) {
@@ -135,9 +135,9 @@ void ArgChecks::check_starts(const AttentionProblem& p, const AnyView& v) const 
 void ArgChecks::check_terms(const AttentionProblem& p, const HeadInputs& in, Index tensor_batch,
                             Index q_rows) const {
   const Terms& terms = p.heads.terms;
-  const Index heads = p.heads.q.heads;
+  const Index heads = p.heads.normal_heads();
   if (in.scale.given()) {
-    check_view("scale", in.scale, {kWide, {heads}, "[heads] or [1]", true});
+    check_view("scale", in.scale, {kWide, {p.heads.q.heads}, "[heads] or [1]", true});
     for (Index h = 0; h < in.scale.size[0]; ++h) {
       const double scale = load_double(in.scale.data, in.scale.dtype, h * in.scale.step[0]);
       require(std::isfinite(scale), ErrorKind::bad_argument, op, "scale is ", scale, " for head ", h,
@@ -171,9 +171,11 @@ void ArgChecks::check_terms(const AttentionProblem& p, const HeadInputs& in, Ind
   if (check_asked("sinks", in.sinks, terms.sinks, "sinks"))
     check_view("sinks", in.sinks, {kAnyFloat, {heads}, "[heads]"});
   if (check_asked("gate", in.gate, terms.gate, "a gate"))
-    check_view(
-        "gate", in.gate,
-        {kAnyFloat, {tensor_batch, q_rows, heads}, p.ragged ? "[1 tokens heads]" : "[batch q_tokens heads]"});
+    check_view("gate", in.gate,
+               {kAnyFloat,
+                {tensor_batch, q_rows, p.heads.v.heads},
+                p.ragged ? "[1 tokens heads]" : "[batch q_tokens heads]"});
+  check_mix_inputs(p, in);
 }
 
 void ArgChecks::check_memory(const char* name, const AnyView& v, bool written) const {
@@ -199,7 +201,7 @@ void ArgChecks::check_memory(const char* name, const AnyView& v, bool written) c
 }
 
 void ArgChecks::spread_bias(const AttentionProblem& p, AnyView& bias) {
-  const Index full[] = {p.batch, p.heads.q.heads, p.q_tokens, p.kv_tokens};
+  const Index full[] = {p.batch, p.heads.normal_heads(), p.q_tokens, p.kv_tokens};
   for (int axis = 0; axis < 4; ++axis) {
     if (bias.size[axis] == 1 && full[axis] != 1) bias.step[axis] = 0;
     bias.size[axis] = full[axis];
@@ -220,7 +222,8 @@ void ArgChecks::check_problem(const AttentionProblem& p) const {
             "; it runs from 0 to 2^62");
   check_layout("q", p.heads.q, heads);
   check_layout("k", p.heads.k, heads);
-  check_layout("v", p.heads.v, heads);
+  check_layout("v", p.heads.v, p.heads.mixes() ? p.heads.v.heads : heads);
+  check_mix(p);
   require(p.heads.q.dim == p.heads.k.dim, ErrorKind::bad_shape, op, "q has head_dim ", p.heads.q.dim,
           " but k has ", p.heads.k.dim, "; their products need equal widths");
   const bool plain_heads = p.heads.k.row == 0 && p.heads.v.row == 0;
@@ -311,7 +314,7 @@ void ArgChecks::check_heads(const char* name, const AnyView& v, const AttentionP
 void ArgChecks::check_out(const char* name, const AnyView& v, const AttentionProblem& p) const {
   check_view(name, v,
              {only(p.dtype),
-              {batch_in_tensors(p), q_rows(p), p.heads.q.heads, p.heads.v.dim},
+              {batch_in_tensors(p), q_rows(p), p.heads.v.heads, p.heads.v.dim},
               "[batch q_tokens heads value_dim]"});
 }
 
@@ -319,7 +322,7 @@ void ArgChecks::check_lse(const AnyView& v, const AttentionProblem& p) const {
   if (!check_asked("lse", v, p.lse, "lse")) return;
   check_view("lse", v,
              {p.dtype == DType::f64 ? kWide : only(DType::f32),
-              {batch_in_tensors(p), p.heads.q.heads, q_rows(p)},
+              {batch_in_tensors(p), p.heads.normal_heads(), q_rows(p)},
               "[batch heads q_tokens]"});
 }
 

@@ -61,6 +61,9 @@ struct ArgChecks {
   /// described.
   void check_packed(const AttentionProblem& p, const AttentionArgs& args) const;
   void check_layout(const char* name, const HeadLayout& l, Index heads) const;
+  /// Kinds and head counts of mixes; their tensors.
+  void check_mix(const AttentionProblem& p) const;
+  void check_mix_inputs(const AttentionProblem& p, const HeadInputs& in) const;
   void check_mask(const AttentionProblem& p, const MaskSet& mask) const;
   void check_offsets(const char* name, const AnyView& v, Index batch, Index rows, Index longest) const;
   void check_starts(const AttentionProblem& p, const AnyView& v) const;
@@ -75,6 +78,8 @@ void each_view(Args& a, F&& visit) {
   visit("scale", a.inputs.scale, false), visit("alibi slopes", a.inputs.slopes, false);
   visit("bias", a.inputs.bias, false), visit("relative table", a.inputs.relative, false);
   visit("sinks", a.inputs.sinks, false), visit("gate", a.inputs.gate, false);
+  visit("mix_before", a.inputs.mix_before, false), visit("mix_after", a.inputs.mix_after, false);
+  visit("mix_q", a.inputs.mix_q, false), visit("mix_k", a.inputs.mix_k, false);
   visit("sequence_ids", a.inputs.sequence_ids, false), visit("q_start", a.q_start, false);
   visit("q_offsets", a.q_offsets, false), visit("kv_offsets", a.kv_offsets, false);
   visit("probe class_of", a.probe.class_of, false), visit("probe picks", a.probe.picks, false);
@@ -87,6 +92,11 @@ void each_view(Args& a, F&& visit) {
   visit("probe class_mass", a.probe.class_mass, true), visit("probe column_sums", a.probe.column_sums, true);
   visit("probe picked_weights", a.probe.picked_weights, true), visit("probe scores", a.probe.scores, true);
 }
+
+/// Fills what a spec without mixes leaves to the views: matrices alone are fixed mixes, coefficients of 2 (2
+/// R
+/// + 1) rows are dynamic ones before and after. Returns the number of v's heads.
+Index read_mix(std::string_view op, const HeadInputs& in, HeadSpec& heads);
 
 /// problem_of in the name of `op`.
 AttentionProblem problem_in(std::string_view op, const AttentionArgs& args, const ProbeSpec& probe,

@@ -50,6 +50,7 @@ const cuda::Kernel* kernel_named(const CudaBackend& backend, std::string_view na
 const char* unread_by_all(const AttentionProblem& p) {
   if (p.int8_kv) return "keys and values are int8, which is read on the CPU only; give them as floats";
   if (p.keys == KeyForm::packed) return "keys are packed, which is read on the CPU only; give plain ones";
+  if (p.heads.mixes()) return "heads are mixed, which is computed on the CPU only";
   return "";
 }
 

@@ -89,7 +89,11 @@ std::string names_of(const GradientSpec& wants) {
                                      {wants.relative, "relative"},
                                      {wants.sinks, "sinks"},
                                      {wants.scale, "scale"},
-                                     {wants.gate, "gate"}})
+                                     {wants.gate, "gate"},
+                                     {wants.mix_before, "mix_before"},
+                                     {wants.mix_after, "mix_after"},
+                                     {wants.mix_q, "mix_q"},
+                                     {wants.mix_k, "mix_k"}})
     if (wanted) s += (s.empty() ? "" : ", ") + std::string(name);
   return s;
 }

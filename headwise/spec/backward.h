@@ -9,6 +9,7 @@ namespace headwise {
 struct GradientSpec {
   bool q = false, k = false, v = false;
   bool bias = false, slopes = false, relative = false, sinks = false, scale = false, gate = false;
+  bool mix_before = false, mix_after = false, mix_q = false, mix_k = false;
   friend constexpr bool operator==(const GradientSpec&, const GradientSpec&) = default;
 };
 
@@ -31,6 +32,7 @@ struct BackwardArgs {
   AnyView dslopes = {}, drelative = {}, dsinks = {};  // like inputs.slopes, .relative, .sinks; any float
   AnyView dscale = {};                                // [1] or [heads], as inputs.scale; f32 or f64
   AnyView dgate = {};                                 // like inputs.gate; any float
+  AnyView dmix_before = {}, dmix_after = {}, dmix_q = {}, dmix_k = {};  // like inputs.mix_*; any float
 };
 
 }  // namespace headwise

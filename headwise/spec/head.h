@@ -36,10 +36,26 @@ struct Terms {
   friend constexpr bool operator==(const Terms&, const Terms&) = default;
 };
 
+/// How heads exchange what they have for one pair of tokens, before or after the normalizer: y_h = sum_m
+/// M[m h] x_m. fixed: M is given. dynamic: M = I + W + sum_r w1_r w2_r^T + diag(gate), with w1, w2 and gate
+/// the sums of a query's and a key's own, and W given or 0.
+enum class Mix : std::uint8_t { none, fixed, dynamic };
+
 struct HeadSpec {
   HeadLayout q = {}, k = {},
-             v = {};  // all with the same number of heads; out has v's dim and one slot per head
+             v = {};  // all with the same number of heads, but for mixing; out has v's dim and heads
   Terms terms = {};
+  Mix before = Mix::none, after = Mix::none;
+  Index mix_rank = 0;  // R of a dynamic mix
+  Index heads = 0;     // between the mixes: those with a normalizer; 0: as many as q
+
+  HW_FN constexpr bool mixes() const { return before != Mix::none || after != Mix::none; }
+  HW_FN constexpr Index normal_heads() const { return heads ? heads : q.heads; }
+  /// Dynamic mixes, and their rows in mix_q and mix_k: w1 (R), w2 (R), gate (1) for each, before first.
+  HW_FN constexpr Index mix_stages() const {
+    return Index{before == Mix::dynamic} + Index{after == Mix::dynamic};
+  }
+  HW_FN constexpr Index mix_rows() const { return mix_stages() * (2 * mix_rank + 1); }
   friend constexpr bool operator==(const HeadSpec&, const HeadSpec&) = default;
 };
 

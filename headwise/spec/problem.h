@@ -31,7 +31,8 @@ struct AttentionProblem {
 /// ragged: batch is 1 and sequence b owns rows offsets[b]..offsets[b + 1].
 struct AttentionArgs {
   AnyView q = {}, k = {}, v = {}, out = {};
-  AnyView lse = {};  // [batch heads q] f32 (f64 for f64), ln, sink included; ragged: [1 heads tokens]
+  AnyView lse = {};  // [batch heads q] f32 (f64 for f64), ln, sink included; heads: normal_heads(); ragged:
+                     // [1 heads tokens]
   HeadInputs inputs = {};
   MaskSet mask = {};
   AnyView q_start = {};                     // [1] or [batch] i64: position of the first query; empty: 0

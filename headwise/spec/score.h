@@ -1,4 +1,4 @@
-// Score terms as formulas, shared by every kernel. Order: scale, softcap, bias, ALiBi, relative.
+// Score terms as formulas, shared by every kernel. Order: scale, softcap, mix, bias, ALiBi, relative.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cmath>
@@ -50,6 +50,12 @@ struct HeadInputs {
   double dropout = 0;  // probability of dropping a weight
   std::uint64_t seed = 0;
   AnyView sequence_ids = {};  // [batch] i64 for dropout; empty: the batch index
+  // Mixing: scale has q's heads; slopes, bias, relative, sinks and masks those between the mixes; gate and
+  // dropout v's.
+  AnyView mix_before = {};  // [q_heads heads]: M of a fixed mix, W of a dynamic one (empty: 0)
+  AnyView mix_after = {};   // [heads v_heads], the same
+  AnyView mix_q = {};  // [batch q_tokens mix_rows heads]; empty: queries add nothing; ragged: [1 tokens ..]
+  AnyView mix_k = {};  // [batch kv_tokens mix_rows heads]; empty: keys add nothing
 };
 
 }  // namespace headwise

@@ -16,6 +16,8 @@ void each_gradient(Args& a, F&& visit) {
   visit("bias", in.bias, a.dbias), visit("slopes", in.slopes, a.dslopes);
   visit("relative", in.relative, a.drelative), visit("sinks", in.sinks, a.dsinks);
   visit("scale", in.scale, a.dscale), visit("gate", in.gate, a.dgate);
+  visit("mix_before", in.mix_before, a.dmix_before), visit("mix_after", in.mix_after, a.dmix_after);
+  visit("mix_q", in.mix_q, a.dmix_q), visit("mix_k", in.mix_k, a.dmix_k);
 }
 
 /// A run and the memory of what it points at.

@@ -333,6 +333,7 @@ void attend_rows(const Run& run, Scratch& s, Index sequence, Index head0, Index 
 
 std::string refuse(const AttentionProblem& p) {
   if (p.dtype == DType::f64) return "dtype is f64: this kernel computes in f32";
+  if (p.heads.mixes()) return kHeadsAreMixed;
   if (p.probe.scores != ScoreStage::none)
     return "the scores probe needs the whole matrix, which is never formed here";
   return {};

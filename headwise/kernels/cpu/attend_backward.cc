@@ -342,6 +342,7 @@ void run_split(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& poo
 
 std::string refuse(const BackwardProblem& p) {
   if (p.forward.dtype == DType::f64) return "dtype is f64: this kernel computes in f32";
+  if (p.forward.heads.mixes()) return kHeadsAreMixed;
   if (!p.forward.lse) return "it starts from the log-sum-exp of the forward, and none is given";
   return {};
 }

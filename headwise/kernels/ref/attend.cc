@@ -4,7 +4,7 @@
 #include <new>
 #include <stdexcept>
 
-#include "headwise/kernels/ref/row.h"
+#include "headwise/kernels/ref/mix.h"
 
 namespace headwise::ref {
 namespace {
@@ -63,6 +63,24 @@ void write_absent_scores(const AttentionProblem& p, const AttentionArgs& a, Inde
   for (Index j = 0; j < p.kv_tokens; ++j) put(a.probe.scores, closed, b, h, i, j);
 }
 
+/// Heads are mixed: a query at a time, all its heads together.
+void run_mixed(const AttentionProblem& p, const AttentionArgs& a, ThreadPool& pool) {
+  std::vector<MixedRows> mixed(static_cast<std::size_t>(pool.threads()), MixedRows(p, a));
+  pool.parallel_for(p.batch * p.q_tokens, [&](Index task, int worker) {
+    MixedRows& m = mixed[static_cast<std::size_t>(worker)];
+    const Index b = task / p.q_tokens, i = task % p.q_tokens;
+    const SequencePlace place = place_of(p, a, b);
+    if (i >= place.q_tokens) return;
+    m.compute(p, a, place, b, i);
+    for (Row& row : m.outs) {
+      drop_weights(p, a, row);
+      write_output(p, a, row);
+    }
+    if (p.lse)
+      for (const Row& row : m.rows) put(a.lse, row.lse, place.tensor_batch, row.head, row.q_row());
+  });
+}
+
 void run_rows(const AttentionProblem& p, const AttentionArgs& a, ThreadPool& pool) {
   const Index heads = p.heads.q.heads;
   std::vector<Row> rows(static_cast<std::size_t>(pool.threads()), Row(p));
@@ -98,7 +116,10 @@ void run_rows(const AttentionProblem& p, const AttentionArgs& a, ThreadPool& poo
 Status run(const AttentionProblem& p, const AttentionArgs& a, std::span<std::byte>,
            ThreadPool& pool) noexcept {
   try {
-    run_rows(p, a, pool);
+    if (p.heads.mixes())
+      run_mixed(p, a, pool);
+    else
+      run_rows(p, a, pool);
   } catch (const std::bad_alloc&) {
     return Status::out_of_memory;
   } catch (const std::length_error&) {  // a vector longer than any address space

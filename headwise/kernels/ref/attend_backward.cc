@@ -4,7 +4,7 @@
 #include <new>
 #include <stdexcept>
 
-#include "headwise/kernels/ref/row.h"
+#include "headwise/kernels/ref/mix.h"
 
 namespace headwise::ref {
 namespace {
@@ -46,7 +46,7 @@ class Sum {
 };
 
 struct Sums {
-  Sum q, k, v, bias, slopes, relative, sinks, scale, gate;
+  Sum q, k, v, bias, slopes, relative, sinks, scale, gate, mix_before, mix_after, mix_q, mix_k;
   explicit Sums(const BackwardArgs& a)
       : q(a.dq),
         k(a.dk),
@@ -56,9 +56,15 @@ struct Sums {
         relative(a.drelative),
         sinks(a.dsinks),
         scale(a.dscale),
-        gate(a.dgate) {}
+        gate(a.dgate),
+        mix_before(a.dmix_before),
+        mix_after(a.dmix_after),
+        mix_q(a.dmix_q),
+        mix_k(a.dmix_k) {}
   void store() const {
-    for (const Sum* s : {&q, &k, &v, &bias, &slopes, &relative, &sinks, &scale, &gate}) s->store();
+    for (const Sum* s : {&q, &k, &v, &bias, &slopes, &relative, &sinks, &scale, &gate, &mix_before,
+                         &mix_after, &mix_q, &mix_k})
+      s->store();
   }
 };
 
@@ -73,28 +79,29 @@ struct RowGradient {
         dq(static_cast<std::size_t>(p.heads.q.dim)) {}
 };
 
-/// Adds what one computed row gives; `keep` of the row is filled.
-void add_row(const AttentionProblem& p, const BackwardArgs& b, const Row& row, RowGradient& d, Sums& sums) {
+template <class Body>
+void each_open(const Row& row, Body&& body) {
+  for (Index j = 0; j < row.keys(); ++j)
+    if (row.open[static_cast<std::size_t>(j)]) body(j, static_cast<std::size_t>(j));
+}
+
+/// From dout to the gradient of the weights; `keep` of the row is filled.
+void add_output(const AttentionProblem& p, const BackwardArgs& b, const Row& row, RowGradient& d,
+                Sums& sums) {
   const AttentionArgs& a = b.forward;
   const HeadInputs& in = a.inputs;
-  const Terms& terms = p.heads.terms;
   const SequencePlace& place = row.place;
-  const Index h = row.head, i = row.query, batch = place.tensor_batch, position = row.position();
-  const auto each_open = [&](auto&& body) {
-    for (Index j = 0; j < row.keys(); ++j)
-      if (row.open[static_cast<std::size_t>(j)]) body(j, static_cast<std::size_t>(j));
-  };
-  if (row.empty) return;  // o = 0 whatever q, k, v, dout are; the sink's share of it has no slope either
+  const Index h = row.head, batch = place.tensor_batch;
 
   // o = gate * sum_j w_j / (1 - p) v_j over kept pairs
   //   dv_j  = gate * w_j / (1 - p) dout
   //   dw_j  = gate / (1 - p) (dout . v_j)
   //   dgate = sum_j w_j / (1 - p) (dout . v_j)
-  const double gate = terms.gate ? at(in.gate, batch, row.q_row(), h) : 1;
+  const double gate = p.heads.terms.gate ? at(in.gate, batch, row.q_row(), h) : 1;
   double dgate = 0;
   for (Index c = 0; c < p.heads.v.dim; ++c)
     d.dout[static_cast<std::size_t>(c)] = at(b.dout, batch, row.q_row(), h, c);
-  each_open([&](Index j, std::size_t n) {
+  each_open(row, [&](Index j, std::size_t n) {
     d.ds[n] = 0;
     if (!row.keep[n]) return;
     const double w = row.weights[n] / (1 - in.dropout);
@@ -108,28 +115,47 @@ void add_row(const AttentionProblem& p, const BackwardArgs& b, const Row& row, R
     dgate += w * dot;
   });
   sums.gate.add(dgate, batch, row.q_row(), h);
+}
+
+/// From the gradient of the weights to that of the logits, and of the terms behind a first mix.
+void add_weights(const AttentionProblem& p, const BackwardArgs& b, const Row& row, RowGradient& d,
+                 Sums& sums) {
+  const HeadInputs& in = b.forward.inputs;
+  const Terms& terms = p.heads.terms;
+  const Index h = row.head, i = row.query, position = row.position();
 
   // w_j = exp(s_j) / (exp(sink) + sum exp(s))
   //   ds_j  = w_j (dw_j - delta)        delta = sum_j w_j dw_j
   //   dsink = w_sink (0 - delta)
   double delta = 0;
-  each_open([&](Index, std::size_t n) { delta += row.weights[n] * d.ds[n]; });
-  each_open([&](Index, std::size_t n) { d.ds[n] = row.weights[n] * (d.ds[n] - delta); });
+  each_open(row, [&](Index, std::size_t n) { delta += row.weights[n] * d.ds[n]; });
+  each_open(row, [&](Index, std::size_t n) { d.ds[n] = row.weights[n] * (d.ds[n] - delta); });
   if (terms.sinks) sums.sinks.add(-row.sink_weight * delta, h);
 
   // s = s + bias + alibi + relative
   //   dbias = ds, dslope = sum_j ds_j -|q - k|, drelative[bucket] = sum of ds_j in the bucket
   if (sums.bias.asked())
-    each_open([&](Index j, std::size_t n) { sums.bias.add(d.ds[n], row.sequence, h, i, j); });
+    each_open(row, [&](Index j, std::size_t n) { sums.bias.add(d.ds[n], row.sequence, h, i, j); });
   if (sums.slopes.asked())
-    each_open([&](Index j, std::size_t n) { sums.slopes.add(d.ds[n] * alibi_term(1.0, position, j), h); });
+    each_open(row,
+              [&](Index j, std::size_t n) { sums.slopes.add(d.ds[n] * alibi_term(1.0, position, j), h); });
   if (sums.relative.asked())
-    each_open([&](Index j, std::size_t n) { sums.relative.add(d.ds[n], in.buckets.bucket(position, j), h); });
+    each_open(row,
+              [&](Index j, std::size_t n) { sums.relative.add(d.ds[n], in.buckets.bucket(position, j), h); });
+}
+
+/// From the gradient of the capped scores to q, k and the scale.
+void add_scores(const AttentionProblem& p, const BackwardArgs& b, const Row& row, RowGradient& d,
+                Sums& sums) {
+  const AttentionArgs& a = b.forward;
+  const HeadInputs& in = a.inputs;
+  const SequencePlace& place = row.place;
+  const Index h = row.head, batch = place.tensor_batch;
 
   // s = cap * tanh(s / cap)
   //   ds = ds (1 - tanh(s / cap)^2)
-  if (terms.softcap)
-    each_open([&](Index, std::size_t n) {
+  if (p.heads.terms.softcap)
+    each_open(row, [&](Index, std::size_t n) {
       const double t = std::tanh(row.scaled[n] / in.softcap);
       d.ds[n] *= 1 - t * t;
     });
@@ -141,7 +167,7 @@ void add_row(const AttentionProblem& p, const BackwardArgs& b, const Row& row, R
   const double scale = in.scale.given() ? at(in.scale, in.scale.size[0] == 1 ? 0 : h)
                                         : 1.0 / std::sqrt(static_cast<double>(p.heads.q.dim));
   d.dq.assign(d.dq.size(), 0);
-  each_open([&](Index j, std::size_t n) {
+  each_open(row, [&](Index j, std::size_t n) {
     for (Index c = 0; c < p.heads.q.dim; ++c) {
       const auto at_c = static_cast<std::size_t>(c);
       d.dq[at_c] += d.ds[n] * head_element(a.k, p.heads.k, batch, place.kv_row + j, h, c);
@@ -157,6 +183,96 @@ void add_row(const AttentionProblem& p, const BackwardArgs& b, const Row& row, R
   sums.scale.add(dscale, h);
 }
 
+/// y_h = sum_m M[m h] x_m of one pair
+///   dx_m    = sum_h M[m h] dy_h
+///   dM[m h] = x_m dy_h, and with M = W + (I + diag(gate)) + sum_r w1_r w2_r^T of query and key
+///   dW = dM, dgate_h = dM[h h], dw1_r[m] = sum_h dM[m h] w2_r[h], dw2_r[h] = sum_m dM[m h] w1_r[m]
+template <class X, class Dy, class Dx>
+void add_mix(const PairMix& mix, Sum& given, Sums& sums, X&& x, Dy&& dy, Dx&& dx) {
+  const MixStage& stage = mix.stage;
+  const Index rank = mix.rank, row0 = stage.row0;
+  for (Index m = 0; m < stage.from; ++m) {
+    double sum = 0;
+    for (Index h = 0; h < stage.to; ++h) {
+      const double slope = x(m) * dy(h);
+      sum += mix(m, h) * dy(h);
+      given.add(slope, m, h);
+      if (stage.kind != Mix::dynamic) continue;
+      for (Index r = 0; r < rank; ++r) {
+        sums.mix_q.add(slope * mix.of_query(rank + r, h), mix.batch, mix.q, row0 + r, m);
+        sums.mix_q.add(slope * mix.of_query(r, m), mix.batch, mix.q, row0 + rank + r, h);
+        sums.mix_k.add(slope * mix.of_key(rank + r, h), mix.batch, mix.k, row0 + r, m);
+        sums.mix_k.add(slope * mix.of_key(r, m), mix.batch, mix.k, row0 + rank + r, h);
+      }
+      if (m != h) continue;
+      sums.mix_q.add(slope, mix.batch, mix.q, row0 + 2 * rank, h);
+      sums.mix_k.add(slope, mix.batch, mix.k, row0 + 2 * rank, h);
+    }
+    dx(m) = sum;
+  }
+}
+
+/// One query of all heads.
+void add_mixed(const AttentionProblem& p, const BackwardArgs& b, MixedRows& m, std::vector<RowGradient>& d,
+               std::vector<RowGradient>& next, Sums& sums) {
+  const AttentionArgs& a = b.forward;
+  const auto each_pair = [&](auto&& body) {
+    for (Index j = 0; j < m.rows[0].keys(); ++j) {
+      const auto n = static_cast<std::size_t>(j);
+      bool open = false;
+      for (const Row& row : m.rows) open = open || row.open[n];
+      if (open) body(j, n);
+    }
+  };
+  const auto at_head = [](auto& of, Index h) -> auto& { return of[static_cast<std::size_t>(h)]; };
+  for (Row& row : m.outs) {
+    row.drop(p, a);
+    if (!row.empty) add_output(p, b, row, at_head(d, row.head), sums);
+  }
+  if (m.after.kind != Mix::none) {
+    each_pair([&](Index j, std::size_t n) {
+      add_mix(
+          m.pair(p, a, m.after, j), sums.mix_after, sums,
+          [&](Index h) { return at_head(m.rows, h).weights[n]; },
+          [&](Index v) { return at_head(d, v).ds[n]; },
+          [&](Index h) -> double& { return at_head(next, h).ds[n]; });
+    });
+    std::swap(d, next);
+  }
+  for (const Row& row : m.rows)
+    if (!row.empty) add_weights(p, b, row, at_head(d, row.head), sums);
+  for (const Row& row : m.rows)
+    each_pair([&](Index, std::size_t n) {
+      if (!row.open[n]) at_head(d, row.head).ds[n] = 0;
+    });
+  if (m.before.kind != Mix::none) {
+    each_pair([&](Index j, std::size_t n) {
+      add_mix(
+          m.pair(p, a, m.before, j), sums.mix_before, sums,
+          [&](Index k) { return at_head(m.scores, k).logits[n]; },
+          [&](Index h) { return at_head(d, h).ds[n]; },
+          [&](Index k) -> double& { return at_head(next, k).ds[n]; });
+    });
+    std::swap(d, next);
+  }
+  for (const Row& row : m.scores) add_scores(p, b, row, at_head(d, row.head), sums);
+}
+
+/// Every gradient is summed in ascending order of (sequence, query, head).
+void run_mixed(const AttentionProblem& p, const BackwardArgs& a, Sums& sums) {
+  MixedRows rows(p, a.forward);
+  const auto most =
+      static_cast<std::size_t>(max_of(max_of(p.heads.q.heads, p.heads.normal_heads()), p.heads.v.heads));
+  std::vector<RowGradient> d(most, RowGradient(p)), next = d;
+  for (Index b = 0; b < p.batch; ++b) {
+    const SequencePlace place = place_of(p, a.forward, b);
+    for (Index i = 0; i < place.q_tokens; ++i) {
+      rows.compute(p, a.forward, place, b, i);
+      if (!rows.rows.empty()) add_mixed(p, a, rows, d, next, sums);
+    }
+  }
+}
+
 Status run(const BackwardProblem& problem, const BackwardArgs& a, std::span<std::byte>,
            ThreadPool& pool) noexcept {
   try {
@@ -167,13 +283,17 @@ Status run(const BackwardProblem& problem, const BackwardArgs& a, std::span<std:
     // One task: every gradient is summed in ascending order of (sequence, head, query), and the pool sets the
     // floating environment.
     pool.parallel_for(1, [&](Index, int) {
-      for (Index b = 0; b < p.batch; ++b)
+      if (p.heads.mixes()) run_mixed(p, a, sums);
+      for (Index b = 0; b < p.batch && !p.heads.mixes(); ++b)
         for (Index h = 0; h < p.heads.q.heads; ++h) {
           row.place = place_of(p, a.forward, b);
           for (Index i = 0; i < row.place.q_tokens; ++i) {
             row.compute(p, a.forward, b, h, i);
             row.drop(p, a.forward);
-            add_row(p, a, row, gradient, sums);
+            if (row.empty) continue;  // o = 0 whatever q, k, v, dout are; a sink's share has no slope either
+            add_output(p, a, row, gradient, sums);
+            add_weights(p, a, row, gradient, sums);
+            add_scores(p, a, row, gradient, sums);
           }
         }
       sums.store();

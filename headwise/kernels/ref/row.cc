@@ -63,24 +63,27 @@ double value_element(const AttentionProblem& p, const AttentionArgs& a, const Ro
 }
 
 void Row::compute(const AttentionProblem& p, const AttentionArgs& a, Index b, Index h, Index i) {
-  sequence = b, head = h, query = i;
-  const HeadInputs& in = a.inputs;
-  const Terms& terms = p.heads.terms;
-  const Index dim = p.heads.q.dim, q = position();
-  const auto each_open = [&](auto&& body) {
-    for (Index j = 0; j < keys(); ++j)
-      if (open[static_cast<std::size_t>(j)]) body(j, logits[static_cast<std::size_t>(j)]);
-  };
+  open_pairs(p, a, b, h, i);
+  score(p, a);
+  weigh(p, a);
+}
 
+void Row::open_pairs(const AttentionProblem&, const AttentionArgs& a, Index b, Index h, Index i) {
+  sequence = b, head = h, query = i;
   // The mask comes first so that k and v of a closed pair are not even loaded; the order of terms is not
   // touched by it.
   const MaskPlace mask_place{b, h, place.q_start};
   for (Index j = 0; j < keys(); ++j) {
     const auto n = static_cast<std::size_t>(j);
-    open[n] = !a.mask.given() || a.mask.of(h).may_attend(q, j, mask_place);
+    open[n] = !a.mask.given() || a.mask.of(h).may_attend(position(), j, mask_place);
     logits[n] = kMinusInfinity;
     weights[n] = 0;
   }
+}
+
+void Row::score(const AttentionProblem& p, const AttentionArgs& a) {
+  const HeadInputs& in = a.inputs;
+  const Index dim = p.heads.q.dim, h = head;
 
   // s = scale * q.k
   const double scale = in.scale.given() ? at(in.scale, in.scale.size[0] == 1 ? 0 : h)
@@ -96,8 +99,14 @@ void Row::compute(const AttentionProblem& p, const AttentionArgs& a, Index b, In
   write_scores(p, a, *this, ScoreStage::scaled);
 
   // s = cap * tanh(s / cap)
-  if (terms.softcap) each_open([&](Index, double& s) { s = in.softcap * std::tanh(s / in.softcap); });
+  if (p.heads.terms.softcap) each_open([&](Index, double& s) { s = in.softcap * std::tanh(s / in.softcap); });
   write_scores(p, a, *this, ScoreStage::softcapped);
+}
+
+void Row::weigh(const AttentionProblem& p, const AttentionArgs& a) {
+  const HeadInputs& in = a.inputs;
+  const Terms& terms = p.heads.terms;
+  const Index b = sequence, h = head, i = query, q = position();
 
   // s = s + bias + alibi + relative
   if (terms.bias) each_open([&](Index j, double& s) { s += at(in.bias, b, h, i, j); });

@@ -30,9 +30,19 @@ struct Row {
   Index position() const { return place.q_start + query; }
   Index keys() const { return place.kv_tokens; }
   Index q_row() const { return place.q_row + query; }
+  template <class Body>
+  void each_open(Body&& body) {  // body(j, logit)
+    for (Index j = 0; j < keys(); ++j)
+      if (open[static_cast<std::size_t>(j)]) body(j, logits[static_cast<std::size_t>(j)]);
+  }
 
   /// Fills everything above but `keep` and `output` for one query. `scores` probes are written on the way.
   void compute(const AttentionProblem& p, const AttentionArgs& a, Index b, Index h, Index i);
+  /// The parts of compute(): what the mask opens; s = cap * tanh(scale * q.k) of open pairs; terms and
+  /// weights.
+  void open_pairs(const AttentionProblem& p, const AttentionArgs& a, Index b, Index h, Index i);
+  void score(const AttentionProblem& p, const AttentionArgs& a);
+  void weigh(const AttentionProblem& p, const AttentionArgs& a);
   /// Fills `keep` of a computed row, by the contract of DropoutRule.
   void drop(const AttentionProblem& p, const AttentionArgs& a);
 };
