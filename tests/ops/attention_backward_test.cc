@@ -211,11 +211,11 @@ TEST_F(BadGradient, MemoryOfGradients) {
       " in memory, or interleaves with it in a way that cannot be told apart; give dq memory of its own";
   EXPECT_EQ(run_sentence(ErrorKind::bad_argument, [](BackwardArgs& a) { a.dq.data = a.forward.q.data; }),
             "attention_backward: dq overlaps q" + rest);
-  EXPECT_EQ(run_sentence(ErrorKind::bad_argument, [](BackwardArgs& a) { a.dq.data = a.dout.data; }),
+  EXPECT_EQ(run_sentence(ErrorKind::bad_argument, [](BackwardArgs& a) { a.dout.data = a.dq.data; }),
             "attention_backward: dq overlaps dout" + rest);
-  EXPECT_EQ(run_sentence(ErrorKind::bad_argument, [](BackwardArgs& a) { a.dq.data = a.forward.out.data; }),
+  EXPECT_EQ(run_sentence(ErrorKind::bad_argument, [](BackwardArgs& a) { a.forward.out.data = a.dq.data; }),
             "attention_backward: dq overlaps out" + rest);
-  EXPECT_EQ(run_sentence(ErrorKind::bad_argument, [](BackwardArgs& a) { a.dq.data = a.dk.data; }),
+  EXPECT_EQ(run_sentence(ErrorKind::bad_argument, [](BackwardArgs& a) { a.dk.data = a.dq.data; }),
             "attention_backward: dq overlaps dk" + rest);
   // What is only read may repeat and may share: a dout of one row for all, q, k and v in one buffer.
   args.dout.step[0] = args.dout.step[1] = 0;
