@@ -95,6 +95,8 @@ struct Bf16Operands {
   static constexpr int kKeyGroup = 16;  // packed keys lie as scores takes them
 
   static constexpr int first_of_pair(int n) { return 2 * n; }
+  /// Which half of the queries unit i of Exponent's eight takes.
+  static constexpr Index half_of(Index, int i) { return i % 2; }
   static inline __attribute__((always_inline)) void store_pair(F even, F odd, char* to) {
     _mm512_store_si512(to, pair_up(even, odd));
   }

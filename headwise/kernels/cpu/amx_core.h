@@ -104,18 +104,26 @@ struct AmxCore {
       Lanes::store(s + k * kPanel + j * W, Lanes::mul(p, Lanes::set(1.0f / Operands::kWeightUnit)));
     }
   };
-  template <int I = 0, class Look>
+  /// Halves: vectors of queries that are wanted.
+  template <int Halves, int I = 0, class Look>
   static inline __attribute__((always_inline)) void eight(float* s, char* p, Index k,
                                                           typename Operands::Exponent& e, Look& look) {
-    e.template unit<I>(s, p, k, look, [] {});
-    if constexpr (I < 7) eight<I + 1>(s, p, k, e, look);
+    if (Halves == 2 || Operands::half_of(k, I) == 0) e.template unit<I>(s, p, k, look, [] {});
+    if constexpr (I < 7) eight<Halves, I + 1>(s, p, k, e, look);
   }
   template <class Look>
   static void weights_seen(const Tile& t, Look& look) {
     typename Operands::Exponent e(t.top, t.factor);
     auto* p = static_cast<char*>(t.p);
     fill_rest(t.s, t.to, kMinusInf);
-    for (Index k = t.from; k < rounded(t.to, kBlock); k += 8) eight(t.s, p, k, e, look);
+    const Index to = rounded(t.to, kBlock);
+    if (t.lanes > W) {
+      for (Index k = t.from; k < to; k += 8) eight<2>(t.s, p, k, e, look);
+    } else {
+      for (Index k = t.from; k < to; k += 8) eight<1>(t.s, p, k, e, look);
+      for (Index line = t.from * kParts / 2; line < to * kParts / 2; ++line)
+        _mm512_store_si512(p + line * kLine + 64, _mm512_setzero_si512());
+    }
     e.total(t.sum);
   }
   static void weights(const Tile& t) {

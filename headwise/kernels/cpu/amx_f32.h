@@ -76,6 +76,7 @@ struct F32Operands {
   static constexpr int kKeyGroup = 0;  // packed keys are f32 and packed again
 
   static constexpr int first_of_pair(int n) { return n; }
+  static constexpr Index half_of(Index k, int) { return k >> 4 & 1; }
   static inline __attribute__((always_inline)) void store_pair(F even, F odd, char* to) {
     store_parts(even, odd, to, 2 * kTileBytes);
   }
@@ -271,10 +272,12 @@ struct F32Operands {
     }
   }
 
- private:
+  /// Of vectors of largest magnitudes, those that are not ordinary, or 0.
   static __mmask16 unusual_lanes(__m512i most) {
     return _mm512_cmplt_epu32_mask(most, power(-40)) | _mm512_cmpge_epu32_mask(most, power(50));
   }
+
+ private:
   /// All columns exist, side by side, in whole tiles.
   static bool plain(const Rows& rows, Index dim) {
     return rows.column_step == 1 && rows.begin == 0 && rows.end >= dim && dim % 32 == 0;

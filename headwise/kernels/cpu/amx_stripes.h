@@ -69,7 +69,7 @@ struct AmxStripes {
     Index k = from;
     Step step;
     for (; k < to && beside.left() >= PerEight; k += 8) eight<PerEight>(s, p, k, e, look, beside, step);
-    for (; k < to; k += 8) Amx::eight(s, p, k, e, look);
+    for (; k < to; k += 8) Amx::template eight<2>(s, p, k, e, look);
   }
   /// As few steps beside 8 keys as bring all of them in.
   template <class Look>

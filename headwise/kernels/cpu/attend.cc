@@ -143,7 +143,7 @@ Tile make_weights(const Run& run, const SequencePlace& at, Index sequence, Scrat
       delta[i] = panel.sum[i] > 0 ? (s.lane_f[0][i] - s.used[i]) * panel.factor[i] : 0;
     rebase_stats(run, panel.stats, panel.sum, delta, s.shrink, panel.class_mass);
   }
-  const Tile tile{s.s, s.weights, from, to, s.used, panel.factor, s.tile_sum};
+  const Tile tile{s.s, s.weights, from, to, s.used, panel.factor, s.tile_sum, panel.count};
   const bool looked_at = run.problem.heads.terms.dropout || probe.classes > 0 || !finite;
   if (probe.rows)
     core.weights_stats(tile, panel.stats, panel.q_distance, key0);

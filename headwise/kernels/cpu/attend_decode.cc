@@ -9,9 +9,6 @@
 namespace headwise::cpu {
 namespace {
 
-/// Query rows of a kv head up to which keys stand in the lanes; above, panels of queries fill their lanes.
-constexpr Index kMostLaneRows = 64;
-
 /// How a run is cut. `apart`: every split is a task and leaves its state in a slot; else a task takes all
 /// splits of its heads one after the other. No bit depends on it.
 struct Cut {
@@ -84,7 +81,7 @@ const Core& decode_core(const AttentionProblem& p, const TileKernels& kernels) {
   const Core& core = core_for(p, kernels);
   const bool multiplies = &core == &kernels.f32 || &core == kernels.narrow;
   const Index rows = std::gcd(p.heads.k.group, p.heads.v.group) * p.q_tokens;
-  return multiplies && kernels.few && rows <= kMostLaneRows ? *kernels.few : core;
+  return multiplies && kernels.few && rows <= kernels.few->few_rows ? *kernels.few : core;
 }
 /// Sums over keys want value columns side by side, in whole vectors.
 bool columns_fit(const Rows& values, Index value_dim) {
@@ -146,7 +143,7 @@ void attend_split(const Run& run, const Heads& h, Scratch& s, Index split) {
   const Core& core = run.core;
   const Rows keys = key_rows(run, h.at, h.head0), values = value_rows_of(run, h.at, h.head0);
   const Index end = std::min(h.at.kv_tokens, (split + 1) * kSplit);
-  const bool few = core.few_scores && columns_fit(values, p.heads.v.dim);
+  const bool few = core.few_scores && h.rows <= core.few_rows && columns_fit(values, p.heads.v.dim);
   for (Index key0 = split * kSplit; key0 < end; key0 += core.granule) {
     const Index n = std::min<Index>(core.granule, end - key0);
     bool packed = false, finite = true;

@@ -16,6 +16,11 @@ struct FewRows : Base {
   static constexpr int kSums = W == 8 ? 8 : 16;             // registers for sums: AVX2 has 16 in all
   static_assert(kPanel == W);
 
+  template <int N>
+  struct Number {
+    static constexpr int value = N;
+  };
+
   /// Rows of queries at a time, blocks of keys at a time: enough chains to hide the latency of one.
   static constexpr int rows_for(int left) {
     constexpr int most = kSums / kVectors < W ? kSums / kVectors : W;
@@ -273,15 +278,9 @@ struct FewRows : Base {
 
   static constexpr Core table() {
     Core c = Base::table();
-    c.few_scores = few_scores, c.weigh_few = weigh_few;
+    c.few_rows = 64, c.few_scores = few_scores, c.weigh_few = weigh_few;
     return c;
   }
-
- private:
-  template <int N>
-  struct Number {
-    static constexpr int value = N;
-  };
 };
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include "headwise/kernels/cpu/amx_bf16.h"
 #include "headwise/kernels/cpu/amx_f32.h"
+#include "headwise/kernels/cpu/amx_few_bf16.h"
+#include "headwise/kernels/cpu/amx_few_f32.h"
 #include "headwise/kernels/cpu/amx_gradients.h"
 #include "headwise/kernels/cpu/amx_stripes.h"
 #include "headwise/kernels/cpu/few_rows.h"
@@ -15,6 +17,8 @@ template <class Operands>
 constexpr Core amx_core() {
   Core c = AmxCore<Operands>::table();
   c.stripes = AmxStripes<Operands>::run;
+  c.few_rows = AmxFew<Operands>::kRows;
+  c.few_scores = AmxFew<Operands>::few_scores, c.weigh_few = AmxFew<Operands>::weigh_few;
   return c;
 }
 constexpr Core kBf16 = amx_core<Bf16Operands>(), kF32Parts = amx_core<F32Operands>();

@@ -41,6 +41,7 @@ struct Tile {
   const float* top;     // [panel] running max, finite
   const float* factor;  // [panel] scale * log2(e) (or log2(e) when scores are already scaled)
   float* sum;           // [panel] sum of this tile's weights
+  int lanes = 64;       // that hold queries: `weights` may leave vectors of others, as sums and weights of 0
 };
 
 /// One panel against one granule, for `Core::stripes`: nothing but the mask stands between its scores and its
@@ -150,8 +151,9 @@ struct Core {
                         const float* weight);
 
   /// Keys in the lanes, for the first `count` queries of a panel: the bits of scores and weigh on rows as
-  /// they lie. Null: this core has no such way. Scores of keys first + from .. first + to; scratch:
-  /// key_bytes; ahead: a row for each key.
+  /// they lie, for up to few_rows rows of a kv head. Null: this core has no such way. Scores of keys first +
+  /// from .. first + to; scratch: key_bytes; ahead: a row for each key.
+  int few_rows;
   void (*few_scores)(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
                      Index dim, const Ahead& ahead, void* scratch, float* s);
   /// o [count][value_dim] = o * shrink + sum over keys of v * p; value_dim is a multiple of 16 and columns

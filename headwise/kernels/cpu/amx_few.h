@@ -1,0 +1,76 @@
+// Few query rows against long KV at the AMX level without tiles: keys or value columns in the lanes, and
+// every sum in the order in which tiles add. Included by the AMX level; internal linkage throughout.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/kernels/cpu/amx_tiles.h"
+#include "headwise/kernels/cpu/few_rows.h"
+
+namespace headwise::cpu {
+namespace {
+
+/// A product of tiles adds to each element the first of its 16 pairs as one chain of fused multiply-adds from
+/// 0, the second ones as another, then their sum; each step rounds to nearest even, denormals are read and
+/// written as 0 (seen on 4.6 million random elements of all exponents; the tests compare again). So vectors
+/// have the bits of tiles while this lives; what it guards stands in functions of their own, since compilers
+/// do not see that arithmetic depends on it.
+class Flushing {
+ public:
+  Flushing() : before_(_mm_getcsr()) { set(before_ | 0x8040u); }
+  ~Flushing() { set(before_); }
+  Flushing(const Flushing&) = delete;
+  Flushing& operator=(const Flushing&) = delete;
+
+ private:
+  static void set(unsigned flags) {
+    asm volatile("" ::: "memory");
+    _mm_setcsr(flags);
+    asm volatile("" ::: "memory");
+  }
+  unsigned before_;
+};
+using Few = FewRows<F32Core<Lanes, 1, 8, 128>>;
+constexpr Index kFewKeys = 64;  // scored at a time
+
+/// Lane `row` of 16 lines of pairs, as two vectors of f32.
+inline void line_pairs(const char* lines, int row, F& even, F& odd) {
+  const __m512i at =
+      _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                         _mm512_set1_epi32(static_cast<int>(kLine)));
+  const __m512i pair = _mm512_i32gather_epi32(at, lines + row * 4, 1);
+  even = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
+  odd = _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+}
+/// Calls f(Number<R>, row) for groups of 4, 2 and 1 rows; three are taken as four.
+template <class Each>
+inline void in_groups(int count, Each&& each) {
+  for (int row = 0; row < count;) {
+    const int left = count - row;
+    if (left > 2)
+      each(Few::Number<4>{}, row), row += 4;
+    else if (left == 2)
+      each(Few::Number<2>{}, row), row += 2;
+    else
+      each(Few::Number<1>{}, row), row += 1;
+  }
+}
+inline void store_scores(const float* sums, int count, Index keys, float* s) {
+  for (Index i = 0; i < keys; ++i)
+    for (int r = 0; r < count; ++r) s[i * 32 + r] = sums[r * kFewKeys + i];
+}
+/// o = o * shrink + sums / unit, rows of value_dim.
+inline void take_rows(const float* sums, Index sums_step, int count, Index value_dim, const float* shrink,
+                      float unit, float* o) {
+  const F down = Lanes::set(1.0f / unit);
+  for (Index r = 0; r < count; ++r)
+    for (Index d = 0; d < value_dim; d += 16) {
+      float* at = o + r * value_dim + d;
+      const F sum = Lanes::mul(Lanes::load(sums + r * sums_step + d), down);
+      Lanes::store(at, Lanes::fma(Lanes::load(at), Lanes::bcast(shrink + r), sum));
+    }
+}
+
+template <class Operands>
+struct AmxFew;
+
+}  // namespace
+}  // namespace headwise::cpu
