@@ -1,0 +1,170 @@
+#include "headwise/train/optimizer.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "headwise/base/float_env.h"
+#include "headwise/train/param_blocks.h"
+
+namespace headwise {
+namespace {
+
+constexpr const char* kOp = "optimizer";
+
+void check_range(const char* name, double x, double low, double high) {
+  require(x >= low && x <= high, ErrorKind::bad_argument, kOp, name, " is ", x, "; give a number from ", low,
+          " to ", high);
+}
+
+void check_params(ParamSet& params) {
+  require(params.dtype() == DType::f32 || params.dtype() == DType::f64, ErrorKind::bad_dtype, kOp,
+          "the parameters are ", params.dtype(), "; steps are taken in f32 or f64: see MasterWeights");
+  params.make_grads();
+}
+
+struct AdamWStep {
+  double beta1, beta2, eps, shrink, step_size, root;  // shrink: 1 - lr decay; root: sqrt(1 - b2^t)
+};
+
+/// The order of operations is torch's, so that f32 results agree to the last bits.
+template <class T>
+void adamw_block(T* x, const T* g, T* m, T* v, Index n, const AdamWStep& s) {
+  const T shrink = static_cast<T>(s.shrink), b2 = static_cast<T>(s.beta2),
+          gain1 = static_cast<T>(1 - s.beta1), gain2 = static_cast<T>(1 - s.beta2),
+          eps = static_cast<T>(s.eps), size = static_cast<T>(s.step_size), root = static_cast<T>(s.root);
+  for (Index i = 0; i < n; ++i) {
+    const T mi = m[i] + gain1 * (g[i] - m[i]), vi = v[i] * b2 + gain2 * g[i] * g[i];
+    m[i] = mi, v[i] = vi;
+    x[i] = x[i] * shrink - size * (mi / (std::sqrt(vi) / root + eps));
+  }
+}
+
+struct SgdStep {
+  double rate, momentum, gain, decay;
+  bool first, ahead;
+};
+
+template <class T>
+void sgd_block(T* x, const T* g, T* b, Index n, const SgdStep& s) {
+  const T rate = static_cast<T>(s.rate), momentum = static_cast<T>(s.momentum), gain = static_cast<T>(s.gain),
+          decay = static_cast<T>(s.decay);
+  for (Index i = 0; i < n; ++i) {
+    T d = g[i] + decay * x[i];
+    if (b) {
+      b[i] = s.first ? d : momentum * b[i] + gain * d;
+      d = s.ahead ? d + momentum * b[i] : b[i];
+    }
+    x[i] -= rate * d;
+  }
+}
+
+}  // namespace
+
+Optimizer::Optimizer(ParamSet& params, const AdamWOptions& options)
+    : params_(&params), kind_(Kind::adamw), adamw_(options) {
+  check_params(params);
+  check_range("beta1", options.beta1, 0, 1);
+  check_range("beta2", options.beta2, 0, 1);
+  check_range("eps", options.eps, 0, 1);
+  check_range("weight_decay", options.weight_decay, 0, 1e6);
+  require(options.beta1 < 1 && options.beta2 < 1, ErrorKind::bad_argument, kOp, "beta1 is ", options.beta1,
+          " and beta2 ", options.beta2, "; both must be below 1");
+  make_moments({"adamw.m", "adamw.v"});
+}
+
+Optimizer::Optimizer(ParamSet& params, const SgdOptions& options)
+    : params_(&params), kind_(Kind::sgd), sgd_(options) {
+  check_params(params);
+  check_range("momentum", options.momentum, 0, 1);
+  check_range("dampening", options.dampening, 0, 1);
+  check_range("weight_decay", options.weight_decay, 0, 1e6);
+  require(options.look == SgdOptions::Look::here || (options.momentum > 0 && options.dampening == 0),
+          ErrorKind::bad_argument, kOp, "looking ahead with momentum ", options.momentum, " and dampening ",
+          options.dampening, "; it needs a momentum above 0 and no dampening");
+  if (options.momentum > 0) make_moments({"sgd.b"});
+}
+
+void Optimizer::make_moments(std::initializer_list<std::string_view> words) {
+  for (const std::string_view word : words) words_.emplace_back(word);
+  for (const Param& p : params_->all())
+    for (std::size_t word = 0; word < words_.size(); ++word) {
+      moments_.emplace_back(p.value_memory.size());
+      if (moments_.back().size()) std::memset(moments_.back().data(), 0, moments_.back().size());
+    }
+}
+
+std::vector<Optimizer::Moment> Optimizer::moments() const {
+  std::vector<Moment> all;
+  std::size_t at = 0;
+  for (const Param& p : params_->all())
+    for (const std::string& word : words_) {
+      AnyView v = p.value;
+      v.data = moments_[at++].data();
+      all.push_back({text(word, '.', p.name), v});
+    }
+  return all;
+}
+
+bool Optimizer::decays(const AnyView& v) const {
+  return (kind_ == Kind::adamw ? adamw_.decay : sgd_.decay) == Decay::all || v.rank >= 2;
+}
+
+void Optimizer::set_steps(Index steps) {
+  require(steps >= 0, ErrorKind::bad_argument, kOp, "steps is ", steps, "; give a number from 0 up");
+  steps_ = steps;
+}
+
+std::string Optimizer::describe() const {
+  const auto word = [](Decay d) { return d == Decay::all ? "all" : "matrices"; };
+  if (kind_ == Kind::adamw)
+    return text("adamw beta1=", adamw_.beta1, " beta2=", adamw_.beta2, " eps=", adamw_.eps,
+                " weight_decay=", adamw_.weight_decay, " decay=", word(adamw_.decay));
+  return text("sgd momentum=", sgd_.momentum, " dampening=", sgd_.dampening,
+              " weight_decay=", sgd_.weight_decay,
+              " look=", sgd_.look == SgdOptions::Look::here ? "here" : "ahead", " decay=", word(sgd_.decay));
+}
+
+void Optimizer::step(double learning_rate, Context& ctx) {
+  require(std::isfinite(learning_rate) && learning_rate >= 0, ErrorKind::bad_argument, kOp,
+          "the learning rate is ", learning_rate, "; give a finite number from 0 up");
+  require(moments_.size() == params_->all().size() * words_.size(), ErrorKind::bad_argument, kOp,
+          "parameters were declared after it was made (", params_->all().size(),
+          " now); make the optimizer last");
+  params_->make_grads();
+  const FloatEnv env;
+  const double t = static_cast<double>(++steps_);
+  const ParamBlocks blocks(*params_);
+  const auto moment = [&](const ParamBlock& b, std::size_t word) -> void* {
+    return moments_[static_cast<std::size_t>(b.param) * words_.size() + word].data();
+  };
+  const auto run = [&]<class T>(Type<T>) {
+    ctx.pool().parallel_for(blocks.count(), [&](Index task, int) noexcept {
+      const ParamBlock b = blocks.at(task);
+      const Param& p = *b.of;
+      T* x = static_cast<T*>(p.value.data) + b.begin;
+      const T* g = static_cast<const T*>(p.grad.data) + b.begin;
+      if (kind_ == Kind::adamw) {
+        const AdamWStep s{adamw_.beta1,
+                          adamw_.beta2,
+                          adamw_.eps,
+                          decays(p.value) ? 1 - learning_rate * adamw_.weight_decay : 1.0,
+                          learning_rate / (1 - std::pow(adamw_.beta1, t)),
+                          std::sqrt(1 - std::pow(adamw_.beta2, t))};
+        adamw_block(x, g, static_cast<T*>(moment(b, 0)) + b.begin, static_cast<T*>(moment(b, 1)) + b.begin,
+                    b.size, s);
+      } else {
+        T* momentum = words_.empty() ? nullptr : static_cast<T*>(moment(b, 0)) + b.begin;
+        sgd_block(
+            x, g, momentum, b.size,
+            {learning_rate, sgd_.momentum, 1 - sgd_.dampening, decays(p.value) ? sgd_.weight_decay : 0.0,
+             steps_ == 1, sgd_.look == SgdOptions::Look::ahead});
+      }
+    });
+  };
+  if (params_->dtype() == DType::f32)
+    run(Type<float>{});
+  else
+    run(Type<double>{});
+}
+
+}  // namespace headwise

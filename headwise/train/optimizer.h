@@ -1,0 +1,93 @@
+// Optimizers: AdamW and SGD over a ParamSet, clipping by the global norm, f32 masters of a bf16 set.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <string>
+#include <vector>
+
+#include "headwise/base/context.h"
+#include "headwise/base/param.h"
+
+#pragma GCC visibility push(default)
+namespace headwise {
+
+/// Which parameters shrink by weight_decay: all, or only those with two sizes and more (no bias, no norm).
+enum class Decay : std::uint8_t { all, matrices };
+
+/// m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; x -= lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) +
+/// lr decay x.
+struct AdamWOptions {
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
+  Decay decay = Decay::all;
+};
+
+/// g += decay x; b = momentum b + (1 - dampening) g (the first time b = g); x -= lr b, or lr (g + momentum
+/// b).
+struct SgdOptions {
+  double momentum = 0, dampening = 0, weight_decay = 0;
+  enum class Look : std::uint8_t { here, ahead } look = Look::here;  // ahead: Nesterov
+  Decay decay = Decay::all;
+};
+
+/// State lies beside the parameters, in their dtype (f32 or f64); element by element, so the same bits for
+/// any thread count.
+class Optimizer {
+ public:
+  Optimizer(ParamSet& params, const AdamWOptions& options);
+  Optimizer(ParamSet& params, const SgdOptions& options);
+
+  /// Reads gradients, changes values; gradients stay as they are.
+  void step(double learning_rate, Context& ctx);
+  Index steps() const noexcept { return steps_; }
+  void set_steps(Index steps);
+  /// "adamw beta1=0.9 ...": what a checkpoint compares.
+  std::string describe() const;
+  ParamSet& params() noexcept { return *params_; }
+
+  /// What a checkpoint keeps: moments by the name "adamw.m.NAME", "adamw.v.NAME" or "sgd.b.NAME".
+  struct Moment {
+    std::string name;
+    AnyView value;
+  };
+  std::vector<Moment> moments() const;
+
+ private:
+  void make_moments(std::initializer_list<std::string_view> words);
+  bool decays(const AnyView& v) const;
+
+  ParamSet* params_;
+  enum class Kind : std::uint8_t { adamw, sgd } kind_;
+  AdamWOptions adamw_;
+  SgdOptions sgd_;
+  Index steps_ = 0;
+  std::vector<std::string> words_;
+  std::vector<Buffer> moments_;  // parameter by parameter, word by word
+};
+
+/// sqrt of the sum of squares of all gradients, in double: blocks of 4,096 in ascending order, then their
+/// sums in ascending order, whatever the threads.
+double grad_norm(const ParamSet& params, Context& ctx);
+/// Multiplies all gradients by most / (norm + 1e-6) where that is below 1; returns the norm before.
+double clip_grads(ParamSet& params, double most, Context& ctx);
+void scale_grads(ParamSet& params, double factor, Context& ctx);
+/// The first parameter, in the order of declaration, whose value or gradient holds a NaN or an infinity, as
+/// "layer.0.w (gradient)"; "" when there is none.
+std::string first_not_finite(const ParamSet& params);
+
+/// A bf16 or f16 set computes; its f32 masters learn.
+class MasterWeights {
+ public:
+  /// The masters start as the image's numbers; both get gradients.
+  explicit MasterWeights(ParamSet& image);
+  ParamSet& params() noexcept { return masters_; }
+  /// Adds the image's gradients to the masters' and zeroes the image's: after each micro-batch.
+  void take_grads(Context& ctx);
+  /// Rounds the masters into the image: after each step.
+  void publish(Context& ctx);
+
+ private:
+  ParamSet* image_;
+  ParamSet masters_;
+};
+
+}  // namespace headwise
+#pragma GCC visibility pop
