@@ -5,6 +5,8 @@
 #include "headwise/base/version.h"
 #include "headwise/heads/list.inc"
 #include "headwise/heads/run.h"
+#include "headwise/layers/suggest_heads.h"
+#include "headwise/layers/transformer.h"
 #include "headwise/masks/mask.h"
 #include "headwise/model/safetensors.h"
 #include "headwise/model/shards.h"

@@ -47,7 +47,7 @@ void HeadRun::book(Arena& arena) {
   }
 }
 
-void HeadRun::forward(Context& ctx) {
+void HeadRun::forward(Context& ctx, PlanShelf* shelf) {
   const HeadSpec spec = head_.spec();
   const Widths widths = head_.widths();
   AttentionArgs& a = call.run.forward;
@@ -65,7 +65,10 @@ void HeadRun::forward(Context& ctx) {
   if (!a.q.given()) a.q = heads_of(call.q, spec.q);
   if (!a.k.given()) a.k = heads_of(call.k, spec.k);
   if (!a.v.given()) a.v = heads_of(call.v, spec.v);
-  AttentionPlan(call.problem, ctx).run(a, ctx);
+  if (shelf)
+    shelf->forward(call.problem, ctx).run(a, ctx);
+  else
+    AttentionPlan(call.problem, ctx).run(a, ctx);
   for (std::size_t i = 0; i < head_.stages().size(); ++i) {
     const AnyHead::Stage& s = head_.stages()[i];
     call.o = rows_[i], call.y = rows_[i + 1];
@@ -100,7 +103,7 @@ void HeadRun::book_backward(Arena& arena) {
   });
 }
 
-void HeadRun::backward(Context& ctx) {
+void HeadRun::backward(Context& ctx, PlanShelf* shelf) {
   BackwardArgs& b = call.run;
   const AnyView dy = call.dy;
   for (std::size_t i = head_.stages().size(); i-- > 0;) {
@@ -109,7 +112,11 @@ void HeadRun::backward(Context& ctx) {
     if (s.table->finish_backward) s.table->finish_backward(s.head.get(), call, work_[i], ctx);
   }
   call.dy = dy;
-  BackwardPlan({call.problem, backward_problem_of(b, call.problem.heads).wants}, ctx).run(b, ctx);
+  const BackwardProblem problem{call.problem, backward_problem_of(b, call.problem.heads).wants};
+  if (shelf)
+    shelf->backward(problem, ctx).run(b, ctx);
+  else
+    BackwardPlan(problem, ctx).run(b, ctx);
   each_pair(learned_, b, [&](const char*, const AnyView& sum, const AnyView& written) {
     if (sum.given()) add_to(sum, written, ctx);
   });

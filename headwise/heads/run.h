@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/heads/any_head.h"
+#include "headwise/ops/plan_shelf.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
@@ -23,11 +24,12 @@ class HeadRun {
   HeadCall call;
   /// Memory of the forward; what it takes must live until backward when one follows.
   void book(Arena& arena);
-  void forward(Context& ctx);
+  /// Plans come from the shelf where there is one.
+  void forward(Context& ctx, PlanShelf* shelf = nullptr);
   /// Memory of the backward alone. Gradients of parameters are asked where they have them.
   void book_backward(Arena& arena);
   /// Reads dy; writes dq, dk, dv; adds to dx, dx_kv and the gradients of the head's parameters.
-  void backward(Context& ctx);
+  void backward(Context& ctx, PlanShelf* shelf = nullptr);
 
  private:
   AnyHead head_;

@@ -1,0 +1,57 @@
+// Embed: token rows out of a table, with learned or sinusoidal positions added, and dropout behind them.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/layers/module.h"
+
+#pragma GCC visibility push(default)
+namespace headwise {
+
+/// How a model knows positions: added to the rows (learned, sinusoidal), or inside attention (rope, alibi).
+enum class Positions : std::uint8_t { none, learned, sinusoidal, rope, alibi };
+inline constexpr std::string_view kPositionNames[] = {"none", "learned", "sinusoidal", "rope", "alibi"};
+constexpr std::string_view name_of(Positions p) { return kPositionNames[static_cast<int>(p)]; }
+
+struct EmbedOptions {
+  Index vocabulary = 0, model_dim = 0;
+  Index max_tokens = 0;  // positions there are, for learned and sinusoidal ones
+  Positions positions = Positions::none;
+  bool scaled = false;  // rows times sqrt(model_dim), as Vaswani et al. do
+  double dropout = 0;
+};
+
+class Embed {
+ public:
+  /// Declares table [vocabulary model_dim] and, for learned positions, positions [max_tokens model_dim] under
+  /// `name`.
+  Embed(ParamSet& params, std::string_view name, const EmbedOptions& options);
+
+  struct Saved {
+    AnyView ids, places;  // i64 [tokens]
+    DropoutOptions dropout;
+  };
+  /// ids [tokens], i64 or i32, in the call's sequences; token t of a sequence stands at position t.
+  AnyView forward(const AnyView& ids, Call& call, Saved* saved) const;
+  void backward(const AnyView& dy, Call& call, const Saved& saved) const;
+
+  const Learned& table() const { return table_; }
+  const EmbedOptions& options() const { return options_; }
+
+ private:
+  double scale() const;
+  EmbedOptions options_;
+  Learned table_, positions_;
+  Tensor waves_;  // sinusoidal: [max_tokens model_dim]
+};
+
+/// sin(p / 10000^(2i / dim)) in column 2i, cos in column 2i + 1, rounded once: [positions dim].
+Tensor sinusoidal_positions(Index positions, Index dim, DType dtype);
+
+/// The position of every row inside its sequence, i64 [rows], in the call's memory.
+AnyView positions_of(const Sequences& sequences, Call& call);
+
+/// The slopes of Press et al. 2022, [heads] f32: 2^(-8 i / n) for a power of two n; otherwise those of the
+/// power below, then every other one of the power above.
+Tensor alibi_slopes_of(Index heads);
+
+}  // namespace headwise
+#pragma GCC visibility pop

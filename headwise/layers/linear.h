@@ -1,0 +1,48 @@
+// Linear: y = x W^T + b, with dropout and a residual behind it in the same pass.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cmath>
+
+#include "headwise/layers/module.h"
+#include "headwise/spec/gemm.h"
+
+#pragma GCC visibility push(default)
+namespace headwise {
+
+struct LinearOptions {
+  bool bias = true;
+  double init_scale = 1;  // of the uniform range sqrt(6 / (in + out)) weights start in; biases start at 0
+};
+
+class Linear {
+ public:
+  /// Declares weight [out in] and bias [out] under `name`.
+  Linear(ParamSet& params, std::string_view name, Index in, Index out, LinearOptions options = {});
+
+  struct Saved {
+    AnyView x;
+    DropoutOptions dropout;
+  };
+  AnyView forward(const AnyView& x, Call& call, Saved* saved, const Tail& tail = {},
+                  Activation activation = Activation::none) const;
+  /// dx = the gradient of x, plus `residual` where given. The activation must have been none.
+  AnyView backward(const AnyView& dy, Call& call, const Saved& saved, const AnyView& residual = {}) const;
+
+  Index in() const { return in_; }
+  Index out() const { return out_; }
+  const Learned& weight() const { return weight_; }
+  const Learned& bias() const { return bias_; }
+
+ private:
+  Index in_, out_;
+  Learned weight_, bias_;
+};
+
+/// y = x W^T + b into memory of the call; and back, dx = dy W + residual, gradients added.
+AnyView project_rows(const AnyView& x, const Learned& weight, const Learned& bias, Call& call,
+                     const AnyView& residual = {}, Activation activation = Activation::none);
+AnyView project_rows_backward(const AnyView& dy, const AnyView& x, const Learned& weight, const Learned& bias,
+                              Call& call, const AnyView& residual = {});
+
+}  // namespace headwise
+#pragma GCC visibility pop

@@ -1,0 +1,232 @@
+#include "headwise/layers/multi_head.h"
+
+#include "headwise/layers/embed.h"
+#include "headwise/ops/rope.h"
+
+namespace headwise {
+namespace {
+
+constexpr std::string_view kOp = "multi_head";
+
+AnyHead head_in(ParamSet& params, std::string_view name, std::string_view head, const MultiHeadOptions& o) {
+  require(o.model_dim > 0, ErrorKind::bad_shape, kOp, "model_dim is ", o.model_dim, "; it starts at 1");
+  const auto scope = params.scope(name);
+  return make_head(head, params, {.layer = o.layer, .depth = o.depth, .model_dim = o.model_dim});
+}
+
+/// Does the head read x itself, besides its projections?
+bool reads_rows(const AnyHead& head) {
+  for (const AnyHead::Stage& s : head.stages())
+    if (s.table->prepare || s.table->finish) return true;
+  return false;
+}
+
+/// Rows [rows columns] as rope reads them under a layout: [outer tokens slots dim].
+AnyView turned_view(const AnyView& rows, const HeadLayout& layout, const Sequences& s) {
+  const Index outer = s.ragged() ? 1 : s.batch, tokens = s.ragged() ? rows.size[0] : s.tokens;
+  return AnyView::packed(rows.data, rows.dtype, {outer, tokens, layout.slots(), layout.dim});
+}
+
+}  // namespace
+
+MultiHead::MultiHead(ParamSet& params, std::string_view name, std::string_view words,
+                     const MultiHeadOptions& o)
+    : options_(o), head_(head_in(params, name, words, o)) {
+  const auto scope = params.scope(name);
+  const Widths w = head().widths();
+  const LinearOptions in{.bias = o.bias, .init_scale = o.init_scale};
+  if (options_.key_model_dim == 0) options_.key_model_dim = o.model_dim;
+  if (options_.value_model_dim == 0) options_.value_model_dim = options_.key_model_dim;
+  parts_[0].emplace(params, "q", o.model_dim, w.q, in);
+  parts_[1].emplace(params, "k", options_.key_model_dim, w.k, in);
+  parts_[2].emplace(params, "v", options_.value_model_dim, w.v, in);
+  if (w.out > 0)
+    parts_[3].emplace(params, "out", w.out, o.model_dim,
+                      LinearOptions{.bias = o.out_bias, .init_scale = o.init_scale});
+  const HeadSpec spec = head().spec();
+  require(!o.rope || (spec.q.row == 0 && spec.k.row == 0), ErrorKind::unsupported, kOp, "head ",
+          head().name(), " has heads that overlap in their row, which rope cannot turn; use other positions");
+  if (o.alibi) slopes_ = alibi_slopes_of(spec.q.heads);
+}
+
+AttentionProblem MultiHead::sizes_of(const MultiHeadArgs& a) const {
+  const Sequences& q = a.sequences;
+  const Sequences& kv = a.kv_sequences;
+  require(q.count() == kv.count() && q.ragged() == kv.ragged(), ErrorKind::bad_shape, kOp, "x has ",
+          q.count(), " sequences and keys have ", kv.count(),
+          "; give as many, both padded or both with offsets");
+  AttentionProblem p;
+  p.dtype = a.x.dtype;
+  p.batch = q.count();
+  p.ragged = q.ragged();
+  p.q_tokens = q.longest(), p.kv_tokens = kv.longest();
+  if (p.ragged) p.q_total = q.rows(), p.kv_total = kv.rows();
+  p.heads.terms = {.alibi = options_.alibi, .bias = a.bias.given()};
+  return p;
+}
+
+void MultiHead::turn(const AnyView& rows, const HeadLayout& layout, const Sequences& s, bool back,
+                     Call& call) const {
+  const Scratch scratch(call.memory);
+  const AnyView v = turned_view(rows, layout, s);
+  const RopePositions at = s.ragged() ? RopePositions(positions_of(s, call)) : RopePositions(Index{0});
+  if (back)
+    rope_backward(v, at, v, *options_.rope, call.ctx);
+  else
+    rope(v, at, v, *options_.rope, call.ctx);
+}
+
+KvRows MultiHead::remember(const AnyView& rows, const Sequences& sequences, Call& call) const {
+  check_activation(kOp, "memory", rows, options_.key_model_dim, sequences);
+  require(options_.value_model_dim == options_.key_model_dim, ErrorKind::bad_shape, kOp, "keys read ",
+          options_.key_model_dim, " columns and values ", options_.value_model_dim,
+          "; one memory serves both only where these are equal");
+  KvRows m{.rows = rows, .sequences = sequences};
+  m.k = parts_[1]->forward(rows, call, nullptr);
+  m.v = parts_[2]->forward(rows, call, nullptr);
+  return m;
+}
+
+/// Empty keys and values stand for x, or for the memory's.
+MultiHeadArgs MultiHead::completed(const MultiHeadArgs& given) const {
+  MultiHeadArgs a = given;
+  check_activation(kOp, "x", a.x, options_.model_dim, a.sequences);
+  if (a.memory) {
+    a.kv_sequences = a.memory->sequences;
+    return a;
+  }
+  if (!a.keys.given()) a.keys = a.x, a.kv_sequences = a.sequences;
+  if (!a.values.given()) a.values = a.keys;
+  check_activation(kOp, "keys", a.keys, options_.key_model_dim, a.kv_sequences);
+  check_activation(kOp, "values", a.values, options_.value_model_dim, a.kv_sequences);
+  return a;
+}
+
+void MultiHead::attend(MultiHeadArgs a, Call& call, std::optional<HeadRun>& run, bool keep) const {
+  const bool self = !a.memory && !a.keys.given();
+  a = completed(a);
+  AttentionProblem sizes = sizes_of(a);
+  const DropoutOptions dropped = call.next_dropout(options_.dropout);
+  sizes.heads.terms.dropout = dropped.p > 0;
+  if (a.weights.given()) sizes.probe.scores = ScoreStage::weights;
+  run.emplace(head(), sizes, keep);
+  HeadCall& c = run->call;
+  const AnyView q = parts_[0]->forward(a.x, call, nullptr);
+  const AnyView k = a.memory ? a.memory->k : parts_[1]->forward(a.keys, call, nullptr);
+  const AnyView v = a.memory ? a.memory->v : parts_[2]->forward(a.values, call, nullptr);
+  if (options_.rope && self) {
+    const HeadSpec spec = head().spec();
+    turn(q, spec.q, a.sequences, false, call);
+    turn(k, spec.k, a.kv_sequences, false, call);
+  }
+  c.x = as_sequences(a.x, a.sequences);
+  c.x_kv = as_sequences(a.memory ? a.memory->rows : a.keys, a.kv_sequences);
+  c.q = as_sequences(q, a.sequences);
+  c.k = as_sequences(k, a.kv_sequences), c.v = as_sequences(v, a.kv_sequences);
+  AttentionArgs& f = c.run.forward;
+  f.mask = a.mask;
+  f.q_offsets = a.sequences.offsets, f.kv_offsets = a.kv_sequences.offsets;
+  f.inputs.bias = a.bias;
+  if (options_.alibi) f.inputs.slopes = slopes_.view();
+  // The draws of weights go by sequence, head, query and key; the site keeps layers apart.
+  f.inputs.dropout = dropped.p, f.inputs.seed = dropped.seed + dropped.site;
+  f.probe.scores = a.weights;
+  Arena measure = Arena::measuring();
+  run->book(measure);
+  Arena arena(call.memory.take_bytes(measure.used()));
+  run->book(arena);
+  run->forward(call.ctx, &call.memory.plans());
+  call.loss += c.loss;
+}
+
+AnyView MultiHead::forward(const MultiHeadArgs& a, Call& call, Saved* saved) const {
+  require(!a.memory || !saved, ErrorKind::bad_argument, kOp,
+          "a memory projected before has no gradient; give its rows as keys where a backward follows");
+  std::optional<HeadRun> local;
+  std::optional<HeadRun>& run = saved ? saved->run : local;
+  attend(a, call, run, saved != nullptr);
+  if (saved) saved->args = a;
+  if (parts_[3])
+    return parts_[3]->forward(as_rows(run->call.y, head().widths().out), call, saved ? &saved->out : nullptr,
+                              a.tail);
+  // finish gave the layer's output itself: only the tail is left.
+  const AnyView y = as_rows(run->call.y, options_.model_dim);
+  const DropoutOptions tail = call.next_dropout(a.tail.dropout);
+  if (saved) saved->tail = tail;
+  if (tail.p == 0 && !a.tail.residual.given()) return y;
+  const AnyView to = call.memory.take(y.dtype, {y.size[0], y.size[1]});
+  if (tail.p > 0)
+    dropout(y, a.tail.residual, tail, to, call.ctx);
+  else
+    add(y, a.tail.residual, to, call.ctx);
+  return to;
+}
+
+MultiHeadGrads MultiHead::backward(const AnyView& dy, Call& call, Saved& saved,
+                                   const AnyView& residual) const {
+  require(saved.run.has_value(), ErrorKind::bad_argument, kOp, "backward before a forward that saves");
+  AnyView dhead = dy;  // gradient of the head's y
+  if (parts_[3]) {
+    dhead = parts_[3]->backward(dy, call, saved.out);
+  } else if (saved.tail.p > 0) {
+    dhead = call.memory.take(dy.dtype, {dy.size[0], dy.size[1]});
+    dropout_backward(dy, saved.tail, dhead, call.ctx);
+  }
+  return attend_backward(dhead, saved.args, call, *saved.run, residual);
+}
+
+MultiHeadGrads MultiHead::attend_backward(const AnyView& dy, const MultiHeadArgs& given, Call& call,
+                                          HeadRun& run, const AnyView& residual) const {
+  const bool self = !given.keys.given();
+  const MultiHeadArgs a = completed(given);
+  HeadCall& c = run.call;
+  const DType dtype = dy.dtype;
+  const Index rows = a.x.size[0], kv_rows = a.keys.size[0];
+  const Widths w = head().widths();
+  const AnyView dq = call.memory.take(dtype, {rows, w.q}), dk = call.memory.take(dtype, {kv_rows, w.k}),
+                dv = call.memory.take(dtype, {kv_rows, w.v});
+  c.dy = as_sequences(dy, a.sequences);
+  c.dq = as_sequences(dq, a.sequences);
+  c.dk = as_sequences(dk, a.kv_sequences), c.dv = as_sequences(dv, a.kv_sequences);
+  // What the head itself reads of x: its gradient is added to the residual's.
+  AnyView base = residual, kv_base;
+  if (reads_rows(head())) {
+    base = call.memory.take(dtype, {rows, options_.model_dim});
+    fill_zeros(base);
+    if (residual.given()) add(base, residual, base, call.ctx);
+    if (!self) {
+      kv_base = call.memory.take(dtype, {kv_rows, options_.key_model_dim});
+      fill_zeros(kv_base);
+    }
+    c.dx = as_sequences(base, a.sequences);
+    c.dx_kv = self ? c.dx : as_sequences(kv_base, a.kv_sequences);
+    c.loss_gradient = call.loss_weight;
+  }
+  Arena measure = Arena::measuring();
+  run.book_backward(measure);
+  Arena arena(call.memory.take_bytes(measure.used()));
+  run.book_backward(arena);
+  run.backward(call.ctx, &call.memory.plans());
+  if (options_.rope && self) {
+    const HeadSpec spec = head().spec();
+    turn(dq, spec.q, a.sequences, true, call);
+    turn(dk, spec.k, a.kv_sequences, true, call);
+  }
+  const auto back = [&](int part, const AnyView& slope, const AnyView& from, const AnyView& onto) {
+    return project_rows_backward(slope, from, parts_[part]->weight(), parts_[part]->bias(), call, onto);
+  };
+  MultiHeadGrads g;
+  g.dx = back(0, dq, a.x, base);
+  if (self) {
+    g.dx = back(2, dv, a.x, back(1, dk, a.x, g.dx));
+    return g;
+  }
+  g.dkeys = back(1, dk, a.keys, kv_base);
+  if (a.values.data == a.keys.data)
+    g.dkeys = back(2, dv, a.values, g.dkeys);
+  else
+    g.dvalues = back(2, dv, a.values, {});
+  return g;
+}
+
+}  // namespace headwise
