@@ -71,6 +71,7 @@ AnyHead make_head(std::string_view words, ParamSet& params, Place place) {
       if (!made) {
         made.emplace(H(parse_config<H>(s), params, place));
       } else if constexpr (requires(Below b) { H(parse_config<H>(s), params, place, b); }) {
+        const auto scope = params.scope(text("over", made->stages().size()));
         made->add(H(parse_config<H>(s), params, place, made->below()));
       } else {
         throw Error(ErrorKind::unsupported,

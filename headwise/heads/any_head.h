@@ -144,8 +144,8 @@ class AnyHead {
   int count_ = 0;
 };
 
-/// `name` or `name:key=value,...`; more of them joined by `+` lie over the first. Unknown names and keys are
-/// errors that list the known ones.
+/// `name` or `name:key=value,...`; more of them joined by `+` lie over the first, and their parameters are
+/// named over1.gate, over2.gate. Unknown names and keys are errors that list the known ones.
 AnyHead make_head(std::string_view text, ParamSet& params, Place place);
 /// Names of every head, in the order of their files.
 std::string head_names();

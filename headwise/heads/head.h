@@ -86,7 +86,8 @@ struct Below {
 /// - bind(HeadInputs&, HeadGrads&): learned values in, the places their gradients are added to
 /// - Work, book(call, arena): views kept from forward to backward: all memory of the forward
 /// - prepare(call, work, ctx): before attention; fills call.inputs(), may replace run.forward.q, .k, .v
-/// - finish(call, work, ctx): after attention; fills call.y, which book took and set, from call.o
+/// - finish(call, work, ctx): after attention; fills call.y, which book took and set, from call.o. Where book
+///   leaves call.y empty, finish is not called
 /// - book_backward(call, work, arena): memory of the backward; points call.run.dgate, .dq, ... at it
 /// - finish_backward(call, work, ctx): call.d_o from call.dy
 /// - prepare_backward(call, work, ctx): call.dq, dk, dv where replaced; adds to dx, dx_kv and parameters

@@ -1,20 +1,52 @@
 #include "headwise/heads/rows.h"
 
+#include <cstring>
+
 #include "headwise/ops/projection_backward.h"
 
 namespace headwise {
 namespace {
 
-/// What numbers of T are computed in.
-template <class T>
-using Computed = std::conditional_t<std::is_same_v<T, double>, double, float>;
+constexpr Index kPiece = Index{1} << 14;
+
+/// Bytes of all elements, in pieces over the threads: f(first byte, count).
+template <class F>
+void each_piece(const AnyView& v, Context& ctx, const F& f) {
+  const Index bytes = v.count() * size_of(v.dtype);
+  ctx.pool().parallel_for(ceil_div(bytes, kPiece), [&](Index piece, int) {
+    f(piece * kPiece, static_cast<std::size_t>(min_of(kPiece, bytes - piece * kPiece)));
+  });
+}
 
 }  // namespace
+
+void fill(const AnyView& v, double x) {
+  for (Index i = 0; i < v.count(); ++i) store_double(v.data, v.dtype, i, x);
+}
+void clear(const AnyView& v, Context& ctx) {
+  each_piece(v, ctx,
+             [&](Index at, std::size_t n) { std::memset(static_cast<std::byte*>(v.data) + at, 0, n); });
+}
+void copy_to(const AnyView& to, const AnyView& from, Context& ctx) {
+  each_piece(to, ctx, [&](Index at, std::size_t n) {
+    std::memcpy(static_cast<std::byte*>(to.data) + at, static_cast<const std::byte*>(from.data) + at, n);
+  });
+}
+
+void scale(const AnyView& v, double x, Context& ctx) {
+  const Index n = v.count();
+  visit_float(v.dtype, [&]<class T>(Type<T>) {
+    T* const at = static_cast<T*>(v.data);
+    ctx.pool().parallel_for(ceil_div(n, kPiece), [&](Index piece, int) {
+      for (Index i = piece * kPiece; i < min_of(n, (piece + 1) * kPiece); ++i)
+        at[i] = static_cast<T>(static_cast<Computed<T>>(at[i]) * static_cast<Computed<T>>(x));
+    });
+  });
+}
 
 void add_to(const AnyView& sum, const AnyView& x, Context& ctx) {
   require(sum.count() == x.count(), ErrorKind::bad_shape, "add", "got ", sum, " and ", x,
           "; both must have one size");
-  constexpr Index kPiece = Index{1} << 14;
   const Index n = sum.count();
   visit_float(sum.dtype, [&]<class S>(Type<S>) {
     visit_float(x.dtype, [&]<class X>(Type<X>) {

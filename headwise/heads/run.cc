@@ -41,10 +41,12 @@ void HeadRun::book(Arena& arena) {
   rows_[0] = rows_of_heads(a.out);
   for (std::size_t i = 0; i < head_.stages().size(); ++i) {
     const AnyHead::Stage& s = head_.stages()[i];
-    call.o = call.y = rows_[i];
+    call.o = rows_[i], call.y = {};
     if (s.table->book) s.table->book(s.head.get(), call, work_[i], arena);
-    rows_[i + 1] = call.y;
+    finishes_[i] = call.y.given();
+    rows_[i + 1] = finishes_[i] ? call.y : rows_[i];
   }
+  call.y = rows_[head_.stages().size()];
 }
 
 void HeadRun::forward(Context& ctx, PlanShelf* shelf) {
@@ -72,7 +74,7 @@ void HeadRun::forward(Context& ctx, PlanShelf* shelf) {
   for (std::size_t i = 0; i < head_.stages().size(); ++i) {
     const AnyHead::Stage& s = head_.stages()[i];
     call.o = rows_[i], call.y = rows_[i + 1];
-    if (s.table->finish) s.table->finish(s.head.get(), call, work_[i], ctx);
+    if (finishes_[i]) s.table->finish(s.head.get(), call, work_[i], ctx);
   }
 }
 
@@ -89,7 +91,7 @@ void HeadRun::book_backward(Arena& arena) {
   d_rows_[count] = call.dy;
   for (std::size_t i = count; i-- > 0;) {
     const AnyHead::Stage& s = head_.stages()[i];
-    d_rows_[i] = s.table->finish ? take_like(arena, "head.d_o", rows_[i]) : d_rows_[i + 1];
+    d_rows_[i] = finishes_[i] ? take_like(arena, "head.d_o", rows_[i]) : d_rows_[i + 1];
     call.d_o = d_rows_[i];
     if (s.table->book_backward) s.table->book_backward(s.head.get(), call, work_[i], arena);
   }
@@ -109,7 +111,7 @@ void HeadRun::backward(Context& ctx, PlanShelf* shelf) {
   for (std::size_t i = head_.stages().size(); i-- > 0;) {
     const AnyHead::Stage& s = head_.stages()[i];
     call.o = rows_[i], call.y = rows_[i + 1], call.dy = d_rows_[i + 1], call.d_o = d_rows_[i];
-    if (s.table->finish_backward) s.table->finish_backward(s.head.get(), call, work_[i], ctx);
+    if (finishes_[i]) s.table->finish_backward(s.head.get(), call, work_[i], ctx);
   }
   call.dy = dy;
   const BackwardProblem problem{call.problem, backward_problem_of(b, call.problem.heads).wants};

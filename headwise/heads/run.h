@@ -37,6 +37,7 @@ class HeadRun {
   HeadWork work_[AnyHead::kMost];
   /// What each head's finish reads and gives; entry 0 is attention's out.
   AnyView rows_[AnyHead::kMost + 1], d_rows_[AnyHead::kMost + 1];
+  bool finishes_[AnyHead::kMost] = {};  // a head whose book took a y
   HeadGrads learned_;
 };
 
