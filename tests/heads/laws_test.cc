@@ -77,8 +77,10 @@ TEST(Laws, EveryHeadReducesToMha) {
 TEST(Laws, SettingsReadBackAsTheyPrint) {
   AllHeads::each([&]<class H>(Type<H>) {
     for (const std::string& sample : samples<H>()) {
-      ParamSet params;
-      EXPECT_EQ(make_head(sample, params, {1, 4, 12}).settings(), sample);
+      ParamSet params, again;
+      const std::string printed = make_head(sample, params, {1, 4, 12}).settings();
+      EXPECT_EQ(make_head(printed, again, {3, 9, 12}).settings(), printed);
+      EXPECT_EQ(params.count(), again.count());
     }
   });
 }
