@@ -3,6 +3,7 @@
 #include "headwise/kernels/cpu/attend.h"
 #include "headwise/kernels/cpu/attend_backward.h"
 #include "headwise/kernels/cpu/attend_decode.h"
+#include "headwise/kernels/cpu/attend_mixed.h"
 #include "headwise/kernels/cpu/gemm.h"
 #include "headwise/kernels/ref/attend.h"
 #include "headwise/kernels/ref/attend_backward.h"
@@ -15,7 +16,7 @@
 namespace headwise {
 
 std::span<const AttentionKernel> attention_kernels() {
-  static const AttentionKernel kKernels[] = {cpu::kDecode, cpu::kOnline, ref::kRef};
+  static const AttentionKernel kKernels[] = {cpu::kDecode, cpu::kOnline, cpu::kMixed, ref::kRef};
   return kKernels;
 }
 

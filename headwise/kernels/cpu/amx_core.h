@@ -4,7 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cpu/amx_tiles.h"
-#include "headwise/kernels/cpu/passes.h"
+#include "headwise/kernels/cpu/mix_passes.h"
 #include "headwise/kernels/cpu/rows.h"
 
 namespace headwise::cpu {
@@ -243,7 +243,7 @@ struct AmxCore {
   }
 
   static constexpr Core table() {
-    Core c = Passes<2>::table();
+    Core c = MixPasses<Lanes, 2>::joined(Passes<2>::table());
     c.name = Operands::kName, c.panel = kPanel, c.granule = kGranule, c.begin = tiles_on, c.end = tiles_off;
     c.value_low = Operands::kValueLow, c.value_high = Operands::kValueHigh;
     c.key_group = Operands::kKeyGroup, c.key_columns = 32, c.key_pad = 32;

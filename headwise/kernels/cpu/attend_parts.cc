@@ -285,6 +285,15 @@ void apply_terms(const Run& run, Index sequence, const Panel& panel, Scratch& sc
     core.softcap(s, from, to, static_cast<float>(in.softcap));
     if (scratch.cap_slope) core.cap_slope(s, from, to, static_cast<float>(in.softcap), scratch.cap_slope);
   }
+  add_terms(run, sequence, panel, scratch, key0, from, to);
+}
+
+void add_terms(const Run& run, Index sequence, const Panel& panel, Scratch& scratch, Index key0, Index from,
+               Index to) {
+  const Core& core = run.core;
+  const Terms& terms = run.problem.heads.terms;
+  const HeadInputs& in = run.args.inputs;
+  float* s = scratch.s;
   if (terms.bias) {
     const AnyView& b = in.bias;
     for (int lane = 0; lane < core.panel; ++lane) {

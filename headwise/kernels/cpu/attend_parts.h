@@ -85,6 +85,9 @@ void fill_panel(const Run& run, const SequencePlace& at, Index head0, Index firs
 /// Score terms between the product and the mask, in the order of the contract; the tile's first key is key0.
 void apply_terms(const Run& run, Index sequence, const Panel& panel, Scratch& scratch, Index key0, Index from,
                  Index to);
+/// Those of them that are added: bias, ALiBi, relative.
+void add_terms(const Run& run, Index sequence, const Panel& panel, Scratch& scratch, Index key0, Index from,
+               Index to);
 /// What the mask says about the panel's rows x keys [key0, key0 + keys).
 TileKind tile_kind(const Run& run, const SequencePlace& at, Index sequence, const Panel& panel, Index key0,
                    Index keys);

@@ -2,7 +2,7 @@
 // Included after lanes_neon.h; internal linkage throughout.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/kernels/cpu/passes.h"
+#include "headwise/kernels/cpu/mix_passes.h"
 #include "headwise/kernels/cpu/rows.h"
 
 namespace headwise::cpu {
@@ -261,7 +261,7 @@ struct MmlaCore {
   static void nothing() {}
 
   static constexpr Core table() {
-    Core c = P::table();
+    Core c = MixPasses<Lanes, kVectors>::joined(P::table());
     c.name = "bf16", c.panel = kPanel, c.granule = kGranule, c.begin = nothing, c.end = nothing;
     c.key_group = kRows, c.key_columns = 4, c.key_pad = 8;
     c.query_bytes = query_bytes, c.key_bytes = key_bytes;

@@ -3,7 +3,7 @@
 // Included by every ISA level after its Lanes; internal linkage throughout.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/kernels/cpu/passes.h"
+#include "headwise/kernels/cpu/mix_passes.h"
 #include "headwise/kernels/cpu/rows.h"
 
 namespace headwise::cpu {
@@ -181,7 +181,7 @@ struct F32Core {
   static void nothing() {}
 
   static constexpr Core table() {
-    Core c = Passes<NV>::table();
+    Core c = MixPasses<L, NV>::joined(Passes<NV>::table());
     c.name = "f32", c.panel = kPanel, c.granule = kGranule, c.begin = nothing, c.end = nothing;
     c.query_bytes = query_bytes, c.key_bytes = key_bytes, c.value_bytes = value_bytes,
     c.weight_bytes = weight_bytes;

@@ -73,6 +73,23 @@ struct GradientTile {
   float* gate_sum;                    // [panel] += drop * p * dP over keys; null: nobody asks
 };
 
+/// Heads of a tile of pairs on their way through a mix, y_h = sum_m M[m h] x_m: M is `matrix`, packed
+/// [outs / mix_rows][ins][mix_rows], plus, where `query` is given, diag(query gate + key gate) + sum_r
+/// first_r second_r^T of query and of key. y is not x.
+struct MixTile {
+  const float* x;  // [ins] tiles [keys][panel], x_step floats from head to head
+  Index x_step;
+  float* y;  // [outs] tiles, likewise
+  Index y_step;
+  Index from, to;  // keys
+  Index ins, outs;
+  const float* matrix;   // null: none
+  const float* query;    // [2 rank + 1][ins][panel], the gate last; null: M is the matrix alone
+  const float* key;      // [keys][2 rank + 1][ins], key_step floats from key to key
+  Index key_step, rank;  // rank is even
+  Index first, second;   // rows at which the two factors begin: 0 and rank, or the other way for M^T
+};
+
 /// Rows that will be read soon: row i at data + i * step, `bytes` of it. Fetched between the products of
 /// others, where the level says that this pays.
 struct Ahead {
@@ -161,6 +178,15 @@ struct Core {
   /// then a value, a weight or the sum itself was not.
   bool (*weigh_few)(const Tile&, int count, const Rows& values, Index first, Index value_dim,
                     const float* shrink, const Ahead& ahead, float* sums, float* o);
+
+  // Mixed heads.
+  int mix_rows;  // heads of y a tile of MixTile::matrix
+  void (*mix)(const MixTile&);
+  /// The sum of `weights` alone: S stays.
+  void (*sum_weights)(const Tile&);
+  /// p = exp2((s - top) * factor) * weight, exactly +0 where s is -inf; p may be s.
+  void (*place_weights)(const float* s, Index from, Index to, const float* factor, const float* top,
+                        const float* weight, float* p);
 
   // Gradients, in the cores that TileKernels names for them.
   int step_keys, step_rows;       // keys and queries of one step of the backward

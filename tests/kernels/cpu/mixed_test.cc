@@ -1,0 +1,364 @@
+// cpu/mixed against ref at every level; its two forms, threads, batches and chunks give the same bits.
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "headwise/kernels/cpu/attend_mixed.h"
+#include "headwise/ops/attention_checks.h"
+#include "tests/support/close.h"
+#include "tests/support/count_allocations.h"
+#include "tests/support/levels.h"
+#include "tests/support/mix_case.h"
+
+namespace headwise::test {
+namespace {
+
+constexpr Mix kNone = Mix::none, kFixed = Mix::fixed, kDynamic = Mix::dynamic;
+
+std::vector<MixCase> forward_cases() {
+  return {
+      {.name = "talking",
+       .q_heads = 5,
+       .heads = 5,
+       .v_heads = 5,
+       .q_tokens = 70,
+       .kv_tokens = 101,
+       .dim = 20,
+       .value_dim = 24,
+       .mask = "causal"},
+      {.name = "three_counts",
+       .q_heads = 4,
+       .heads = 9,
+       .v_heads = 6,
+       .kv_group = 2,
+       .v_group = 3,
+       .batch = 2,
+       .q_tokens = 33,
+       .kv_tokens = 64,
+       .dim = 16,
+       .value_dim = 16,
+       .sinks = true,
+       .bias = true},
+      {.name = "only_before",
+       .after = kNone,
+       .q_heads = 2,
+       .heads = 3,
+       .v_heads = 3,
+       .q_tokens = 130,
+       .kv_tokens = 40,
+       .mask = "window(5, 3)",
+       .per_head = true,
+       .gate = true,
+       .dropout = true},
+      {.name = "only_after",
+       .before = kNone,
+       .v_heads = 2,
+       .q_tokens = 17,
+       .kv_tokens = 65,
+       .mask = "causal",
+       .per_head = true,
+       .alibi = true,
+       .dropout = true},
+      {.name = "ragged",
+       .batch = 3,
+       .q_tokens = 40,
+       .kv_tokens = 40,
+       .mask = "causal",
+       .ragged = true,
+       .sinks = true,
+       .relative = true,
+       .softcap = true,
+       .gate = true,
+       .scale = true},
+      {.name = "dcmha",
+       .before = kDynamic,
+       .after = kDynamic,
+       .q_heads = 6,
+       .heads = 6,
+       .v_heads = 6,
+       .rank = 2,
+       .q_tokens = 75,
+       .kv_tokens = 75,
+       .dim = 16,
+       .value_dim = 16,
+       .mask = "causal"},
+      {.name = "dcmha_given",
+       .before = kDynamic,
+       .after = kDynamic,
+       .q_heads = 4,
+       .heads = 4,
+       .v_heads = 4,
+       .kv_group = 4,
+       .v_group = 2,
+       .rank = 3,
+       .batch = 2,
+       .q_tokens = 9,
+       .kv_tokens = 37,
+       .given = true,
+       .mask = "window(9, 1)",
+       .bias = true,
+       .dropout = true},
+      {.name = "gates_alone", .before = kDynamic, .after = kNone, .rank = 0, .q_tokens = 3, .kv_tokens = 5},
+      {.name = "query_side",
+       .before = kNone,
+       .after = kDynamic,
+       .rank = 1,
+       .q_tokens = 20,
+       .kv_tokens = 35,
+       .key = false,
+       .mask = "causal & window(40, 0)"},
+      {.name = "empty_rows",
+       .before = kDynamic,
+       .after = kFixed,
+       .v_heads = 2,
+       .rank = 1,
+       .q_tokens = 20,
+       .kv_tokens = 4,
+       .query = false,
+       .mask = "window(1, 0)"},
+      {.name = "no_key", .q_tokens = 3, .kv_tokens = 0},
+      {.name = "no_query", .q_tokens = 0, .kv_tokens = 3},
+  };
+}
+
+/// Out and lse of the kernel, in workspace of exactly the bytes it asked for.
+struct Got {
+  Tensor out, lse;
+};
+Got run_form(MixRun& run, cpu::MixForm form, int threads) {
+  AttentionArgs a = run.args.forward;
+  AttentionProblem p = run.problem();
+  Got g{converted(a.out, a.out.dtype),
+        Tensor(DType::f32, {a.q.size[0], p.heads.normal_heads(), a.q.size[1]})};
+  for (const Tensor* t : {&g.out, &g.lse})
+    if (t->view().count())
+      std::memset(t->view().data, 0xff,
+                  static_cast<std::size_t>(t->view().count() * size_of(t->view().dtype)));
+  a.out = g.out.view(), a.lse = g.lse.view();
+  p.lse = true;
+  ArgChecks::spread_bias(p, a.inputs.bias);
+  if (a.inputs.bias.given()) a.inputs.bias.step[0] = 0;
+  ThreadPool pool(threads);
+  Buffer workspace(cpu::mixed_bytes_as(form, p, threads));
+  EXPECT_EQ(cpu::run_mixed_as(form, p, a, workspace.span(), pool), Status::ok);
+  return g;
+}
+bool same(const AnyView& a, const AnyView& b) {
+  return a.count() == 0 ||
+         std::memcmp(a.data, b.data, static_cast<std::size_t>(a.count() * size_of(a.dtype))) == 0;
+}
+
+template <class Body>
+void each_level(Body&& body) {
+  for (const cpu::IsaLevel& level : run_levels()) {
+    cpu::force_isa(&level);
+    body(level.name);
+  }
+  cpu::force_isa(nullptr);
+}
+
+Context& reference() {
+  static auto* ctx = new Context({.threads = 1, .kernels = "ref"});
+  return *ctx;
+}
+/// Relative error in the 2-norm of out, and the largest of lse, against ref on the rounded inputs.
+void expect_close(MixRun& run, const Got& got, const std::string& name) {
+  AttentionArgs a = run.args.forward;
+  const Tensor q = converted(a.q, DType::f64), k = converted(a.k, DType::f64), v = converted(a.v, DType::f64);
+  const Tensor out = converted(a.out, DType::f64), lse = converted(got.lse.view(), DType::f64);
+  a.q = q.view(), a.k = k.view(), a.v = v.view(), a.out = out.view(), a.lse = lse.view();
+  attention(a, reference(), {}, run.heads);
+  const Distance d = distance_of(got.out.view(), out.view());
+  EXPECT_EQ(d.mismatched, 0) << name << " at " << d.at;
+  EXPECT_LE(d.relative, 1.5 * relative_guard(run.args.forward.q.dtype)) << name;
+  const DType t = run.args.forward.q.dtype;
+  for (Index n = 0; n < lse.view().count(); ++n) {
+    const double x = load_double(got.lse.view().data, DType::f32, n),
+                 y = load_double(lse.view().data, DType::f64, n);
+    EXPECT_TRUE(x == y || std::fabs(x - y) <= (t == DType::f32 ? 4e-6 : 2e-5) * std::max(1.0, std::fabs(y)))
+        << name << " lse " << n << ": " << x << ", truth " << y;
+  }
+}
+
+TEST(Mixed, EveryLevelAgreesWithRef) {
+  each_level([](const std::string& level) {
+    for (MixCase c : forward_cases())
+      for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
+        c.dtype = t;
+        MixRun run(c);
+        expect_close(run, run_form(run, cpu::MixForm::kept, 1),
+                     level + " " + c.name + " " + std::string(name_of(t)));
+      }
+  });
+}
+
+TEST(Mixed, FormsAndThreadsGiveTheSameBits) {
+  each_level([](const std::string& level) {
+    for (MixCase c : forward_cases())
+      for (const DType t : {DType::f32, DType::bf16}) {
+        c.dtype = t;
+        MixRun run(c);
+        const Got kept = run_form(run, cpu::MixForm::kept, 1);
+        for (const int threads : {1, 3})
+          for (const cpu::MixForm form : {cpu::MixForm::kept, cpu::MixForm::twice}) {
+            const Got other = run_form(run, form, threads);
+            EXPECT_TRUE(same(kept.out.view(), other.out.view()) && same(kept.lse.view(), other.lse.view()))
+                << level << " " << c.name << " threads " << threads;
+          }
+      }
+  });
+}
+
+/// Queries a .. b of a padded run of one sequence, at their own positions.
+Got chunk(MixRun& run, Index first, Index count) {
+  AttentionArgs a = run.args.forward;
+  const auto cut = [&](AnyView& v, int axis) {
+    if (!v.given()) return;
+    v.data = static_cast<std::byte*>(v.data) + first * v.step[axis] * size_of(v.dtype);
+    v.size[axis] = count;
+  };
+  cut(a.q, 1), cut(a.inputs.mix_q, 1), cut(a.inputs.gate, 1);
+  Tensor start(DType::i64, {1}), out(a.out.dtype, {1, count, a.out.size[2], a.out.size[3]});
+  static_cast<Index*>(start.view().data)[0] = first;
+  a.q_start = start.view(), a.out = out.view();
+  Tensor lse(DType::f32, {1, run.heads.normal_heads(), count});
+  a.lse = lse.view();
+  Context ctx({.threads = 1, .kernels = "cpu/mixed"});
+  attention(a, ctx, {}, run.heads);
+  return {std::move(out), std::move(lse)};
+}
+TEST(Mixed, ChunksOfQueriesGiveTheSameBits) {
+  each_level([](const std::string& level) {
+    for (const Mix kind : {kFixed, kDynamic}) {
+      MixRun run({.name = "chunks",
+                  .before = kind,
+                  .after = kind,
+                  .rank = kind == kDynamic ? 2 : 0,
+                  .q_tokens = 150,
+                  .kv_tokens = 150,
+                  .dim = 8,
+                  .value_dim = 8,
+                  .mask = "causal",
+                  .alibi = true,
+                  .gate = true,
+                  .dtype = DType::f32});
+      const Got whole = run_form(run, cpu::MixForm::kept, 2);
+      for (const auto& [first, count] : {std::pair<Index, Index>{0, 1}, {3, 20}, {23, 100}, {149, 1}}) {
+        const Got part = chunk(run, first, count);
+        const Index row = part.out.view().count() / count * 4;
+        EXPECT_EQ(std::memcmp(static_cast<std::byte*>(whole.out.view().data) + first * row,
+                              part.out.view().data, static_cast<std::size_t>(count * row)),
+                  0)
+            << level << " from " << first;
+      }
+    }
+  });
+}
+
+TEST(Mixed, ClosedPairsMayHoldAnything) {
+  each_level([](const std::string& level) {
+    for (const Mix kind : {kFixed, kDynamic}) {
+      const MixCase c{.name = "poison",
+                      .before = kind,
+                      .after = kind,
+                      .rank = kind == kDynamic ? 1 : 0,
+                      .batch = 2,
+                      .q_tokens = 40,
+                      .kv_tokens = 50,
+                      .mask = "lengths(45, 0) & causal",
+                      .gate = true,
+                      .dropout = true,
+                      .dtype = DType::f32};
+      MixRun clean(c), bad(c);
+      const double nan = std::nan("");
+      AttentionArgs& a = bad.args.forward;
+      for (const AnyView& x :
+           {a.k, a.v, a.inputs.mix_k})  // keys 40.. of sequence 0 are closed, all of sequence 1
+        for (Index n = 0; n < x.count(); ++n) {
+          const Index each = x.count() / 100, key = n / each % 50;
+          if (n / each >= 50 || key >= 40) store_double(x.data, x.dtype, n, nan);
+        }
+      const AnyView& q = a.inputs.mix_q;  // rows of sequence 1 see nothing
+      for (Index n = q.count() / 2; n < q.count(); ++n) store_double(q.data, q.dtype, n, nan);
+      for (const cpu::MixForm form : {cpu::MixForm::kept, cpu::MixForm::twice}) {
+        const Got x = run_form(clean, form, 1), y = run_form(bad, form, 1);
+        EXPECT_TRUE(same(x.out.view(), y.out.view()) && same(x.lse.view(), y.lse.view())) << level;
+      }
+      expect_close(clean, run_form(clean, cpu::MixForm::kept, 1), level);
+    }
+  });
+}
+
+TEST(Mixed, OpenPairsPassWhatIsNotFiniteOn) {
+  each_level([](const std::string& level) {
+    MixRun run({.name = "inf", .q_tokens = 6, .kv_tokens = 6, .mask = "causal", .dtype = DType::f32});
+    const AnyView& v = run.args.forward.v;  // key 3, head 1, column 0
+    store_double(v.data, v.dtype, (3 * 3 + 1) * 2, INFINITY);
+    const Got got = run_form(run, cpu::MixForm::kept, 1);
+    for (Index i = 0; i < 6; ++i)
+      for (Index n = 0; n < 6; ++n)
+        EXPECT_EQ(std::isfinite(load_double(got.out.view().data, DType::f32, i * 6 + n)), i < 3 || n != 2)
+            << level << " " << i << " " << n;
+  });
+}
+
+TEST(Mixed, IdentitiesAreMhaToTheLastBits) {
+  Context mixed({.threads = 1, .kernels = "cpu/mixed"}), online({.threads = 1, .kernels = "cpu/online"});
+  MixRun run({.name = "identity",
+              .q_heads = 4,
+              .heads = 4,
+              .v_heads = 4,
+              .q_tokens = 90,
+              .kv_tokens = 90,
+              .dim = 16,
+              .value_dim = 16,
+              .mask = "causal",
+              .dtype = DType::f32});
+  for (const AnyView& m : {run.args.forward.inputs.mix_before, run.args.forward.inputs.mix_after})
+    for (Index n = 0; n < 16; ++n) store_double(m.data, m.dtype, n, n % 5 == 0 ? 1 : 0);
+  AttentionArgs plain = run.args.forward;
+  plain.inputs.mix_before = plain.inputs.mix_after = AnyView();
+  const Tensor out = converted(plain.out, DType::f32);
+  plain.out = out.view();
+  attention(run.args.forward, mixed, {}, run.heads);
+  attention(plain, online);
+  EXPECT_LE(distance_of(run.args.forward.out, out.view()).largest, 1e-6);
+}
+
+TEST(Mixed, MemoryStaysLinearInTokens) {
+  // The kept form grows with kv_tokens until its budget, the other form does not grow at all.
+  const auto problem = [](Index n) {
+    AttentionProblem p;
+    p.heads.q = p.heads.k = p.heads.v = HeadLayout::split(16, 64);
+    p.heads.before = p.heads.after = Mix::fixed;
+    p.batch = 1, p.q_tokens = p.kv_tokens = n;
+    return p;
+  };
+  EXPECT_EQ(cpu::mixed_bytes_as(cpu::MixForm::twice, problem(1 << 20), 2),
+            cpu::mixed_bytes_as(cpu::MixForm::twice, problem(4096), 2));
+  EXPECT_LE(cpu::kMixed.workspace_bytes(problem(8192), 2), 3u * static_cast<std::size_t>(cpu::kKeptBytes));
+  EXPECT_EQ(cpu::mix_form(problem(2048), 2), cpu::MixForm::kept);
+  EXPECT_EQ(cpu::mix_form(problem(1 << 20), 2), cpu::MixForm::twice);
+}
+
+TEST(Mixed, RunsAllocateNothing) {
+  MixRun run({.name = "dcmha",
+              .before = kDynamic,
+              .after = kDynamic,
+              .rank = 2,
+              .q_tokens = 40,
+              .kv_tokens = 40,
+              .mask = "causal",
+              .dtype = DType::f32});
+  Context ctx({.threads = 2, .kernels = "cpu/mixed"});
+  const AttentionPlan plan(run.problem(), ctx);
+  plan.run(run.args.forward, ctx);
+  const auto before = allocations();
+  for (int i = 0; i < 10; ++i) plan.run(run.args.forward, ctx);
+  EXPECT_EQ(allocations(), before);
+}
+
+}  // namespace
+}  // namespace headwise::test
