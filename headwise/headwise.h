@@ -24,6 +24,7 @@
 #include "headwise/ops/projection_backward.h"
 #include "headwise/ops/quantize_kv.h"
 #include "headwise/ops/rope.h"
+#include "headwise/train/checkpoint.h"
 #include "headwise/train/gates.h"
 #include "headwise/train/optimizer.h"
 #include "headwise/train/schedule.h"

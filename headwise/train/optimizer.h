@@ -42,6 +42,7 @@ class Optimizer {
   /// "adamw beta1=0.9 ...": what a checkpoint compares.
   std::string describe() const;
   ParamSet& params() noexcept { return *params_; }
+  const ParamSet& params() const noexcept { return *params_; }
 
   /// What a checkpoint keeps: moments by the name "adamw.m.NAME", "adamw.v.NAME" or "sgd.b.NAME".
   struct Moment {

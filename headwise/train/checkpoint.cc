@@ -1,0 +1,255 @@
+#include "headwise/train/checkpoint.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+
+#include "headwise/base/version.h"
+#include "headwise/kernels/cpu/isa.h"
+#include "headwise/model/file.h"
+#include "headwise/model/safetensors.h"
+#include "headwise/train/crc32c.h"
+
+namespace headwise {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::string_view kOp = "checkpoint", kFront = "step-", kBack = ".safetensors", kFormat = "1";
+constexpr std::string_view kManifestCrc = "headwise.manifest_crc32c";
+constexpr std::size_t kDigits = 12;
+
+std::string hex(std::uint32_t x) {
+  std::string out(8, '0');
+  for (int i = 7; i >= 0; --i, x >>= 4) out[static_cast<std::size_t>(i)] = "0123456789abcdef"[x & 15];
+  return out;
+}
+
+std::string file_name(Index step) {
+  std::string digits = std::to_string(step);
+  if (digits.size() < kDigits) digits.insert(0, kDigits - digits.size(), '0');
+  return text(kFront, digits, kBack);
+}
+
+std::string crc_of(std::span<const std::byte> bytes) {
+  Crc32c crc;
+  crc.add(bytes);
+  return hex(crc.value());
+}
+std::string crc_of(const AnyView& v) {
+  return crc_of(
+      {static_cast<const std::byte*>(v.data), static_cast<std::size_t>(v.count() * size_of(v.dtype))});
+}
+
+/// Of every key and text but its own, in the order of the file; the tensors' own CRCs are among them, and
+/// their names, dtypes and sizes, so nothing of a file is outside it. This rule holds for every version.
+std::string manifest_crc(const Metadata& metadata, const std::vector<std::string>& tensors) {
+  Crc32c crc;
+  for (const auto& [key, value] : metadata) {
+    if (key == kManifestCrc) continue;
+    crc.add(text(key.size(), ' ', value.size(), ' '));
+    crc.add(key);
+    crc.add(value);
+  }
+  for (const std::string& t : tensors) crc.add(t);
+  return hex(crc.value());
+}
+
+std::string tensor_line(std::string_view name, DType dtype, int rank, const Index* size) {
+  std::string out = text(name.size(), ' ', name, ' ', dtype);
+  for (int axis = 0; axis < rank; ++axis) out += text(' ', size[axis]);
+  return out + ';';
+}
+
+/// Everything a checkpoint keeps, by name: parameters, then moments.
+std::vector<NamedTensor> tensors_of(const Optimizer& optimizer, const ParamSet& params) {
+  std::vector<NamedTensor> all;
+  for (const Param& p : params.all()) all.push_back({text("param.", p.name), p.value});
+  for (const Optimizer::Moment& m : optimizer.moments()) all.push_back({m.name, m.value});
+  std::sort(all.begin(), all.end(),
+            [](const NamedTensor& a, const NamedTensor& b) { return a.name < b.name; });
+  return all;
+}
+
+const std::string& value_of(const Safetensors& file, std::string_view key) {
+  const std::string* value = file.metadata(key);
+  require(value != nullptr, ErrorKind::bad_argument, kOp, file.path(), ": has no \"", key,
+          "\"; it is no checkpoint");
+  return *value;
+}
+
+template <class T>
+T number_of(const Safetensors& file, std::string_view key) {
+  const std::string& value = value_of(file, key);
+  T x{};
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), x);
+  require(error == std::errc() && end == value.data() + value.size(), ErrorKind::bad_argument, kOp,
+          file.path(), ": \"", key, "\" is no whole number");
+  return x;
+}
+
+/// Throws when a single bit is not as it was written.
+void check_whole(const Safetensors& file) {
+  std::vector<std::string> lines;
+  for (const SafetensorsEntry& e : file.entries()) {
+    const auto dtype = e.as_dtype();
+    require(dtype.has_value(), ErrorKind::bad_argument, kOp, file.path(), ": holds a tensor of ", e.dtype,
+            "; it is no checkpoint");
+    lines.push_back(tensor_line(e.name, *dtype, e.rank, e.size));
+  }
+  require(value_of(file, kManifestCrc) == manifest_crc(file.metadata(), lines), ErrorKind::bad_argument, kOp,
+          file.path(), ": its manifest does not match its CRC; it is damaged");
+  for (const SafetensorsEntry& e : file.entries())
+    require(value_of(file, text("crc32c:", e.name)) == crc_of(file.bytes(e.name)), ErrorKind::bad_argument,
+            kOp, file.path(), ": \"", e.name, "\" does not match its CRC; it is damaged");
+}
+
+void check_same(const Safetensors& file, std::string_view key, std::string_view ours,
+                std::string_view way_out) {
+  const std::string& theirs = value_of(file, key);
+  require(theirs == ours, ErrorKind::bad_argument, kOp, file.path(), ": was written with ", key, " \"",
+          theirs, "\" but this run has \"", ours, "\"; ", way_out);
+}
+
+}  // namespace
+
+std::string numerics_id(const Context& ctx) {
+  return text("headwise ", headwise::kVersion, " cpu/", cpu::chosen_isa().name,
+              " kernels=", ctx.kernels().empty() ? "all" : ctx.kernels());
+}
+
+Checkpoints::Checkpoints(std::string folder, const CheckpointOptions& options)
+    : folder_(std::move(folder)), options_(options) {
+  require(options.keep >= 1, ErrorKind::bad_argument, kOp, "keep is ", options.keep,
+          "; keep 1 checkpoint or more");
+  std::error_code failed;
+  fs::create_directories(folder_, failed);
+  if (failed) file_failed(kOp, folder_, "make this folder", failed.value());
+}
+
+std::vector<std::string> Checkpoints::files() const {
+  std::vector<std::pair<Index, std::string>> found;
+  std::error_code failed;
+  for (fs::directory_iterator at(folder_, failed), end; !failed && at != end; at.increment(failed)) {
+    const std::string name = at->path().filename().string();
+    if (name.size() < kFront.size() + kDigits + kBack.size() || !name.starts_with(kFront) ||
+        !name.ends_with(kBack))
+      continue;
+    Index step = 0;
+    const char* end_of = name.data() + name.size() - kBack.size();
+    const auto [stop, error] = std::from_chars(name.data() + kFront.size(), end_of, step);
+    if (error == std::errc() && stop == end_of) found.emplace_back(step, text(folder_, '/', name));
+  }
+  if (failed) file_failed(kOp, folder_, "list this folder", failed.value());
+  std::sort(found.rbegin(), found.rend());
+  std::vector<std::string> paths;
+  for (auto& [step, path] : found) paths.push_back(std::move(path));
+  return paths;
+}
+
+/// What a killed writer left: ".step-...PID.N.part" of a process that is no more.
+void Checkpoints::remove_left_parts() const {
+  std::error_code ignored;
+  for (fs::directory_iterator at(folder_, ignored), end; !ignored && at != end; at.increment(ignored)) {
+    const std::string name = at->path().filename().string();
+    if (!name.starts_with(text('.', kFront)) || !name.ends_with(".part")) continue;
+    const std::size_t behind = name.find(kBack);
+    if (behind == std::string::npos || behind + kBack.size() + 1 >= name.size()) continue;
+    pid_t pid = 0;
+    std::from_chars(name.data() + behind + kBack.size() + 1, name.data() + name.size(), pid);
+    if (pid > 0 && pid != ::getpid() && ::kill(pid, 0) != 0 && errno == ESRCH) ::unlink(at->path().c_str());
+  }
+}
+
+std::string Checkpoints::save(const Optimizer& optimizer, const TrainState& state,
+                              const RunIdentity& identity) {
+  require(state.step >= 0 && state.examples >= 0, ErrorKind::bad_argument, kOp, "step ", state.step,
+          " and examples ", state.examples, "; counters start at 0");
+  remove_left_parts();
+  const std::vector<NamedTensor> tensors = tensors_of(optimizer, optimizer.params());
+  Metadata m = {{"headwise.checkpoint", std::string(kFormat)},
+                {"step", std::to_string(state.step)},
+                {"seed", std::to_string(state.seed)},
+                {"examples", std::to_string(state.examples)},
+                {"best_bits", std::to_string(std::bit_cast<std::uint64_t>(state.best))},
+                {"since_best", std::to_string(state.since_best)},
+                {"optimizer_steps", std::to_string(optimizer.steps())},
+                {"optimizer", optimizer.describe()},
+                {"config", identity.config},
+                {"numerics", identity.numerics}};
+  std::vector<std::string> lines;
+  for (const NamedTensor& t : tensors) {
+    m.emplace_back(text("crc32c:", t.name), crc_of(t.value));
+    lines.push_back(tensor_line(t.name, t.value.dtype, t.value.rank, t.value.size));
+  }
+  m.emplace_back(kManifestCrc, manifest_crc(m, lines));
+  const std::string path = text(folder_, '/', file_name(state.step));
+  write_safetensors(path, tensors, m);
+  const std::vector<std::string> all = files();
+  for (std::size_t i = static_cast<std::size_t>(options_.keep); i < all.size(); ++i)
+    if (all[i] != path) ::unlink(all[i].c_str());
+  return path;
+}
+
+std::optional<Checkpoints::Restored> Checkpoints::restore(Optimizer& optimizer,
+                                                          const RunIdentity& identity) const {
+  const std::vector<std::string> all = files();
+  Restored restored;
+  std::optional<Safetensors> file;
+  for (const std::string& path : all) {
+    try {
+      // Copied: what was checked is what is loaded, whatever happens to the file meanwhile.
+      file.emplace(
+          path, SafetensorsOptions{.reading = Reading::copied,
+                                   .limits = {.header_bytes = 100'000'000, .metadata_bytes = 100'000'000}});
+      check_whole(*file);
+      break;
+    } catch (const Error& e) {
+      if (e.kind() == ErrorKind::out_of_memory) throw;
+      restored.damaged.emplace_back(e.what());
+      file.reset();
+    }
+  }
+  if (!file) {
+    require(all.empty(), ErrorKind::bad_argument, kOp, folder_, ": none of its ", all.size(),
+            " checkpoints is whole; move them away to start afresh. The newest: ",
+            restored.damaged.empty() ? "" : restored.damaged[0]);
+    return std::nullopt;
+  }
+  const Safetensors& f = *file;
+  const std::string& version = value_of(f, "headwise.checkpoint");
+  require(version == kFormat, ErrorKind::bad_argument, kOp, f.path(), ": has format ", version,
+          " but this library reads ", kFormat, "; use the version that wrote it");
+  check_same(f, "config", identity.config, "give the same config or another folder");
+  check_same(f, "optimizer", optimizer.describe(), "give the same options or another folder");
+  if (options_.other_numerics == OtherNumerics::refuse)
+    check_same(f, "numerics", identity.numerics,
+               "run the same version at the same ISA level, or accept that the bits differ (other_numerics)");
+  const std::vector<NamedTensor> tensors = tensors_of(optimizer, optimizer.params());
+  require(f.entries().size() == tensors.size(), ErrorKind::bad_argument, kOp, f.path(), ": holds ",
+          f.entries().size(), " tensors but this model has ", tensors.size(),
+          "; it belongs to another model");
+  for (const NamedTensor& t : tensors) {
+    const SafetensorsEntry& e = f.entry(t.name);
+    bool same = e.as_dtype() == t.value.dtype && e.rank == t.value.rank;
+    for (int axis = 0; same && axis < e.rank; ++axis) same = e.size[axis] == t.value.size[axis];
+    require(same, ErrorKind::bad_shape, kOp, f.path(), ": \"", t.name, "\" must be ", t.value,
+            "; the file has another shape or dtype: it belongs to another model");
+  }
+  restored.path = f.path();
+  restored.state = {.step = number_of<Index>(f, "step"),
+                    .seed = number_of<std::uint64_t>(f, "seed"),
+                    .examples = number_of<Index>(f, "examples"),
+                    .best = std::bit_cast<double>(number_of<std::uint64_t>(f, "best_bits")),
+                    .since_best = number_of<Index>(f, "since_best")};
+  const auto steps = number_of<Index>(f, "optimizer_steps");
+  for (const NamedTensor& t : tensors) f.read(t.name, t.value);
+  optimizer.set_steps(steps);
+  return restored;
+}
+
+}  // namespace headwise
