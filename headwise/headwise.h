@@ -25,6 +25,8 @@
 #include "headwise/ops/quantize_kv.h"
 #include "headwise/ops/rope.h"
 #include "headwise/train/checkpoint.h"
+#include "headwise/train/data.h"
 #include "headwise/train/gates.h"
 #include "headwise/train/optimizer.h"
 #include "headwise/train/schedule.h"
+#include "headwise/train/trainer.h"

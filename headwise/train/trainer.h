@@ -1,0 +1,82 @@
+// Trainer: the loop of a run over any model: micro-batches, step, log, checkpoint, early stop, a clean end on
+// Ctrl-C. SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <functional>
+#include <ostream>
+#include <span>
+#include <string>
+
+#include "headwise/train/checkpoint.h"
+#include "headwise/train/progress.h"
+#include "headwise/train/schedule.h"
+
+#pragma GCC visibility push(default)
+namespace headwise {
+
+/// Some of a step's examples, small enough to be computed at once.
+struct MicroBatch {
+  Index step = 0;                        // of the run, from 0
+  Index number = 0;                      // in the step, from 0: the order in which gradients are added
+  std::span<const Index> examples = {};  // which ones
+  std::uint64_t seed = 0;  // of its own draws (dropout): from the run's seed, step and number alone
+  double weight = 1;       // its part of the step's loss: what its gradient is multiplied by
+};
+/// Forward and backward: adds weight times the gradient of its mean loss to the parameters' gradients and
+/// returns that mean loss.
+using Learn = std::function<double(const MicroBatch&)>;
+/// The loss on data that is not learnt from; it must not change parameters.
+using Judge = std::function<double()>;
+
+struct TrainerOptions {
+  Index steps = 0;
+  Index micro_rows = 1, micro_batches = 1;  // a step has micro_rows * micro_batches examples
+  Schedule rate = Schedule::constant(1e-3);
+  double clip = 0;  // the largest norm; 0: any
+  std::uint64_t seed = 0;
+  std::string config = {};  // what a checkpoint must share: the model's and the data's own text
+
+  std::string folder = {};  // of checkpoints; "": none
+  Index save_every = 0;     // steps; 0: at the end alone
+  CheckpointOptions checkpoints = {};
+
+  Index judge_every = 0;  // steps; 0: never
+  Index patience = 0;     // judgements without a better loss before it stops; 0: never
+
+  std::string log = {};         // path of a .csv or .jsonl; "": none
+  std::ostream* out = nullptr;  // where progress is shown; null: nowhere
+  Screen screen = Screen::automatic;
+};
+
+enum class Ending : std::uint8_t { finished, early, interrupted };
+
+struct TrainResult {
+  Ending ending = Ending::finished;
+  Index step = 0;
+  double loss = 0;         // of the last step
+  double best = 0;         // judged; infinity without judgements
+  std::string checkpoint;  // the last one saved or resumed from; "": none
+};
+
+class Trainer {
+ public:
+  /// `examples` is the size of the data; an empty set is refused. The optimizer's parameters learn; with
+  /// `masters` the image computes and they are its masters' (MasterWeights::params).
+  Trainer(Optimizer& optimizer, Index examples, TrainerOptions options, Context& ctx,
+          MasterWeights* masters = nullptr);
+
+  /// From the newest whole checkpoint in the folder, or from the start. A loss or a gradient that is not
+  /// finite throws with the step, the first bad tensor and the last good checkpoint.
+  TrainResult run(const Learn& learn, const Judge& judge = {});
+
+ private:
+  RunIdentity identity() const;
+
+  Optimizer& optimizer_;
+  Index examples_;
+  TrainerOptions options_;
+  Context& ctx_;
+  MasterWeights* masters_;
+};
+
+}  // namespace headwise
+#pragma GCC visibility pop
