@@ -7,11 +7,11 @@ install(TARGETS headwise_library EXPORT headwise-targets INCLUDES DESTINATION ${
 if(HEADWISE_CLI)
   install(TARGETS headwise_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-foreach(room IN ITEMS base spec masks ops heads layers model train)
+foreach(room IN ITEMS base spec masks ops heads layers model train text)
   install(DIRECTORY headwise/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise
           FILES_MATCHING PATTERN "*.h" PATTERN "*_checks.h" EXCLUDE PATTERN "*_parts.h" EXCLUDE PATTERN "choice.h" EXCLUDE
           PATTERN "backend_*.h" EXCLUDE PATTERN "mapping.h" EXCLUDE PATTERN "json_reader.h" EXCLUDE
-          PATTERN "param_blocks.h" EXCLUDE PATTERN "crc32c.h" EXCLUDE PATTERN "interrupt.h" EXCLUDE)
+          PATTERN "param_blocks.h" EXCLUDE PATTERN "bpe_words.h" EXCLUDE PATTERN "crc32c.h" EXCLUDE PATTERN "interrupt.h" EXCLUDE)
 endforeach()
 install(FILES headwise/headwise.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise)
 install(FILES headwise/c/headwise.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise/c)
