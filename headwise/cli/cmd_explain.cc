@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "headwise/cli/args.h"
+#include "headwise/heads/any_head.h"
 #include "headwise/masks/mask.h"
 #include "headwise/ops/attention_cuda.h"
 #include "headwise/ops/explain.h"
@@ -13,8 +14,9 @@ namespace headwise::cli {
 namespace {
 
 struct Request {
-  Index batch = 1, q_tokens = 1024, kv_tokens = -1, heads = 8, kv_heads = -1, head_dim = 64, value_dim = -1,
-        rim = 0;
+  Index batch = 1, q_tokens = 1024, kv_tokens = -1, kv_heads = -1, head_dim = 64, value_dim = -1, rim = 0,
+        model_dim = 0, layer = 0, depth = 1;
+  std::string heads = "8";  // a number, or a head variant's name with its settings
   std::string dtype = "f32", mask = "all", probe, kernels, q_start = "0", device = "cpu";
   double softcap = 0, dropout = 0;
   bool alibi = false, bias = false, relative = false, sinks = false, gate = false, lse = false;
@@ -22,32 +24,65 @@ struct Request {
   bool backward = false, shapes = false, mermaid = false, json = false;
 };
 
-AttentionProblem problem_from(const Request& r) {
-  const Index kv_heads = r.kv_heads < 0 ? r.heads : r.kv_heads,
+/// The number of plain heads, or -1 where a variant is named.
+Index plain_heads(const Request& r) {
+  Index heads = -1;
+  if (!CLI::detail::lexical_cast(r.heads, heads)) return -1;
+  require(heads >= 0, ErrorKind::bad_argument, "explain", "--heads is ", heads,
+          "; give a number from 0 up, or a head such as gqa:heads=8,kv_heads=2");
+  return heads;
+}
+
+/// A head variant with the parameters it declares.
+struct Variant {
+  ParamSet params;
+  AnyHead head;
+  explicit Variant(const Request& r) : head(make_head(r.heads, params, place_of(r))) {}
+  static Place place_of(const Request& r) {
+    return {r.layer, r.depth, r.model_dim ? r.model_dim : heads_in(r.heads) * r.head_dim};
+  }
+};
+
+HeadSpec plain_spec(const Request& r, Index heads) {
+  const Index kv_heads = r.kv_heads < 0 ? heads : r.kv_heads,
               value_dim = r.value_dim < 0 ? r.head_dim : r.value_dim;
-  require(kv_heads > 0 ? r.heads % kv_heads == 0 : r.heads == 0, ErrorKind::bad_shape, "explain", "--heads (",
-          r.heads, ") must be a multiple of --kv-heads (", kv_heads, ")");
-  require(r.rim >= 0 && (r.rim == 0 || kv_heads == r.heads), ErrorKind::bad_argument, "explain", "--rim is ",
-          r.rim, " with ", r.heads, " heads over ", kv_heads,
+  require(kv_heads > 0 ? heads % kv_heads == 0 : heads == 0, ErrorKind::bad_shape, "explain", "--heads (",
+          heads, ") must be a multiple of --kv-heads (", kv_heads, ")");
+  require(r.rim >= 0 && (r.rim == 0 || kv_heads == heads), ErrorKind::bad_argument, "explain", "--rim is ",
+          r.rim, " with ", heads, " heads over ", kv_heads,
           " kv heads; overlapped heads need a rim from 0 up and as many kv heads");
+  HeadSpec s;
+  s.q = HeadLayout::split(heads, r.head_dim);
+  s.k = HeadLayout::grouped(heads, kv_heads, r.head_dim);
+  s.v = HeadLayout::grouped(heads, kv_heads, value_dim);
+  if (r.rim > 0) {
+    s.q = s.k = HeadLayout::overlapped(heads, r.head_dim, r.rim);
+    s.v = HeadLayout::overlapped(heads, value_dim, r.rim);
+  }
+  return s;
+}
+
+HeadSpec spec_from(const Request& r) {
+  if (const Index heads = plain_heads(r); heads >= 0) return plain_spec(r, heads);
+  require(r.kv_heads < 0 && r.value_dim < 0 && r.rim == 0, ErrorKind::bad_argument, "explain",
+          "--heads names ", r.heads,
+          ", so its settings say kv_heads, value_dim and rim; leave the options out");
+  return Variant(r).head.spec();
+}
+
+AttentionProblem problem_from(const Request& r) {
   AttentionProblem p;
   p.dtype = parse_dtype(r.dtype);
   p.batch = r.batch, p.q_tokens = r.q_tokens;
   p.kv_tokens = r.kv_tokens < 0 ? r.q_tokens : r.kv_tokens;
-  p.heads.q = HeadLayout::split(r.heads, r.head_dim);
-  p.heads.k = HeadLayout::grouped(r.heads, kv_heads, r.head_dim);
-  p.heads.v = HeadLayout::grouped(r.heads, kv_heads, value_dim);
-  if (r.rim > 0) {
-    p.heads.q = p.heads.k = HeadLayout::overlapped(r.heads, r.head_dim, r.rim);
-    p.heads.v = HeadLayout::overlapped(r.heads, value_dim, r.rim);
-  }
-  p.heads.terms = {.softcap = r.softcap != 0,
-                   .alibi = r.alibi,
-                   .bias = r.bias,
-                   .relative = r.relative,
-                   .sinks = r.sinks,
-                   .dropout = r.dropout != 0,
-                   .gate = r.gate};
+  p.heads = spec_from(r);
+  p.heads.terms = either(p.heads.terms, {.softcap = r.softcap != 0,
+                                         .alibi = r.alibi,
+                                         .bias = r.bias,
+                                         .relative = r.relative,
+                                         .sinks = r.sinks,
+                                         .dropout = r.dropout != 0,
+                                         .gate = r.gate});
   p.lse = r.lse;
   p.probe = parse_probe(r.probe);
   return p;
@@ -107,6 +142,17 @@ std::string painted(const std::string& explained, const Paint& paint) {
   return out;
 }
 
+/// What a named head is, before its attention is explained.
+std::string head_lines(const Request& r) {
+  const Variant v(r);
+  const Widths w = v.head.widths();
+  return fmt::format(
+      "{:<12}{}\n{:<12}{}\n{:<12}W_Q {}, W_K {}, W_V {}, {}\n{:<12}{} of its own, at model_dim {}\n", "head",
+      v.head.settings(), "heads meet", v.head.meets(), "columns", w.q, w.k, w.v,
+      w.out ? fmt::format("W_O {}", w.out) : "no W_O", "parameters", v.params.count(),
+      Variant::place_of(r).model_dim);
+}
+
 /// Every gradient there is to ask of the forward these options describe.
 BackwardProblem backward_problem_from(const Request& r) {
   BackwardProblem p;
@@ -158,12 +204,14 @@ int explain_plan(const Request& r, const Plan& plan, const AttentionProblem& p) 
   const ExplainOptions options{.shapes = r.shapes, .mermaid = r.mermaid, .roofline = &roofline};
   if (r.json) {
     auto facts = nlohmann::ordered_json::parse(explain_json(plan, options));
+    if (plain_heads(r) < 0) facts["head"] = Variant(r).head.settings();
     facts["mask"] = {{"text", mask.text}};
     if (mask.counted) facts["mask"]["open_share"] = mask.share();
     fmt::print("{}\n", facts.dump(2));
     return kDone;
   }
   const Paint paint = Paint::for_stdout();
+  if (plain_heads(r) < 0) fmt::print("{}", head_lines(r));
   fmt::print("{}", painted(explain(plan, options), paint));
   fmt::print("{:<12}{}", "mask", mask.text);
   if (mask.counted) fmt::print(": {:.1f} % of the pairs are open", 100 * mask.share());
@@ -194,7 +242,8 @@ void add_explain(CLI::App& app, int& exit_code) {
   word->footer(
       "Example: headwise explain --batch 4 --q-tokens 2048 --heads 32 --kv-heads 8 --head-dim 128 --dtype "
       "bf16\n"
-      "           --mask \"causal & window(256, 0)\" --probe rows,top8 --shapes");
+      "           --mask \"causal & window(256, 0)\" --probe rows,top8 --shapes\n"
+      "         headwise explain --heads gqa:heads=16,kv_heads=4+gated:act=silu --mask causal");
   const auto r = std::make_shared<Request>();
   const CLI::Validator size(
       [](const std::string& given) {
@@ -206,7 +255,13 @@ void add_explain(CLI::App& app, int& exit_code) {
   word->add_option("--batch", r->batch, "Sequences")->check(size)->capture_default_str();
   word->add_option("--q-tokens", r->q_tokens, "Queries of a sequence")->check(size)->capture_default_str();
   word->add_option("--kv-tokens", r->kv_tokens, "Keys of a sequence [as --q-tokens]")->check(size);
-  word->add_option("--heads", r->heads, "Query heads")->check(size)->capture_default_str();
+  word->add_option("--heads", r->heads, "Query heads, or a head variant such as gqa:heads=8,kv_heads=2")
+      ->capture_default_str();
+  word->add_option("--model-dim", r->model_dim,
+                   "Width of the layer a named head stands in [heads x head-dim]")
+      ->check(size);
+  word->add_option("--layer", r->layer, "Layer a named head stands in, from 0")->check(size);
+  word->add_option("--depth", r->depth, "Layers of the model a named head stands in")->check(size);
   word->add_option("--kv-heads", r->kv_heads, "Key and value heads [as --heads]")->check(size);
   word->add_option("--head-dim", r->head_dim, "Width of a query and key head")
       ->check(size)

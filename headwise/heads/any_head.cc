@@ -27,6 +27,11 @@ std::string AnyHead::settings() const {
     s += text(s.empty() ? "" : "+", stage.table->settings(stage.head.get()));
   return s;
 }
+std::string AnyHead::meets() const {
+  std::string s;
+  for (const Stage& stage : stages()) s += text(s.empty() ? "" : "; ", stage.table->meets);
+  return s;
+}
 Widths AnyHead::widths() const {
   Widths w = stages_[0].table->widths(stages_[0].head.get());
   for (const Stage& stage : stages().subspan(1)) w.out = stage.table->widths(stage.head.get()).out;
@@ -55,6 +60,17 @@ std::string head_names() {
   std::string s;
   AllHeads::each([&]<class H>(Type<H>) { s += text(s.empty() ? "" : ", ", H::name); });
   return s;
+}
+
+Index heads_in(std::string_view words) {
+  const auto [name, settings] = cut(words.substr(0, words.find('+')));
+  Index heads = 0;
+  AllHeads::each([&, n = name, s = settings]<class H>(Type<H>) {
+    if (H::name == n) heads = parse_config<H>(s).heads;
+  });
+  require(heads != 0, ErrorKind::bad_argument, "heads", "there is no head \"", name, "\"; there are ",
+          head_names());
+  return heads;
 }
 
 AnyHead make_head(std::string_view words, ParamSet& params, Place place) {

@@ -32,7 +32,7 @@ struct WorkOf<H> {
 
 /// The functions of one head type; null: the head has none, so identity.
 struct HeadTable {
-  std::string_view name;
+  std::string_view name, meets;
   std::string (*settings)(const void*);
   Widths (*widths)(const void*);
   HeadSpec (*spec)(const void*);
@@ -72,7 +72,7 @@ const HeadTable& head_table() {
   };
   static constexpr HeadTable table = [] {
     HeadTable t{};
-    t.name = H::name;
+    t.name = H::name, t.meets = H::meets;
     t.settings = [](const void* h) { return config_text<H>(of(h).config()); };
     t.widths = [](const void* h) { return of(h).widths(); };
     t.spec = [](const void* h) { return of(h).spec(); };
@@ -132,6 +132,8 @@ class AnyHead {
   void bind(HeadInputs& inputs, HeadGrads& grads) const;
   /// Sets the learned values at which settings of as_mha are MHA.
   void become_mha() const;
+  /// Where heads exchange information, a phrase for each that is joined.
+  std::string meets() const;
 
   struct Stage {
     const HeadTable* table = nullptr;
@@ -147,6 +149,8 @@ class AnyHead {
 /// `name` or `name:key=value,...`; more of them joined by `+` lie over the first, and their parameters are
 /// named over1.gate, over2.gate. Unknown names and keys are errors that list the known ones.
 AnyHead make_head(std::string_view text, ParamSet& params, Place place);
+/// What `heads=` of the first head in such a text is, or its default.
+Index heads_in(std::string_view text);
 /// Names of every head, in the order of their files.
 std::string head_names();
 

@@ -38,6 +38,7 @@ struct Field {
 /// Gradients of HeadInputs under the same names. bind gives where each is added to; empty: not wanted.
 struct HeadGrads {
   AnyView scale = {}, slopes = {}, bias = {}, relative = {}, sinks = {}, gate = {};
+  AnyView mix_before = {}, mix_after = {}, mix_q = {}, mix_k = {};
 };
 /// Pairs every name with its place in BackwardArgs: visit(name, to be added to, written by the run).
 template <class F>
@@ -45,6 +46,8 @@ void each_pair(HeadGrads& g, BackwardArgs& b, F&& visit) {
   visit("scale", g.scale, b.dscale), visit("slopes", g.slopes, b.dslopes), visit("bias", g.bias, b.dbias);
   visit("relative", g.relative, b.drelative), visit("sinks", g.sinks, b.dsinks);
   visit("gate", g.gate, b.dgate);
+  visit("mix_before", g.mix_before, b.dmix_before), visit("mix_after", g.mix_after, b.dmix_after);
+  visit("mix_q", g.mix_q, b.dmix_q), visit("mix_k", g.mix_k, b.dmix_k);
 }
 
 /// One run of a head: rows x to W_O's input y, and back. `outer` is batch (ragged: 1), `tokens` a sequence's

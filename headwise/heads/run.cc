@@ -37,7 +37,7 @@ void HeadRun::book(Arena& arena) {
   a.out = take(arena, "head.out", p.dtype, {call.outer(), call.q_tokens(), v.heads, v.dim});
   if (keep_)
     a.lse = take(arena, "head.lse", p.dtype == DType::f64 ? DType::f64 : DType::f32,
-                 {call.outer(), p.heads.q.heads, call.q_tokens()});
+                 {call.outer(), p.heads.normal_heads(), call.q_tokens()});
   rows_[0] = rows_of_heads(a.out);
   for (std::size_t i = 0; i < head_.stages().size(); ++i) {
     const AnyHead::Stage& s = head_.stages()[i];

@@ -95,6 +95,24 @@ TEST(Cli, ExplainNamesTheKernelAndItsRefusals) {
   EXPECT_EQ(a.out.find('\033'), std::string::npos) << "colours went into a pipe";
 }
 
+TEST(Cli, ExplainTakesAHeadByItsSettings) {
+  const Answer a = headwise_says("explain --heads gqa:heads=16,kv_heads=4+gated --q-tokens 32 --threads 1");
+  EXPECT_EQ(a.code, 0) << a.err;
+  EXPECT_EQ(a.out.rfind("head        gqa:heads=16,kv_heads=4,dim=64+gated:", 0), 0u) << a.out;
+  EXPECT_NE(a.out.find("\nheads meet  in the keys and values a group shares"), std::string::npos) << a.out;
+  EXPECT_NE(a.out.find("\ncolumns     W_Q 1024, W_K 256, W_V 256, W_O 1024\n"), std::string::npos) << a.out;
+  EXPECT_NE(a.out.find("\nparameters  1048576 of its own, at model_dim 1024\n"), std::string::npos) << a.out;
+  EXPECT_NE(a.out.find("q [1 32 16 64] x k [1 32 4 64]"), std::string::npos) << a.out;
+  const Answer rim =
+      headwise_says("explain --heads overlapped:heads=8 --layer 3 --depth 6 --json --threads 1");
+  EXPECT_EQ(nlohmann::json::parse(rim.out).at("problem").at("head_dim"), 64 + 2 * 3);
+  const Answer none = headwise_says("explain --heads gga:heads=8");
+  EXPECT_EQ(none.code, 1);
+  EXPECT_EQ(none.err.rfind("headwise: heads: there is no head \"gga\"; there are ", 0), 0u) << none.err;
+  const Answer both = headwise_says("explain --heads gqa:heads=8 --kv-heads 2");
+  EXPECT_NE(both.err.find("leave the options out"), std::string::npos) << both.err;
+}
+
 TEST(Cli, ExplainAsJson) {
   const Answer a = headwise_says(
       "explain --json --batch 2 --q-tokens 8 --kv-tokens 16 --heads 6 --kv-heads 2 --head-dim 32 --value-dim "
