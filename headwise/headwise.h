@@ -24,6 +24,7 @@
 #include "headwise/ops/projection_backward.h"
 #include "headwise/ops/quantize_kv.h"
 #include "headwise/ops/rope.h"
+#include "headwise/ops/route_heads.h"
 #include "headwise/text/bpe.h"
 #include "headwise/train/checkpoint.h"
 #include "headwise/train/data.h"

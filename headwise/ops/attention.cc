@@ -128,7 +128,9 @@ AttentionProblem problem_in(std::string_view op, const AttentionArgs& args, cons
                    .relative = in.relative.given(),
                    .sinks = in.sinks.given(),
                    .dropout = in.dropout != 0,
-                   .gate = in.gate.given()};
+                   .gate = in.gate.given(),
+                   .rows = in.rows.given()};
+  if (in.alpha.given()) p.heads.norm = Norm::entmax;
   p.lse = args.lse.given();
   p.probe = probe;
   return p;

@@ -53,6 +53,7 @@ BackwardProblem backward_problem_of(const BackwardArgs& args, const HeadSpec& he
              .sinks = args.dsinks.given(),
              .scale = args.dscale.given(),
              .gate = args.dgate.given(),
+             .alpha = args.dalpha.given(),
              .mix_before = args.dmix_before.given(),
              .mix_after = args.dmix_after.given(),
              .mix_q = args.dmix_q.given(),

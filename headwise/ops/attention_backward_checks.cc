@@ -16,6 +16,7 @@ void each_gradient(Args& a, F&& visit) {
   visit("dsinks", a.dsinks), visit("dscale", a.dscale), visit("dgate", a.dgate);
   visit("dmix_before", a.dmix_before), visit("dmix_after", a.dmix_after);
   visit("dmix_q", a.dmix_q), visit("dmix_k", a.dmix_k);
+  visit("dalpha", a.dalpha);
 }
 
 /// What the forward left: out and lse come together, or the plan was made without them.
@@ -60,6 +61,11 @@ void check_gradients(const BackwardProblem& problem, const BackwardArgs& a) {
        "the sizes of mix_after");
   like("dmix_q", a.dmix_q, wants.mix_q, "mix_q", in.mix_q, kAnyFloat, "the sizes of mix_q");
   like("dmix_k", a.dmix_k, wants.mix_k, "mix_k", in.mix_k, kAnyFloat, "the sizes of mix_k");
+  like("dalpha", a.dalpha, wants.alpha, "alpha", in.alpha, kAnyFloat, "[heads]");
+  for (Index h = 0; wants.alpha && h < p.heads.q.heads; ++h)
+    require(load_double(in.alpha.data, in.alpha.dtype, h * in.alpha.step[0]) > 1, ErrorKind::bad_argument,
+            kBackwardOp, "dalpha is asked but alpha of head ", h,
+            " is 1, softmax, where its slope is not computed; learn an alpha from 1.01 on");
 }
 
 void check_overlaps(const BackwardArgs& a) {
@@ -98,7 +104,7 @@ void check_backward_problem(const BackwardProblem& problem) {
   kChecks.check_problem(p);
   require(!(wants == GradientSpec{}), ErrorKind::bad_argument, kBackwardOp,
           "no gradient is asked; give at least one of dq, dk, dv, dbias, dslopes, drelative, dsinks, dscale, "
-          "dgate, dmix_before, dmix_after, dmix_q, dmix_k");
+          "dgate, dmix_before, dmix_after, dmix_q, dmix_k, dalpha");
   const auto check = [](bool wanted, bool there, const char* name, const char* input) {
     require(!wanted || there, ErrorKind::bad_argument, kBackwardOp, name, " is asked but the forward has no ",
             input, "; leave ", name, " out, or plan with ", input);
@@ -113,6 +119,7 @@ void check_backward_problem(const BackwardProblem& problem) {
   check(wants.mix_after, p.heads.after != Mix::none, "dmix_after", "mix after the normalizer");
   check(wants.mix_q, p.heads.mix_stages() > 0, "dmix_q", "dynamic mix");
   check(wants.mix_k, p.heads.mix_stages() > 0, "dmix_k", "dynamic mix");
+  check(wants.alpha, p.heads.norm == Norm::entmax, "dalpha", "alpha");
 }
 
 BackwardArgs check_backward_args(const BackwardProblem& problem, const BackwardArgs& args) {

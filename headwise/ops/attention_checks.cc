@@ -240,6 +240,8 @@ void ArgChecks::check_problem(const AttentionProblem& p) const {
   require(widest.ok, ErrorKind::bad_shape, op, "[", p.batch, " ", max_of(p.q_tokens, p.kv_tokens), " ", heads,
           " ", max_of(p.heads.q.dim, p.heads.v.dim),
           "], [batch tokens heads dim], reaches past 2^63 bytes; use smaller sizes");
+  require(!p.heads.mixes() || (!p.heads.terms.rows && p.heads.norm == Norm::softmax), ErrorKind::unsupported,
+          op, "heads are mixed, which needs every head of a row and softmax; leave out row lists and alpha");
   const ProbeSpec& probe = p.probe;
   require(probe.top_k >= 0 && probe.classes >= 0 && probe.picked >= 0, ErrorKind::bad_argument, op,
           "probe asks for top_k ", probe.top_k, ", classes ", probe.classes, " and picked ", probe.picked,
@@ -336,6 +338,8 @@ void ArgChecks::check_inputs(const AttentionProblem& p, const AttentionArgs& a) 
   }
   check_starts(p, a.q_start);
   check_terms(p, a.inputs, batch_in_tensors(p), q_rows(p));
+  check_rows(p, a);
+  check_alpha(p, a);
   check_mask(p, a.mask);
 }
 

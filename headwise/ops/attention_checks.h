@@ -67,6 +67,10 @@ struct ArgChecks {
   void check_mask(const AttentionProblem& p, const MaskSet& mask) const;
   void check_offsets(const char* name, const AnyView& v, Index batch, Index rows, Index longest) const;
   void check_starts(const AttentionProblem& p, const AnyView& v) const;
+  /// alpha of entmax: one number a head, 1 or from 1.01 to 2.
+  void check_alpha(const AttentionProblem& p, const AttentionArgs& args) const;
+  /// Lists of query rows: one for each sequence and head, ascending, inside their sequence.
+  void check_rows(const AttentionProblem& p, const AttentionArgs& args) const;
   void check_terms(const AttentionProblem& p, const HeadInputs& in, Index tensor_batch, Index q_rows) const;
 };
 
@@ -81,6 +85,8 @@ void each_view(Args& a, F&& visit) {
   visit("mix_before", a.inputs.mix_before, false), visit("mix_after", a.inputs.mix_after, false);
   visit("mix_q", a.inputs.mix_q, false), visit("mix_k", a.inputs.mix_k, false);
   visit("sequence_ids", a.inputs.sequence_ids, false), visit("q_start", a.q_start, false);
+  visit("alpha", a.inputs.alpha, false), visit("rows.offsets", a.inputs.rows.offsets, false),
+      visit("rows.index", a.inputs.rows.index, false);
   visit("q_offsets", a.q_offsets, false), visit("kv_offsets", a.kv_offsets, false);
   visit("probe class_of", a.probe.class_of, false), visit("probe picks", a.probe.picks, false);
   visit("out", a.out, true), visit("lse", a.lse, true);

@@ -51,6 +51,9 @@ const char* unread_by_all(const AttentionProblem& p) {
   if (p.int8_kv) return "keys and values are int8, which is read on the CPU only; give them as floats";
   if (p.keys == KeyForm::packed) return "keys are packed, which is read on the CPU only; give plain ones";
   if (p.heads.mixes()) return "heads are mixed, which is computed on the CPU only";
+  if (p.heads.norm != Norm::softmax) return "entmax is computed on the CPU only; copy the tensors there";
+  if (p.heads.terms.rows)
+    return "heads list their rows, which is done on the CPU only; give a gate of 0s and 1s";
   return "";
 }
 

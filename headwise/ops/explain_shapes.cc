@@ -61,10 +61,11 @@ Way way_of(const AttentionProblem& p) {
   add(w.on_scores, t.relative, "+ relative");
   add(w.on_scores, true, "mask");
   add(w.on_weights, t.sinks, "sink");
-  add(w.on_weights, true, "normalize over kv_tokens");
+  add(w.on_weights, true, h.norm == Norm::entmax ? "entmax over kv_tokens" : "normalize over kv_tokens");
   add(w.on_out, t.dropout, "dropout");
   add(w.on_out, true, "weigh v");
   add(w.on_out, t.gate, "gate");
+  add(w.on_out, t.rows, "0 in rows that a head does not list");
   if (t.sinks) w.weights.axes = "rows and their sink sum to 1";
   return w;
 }

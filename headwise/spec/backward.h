@@ -8,7 +8,8 @@ namespace headwise {
 /// The gradients a run writes; the rest is not computed.
 struct GradientSpec {
   bool q = false, k = false, v = false;
-  bool bias = false, slopes = false, relative = false, sinks = false, scale = false, gate = false;
+  bool bias = false, slopes = false, relative = false, sinks = false, scale = false, gate = false,
+       alpha = false;
   bool mix_before = false, mix_after = false, mix_q = false, mix_k = false;
   friend constexpr bool operator==(const GradientSpec&, const GradientSpec&) = default;
 };
@@ -33,6 +34,7 @@ struct BackwardArgs {
   AnyView dscale = {};                                // [1] or [heads], as inputs.scale; f32 or f64
   AnyView dgate = {};                                 // like inputs.gate; any float
   AnyView dmix_before = {}, dmix_after = {}, dmix_q = {}, dmix_k = {};  // like inputs.mix_*; any float
+  AnyView dalpha = {};                                                  // like inputs.alpha; any float
 };
 
 }  // namespace headwise

@@ -1,6 +1,8 @@
 // HeadLayout and HeadSpec: all a kernel must know about a head variant, as plain data without addresses.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <cstdint>
+
 #include "headwise/base/index.h"
 
 namespace headwise {
@@ -33,6 +35,7 @@ struct HeadLayout {
 struct Terms {
   bool softcap = false, alibi = false, bias = false, relative = false, sinks = false, dropout = false,
        gate = false;
+  bool rows = false;  // each head has a list of its query rows
   friend constexpr bool operator==(const Terms&, const Terms&) = default;
 };
 
@@ -41,10 +44,16 @@ struct Terms {
 /// the sums of a query's and a key's own, and W given or 0.
 enum class Mix : std::uint8_t { none, fixed, dynamic };
 
+/// How logits become weights: softmax, or alpha-entmax with alpha per head (1 is softmax, 2 is sparsemax).
+enum class Norm : std::uint8_t { softmax, entmax };
+/// Below it entmax divides by too small an alpha - 1; 1 itself is softmax.
+inline constexpr double kLeastAlpha = 1.01;
+
 struct HeadSpec {
   HeadLayout q = {}, k = {},
              v = {};  // all with the same number of heads, but for mixing; out has v's dim and heads
   Terms terms = {};
+  Norm norm = Norm::softmax;
   Mix before = Mix::none, after = Mix::none;
   Index mix_rank = 0;  // R of a dynamic mix
   Index heads = 0;     // between the mixes: those with a normalizer; 0: as many as q

@@ -32,7 +32,7 @@ struct AttentionProblem {
 struct AttentionArgs {
   AnyView q = {}, k = {}, v = {}, out = {};
   AnyView lse = {};  // [batch heads q] f32 (f64 for f64), ln, sink included; heads: normal_heads(); ragged:
-                     // [1 heads tokens]
+                     // [1 heads tokens]; entmax: tau of w = max(0, (alpha - 1) s - tau)^(1 / (alpha - 1))
   HeadInputs inputs = {};
   MaskSet mask = {};
   AnyView q_start = {};                     // [1] or [batch] i64: position of the first query; empty: 0
@@ -49,6 +49,7 @@ inline constexpr Index kStartEnd = std::numeric_limits<Index>::min();
 /// first query.
 struct SequencePlace {
   Index tensor_batch, q_row, kv_row, q_tokens, kv_tokens, q_start;
+  Index sequence = 0;
 };
 inline SequencePlace place_of(const AttentionProblem& p, const AttentionArgs& a, Index b) {
   const auto at = [](const AnyView& v, Index i) { return static_cast<const Index*>(v.data)[i * v.step[0]]; };
@@ -60,6 +61,7 @@ inline SequencePlace place_of(const AttentionProblem& p, const AttentionArgs& a,
   }
   if (a.q_start.given()) s.q_start = at(a.q_start, a.q_start.size[0] == 1 ? 0 : b);
   if (s.q_start == kStartEnd) s.q_start = s.kv_tokens - s.q_tokens;
+  s.sequence = b;
   return s;
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "headwise/base/view.h"
+#include "headwise/spec/rows.h"
 
 namespace headwise {
 
@@ -49,6 +50,8 @@ struct HeadInputs {
   AnyView gate = {};   // [batch q heads], multiplies the head's output; ragged: [1 tokens heads]
   double dropout = 0;  // probability of dropping a weight
   std::uint64_t seed = 0;
+  AnyView alpha = {};         // [heads]: entmax; 1, or from 1.01 to 2
+  RowLists rows = {};         // the query rows each head works on; not given: all
   AnyView sequence_ids = {};  // [batch] i64 for dropout; empty: the batch index
   // Mixing: scale has q's heads; slopes, bias, relative, sinks and masks those between the mixes; gate and
   // dropout v's.

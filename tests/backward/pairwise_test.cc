@@ -75,7 +75,9 @@ struct PosedGradients {
 bool expect_right(PosedGradients& p, const GradientTruth& truth, const char* kernel, int threads) {
   const BackwardProblem problem = backward_problem_of(p.args, p.posed.heads);
   const Context& ctx = context_of(kernel, threads);
-  if (kernel != std::string("ref") && problem.forward.dtype == DType::f64) {
+  const bool wide = problem.forward.dtype == DType::f64;
+  const bool lists = problem.forward.heads.terms.rows && (problem.wants.bias || problem.wants.relative);
+  if (kernel != std::string("ref") && (wide || lists)) {
     EXPECT_THROW(BackwardPlan(problem, ctx), Error);
     return true;
   }
@@ -148,6 +150,7 @@ TEST(BackwardPairwise, TheBoundSeesHalfAPercent) {
         store_double(gradient.data, gradient.dtype, n,
                      factor * load_double(gradient.data, gradient.dtype, n));
     };
+    if (!gradient.given()) return;
     scale_by(1.005);
     EXPECT_NE(truth.fault(r.args), "") << name;
     scale_by(1 / 1.005);

@@ -53,7 +53,7 @@ TEST_F(BadGradient, NoGradientAsked) {
   each_gradient(args, [](const char*, AnyView&, AnyView& gradient) { gradient = {}; });
   EXPECT_EQ(sentence(ErrorKind::bad_argument),
             "attention_backward: no gradient is asked; give at least one of dq, dk, dv, dbias, dslopes, "
-            "drelative, dsinks, dscale, dgate, dmix_before, dmix_after, dmix_q, dmix_k");
+            "drelative, dsinks, dscale, dgate, dmix_before, dmix_after, dmix_q, dmix_k, dalpha");
 }
 
 TEST_F(BadGradient, TheForwardsOwnChecksSpeakForThisOp) {

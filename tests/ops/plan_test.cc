@@ -259,13 +259,14 @@ TEST(Plan, R066_KeyIsComplete) {
                                      &HeadLayout::step, &HeadLayout::begin, &HeadLayout::row})
       changed([&](AttentionProblem& p) { ++(p.heads.*which.*field); });
   for (bool Terms::*term : {&Terms::softcap, &Terms::alibi, &Terms::bias, &Terms::relative, &Terms::sinks,
-                            &Terms::dropout, &Terms::gate})
+                            &Terms::dropout, &Terms::gate, &Terms::rows})
     changed([&](AttentionProblem& p) { p.heads.terms.*term = true; });
   for (Index AttentionProblem::*size :
        {&AttentionProblem::batch, &AttentionProblem::q_tokens, &AttentionProblem::kv_tokens,
         &AttentionProblem::q_total, &AttentionProblem::kv_total})
     changed([&](AttentionProblem& p) { ++(p.*size); });
   changed([](AttentionProblem& p) { p.dtype = DType::bf16; });
+  changed([](AttentionProblem& p) { p.heads.norm = Norm::entmax; });
   changed([](AttentionProblem& p) { p.ragged = true; });
   changed([](AttentionProblem& p) { p.lse = !p.lse; });
   changed([](AttentionProblem& p) { p.probe.rows = true; });
@@ -281,7 +282,7 @@ TEST(Plan, R066_KeyIsComplete) {
     for (std::size_t b = 0; b < a; ++b) EXPECT_FALSE(others[a] == others[b]) << a << " " << b;
   // A field added to these structs must be added above; padding included, their sizes say so.
   EXPECT_EQ(sizeof(HeadLayout), 6 * sizeof(Index));
-  EXPECT_EQ(sizeof(Terms), 7u);
+  EXPECT_EQ(sizeof(Terms), 8u);
   EXPECT_EQ(sizeof(ProbeSpec), 6 * sizeof(Index));
   EXPECT_EQ(sizeof(AttentionProblem), sizeof(HeadSpec) + sizeof(ProbeSpec) + 9 * sizeof(Index));
 }

@@ -18,6 +18,7 @@ void each_gradient(Args& a, F&& visit) {
   visit("scale", in.scale, a.dscale), visit("gate", in.gate, a.dgate);
   visit("mix_before", in.mix_before, a.dmix_before), visit("mix_after", in.mix_after, a.dmix_after);
   visit("mix_q", in.mix_q, a.dmix_q), visit("mix_k", in.mix_k, a.dmix_k);
+  visit("alpha", in.alpha, a.dalpha);
 }
 
 /// A run and the memory of what it points at.

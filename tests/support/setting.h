@@ -42,6 +42,7 @@ enum Option {
   kThreads,
   kKernels,
   kKeysValues,
+  kRows,
   kOptions
 };
 using Choice = std::array<int, kOptions>;

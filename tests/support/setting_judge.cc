@@ -259,7 +259,8 @@ struct Judge {
     if (!v.given()) return 0;
     const double sink = load_double(v.data, v.dtype, h),
                  lse = truth.lse.values<double>()[static_cast<std::size_t>(row)];
-    return std::isinf(sink) ? 0 : std::exp(sink - lse);
+    // an lse of -inf: the row is not listed
+    return std::isinf(sink) || std::isinf(lse) ? 0 : std::exp(sink - lse);
   }
   /// `at` must be as heavy as the truth's, or none where there is none.
   void key(const char* what, Index row, Index at, const double* w, Index keys, double weight, double rel) {
@@ -325,7 +326,8 @@ bool must_refuse(const Posed& p) {
   const bool rows = p.heads.k.row > 0, packs = form == 1 || form == 3, quantizes = form >= 2;
   if ((packs && (rows || p.sizes_ragged)) || (quantizes && rows)) return true;
   if (form == 1 && p.sizes.dtype == DType::f64) return true;
-  return p.choice[kKernels] == 2 && (p.sizes.dtype == DType::f64 || p.probe.scores != ScoreStage::none);
+  return p.choice[kKernels] == 2 && (p.sizes.dtype == DType::f64 || p.probe.scores != ScoreStage::none ||
+                                     (p.choice[kRows] > 0 && p.probe.any()));
 }
 /// Packed as the level that is forced now reads them.
 Tensor pack_keys_of(AttentionArgs& a, Context& ctx) {

@@ -284,6 +284,7 @@ struct Poser {
       in.gate = normal({p.tensor_batch(), p.q_rows(), h}, c[kGate] == 1 ? DType::f32 : DType::bf16, 15);
       p.most_value *= most_of(in.gate);
     }
+    if (c[kRows] > 0) list_rows();
     switch (c[kStart]) {
       case 1: p.args.q_start = numbers({7}); break;
       case 2: p.args.q_start = numbers({-3}); break;
@@ -296,6 +297,22 @@ struct Poser {
       }
       default: break;
     }
+  }
+
+  /// some: about half of the rows; few and none: every third head lists nothing, the others a tenth.
+  void list_rows() {
+    std::vector<Index> offsets = {0}, index;
+    for (Index n = 0; n < p.sizes.batch * p.sizes.heads; ++n) {
+      const Index tokens = p.q_lengths[static_cast<std::size_t>(n / p.sizes.heads)];
+      const std::vector<Index> draw =
+          random_integers(tokens, 0, 9, seed + 50 + static_cast<std::uint64_t>(n));
+      for (Index i = 0; i < tokens; ++i)
+        if (c[kRows] == 1 ? draw[static_cast<std::size_t>(i)] < 5
+                          : n % 3 != 2 && draw[static_cast<std::size_t>(i)] == 0)
+          index.push_back(i);
+      offsets.push_back(static_cast<Index>(index.size()));
+    }
+    p.args.inputs.rows = {numbers(offsets), numbers(index)};
   }
 
   void probes() {

@@ -55,6 +55,7 @@ const std::vector<Row>& table() {
         {"threads", {"2", "1", "3", "5"}},
         {"kernels", {"default", "cpu/online,ref", "cpu/online"}},
         {"keys and values", {"plain", "packed", "int8", "int8 packed"}},
+        {"rows", {"all", "some", "few and none"}},
     };
   }();
   return rows;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "headwise/kernels/cpu/attend_parts.h"
@@ -211,7 +212,8 @@ void write_rows(const Run& run, const SequencePlace& at, const Scratch& s, const
            (at.tensor_batch * out.step[0] + row * out.step[1] + panel.head[lane] * out.step[2]) *
                size_of(out.dtype);
   };
-  const bool one_head = panel.count == core.panel && panel.head[0] == panel.head[panel.count - 1];
+  const bool one_head = panel.count == core.panel && panel.head[0] == panel.head[panel.count - 1] &&
+                        panel.token[panel.count - 1] - panel.token[0] == panel.count - 1;
   if (panel.folded && one_head && out.dtype == DType::f32 && out.step[3] == 1)
     return core.finish(panel.total_o, value_dim, total, gate, reinterpret_cast<float*>(row_at(0)),
                        out.step[1]);
@@ -288,12 +290,32 @@ void finish_panel(const Run& run, const SequencePlace& at, Scratch& s, Panel& pa
 
 namespace {
 
+/// Rows that head `head` does not list: 0 and -inf.
+void write_unlisted(const Run& run, Index sequence, Index head) {
+  const SequencePlace at = place_of(run.problem, run.args, sequence);
+  const AnyView &out = run.args.out, &lse = run.args.lse;
+  const Index dim = run.problem.heads.v.dim, unit = size_of(out.dtype);
+  each_unlisted(run, at, head, [&](Index first, Index end) {
+    for (Index row = at.q_row + first; row < at.q_row + end; ++row) {
+      auto* to = static_cast<std::byte*>(out.data) +
+                 (at.tensor_batch * out.step[0] + row * out.step[1] + head * out.step[2]) * unit;
+      if (out.step[3] == 1)
+        std::memset(to, 0, static_cast<std::size_t>(dim * unit));
+      else
+        for (Index c = 0; c < dim; ++c) store_double(to, out.dtype, c * out.step[3], 0);
+      if (lse.given())
+        static_cast<float*>(
+            lse.data)[at.tensor_batch * lse.step[0] + head * lse.step[1] + row * lse.step[2]] = -INFINITY;
+    }
+  });
+}
+
 /// One block of query rows of one run of heads against all keys the mask lets it see.
 void attend_rows(const Run& run, Scratch& s, Index sequence, Index head0, Index block) {
   const AttentionProblem& p = run.problem;
   const Core& core = run.core;
   const SequencePlace at = place_of(p, run.args, sequence);
-  const Index heads = std::min(run.run_heads, p.heads.q.heads - head0), rows = heads * at.q_tokens;
+  const Index rows = rows_of_run(run, at, head0);
   const Index row0 = block * run.task_rows, row1 = std::min(rows, row0 + run.task_rows);
   if (row0 >= row1) return;
   const Index panels = ceil_div(row1 - row0, core.panel);
@@ -334,8 +356,10 @@ void attend_rows(const Run& run, Scratch& s, Index sequence, Index head0, Index 
 std::string refuse(const AttentionProblem& p) {
   if (p.dtype == DType::f64) return "dtype is f64: this kernel computes in f32";
   if (p.heads.mixes()) return kHeadsAreMixed;
+  if (p.heads.norm == Norm::entmax) return "weights are entmax: no running maximum makes them";
   if (p.probe.scores != ScoreStage::none)
     return "the scores probe needs the whole matrix, which is never formed here";
+  if (p.heads.terms.rows && p.probe.any()) return "probes look at all rows, and heads list theirs";
   return {};
 }
 
@@ -417,6 +441,9 @@ Status run_with(const AttentionProblem& p, const AttentionArgs& args, std::span<
                 blocks - 1 - task / (sequences * runs));
   };
   pool.parallel_for(sequences * runs * blocks, body, threads);
+  const Index heads = p.heads.q.heads;
+  const auto rest = [&](Index task, int) { write_unlisted(run, task / heads, task % heads); };
+  if (p.heads.terms.rows) pool.parallel_for(sequences * heads, rest, threads);
   if (second_pass(p)) second_look(run, workspace.subspan(first), static_cast<Index>(each), pool);
   return Status::ok;
 }

@@ -303,9 +303,9 @@ void run_joined(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& po
   const auto body = [&](Index task, int worker) {
     const Index sequence = task / runs, head0 = task % runs * run.forward.run_heads;
     const SequencePlace at = place_of(p, run.args.forward, sequence);
-    const Index heads = std::min(run.forward.run_heads, p.heads.q.heads - head0);
     work(run, scratch[worker], at,
-         {sequence, head0, 0, heads * at.q_tokens, 0, at.kv_tokens, run.row_side(), run.key_side()});
+         {sequence, head0, 0, rows_of_run(run.forward, at, head0), 0, at.kv_tokens, run.row_side(),
+          run.key_side()});
   };
   pool.parallel_for(p.batch * runs, body, threads);
 }
@@ -320,10 +320,10 @@ void run_split(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& poo
     const Index sequence = task % groups / runs, head0 = task % runs * run.forward.run_heads,
                 key0 = task / groups * keys;
     const SequencePlace at = place_of(p, run.args.forward, sequence);
-    const Index heads = std::min(run.forward.run_heads, p.heads.q.heads - head0);
     if (key0 < at.kv_tokens)
       work(run, scratch[worker], at,
-           {sequence, head0, 0, heads * at.q_tokens, key0, std::min(at.kv_tokens, key0 + keys), false, true});
+           {sequence, head0, 0, rows_of_run(run.forward, at, head0), key0,
+            std::min(at.kv_tokens, key0 + keys), false, true});
   };
   if (run.key_side()) pool.parallel_for(groups * key_blocks, by_keys, threads);
   const Index rows = split_rows(run.problem, run.core, run.block_rows, pool.threads());
@@ -332,7 +332,7 @@ void run_split(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& poo
     const Index sequence = task % groups / runs, head0 = task % runs * run.forward.run_heads,
                 row0 = (row_blocks - 1 - task / groups) * rows;
     const SequencePlace at = place_of(p, run.args.forward, sequence);
-    const Index all = std::min(run.forward.run_heads, p.heads.q.heads - head0) * at.q_tokens;
+    const Index all = rows_of_run(run.forward, at, head0);
     if (row0 < all)
       work(run, scratch[worker], at,
            {sequence, head0, row0, std::min(all, row0 + rows), 0, at.kv_tokens, true, false});
@@ -343,7 +343,10 @@ void run_split(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& poo
 std::string refuse(const BackwardProblem& p) {
   if (p.forward.dtype == DType::f64) return "dtype is f64: this kernel computes in f32";
   if (p.forward.heads.mixes()) return kHeadsAreMixed;
+  if (p.forward.heads.norm == Norm::entmax) return "weights are entmax: their slopes are cpu/entmax's";
   if (!p.forward.lse) return "it starts from the log-sum-exp of the forward, and none is given";
+  if (p.forward.heads.terms.rows && (p.wants.bias || p.wants.relative))
+    return "heads list their rows: dbias and drelative are summed over all rows here";
   return {};
 }
 
@@ -417,6 +420,7 @@ Status run_backward_as(BackwardForm form, const BackwardProblem& p, const Backwa
         book_backward(p, core, run.block_rows, acc_keys(form, p, core, pool.threads()), own);
   }
   row_deltas(run, shared.scratch, pool, threads);
+  if (f.heads.terms.rows) clear_unlisted(run, pool, threads);
   if (form == BackwardForm::joined)
     run_joined(run, shared.scratch, pool, threads);
   else

@@ -226,7 +226,9 @@ void fold_slots(const Run& run, const Cut& cut, Scratch& s, Index sequence, Inde
 std::string refuse(const AttentionProblem& p) {
   if (p.dtype == DType::f64) return "dtype is f64: this kernel computes in f32";
   if (p.heads.mixes()) return kHeadsAreMixed;
+  if (p.heads.norm == Norm::entmax) return "weights are entmax: no running maximum makes them";
   if (p.probe.any()) return "probes are gathered by cpu/online";
+  if (p.heads.terms.rows) return "heads list their rows: cpu/online gathers them";
   if (p.q_tokens > kMostDecodeQueries)
     return text("q_tokens is ", p.q_tokens, ": decode takes up to ", kMostDecodeQueries);
   if (p.kv_tokens < kFewestDecodeKeys)

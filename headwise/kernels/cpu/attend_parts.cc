@@ -203,6 +203,55 @@ Scratch book(const AttentionProblem& p, const Core& core, Index task_rows, Arena
   return s;
 }
 
+Index rows_of_run(const Run& run, const SequencePlace& at, Index head0) {
+  const Index all = run.problem.heads.q.heads, heads = std::min(run.run_heads, all - head0);
+  if (!run.problem.heads.terms.rows) return heads * at.q_tokens;
+  const Index list = at.sequence * all + head0;
+  return run.args.inputs.rows.begin(list + heads) - run.args.inputs.rows.begin(list);
+}
+
+namespace {
+
+/// Goes through the rows of a run of heads in order.
+class RowWalk {
+ public:
+  RowWalk(const Run& run, const SequencePlace& at, Index head0, Index first)
+      : lists_(run.args.inputs.rows),
+        listed_(run.problem.heads.terms.rows),
+        tokens_(at.q_tokens),
+        head(head0) {
+    if (!listed_) {
+      head += first / tokens_, token = first % tokens_;
+      return;
+    }
+    list_ = at.sequence * run.problem.heads.q.heads + head0;
+    at_ = lists_.begin(list_) + first;
+    find();
+  }
+  void next() {
+    if (!listed_) {
+      if (++token == tokens_) token = 0, ++head;
+      return;
+    }
+    ++at_;
+    find();
+  }
+
+ private:
+  void find() {
+    for (; at_ >= lists_.begin(list_ + 1); ++list_) ++head;
+    token = lists_.row(at_);
+  }
+  const RowLists& lists_;
+  bool listed_;
+  Index tokens_, list_ = 0, at_ = 0;
+
+ public:
+  Index head, token = 0;
+};
+
+}  // namespace
+
 void fill_panel(const Run& run, const SequencePlace& at, Index head0, Index first_row, Index rows,
                 Scratch& scratch, Panel& panel) {
   const Core& core = run.core;
@@ -210,12 +259,15 @@ void fill_panel(const Run& run, const SequencePlace& at, Index head0, Index firs
   const HeadInputs& in = run.args.inputs;
   panel.count = static_cast<int>(std::min<Index>(core.panel, rows - first_row));
   Rows source[64];
-  Index head = head0 + first_row / at.q_tokens, token = first_row % at.q_tokens;
+  RowWalk row(run, at, head0, first_row);
+  Index head = row.head;
   Rows of_head = rows_of(run.args.q, p.heads.q, head, at.tensor_batch, at.q_row);
   float scale = scale_of(run, head);
   for (int lane = 0; lane < core.panel; ++lane) {  // idle lanes repeat the last row's place
-    if (lane > 0 && lane < panel.count && ++token == at.q_tokens) {
-      token = 0, ++head;
+    if (lane > 0 && lane < panel.count) row.next();
+    const Index token = row.token;
+    if (row.head != head) {
+      head = row.head;
       of_head = rows_of(run.args.q, p.heads.q, head, at.tensor_batch, at.q_row);
       scale = scale_of(run, head);
     }
@@ -251,7 +303,9 @@ void add_relative(const HeadInputs& in, const Panel& panel, Scratch& scratch, In
   const AnyView& t = in.relative;
   for (int lane = 0; lane < panel.count;) {
     int end = lane + 1;
-    while (end < panel.count && panel.head[end] == panel.head[lane]) ++end;
+    while (end < panel.count && panel.head[end] == panel.head[lane] &&
+           panel.position[end] == panel.position[end - 1] + 1)  // listed rows may leave gaps
+      ++end;
     const Index nearest = panel.position[lane] - key0 - (to - 1),
                 farthest = panel.position[end - 1] - key0 - from;
     const auto value = [&](Index bucket) {

@@ -79,7 +79,21 @@ inline constexpr Index kColumnGranules = 4;
 Scratch book(const AttentionProblem& p, const Core& core, Index task_rows, Arena& arena);
 Index task_rows_for(const AttentionProblem& p, const Core& core, int threads);
 
-/// Fills lanes first_row.. of the flattened (head, token) rows of heads head0..; packs the queries.
+/// How many rows heads head0.. of one run have in a sequence: all, or those their lists name.
+Index rows_of_run(const Run& run, const SequencePlace& at, Index head0);
+/// Calls f(first, end) for the stretches of query rows that head `head` does not list.
+template <class F>
+void each_unlisted(const Run& run, const SequencePlace& at, Index head, F&& f) {
+  const RowLists& rows = run.args.inputs.rows;
+  const Index list = at.sequence * run.problem.heads.q.heads + head;
+  Index next = 0;
+  for (Index n = rows.begin(list); n < rows.begin(list + 1); ++n) {
+    if (rows.row(n) > next) f(next, rows.row(n));
+    next = rows.row(n) + 1;
+  }
+  if (next < at.q_tokens) f(next, at.q_tokens);
+}
+/// Fills lanes first_row.. of the flattened (head, row) pairs of heads head0..; packs the queries.
 void fill_panel(const Run& run, const SequencePlace& at, Index head0, Index first_row, Index rows,
                 Scratch& scratch, Panel& panel);
 /// Score terms between the product and the mask, in the order of the contract; the tile's first key is key0.

@@ -90,6 +90,35 @@ void row_deltas(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& po
   pool.parallel_for(batch * heads * blocks, body, threads);
 }
 
+void clear_unlisted(const BackwardRun& run, ThreadPool& pool, int threads) noexcept {
+  const AttentionProblem& p = run.problem.forward;
+  const GradientSpec& wants = run.problem.wants;
+  const Index heads = p.heads.q.heads, dim = p.heads.q.dim;
+  const auto body = [&](Index task, int) {
+    const Index head = task % heads;
+    const SequencePlace at = place_of(p, run.args.forward, task / heads);
+    each_unlisted(run.forward, at, head, [&](Index first, Index end) {
+      for (Index token = first; token < end; ++token) {
+        const Index row = run.row(at, head, token), place = at.q_row + token;
+        if (wants.scale) run.scale[row] = 0;
+        if (wants.slopes) run.slope[row] = 0;
+        const AnyView &dq = run.args.dq, &dgate = run.args.dgate;
+        if (wants.gate)
+          store_double(dgate.data, dgate.dtype,
+                       at.tensor_batch * dgate.step[0] + place * dgate.step[1] + head * dgate.step[2], 0);
+        if (run.q_parts)
+          std::fill_n(run.q_parts + row * dim, dim, 0.0f);
+        else if (wants.q)
+          for (Index c = 0; c < dim; ++c)
+            store_double(
+                dq.data, dq.dtype,
+                at.tensor_batch * dq.step[0] + place * dq.step[1] + head * dq.step[2] + c * dq.step[3], 0);
+      }
+    });
+  };
+  pool.parallel_for(p.batch * heads, body, threads);
+}
+
 void fold_terms(const BackwardRun& run, ThreadPool& pool, int threads) noexcept {
   const GradientSpec& wants = run.problem.wants;
   const HeadInputs& in = run.args.forward.inputs;

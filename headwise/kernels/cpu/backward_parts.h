@@ -103,6 +103,8 @@ void relative_gradient(const BackwardRun& run, BackwardScratch* scratch, ThreadP
 
 /// delta of every row, before anything else.
 void row_deltas(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& pool, int threads) noexcept;
+/// Gradients of rows that their head does not list: 0.
+void clear_unlisted(const BackwardRun& run, ThreadPool& pool, int threads) noexcept;
 /// dsinks, dslopes and dscale from the shares of rows, in ascending order of sequence and token.
 void fold_terms(const BackwardRun& run, ThreadPool& pool, int threads) noexcept;
 /// dq, dk and dv whose elements several heads share, from q_parts, k_parts and v_parts.

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "headwise/kernels/ref/mix.h"
+#include "headwise/kernels/ref/normalize.h"
 
 namespace headwise::ref {
 namespace {
@@ -46,7 +47,7 @@ class Sum {
 };
 
 struct Sums {
-  Sum q, k, v, bias, slopes, relative, sinks, scale, gate, mix_before, mix_after, mix_q, mix_k;
+  Sum q, k, v, bias, slopes, relative, sinks, scale, gate, mix_before, mix_after, mix_q, mix_k, alpha;
   explicit Sums(const BackwardArgs& a)
       : q(a.dq),
         k(a.dk),
@@ -60,10 +61,11 @@ struct Sums {
         mix_before(a.dmix_before),
         mix_after(a.dmix_after),
         mix_q(a.dmix_q),
-        mix_k(a.dmix_k) {}
+        mix_k(a.dmix_k),
+        alpha(a.dalpha) {}
   void store() const {
     for (const Sum* s : {&q, &k, &v, &bias, &slopes, &relative, &sinks, &scale, &gate, &mix_before,
-                         &mix_after, &mix_q, &mix_k})
+                         &mix_after, &mix_q, &mix_k, &alpha})
       s->store();
   }
 };
@@ -127,10 +129,20 @@ void add_weights(const AttentionProblem& p, const BackwardArgs& b, const Row& ro
   // w_j = exp(s_j) / (exp(sink) + sum exp(s))
   //   ds_j  = w_j (dw_j - delta)        delta = sum_j w_j dw_j
   //   dsink = w_sink (0 - delta)
-  double delta = 0;
-  each_open(row, [&](Index, std::size_t n) { delta += row.weights[n] * d.ds[n]; });
-  each_open(row, [&](Index, std::size_t n) { d.ds[n] = row.weights[n] * (d.ds[n] - delta); });
-  if (terms.sinks) sums.sinks.add(-row.sink_weight * delta, h);
+  if (p.heads.norm == Norm::entmax) {
+    std::vector<double> w, dw;
+    each_open(row, [&](Index, std::size_t n) { w.push_back(row.weights[n]), dw.push_back(d.ds[n]); });
+    w.push_back(row.sink_weight), dw.push_back(0);
+    sums.alpha.add(normalize_backward(w, at(in.alpha, h), dw), h);
+    std::size_t next = 0;
+    each_open(row, [&](Index, std::size_t n) { d.ds[n] = dw[next++]; });
+    if (terms.sinks) sums.sinks.add(dw.back(), h);
+  } else {
+    double delta = 0;
+    each_open(row, [&](Index, std::size_t n) { delta += row.weights[n] * d.ds[n]; });
+    each_open(row, [&](Index, std::size_t n) { d.ds[n] = row.weights[n] * (d.ds[n] - delta); });
+    if (terms.sinks) sums.sinks.add(-row.sink_weight * delta, h);
+  }
 
   // s = s + bias + alibi + relative
   //   dbias = ds, dslope = sum_j ds_j -|q - k|, drelative[bucket] = sum of ds_j in the bucket

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "headwise/base/random.h"
+#include "headwise/kernels/ref/normalize.h"
 
 namespace headwise::ref {
 namespace {
@@ -68,14 +69,15 @@ void Row::compute(const AttentionProblem& p, const AttentionArgs& a, Index b, In
   weigh(p, a);
 }
 
-void Row::open_pairs(const AttentionProblem&, const AttentionArgs& a, Index b, Index h, Index i) {
+void Row::open_pairs(const AttentionProblem& p, const AttentionArgs& a, Index b, Index h, Index i) {
   sequence = b, head = h, query = i;
   // The mask comes first so that k and v of a closed pair are not even loaded; the order of terms is not
   // touched by it.
   const MaskPlace mask_place{b, h, place.q_start};
+  listed = !p.heads.terms.rows || a.inputs.rows.lists(b * p.heads.q.heads + h, i);
   for (Index j = 0; j < keys(); ++j) {
     const auto n = static_cast<std::size_t>(j);
-    open[n] = !a.mask.given() || a.mask.of(h).may_attend(position(), j, mask_place);
+    open[n] = listed && (!a.mask.given() || a.mask.of(h).may_attend(position(), j, mask_place));
     logits[n] = kMinusInfinity;
     weights[n] = 0;
   }
@@ -118,7 +120,8 @@ void Row::weigh(const AttentionProblem& p, const AttentionArgs& a) {
   // w = exp(s - top) / (exp(sink - top) + sum exp(s - top)); a logit of -inf weighs nothing: its pair is
   // closed
   empty = true;
-  double top = terms.sinks ? at(in.sinks, h) : kMinusInfinity;
+  const bool sink = terms.sinks && listed;
+  double top = sink ? at(in.sinks, h) : kMinusInfinity;
   each_open([&](Index j, double& s) {
     if (s == kMinusInfinity) {
       open[static_cast<std::size_t>(j)] = 0;
@@ -127,13 +130,29 @@ void Row::weigh(const AttentionProblem& p, const AttentionArgs& a) {
     empty = false;
     if (!(s <= top)) top = s;
   });
-  double sum = terms.sinks && top > kMinusInfinity ? std::exp(at(in.sinks, h) - top) : 0;
+  if (p.heads.norm == Norm::entmax) {
+    normalize_row(at(in.alpha, h), sink ? at(in.sinks, h) : kMinusInfinity);
+    return write_scores(p, a, *this, ScoreStage::weights);
+  }
+  double sum = sink && top > kMinusInfinity ? std::exp(at(in.sinks, h) - top) : 0;
   sink_weight = sum;
   each_open([&](Index j, double& s) { sum += weights[static_cast<std::size_t>(j)] = std::exp(s - top); });
   lse = top > kMinusInfinity || top != top ? top + std::log(sum) : kMinusInfinity;
   if (sink_weight != 0) sink_weight /= sum;
   each_open([&](Index j, double&) { weights[static_cast<std::size_t>(j)] /= sum; });
   write_scores(p, a, *this, ScoreStage::weights);
+}
+
+void Row::normalize_row(double alpha, double sink) {
+  std::vector<double> s, w;
+  for (Index j = 0; j < keys(); ++j)
+    if (open[static_cast<std::size_t>(j)]) s.push_back(logits[static_cast<std::size_t>(j)]);
+  s.push_back(sink);
+  lse = normalize(s, alpha, w);
+  sink_weight = w.back();
+  std::size_t n = 0;
+  for (std::size_t j = 0; j < static_cast<std::size_t>(keys()); ++j)
+    if (open[j] && (weights[j] = w[n++]) == 0) open[j] = 0;  // outside the support: closed, like -inf
 }
 
 void Row::drop(const AttentionProblem& p, const AttentionArgs& a) {

@@ -17,6 +17,7 @@ struct Row {
   std::vector<double> scaled;            // [kv]: scale * q.k of open pairs, what softcap begins with
   std::vector<double> q_vector, output;  // [head_dim], [value_dim]
   bool empty = true;                     // no open key
+  bool listed = true;                    // the head works on this row
   double lse = 0, sink_weight = 0;
 
   explicit Row(const AttentionProblem& p)
@@ -43,6 +44,8 @@ struct Row {
   void open_pairs(const AttentionProblem& p, const AttentionArgs& a, Index b, Index h, Index i);
   void score(const AttentionProblem& p, const AttentionArgs& a);
   void weigh(const AttentionProblem& p, const AttentionArgs& a);
+  /// Weights of the open logits and of a sink (-inf: none) by entmax; lse becomes tau.
+  void normalize_row(double alpha, double sink);
   /// Fills `keep` of a computed row, by the contract of DropoutRule.
   void drop(const AttentionProblem& p, const AttentionArgs& a);
 };
