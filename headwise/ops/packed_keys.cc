@@ -52,6 +52,7 @@ void move_tokens(const PackedKeys& about, T* room, T* k, Index tokens, Index fir
 void move_all(const AnyView& k, const AnyView& buffer, const PackedKeys& about, const AnyView& starts,
               bool to_room, Context& ctx) {
   const Index heads = about.kv_heads, tokens = k.size[1];
+  if (k.count() == 0) return;  // its data may be null
   const auto start = [&](Index b) {
     if (!to_room) return Index{0};
     return starts.given() ? static_cast<const Index*>(starts.data)[b * starts.step[0]] : about.tokens;

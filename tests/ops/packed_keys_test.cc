@@ -64,6 +64,16 @@ TEST(PackedKeys, ABatchOfNoneCountsItsTokens) {
   EXPECT_EQ(about.tokens, 14);
 }
 
+/// Nothing to move: no address is formed from null data.
+TEST(PackedKeys, NoTokensNeedNoMemory) {
+  PackedKeys about = packed_keys(DType::f32, 2, 16, 0);
+  AnyView k = AnyView::packed(nullptr, DType::f32, {2, 0, 2, 16});
+  k.step[0] = k.step[2] = 1;
+  pack_keys(k, AnyView::packed(nullptr, DType::f32, {2, 2, 0}), about, online());
+  EXPECT_EQ(about.tokens, 0);
+  unpack_keys(AnyView::packed(nullptr, DType::f32, {2, 2, 0}), about, k, online());
+}
+
 /// Sequences of a batch grow from lengths of their own, and over what was there.
 TEST(PackedKeys, EverySequenceAtItsOwnStart) {
   const Tensor k = some_keys(DType::f32, 2, 40, 16), more = some_keys(DType::f32, 2, 3, 16);
