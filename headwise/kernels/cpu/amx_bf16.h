@@ -100,6 +100,7 @@ struct Bf16Operands {
   static inline __attribute__((always_inline)) void store_pair(F even, F odd, char* to) {
     _mm512_store_si512(to, pair_up(even, odd));
   }
+  static inline __attribute__((always_inline)) F weight_of(F d, F c) { return exp2_floor(Lanes::mul(d, c)); }
   /// Weights against one top, and their sum: chain i takes keys i, i + 4, ...
   struct Exponent {
     F c[2], top[2], sum[4][2];
@@ -120,7 +121,7 @@ struct Bf16Operands {
     template <class Look>
     inline __attribute__((always_inline)) F weight(float* s, Index k, int h, int j, Look& look) const {
       const F x = Lanes::load(s + k * kPanel + j * 16), d = Lanes::sub(x, top[j]);
-      const F p = exp2_floor(Lanes::mul(d, c[j]));
+      const F p = weight_of(d, c[j]);
       look(s, k, h, j, x, d, p);
       return p;
     }

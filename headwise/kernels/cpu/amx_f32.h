@@ -80,6 +80,18 @@ struct F32Operands {
   static inline __attribute__((always_inline)) void store_pair(F even, F odd, char* to) {
     store_parts(even, odd, to, 2 * kTileBytes);
   }
+  /// exp2_product in units of kWeightUnit and without its clamp: what is below 2^-125, and -inf, is masked.
+  static inline __attribute__((always_inline)) F weight_of(F d, F c) {
+    constexpr float u = kWeightUnit;
+    const F magic = Lanes::set(12582912.0f), n = Lanes::sub(Lanes::fma(d, c, magic), magic);
+    const F f = _mm512_fmsub_ps(d, c, n), f2 = Lanes::mul(f, f);
+    const F high = Lanes::fma(Lanes::set(0.00015353362f * u), f, Lanes::set(0.0013398875f * u));
+    const F middle = Lanes::fma(Lanes::set(0.009618437f * u), f, Lanes::set(0.055503324f * u));
+    const F low = Lanes::fma(Lanes::set(0.24022648f * u), f, Lanes::set(0.6931472f * u));
+    F p = Lanes::fma(high, f2, middle);
+    p = Lanes::fma(p, f2, low);
+    return Lanes::scale2(Lanes::fma(p, f, Lanes::set(u)), n);
+  }
   /// Weights against one top, and their sum as a tile adds up products with values of 1: of every part, the
   /// first and the second keys of the pairs of a block from 0, then mid, lo, hi onto the sum. So values of 1
   /// give exactly 1.
@@ -96,19 +108,9 @@ struct F32Operands {
       for (int j = 0; j < 2; ++j)
         Lanes::store(to + j * 16, Lanes::mul(sum[j], Lanes::set(1.0f / kWeightUnit)));
     }
-    /// exp2_product in units of kWeightUnit and without its clamp: what is below 2^-125, and -inf, is masked.
     template <class Look>
     inline __attribute__((always_inline)) F weight(float* s, Index k, int h, int j, Look& look) const {
-      constexpr float u = kWeightUnit;
-      const F x = Lanes::load(s + k * kPanel + j * 16), d = Lanes::sub(x, top[j]);
-      const F magic = Lanes::set(12582912.0f), n = Lanes::sub(Lanes::fma(d, c[j], magic), magic);
-      const F f = _mm512_fmsub_ps(d, c[j], n), f2 = Lanes::mul(f, f);
-      const F high = Lanes::fma(Lanes::set(0.00015353362f * u), f, Lanes::set(0.0013398875f * u));
-      const F middle = Lanes::fma(Lanes::set(0.009618437f * u), f, Lanes::set(0.055503324f * u));
-      const F low = Lanes::fma(Lanes::set(0.24022648f * u), f, Lanes::set(0.6931472f * u));
-      F p = Lanes::fma(high, f2, middle);
-      p = Lanes::fma(p, f2, low);
-      p = Lanes::scale2(Lanes::fma(p, f, Lanes::set(u)), n);
+      const F x = Lanes::load(s + k * kPanel + j * 16), d = Lanes::sub(x, top[j]), p = weight_of(d, c[j]);
       look(s, k, h, j, x, d, p);
       return p;
     }

@@ -29,7 +29,8 @@ class Flushing {
   unsigned before_;
 };
 using Few = FewRows<F32Core<Lanes, 1, 8, 128>>;
-constexpr Index kFewKeys = 64;  // scored at a time
+constexpr Index kFewKeys = 64;      // scored at a time
+constexpr Index kFewGranule = 256;  // from row to row of scores and weights with keys in the lanes
 
 /// Lane `row` of 16 lines of pairs, as two vectors of f32.
 inline void line_pairs(const char* lines, int row, F& even, F& odd) {
@@ -53,10 +54,6 @@ inline void in_groups(int count, Each&& each) {
       each(Few::Number<1>{}, row), row += 1;
   }
 }
-inline void store_scores(const float* sums, int count, Index keys, float* s) {
-  for (Index i = 0; i < keys; ++i)
-    for (int r = 0; r < count; ++r) s[i * 32 + r] = sums[r * kFewKeys + i];
-}
 /// o = o * shrink + sums / unit, rows of value_dim.
 inline void take_rows(const float* sums, Index sums_step, int count, Index value_dim, const float* shrink,
                       float unit, float* o) {
@@ -69,8 +66,62 @@ inline void take_rows(const float* sums, Index sums_step, int count, Index value
     }
 }
 
+/// How operands score and weigh few rows, see the files of each.
 template <class Operands>
 struct AmxFew;
+
+template <class Operands>
+struct FewRowsOnAmx {
+  using Own = AmxFew<Operands>;
+  static constexpr int kRows = Own::kRows, kPanel = Operands::kPanel;
+  static_assert(Operands::kGranule == kFewGranule);
+
+  static void few_scores(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
+                         Index dim, const Ahead&, void* scratch, float* s) {
+    alignas(64) float scores[kRows * kFewGranule];
+    Own::scores(queries, count, rows, first, from, to, dim, scratch, scores);
+    for (Index k = from; k < to; ++k)
+      for (int r = 0; r < count; ++r) s[k * kPanel + r] = scores[r * kFewGranule + k];
+  }
+  static bool weigh_few(const Tile& t, int count, const Rows& rows, Index first, Index value_dim,
+                        const float* shrink, const Ahead&, float* sums, float* o) {
+    alignas(64) float weights[Own::kNumbers];
+    const int padded = count == 3 ? 4 : count;
+    for (int r = 0; r < padded; ++r) Own::read_weights(t, r, weights);
+    return Own::weigh(weights, t.from, t.to, count, rows, first, value_dim, shrink, sums, o);
+  }
+  /// All steps of one granule with keys in the lanes throughout: S and the operand of weigh, a vector for
+  /// every key and most of it idle, are never made (they would fill L1 while memory is waited for).
+  static bool few_stripe(const Stripe& t, int count, const Rows& keys, const Rows& values, Index first,
+                         Index dim, Index value_dim, void* scratch, float* sums) {
+    alignas(64) float scores[kRows * kFewGranule], weights[Own::kNumbers];
+    alignas(64) float top[kPanel], tile_top[kPanel], used[kPanel], shrink[kPanel], sum[kRows];
+    Own::scores(t.queries, count, keys, first, t.from, t.to, dim, scratch, scores);
+    const Index end = rounded(t.to, 32);
+    for (int i = 0; i < kPanel; ++i) top[i] = t.top[i], tile_top[i] = kMinusInf;
+    for (int r = 0; r < count; ++r) {
+      float* row = scores + r * kFewGranule;
+      for (Index k = t.from; t.open && k < t.to; ++k)
+        if (!(t.open[k] >> r & 1u)) row[k] = kMinusInf;
+      for (Index k = t.to; k < end; ++k) row[k] = kMinusInf;
+      F most = Lanes::set(kMinusInf);
+      for (Index k = t.from; k < end; k += 16) most = Lanes::max(Lanes::load(row + k), most);
+      tile_top[r] = _mm512_reduce_max_ps(most);
+    }
+    Passes<2>::advance(top, tile_top, t.factor, used, shrink);
+    for (int r = 0; r < count; ++r)
+      sum[r] = Own::weights(scores + r * kFewGranule, t.from, end, used[r], t.factor[r], r, weights);
+    if (count == 3) Own::clear_weights(3, weights);
+    if (!Own::weigh(weights, t.from, t.to, count, values, first, value_dim, shrink, sums, t.o)) return false;
+    for (int r = 0; r < count; ++r) t.top[r] = top[r], t.sum[r] = __builtin_fmaf(t.sum[r], shrink[r], sum[r]);
+    return true;
+  }
+
+  static constexpr Core joined(Core c) {
+    c.few_rows = kRows, c.few_scores = few_scores, c.weigh_few = weigh_few, c.few_stripe = few_stripe;
+    return c;
+  }
+};
 
 }  // namespace
 }  // namespace headwise::cpu

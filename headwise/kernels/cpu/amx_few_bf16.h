@@ -11,6 +11,7 @@ namespace {
 template <>
 struct AmxFew<Bf16Operands> {
   static constexpr int kRows = 4;
+  static constexpr Index kPairs = kFewGranule / 2, kNumbers = kRows * kFewGranule;
 
   static F even_of(__m512i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); }
   static F odd_of(__m512i x) {
@@ -27,7 +28,7 @@ struct AmxFew<Bf16Operands> {
   /// R rows x 16 keys of `tiles` times 32 dims: row i of tile c at keys + c * tile_step + i * step.
   template <int R>
   [[gnu::noinline]] static void products(const Paired& q, const char* keys, Index tile_step, Index step,
-                                         Index tiles, Few::Fetch& fetch, Index lines, float* sums) {
+                                         Index tiles, Index ahead, float* sums) {
     F total[R];
     for (F& x : total) x = Lanes::zero();
     for (Index c = 0; c < tiles; ++c) {
@@ -37,7 +38,8 @@ struct AmxFew<Bf16Operands> {
 #pragma GCC unroll 4
       for (int j = 0; j < 16; j += 4) {
         __m512i x[4];
-        fetch.next(lines);
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) _mm_prefetch(keys + c * tile_step + (j + i) * step + ahead, _MM_HINT_T0);
         four_columns(keys + c * tile_step + j * 4, step, x);
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i) {
@@ -53,15 +55,16 @@ struct AmxFew<Bf16Operands> {
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) total[r] = Lanes::add(total[r], Lanes::add(first[r], second[r]));
     }
-    for (int r = 0; r < R; ++r) Lanes::store(sums + r * kFewKeys, total[r]);
+    for (int r = 0; r < R; ++r) Lanes::store(sums + r * kFewGranule, total[r]);
   }
 
-  static void few_scores(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
-                         Index dim, const Ahead& ahead, void* scratch, float* s) {
-    const Index tiles = rounded(dim, 32) / 32, lines = Few::lines_of(ahead), pairs = tiles * 16;
+  /// Rows of `out`: scores of keys [from, to), something up to a whole 16 of them.
+  static void scores(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
+                     Index dim, void* scratch, float* out) {
+    const Index tiles = rounded(dim, 32) / 32, pairs = tiles * 16;
     auto* numbers = static_cast<float*>(scratch);
     auto* copied = reinterpret_cast<char*>(numbers + 2 * kRows * pairs);
-    const int padded = static_cast<int>(rounded(count, 4));
+    const int padded = count == 3 ? 4 : count;
     for (int r = 0; r < padded; ++r)
       for (Index c = 0; c < tiles; ++c) {
         F even, odd;
@@ -70,10 +73,8 @@ struct AmxFew<Bf16Operands> {
         Lanes::store(numbers + (2 * r + 1) * pairs + c * 16, odd);
       }
     const bool packed = rows.block > 0, direct = !packed && Bf16Operands::plain(rows, dim);
-    alignas(64) float sums[kRows * kFewKeys];
     for (Index k = from; k < to; k += kFewKeys) {
       const Index n = to - k < kFewKeys ? to - k : kFewKeys, blocks = (n + 15) / 16;
-      Few::Fetch fetch(ahead, k);
       for (Index b = 0; b < blocks; ++b) {
         const Index key = first + k + b * 16, left = n - b * 16;
         const char* at = packed ? static_cast<const char*>(rows.data) + key * tiles * 64 : nullptr;
@@ -90,20 +91,21 @@ struct AmxFew<Bf16Operands> {
         const Flushing on;
         in_groups(count, [&](auto taken, int row) {
           products<decltype(taken)::value>({numbers + 2 * row * pairs, pairs}, at, tile_step, step, tiles,
-                                           fetch, row == 0 ? (4 * lines + tiles - 1) / tiles : 0,
-                                           sums + row * kFewKeys + b * 16);
+                                           16 * (packed ? tiles * 64 : step),
+                                           out + row * kFewGranule + k + b * 16);
         });
       }
-      store_scores(sums, count, blocks * 16, s + k * 32);
     }
   }
 
   /// One block of keys onto sums, where each 32 columns are the even ones, then the odd ones.
   template <int R, int V>
   [[gnu::noinline]] static void weigh_block(const Paired& weights, const std::uint16_t* values,
-                                            Index row_step, Index at, Index n, Index columns,
-                                            Few::Fetch& fetch, Index lines, float* sums, Index sums_step) {
+                                            Index row_step, Index at, Index n, Index columns, float* sums,
+                                            Index sums_step) {
     for (Index d = 0; d < columns; d += V * 32) {
+      // The next columns of this row, or the first ones of the row of the next block.
+      const Index near = d + V * 32 < columns ? V * 32 : 32 * row_step - d;
       F c[R][V][2][2];  // of row and vector, pairs' first and second keys, even and odd columns
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r)
@@ -114,6 +116,7 @@ struct AmxFew<Bf16Operands> {
         const std::uint16_t* from = values + (at + k) * row_step + d;
 #pragma GCC unroll 2
         for (int v = 0; v < V; ++v) {
+          _mm_prefetch(reinterpret_cast<const char*>(from + v * 32 + near), _MM_HINT_T0);
           const __m512i x = columns - d - v * 32 >= 32 ? _mm512_loadu_si512(from + v * 32)
                                                        : _mm512_maskz_loadu_epi16(0xffffu, from + v * 32);
           const F even = even_of(x), odd = odd_of(x);
@@ -126,7 +129,7 @@ struct AmxFew<Bf16Operands> {
         }
       };
       Index k = 0;
-      for (; k + 2 <= n; k += 2) fetch.next(lines), add(k, 0), add(k + 1, 1);
+      for (; k + 2 <= n; k += 2) add(k, 0), add(k + 1, 1);
       if (k < n) add(k, 0);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r)
@@ -139,35 +142,62 @@ struct AmxFew<Bf16Operands> {
           }
     }
   }
-  static bool weigh_few(const Tile& t, int count, const Rows& rows, Index first, Index value_dim,
-                        const float* shrink, const Ahead& ahead, float* sums, float* o) {
-    constexpr Index kPairs = Bf16Operands::kGranule / 2;
-    alignas(64) float numbers[2 * kRows * kPairs];
-    const int padded = static_cast<int>(rounded(count, 4));
-    for (int r = 0; r < padded; ++r)
-      for (Index k = t.from; k < t.to; k += 32) {
-        F even, odd;
-        line_pairs(static_cast<const char*>(t.p) + k / 32 * 2 * kTileBytes, r, even, odd);
-        Lanes::store(numbers + 2 * r * kPairs + k / 2, even);
-        Lanes::store(numbers + (2 * r + 1) * kPairs + k / 2, odd);
+  /// Row r of the operand of a tile.
+  static void read_weights(const Tile& t, int r, float* weights) {
+    for (Index k = t.from; k < t.to; k += 32) {
+      F even, odd;
+      line_pairs(static_cast<const char*>(t.p) + k / 32 * 2 * kTileBytes, r, even, odd);
+      Lanes::store(weights + 2 * r * kPairs + k / 2, even);
+      Lanes::store(weights + (2 * r + 1) * kPairs + k / 2, odd);
+    }
+  }
+  static void clear_weights(int r, float* weights) {
+    for (Index k = 0; k < 2 * kPairs; k += 16) Lanes::store(weights + 2 * r * kPairs + k, Lanes::zero());
+  }
+  /// Row r of weights from its scores, rounded as pair_up does, and the sum of those not rounded in the order
+  /// of Exponent.
+  static float weights(const float* scores, Index from, Index end, float top, float factor, int r,
+                       float* weights) {
+    alignas(64) static constexpr std::int32_t kEven[16] = {0,  2,  4,  6,  8,  10, 12, 14,
+                                                           16, 18, 20, 22, 24, 26, 28, 30};
+    const __m512i even = _mm512_load_si512(kEven), odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+    const F t = Lanes::set(top), c = Lanes::set(factor);
+    __m128 sum = _mm_setzero_ps();
+    for (Index k = from; k < end; k += 32) {
+      F near[2];
+      for (int h = 0; h < 2; ++h) {
+        const F p = Bf16Operands::weight_of(Lanes::sub(Lanes::load(scores + k + h * 16), t), c);
+        near[h] = odd_of(_mm512_add_epi32(_mm512_castps_si512(p), _mm512_set1_epi32(0x8000)));
+        sum = _mm_add_ps(sum, _mm512_extractf32x4_ps(p, 0));
+        sum = _mm_add_ps(sum, _mm512_extractf32x4_ps(p, 1));
+        sum = _mm_add_ps(sum, _mm512_extractf32x4_ps(p, 2));
+        sum = _mm_add_ps(sum, _mm512_extractf32x4_ps(p, 3));
       }
-    const Index wide = rounded(value_dim, 32), lines = Few::lines_of(ahead);
+      Lanes::store(weights + 2 * r * kPairs + k / 2, _mm512_permutex2var_ps(near[0], even, near[1]));
+      Lanes::store(weights + (2 * r + 1) * kPairs + k / 2, _mm512_permutex2var_ps(near[0], odd, near[1]));
+    }
+    alignas(16) float chain[4];
+    _mm_store_ps(chain, sum);
+    return (chain[0] + chain[1]) + (chain[2] + chain[3]);
+  }
+  static bool weigh(const float* numbers, Index from, Index to, int count, const Rows& rows, Index first,
+                    Index value_dim, const float* shrink, float* sums, float* o) {
+    const int padded = count == 3 ? 4 : count;
+    const Index wide = rounded(value_dim, 32);
     for (Index i = 0; i < padded * wide; i += 16) Lanes::store(sums + i, Lanes::zero());
     const auto* values = static_cast<const std::uint16_t*>(rows.data) + first * rows.row_step;
     {
       const Flushing on;
-      Few::Fetch fetch(ahead, t.from);
-      for (Index k = t.from; k < t.to; k += 32)
+      for (Index k = from; k < to; k += 32)
         in_groups(count, [&](auto taken, int row) {
           constexpr int R = decltype(taken)::value, V = R == 4 ? 1 : 2;
           const Paired weights{numbers + 2 * row * kPairs, kPairs};
-          const Index n = t.to - k < 32 ? t.to - k : 32, whole = value_dim / (V * 32) * (V * 32);
-          const Index each = row == 0 ? (2 * V * 32 * lines + wide - 1) / wide : 0;
-          float* to = sums + row * wide;
-          weigh_block<R, V>(weights, values, rows.row_step, k, n, whole, fetch, each, to, wide);
+          const Index n = to - k < 32 ? to - k : 32, whole = value_dim / (V * 32) * (V * 32);
+          float* own = sums + row * wide;
+          weigh_block<R, V>(weights, values, rows.row_step, k, n, whole, own, wide);
           if (whole < value_dim)
-            weigh_block<R, 1>(weights, values + whole, rows.row_step, k, n, value_dim - whole, fetch, each,
-                              to + whole, wide);
+            weigh_block<R, 1>(weights, values + whole, rows.row_step, k, n, value_dim - whole, own + whole,
+                              wide);
         });
     }
     alignas(64) static constexpr std::int32_t kLow[16] = {0, 16, 1, 17, 2, 18, 3, 19,

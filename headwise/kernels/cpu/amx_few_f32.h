@@ -11,6 +11,7 @@ namespace {
 template <>
 struct AmxFew<F32Operands> {
   static constexpr int kRows = 4;
+  static constexpr Index kNumbers = kRows * 3 * kFewGranule;
   static constexpr Index kParts = 3, kTile = F32Operands::kTile;
 
   /// Numbers to be broadcast: part p of element i of row r at data[(r * 3 + p) * step + i].
@@ -19,12 +20,16 @@ struct AmxFew<F32Operands> {
     Index step;
   };
   static constexpr int kProducts = Products<3>::count;
+  /// What is read some 100 ns later is asked for beside the products: a walk over rows of the next granule,
+  /// as the f32 core has it, costs more steps here than memory gives back (KV 32,768 packed: 13.9
+  /// against 15.5 ms).
+  static constexpr Index kKeysAhead = 1024;
 
   /// One half of a product of tiles: n elements of V vectors against R rows.
   template <int R, int V>
   static inline __attribute__((always_inline)) void chain(const char* x, Index x_step, Index v_step, Index n,
-                                                          const Parted& b, Index at, Few::Fetch& fetch,
-                                                          Index lines, F (&c)[R][V][kProducts], F (&most)[V],
+                                                          const Parted& b, Index at, Index near,
+                                                          F (&c)[R][V][kProducts], F (&most)[V],
                                                           F (&least)[V]) {
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r)
@@ -33,10 +38,10 @@ struct AmxFew<F32Operands> {
 #pragma GCC unroll 6
         for (int p = 0; p < kProducts; ++p) c[r][v][p] = Lanes::zero();
     for (Index i = 0; i < n; ++i) {
-      fetch.next(lines);
 #pragma GCC unroll 2
       for (int v = 0; v < V; ++v) {
         const F y = _mm512_loadu_ps(x + i * x_step + v * v_step);
+        _mm_prefetch(x + i * x_step + v * v_step + near, _MM_HINT_T0);
         most[v] = _mm512_range_ps(most[v], y, 0xb);
         least[v] = _mm512_range_ps(least[v], y, 0xa);
         const Parts own(y);
@@ -53,12 +58,11 @@ struct AmxFew<F32Operands> {
   /// Up to 32 elements, sums onto c.
   template <int R, int V>
   static inline __attribute__((always_inline)) void block(const char* x, Index x_step, Index v_step, Index n,
-                                                          const Parted& b, Index at, Few::Fetch& fetch,
-                                                          Index lines, F (&c)[R][V], F (&most)[V],
-                                                          F (&least)[V]) {
+                                                          const Parted& b, Index at, Index near, F (&c)[R][V],
+                                                          F (&most)[V], F (&least)[V]) {
     F first[R][V][kProducts], second[R][V][kProducts];
-    chain<R, V>(x, x_step, v_step, n < 16 ? n : 16, b, at, fetch, lines, first, most, least);
-    chain<R, V>(x + 16 * x_step, x_step, v_step, n - 16, b, at + 16, fetch, lines, second, most, least);
+    chain<R, V>(x, x_step, v_step, n < 16 ? n : 16, b, at, near, first, most, least);
+    chain<R, V>(x + 16 * x_step, x_step, v_step, n - 16, b, at + 16, near, second, most, least);
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
@@ -71,35 +75,32 @@ struct AmxFew<F32Operands> {
   /// R rows x V blocks [dim][16] of keys; most, least: magnitudes of each key, denormals as 0.
   template <int R, int V>
   [[gnu::noinline]] static void products(const Parted& q, const float* keys, Index step, Index dim,
-                                         Few::Fetch& fetch, Index lines, float* sums, float* most,
-                                         float* least) {
+                                         float* sums, float* most, float* least) {
     F c[R][V], high[V], low[V];
     for (int v = 0; v < V; ++v) high[v] = Lanes::zero(), low[v] = Lanes::set(__builtin_inff());
     for (auto& row : c)
       for (F& x : row) x = Lanes::zero();
     for (Index d = 0; d < dim; d += 32)
       block<R, V>(reinterpret_cast<const char*>(keys + d * 16), 64, step * 4, dim - d < 32 ? dim - d : 32, q,
-                  d, fetch, lines, c, high, low);
+                  d, kKeysAhead, c, high, low);
     for (int v = 0; v < V; ++v) {
-      for (int r = 0; r < R; ++r) Lanes::store(sums + r * kFewKeys + v * 16, c[r][v]);
+      for (int r = 0; r < R; ++r) Lanes::store(sums + r * kFewGranule + v * 16, c[r][v]);
       Lanes::store(most + v * 16, high[v]), Lanes::store(least + v * 16, low[v]);
     }
   }
   static void block_products(const Parted& q, int count, const float* keys, Index step, Index blocks,
-                             Index dim, Few::Fetch& fetch, Index lines, float* sums, float* most,
-                             float* least) {
+                             Index dim, float* sums, float* most, float* least) {
     const Flushing on;
     in_groups(count, [&](auto taken, int row) {
       constexpr int R = decltype(taken)::value, V = R == 1 ? 2 : 1;
       const Parted own{q.data + row * 3 * q.step, q.step};
-      const Index each = row == 0 ? (V * 16 * lines + dim - 1) / dim : 0;
       Index b = 0;
       for (; b + V <= blocks; b += V)
-        products<R, V>(own, keys + b * step, step, dim, fetch, each, sums + row * kFewKeys + b * 16,
-                       most + b * 16, least + b * 16);
+        products<R, V>(own, keys + b * step, step, dim, sums + row * kFewGranule + b * 16, most + b * 16,
+                       least + b * 16);
       for (; b < blocks; ++b)
-        products<R, 1>(own, keys + b * step, step, dim, fetch, each, sums + row * kFewKeys + b * 16,
-                       most + b * 16, least + b * 16);
+        products<R, 1>(own, keys + b * step, step, dim, sums + row * kFewGranule + b * 16, most + b * 16,
+                       least + b * 16);
     });
   }
 
@@ -124,8 +125,7 @@ struct AmxFew<F32Operands> {
         Lanes::store(spare + d * 16, Lanes::select(small, Lanes::select(none, Lanes::zero(), near), x));
       }
       float high[16], low[16];
-      Few::Fetch fetch(Ahead{}, 0);
-      block_products(q, count, spare, 0, 1, dim, fetch, 0, sums, high, low);
+      block_products(q, count, spare, 0, 1, dim, sums, high, low);
     }
     const __mmask16 unusual = F32Operands::unusual_lanes(most) & _mm512_cmpneq_epu32_mask(most, zero);
     for (int r = 0; r < count; ++r) {
@@ -137,13 +137,14 @@ struct AmxFew<F32Operands> {
         sum = Lanes::fma(Lanes::load(keys + d * 16), Lanes::set(x[0] + x[q.step] + x[2 * q.step]), sum);
       }
       if (dim % 32 != 0) sum = Lanes::add(sum, Lanes::zero());  // as columns that do not exist do
-      _mm512_mask_storeu_ps(sums + r * kFewKeys, all ? 0xffffu : unusual, sum);
+      _mm512_mask_storeu_ps(sums + r * kFewGranule, all ? 0xffffu : unusual, sum);
     }
   }
 
-  static void few_scores(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
-                         Index dim, const Ahead& ahead, void* scratch, float* s) {
-    const Index tiles = rounded(dim, 32) / 32, wide = tiles * 32, lines = Few::lines_of(ahead);
+  /// Rows of `out`: scores of keys [from, to), something up to a whole 16 of them.
+  static void scores(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
+                     Index dim, void* scratch, float* out) {
+    const Index tiles = rounded(dim, 32) / 32, wide = tiles * 32;
     const auto* packed = static_cast<const char*>(queries);
     auto* numbers = static_cast<float*>(scratch);
     float *gathered = numbers + kRows * 3 * wide, *spare = gathered + kFewKeys * wide;
@@ -167,23 +168,25 @@ struct AmxFew<F32Operands> {
           Lanes::store(to_row, even), Lanes::store(to_row + 16, odd);
         }
     const Parted q{numbers, wide};
-    alignas(64) float sums[kRows * kFewKeys], most[kFewKeys], least[kFewKeys];
+    alignas(64) float most[kFewKeys], least[kFewKeys];
     for (Index k = from; k < to; k += kFewKeys) {
       const Index n = to - k < kFewKeys ? to - k : kFewKeys, blocks = (n + 15) / 16;
-      Few::Fetch fetch(ahead, k);
       const float* keys = gathered;
-      Index step = wide * 16, fetched = 0;
+      Index step = wide * 16;
       if (rows.block > 0) {
         keys = static_cast<const float*>(rows.data) + (first + k) / 16 * rows.block, step = rows.block;
-        fetched = lines;
       } else {
         for (Index b = 0; b < blocks; ++b) {
-          const Index left = n - b * 16;
-          Few::gather_block<RowType::f32>(rows, first + k + b * 16, left < 16 ? left : 16, dim, fetch, lines,
+          const Index left = n - b * 16, key = first + k + b * 16;
+          const Ahead next{static_cast<const float*>(rows.data) + (key + 16) * rows.row_step,
+                           rows.row_step * 4, dim * 4};
+          Few::Fetch fetch(next, 0);
+          Few::gather_block<RowType::f32>(rows, key, left < 16 ? left : 16, dim, fetch, Few::lines_of(next),
                                           gathered + b * step);
         }
       }
-      block_products(q, count, keys, step, blocks, dim, fetch, fetched, sums, most, least);
+      float* sums = out + k;
+      block_products(q, count, keys, step, blocks, dim, sums, most, least);
       for (Index b = 0; b < blocks; ++b) {
         const F high = Lanes::load(most + b * 16);
         const __mmask16 inside = _mm512_cmp_ps_mask(high, Lanes::set(0x1p-40f), _CMP_GE_OQ) &
@@ -192,29 +195,29 @@ struct AmxFew<F32Operands> {
         __mmask16 numbers_only = 0xffff;
         for (int r = 0; r < count; ++r)
           numbers_only = static_cast<__mmask16>(numbers_only &
-                                                ~Lanes::is_nan(Lanes::load(sums + r * kFewKeys + b * 16)));
+                                                ~Lanes::is_nan(Lanes::load(sums + r * kFewGranule + b * 16)));
         if ((inside & numbers_only) != 0xffff || unusual)
           mend(q, count, unusual, keys + b * step, dim, spare, sums + b * 16);
       }
-      store_scores(sums, count, blocks * 16, s + k * 32);
     }
   }
 
   /// One block of keys onto sums; false when some value may be one that pack_values takes out.
   template <int R, int V>
   [[gnu::noinline]] static bool weigh_block(const Parted& weights, const float* values, Index row_step,
-                                            Index at, Index n, Index columns, Few::Fetch& fetch, Index lines,
-                                            float* sums, Index sums_step) {
+                                            Index at, Index n, Index columns, float* sums, Index sums_step) {
     F high[V], low[V];
     for (int v = 0; v < V; ++v) high[v] = Lanes::zero(), low[v] = Lanes::set(__builtin_inff());
     for (Index d = 0; d < columns; d += V * 16) {
+      // The next columns of this row, or the first ones of the row of the next block.
+      const Index near = d + V * 16 < columns ? V * 64 : 32 * row_step * 4 - d * 4;
       F c[R][V];
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
         for (int v = 0; v < V; ++v) c[r][v] = Lanes::load(sums + r * sums_step + d + v * 16);
       block<R, V>(reinterpret_cast<const char*>(values + at * row_step + d), row_step * 4, 64, n, weights, at,
-                  fetch, lines, c, high, low);
+                  near, c, high, low);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
@@ -239,40 +242,67 @@ struct AmxFew<F32Operands> {
       }
     return true;
   }
-  static bool weigh_few(const Tile& t, int count, const Rows& rows, Index first, Index value_dim,
-                        const float* shrink, const Ahead& ahead, float* sums, float* o) {
-    constexpr Index kKeys = F32Operands::kGranule;
-    alignas(64) float numbers[kRows * 3 * kKeys];
+  /// Row r of the operand of a tile.
+  static void read_weights(const Tile& t, int r, float* weights) {
+    for (Index p = 0; p < 3; ++p)
+      for (Index k = t.from; k < t.to; k += 32) {
+        F even, odd;
+        line_pairs(static_cast<const char*>(t.p) + k / 32 * 2 * kTile + p * 2 * kTileBytes, r, even, odd);
+        Lanes::store(weights + (r * 3 + p) * kFewGranule + k, even);
+        Lanes::store(weights + (r * 3 + p) * kFewGranule + k + 16, odd);
+      }
+  }
+  static void clear_weights(int r, float* weights) {
+    for (Index k = 0; k < 3 * kFewGranule; k += 16)
+      Lanes::store(weights + r * 3 * kFewGranule + k, Lanes::zero());
+  }
+  /// Row r of weights from its scores, and their sum in the order of Exponent.
+  static float weights(const float* scores, Index from, Index end, float top, float factor, int r,
+                       float* weights) {
+    const F t = Lanes::set(top), c = Lanes::set(factor);
+    float* own = weights + r * 3 * kFewGranule;
+    for (Index k = from; k < end; k += 16) {
+      const Parts p(F32Operands::weight_of(Lanes::sub(Lanes::load(scores + k), t), c));
+      for (Index i = 0; i < 3; ++i) Lanes::store(own + i * kFewGranule + k, p.part[i]);
+    }
+    alignas(64) float chains[3][16];  // of the first and the second keys of the pairs of eight blocks
+    for (Index i = 0; i < 3; ++i) {
+      F x[16], chain = Lanes::zero();
+#pragma GCC unroll 16
+      for (Index g = 0; g < 16; ++g)
+        x[g] = g * 16 >= from && g * 16 < end ? Lanes::load(own + i * kFewGranule + g * 16) : Lanes::zero();
+      Lanes::transpose(x);
+#pragma GCC unroll 16
+      for (const F y : x) chain = Lanes::add(chain, y);
+      Lanes::store(chains[i], chain);
+    }
+    constexpr int order[] = {1, 2, 0};
+    float sum = 0;
+    for (Index b = from / 16; b < end / 16; b += 2)
+      for (const int i : order) sum += chains[i][b] + chains[i][b + 1];
+    return sum * (1.0f / F32Operands::kWeightUnit);
+  }
+  static bool weigh(const float* numbers, Index from, Index to, int count, const Rows& rows, Index first,
+                    Index value_dim, const float* shrink, float* sums, float* o) {
     const int padded = count == 3 ? 4 : count;
-    for (int r = 0; r < padded; ++r)
-      for (Index p = 0; p < 3; ++p)
-        for (Index k = t.from; k < t.to; k += 32) {
-          F even, odd;
-          line_pairs(static_cast<const char*>(t.p) + k / 32 * 2 * kTile + p * 2 * kTileBytes, r, even, odd);
-          Lanes::store(numbers + (r * 3 + p) * kKeys + k, even);
-          Lanes::store(numbers + (r * 3 + p) * kKeys + k + 16, odd);
-        }
     for (Index i = 0; i < padded * value_dim; i += 16) Lanes::store(sums + i, Lanes::zero());
     const auto* values = static_cast<const float*>(rows.data) + first * rows.row_step;
-    const Index lines = Few::lines_of(ahead);
     bool usual = true;
     {
       const Flushing on;
-      Few::Fetch fetch(ahead, t.from);
-      for (Index k = t.from; k < t.to; k += 32)
+      for (Index k = from; k < to; k += 32)
         in_groups(count, [&](auto taken, int row) {
           constexpr int R = decltype(taken)::value, V = R == 1 ? 2 : 1;
-          const Parted weights{numbers + row * 3 * kKeys, kKeys};
-          const Index n = t.to - k < 32 ? t.to - k : 32, whole = value_dim / (V * 16) * (V * 16);
-          const Index each = row == 0 ? (V * 16 * lines + value_dim - 1) / value_dim : 0;
-          float* to = sums + row * value_dim;
-          usual &= weigh_block<R, V>(weights, values, rows.row_step, k, n, whole, fetch, each, to, value_dim);
+          const Parted weights{numbers + row * 3 * kFewGranule, kFewGranule};
+          const Index n = to - k < 32 ? to - k : 32, whole = value_dim / (V * 16) * (V * 16);
+          float* own = sums + row * value_dim;
+          usual &= weigh_block<R, V>(weights, values, rows.row_step, k, n, whole, own, value_dim);
           if (whole < value_dim)
-            usual &= weigh_block<R, 1>(weights, values + whole, rows.row_step, k, n, value_dim - whole, fetch,
-                                       each, to + whole, value_dim);
+            usual &= weigh_block<R, 1>(weights, values + whole, rows.row_step, k, n, value_dim - whole,
+                                       own + whole, value_dim);
         });
     }
-    if (!usual && !all_usual(values, rows.row_step, t.from, t.to, value_dim)) return false;
+    if (!usual && !all_usual(values, rows.row_step, from, to, value_dim)) return false;
     F unusual = Lanes::zero();  // x * 0 is NaN for what is not finite
     for (Index i = 0; i < count * value_dim; i += 16)
       unusual = Lanes::fma(Lanes::load(sums + i), Lanes::zero(), unusual);

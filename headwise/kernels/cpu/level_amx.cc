@@ -17,9 +17,7 @@ template <class Operands>
 constexpr Core amx_core() {
   Core c = AmxCore<Operands>::table();
   c.stripes = AmxStripes<Operands>::run;
-  c.few_rows = AmxFew<Operands>::kRows;
-  c.few_scores = AmxFew<Operands>::few_scores, c.weigh_few = AmxFew<Operands>::weigh_few;
-  return c;
+  return FewRowsOnAmx<Operands>::joined(c);
 }
 constexpr Core kBf16 = amx_core<Bf16Operands>(), kF32Parts = amx_core<F32Operands>();
 /// Below, packing in parts eats what tiles save where sequences are short (against torch, N 32 and 64,

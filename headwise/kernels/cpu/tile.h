@@ -178,6 +178,11 @@ struct Core {
   /// then a value, a weight or the sum itself was not.
   bool (*weigh_few)(const Tile&, int count, const Rows& values, Index first, Index value_dim,
                     const float* shrink, const Ahead& ahead, float* sums, float* o);
+  /// few_scores, select, row_max, advance, weights and weigh_few at once, where nothing but the mask stands
+  /// between scores and weights; t.o is [count][value_dim]. Null: this core has no such way. False, and all
+  /// as it was, as above.
+  bool (*few_stripe)(const Stripe& t, int count, const Rows& keys, const Rows& values, Index first, Index dim,
+                     Index value_dim, void* scratch, float* sums);
 
   // Mixed heads.
   int mix_rows;  // heads of y a tile of MixTile::matrix
