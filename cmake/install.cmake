@@ -11,7 +11,7 @@ foreach(room IN ITEMS base spec masks ops heads layers model train text)
   install(DIRECTORY headwise/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise
           FILES_MATCHING PATTERN "*.h" PATTERN "*_checks.h" EXCLUDE PATTERN "*_parts.h" EXCLUDE PATTERN "choice.h" EXCLUDE
           PATTERN "backend_*.h" EXCLUDE PATTERN "mapping.h" EXCLUDE PATTERN "json_reader.h" EXCLUDE
-          PATTERN "param_blocks.h" EXCLUDE PATTERN "bpe_words.h" EXCLUDE PATTERN "crc32c.h" EXCLUDE PATTERN "interrupt.h" EXCLUDE)
+          PATTERN "param_blocks.h" EXCLUDE PATTERN "bpe_words.h" EXCLUDE PATTERN "unicode.h" EXCLUDE PATTERN "crc32c.h" EXCLUDE PATTERN "interrupt.h" EXCLUDE)
 endforeach()
 install(FILES headwise/headwise.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise)
 install(FILES headwise/c/headwise.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise/c)
@@ -24,6 +24,12 @@ install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/headwise)
 install(EXPORT headwise-targets NAMESPACE headwise:: DESTINATION ${package_dir})
+if(TARGET headwise_text_library)
+  # A file of its own: who finds headwise without ICU at hand gets the core.
+  install(TARGETS headwise_text_library EXPORT headwise-text-targets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+          ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(EXPORT headwise-text-targets NAMESPACE headwise:: DESTINATION ${package_dir})
+endif()
 configure_package_config_file(cmake/headwise-config.cmake.in headwise-config.cmake INSTALL_DESTINATION ${package_dir})
 # The C++ interface holds within one minor version.
 write_basic_package_version_file(headwise-config-version.cmake COMPATIBILITY SameMinorVersion)

@@ -7,6 +7,7 @@ option(HEADWISE_SELFTEST "Build headwise-selftest, a static program over the cor
 option(HEADWISE_FUZZ "Build the libFuzzer targets (clang)" OFF)
 option(HEADWISE_PYTHON "Build the Python module" OFF)
 option(HEADWISE_CUDA "Build libheadwise_cuda, which is loaded when it lies beside the library (nvcc)" OFF)
+option(HEADWISE_TEXT "Build libheadwise_text, WordPiece and what needs Unicode, where ICU is here" ON)
 option(HEADWISE_WERROR "Treat warnings as errors" OFF)
 set(HEADWISE_SANITIZE "" CACHE STRING "Sanitizers for everything, e.g. address,undefined")
 

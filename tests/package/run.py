@@ -59,6 +59,8 @@ def by_cmake(tree, room, kind, version):
     run("cmake", "--build", build)
     for language in ("cpp", "c"):
         ran_well(build / f"consumer_{language}", version)
+    if (tree / "lib/cmake/headwise/headwise-text-targets.cmake").exists():
+        ran_well(build / "consumer_text", version)
 
 
 def by_pkg_config(tree, room, kind, version):
