@@ -6,6 +6,7 @@
 #include "headwise/heads/list.inc"
 #include "headwise/heads/run.h"
 #include "headwise/layers/suggest_heads.h"
+#include "headwise/layers/torch_state.h"
 #include "headwise/layers/transformer.h"
 #include "headwise/masks/mask.h"
 #include "headwise/model/safetensors.h"

@@ -12,5 +12,6 @@ void bind_backward(nanobind::module_& m);
 void bind_linear(nanobind::module_& m);
 void bind_ops(nanobind::module_& m);
 void bind_kv(nanobind::module_& m);
+void bind_layers(nanobind::module_& m);
 
 }  // namespace headwise::python

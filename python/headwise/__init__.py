@@ -8,11 +8,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ._core import (
+    Block,
     Context,
+    Layer,
     Mask,
+    MultiHead,
     PackedKeys,
     PackedWeight,
     RopeScaling,
+    Stack,
     __version__,
     append_keys,
     attention,
@@ -26,6 +30,7 @@ from ._core import (
     rms_norm,
     rope,
     set_threads,
+    suggest_heads,
     unpack_keys,
 )
 from ._types import T5, AttentionGradients, AttentionResult, Probe, ProbeResult, Scores, end
@@ -36,14 +41,18 @@ if TYPE_CHECKING:
 __all__ = [
     "AttentionGradients",
     "AttentionResult",
+    "Block",
     "Context",
+    "Layer",
     "Mask",
+    "MultiHead",
     "PackedKeys",
     "PackedWeight",
     "Probe",
     "ProbeResult",
     "RopeScaling",
     "Scores",
+    "Stack",
     "T5",
     "__version__",
     "append_keys",
@@ -59,6 +68,7 @@ __all__ = [
     "rms_norm",
     "rope",
     "set_threads",
+    "suggest_heads",
     "torch",
     "unpack_keys",
 ]

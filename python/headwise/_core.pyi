@@ -320,3 +320,93 @@ def l2_norm(x: ArrayT, weight: Array | None = None, *, eps: float = 1e-06, out: 
     """
     x / max(|x|, eps) * weight along the last axis; weight as in rms_norm, sizes of 1 repeat.
     """
+
+class Layer:
+    """What every layer has: parameters and their gradients by name."""
+
+    def parameters(self) -> dict[str, Array]:
+        """Name to NumPy array: the parameters themselves, writable in place."""
+
+    def gradients(self) -> dict[str, Array]:
+        """Name to NumPy array: what backward adds to."""
+
+    def zero_gradients(self) -> None:
+        """Sets every gradient to 0."""
+
+    def torch_state(self) -> dict[str, Array]:
+        """
+        A copy of the parameters under the names of torch's module of the same kind.
+        """
+
+    def load_torch_state(self, state: dict[str, Array]) -> None:
+        """Reads the state_dict of torch's module of the same kind."""
+
+class MultiHead(Layer):
+    """
+    Projections to queries, keys and values, any head's attention between them, and W_O.
+    """
+
+    def __init__(self, heads: str, model_dim: int, *, key_model_dim: int = 0, value_model_dim: int = 0, bias: bool = True, dropout: float = 0.0, rope: bool = False, alibi: bool = False, dtype: str = "f32", seed: int = 0) -> None:
+        """heads: "gqa:heads=8,kv_heads=2,dim=64"."""
+
+    def __call__(self, x: ArrayT, keys: ArrayT | None = None, values: ArrayT | None = None, mask: Mask | None = None, *, bias: Array | None = None, weights: bool = False, offsets: Sequence[int] | None = None, kv_offsets: Sequence[int] | None = None, training: bool = False, seed: int = 0, step: int = 0, ctx: Context | None = None) -> ArrayT | tuple[ArrayT, ArrayT]:
+        """
+        x [batch tokens model_dim], or [tokens model_dim] with offsets; keys and values default to x. weights: also returns them, [batch heads q kv].
+        """
+
+    def forward(self, x: ArrayT, keys: ArrayT | None = None, values: ArrayT | None = None, mask: Mask | None = None, *, bias: Array | None = None, weights: bool = False, offsets: Sequence[int] | None = None, kv_offsets: Sequence[int] | None = None, training: bool = False, seed: int = 0, step: int = 0, ctx: Context | None = None) -> ArrayT | tuple[ArrayT, ArrayT]:
+        """The same, and backward may follow."""
+
+    def backward(self, dy: ArrayT, *, ctx: Context | None = None) -> ArrayT | tuple[ArrayT, ...]:
+        """
+        The gradient of x, or (dx, dkeys), or (dx, dkeys, dvalues), as forward was given them.
+        """
+
+class Block(Layer):
+    """
+    One layer of an encoder or decoder: attention, cross-attention, feed-forward.
+    """
+
+    def __init__(self, heads: str, model_dim: int, feed_dim: int, *, cross: str = "none", feed: str = "relu", norm: str = "layer", norm_first: bool = True, bias: bool = True, dropout: float = 0.0, attention_dropout: float = 0.0, eps: float = 1e-5, positions: str = "none", dtype: str = "f32", seed: int = 0) -> None:
+        """
+        cross: none, attention or merged. feed: relu, gelu, gelu_tanh or swiglu. norm: layer or rms. positions: none, rope or alibi.
+        """
+
+    def __call__(self, x: ArrayT, source: ArrayT | None = None, mask: Mask | None = None, source_mask: Mask | None = None, *, offsets: Sequence[int] | None = None, source_offsets: Sequence[int] | None = None, training: bool = False, seed: int = 0, step: int = 0, ctx: Context | None = None) -> ArrayT:
+        """
+        x [batch tokens model_dim], or [tokens model_dim] with offsets; nothing is kept for a backward.
+        """
+
+    def forward(self, x: ArrayT, source: ArrayT | None = None, mask: Mask | None = None, source_mask: Mask | None = None, *, offsets: Sequence[int] | None = None, source_offsets: Sequence[int] | None = None, training: bool = False, seed: int = 0, step: int = 0, ctx: Context | None = None) -> ArrayT:
+        """
+        The same, and backward may follow. training turns dropout on, drawn from seed and step.
+        """
+
+    def backward(self, dy: ArrayT, *, ctx: Context | None = None) -> ArrayT | tuple[ArrayT, ArrayT]:
+        """
+        The gradient of x, with a source (dx, dsource); gradients of parameters are added to gradients().
+        """
+
+class Stack(Layer):
+    """Blocks after each other, and a norm at the end."""
+
+    def __init__(self, heads: str, model_dim: int, feed_dim: int, depth: int, *, share_layers: int = 1, final_norm: bool = True, ds_init: float = 0.0, cross: str = "none", feed: str = "relu", norm: str = "layer", norm_first: bool = True, bias: bool = True, dropout: float = 0.0, attention_dropout: float = 0.0, eps: float = 1e-5, positions: str = "none", dtype: str = "f32", seed: int = 0) -> None:
+        """depth blocks; share_layers consecutive ones use one set of weights."""
+
+    def __call__(self, x: ArrayT, source: ArrayT | None = None, mask: Mask | None = None, source_mask: Mask | None = None, *, offsets: Sequence[int] | None = None, source_offsets: Sequence[int] | None = None, training: bool = False, seed: int = 0, step: int = 0, ctx: Context | None = None) -> ArrayT:
+        """
+        x [batch tokens model_dim], or [tokens model_dim] with offsets; nothing is kept for a backward.
+        """
+
+    def forward(self, x: ArrayT, source: ArrayT | None = None, mask: Mask | None = None, source_mask: Mask | None = None, *, offsets: Sequence[int] | None = None, source_offsets: Sequence[int] | None = None, training: bool = False, seed: int = 0, step: int = 0, ctx: Context | None = None) -> ArrayT:
+        """
+        The same, and backward may follow. training turns dropout on, drawn from seed and step.
+        """
+
+    def backward(self, dy: ArrayT, *, ctx: Context | None = None) -> ArrayT | tuple[ArrayT, ArrayT]:
+        """
+        The gradient of x, with a source (dx, dsource); gradients of parameters are added to gradients().
+        """
+
+def suggest_heads(model_dim: int) -> tuple[int, int, int, str]:
+    """heads, head_dim, kv_heads, and why, for a model of this width."""
