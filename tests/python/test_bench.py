@@ -88,6 +88,13 @@ def test_products_parse_and_their_driver_runs(tmp_path):
     assert "| f32 5 7 9 |" in out.with_suffix(".md").read_text()
 
 
+def test_the_driver_of_layers_runs(tmp_path):
+    out = tmp_path / "layers.json"
+    done = run(ROOT / "benchmarks/layer_bench.py", "--smoke", "--cpu-time", "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert "encoder block" in done.stdout and "loop over heads" in out.read_text()
+
+
 def test_flop_of_a_causal_mask_is_its_triangle():
     assert measure.Case.parse("f32 [2 3 5 7] all").flop == 4 * 2 * 5 * 7 * 9
     assert measure.Case.parse("f32 [2 3 5 7] causal").flop == 4 * 2 * 5 * 7 * 6
