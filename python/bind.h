@@ -13,5 +13,6 @@ void bind_linear(nanobind::module_& m);
 void bind_ops(nanobind::module_& m);
 void bind_kv(nanobind::module_& m);
 void bind_layers(nanobind::module_& m);
+void bind_model(nanobind::module_& m);
 
 }  // namespace headwise::python

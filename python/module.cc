@@ -30,4 +30,5 @@ NB_MODULE(_core, m) {
   headwise::python::bind_linear(m);
   headwise::python::bind_ops(m);
   headwise::python::bind_layers(m);
+  headwise::python::bind_model(m);
 }

@@ -410,3 +410,34 @@ class Stack(Layer):
 
 def suggest_heads(model_dim: int) -> tuple[int, int, int, str]:
     """heads, head_dim, kv_heads, and why, for a model of this width."""
+
+class Transformer(Layer):
+    """An encoder, a decoder or both over any head, from one config."""
+
+    def __init__(self, kind: str, vocabulary: int, *, source_vocabulary: int = 0, model_dim: int = 512, feed_dim: int = 2048, depth: int = 6, source_depth: int = 0, heads: str = "mha:heads=8,dim=64", positions: str = "learned", max_tokens: int = 512, feed: str = "gelu", norm: str = "layer", norm_first: bool = True, bias: bool = True, dropout: float = 0.0, attention_dropout: float = 0.0, share_layers: int = 1, ds_init: float = 0.0, merged_attention: bool = False, tied: bool = True, outputs: int = 0, dtype: str = "f32", seed: int = 0) -> None:
+        """
+        kind: encoder, decoder or encoder_decoder. positions: none, learned, sinusoidal, rope or alibi.
+        """
+
+    def __call__(self, ids: ArrayT, source_ids: ArrayT | None = None, *, mask: Mask | None = None, source_mask: Mask | None = None, cross_mask: Mask | None = None, offsets: Sequence[int] | None = None, source_offsets: Sequence[int] | None = None, training: bool = False, seed: int = 0, step: int = 0, ctx: Context | None = None) -> ArrayT:
+        """
+        Logits [batch tokens vocabulary] of a decoder, rows or outputs of an encoder; nothing is kept.
+        """
+
+    def forward(self, ids: ArrayT, source_ids: ArrayT | None = None, *, mask: Mask | None = None, source_mask: Mask | None = None, cross_mask: Mask | None = None, offsets: Sequence[int] | None = None, source_offsets: Sequence[int] | None = None, training: bool = False, seed: int = 0, step: int = 0, ctx: Context | None = None) -> ArrayT:
+        """The same, and backward may follow."""
+
+    def backward(self, dy: Array, *, ctx: Context | None = None) -> None:
+        """
+        From the gradient of what forward gave; gradients of parameters are added to gradients().
+        """
+
+def cross_entropy(logits: ArrayT, labels: Array, *, label_smoothing: float = 0.0, ignore: int = -100, gradient: bool = False, ctx: Context | None = None) -> float | tuple[float, ArrayT]:
+    """
+    The mean over rows whose label is not `ignore`; with gradient=True also its gradient by the logits.
+    """
+
+def binary_cross_entropy(logits: ArrayT, labels: Array, *, gradient: bool = False, ctx: Context | None = None) -> float | tuple[float, ArrayT]:
+    """
+    The mean over all elements, labels from 0 to 1; with gradient=True also its gradient by the logits.
+    """
