@@ -30,6 +30,7 @@
 #include "headwise/train/checkpoint.h"
 #include "headwise/train/data.h"
 #include "headwise/train/gates.h"
+#include "headwise/train/next_token.h"
 #include "headwise/train/optimizer.h"
 #include "headwise/train/schedule.h"
 #include "headwise/train/trainer.h"

@@ -1,0 +1,53 @@
+// NextToken: a Transformer as a Trainer's function: examples in, cross-entropy and heads' own losses,
+// gradients out. SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "headwise/layers/transformer.h"
+#include "headwise/ops/cross_entropy.h"
+#include "headwise/train/trainer.h"
+
+#pragma GCC visibility push(default)
+namespace headwise {
+
+/// Fills one example: inputs and labels [width]; a label of -100 counts nowhere.
+using ReadExample =
+    std::function<void(Index example, std::span<std::int32_t> inputs, std::span<std::int32_t> labels)>;
+
+struct NextTokenOptions {
+  double label_smoothing = 0;
+  double balance = 0.01;  // weight of the heads' own losses (routing balance); heads without one have none
+};
+
+class NextToken {
+ public:
+  /// All of them outlive it.
+  NextToken(const Transformer& model, Index width, ReadExample read, Context& ctx,
+            const NextTokenOptions& options = {});
+
+  /// A Trainer's Learn.
+  double learn(const MicroBatch& micro);
+  /// Mean cross-entropy over examples first .. first + count - 1, `rows` at a time, without dropout.
+  double judge(Index first, Index count, Index rows = 16);
+  /// Mean share of counted labels that are the most probable token, over the same examples.
+  double accuracy(Index first, Index count, Index rows = 16);
+
+ private:
+  /// Reads examples and computes logits [rows * width vocabulary].
+  AnyView forward(std::span<const Index> examples, Call& call, Transformer::Saved* saved);
+  AnyView labels() const;
+
+  const Transformer& model_;
+  Index width_;
+  ReadExample read_;
+  Context& ctx_;
+  NextTokenOptions options_;
+  StepMemory memory_;
+  Transformer::Saved saved_;
+  std::vector<std::int32_t> inputs_, labels_;
+};
+
+}  // namespace headwise
+#pragma GCC visibility pop
