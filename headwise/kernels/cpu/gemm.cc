@@ -7,7 +7,8 @@
 namespace headwise::cpu {
 namespace {
 
-constexpr Index kMostRows = 192, kMostColumns = 512, kLeastRows = 24, kLeastColumns = 64;
+constexpr Index kMostRows = 192, kMostColumns = 512, kGoodRows = 48, kGoodColumns = 128, kLeastRows = 24,
+                kLeastColumns = 64;
 
 const GemmKernels& level() { return *chosen_isa().gemm(); }
 const GemmCore& core_of(const GemmProblem& p) {
@@ -26,7 +27,9 @@ Side right_side(const MatrixView& b) {
 }
 
 /// How c is cut into tasks. Cuts never change bits, so they may depend on the thread count: enough tasks for
-/// all, then blocks as large as L2 likes (rows are packed once for every block of columns).
+/// all, then blocks as large as L2 likes. Rows are packed once for every block of columns, so rows are cut
+/// first; below kGoodRows x kGoodColumns packing costs more than an even share is worth: there two tasks a
+/// thread will do.
 struct Cut {
   Index rows, columns, row_blocks, column_blocks;
   Index tasks() const { return row_blocks * column_blocks; }
@@ -36,14 +39,11 @@ Cut cut_of(const GemmProblem& p, const GemmCore& core, int threads) {
   const auto tasks = [&] { return ceil_div(p.m, rows) * ceil_div(p.n, columns); };
   const Index wanted = threads == 1 ? 1 : 4 * Index{threads};
   while (tasks() < wanted && (rows > kLeastRows || columns > kLeastColumns)) {
-    const bool cut_rows = rows > kLeastRows && (columns <= kLeastColumns ||
-                                                ceil_div(p.m, rows) < ceil_div(p.n, columns) || rows > 96);
-    if (cut_rows && p.m > rows / 2)
+    if (rows <= kGoodRows && columns <= kGoodColumns && tasks() >= 2 * Index{threads}) break;
+    if (rows > kGoodRows || (columns <= kLeastColumns && rows > kLeastRows))
       rows /= 2;
-    else if (columns > kLeastColumns)
-      columns /= 2;
     else
-      rows /= 2;
+      columns /= 2;
   }
   rows = round_up(min_of(rows, max_of(p.m, 1)), core.rows);
   columns = round_up(min_of(columns, max_of(p.n, 1)), core.columns);

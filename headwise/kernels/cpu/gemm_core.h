@@ -149,10 +149,22 @@ struct GemmF32 {
 
   /// Lines that lie side by side at each k: four k of some lines at a time.
   static void regroup(const Side& side, Index first, Index count, Index k0, Index k, float* to) {
-    for (Index r = 0; r < count; r += kLine)
+    // Evenly spaced f32 lines are regrouped from where they lie.
+    const bool even = side.type == RowType::f32 && k0 / side.k.inner == (k0 + k - 1) / side.k.inner &&
+                      first / side.line.inner == (first + count - 1) / side.line.inner;
+    const auto* from =
+        static_cast<const float*>(side.data) + offset_of(side.line, first) + offset_of(side.k, k0);
+    for (Index r = 0, n; r < count; r += n) {
+      n = count - r < kLine ? count - r : kLine;
+      if (even && n > 16) n = n / 16 * 16;
+      const Index wide = rounded(n, 16);
       for (Index l = 0; l < k; l += 4) {
+        if (even && n == wide && l + 4 <= k) {
+          L::regroup4(from + l * side.k.step + r, side.k.step, wide, to + r * k + l * 4, 4 * k,
+                      Lanes::zero());
+          continue;
+        }
         alignas(64) float line[4 * kLine], rest[4 * kLine];
-        const Index n = count - r < kLine ? count - r : kLine, wide = rounded(n, 16);
         for (Index i = 0; i < 4; ++i)
           load_across(side, first + r, l + i < k ? n : 0, k0 + (l + i < k ? l + i : l), wide,
                       line + i * kLine);
@@ -163,6 +175,7 @@ struct GemmF32 {
           for (Index i = 0; i < 4 * (k - l < 4 ? k - l : 4); ++i)
             to[(r + 4 * g) * k + l * 4 + i] = rest[16 * g + i];
       }
+    }
   }
 };
 
