@@ -5,6 +5,7 @@
 #include "headwise/kernels/cpu/attend_decode.h"
 #include "headwise/kernels/cpu/attend_mixed.h"
 #include "headwise/kernels/cpu/gemm.h"
+#include "headwise/kernels/cpu/mixed_backward.h"
 #include "headwise/kernels/ref/attend.h"
 #include "headwise/kernels/ref/attend_backward.h"
 #include "headwise/kernels/ref/gemm.h"
@@ -16,12 +17,13 @@
 namespace headwise {
 
 std::span<const AttentionKernel> attention_kernels() {
-  static const AttentionKernel kKernels[] = {cpu::kDecode, cpu::kOnline, cpu::kMixed, ref::kRef};
+  static const AttentionKernel kKernels[] = {cpu::kDecode, cpu::kOnline, cpu::kMixed, cpu::kMixedTwice,
+                                             ref::kRef};
   return kKernels;
 }
 
 std::span<const BackwardKernel> backward_kernels() {
-  static const BackwardKernel kKernels[] = {cpu::kBackward, ref::kRefBackward};
+  static const BackwardKernel kKernels[] = {cpu::kBackward, cpu::kMixedBackward, ref::kRefBackward};
   return kKernels;
 }
 

@@ -183,7 +183,7 @@ TEST(BackwardBits, OldContentsOfTheWorkspaceDoNotMatter) {
   FullBackward r(
       {.name = "workspace", .batch = 2, .q_tokens = 35, .kv_tokens = 70, .heads = 4, .kv_heads = 2});
   r.forward();
-  for (const BackwardKernel& kernel : backward_kernels()) {
+  for (const BackwardKernel& kernel : kernels_head_by_head()) {
     Context& ctx = context_of(kernel.name, 3);
     const BackwardPlan plan(backward_problem_of(r.args), ctx);
     Gradients first;

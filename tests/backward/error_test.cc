@@ -129,7 +129,7 @@ TEST(BackwardErrors, T4NoDrift) {
     GradientRun truth = in_double(r.args, {});
     attention_backward(truth.args, context_of("ref"));
     r.forward();
-    for (const BackwardKernel& kernel : backward_kernels()) {
+    for (const BackwardKernel& kernel : kernels_head_by_head()) {
       run_backward(r.args, kernel.name);
       const std::pair<const Tensor*, const AnyView*> pairs[] = {
           {&r.dq, &truth.args.dq}, {&r.dk, &truth.args.dk}, {&r.dv, &truth.args.dv}};

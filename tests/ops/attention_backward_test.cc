@@ -288,7 +288,7 @@ TEST(BackwardPlanTest, AListIsSharedWithTheForward) {
 TEST(BackwardPlanTest, WorkspaceTooSmall) {
   BackwardRun r(kCase);
   r.forward();
-  for (const BackwardKernel& kernel : backward_kernels()) {
+  for (const BackwardKernel& kernel : kernels_head_by_head()) {
     Context ctx({.threads = 2, .kernels = kernel.name});
     const BackwardPlan plan(backward_problem_of(r.args), ctx);
     Buffer memory(plan.workspace_bytes() + 256);
@@ -304,7 +304,7 @@ TEST(BackwardPlanTest, WorkspaceTooSmall) {
 /// At 32k tokens nothing is quadratic: twice the tokens, twice the memory at most, and less than 12 times
 /// what q, k, v and their gradients hold themselves.
 TEST(BackwardPlanTest, MemoryGrowsWithTokensNotWithPairs) {
-  for (const BackwardKernel& kernel : backward_kernels())
+  for (const BackwardKernel& kernel : kernels_head_by_head())
     for (const int threads : {1, 16}) {
       const auto bytes_at = [&](Index tokens) {
         BackwardProblem p;
@@ -325,7 +325,7 @@ TEST(BackwardPlanTest, MemoryGrowsWithTokensNotWithPairs) {
 TEST(BackwardPlanTest, RunsAllocateNothing) {
   FullBackward r(kCase);
   r.forward();
-  for (const BackwardKernel& kernel : backward_kernels()) {
+  for (const BackwardKernel& kernel : kernels_head_by_head()) {
     Context ctx({.threads = 2, .kernels = kernel.name});
     const BackwardPlan plan(backward_problem_of(r.args), ctx);
     plan.run(r.args, ctx);

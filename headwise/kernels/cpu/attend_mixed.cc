@@ -343,11 +343,6 @@ std::string refuse(const AttentionProblem& p) {
 
 }  // namespace
 
-MixForm mix_form(const AttentionProblem& p, int) {
-  const Core& core = mixed_core(p, *chosen_isa().kernels());
-  return kept_bytes(p, core, 1) <= kKeptBytes ? MixForm::kept : MixForm::twice;
-}
-
 std::size_t mixed_bytes_as(MixForm form, const AttentionProblem& p, int threads) {
   const AttentionArgs none;
   const TileKernels& kernels = *chosen_isa().kernels();
@@ -382,12 +377,21 @@ Status run_mixed_as(MixForm form, const AttentionProblem& p, const AttentionArgs
 
 namespace {
 
-std::size_t workspace_bytes(const AttentionProblem& p, int threads) {
-  return mixed_bytes_as(mix_form(p, threads), p, threads);
+std::string refuse_kept(const AttentionProblem& p) {
+  if (std::string why = refuse(p); !why.empty()) return why;
+  const Index bytes = kept_bytes(p, mixed_core(p, *chosen_isa().kernels()), 1);
+  if (bytes > kKeptBytes)
+    return text("the logits of a panel of queries take ", bytes, " bytes a thread, more than ", kKeptBytes);
+  return {};
 }
-Status run_chosen(const AttentionProblem& p, const AttentionArgs& args, std::span<std::byte> workspace,
-                  ThreadPool& pool) noexcept {
-  return run_mixed_as(mix_form(p, pool.threads()), p, args, workspace, pool);
+template <MixForm form>
+std::size_t workspace_bytes(const AttentionProblem& p, int threads) {
+  return mixed_bytes_as(form, p, threads);
+}
+template <MixForm form>
+Status run_form(const AttentionProblem& p, const AttentionArgs& args, std::span<std::byte> workspace,
+                ThreadPool& pool) noexcept {
+  return run_mixed_as(form, p, args, workspace, pool);
 }
 std::string numerics(const AttentionProblem& p) {
   const TileKernels& kernels = *chosen_isa().kernels();
@@ -397,6 +401,9 @@ std::string numerics(const AttentionProblem& p) {
 
 }  // namespace
 
-const AttentionKernel kMixed{"cpu/mixed", refuse, workspace_bytes, run_chosen, numerics};
+const AttentionKernel kMixed{"cpu/mixed", refuse_kept, workspace_bytes<MixForm::kept>,
+                             run_form<MixForm::kept>, numerics};
+const AttentionKernel kMixedTwice{"cpu/mixed_twice", refuse, workspace_bytes<MixForm::twice>,
+                                  run_form<MixForm::twice>, numerics};
 
 }  // namespace headwise::cpu

@@ -3,6 +3,7 @@
 // linkage. SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cpu/f32_core.h"
+#include "headwise/kernels/cpu/mix_gradients.h"
 
 namespace headwise::cpu {
 namespace {
@@ -234,7 +235,7 @@ struct GradientCore {
   }
   /// The f32 core with its gradients. Two tiles of 64 keys x 64 queries stay in L1 beside the rows they meet.
   static constexpr Core joined(Core c) {
-    c = passes(c);
+    c = MixGradients<NV>::joined(passes(c));
     c.step_keys = 64, c.step_rows = 64;
     c.columns = columns, c.row_bytes = row_bytes, c.pack_rows = pack_rows, c.add_rows = add_rows;
     c.dots = dots;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 namespace headwise::cpu {
 namespace {
@@ -55,8 +56,16 @@ MixedRun mixed_run_of(const AttentionProblem& p, const AttentionArgs& args, cons
                round_up(h.mix_rank, 2),
                heads_share(args.mask),
                task_panels,
+               true,
                nullptr};
   run.forward.scaled_first = true;
+  // Only f32 queries can carry a scale, and only an ordinary one keeps them ordinary.
+  run.scaled_queries = std::string_view(core.name) == "f32";
+  for (Index m = 0; m < h.q.heads; ++m) {
+    const float scale = std::fabs(scale_of(run.forward, m));
+    run.scaled_queries = run.scaled_queries && scale >= 1e-3f && scale <= 1e3f;
+    if (args.inputs.scale.size[0] <= 1) break;
+  }
   return run;
 }
 
@@ -103,6 +112,21 @@ MixedScratch book_mixed(const MixedRun& run, Arena& arena) {
   return s;
 }
 
+MixedPanel book_lanes(const MixedRun& run, Arena& arena) {
+  const Index panel = run.core().panel;
+  MixedPanel m{};
+  m.open = arena.take<std::uint64_t>("mixed.open", kMixKeys * run.before.to);
+  auto* places = arena.take<Index>("mixed.lanes", 3 * panel);
+  auto* words = arena.take<std::uint32_t>("mixed.lanes", 2 * panel);
+  auto* lanes = arena.take<float>("mixed.lanes", 2 * panel);
+  if (places) {
+    m.lanes.head = places, m.lanes.token = places + panel, m.lanes.position = places + 2 * panel;
+    m.lanes.head32 = words, m.lanes.position32 = words + panel;
+    m.lanes.slope = lanes, m.lanes.q_distance = lanes + panel;
+  }
+  return m;
+}
+
 MixedPanel book_mixed_panel(const MixedRun& run, Arena& arena) {
   const AttentionProblem& p = run.forward.problem;
   const Core& core = run.core();
@@ -115,15 +139,8 @@ MixedPanel book_mixed_panel(const MixedRun& run, Arena& arena) {
       m.coefficients[i] =
           arena.take<float>("mixed.coefficients", run.coefficient_rows() * stage.from * panel);
   }
-  m.open = arena.take<std::uint64_t>("mixed.open", kMixKeys * p.heads.normal_heads());
-  auto* places = arena.take<Index>("mixed.lanes", 3 * panel);
-  auto* words = arena.take<std::uint32_t>("mixed.lanes", 2 * panel);
-  auto* lanes = arena.take<float>("mixed.lanes", 2 * panel);
-  if (places) {
-    m.lanes.head = places, m.lanes.token = places + panel, m.lanes.position = places + 2 * panel;
-    m.lanes.head32 = words, m.lanes.position32 = words + panel;
-    m.lanes.slope = lanes, m.lanes.q_distance = lanes + panel;
-  }
+  const MixedPanel lanes = book_lanes(run, arena);
+  m.open = lanes.open, m.lanes = lanes.lanes;
   return m;
 }
 
@@ -151,11 +168,8 @@ void pack_query_coefficients(const MixedRun& run, const SequencePlace& at, const
 
 }  // namespace
 
-void fill_mixed(const MixedRun& run, const SequencePlace& at, Index first, MixedScratch& s,
-                MixedPanel& panel) {
-  const AttentionProblem& p = run.forward.problem;
+void place_lanes(const MixedRun& run, const SequencePlace& at, Index first, Panel& lanes) {
   const Core& core = run.core();
-  Panel& lanes = panel.lanes;
   lanes.count = static_cast<int>(std::min<Index>(core.panel, at.q_tokens - first));
   for (int i = 0; i < core.panel; ++i) {  // idle lanes repeat the last row's place
     lanes.token[i] = first + std::min(i, lanes.count - 1);
@@ -163,11 +177,22 @@ void fill_mixed(const MixedRun& run, const SequencePlace& at, Index first, Mixed
     lanes.position32[i] = static_cast<std::uint32_t>(lanes.position[i]);
   }
   look_at_head(run, lanes, 0);
+}
+
+void fill_mixed(const MixedRun& run, const SequencePlace& at, Index first, MixedScratch& s,
+                MixedPanel& panel) {
+  const AttentionProblem& p = run.forward.problem;
+  const Core& core = run.core();
+  Panel& lanes = panel.lanes;
+  place_lanes(run, at, first, lanes);
   Rows rows[64];
   for (Index m = 0; m < p.heads.q.heads; ++m) {
     std::fill_n(rows, core.panel, rows_of(run.forward.args.q, p.heads.q, m, at.tensor_batch, at.q_row));
     core.pack_queries(rows, lanes.token, lanes.count, p.heads.q.dim,
                       panel.queries + m * core.query_bytes(p.heads.q.dim), s.terms.gather);
+    if (run.scaled_queries)
+      core.scale(reinterpret_cast<float*>(panel.queries + m * core.query_bytes(p.heads.q.dim)), 0,
+                 p.heads.q.dim, run.scales + m * core.panel);
   }
   if (panel.coefficients[0]) pack_query_coefficients(run, at, lanes, run.before, panel.coefficients[0]);
   if (panel.coefficients[1]) pack_query_coefficients(run, at, lanes, run.after, panel.coefficients[1]);
@@ -254,7 +279,7 @@ void mixed_scores(const MixedRun& run, MixedScratch& s, const MixedPanel& panel,
     core.scores(panel.queries + m * core.query_bytes(p.heads.q.dim),
                 at_slot(s.keys, p.heads.k.slot(m), key_block_bytes(core, p.heads.k.dim)), 0, to,
                 p.heads.q.dim, tile);
-    core.scale(tile, 0, to, run.scales + m * core.panel);
+    if (!run.scaled_queries) core.scale(tile, 0, to, run.scales + m * core.panel);
     if (p.heads.terms.softcap) core.softcap(tile, 0, to, static_cast<float>(run.forward.args.inputs.softcap));
   }
 }

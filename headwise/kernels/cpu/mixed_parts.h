@@ -24,6 +24,7 @@ struct MixedRun {
   Index rank;           // even: a rank of 0 stands beside an odd one
   bool shared_mask;     // all heads have the same open pairs
   Index task_panels;    // panels of queries a task works on
+  bool scaled_queries;  // packed queries carry their scale: no pass over scores
   const float* scales;  // [q_heads][panel]
 
   const Core& core() const { return forward.core; }
@@ -70,6 +71,11 @@ MixedRun mixed_run_of(const AttentionProblem& p, const AttentionArgs& args, cons
 void book_matrices(MixedRun& run, bool transposed, Arena& arena);
 MixedScratch book_mixed(const MixedRun& run, Arena& arena);
 MixedPanel book_mixed_panel(const MixedRun& run, Arena& arena);
+/// A panel's lanes and open bits alone.
+MixedPanel book_lanes(const MixedRun& run, Arena& arena);
+Index key_block_bytes(const Core& core, Index dim);
+/// Lanes are queries first .. of a sequence, looking at head 0.
+void place_lanes(const MixedRun& run, const SequencePlace& at, Index first, Panel& lanes);
 
 /// Fills lanes with queries first .. of a sequence and packs them and their coefficients.
 void fill_mixed(const MixedRun& run, const SequencePlace& at, Index first, MixedScratch& s,

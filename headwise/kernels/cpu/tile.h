@@ -90,6 +90,20 @@ struct MixTile {
   Index first, second;   // rows at which the two factors begin: 0 and rank, or the other way for M^T
 };
 
+/// The gradients of a mix's coefficients over a tile of pairs, from x and dy; each is added to, null: not
+/// asked.
+struct MixSlopes {
+  const float* x;
+  Index x_step;
+  const float* dy;
+  Index dy_step;
+  Index from, to, ins, outs;
+  const float *query, *key;  // as in MixTile
+  Index key_step, rank;
+  float *dquery, *dkey;  // like query (its gate the gate's own) and key
+  double* dmatrix;       // [ins][outs]
+};
+
 /// Rows that will be read soon: row i at data + i * step, `bytes` of it. Fetched between the products of
 /// others, where the level says that this pays.
 struct Ahead {
@@ -217,6 +231,13 @@ struct Core {
   /// row of one key gives its dP to the last bit. An o of 0 counts for nothing whatever d is.
   void (*dots)(const void* o, const void* d, Index dim, float* sum);
   void (*gradients)(const GradientTile&);
+  // Mixed heads.
+  void (*mix_slopes)(const MixSlopes&);
+  void (*add_dots)(const float* a, const float* b, Index from, Index to, float* sum);  // sum[lane] += a * b
+  /// dp = p * (dp - delta), and 0 where p is 0 whatever dp is.
+  void (*logit_slopes)(const float* p, Index from, Index to, const float* delta, float* dp);
+  /// Like `select`, but closed pairs become 0.
+  void (*close)(float* s, Index from, Index to, const std::uint64_t* open);
   /// out = 1 - (s / cap)^2, the slope of a softcap whose result is s.
   void (*cap_slope)(const float* s, Index from, Index to, float cap, float* out);
   /// s *= by; an s of 0 stays 0 whatever `by` is.

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "headwise/kernels/cpu/attend_mixed.h"
+#include "headwise/ops/attention.h"
 #include "headwise/ops/attention_checks.h"
 #include "tests/support/close.h"
 #include "tests/support/count_allocations.h"
@@ -339,8 +340,8 @@ TEST(Mixed, MemoryStaysLinearInTokens) {
   EXPECT_EQ(cpu::mixed_bytes_as(cpu::MixForm::twice, problem(1 << 20), 2),
             cpu::mixed_bytes_as(cpu::MixForm::twice, problem(4096), 2));
   EXPECT_LE(cpu::kMixed.workspace_bytes(problem(8192), 2), 3u * static_cast<std::size_t>(cpu::kKeptBytes));
-  EXPECT_EQ(cpu::mix_form(problem(2048), 2), cpu::MixForm::kept);
-  EXPECT_EQ(cpu::mix_form(problem(1 << 20), 2), cpu::MixForm::twice);
+  EXPECT_STREQ(AttentionPlan(problem(2048), 2, "").kernel(), "cpu/mixed");
+  EXPECT_STREQ(AttentionPlan(problem(1 << 20), 2, "").kernel(), "cpu/mixed_twice");
 }
 
 TEST(Mixed, RunsAllocateNothing) {
