@@ -14,5 +14,6 @@ void bind_ops(nanobind::module_& m);
 void bind_kv(nanobind::module_& m);
 void bind_layers(nanobind::module_& m);
 void bind_model(nanobind::module_& m);
+void bind_heads(nanobind::module_& m);
 
 }  // namespace headwise::python

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "python/heads.h"
 #include "python/values.h"
 
 namespace headwise::python {
@@ -105,6 +106,7 @@ AttentionCall::AttentionCall(const AttentionWords& words)
   read_places(words);
   if (given(words.mask)) read_mask(words.mask);
   read_scores(words);
+  read_head(words);
   context_ = &context_of(kOp, words.ctx);
   own_kernels_ = given(words.kernels);
   if (own_kernels_) kernels_ = read_kernels({kOp, "kernels"}, words.kernels);
@@ -126,7 +128,7 @@ AttentionCall::AttentionCall(const AttentionWords& words)
       if (request.class_rows == 1) args_.probe.class_of.step[0] = 0;
     }
   }
-  problem_ = problem_of(args_, probe_);
+  problem_ = problem_of(args_, probe_, spec_);
   problem_.lse = want_lse_;
 }
 
@@ -198,13 +200,65 @@ AnyView AttentionCall::spread_bias(const AnyView& bias) const {
   return r;
 }
 
-AnyView AttentionCall::as_gate(const AnyView& gate) const {
-  if (!ragged_ || gate.rank != 2) return gate;
-  AnyView r = gate;
-  r.rank = 3;
+AnyView AttentionCall::with_batch(const AnyView& v, int rank) const {
+  if (!ragged_ || v.rank != rank - 1) return v;
+  AnyView r = v;
+  r.rank = rank;
   r.size[0] = 1, r.step[0] = 0;
-  for (int axis = 0; axis < 2; ++axis) r.size[axis + 1] = gate.size[axis], r.step[axis + 1] = gate.step[axis];
+  for (int axis = 0; axis + 1 < rank; ++axis)
+    r.size[axis + 1] = v.size[axis], r.step[axis + 1] = v.step[axis];
   return r;
+}
+AnyView AttentionCall::as_gate(const AnyView& gate) const { return with_batch(gate, 3); }
+
+AnyView AttentionCall::as_rows(const char* name, const AnyView& v, const HeadLayout& layout) const {
+  if (layout.row == 0) return v;
+  require(v.size[2] * v.size[3] == layout.row && v.step[2] == v.size[3] * v.step[3], ErrorKind::bad_shape,
+          kOp, name, " is ", v, " but this head reads ", layout.row,
+          " columns of a token that lie side by side; give [batch tokens heads dim] in that order");
+  AnyView r = v;
+  r.rank = 3;
+  r.size[2] = layout.row, r.step[2] = v.step[3];
+  return r;
+}
+
+/// What a head computes from a layer's input comes ready, as coefficients.
+void AttentionCall::read_head(const AttentionWords& words) {
+  const bool named = words.head.is_valid() && given(words.head);
+  if (named) {
+    require(!args_.packed.given(), ErrorKind::unsupported, kOp,
+            "k is packed and a head is named; give plain keys");
+    const NamedHead& head = head_named(kOp, words.head, args_.q.size[2] * args_.q.size[3]);
+    spec_ = head.spec;
+    args_.q = as_rows("q", args_.q, spec_.q);
+    args_.k = as_rows("k", args_.k, spec_.k);
+    args_.v = as_rows("v", args_.v, spec_.v);
+    if (head.scale != 0 && !args_.inputs.scale.given()) {
+      scale_ = head.scale;
+      args_.inputs.scale = AnyView::packed(&scale_, DType::f64, {1});
+    }
+    const char* fills = spec_.terms.gate && !args_.inputs.gate.given()   ? "gate"
+                        : spec_.terms.bias && !args_.inputs.bias.given() ? "bias"
+                                                                         : nullptr;
+    require(fills == nullptr, ErrorKind::bad_argument, kOp, "this head computes ", fills ? fills : "",
+            " from its layer's input; give it ready as ", fills ? fills : "");
+  }
+  if (!words.coefficients.is_valid() || !given(words.coefficients)) return;
+  if (!PyDict_Check(words.coefficients.ptr()))
+    refuse_type({kOp, "coefficients"}, words.coefficients, "a dict of arrays by name");
+  for (const auto& [key, item] : nb::borrow<nb::dict>(words.coefficients)) {
+    const std::string_view name = read_word({kOp, "a key of coefficients"}, key);
+    const Coefficient* found = nullptr;
+    std::string names;
+    for (const Coefficient& c : kCoefficients) {
+      names += text(names.empty() ? "" : ", ", c.name);
+      if (name == c.name) found = &c;
+    }
+    require(found != nullptr, ErrorKind::bad_argument, kOp, "coefficients holds \"", name, "\"; it may hold ",
+            names);
+    const AnyView v = read_term(found->name, item);
+    args_.inputs.*found->input = name == "mix_q" || name == "mix_k" ? with_batch(v, 4) : v;
+  }
 }
 
 void AttentionCall::read_scores(const AttentionWords& words) {
@@ -252,7 +306,7 @@ const AttentionPlan& AttentionCall::plan() {
 
 void AttentionCall::make_outputs() {
   const AttentionProblem& p = problem_;
-  const Index rows = args_.q.size[1], heads = p.heads.q.heads, dim = p.heads.v.dim;
+  const Index rows = args_.q.size[1], heads = p.heads.v.heads, dim = p.heads.v.dim;
   if (given(given_out_)) {
     const Array out = read_array(kOp, "out", given_out_);
     if (!(out.kind == kind_)) refuse_kinds(kOp, {"q", like_}, {"out", given_out_});
@@ -274,9 +328,9 @@ void AttentionCall::make_outputs() {
   }
   const DType wide = p.dtype == DType::f64 ? DType::f64 : DType::f32;
   if (want_lse_) {
-    const Index sizes[] = {p.batch, heads, rows};
+    const Index sizes[] = {p.batch, p.heads.normal_heads(), rows};
     MadeArray made = make_array(kind_, like_, wide, ragged_ ? std::span(sizes).subspan(1) : std::span(sizes));
-    args_.lse = AnyView::packed(made.view.data, wide, {ragged_ ? 1 : p.batch, heads, rows});
+    args_.lse = AnyView::packed(made.view.data, wide, {ragged_ ? 1 : p.batch, sizes[1], rows});
     lse_ = std::move(made.object);
   }
   if (given(probe_words_)) probe_result_ = make_probe_result(p, kind_, like_, args_.probe);

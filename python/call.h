@@ -12,7 +12,8 @@ namespace headwise::python {
 /// As they came from Python; None stands for "not given".
 struct AttentionWords {
   nb::handle q, k, v, mask, scale, softcap, bias, alibi, relative, sinks, gate, dropout, seed, q_start,
-      q_offsets, kv_offsets, k_scale, v_scale, layout, out, return_lse, probe, kernels, ctx;
+      q_offsets, kv_offsets, k_scale, v_scale, layout, out, return_lse, probe, kernels, ctx, head,
+      coefficients;
 };
 
 /// Where a tensor of the caller keeps its axes; dim is always the last.
@@ -59,6 +60,12 @@ class AttentionCall {
   }
   /// Right-aligned to [batch heads q kv] as in NumPy; also from [batch * heads q kv].
   AnyView spread_bias(const AnyView& bias) const;
+  /// The layouts and kinds of the head that was named; empty layouts: plain ones.
+  const HeadSpec& spec() const { return spec_; }
+  /// What a row layout reads: [batch tokens heads dim] with its last axes as one.
+  AnyView as_rows(const char* name, const AnyView& v, const HeadLayout& layout) const;
+  /// A tensor of the tokens, ragged: without batch too, so that it gets one of 1.
+  AnyView with_batch(const AnyView& v, int rank) const;
   /// [batch q heads]; ragged: from [tokens heads] too.
   AnyView as_gate(const AnyView& gate) const;
 
@@ -67,6 +74,7 @@ class AttentionCall {
   void read_scores(const AttentionWords& words);
   void read_places(const AttentionWords& words);
   void read_mask(nb::handle mask);
+  void read_head(const AttentionWords& words);
   void make_outputs();
 
   const AxisOrder* order_;
@@ -79,6 +87,7 @@ class AttentionCall {
   std::string kernels_;
   bool own_kernels_ = false;
   AttentionProblem problem_;
+  HeadSpec spec_;
   Mask heads_mask_;  // where a list was given
   double scale_ = 0;
   std::vector<float> slopes_;

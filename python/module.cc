@@ -25,6 +25,7 @@ NB_MODULE(_core, m) {
   headwise::python::bind_base(m);
   headwise::python::bind_masks(m);
   headwise::python::bind_kv(m);
+  headwise::python::bind_heads(m);
   headwise::python::bind_attention(m);
   headwise::python::bind_backward(m);
   headwise::python::bind_linear(m);

@@ -4,8 +4,7 @@ NumPy arrays and torch tensors go in, the same kind comes out, nothing is copied
 """
 # SPDX-License-Identifier: Apache-2.0
 
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ._core import (
     Block,
@@ -26,6 +25,7 @@ from ._core import (
     cross_entropy,
     explain,
     get_threads,
+    head_info,
     l2_norm,
     linear,
     pack_keys,
@@ -36,6 +36,8 @@ from ._core import (
     suggest_heads,
     unpack_keys,
 )
+from ._heads import TYPES as _HEADS
+from ._heads import Head
 from ._types import T5, AttentionGradients, AttentionResult, Probe, ProbeResult, Scores, end
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ __all__ = [
     "AttentionResult",
     "Block",
     "Context",
+    "Head",
     "Layer",
     "Mask",
     "MultiHead",
@@ -67,6 +70,7 @@ __all__ = [
     "end",
     "explain",
     "get_threads",
+    "head_info",
     "l2_norm",
     "linear",
     "pack_keys",
@@ -79,8 +83,12 @@ __all__ = [
     "unpack_keys",
 ]
 
+# Every head of headwise/heads: hw.Mha, hw.Gqa, ...
+globals().update(_HEADS)
+__all__ += list(_HEADS)
 
-def __getattr__(name: str) -> ModuleType:
+
+def __getattr__(name: str) -> Any:
     # torch is imported when hw.torch is first used, never before.
     if name == "torch":
         import importlib

@@ -5,6 +5,7 @@
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
+from ._heads import Head
 from ._types import AttentionGradients, AttentionResult, Probe, Scores, T5
 
 __version__: str
@@ -188,6 +189,17 @@ def quantize_kv(x: ArrayT, *, layout: str = 'bshd', ctx: Context | None = None) 
     x [batch tokens kv_heads dim] as int8 and its scales [batch tokens kv_heads], max |x| / 127 of each row; for attention's k, v, k_scale and v_scale.
     """
 
+def head_fields() -> list[tuple[str, str, tuple[Any, ...]]]:
+    """
+    Every head: its name, where its heads meet, and its fields as (name, default, words, help).
+    """
+
+def head_info(head: Head | str, model_dim: int, layer: int = 0, depth: int = 1) -> dict[str, Any]:
+    """
+    A head in a layer: its settings filled in, where its heads meet, rows of its projections, and the parameters it
+    declares with their sizes.
+    """
+
 @overload
 def attention(
     q: ArrayT,
@@ -215,6 +227,8 @@ def attention(
     probe: None = None,
     kernels: str | Sequence[str] | None = None,
     ctx: Context | None = None,
+    head: Head | str | None = None,
+    coefficients: dict[str, Array] | None = None,
 ) -> ArrayT:
     """
     Multi-head attention of q [batch tokens heads dim] over k and v, heads shared by division.
@@ -250,9 +264,11 @@ def attention(
     probe: Probe | Scores | None = None,
     kernels: str | Sequence[str] | None = None,
     ctx: Context | None = None,
+    head: Head | str | None = None,
+    coefficients: dict[str, Array] | None = None,
 ) -> ArrayT | AttentionResult: ...
 
-def explain(q: ArrayT, k: ArrayT | PackedKeys, v: ArrayT, mask: Mask | Sequence[Mask] | None = None, *, scale: float | Array | None = None, softcap: float | None = None, bias: Array | None = None, alibi: bool | Array | None = None, relative: T5 | None = None, sinks: Array | None = None, gate: Array | None = None, dropout: float = 0.0, seed: int = 0, q_start: int | Sequence[int] | Array = 0, q_offsets: Sequence[int] | Array | None = None, kv_offsets: Sequence[int] | Array | None = None, k_scale: Array | None = None, v_scale: Array | None = None, layout: str = 'bshd', out: ArrayT | None = None, return_lse: bool = False, probe: Probe | Scores | None = None, kernels: str | Sequence[str] | None = None, ctx: Context | None = None) -> str:
+def explain(q: ArrayT, k: ArrayT | PackedKeys, v: ArrayT, mask: Mask | Sequence[Mask] | None = None, *, scale: float | Array | None = None, softcap: float | None = None, bias: Array | None = None, alibi: bool | Array | None = None, relative: T5 | None = None, sinks: Array | None = None, gate: Array | None = None, dropout: float = 0.0, seed: int = 0, q_start: int | Sequence[int] | Array = 0, q_offsets: Sequence[int] | Array | None = None, kv_offsets: Sequence[int] | Array | None = None, k_scale: Array | None = None, v_scale: Array | None = None, layout: str = 'bshd', out: ArrayT | None = None, return_lse: bool = False, probe: Probe | Scores | None = None, kernels: str | Sequence[str] | None = None, ctx: Context | None = None, head: Head | str | None = None, coefficients: dict[str, Array] | None = None) -> str:
     """
     Which kernel this call would take and why, its cost against what this machine can do. Takes attention's arguments;
     runs nothing but a measurement of the machine, once per number of threads.

@@ -1,0 +1,142 @@
+"""hw.Mha, hw.Gqa, ... and hw.attention(head=...), against formulas in NumPy."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from oracle import normal
+
+import headwise as hw
+
+
+def softmax_out(q, k, v, scale):
+    """[batch tokens heads dim], heads as they come."""
+    s = np.einsum("bihd,bjhd->bhij", q, k) * scale
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return np.einsum("bhij,bjhd->bihd", p / p.sum(-1, keepdims=True), v)
+
+
+def test_every_head_is_a_record_of_its_settings():
+    names = [name for name, _, _ in hw._core.head_fields()]
+    assert {"mha", "gqa", "overlapped", "collaborative", "gated", "differential", "knocking"} <= set(names)
+    for name in names:
+        made = getattr(hw, name.capitalize())
+        head = made()
+        assert name.capitalize() in hw.__all__ and isinstance(head, hw.Head)
+        assert head == made() and hash(head) == hash(made()) and made.__doc__.startswith(f"The head {name!r}")
+        assert head.settings.split(":")[0] == name
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            head.heads = 3
+
+
+def test_settings_are_checked_by_name():
+    assert hw.Gqa(heads=16, kv_heads=4).settings == "gqa:heads=16,kv_heads=4,dim=0"
+    assert repr(hw.Gqa(heads=16)) == "Gqa(heads=16, kv_heads=2, dim=0)"
+    joined = hw.Gqa(heads=16) + hw.Gated(act="silu", bias=True)
+    assert joined.settings.endswith("source=input,act=silu,grain=element,bias=true") and joined.name == "gqa+gated"
+    assert joined == hw.Gqa(heads=16) + hw.Gated(act="silu", bias=True) != hw.Gqa(heads=16) + hw.Gated()
+    with pytest.raises(TypeError):
+        hw.Gqa(kvheads=2)
+    with pytest.raises(ValueError, match="gated: act is 'elu'; give one of sigmoid, silu, gelu, linear"):
+        hw.Gated(act="elu")
+    with pytest.raises(ValueError, match="gqa: heads is 2.5; give an integer"):
+        hw.Gqa(heads=2.5)
+    with pytest.raises(ValueError, match="gated: bias is 1; give True or False"):
+        hw.Gated(bias=1)
+
+
+def test_head_info_says_what_a_layer_needs():
+    info = hw.head_info(hw.Gqa(heads=8, kv_heads=2) + hw.Gated(grain="head"), model_dim=64)
+    assert info["widths"] == {"q": 64, "k": 16, "v": 16, "out": 64}
+    assert info["parameters"] == {"over1.gate": (8, 64)}
+    assert info["settings"].startswith("gqa:heads=8,kv_heads=2,dim=8+gated:heads=8")
+    assert "group" in info["meets"]
+    with pytest.raises(ValueError, match=r"gqa: model_dim \(30\) must be a multiple of heads \(8\)"):
+        hw.head_info(hw.Gqa(), model_dim=30)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
+def test_overlapped_heads_read_their_neighbours(kind):
+    heads, dim, rim = 3, 4, 2
+    q, k, v = (normal(i, 2, 5, heads, dim) for i in range(3))
+
+    def wide(x):
+        padded = np.pad(x.reshape(2, 5, heads * dim), ((0, 0), (0, 0), (rim, rim)))
+        return np.stack([padded[..., h * dim : h * dim + dim + 2 * rim] for h in range(heads)], 2)
+
+    got = hw.attention(*map(kind, (q, k, v)), head=hw.Overlapped(heads=heads, schedule="constant", rim=rim))
+    assert np.allclose(got, softmax_out(wide(q), wide(k), wide(v), dim**-0.5), atol=1e-13)
+
+
+def test_gqa_and_differential_are_layouts():
+    q, k, v = normal(1, 2, 5, 4, 8), normal(2, 2, 6, 2, 8), normal(3, 2, 6, 2, 8)
+    assert np.array_equal(hw.attention(q, k, v, head=hw.Gqa(heads=4, kv_heads=2)), hw.attention(q, k, v))
+    assert np.array_equal(hw.attention(q, k, v, head="gqa:heads=4,kv_heads=2"), hw.attention(q, k, v))
+    v2 = normal(4, 2, 6, 2, 16)
+    k2 = normal(5, 2, 6, 4, 8)
+    maps = hw.attention(q, k2, v2, head=hw.Differential(heads=2))
+    assert np.allclose(maps, softmax_out(q, k2, np.repeat(v2, 2, 2), 8**-0.5), atol=1e-13)
+
+
+def test_collaborative_heads_share_one_key():
+    mixed, k, v = normal(1, 2, 5, 4, 6), normal(2, 2, 7, 1, 6), normal(3, 2, 7, 4, 3)
+    content = normal(4, 2, 4, 1, 7)
+    head = hw.Collaborative(heads=4, dim=3, shared=6)
+    got = hw.attention(mixed, k, v, head=head, bias=content)
+    s = (np.einsum("bihd,bjd->bhij", mixed, k[:, :, 0])) * (4 / 6) ** 0.5 + content
+    p = np.exp(s - s.max(-1, keepdims=True))
+    want = np.einsum("bhij,bjhd->bihd", p / p.sum(-1, keepdims=True), v)
+    assert np.allclose(got, want, atol=1e-13)
+    with pytest.raises(ValueError, match="computes bias from its layer's input; give it ready as bias"):
+        hw.attention(mixed, k, v, head=head)
+
+
+def test_ready_gates_are_given():
+    q, k, v, gate = normal(1, 2, 5, 4, 8), normal(2, 2, 5, 4, 8), normal(3, 2, 5, 4, 8), normal(4, 2, 5, 4)
+    head = hw.Mha(heads=4) + hw.Gated(grain="head")
+    assert np.array_equal(hw.attention(q, k, v, head=head, gate=gate), hw.attention(q, k, v, gate=gate))
+    with pytest.raises(ValueError, match="computes gate from its layer's input; give it ready as gate"):
+        hw.attention(q, k, v, head=head)
+
+
+def test_explain_takes_a_head():
+    q = normal(1, 1, 8, 4, 8).astype(np.float32)
+    said = hw.explain(q, q, q, head=hw.Overlapped(heads=4, schedule="constant", rim=1))
+    assert "chosen" in said
+
+
+BAD = {
+    "unknown head": ({"head": "gga"}, 'heads: there is no head "gga"; there are '),
+    "no head": ({"head": 3}, "attention: head is an int; give a head such as headwise.Gqa"),
+    "tensors that do not fit": ({"head": hw.Mha(heads=4, dim=8)}, "attention: q is "),
+    "rows apart": (
+        {"head": hw.Overlapped(heads=2, dim=4, schedule="constant", rim=1), "layout": "bhsd"},
+        "attention: q is f64 .* but this head reads 8 columns of a token that lie side by side",
+    ),
+    "no dict": ({"coefficients": [1]}, "attention: coefficients is a list; give a dict of arrays by name"),
+    "unknown coefficient": (
+        {"coefficients": {"mix": np.eye(2)}},
+        'attention: coefficients holds "mix"; it may hold mix_before, mix_after, mix_q, mix_k',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_heads_are_refused_in_a_sentence(name):
+    words, sentence = BAD[name]
+    q = normal(1, 2, 2, 2, 4)
+    with pytest.raises((ValueError, TypeError), match=sentence):
+        hw.attention(q, q, q, **words)
+
+
+def test_talking_heads_by_their_matrices():
+    if "Talking" not in hw.__all__:
+        pytest.skip("this build has no talking heads")
+    q, k, v = (normal(i, 2, 5, 4, 8) for i in range(3))
+    before, after = normal(5, 4, 4), normal(6, 4, 4)
+    got = hw.attention(q, k, v, head=hw.Talking(heads=4), coefficients={"mix_before": before, "mix_after": after})
+    s = np.einsum("bmij,mh->bhij", np.einsum("bihd,bjhd->bhij", q, k) * 8**-0.5, before)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    u = np.einsum("bhij,hv->bvij", p / p.sum(-1, keepdims=True), after)
+    assert np.allclose(got, np.einsum("bvij,bjvd->bivd", u, v), atol=1e-12)
