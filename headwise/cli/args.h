@@ -34,5 +34,6 @@ ProbeSpec parse_probe(const std::string& list);
 /// Each adds one word to the program; `exit_code` is set when the word runs.
 void add_explain(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
+void add_heads(CLI::App& app, int& exit_code);
 
 }  // namespace headwise::cli

@@ -18,6 +18,7 @@ int run(int argc, char** argv) {
   int exit_code = kDone;
   add_explain(app, exit_code);
   add_doctor(app, exit_code);
+  add_heads(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help and --version

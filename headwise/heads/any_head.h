@@ -44,6 +44,7 @@ struct HeadTable {
   void (*finish_backward)(const void*, HeadCall&, HeadWork&, Context&);
   void (*prepare_backward)(const void*, HeadCall&, HeadWork&, Context&);
   void (*become_mha)(const void*);
+  double (*flops)(const void*, const AttentionProblem&);
 };
 
 template <Head H>
@@ -100,6 +101,8 @@ const HeadTable& head_table() {
     }
     if constexpr (requires(const H h) { h.become_mha(); })
       t.become_mha = [](const void* h) { of(h).become_mha(); };
+    if constexpr (requires(const H h, const AttentionProblem& p) { h.flops(p); })
+      t.flops = [](const void* h, const AttentionProblem& p) { return of(h).flops(p); };
     return t;
   }();
   return table;

@@ -66,6 +66,14 @@ struct Collaborative {
     if (!in.scale.given()) in.scale = AnyView::packed(const_cast<double*>(&config_.scale), DType::f64, {1});
   }
 
+  /// A row of q times each mixing row, and x times the content rows.
+  double flops(const AttentionProblem& p) const {
+    const auto q = static_cast<double>(p.ragged ? p.q_total : p.batch * p.q_tokens),
+               kv = static_cast<double>(p.ragged ? p.kv_total : p.batch * p.kv_tokens);
+    return q * static_cast<double>(mixing_.value().count()) +
+           2 * kv * static_cast<double>(content_.value().count());
+  }
+
   struct Work {
     AnyView q, content, bias;                 // [outer q heads shared], [outer kv heads], [batch heads 1 kv]
     AnyView dq, d_content, d_bias, dx, sums;  // backward; sums [heads shared] f64

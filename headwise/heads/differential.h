@@ -63,6 +63,12 @@ struct Differential {
     return std::exp(dot(0)) - std::exp(dot(2)) + config_.start;
   }
 
+  /// Two for the difference, four more for the norm, of every column.
+  double flops(const AttentionProblem& p) const {
+    const Index rows = p.ragged ? p.q_total : p.batch * p.q_tokens;
+    return (config_.norm ? 6.0 : 2.0) * static_cast<double>(rows * config_.heads * config_.value_dim);
+  }
+
   struct Work {
     AnyView a, y;              // a = o_2h - lambda o_2h+1, [outer tokens heads value_dim]
     AnyView da, sums, d_norm;  // backward; sums [pieces] f64

@@ -55,6 +55,15 @@ struct Knocking {
     return {.q = HeadLayout::split(config_.heads, config_.dim), .k = kv, .v = kv};
   }
 
+  /// One product of dim x dim for every vector of q, k and v; three of them under values=mlp.
+  double flops(const AttentionProblem& p) const {
+    const Index q = p.ragged ? p.q_total : p.batch * p.q_tokens,
+                kv = p.ragged ? p.kv_total : p.batch * p.kv_tokens;
+    const Index vectors = (q_.given() ? q * config_.heads : 0) + (k_.given() ? kv * config_.kv_heads : 0) +
+                          ((v_.given() ? 1 : 0) + (up_.given() ? 3 : 0)) * kv * config_.kv_heads;
+    return 2.0 * static_cast<double>(vectors * config_.dim * config_.dim);
+  }
+
   struct Work {
     AnyView q, k, v, up, gate, joined;                    // joined = 2 up * sigmoid(gate)
     AnyView dq, dk, dv, d_up, d_gate, d_joined, scratch;  // backward
