@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "tests/heads/differences.h"
 
 namespace headwise::test {
@@ -49,6 +51,25 @@ TEST(HeadGradients, SinglePrecisionIsAsCloseAsItsReference) {
           EXPECT_EQ(d.mismatched, 0) << "tensor " << i;
           EXPECT_LE(d.largest, bound) << "tensor " << i;
         }
+      }
+  });
+}
+
+TEST(HeadGradients, BitsDependOnNoThreadCount) {
+  Context one({.threads = 1, .kernels = ""}), three({.threads = 3, .kernels = ""});
+  AllHeads::each([&]<class H>(Type<H>) {
+    for (const std::string& sample : samples<H>())
+      for (const HeadSetting& s : head_settings(false)) {
+        SCOPED_TRACE(text(sample, " ", s.name));
+        Layer a(sample, DType::f32, kSmallPlace), b(sample, DType::f32, kSmallPlace);
+        disturb(a.params(), 0.3), disturb(b.params(), 0.3);
+        const HeadRows r = rows_for(s, DType::f32);
+        const std::vector<Tensor> got = all_of(a, s, r, one), again = all_of(b, s, r, three);
+        for (std::size_t i = 0; i < got.size(); ++i)
+          EXPECT_EQ(std::memcmp(got[i].view().data, again[i].view().data,
+                                static_cast<std::size_t>(got[i].view().count() * size_of(DType::f32))),
+                    0)
+              << "tensor " << i;
       }
   });
 }
