@@ -40,10 +40,12 @@ Widths AnyHead::widths() const {
 HeadSpec AnyHead::spec() const {
   HeadSpec spec = stages_[0].table->spec(stages_[0].head.get());
   for (const Stage& stage : stages().subspan(1)) {
-    const Terms terms = stage.table->spec(stage.head.get()).terms;
+    const HeadSpec over = stage.table->spec(stage.head.get());
+    const Terms& terms = over.terms;
     require(!(terms.gate && spec.terms.gate), ErrorKind::unsupported, stage.table->name,
             "lies over a head that fills gate itself; leave one of them out");
     spec.terms = either(spec.terms, terms);
+    if (over.norm == Norm::entmax) spec.norm = over.norm;
   }
   return spec;
 }

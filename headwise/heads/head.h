@@ -37,7 +37,7 @@ struct Field {
 
 /// Gradients of HeadInputs under the same names. bind gives where each is added to; empty: not wanted.
 struct HeadGrads {
-  AnyView scale = {}, slopes = {}, bias = {}, relative = {}, sinks = {}, gate = {};
+  AnyView scale = {}, slopes = {}, bias = {}, relative = {}, sinks = {}, gate = {}, alpha = {};
   AnyView mix_before = {}, mix_after = {}, mix_q = {}, mix_k = {};
 };
 /// Pairs every name with its place in BackwardArgs: visit(name, to be added to, written by the run).
@@ -45,7 +45,7 @@ template <class F>
 void each_pair(HeadGrads& g, BackwardArgs& b, F&& visit) {
   visit("scale", g.scale, b.dscale), visit("slopes", g.slopes, b.dslopes), visit("bias", g.bias, b.dbias);
   visit("relative", g.relative, b.drelative), visit("sinks", g.sinks, b.dsinks);
-  visit("gate", g.gate, b.dgate);
+  visit("gate", g.gate, b.dgate), visit("alpha", g.alpha, b.dalpha);
   visit("mix_before", g.mix_before, b.dmix_before), visit("mix_after", g.mix_after, b.dmix_after);
   visit("mix_q", g.mix_q, b.dmix_q), visit("mix_k", g.mix_k, b.dmix_k);
 }
@@ -75,7 +75,7 @@ struct HeadCall {
 
 inline Terms either(Terms a, const Terms& b) {
   a.softcap |= b.softcap, a.alibi |= b.alibi, a.bias |= b.bias, a.relative |= b.relative;
-  a.sinks |= b.sinks, a.dropout |= b.dropout, a.gate |= b.gate;
+  a.sinks |= b.sinks, a.dropout |= b.dropout, a.gate |= b.gate, a.rows |= b.rows;
   return a;
 }
 

@@ -37,8 +37,8 @@ void ArgChecks::check_alpha(const AttentionProblem& p, const AttentionArgs& a) c
   check_view("alpha", alpha, {kAnyFloat, {p.heads.q.heads}, "[heads]"});
   for (Index h = 0; h < p.heads.q.heads; ++h) {
     const double x = load_double(alpha.data, alpha.dtype, h * alpha.step[0]);
-    require(x == 1 || (x >= kLeastAlpha && x <= 2), ErrorKind::bad_argument, op, "alpha of head ", h, " is ",
-            x, "; give 1 (softmax) or a number from 1.01 to 2 (sparsemax)");
+    require(x == 1 || (x >= kLeastAlpha - 1e-6 && x <= 2), ErrorKind::bad_argument, op, "alpha of head ", h,
+            " is ", x, "; give 1 (softmax) or a number from 1.01 to 2 (sparsemax)");
   }
 }
 
