@@ -151,6 +151,56 @@ std::string JsonReader::string(std::string_view what, Index most) {
   return out;
 }
 
+void JsonReader::skip_word(std::string_view what) {
+  const std::size_t begin = at_;
+  while (at_ < text_.size() &&
+         std::string_view("+-.0123456789aeflnrstuE").find(text_[at_]) != std::string_view::npos)
+    ++at_;
+  const std::string_view word = text_.substr(begin, at_ - begin);
+  if (word == "true" || word == "false" || word == "null") return;
+  // -? digits, no leading zero, then a fraction and an exponent.
+  std::size_t i = word.starts_with('-');
+  const auto digits = [&] {
+    const std::size_t first = i;
+    while (i < word.size() && word[i] >= '0' && word[i] <= '9') ++i;
+    return i - first;
+  };
+  const bool zero = i < word.size() && word[i] == '0';
+  const std::size_t whole = digits();
+  bool ok = whole == 1 || (whole > 1 && !zero);
+  if (ok && i < word.size() && word[i] == '.') ++i, ok = digits() > 0;
+  if (ok && i < word.size() && (word[i] == 'e' || word[i] == 'E')) {
+    ++i;
+    if (i < word.size() && (word[i] == '+' || word[i] == '-')) ++i;
+    ok = digits() > 0;
+  }
+  if (ok && i == word.size()) return;
+  at_ = begin;
+  if (begin >= text_.size()) refuse(what, " needs a value but the text ends; the file is damaged");
+  refuse(what, " needs a value, got ", quoted(text_.substr(begin, 1)));
+}
+
+void JsonReader::skip(std::string_view what, int depth) {
+  const char next = peek();
+  if (next == '"') {
+    string(what, kLargest);
+  } else if (next == '{' || next == '[') {
+    if (depth == 0) refuse(what, " lies too deep; at most 64 lists and objects may lie inside each other");
+    const char close = next == '{' ? '}' : ']';
+    ++at_;
+    for (bool first = true; !try_take(close); first = false) {
+      if (!first) take(',', what);
+      if (next == '{') {
+        string("a key", kLargest);
+        take(':', "a key");
+      }
+      skip(what, depth - 1);
+    }
+  } else {
+    skip_word(what);
+  }
+}
+
 Index JsonReader::integer(std::string_view what) {
   const char first = peek();
   if (first < '0' || first > '9')

@@ -8,6 +8,7 @@
 #include "headwise/base/error.h"
 #include "headwise/base/index.h"
 
+#pragma GCC visibility push(default)  // headwise_text reads its corpora with it
 namespace headwise {
 
 /// A name from a file as it may stand in a sentence: quoted, control characters escaped, cut after 80 bytes.
@@ -34,6 +35,8 @@ class JsonReader {
   std::string string(std::string_view what, Index most);
   /// Plain decimal digits below 2^53: no sign, fraction, exponent or leading zero.
   Index integer(std::string_view what);
+  /// Any value, of at most `depth` lists and objects inside each other.
+  void skip(std::string_view what, int depth = 64);
   std::size_t at() const { return at_; }
 
   /// Whose value is being read: sentences name it. It must outlive its use; "" ends it.
@@ -48,6 +51,7 @@ class JsonReader {
  private:
   std::uint32_t hex4(std::string_view what);
   void escape(std::string& out, std::string_view what);
+  void skip_word(std::string_view what);
 
   std::string_view text_;
   std::string where_;
@@ -56,3 +60,4 @@ class JsonReader {
 };
 
 }  // namespace headwise
+#pragma GCC visibility pop
