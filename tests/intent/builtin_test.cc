@@ -1,0 +1,137 @@
+// The built-in corpus: what the grammar holds, that draws repeat, and that nothing of the test was ever
+// shown. SPDX-License-Identifier: Apache-2.0
+#include "headwise/intent/builtin.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "headwise/intent/report.h"
+#include "tests/base/sentence.h"
+
+namespace headwise {
+namespace {
+
+const BuiltinCorpus& drawn() {
+  static const BuiltinCorpus it = builtin_corpus();
+  return it;
+}
+
+std::uint64_t fingerprint(const Corpus& corpus) {
+  std::uint64_t h = 0xcbf29ce484222325ull;  // FNV-1a
+  const auto add = [&](std::string_view bytes) {
+    for (const char c : bytes) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+    h = (h ^ 0xff) * 0x100000001b3ull;
+  };
+  for (const Utterance& row : corpus.rows) {
+    add(row.text);
+    for (const std::string& label : row.labels) add(label);
+  }
+  return h;
+}
+
+TEST(Builtin, TheGrammarIsLargeEnough) {
+  const Grammar& g = builtin_grammar();
+  EXPECT_GE(g.intents.size(), 24u);
+  std::set<std::string> train, test;
+  for (const GrammarIntent& i : g.intents)
+    for (const char* const language : {"en", "zh"}) {
+      ASSERT_TRUE(i.languages.contains(language)) << i.name;
+      const Templates& t = i.languages.at(language);
+      EXPECT_GE(t.train.size(), 2u) << i.name;
+      EXPECT_GE(t.test.size(), 2u) << i.name;
+      train.insert(t.train.begin(), t.train.end());
+      test.insert(t.test.begin(), t.test.end());
+    }
+  for (const std::string& t : test) EXPECT_FALSE(train.contains(t)) << t;
+}
+
+TEST(Builtin, CountsAndShares) {
+  const CorpusReport train = examine(drawn().train), test = examine(drawn().test);
+  EXPECT_EQ(train.rows, 6000);
+  EXPECT_EQ(drawn().dev.rows.size(), 600u);
+  EXPECT_EQ(test.rows, 1200);
+  EXPECT_EQ(train.labels.size(), builtin_grammar().intents.size());
+  EXPECT_EQ(test.labels.size(), builtin_grammar().intents.size());
+  EXPECT_NEAR(double(train.rows_by_labels.at(2)) / 6000, 0.3, 0.02);
+  EXPECT_NEAR(double(train.rows_by_labels.at(3)) / 6000, 0.1, 0.02);
+  for (const auto& [label, rows] : train.labels) EXPECT_GE(rows, 100) << label;
+  EXPECT_EQ(train.conflicts.size(), 0u);
+}
+
+TEST(Builtin, NothingLeaks) {
+  EXPECT_EQ(compare_splits(drawn().train, drawn().test).leaks.size(), 0u);
+  EXPECT_TRUE(compare_splits(drawn().train, drawn().test).unseen.empty());
+}
+
+TEST(Builtin, ContradictionsAreNotJoined) {
+  for (const Utterance& row : drawn().train.rows) {
+    const std::set<std::string> labels(row.labels.begin(), row.labels.end());
+    EXPECT_FALSE(labels.contains("buy_insurance") && labels.contains("refuse_insurance")) << row.text;
+    EXPECT_EQ(row.text.find_first_of("{}"), std::string::npos) << row.text;
+  }
+}
+
+/// The same corpus on every machine: another value here means that models trained on it are not comparable.
+TEST(Builtin, RepeatsItself) {
+  const BuiltinCorpus again = builtin_corpus();
+  EXPECT_EQ(fingerprint(again.train), fingerprint(drawn().train));
+  EXPECT_EQ(fingerprint(again.test), fingerprint(drawn().test));
+  EXPECT_EQ(fingerprint(drawn().train), 2739482335898288048ull);
+  EXPECT_EQ(fingerprint(drawn().test), 14476093544819313556ull);
+  EXPECT_NE(fingerprint(builtin_corpus({.seed = 2}).train), fingerprint(drawn().train));
+}
+
+TEST(Builtin, OneLanguage) {
+  const BuiltinCorpus zh =
+      builtin_corpus({.languages = {"zh"}, .train = 200, .dev = 10, .test = 50, .two = 0, .three = 0});
+  for (const Utterance& row : zh.test.rows) {
+    EXPECT_EQ(row.labels.size(), 1u);
+    EXPECT_TRUE(std::any_of(row.text.begin(), row.text.end(), [](char c) {
+      return static_cast<unsigned char>(c) > 0x80;
+    })) << row.text;
+  }
+}
+
+TEST(Builtin, Refusals) {
+  const auto say = [](const BuiltinOptions& o) {
+    return sentence_of(ErrorKind::bad_argument, [&] { builtin_corpus(o); });
+  };
+  EXPECT_EQ(say({.languages = {"fr"}}), "builtin_corpus: the grammar has no language \"fr\"");
+  EXPECT_EQ(say({.two = 0.9, .three = 0.2}),
+            "builtin_corpus: two is 0.9 and three 0.2; they are shares, from 0 to 1 together");
+  const Grammar tiny = Grammar::parse("slot en n: 1..3\nintent x g\nen: {n}\nen test: t\n", "g");
+  EXPECT_EQ(sentence_of(ErrorKind::bad_argument,
+                        [&] {
+                          builtin_corpus(
+                              {.languages = {"en"}, .train = 4, .dev = 0, .test = 1, .two = 0, .three = 0},
+                              tiny);
+                        }),
+            "builtin_corpus: the grammar gives 3 different utterances for built-in train, not the 4 asked "
+            "for; ask for "
+            "fewer, or for more with several intents");
+}
+
+TEST(Grammar, Refusals) {
+  const auto say = [](std::string_view all) {
+    return sentence_of(ErrorKind::bad_argument, [&] { Grammar::parse(all, "g.txt"); });
+  };
+  EXPECT_EQ(say(""), "grammar: g.txt: line 0 ends without an intent");
+  EXPECT_EQ(say("slot en a: 1\nintent x\n"), "grammar: g.txt: line 2 must read intent NAME GROUP");
+  EXPECT_EQ(say("slot en a: 1\nintent x g\nen: {b}\n"),
+            "grammar: g.txt: line 3 uses slot \"b\", which no line above defines");
+  EXPECT_EQ(say("slot en a: 1\nintent x g\nen: {a}\n"),
+            "grammar: g.txt: line 3 ends, and intent x has no held-out template in en");
+  EXPECT_EQ(say("slot en a: 1\nintent x g\nen: q\nen test: q\n"),
+            "grammar: g.txt: line 4 repeats a template");
+  EXPECT_EQ(say("slot en a: 9..2\n"), "grammar: g.txt: line 1 has a range that counts badly");
+  EXPECT_EQ(say("join en: {a}\n"), "grammar: g.txt: line 1 joins without {a} and {b}");
+  EXPECT_EQ(Grammar::parse("slot en a: 3..5\nintent x g\nen: {a}\nen test: t\n", "g")
+                .languages.at("en")
+                .slots.at("a"),
+            (std::vector<std::string>{"3", "4", "5"}));
+}
+
+}  // namespace
+}  // namespace headwise

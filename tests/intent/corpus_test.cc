@@ -1,0 +1,180 @@
+// Corpora: every format, what is refused and in which words, and the counts of public data.
+// SPDX-License-Identifier: Apache-2.0
+#include "headwise/intent/corpus.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "headwise/intent/report.h"
+#include "tests/base/sentence.h"
+#include "tests/model/scratch_folder.h"
+
+namespace headwise {
+namespace {
+
+using Labels = std::vector<std::string>;
+
+std::string refusal(std::string_view bytes, std::string_view name, const CorpusOptions& options = {}) {
+  const std::string all = sentence_of(ErrorKind::bad_argument, [&] { parse_corpus(bytes, name, options); });
+  const std::string front = text("corpus: ", name, ": ");
+  return all.starts_with(front) ? all.substr(front.size()) : all;
+}
+
+TEST(Corpus, Tsv) {
+  const Corpus c = parse_corpus("\xef\xbb\xbfpay it\ta#b#a\n\r\nno label\t\r\nx\tb\tusr\t7", "d.tsv");
+  ASSERT_EQ(c.rows.size(), 3u);
+  EXPECT_EQ(c.rows[0].text, "pay it");
+  EXPECT_EQ(c.rows[0].labels, (Labels{"a", "b"}));
+  EXPECT_EQ(c.rows[1].labels, Labels{});
+  EXPECT_EQ(c.rows[2].extra, (Labels{"usr", "7"}));
+  EXPECT_EQ(c.rows[2].line, 4);
+  EXPECT_EQ(parse_corpus("x\ta#b\n", "d.tsv", {.between_labels = '\0'}).rows[0].labels, Labels{"a#b"});
+}
+
+TEST(Corpus, CsvWithQuotes) {
+  const Corpus c = parse_corpus(
+      "category,text\r\na,\"he said \"\"no\"\", twice\"\r\nb,\"two\nlines\"\r\n\r\na#b,plain\r\n", "d.csv");
+  ASSERT_EQ(c.rows.size(), 3u);
+  EXPECT_EQ(c.rows[0].text, "he said \"no\", twice");
+  EXPECT_EQ(c.rows[1].text, "two\nlines");
+  EXPECT_EQ(c.rows[1].line, 3);
+  EXPECT_EQ(c.rows[2].line, 6);
+  EXPECT_EQ(c.rows[2].labels, (Labels{"a", "b"}));
+  EXPECT_EQ(parse_corpus("q,l\nx,y", "d.csv", {.text_column = "q", .label_column = "l"}).rows[0].text, "x");
+}
+
+TEST(Corpus, Json) {
+  const Corpus lines =
+      parse_corpus(R"({"text": "a\u00e9", "labels": ["x", "y"], "n": [1, -2.5e3, {"k": null}]})"
+                   "\n\n"
+                   R"({"intent": "z", "text": "b"})",
+                   "d.jsonl");
+  ASSERT_EQ(lines.rows.size(), 2u);
+  EXPECT_EQ(lines.rows[0].text, "aé");
+  EXPECT_EQ(lines.rows[0].labels, (Labels{"x", "y"}));
+  EXPECT_EQ(lines.rows[1].labels, Labels{"z"});
+  EXPECT_EQ(lines.rows[1].line, 3);
+  const Corpus list = parse_corpus(
+      "[\n {\"text\": \"a\", \"intents\": []},\n {\"text\": \"b\", \"intents\": [\"q\"]}]", "f.json");
+  ASSERT_EQ(list.rows.size(), 2u);
+  EXPECT_EQ(list.rows[1].line, 3);
+}
+
+TEST(Corpus, Refusals) {
+  EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [] { read_corpus("/nowhere/d.tsv"); }),
+            "corpus: /nowhere/d.tsv: cannot open: No such file or directory; check the name");
+  EXPECT_EQ(refusal("x\ty", "d.parquet"),
+            "its name does not say what it is; end it in .tsv, .csv, .jsonl or .json, or name the format");
+  EXPECT_EQ(refusal("", "d.tsv"), "holds no utterance; give one a line");
+  EXPECT_EQ(refusal("a\tb\nno tab\n", "d.tsv"), "line 2 has no tab; a line is text<TAB>label#label");
+  EXPECT_EQ(refusal(" \tb\n", "d.tsv"), "line 1 has an empty text; fill or remove it");
+  EXPECT_EQ(refusal("a\tb\ncaf\xe9\tb\n", "d.tsv"),
+            "line 2 is no UTF-8 text (byte 7 of the file); convert it, such as with iconv");
+  EXPECT_EQ(refusal("\xff\xfe"
+                    "a",
+                    "d.tsv"),
+            "is UTF-16; convert it to UTF-8: iconv -f utf-16 -t utf-8");
+  EXPECT_EQ(refusal("text,class\n", "d.csv"),
+            "its header has no label column \"labels\"; it has \"text\", \"class\"; name one");
+  EXPECT_EQ(refusal("text,label\na,b,c\n", "d.csv"),
+            "line 2 has 3 fields, the header 2; put fields that hold a comma in quotes");
+  EXPECT_EQ(refusal("text,label\n\"a,b\n", "d.csv"),
+            "the quote opened in line 2 is never closed; close it, or double a quote that is meant");
+  EXPECT_EQ(refusal("text,label\n\"a\"b,c\n", "d.csv"),
+            "line 2 goes on after a closing quote; put a comma there, or double a quote that is meant");
+  EXPECT_EQ(
+      refusal("{\"text\": \"a\"}", "d.jsonl"),
+      "line 1: an utterance has no \"labels\"; give an empty list when it has none (byte 13 of the JSON)");
+  EXPECT_EQ(refusal("{\"text\": 5}", "d.jsonl"), "line 1: text needs a '\"', got \"5\" (byte 9 of the JSON)");
+  EXPECT_EQ(refusal("{\"x\": 01}", "d.jsonl"),
+            "line 1: a member needs a value, got \"0\" (byte 6 of the JSON)");
+  EXPECT_EQ(refusal("{\"x\": " + std::string(100, '['), "d.jsonl"),
+            "line 1: a member lies too deep; at most 64 lists and objects may lie inside each other (byte 70 "
+            "of the JSON)");
+}
+
+TEST(Corpus, ReportsDuplicatesAndLeaks) {
+  const Corpus train = parse_corpus("Pay  it\ta\npay it\ta\nPAY IT \tb\nother\ta#b\n", "train.tsv");
+  const Corpus test = parse_corpus("Other\ta#b\nfresh\tc\n", "test.tsv");
+  const CorpusReport r = examine(train);
+  EXPECT_EQ(r.duplicates.size(), 2u);
+  EXPECT_EQ(r.conflicts.size(), 1u);
+  EXPECT_EQ(r.labels.at("a"), 3);
+  EXPECT_EQ(r.rows_by_labels.at(2), 1);
+  EXPECT_TRUE(r.multi_label());
+  EXPECT_EQ(r.print(train, 1),
+            "train.tsv: 4 utterances, 2 labels, 1.8 words in the mean, 2 at most\n"
+            "  rarest label b (2), most frequent a (3, 75.0 % of the utterances)\n"
+            "  1 label: 3 utterances\n  2 labels: 1 utterances\n"
+            "  2 texts that stand there before\n    lines 1 and 2: \"Pay  it\"\n"
+            "  1 of them with other labels\n    lines 1 and 3: \"Pay  it\"\n");
+  EXPECT_EQ(compare_splits(train, test).print(train, test),
+            "1 of 2 texts of test.tsv (50.0 %) stand in train.tsv too\n    line 1, there line 4: \"Other\"\n"
+            "  label \"c\" is never shown in training; 1 test utterances have it\n");
+  EXPECT_EQ(
+      sentence_of(ErrorKind::bad_argument, [&] { require_seen_labels(train, test); }),
+      "corpus: test.tsv: has labels that train.tsv never shows: \"c\"; train with them or leave them out");
+  EXPECT_EQ(
+      sentence_of(ErrorKind::bad_argument, [] { require_trainable(parse_corpus("x\ta\ny\ta\n", "d.tsv")); }),
+      "corpus: d.tsv: all 2 utterances have the label \"a\"; there is nothing to tell apart, give a second "
+      "class");
+  EXPECT_EQ(
+      sentence_of(ErrorKind::bad_argument, [] { require_trainable(parse_corpus("x\t\ny\t\n", "d.tsv")); }),
+      "corpus: d.tsv: none of its utterances has a label; label some");
+  require_trainable(parse_corpus("x\ta\ny\t\n", "d.tsv"));
+}
+
+/// What the data's own notes count.
+TEST(Corpus, PublicData) {
+  const char* const data = std::getenv("HEADWISE_DATA");
+  if (!data) GTEST_SKIP() << "HEADWISE_DATA names no folder";
+  const std::string folder = data;
+  const Corpus train = read_corpus(folder + "/banking77/train.csv.gz"),
+               test = read_corpus(folder + "/banking77/test.csv.gz");
+  const CorpusReport r = examine(train);
+  EXPECT_EQ(r.rows, 10003);
+  EXPECT_EQ(r.labels.size(), 77u);
+  EXPECT_FALSE(r.multi_label());
+  EXPECT_EQ(r.duplicates.size(), 4u);
+  EXPECT_EQ(r.conflicts.size(), 0u);
+  EXPECT_EQ(test.rows.size(), 3080u);
+  EXPECT_EQ(compare_splits(train, test).leaks.size(), 7u);
+  std::vector<std::string> folds;
+  for (int i = 0; i < 20; ++i) folds.push_back(text(folder, "/nlupp_banking/fold", i, ".json"));
+  // The notes count 461 and 255: one utterance of four intents names one of them twice.
+  const CorpusReport nlupp = examine(read_corpora(folds));
+  EXPECT_EQ(nlupp.rows, 2071);
+  EXPECT_EQ(nlupp.labels.size(), 48u);
+  EXPECT_EQ(nlupp.rows_by_labels,
+            (std::map<Index, Index>{{0, 88}, {1, 545}, {2, 638}, {3, 462}, {4, 254}, {5, 65}, {6, 19}}));
+  const CorpusReport mixed = examine(read_corpus(folder + "/mixbanking77_built/dev.tsv.gz"));
+  EXPECT_EQ(mixed.rows_by_labels, (std::map<Index, Index>{{1, 518}, {2, 904}, {3, 373}}));
+  const Corpus chinese = read_corpus(folder + "/unified_tsv/crosswoz_val_role_dialog.tsv.gz");
+  EXPECT_EQ(chinese.rows.size(), 8458u);
+  EXPECT_EQ(chinese.rows[0].extra[0], "usr");
+}
+
+TEST(Corpus, Gzip) {
+  // "x<TAB>y<LF>" packed with mtime 0.
+  const std::string packed(
+      "\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\xab\xe0\xac\xe4\x02\x00\x41\x47\x36\x9e\x04\x00\x00\x00", 24);
+  ASSERT_TRUE(is_gzip(packed));
+  try {
+    EXPECT_EQ(parse_corpus(packed, "d.tsv.gz").rows[0].labels, Labels{"y"});
+    EXPECT_EQ(parse_corpus(packed + packed, "d.tsv.gz").rows.size(), 2u);
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::unsupported) throw;
+    GTEST_SKIP() << e.what();
+  }
+  EXPECT_EQ(refusal(packed.substr(0, 15), "d.tsv.gz"),
+            "is cut short: gzip ends before its data; fetch it again");
+  std::string bad = packed;
+  bad[16] = '?';
+  EXPECT_EQ(refusal(bad, "d.tsv.gz"), "is damaged gzip (incorrect data check); fetch it again");
+  EXPECT_EQ(refusal(packed, "d.tsv.gz", {.file_bytes = 3}),
+            "unpacks to more than 3 bytes; that is the most read");
+}
+
+}  // namespace
+}  // namespace headwise
