@@ -232,6 +232,36 @@ TEST(Transformer, AStepHasTheSameBitsForThreadsAndAllocatesOnce) {
   }
 }
 
+TEST(Block, Bf16StaysNearItsF64Twin) {
+  const BlockOptions o{
+      .heads = "gqa:heads=4,kv_heads=2,dim=8", .model_dim = 32, .feed_dim = 64, .feed = FeedKind::swiglu};
+  ParamSet narrow(DType::bf16, 1), wide(DType::f64, 2);
+  const Block a(narrow, "block", o), b(wide, "block", o);
+  const Tensor x = random_normal({14, 32}, DType::bf16, 3), x64(DType::f64, {14, 32});
+  for (Index i = 0; i < 14 * 32; ++i) x64.values<double>()[static_cast<std::size_t>(i)] = value(x.view(), i);
+  for (const Param& p : narrow.all())
+    for (Index i = 0; i < p.value.count(); ++i)
+      static_cast<double*>(wide.find(p.name).value().data)[i] = value(p.value, i);
+  narrow.make_grads(), wide.make_grads();
+  const auto distance = [](const AnyView& got, const AnyView& truth) {
+    double error = 0, norm = 0;
+    for (Index i = 0; i < got.count(); ++i) {
+      error += std::pow(value(got, i) - value(truth, i), 2), norm += std::pow(value(truth, i), 2);
+    }
+    return std::sqrt(error / norm);
+  };
+  Bench one, two;
+  Call low = one.call({.batch = 2, .tokens = 7}), high = two.call({.batch = 2, .tokens = 7});
+  Block::Saved low_saved, high_saved;
+  EXPECT_LT(distance(a.forward(x.view(), low, &low_saved), b.forward(x64.view(), high, &high_saved)), 0.01);
+  EXPECT_LT(distance(a.backward(x.view(), low, low_saved), b.backward(x64.view(), high, high_saved)), 0.02);
+  for (const Param& p : narrow.all())
+    // A bias of the keys moves all scores of a row alike: its gradient is 0 but for rounding.
+    if (p.name != "block.attention.k.bias") {
+      EXPECT_LT(distance(p.grad, wide.find(p.name).grad()), 0.05) << p.name;
+    }
+}
+
 TEST(SuggestHeads, IsADivisorNearTheWish) {
   const Index want[][3] = {{512, 8, 64}, {768, 12, 64}, {1024, 16, 64}, {4096, 32, 128}, {384, 6, 64},
                            {100, 2, 50}, {97, 1, 97},   {1, 1, 1},      {2048, 16, 128}, {8192, 64, 128}};
