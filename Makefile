@@ -1,5 +1,5 @@
 # Each target can be the first command on a bare Debian 12: it installs what is missing, builds and runs.
-.PHONY: demo test slow bench check asan tsan fuzz wheel format
+.PHONY: demo test slow bench check gpu asan tsan fuzz wheel format
 RUN = python3 tools/run_all.py
 
 demo:
@@ -22,6 +22,10 @@ bench:
 check:
 	@./setup.sh python
 	@$(RUN) check
+
+# On a machine with an NVIDIA GPU, nvcc and a Python with torch: builds, checks, measures, writes one log.
+gpu:
+	@./tools/gpu_run.sh $(GPU)
 
 asan:
 	@./setup.sh

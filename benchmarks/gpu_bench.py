@@ -2,7 +2,7 @@
 """Speed on a GPU against torch's kernels in the same process: alternating, 256 MB written before every timed call,
 medians and quartiles over all rounds. Every timed call is also compared with its rival's output.
 
-Usage: gpu_bench.py [forward] [short] [gqa] [window] [decode] [--quick] [--json FILE]"""
+Usage: gpu_bench.py [forward] [short] [gqa] [window] [decode] [widths] [probes] [documents] [--quick] [--json FILE]"""
 import json
 import pathlib
 import statistics
@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests/gpu"))
-from harness import Attention, Mask, devices, relative  # noqa: E402
+from harness import ROW_PROBES, Attention, Mask, devices, relative  # noqa: E402
 
-HEADWISE = Attention("")
+HEADWISE, MMA = Attention(""), Attention("cuda/mma")
 FLUSH = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
 ROWS = []
 
@@ -29,12 +29,12 @@ def rival(q, k, v, causal=False, backend=SDPBackend.CUDNN_ATTENTION):
     return run
 
 
-def ours(q, k, v, mask=None, q_start=None):
+def ours(q, k, v, mask=None, q_start=None, run=HEADWISE, **more):
     """q, k, v [batch heads tokens dim] as torch's kernels want them; the arguments are made once."""
     x = [t.transpose(1, 2) for t in (q, k, v)]
-    out = torch.empty_like(q)
-    a = HEADWISE.args(*x, out.transpose(1, 2), mask=Mask(mask) if mask else None, q_start=q_start)
-    return (lambda: HEADWISE.run(a)), out
+    out = torch.empty(*q.shape[:3], v.shape[3], device="cuda", dtype=q.dtype)
+    a = run.args(*x, out.transpose(1, 2), mask=Mask(mask) if mask else None, q_start=q_start, **more)
+    return (lambda: run.run(a)), out
 
 
 def measure(runs, calls, rounds, rest=0.0):
@@ -95,6 +95,53 @@ def forward(group, head_dim, batch, heads, kv_heads, tokens, causal, quick, call
     row(group, name, {"headwise": run, "cudnn": other}, work, "TFLOP/s", calls, rounds, must=must)
 
 
+def widths(head_dim, value_dim, causal, quick, tokens=8192, heads=16):
+    """Widths beside the usual three: the kernel chosen for them, and cuda/mma by name."""
+    q, k = (torch.randn(16384 // tokens, heads, tokens, head_dim, device="cuda").bfloat16() for _ in range(2))
+    v = torch.randn(16384 // tokens, heads, tokens, value_dim, device="cuda").bfloat16()
+    name = f"D{head_dim}/{value_dim} B{16384 // tokens} {tokens} {'causal' if causal else 'full'}"
+    mask = "causal" if causal else None
+    run, out = ours(q, k, v, mask)
+    portable, also = ours(q, k, v, mask, run=MMA)
+    runs = {"headwise": run, "mma": portable, "cudnn": rival(q, k, v, causal)}
+    run(), portable()
+    try:
+        want = runs["cudnn"]()
+        agree(name, out, want)
+        agree(name + " mma", also, want)
+    except RuntimeError as why:
+        print(f"{name}: cuDNN refuses: {str(why).splitlines()[0]}", flush=True)
+        del runs["cudnn"]
+    row("widths", name, runs, 2e-9 * 16384 * heads * tokens * (head_dim + value_dim) * (0.5 if causal else 1), "TFLOP/s", 5, 2)
+
+
+def probes(head_dim, causal, quick, tokens=8192):
+    """Statistics of rows on and off."""
+    heads, batch = 2048 // head_dim, 16384 // tokens
+    q, k, v = (torch.randn(batch, heads, tokens, head_dim, device="cuda").bfloat16() for _ in range(3))
+    probe = {n: torch.empty(batch, heads, tokens, device="cuda", dtype=torch.int64 if n == "top_position" else torch.float32) for n in ROW_PROBES}
+    mask = "causal" if causal else None
+    runs = {"headwise": ours(q, k, v, mask, probe=probe)[0], "off": ours(q, k, v, mask)[0], "mma off": ours(q, k, v, mask, run=MMA)[0]}
+    work = 4e-9 * batch * heads * tokens * tokens * head_dim * (0.5 if causal else 1)
+    row("probes", f"D{head_dim} B{batch} {tokens} {'causal' if causal else 'full'}", runs, work, "TFLOP/s", 5, 2)
+
+
+def documents(head_dim, quick, tokens=8192, width=1024):
+    """Packed documents of one length, causal, against FlexAttention's block mask."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    heads, batch = 2048 // head_dim, 16384 // tokens
+    q, k, v = (torch.randn(batch, heads, tokens, head_dim, device="cuda").bfloat16() for _ in range(3))
+    run, out = ours(q, k, v, f"documents({', '.join(map(str, range(0, tokens + 1, width)))}) & causal")
+    blocks = create_block_mask(lambda b, h, i, j: (i >= j) & (i // width == j // width), None, None, tokens, tokens, device="cuda")
+    compiled = torch.compile(flex_attention)
+    other = lambda: compiled(q, k, v, block_mask=blocks)
+    run()
+    with torch.no_grad():
+        agree("documents", out, other())
+        row("documents", f"D{head_dim} B{batch} {tokens} of {width}", {"headwise": run, "flex": other},
+            2e-9 * batch * heads * tokens * (width + 1) * head_dim, "TFLOP/s", 5, 2)
+
+
 def window(head_dim, tokens, width, quick):
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
     heads, batch = 2048 // head_dim, 16384 // tokens
@@ -125,9 +172,12 @@ def decode(batch, heads, kv_heads, keys, quick, backends=("cudnn",), must=None):
     row("decode", name, {"headwise": run, **others}, 4e-6 * batch * kv_heads * keys * 128, "GB/s", 15 if quick else 30, 2 if quick else 3, must=must)
 
 
+GROUPS = ["decode", "forward", "gqa", "short", "window", "widths", "probes", "documents"]
+
+
 def main(words):
     quick, file = "--quick" in words, words[words.index("--json") + 1] if "--json" in words else None
-    groups = [w for w in words if w in ("forward", "short", "gqa", "window", "decode")] or ["decode", "forward", "gqa", "short", "window"]
+    groups = [w for w in words if w in GROUPS] or GROUPS
     print(devices(), flush=True)
     if "decode" in groups:
         decode(64, 32, 8, 8192, quick, must=0.95)
@@ -152,6 +202,15 @@ def main(words):
     if "window" in groups:
         for d in (64, 128):
             window(d, 8192, 1024, quick)
+    if "widths" in groups:
+        for d, dv in ((96, 96), (192, 192), (192, 128)):
+            for causal in (False, True):
+                widths(d, dv, causal, quick)
+    if "probes" in groups:
+        for causal in (False, True):
+            probes(128, causal, quick)
+    if "documents" in groups:
+        documents(128, quick)
     if file:
         query = "name,driver_version,clocks.sm,clocks.mem,temperature.gpu,power.draw,power.limit"
         state = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], text=True, capture_output=True).stdout.strip()

@@ -183,6 +183,19 @@ def stage_python():
     return tally
 
 
+def stage_cuda():
+    """Where nvcc is, the CUDA code compiles: no spill, no serialised product in a hopper_* file (tools/nvcc_gate.py)."""
+    tally = Tally()
+    if not shutil.which("nvcc"):
+        tally.skip("cuda", "there is no nvcc")
+        return tally
+    folder = ROOT / "build/cuda"
+    ok, _ = call("cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DHEADWISE_CUDA=ON",
+                 "-DHEADWISE_CLI=OFF", "-DHEADWISE_INSTALL=OFF")
+    tally.one(ok and call("cmake", "--build", folder, "-j", JOBS, "--target", "headwise_cuda")[0], "build of cuda")
+    return tally
+
+
 def stage_package():
     tally = Tally()
     ok, out = call("python3", "tests/package/run.py", "build/package", PYTHON)
@@ -256,13 +269,13 @@ def stage_snippets():
 STAGES = {
     "build": stage_build, "cpp": stage_cpp, "selftest": stage_selftest, "cross": stage_cross, "python": stage_python,
     "package": stage_package, "format": stage_format, "tidy": stage_tidy, "habits": stage_habits,
-    "snippets": stage_snippets, "fuzz": stage_fuzz,
+    "snippets": stage_snippets, "fuzz": stage_fuzz, "cuda": stage_cuda,
     "asan": lambda: stage_sanitized("asan"), "tsan": lambda: stage_sanitized("tsan"),
     # What handles memory, under ASan and UBSan; the whole of it is make asan.
     "memory": lambda: stage_sanitized("asan", ["memory_tests"], ["-L", "memory"]),
 }
 GROUPS = {
-    "check": ["format", "build", "habits", "tidy", "snippets"],
+    "check": ["format", "build", "habits", "tidy", "snippets", "cuda"],
     "test": ["build", "cpp", "selftest", "cross", "python", "package"],
 }
 

@@ -112,11 +112,11 @@ hw_status hw_attention(hw_context* context, const hw_attention_args* args) {
   return guarded(entry, [&] {
     require_given(context, entry, "context");
     const hw_attention_args given = sized_copy(args, entry, "args");
-    require(given.probe == nullptr, ErrorKind::bad_argument, entry,
+    const hw_device where = device_of(given);
+    require(given.probe == nullptr || where.device_type == HW_DEVICE_CUDA, ErrorKind::bad_argument, entry,
             "probe is given, but what to probe belongs to a plan; use hw_attention_problem_of, "
             "hw_attention_plan_create "
             "and hw_attention_run");
-    const hw_device where = device_of(given);
     const AttentionArgs views = args_from(args, entry, where);
     if (where.device_type == HW_DEVICE_CUDA)
       return attention_cuda(views, Device::cuda(where.device_id), given.stream, context->context.kernels());
@@ -133,7 +133,7 @@ hw_status hw_attention_cuda_choice(hw_context* context, const hw_attention_args*
     const hw_device where = device_of(given);
     const AttentionArgs views = args_from(args, entry, where);
     const CudaChoice choice =
-        choose_cuda(problem_of(views), views, Device::cuda(where.device_id), context->context.kernels());
+        choose_cuda(cuda_problem_of(views), views, Device::cuda(where.device_id), context->context.kernels());
     std::string lines;
     for (const Refusal& r : choice.refusals) lines += text(r.kernel, ": ", r.why, "\n");
     if (!choice.kernel.empty()) lines += text(choice.kernel, ": chosen, ", choice.numerics, "\n");

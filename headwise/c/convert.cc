@@ -17,16 +17,17 @@ constexpr TermBit kTerms[] = {{HW_TERM_SOFTCAP, &Terms::softcap}, {HW_TERM_ALIBI
                               {HW_TERM_SINKS, &Terms::sinks},     {HW_TERM_DROPOUT, &Terms::dropout},
                               {HW_TERM_GATE, &Terms::gate}};
 
-ProbeOut probe_views(const hw_probe_tensors* given, const char* entry) {
+/// Statistics of rows lie with q; the rest is computed on the CPU only.
+ProbeOut probe_views(const hw_probe_tensors* given, const char* entry, hw_device where) {
   ProbeOut o;
   if (given == nullptr) return o;
   const hw_probe_tensors t = sized_copy(given, entry, "probe");
-  o.entropy = view_of(t.entropy, entry, "entropy");
-  o.top_weight = view_of(t.top_weight, entry, "top_weight");
-  o.second_moment = view_of(t.second_moment, entry, "second_moment");
-  o.mean_distance = view_of(t.mean_distance, entry, "mean_distance");
-  o.sink_mass = view_of(t.sink_mass, entry, "sink_mass");
-  o.top_position = view_of(t.top_position, entry, "top_position");
+  o.entropy = view_of(t.entropy, entry, "entropy", where);
+  o.top_weight = view_of(t.top_weight, entry, "top_weight", where);
+  o.second_moment = view_of(t.second_moment, entry, "second_moment", where);
+  o.mean_distance = view_of(t.mean_distance, entry, "mean_distance", where);
+  o.sink_mass = view_of(t.sink_mass, entry, "sink_mass", where);
+  o.top_position = view_of(t.top_position, entry, "top_position", where);
   o.top_keys = view_of(t.top_keys, entry, "top_keys");
   o.top_weights = view_of(t.top_weights, entry, "top_weights");
   o.class_of = view_of(t.class_of, entry, "class_of");
@@ -44,7 +45,7 @@ HeadInputs inputs_from(const hw_attention_args& a, const char* entry, hw_device 
   in.softcap = a.softcap;
   in.slopes = view_of(a.slopes, entry, "slopes", where);
   in.bias = view_of(a.bias, entry, "bias", where);
-  in.relative = view_of(a.relative, entry, "relative");
+  in.relative = view_of(a.relative, entry, "relative", where);
   in.buckets = {in.relative.given() ? in.relative.size[0] : 0, a.relative_max_distance,
                 a.relative_bidirectional != 0};
   in.sinks = view_of(a.sinks, entry, "sinks", where);
@@ -159,7 +160,7 @@ AttentionArgs args_from(const hw_attention_args* given, const char* entry, hw_de
   r.q_start = view_of(a.q_start, entry, "q_start");
   r.q_offsets = view_of(a.q_offsets, entry, "q_offsets");
   r.kv_offsets = view_of(a.kv_offsets, entry, "kv_offsets");
-  r.probe = probe_views(a.probe, entry);
+  r.probe = probe_views(a.probe, entry, where);
   r.k_scale = view_of(a.k_scale, entry, "k_scale");
   r.v_scale = view_of(a.v_scale, entry, "v_scale");
   if (a.packed != nullptr) r.packed = packed_from(a.packed, entry);

@@ -9,7 +9,7 @@ namespace headwise {
 namespace {
 
 constexpr std::string_view kOp = "attention";
-constexpr const char* kNames[] = {"cuda/decode", "cuda/hopper", "cuda/plain"};
+constexpr const char* kNames[] = {"cuda/decode", "cuda/hopper", "cuda/mma", "cuda/plain"};
 
 /// The CUDA kernels of a list "a,b" in its order, others are for other devices; all for an empty one.
 std::vector<std::string> names_of(const std::string& list) {
@@ -29,7 +29,7 @@ std::vector<std::string> names_of(const std::string& list) {
     }
     require(std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames),
             ErrorKind::bad_argument, kOp, "there is no kernel \"", name,
-            "\" for CUDA tensors; there are: ", kNames[0], ", ", kNames[1], ", ", kNames[2]);
+            "\" for CUDA tensors; there are: ", kNames[0], ", ", kNames[1], ", ", kNames[2], ", ", kNames[3]);
     names.push_back(name);
     name.clear();
   }
@@ -84,6 +84,10 @@ Found find_kernel(const AttentionProblem& p, const AttentionArgs& a, Device devi
 
 }  // namespace
 
+AttentionProblem cuda_problem_of(const AttentionArgs& args, const HeadSpec& heads) {
+  return problem_of(args, {.rows = args.probe.entropy.given()}, heads);
+}
+
 CudaChoice choose_cuda(const AttentionProblem& problem, const AttentionArgs& args, Device device,
                        const std::string& kernels) {
   check_problem(problem);
@@ -100,7 +104,7 @@ CudaChoice choose_cuda(const AttentionProblem& problem, const AttentionArgs& arg
 
 void attention_cuda(const AttentionArgs& args, Device device, void* stream, const std::string& kernels,
                     const HeadSpec& heads) {
-  const AttentionProblem problem = problem_of(args, {}, heads);
+  const AttentionProblem problem = cuda_problem_of(args, heads);
   check_problem(problem);
   const AttentionArgs checked = check_args(problem, args);
   const Found f = find_kernel(problem, checked, device, kernels);

@@ -18,9 +18,12 @@ struct CudaChoice {
 CudaChoice choose_cuda(const AttentionProblem& problem, const AttentionArgs& args, Device device,
                        const std::string& kernels);
 
+/// The problem of a run on CUDA tensors: statistics of rows are asked for where their views are given.
+AttentionProblem cuda_problem_of(const AttentionArgs& args, const HeadSpec& heads = {});
+
 /// Starts the run on `stream` (a cudaStream_t; null: the default stream) and returns without waiting. q, k,
-/// v, out, lse, slopes, sinks, bias and gate lie on the device; scale, q_start, offsets, sequence_ids and
-/// masks on the CPU: they are read before this returns and travel with the launch.
+/// v, out, lse, slopes, sinks, bias, relative, gate and probes lie on the device; scale, q_start, offsets,
+/// sequence_ids and masks on the CPU: they are read before this returns and travel with the launch.
 void attention_cuda(const AttentionArgs& args, Device device, void* stream, const std::string& kernels,
                     const HeadSpec& heads = {});
 

@@ -10,10 +10,10 @@ import time
 
 import torch
 
-from harness import GUARD, Attention, Failed, Mask, devices, formula, open_pairs, relative
+from harness import GUARD, ROW_PROBES, Attention, Failed, Mask, devices, formula, open_pairs, relative
 
 DEVICE = "cuda"
-RUN = {name: Attention(name) for name in ("cuda/hopper", "cuda/decode", "cuda/plain")}
+RUN = {name: Attention(name) for name in ("cuda/hopper", "cuda/decode", "cuda/mma", "cuda/plain")}
 TALLY = {"passed": 0, "failed": 0, "worst": {}, "faults": []}
 BIG = 4096
 
@@ -96,11 +96,65 @@ def plain_cases():
         for i, (b, h, kv, tq, tk, d, dv) in enumerate([(1, 1, 1, 1, 1, 1, 1), (2, 4, 2, 33, 65, 59, 80), (1, 2, 1, 7, 100, 300, 20),
                                                        (3, 3, 3, 40, 31, 64, 64), (1, 4, 4, 64, 64, 96, 520)]):
             for mask, band in ((None, None), ("causal", (None, 0)), ("window(5, 3)", (5, 3))):
+                if dtype != torch.float64 and max(d, dv) <= 512:
+                    case("cuda/mma", dtype, b, h, kv, tq, tk, d, dv, mask, band, layout=("bshd", "bhsd", "packed")[i % 3])
                 case("cuda/plain", dtype, b, h, kv, tq, tk, d, dv, mask, band, layout=("bshd", "bhsd", "packed")[i % 3])
         h = 4
-        case("cuda/plain", dtype, 2, h, 2, 30, 50, 40, softcap=5.0, slopes=torch.rand(h, device=DEVICE), q_start=11,
-             sinks=torch.randn(h, device=DEVICE) * 3, bias=torch.randn(2, h, 30, 50, device=DEVICE),
-             gate=torch.rand(2, 30, h, device=DEVICE), scale=torch.rand(h, dtype=torch.float64) + 0.1)
+        for kernel in ("cuda/plain", "cuda/mma") if dtype != torch.float64 else ("cuda/plain",):
+            case(kernel, dtype, 2, h, 2, 30, 50, 40, softcap=5.0, slopes=torch.rand(h, device=DEVICE), q_start=11,
+                 sinks=torch.randn(h, device=DEVICE) * 3, bias=torch.randn(2, h, 30, 50, device=DEVICE),
+                 gate=torch.rand(2, 30, h, device=DEVICE), scale=torch.rand(h, dtype=torch.float64) + 0.1)
+
+
+def mma_cases():
+    """cuda/mma: every width up to 512, sizes around its tiles, dropout and relative positions against the double reference."""
+    widths = [(64, 64), (128, 128), (96, 96), (192, 128), (80, 112), (256, 256), (300, 20), (16, 300), (512, 512)]
+    shapes = [(2, 4, 2, 65, 129), (1, 8, 2, 200, 333), (1, 2, 1, 63, 64), (1, 2, 2, 300, 31), (1, 1, 1, 40, 9000)]
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        for n, (d, dv) in enumerate(widths):
+            for i, (b, h, kv, tq, tk) in enumerate(shapes):
+                mask, band, _ = MASKS[(n + i) % 4]
+                case("cuda/mma", dtype, b, h, kv, tq, tk, d, dv, mask, band, q_start=tk - tq, layout=("bshd", "bhsd", "packed")[i % 3])
+    reference = Attention("ref")
+    b, h, tq, tk, d = 2, 4, 90, 130, 40
+    for dtype in (torch.bfloat16, torch.float32):
+        x = [torch.randn(b, t, n, d).to(dtype) for t, n in ((tq, h), (tk, 2), (tk, 2))]
+        for name, terms in (("dropout", {"dropout": 0.3, "seed": 77}), ("relative", {"relative": torch.randn(32, h), "max_distance": 50}),
+                            ("both ways", {"relative": torch.randn(32, h), "max_distance": 50, "bidirectional": 1, "dropout": 0.1, "seed": 5})):
+            truth = reference(*(t.double() for t in x), mask="causal | prefix(20)", **{n: t.double() if torch.is_tensor(t) else t for n, t in terms.items()})
+            there = {n: t.to(DEVICE) if torch.is_tensor(t) else t for n, t in terms.items()}
+            for kernel in ("cuda/mma", "cuda/plain"):
+                got = RUN[kernel](*(t.to(DEVICE) for t in x), mask="causal | prefix(20)", **there)
+                error = relative(got.cpu().double(), truth)
+                check(error < GUARD[dtype], f"{kernel} {name} {str(dtype)[6:]}", f"relative error {error:.1e}")
+
+
+def probe_cases():
+    """Statistics of rows against their definitions in double."""
+    for dtype, (tq, tk, d), mask, band in ((torch.bfloat16, (150, 333, 64), None, (None, None)), (torch.float16, (200, 200, 128), "causal", (None, 0)),
+                                           (torch.float32, (70, 150, 96), "window(30, 9)", (30, 9))):
+        for sinks in (None, torch.randn(4, device=DEVICE)):
+            part = f"cuda/mma probes {str(dtype)[6:]} {mask} {'sinks' if sinks is not None else ''}"
+            q, k, v = normal(2, tq, 4, d, dtype=dtype) * 2, normal(2, tk, 2, d, dtype=dtype), normal(2, tk, 2, d, dtype=dtype)
+            probe = {n: torch.full((2, 4, tq), -7, device=DEVICE, dtype=torch.int64 if n == "top_position" else torch.float32) for n in ROW_PROBES}
+            given = {} if sinks is None else {"sinks": sinks}
+            out = RUN["cuda/mma"](q, k, v, mask=mask, probe=probe, **given)
+            check(torch.equal(out, RUN["cuda/mma"](q, k, v, mask=mask, **given)), part, "probes change the output")
+            s = (q.double().transpose(1, 2) @ k.double().transpose(1, 2).repeat_interleave(2, 1).transpose(-1, -2)) / math.sqrt(d)
+            s = s.masked_fill(~open_pairs(tq, tk, 0, *band), -math.inf)
+            if sinks is not None:
+                s = torch.cat([s, sinks.double().view(1, 4, 1, 1).expand(2, 4, tq, 1)], -1)
+            w = torch.softmax(s, -1).nan_to_num(0)
+            keys = w[..., :tk]
+            distance = (torch.arange(tq, device=DEVICE)[:, None] - torch.arange(tk, device=DEVICE)).abs().double()
+            truth = {"entropy": -(w * w.clamp(min=1e-300).log()).sum(-1), "top_weight": keys.max(-1).values, "second_moment": keys.square().sum(-1),
+                     "mean_distance": (keys * distance).sum(-1), "sink_mass": w[..., tk:].sum(-1)}
+            for name, want in truth.items():
+                error = ((probe[name].double() - want).abs() / want.abs().clamp(min=1)).max().item()
+                check(error < 1e-5, part, f"{name} is off by {error:.1e}")
+            at = probe["top_position"]
+            chosen = keys.gather(-1, at.clamp(min=0)[..., None])[..., 0]
+            check(bool(torch.where(keys.amax(-1) > 0, chosen >= keys.amax(-1) * (1 - 1e-5), at == -1).all()), part, "top_position")
 
 
 def mask_cases():
@@ -116,6 +170,17 @@ def mask_cases():
         truth = reference(q, k, v, mask=mask)
         got = RUN["cuda/plain"](*(x.to(DEVICE) for x in (q, k, v)), mask=mask)
         check(relative(got.cpu(), truth) < 1e-13, "cuda/plain masks", f"{expression}: {relative(got.cpu(), truth):.1e}")
+    b, h, tq, tk, d = 2, 3, 150, 400, 24
+    for expression in texts + ("documents(0, 70, 71, 300, 399) & window(50, 3)", "blocks(64, 64; 0, 1, 3, 3; 2, 0, 5) & causal", "documents(10, 140)"):
+        q, k, v = (torch.randn(b, t, h, d) for t in (tq, tk, tk))
+        mask = Mask(expression.replace("lengths(11, 53)", "lengths(11, 400)"))
+        truth = reference(q.double(), k.double(), v.double(), mask=mask)
+        for dtype in (torch.float32, torch.bfloat16):
+            x = [t.to(dtype) for t in (q, k, v)]
+            got = RUN["cuda/mma"](*(t.to(DEVICE) for t in x), mask=mask)
+            want = truth if dtype == torch.float32 else reference(*(t.double() for t in x), mask=mask)
+            error = relative(got.cpu().double(), want)
+            check(error < GUARD[dtype], "cuda/mma masks", f"{expression} {str(dtype)[6:]}: {error:.1e}")
 
 
 SHAPES = [(1, 1, 1, 128, 128), (2, 4, 2, 256, 384), (1, 2, 1, 65, 1), (1, 2, 2, 63, 65), (2, 3, 3, 129, 127), (1, 8, 2, 511, 1025),
@@ -123,21 +188,25 @@ SHAPES = [(1, 1, 1, 128, 128), (2, 4, 2, 256, 384), (1, 2, 1, 65, 1), (1, 2, 2, 
 MASKS = [(None, None, 0), ("causal", (None, 0), 0), ("window(100, 0)", (100, 0), 0), ("window(17, 300)", (17, 300), 0)]
 
 
+WIDTHS = [(64, 64), (96, 96), (128, 128), (192, 192), (192, 128), (256, 256)]
+
+
 def hopper_cases():
     for dtype in (torch.bfloat16, torch.float16):
-        for d in (64, 128, 256):
+        for d, dv in WIDTHS:
             for i, (b, h, kv, tq, tk) in enumerate(SHAPES):
                 for mask, band, start in MASKS:
                     if tk == 1 and mask and "window" in mask:
                         continue
-                    case("cuda/hopper", dtype, b, h, kv, tq, tk, d, mask=mask, band=band, q_start=start if i % 2 else tk - tq,
+                    case("cuda/hopper", dtype, b, h, kv, tq, tk, d, dv, mask=mask, band=band, q_start=start if i % 2 else tk - tq,
                          layout=("bshd", "bhsd", "packed")[i % 3])
             h = 4
             for mask, band in ((None, None), ("causal", (None, 0)), ("window(70, 20)", (70, 20))):
-                case("cuda/hopper", dtype, 2, h, 2, 200, 333, d, mask=mask, band=band, q_start=133, softcap=20.0)
-                case("cuda/hopper", dtype, 2, h, 2, 200, 333, d, mask=mask, band=band, q_start=133, slopes=torch.rand(h, device=DEVICE))
-                case("cuda/hopper", dtype, 2, h, 2, 200, 333, d, mask=mask, band=band, q_start=133, sinks=torch.randn(h, device=DEVICE) * 4)
-                case("cuda/hopper", dtype, 1, h, 4, 150, 333, d, mask=mask, band=band, softcap=3.0, slopes=torch.rand(h, device=DEVICE),
+                case("cuda/hopper", dtype, 2, h, 2, 200, 333, d, dv, mask=mask, band=band, q_start=133, softcap=20.0)
+                case("cuda/hopper", dtype, 2, h, 2, 200, 333, d, dv, mask=mask, band=band, q_start=133, slopes=torch.rand(h, device=DEVICE))
+                case("cuda/hopper", dtype, 2, h, 2, 200, 333, d, dv, mask=mask, band=band, q_start=133, sinks=torch.randn(h, device=DEVICE) * 4,
+                     gate=torch.rand(2, 200, h, device=DEVICE))
+                case("cuda/hopper", dtype, 1, h, 4, 150, 333, d, dv, mask=mask, band=band, softcap=3.0, slopes=torch.rand(h, device=DEVICE),
                      sinks=torch.randn(h, device=DEVICE) * 4, scale=torch.tensor([-0.2], dtype=torch.float64))
 
 
@@ -150,14 +219,14 @@ def decode_cases():
                     case("cuda/decode", dtype, b, h, kv, tq, tk, d, mask=mask, band=band, q_start=tk - tq,
                          layout=("bshd", "bhsd", "packed")[i % 3])
             case("cuda/decode", dtype, 2, 8, 2, 2, 1333, d, mask="causal", band=(None, 0), q_start=1331, softcap=20.0,
-                 slopes=torch.rand(8, device=DEVICE) * 0.1, sinks=torch.randn(8, device=DEVICE) * 4)
+                 slopes=torch.rand(8, device=DEVICE) * 0.1, sinks=torch.randn(8, device=DEVICE) * 4, gate=torch.rand(2, 2, 8, device=DEVICE))
 
 
 def ragged_cases():
     """Packed sequences: each as if it were alone, bit for bit; memory between them is NaN."""
     for kernel, lengths in (("cuda/hopper", [(70, 70), (0, 5), (300, 300), (1, 200), (129, 64), (64, 0), (193, 800)]),
                             ("cuda/decode", [(1, 1), (1, 700), (0, 3), (1, 0), (1, 1500), (1, 512)])):
-        for d in (64, 128, 256):
+        for d in (64, 96, 128, 192, 256) if kernel == "cuda/hopper" else (64, 128, 256):
             for dtype in (torch.bfloat16, torch.float16):
                 h, kv = 8, 2
                 tq, tk = sum(a for a, _ in lengths), sum(b for _, b in lengths)
@@ -186,7 +255,7 @@ def ragged_cases():
 def length_cases():
     """lengths(...): keys past a length hold NaN and are not there."""
     for kernel, tq in (("cuda/hopper", 130), ("cuda/decode", 1)):
-        for d in (64, 128, 256):
+        for d in (64, 96, 128, 192, 256) if kernel == "cuda/hopper" else (64, 128, 256):
             lengths, h, tk = [1, 80, 700, 333, 0, 1024], 4, 1024
             b = len(lengths)
             q, k, v = normal(b, tq, h, d), normal(b, tk, 2, d), normal(b, tk, 2, d)
@@ -209,7 +278,7 @@ def length_cases():
 def hostile_cases():
     """References that grow at every tile, logits of +-1e4, equal logits, against bound T3."""
     for kernel, tq in (("cuda/hopper", 1000), ("cuda/decode", 4)):
-        for d in (64, 128, 256):
+        for d in (64, 96, 128, 192, 256) if kernel == "cuda/hopper" else (64, 128, 256):
             for name in ("growing", "huge", "equal"):
                 t = 1000
                 q, k, v = (torch.randn(1, n, 4, d, device=DEVICE) for n in (tq, t, t))
@@ -232,12 +301,12 @@ def hostile_cases():
 
 
 def refusal_cases():
-    q = normal(1, 200, 4, 96)
+    q = normal(1, 200, 4, 80)
     out = torch.empty_like(q)
     lines = Attention("").choice(q, q, q, out)
-    check("cuda/hopper: head_dim 96; it takes 64, 128 and 256" in lines and "cuda/plain: chosen" in lines, "refusals", lines)
+    check("cuda/hopper: head_dim 80 and value_dim 80; it takes 64, 96, 128, 192 and 256 of both, and 192 with 128" in lines and "cuda/mma: chosen" in lines, "refusals", lines)
     lines = Attention("").choice(normal(1, 200, 4, 64), q := normal(1, 200, 4, 64), q, torch.empty_like(q), mask="causal | prefix(3)")
-    check("cuda/hopper: an | of masks is no single band of keys" in lines and "cuda/plain: chosen" in lines, "refusals", lines)
+    check("cuda/hopper: an | of masks is no single band of keys" in lines and "cuda/mma: chosen" in lines, "refusals", lines)
     try:
         RUN["cuda/hopper"](normal(1, 9, 1, 64, dtype=torch.float32), *(normal(1, 9, 1, 64, dtype=torch.float32) for _ in range(2)))
         check(False, "refusals", "f32 ran on cuda/hopper")
@@ -252,7 +321,7 @@ def refusal_cases():
 
 def bit_laws():
     """Equal bits over repeats, batch, chunks of queries, masks that close nothing, streams, graphs."""
-    for d in (64, 128, 256):
+    for d in (64, 96, 128, 192, 256):
         for dtype in (torch.bfloat16, torch.float16):
             b, h, kv, t = 6, 8, 2, 1111
             q, k, v = normal(b, t, h, d, dtype=dtype), normal(b, t, kv, d, dtype=dtype), normal(b, t, kv, d, dtype=dtype)
@@ -271,6 +340,8 @@ def bit_laws():
             longer_k, longer_v = (torch.cat([x, torch.full_like(x, math.nan)], 1) for x in (k, v))
             check(torch.equal(RUN["cuda/hopper"](q, k, v), RUN["cuda/hopper"](q, longer_k, longer_v, mask=f"lengths({', '.join([str(t)] * b)})")),
                   f"bits d{d}", "appending closed keys changed bits")
+            if d in (96, 192):
+                continue
             q1 = q[:, :1].contiguous()
             run = lambda *x, **y: RUN["cuda/decode"](*x, **y)
             whole = run(q1, k, v)
@@ -279,6 +350,24 @@ def bit_laws():
             check(torch.equal(run(q1, longer_k, longer_v, mask=f"lengths({', '.join([str(t)] * b)})"), whole), f"bits decode d{d}", "appending closed keys changed bits")
             many = torch.randint(0, b, (64,), device=DEVICE)
             check(torch.equal(run(q1[many], k[many], v[many]), whole[many]), f"bits decode d{d}", "a batch of 64 differs")
+
+
+def mma_laws():
+    """cuda/mma: the same bits alone, in a batch, in chunks of queries, with closed keys behind."""
+    for dtype, d in ((torch.bfloat16, 96), (torch.float32, 128)):
+        t = 500
+        q, k, v = normal(3, t, 4, d, dtype=dtype), normal(3, t, 2, d, dtype=dtype), normal(3, t, 2, d, dtype=dtype)
+        for mask in (None, "causal", "documents(0, 90, 301, 500) & causal", "window(60, 0) | prefix(3)"):
+            part, run = f"bits mma {str(dtype)[6:]} {mask}", lambda *x, **y: RUN["cuda/mma"](*x, mask=mask, **y)
+            whole = run(q, k, v)
+            check(all(torch.equal(run(q, k, v), whole) for _ in range(20)), part, "a repeat differs")
+            check(torch.equal(run(q[1:2], k[1:2], v[1:2]), whole[1:2]), part, "alone differs from in a batch")
+            for chunk in (64, 100, 1):
+                starts = range(0, t, chunk) if chunk > 1 else (0, 333, 499)
+                pieces = torch.cat([run(q[:, i:i + chunk], k, v, q_start=torch.tensor([i])) for i in starts], 1)
+                check(torch.equal(pieces, whole if chunk > 1 else whole[:, list(starts)]), part, f"chunks of {chunk} queries differ")
+        more_k, more_v = (torch.cat([x, torch.full_like(x, math.nan)], 1) for x in (k, v))
+        check(torch.equal(RUN["cuda/mma"](q, k, v), RUN["cuda/mma"](q, more_k, more_v, mask=f"prefix({t})")), f"bits mma {d}", "closed keys behind changed bits")
 
 
 def repeat_laws():
@@ -303,7 +392,7 @@ def run_laws():
             outs.append(RUN["cuda/hopper"](q, k, v))
     torch.cuda.synchronize()
     check(all(torch.equal(o, whole) for o in outs), "streams", "runs on four streams differ")
-    for kernel, a in (("cuda/hopper", (q, k, v)), ("cuda/decode", (q[:, :1], k, v)), ("cuda/plain", (q, k, v))):
+    for kernel, a in (("cuda/hopper", (q, k, v)), ("cuda/decode", (q[:, :1], k, v)), ("cuda/mma", (q, k, v)), ("cuda/plain", (q, k, v))):
         want, out = RUN[kernel](*a), torch.empty(*a[0].shape, device=DEVICE, dtype=a[0].dtype)
         stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
         with torch.cuda.stream(stream):
@@ -334,8 +423,8 @@ def run_laws():
     check(relative(out[:, -128:].double(), truth) < 2.5e-3, "sizes", "offsets past 2^31")
 
 
-PARTS = {"selftest": [plain_cases, mask_cases, hopper_cases, decode_cases, ragged_cases, length_cases, hostile_cases, refusal_cases],
-         "laws": [bit_laws, repeat_laws, run_laws]}
+PARTS = {"selftest": [plain_cases, mma_cases, probe_cases, mask_cases, hopper_cases, decode_cases, ragged_cases, length_cases, hostile_cases, refusal_cases],
+         "laws": [bit_laws, mma_laws, repeat_laws, run_laws]}
 
 
 def main(words):

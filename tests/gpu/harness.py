@@ -31,6 +31,14 @@ class Args(ctypes.Structure):
                 ("sequence_ids", P), ("probe", P), ("k_scale", P), ("v_scale", P), ("packed", P), ("stream", P)]
 
 
+ROW_PROBES = ("entropy", "top_weight", "second_moment", "mean_distance", "sink_mass", "top_position")
+
+
+class Probe(ctypes.Structure):
+    _fields_ = [("struct_size", U32)] + [(n, P) for n in ROW_PROBES + ("top_keys", "top_weights", "class_of", "class_mass", "column_sums",
+                                                                       "picks", "picked_weights", "scores")]
+
+
 class Options(ctypes.Structure):
     _fields_ = [("struct_size", U32), ("threads", I32), ("kernels", ctypes.c_char_p)]
 
@@ -85,9 +93,11 @@ class Attention:
     def __del__(self):
         lib.hw_context_destroy(self.context)
 
-    def args(self, q, k, v, out, lse=None, mask=None, softcap=0.0, dropout=0.0, seed=0, **tensors):
-        """mask: a text, or a Mask. tensors: scale, q_start, q_offsets, kv_offsets, slopes, bias, sinks, gate."""
-        a = Args(struct_size=ctypes.sizeof(Args), softcap=softcap, dropout=dropout, seed=seed)
+    def args(self, q, k, v, out, lse=None, mask=None, softcap=0.0, dropout=0.0, seed=0, max_distance=0, bidirectional=0, probe=None, **tensors):
+        """mask: a text, or a Mask. tensors: scale, q_start, q_offsets, kv_offsets, slopes, bias, relative, sinks, gate.
+        probe: tensors by name, ROW_PROBES."""
+        a = Args(struct_size=ctypes.sizeof(Args), softcap=softcap, dropout=dropout, seed=seed, relative_max_distance=max_distance,
+                 relative_bidirectional=bidirectional)
         a.keep = [mask if mask is None or isinstance(mask, Mask) else Mask(mask)]
         if a.keep[0] is not None:
             a.mask = a.keep[0].handle
@@ -95,6 +105,13 @@ class Attention:
             if t is not None:
                 a.keep.append(tensor_of(t))
                 setattr(a, name, ctypes.cast(ctypes.pointer(a.keep[-1]), P))
+        if probe is not None:
+            a.keep.append(Probe(ctypes.sizeof(Probe)))
+            where = a.keep[-1]
+            a.probe = ctypes.cast(ctypes.pointer(where), P)
+            for name, t in probe.items():
+                a.keep.append(tensor_of(t))
+                setattr(where, name, ctypes.cast(ctypes.pointer(a.keep[-1]), P))
         if q.is_cuda:
             a.stream = torch.cuda.current_stream(q.device).cuda_stream
         return a

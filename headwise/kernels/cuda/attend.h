@@ -7,6 +7,7 @@ namespace headwise::cuda {
 
 extern const Kernel kDecode;  // few queries, many keys; Hopper
 extern const Kernel kHopper;  // tiles by wgmma; Hopper
+extern const Kernel kMma;     // tiles by mma.sync: every mask, term and layout, widths up to 512
 extern const Kernel kPlain;   // a warp a row, every width, dtype and mask: the GPU's own reference
 
 }  // namespace headwise::cuda

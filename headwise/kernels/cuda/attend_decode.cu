@@ -14,6 +14,11 @@ constexpr Index kMostRows = 64;
 void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
   hopper_refuses(p, a, device, why);
   if (why[0]) return;
+  if (p.heads.q.dim % 64 != 0 || p.heads.q.dim == 192) {
+    std::snprintf(why, sizeof why, "head_dim %lld; it takes 64, 128 and 256",
+                  static_cast<long long>(p.heads.q.dim));
+    return;
+  }
   const Index rows = p.q_tokens * p.heads.k.group;
   if (rows > kMostRows)
     std::snprintf(why, sizeof why, "%lld rows of queries a kv head; it takes up to %lld",

@@ -44,12 +44,13 @@ Work work_of(int groups, int keys, const Band& band, const Place& place) {
 /// 512..16k.
 int groups_for(const AttentionProblem& p, const Band& band, const Place& place, TilePasses passes,
                int processors) {
-  const auto head_dim = static_cast<int>(p.heads.q.dim);
-  if (head_dim == 256 || passes == TilePasses::terms) return 2;
+  const auto head_dim = static_cast<int>(p.heads.q.dim), value_dim = static_cast<int>(p.heads.v.dim);
+  if (value_dim > 128 || passes == TilePasses::terms) return 2;
+  if (head_dim != value_dim) return 3;
   const double gain = head_dim == 64 ? 1.22 : 1.15;
   const double pairs = static_cast<double>(p.batch * p.heads.q.heads);
   const auto time_of = [&](int groups, double speed) {
-    const Work w = work_of(groups, forward_keys(head_dim), band, place);
+    const Work w = work_of(groups, forward_keys(head_dim, value_dim), band, place);
     const double even = pairs * w.all / processors;
     return (even > w.longest ? even : w.longest) / speed;
   };
@@ -58,7 +59,8 @@ int groups_for(const AttentionProblem& p, const Band& band, const Place& place, 
 
 template <class T>
 Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, int device) {
-  const int processors = facts_of(device).processors, head_dim = static_cast<int>(p.heads.q.dim);
+  const int processors = facts_of(device).processors, head_dim = static_cast<int>(p.heads.q.dim),
+            value_dim = static_cast<int>(p.heads.v.dim);
   Band band;
   const char* why = nullptr;
   band_of(a.mask, 0, band, why);
@@ -66,7 +68,7 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   Status status = sequence_places(p, a, state, 1, 0, f.place, f.places);
   if (!status.ok()) return status;
   const double scale = scale_of(p, a);
-  const bool terms = p.heads.terms.softcap || p.heads.terms.alibi || scale <= 0;
+  const bool terms = p.heads.terms.softcap || p.heads.terms.alibi || p.heads.terms.gate || scale <= 0;
   const TilePasses passes = terms ? TilePasses::terms : band.whole ? TilePasses::whole : TilePasses::band;
   set_terms(p, a, f);
   set_outputs(p, a, f);
@@ -83,7 +85,7 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   f.tiles = f.q_tiles * pairs;
   // Sections of pairs whose k and v share L2. The last section of a band holds about two of the longest tiles
   // a block, or they would be the kernel's tail: 15 % of the time idle at 8k with equal sections.
-  const double pair_bytes = 4.0 * static_cast<double>(p.kv_tokens) * head_dim;
+  const double pair_bytes = 2.0 * static_cast<double>(p.kv_tokens) * (head_dim + value_dim);
   const int fitting = static_cast<int>(kL2Share / pair_bytes);
   const int cap = (fitting > 1 ? fitting : 1) * f.group;
   const int even = (4 * processors + f.q_tiles - 1) / f.q_tiles;
@@ -95,13 +97,13 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   f.section = f.section < f.group ? f.group : f.section;
 
   ForwardMaps maps;
-  const int keys = forward_keys(head_dim), panels = head_dim / 64;
+  const int keys = forward_keys(head_dim, value_dim), panels = head_dim / 64;
   status = state.map_of(map_spec(p, a.q, rows, panels), maps.q);
   if (status.ok()) status = state.map_of(map_spec(p, a.k, keys, panels), maps.k);
-  if (status.ok()) status = state.map_of(map_spec(p, a.v, keys, panels), maps.v);
+  if (status.ok()) status = state.map_of(map_spec(p, a.v, keys, value_dim / 64), maps.v);
   if (status.ok()) status = state.map_of(map_spec(p, a.out, 64, 1), maps.out);
   if (!status.ok()) return status;
-  return forward<T>(head_dim, groups, passes, maps, f, device, processors, state.stream);
+  return forward<T>(head_dim, value_dim, groups, passes, maps, f, device, processors, state.stream);
 }
 
 Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {
@@ -116,7 +118,7 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
 
 void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
   std::snprintf(words, sizeof words, "cuda/hopper sm_90a %s k%d", name_of(p.dtype).data(),
-                forward_keys(static_cast<int>(p.heads.q.dim)));
+                forward_keys(static_cast<int>(p.heads.q.dim), static_cast<int>(p.heads.v.dim)));
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ void describe(int device, char (&words)[kSentenceBytes]) {
 
 extern "C" __attribute__((visibility("default"))) const headwise::cuda::Table* headwise_cuda_table() {
   using namespace headwise::cuda;
-  static const Kernel kernels[] = {kDecode, kHopper, kPlain};
+  static const Kernel kernels[] = {kDecode, kHopper, kMma, kPlain};
   static const Table table = {kTableVersion,
                               sizeof(headwise::AttentionProblem),
                               sizeof(headwise::AttentionArgs),

@@ -38,16 +38,14 @@ void hopper_refuses(const AttentionProblem& p, const AttentionArgs& a, int devic
   if (p.dtype != DType::bf16 && p.dtype != DType::f16)
     return say("dtype %s; it takes bf16 and f16", name_of(p.dtype).data());
   if (h.q.row || h.k.row || h.v.row) return say("heads that lie in rows; it takes [batch tokens heads dim]");
-  if (h.q.dim != h.v.dim)
-    return say("value_dim %lld differs from head_dim %lld", static_cast<long long>(h.v.dim),
-               static_cast<long long>(h.q.dim));
-  if (h.q.dim != 64 && h.q.dim != 128 && h.q.dim != 256)
-    return say("head_dim %lld; it takes 64, 128 and 256", static_cast<long long>(h.q.dim));
+  if (!forward_takes(h.q.dim, h.v.dim))
+    return say(
+        "head_dim %lld and value_dim %lld; it takes 64, 96, 128, 192 and 256 of both, and 192 with 128",
+        static_cast<long long>(h.q.dim), static_cast<long long>(h.v.dim));
   if (h.q.group != 1 || h.k.group != h.v.group) return say("k and v are shared by different groups of heads");
   if (h.terms.bias) return say("a bias");
   if (h.terms.relative) return say("relative positions");
   if (h.terms.dropout) return say("dropout");
-  if (h.terms.gate) return say("a gate");
   if (p.probe.any()) return say("probes");
   if (p.kv_tokens == 0) return say("there are no keys");
   if (a.inputs.scale.given() && a.inputs.scale.size[0] != 1) return say("a scale for each head");

@@ -35,7 +35,7 @@ inline MapSpec map_spec(const AttentionProblem& p, const AnyView& v, int box_row
           box_panels};
 }
 
-/// Scale, softcap, slopes and sinks of either kernel's parameters.
+/// Scale, softcap, slopes, sinks and gate of either kernel's parameters.
 template <class Params>
 void set_terms(const AttentionProblem& p, const AttentionArgs& a, Params& f) {
   constexpr double kLog2e = 1.4426950408889634074;
@@ -47,6 +47,10 @@ void set_terms(const AttentionProblem& p, const AttentionArgs& a, Params& f) {
   }
   f.slopes = per_head(p.heads.terms.alibi, a.inputs.slopes);
   f.sinks = per_head(p.heads.terms.sinks, a.inputs.sinks);
+  if (p.heads.terms.gate) {
+    const AnyView& gate = a.inputs.gate;
+    f.gate = {gate.data, gate.dtype, {gate.step[0], gate.step[1], gate.step[2]}};
+  }
 }
 template <class Params>
 void set_outputs(const AttentionProblem& p, const AttentionArgs& a, Params& f) {

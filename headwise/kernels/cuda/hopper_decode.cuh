@@ -131,7 +131,7 @@ __device__ __forceinline__ void decode_copy(const DecodeShared<C>& shared, const
 template <class C>
 __device__ __forceinline__ void decode_finish(const DecodeParams& p, const DecodeItem& d, int row, int column,
                                               float4 a, float top, float sum) {
-  constexpr float kLn2 = 0.693147180559945309f, kLog2e = 1.44269504088896341f;
+  constexpr float kLog2e = 1.44269504088896341f;
   const int packed = d.row_block * C::kRows + row, token = packed / p.group;
   if (token >= d.place.q_tokens) return;
   const int head = d.kv_head * p.group + packed % p.group, batch = p.ragged ? 0 : d.b,
@@ -144,14 +144,14 @@ __device__ __forceinline__ void decode_finish(const DecodeParams& p, const Decod
     sum = (sum > 0.f ? sum * weight : sum) + (sink == -INFINITY ? 0.f : ptx::exp2(sink - higher));
     reference = higher;
   }
-  const float f = sum == 0.f || top == -INFINITY && sum == sum ? 0.f : weight * ptx::reciprocal(sum);
+  float f = sum == 0.f || top == -INFINITY && sum == sum ? 0.f : weight * ptx::reciprocal(sum);
+  if (p.gate.data && f != 0.f) f *= number_of(p.gate, batch, at, head);
   using N = Number<typename C::T>;
   *reinterpret_cast<uint2*>(static_cast<std::uint16_t*>(p.out) + batch * p.out_step[0] + at * p.out_step[1] +
                             head * p.out_step[2] + column) =
       make_uint2(N::pack(a.x * f, a.y * f), N::pack(a.z * f, a.w * f));
   if (p.lse && column == 0)
-    p.lse[batch * p.lse_step[0] + head * p.lse_step[1] + at * p.lse_step[2]] =
-        sum == 0.f ? -INFINITY : (reference + ptx::log2(sum)) * kLn2;
+    p.lse[batch * p.lse_step[0] + head * p.lse_step[1] + at * p.lse_step[2]] = natural_lse(reference, sum);
 }
 
 /// The partial results of a row block begin here, [split row ...].
@@ -443,6 +443,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   extern __shared__ std::uint8_t raw[];
   const DecodeShared<C> shared(raw);
   if (threadIdx.x == 0) {
+    ptx::prefetch_map(&maps.k), ptx::prefetch_map(&maps.v);
     for (int s = 0; s < C::kSlots; ++s) {
       ptx::mbarrier_init(shared.full + 8 * s, 1);
       ptx::mbarrier_init(shared.empty + 8 * s, C::kWarps);

@@ -16,6 +16,7 @@ HW_FN constexpr int decode_rows(Index rows, int head_dim) {
 struct DecodeParams {
   float scale_log2 = 0, inverse_cap = 0, cap = 0;
   PerHead slopes = {}, sinks = {};
+  RowGate gate = {};
   const void* q = nullptr;
   Index q_step[3] = {};  // batch, row, head
   void* out = nullptr;

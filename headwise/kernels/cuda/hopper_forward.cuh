@@ -1,116 +1,12 @@
 // Attention forward on Hopper: one warp copies tiles, two or three warpgroups of 64 queries multiply, in
 // turns. SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/kernels/cuda/hopper_forward.h"
+#include "headwise/kernels/cuda/hopper_forward_copy.cuh"
 #include "headwise/kernels/cuda/number.cuh"
 #include "headwise/kernels/cuda/per_head.cuh"
-#include "headwise/kernels/cuda/ptx.cuh"
-#include "headwise/kernels/cuda/tile.h"
 #include "headwise/kernels/cuda/wgmma.inc"
 
 namespace headwise::cuda {
-
-template <class T_, int HeadDim, int Groups, int Keys, int QSlots, TilePasses Passes>
-struct ForwardConfig {
-  using T = T_;
-  static constexpr int kHeadDim = HeadDim, kGroups = Groups, kKeys = Keys, kQSlots = QSlots;
-  static constexpr TilePasses kPasses = Passes;
-  // With two slots for q, the next tile's first product is issued together with this tile's last one.
-  static constexpr bool kAcross = QSlots == 2;
-  static constexpr int kRows = forward_rows(Groups), kSlots = 2;
-  static constexpr int kQBytes = kRows * HeadDim * 2, kKeyBytes = Keys * HeadDim * 2;
-  static constexpr int kShared = QSlots * kQBytes + 2 * kSlots * kKeyBytes + 256 + kTileAlign;
-  static constexpr int kThreads = 128 * (Groups + 1);
-  // Registers after the exchange; 512 threads begin with 128 each, 384 with 168.
-  static constexpr int kCopyRegisters = Groups == 3 ? 32 : 24, kProductRegisters = Groups == 3 ? 160 : 240;
-};
-
-/// Addresses in shared memory. Slot i & 1 of a ring, phase (i >> 1) & 1, always from one counter: with the
-/// pair kept apart ptxas moved the descriptors of wgmma to vector registers and the kernel lost 15 %.
-template <class C>
-struct ForwardShared {
-  std::uint32_t q, k, v, q_full, q_empty, k_full, k_empty, v_full, v_empty, info;
-  __device__ __forceinline__ explicit ForwardShared(const void* raw) {
-    q = (ptx::shared_address(raw) + kTileAlign - 1) & ~static_cast<std::uint32_t>(kTileAlign - 1);
-    k = q + C::kQSlots * C::kQBytes;
-    v = k + C::kSlots * C::kKeyBytes;
-    q_full = v + C::kSlots * C::kKeyBytes;
-    q_empty = q_full + 16, k_full = q_full + 32, k_empty = q_full + 48, v_full = q_full + 64,
-    v_empty = q_full + 80;
-    info = q_full + 96;
-  }
-  // A tile's facts travel with its q: written before the arrival on q_full, read after the wait on it.
-  static constexpr int kInfoBytes = 48;
-  __device__ __forceinline__ std::uint32_t info_of(int tile) const {
-    return info + kInfoBytes * (tile % C::kQSlots);
-  }
-};
-
-/// The warp that copies: takes tiles in order, longest first, and keeps the rings full.
-template <class C>
-__device__ __forceinline__ void forward_copy(const ForwardShared<C>& shared, const ForwardMaps& maps,
-                                             const ForwardParams& p) {
-  constexpr int kKeys = C::kKeys, kRows = C::kRows;
-  int used = 0, tile = 0;
-  for (int t = static_cast<int>(blockIdx.x);;) {
-    const int slot = tile % C::kQSlots, phase = (tile / C::kQSlots) & 1;
-    if (t >= p.tiles) {
-      ptx::mbarrier_wait(shared.q_empty + 8 * slot, phase ^ 1);
-      ptx::store_shared(shared.info_of(tile), ~0u, ~0u, ~0u, ~0u);
-      ptx::mbarrier_arrive(shared.q_full + 8 * slot);
-      return;
-    }
-    // Sections of heads keep the k and v in use inside L2. Band: the longest tiles first, heads in the inner
-    // loop. Whole: tiles of one head side by side.
-    const int section = min(t / (p.section * p.q_tiles), p.sections), first = section * p.section,
-              r = t - first * p.q_tiles, count = section < p.sections ? p.section : p.batch * p.heads - first;
-    int q_tile, pair;
-    if constexpr (C::kPasses == TilePasses::whole)
-      pair = first + r / p.q_tiles, q_tile = r % p.q_tiles;
-    else
-      q_tile = p.q_tiles - 1 - r / count, pair = first + r % count;
-    const int b = pair / p.heads, head = pair - b * p.heads, kv_head = head / p.group;
-    const int tensor_batch = p.ragged ? 0 : b, row = q_tile * kRows;
-    const Place place = p.places ? p.places[b] : p.place;
-    if (row >= place.q_tokens) {  // ragged: this sequence is shorter
-      const int old = atomicAdd(p.counter, 1);
-      if (old == p.tiles - 1) *p.counter = 0;
-      t = static_cast<int>(gridDim.x) + old;
-      continue;
-    }
-    const int left = place.q_tokens - row, position = place.q_start + row;
-    const KeyTiles keys =
-        key_tiles(position, position + min(left, kRows) - 1, p.back, p.ahead, place.kv_tokens, kKeys);
-    const auto load = [&](std::uint32_t full, std::uint32_t empty, std::uint32_t to, const CUtensorMap* map,
-                          int n, int use) {
-      const int s = use & 1;
-      ptx::mbarrier_wait(empty + 8 * s, ((use >> 1) & 1) ^ 1);
-      ptx::mbarrier_expect(full + 8 * s, C::kKeyBytes);
-      ptx::load_tile(to + s * C::kKeyBytes, map, full + 8 * s, place.kv_row + n * kKeys, 0, kv_head,
-                     tensor_batch, ptx::kEvictLast);
-    };
-    load(shared.k_full, shared.k_empty, shared.k, &maps.k, keys.end - 1,
-         used);  // before q: its slot is free earlier
-    ptx::mbarrier_wait(shared.q_empty + 8 * slot, phase ^ 1);
-    const std::uint32_t info = shared.info_of(tile);
-    ptx::store_shared(info, keys.end - 1, keys.begin, keys.full_begin, keys.full_end);
-    ptx::store_shared(info + 16, head, tensor_batch, place.q_row + row, left);
-    ptx::store_shared(info + 32, place.kv_tokens, position, 0, 0);
-    ptx::mbarrier_expect(shared.q_full + 8 * slot, C::kQBytes);
-    ptx::load_tile(shared.q + slot * C::kQBytes, &maps.q, shared.q_full + 8 * slot, place.q_row + row, 0,
-                   head, tensor_batch, ptx::kEvictFirst);
-    const int old = atomicAdd(p.counter, 1);  // the next tile; its latency hides behind the ring
-    for (int n = keys.end - 2; n >= keys.begin; --n, ++used) {
-      load(shared.k_full, shared.k_empty, shared.k, &maps.k, n, used + 1);
-      load(shared.v_full, shared.v_empty, shared.v, &maps.v, n + 1, used);
-    }
-    load(shared.v_full, shared.v_empty, shared.v, &maps.v, keys.begin, used);
-    ++used, ++tile;
-    if (old == p.tiles - 1)
-      *p.counter = 0;  // one fetch a tile, so this was the last: ready for the next launch
-    t = static_cast<int>(gridDim.x) + old;
-  }
-}
 
 /// One warpgroup: 64 queries of a tile, keys from right to left, two products a step in the order q k(n)^T,
 /// p(n + 1) v(n + 1), so that the first is done while the second runs.
@@ -118,7 +14,8 @@ template <class C>
 __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared, const CUtensorMap* out_map,
                                                  const ForwardParams& p, int group) {
   using T = typename C::T;
-  constexpr int kDim = C::kHeadDim, kKeys = C::kKeys, kRows = C::kRows, kGroups = C::kGroups;
+  constexpr int kDim = C::kHeadDim, kValueDim = C::kValueDim, kKeys = C::kKeys, kRows = C::kRows,
+                kGroups = C::kGroups;
   constexpr bool kTerms = C::kPasses == TilePasses::terms;
   constexpr float kLn2 = 0.693147180559945309f, kLog2e = 1.44269504088896341f;
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, thread = threadIdx.x % 128;
@@ -127,7 +24,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   const float unit = kTerms ? 1.f : p.scale_log2;
   if (group == 0) ptx::barrier_arrive(turn, 256);  // group 0 goes first
 
-  float o[kDim / 2], s[kKeys / 2], top[2], sum[2], factor[2];
+  float o[kValueDim / 2], s[kKeys / 2], top[2], sum[2], factor[2];
   std::uint32_t weights[kKeys / 4];
   bool rescale = false;
   int used = 0;
@@ -152,18 +49,18 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     ptx::wgmma_commit();
   };
   const auto multiply_values = [&](int use) {
-    const std::uint64_t v = columns_descriptor(shared.v + (use & 1) * C::kKeyBytes, kKeys);
+    const std::uint64_t v = columns_descriptor(shared.v + (use & 1) * C::kValueBytes, kKeys);
     ptx::pin(o);
     ptx::pin(weights);
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kKeys / 16; ++i)
-      Wgmma<kDim, T>::left_registers(o, weights + 4 * i, advanced(v, kRowStep * i));
+      Wgmma<kValueDim, T>::left_registers(o, weights + 4 * i, advanced(v, kRowStep * i));
     ptx::wgmma_commit();
   };
   const auto scale_out = [&] {
 #pragma unroll
-    for (int j = 0; j < kDim / 8; ++j) {
+    for (int j = 0; j < kValueDim / 8; ++j) {
       o[4 * j] *= factor[0], o[4 * j + 1] *= factor[0];
       o[4 * j + 2] *= factor[1], o[4 * j + 3] *= factor[1];
     }
@@ -257,9 +154,10 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     const int from = max(ptx::load_shared(info + 32).x - n * kKeys, 0);
     ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);
     if (from < kKeys) {
-      const std::uint32_t v = shared.v + (used & 1) * C::kKeyBytes;
-      for (int i = thread; i < (kKeys - from) * (kDim / 8); i += 128)
-        ptx::store_shared(v + chunk_offset(kKeys, from + i / (kDim / 8), i % (kDim / 8)), 0, 0, 0, 0);
+      const std::uint32_t v = shared.v + (used & 1) * C::kValueBytes;
+      for (int i = thread; i < (kKeys - from) * (kValueDim / 8); i += 128)
+        ptx::store_shared(v + chunk_offset(kKeys, from + i / (kValueDim / 8), i % (kValueDim / 8)), 0, 0, 0,
+                          0);
       ptx::fence_shared_for_async();
     }
     ptx::barrier_sync(own_barrier, 128);
@@ -304,7 +202,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       multiply_keys(used, tile);
     }
 #pragma unroll
-    for (int i = 0; i < kDim / 2; ++i) o[i] = 0.f;
+    for (int i = 0; i < kValueDim / 2; ++i) o[i] = 0.f;
     ptx::wgmma_wait<0>();
     ptx::pin(s);
     release(shared.k_empty + 8 * (used & 1));
@@ -369,9 +267,12 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       factor[r] =
           sum[r] == 0.f || top[r] == -INFINITY && sum[r] == sum[r] ? 0.f : weight * ptx::reciprocal(sum[r]);
       const int row = row0 + 8 * r;
+      if constexpr (kTerms)  // a register short elsewhere
+        if (p.gate.data && row < at.w && factor[r] != 0.f)
+          factor[r] *= number_of(p.gate, at.y, at.z + row, at.x);
       if (p.lse && lane % 4 == 0 && row < at.w)
         p.lse[at.y * p.lse_step[0] + at.x * p.lse_step[1] + (at.z + row) * p.lse_step[2]] =
-            sum[r] == 0.f ? -INFINITY : (reference + ptx::log2(sum[r])) * kLn2;
+            sum[r] == 0.f ? -INFINITY : (reference + log2f(sum[r])) * kLn2;
     }
     ptx::wgmma_wait<C::kAcross ? 1 : 0>();
     ptx::pin(o);
@@ -382,7 +283,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     // The output goes through this group's own rows of q, which nobody else reads, panel by panel.
     const std::uint32_t staged = shared.q + slot * C::kQBytes;
 #pragma unroll
-    for (int j = 0; j < kDim / 16; ++j)
+    for (int j = 0; j < kValueDim / 16; ++j)
       ptx::store_matrices(
           staged + chunk_offset(kRows, group * 64 + warp * 16 + (lane & 15), 2 * j + (lane >> 4)),
           Number<T>::pack(o[8 * j], o[8 * j + 1]), Number<T>::pack(o[8 * j + 2], o[8 * j + 3]),
@@ -392,17 +293,17 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     const int left = at.w - group * 64;
     if (p.store_rows && left < 64) {  // a bulk store would run into the next sequence
       auto* out = static_cast<std::uint16_t*>(p.out) + at.y * p.out_step[0] + at.x * p.out_step[2];
-      for (int i = thread; i < left * (kDim / 8); i += 128) {
-        const int row = i / (kDim / 8), chunk = i % (kDim / 8);
+      for (int i = thread; i < left * (kValueDim / 8); i += 128) {
+        const int row = i / (kValueDim / 8), chunk = i % (kValueDim / 8);
         *reinterpret_cast<int4*>(out + (at.z + group * 64 + row) * p.out_step[1] + chunk * 8) =
             ptx::load_shared(staged + chunk_offset(kRows, group * 64 + row, chunk));
       }
       ptx::barrier_sync(own_barrier, 128);
     } else if (thread == 0) {
 #pragma unroll
-      for (int c = 0; c < kDim / 64; ++c)
+      for (int c = 0; c < C::kValuePanels; ++c)
         ptx::store_tile(out_map, staged + c * panel_bytes(kRows) + group * 64 * kPanelRowBytes,
-                        at.z + group * 64, c, at.x, at.y);
+                        at.z + group * 64, kValueDim % 64 ? 0 : c, at.x, at.y, kValueDim % 64 ? 64 * c : 0);
       ptx::commit_stores();
     }
     if constexpr (!C::kAcross) {
@@ -459,39 +360,46 @@ Status start_forward(const ForwardMaps& maps, const ForwardParams& params, int d
   return launch({kName, dim3(grid), C::kThreads, C::kShared, stream}, hopper_forward<C>, maps, params);
 }
 
-template <class T, int HeadDim, int Groups>
+template <class T, int HeadDim, int ValueDim, int Groups>
 Status start_forward(TilePasses passes, const ForwardMaps& maps, const ForwardParams& params, int device,
                      int processors, cudaStream_t stream) {
-  constexpr int kKeys = forward_keys(HeadDim), kQSlots = HeadDim == 256 ? 1 : 2;
-  switch (passes) {
-    case TilePasses::whole:
-      return start_forward<ForwardConfig<T, HeadDim, Groups, kKeys, kQSlots, TilePasses::whole>>(
-          maps, params, device, processors, stream);
-    case TilePasses::band:
-      return start_forward<ForwardConfig<T, HeadDim, Groups, kKeys, kQSlots, TilePasses::band>>(
-          maps, params, device, processors, stream);
-    case TilePasses::terms:
-      if constexpr (Groups == 2)  // three groups have no registers left for them
-        return start_forward<ForwardConfig<T, HeadDim, Groups, kKeys, kQSlots, TilePasses::terms>>(
-            maps, params, device, processors, stream);
+  const auto start = [&]<TilePasses Passes>() {
+    constexpr int kQSlots = HeadDim == 256 || (HeadDim == 192 && Groups == 3) ? 1 : 2;
+    return start_forward<ForwardConfig<T, HeadDim, ValueDim, Groups, kQSlots, Passes>>(maps, params, device,
+                                                                                       processors, stream);
+  };
+  // Three groups have no registers left for terms; where three fit, two are needed at short sequences and
+  // for terms, but not at 192 / 128, to spare two instances.
+  constexpr bool kWithTerms = Groups == 2, kOnlyTerms = Groups == 2 && HeadDim == 192 && ValueDim == 128;
+  if constexpr (kWithTerms)
+    if (passes == TilePasses::terms) return start.template operator()<TilePasses::terms>();
+  if constexpr (!kOnlyTerms) {
+    if (passes == TilePasses::whole) return start.template operator()<TilePasses::whole>();
+    if (passes == TilePasses::band) return start.template operator()<TilePasses::band>();
   }
   return {"cuda/hopper_forward", 1, "no such pass"};
 }
 
 template <class T>
-Status forward(int head_dim, int groups, TilePasses passes, const ForwardMaps& maps,
+Status forward(int head_dim, int value_dim, int groups, TilePasses passes, const ForwardMaps& maps,
                const ForwardParams& params, int device, int processors, cudaStream_t stream) {
-  if (head_dim == 64 && groups == 3)
-    return start_forward<T, 64, 3>(passes, maps, params, device, processors, stream);
-  if (head_dim == 64 && groups == 2)
-    return start_forward<T, 64, 2>(passes, maps, params, device, processors, stream);
-  if (head_dim == 128 && groups == 3)
-    return start_forward<T, 128, 3>(passes, maps, params, device, processors, stream);
-  if (head_dim == 128 && groups == 2)
-    return start_forward<T, 128, 2>(passes, maps, params, device, processors, stream);
-  if (head_dim == 256 && groups == 2)
-    return start_forward<T, 256, 2>(passes, maps, params, device, processors, stream);
-  return {"cuda/hopper_forward", 1, "no instance of this head_dim"};
+  const auto start = [&]<int HeadDim, int ValueDim, int Groups>() {
+    return start_forward<T, HeadDim, ValueDim, Groups>(passes, maps, params, device, processors, stream);
+  };
+  switch (head_dim * 10 + groups) {
+    case 642: return start.template operator()<64, 64, 2>();
+    case 643: return start.template operator()<64, 64, 3>();
+    case 962: return start.template operator()<96, 96, 2>();
+    case 963: return start.template operator()<96, 96, 3>();
+    case 1282: return start.template operator()<128, 128, 2>();
+    case 1283: return start.template operator()<128, 128, 3>();
+    case 1922:
+      return value_dim == 192 ? start.template operator()<192, 192, 2>()
+                              : start.template operator()<192, 128, 2>();
+    case 1923: return start.template operator()<192, 128, 3>();
+    case 2562: return start.template operator()<256, 256, 2>();
+    default: return {"cuda/hopper_forward", 1, "no instance of this head_dim"};
+  }
 }
 
 }  // namespace headwise::cuda

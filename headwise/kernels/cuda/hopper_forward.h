@@ -22,10 +22,18 @@ struct PerHead {
   Index step = 0;
 };
 
+/// The gate of a run, [batch q heads], in any float format; ragged: [1 tokens heads].
+struct RowGate {
+  const void* data = nullptr;
+  DType dtype = DType::f32;
+  Index step[3] = {};
+};
+
 struct ForwardParams {
   float scale_log2 = 0;             // scale * log2(e): scores to exponents of 2
   float inverse_cap = 0, cap = 0;   // terms: scale / softcap, softcap * log2(e); cap 0: none
   PerHead slopes = {}, sinks = {};  // ALiBi; sinks
+  RowGate gate = {};
   float* lse = nullptr;
   Index lse_step[3] = {};  // batch, head, row
   void* out = nullptr;
@@ -47,18 +55,27 @@ struct ForwardMaps {
   CUtensorMap q, k, v, out;
 };
 
-/// Keys in a tile: a constant of head_dim, so that every tile of queries rounds alike.
-HW_FN constexpr int forward_keys(int head_dim) { return head_dim == 64 ? 128 : 80; }
+/// The widths there are instances of.
+HW_FN constexpr bool forward_takes(Index head_dim, Index value_dim) {
+  return head_dim == value_dim
+             ? head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 192 || head_dim == 256
+             : head_dim == 192 && value_dim == 128;
+}
+/// Keys in a tile: a constant of the two widths, so that every tile of queries rounds alike.
+HW_FN constexpr int forward_keys(int head_dim, int value_dim) {
+  return head_dim == 64 ? 128 : head_dim == 96 && value_dim == 96 ? 96 : 80;
+}
 /// Rows of queries in a tile; the bits of a row do not depend on it.
 HW_FN constexpr int forward_rows(int groups) { return 64 * groups; }
 
-/// Starts the instance for (head_dim, groups, passes); groups of 64 query rows: 2, or 3 up to head_dim 128.
+/// Starts the instance for (head_dim, value_dim, groups, passes); groups of 64 query rows: 2, or 3 up to
+/// value_dim 128.
 template <class T>
-Status forward(int head_dim, int groups, TilePasses passes, const ForwardMaps& maps,
+Status forward(int head_dim, int value_dim, int groups, TilePasses passes, const ForwardMaps& maps,
                const ForwardParams& params, int device, int processors, cudaStream_t stream);
-extern template Status forward<bf16>(int, int, TilePasses, const ForwardMaps&, const ForwardParams&, int, int,
-                                     cudaStream_t);
-extern template Status forward<f16>(int, int, TilePasses, const ForwardMaps&, const ForwardParams&, int, int,
-                                    cudaStream_t);
+extern template Status forward<bf16>(int, int, int, TilePasses, const ForwardMaps&, const ForwardParams&, int,
+                                     int, cudaStream_t);
+extern template Status forward<f16>(int, int, int, TilePasses, const ForwardMaps&, const ForwardParams&, int,
+                                    int, cudaStream_t);
 
 }  // namespace headwise::cuda

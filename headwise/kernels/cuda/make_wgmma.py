@@ -5,7 +5,7 @@ Usage: make_wgmma.py OUT"""
 import pathlib
 import sys
 
-WIDTHS = (64, 80, 128, 256)
+WIDTHS = (64, 80, 96, 128, 192, 256)
 TYPES = {"bf16": "bf16", "f16": "f16"}
 
 HEAD = """// Made by make_wgmma.py: the matrix products of a warpgroup, one struct a width and number format.

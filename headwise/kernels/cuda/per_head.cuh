@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/base/dtype.h"
-#include "headwise/kernels/cuda/hopper_forward.h"
+#include "headwise/kernels/cuda/run_inputs.h"
 
 namespace headwise::cuda {
 
@@ -16,6 +16,25 @@ __device__ __forceinline__ float load_float(const void* data, DType t, Index i) 
 }
 __device__ __forceinline__ float number_of(const PerHead& x, int head) {
   return load_float(x.data, x.dtype, head * x.step);
+}
+
+__device__ __forceinline__ float number_of(const RowGate& x, Index batch, Index row, Index head) {
+  return load_float(x.data, x.dtype, batch * x.step[0] + row * x.step[1] + head * x.step[2]);
+}
+/// ln(2^reference * sum), -inf for no sum. Joined in double: the two parts may cancel.
+__device__ __forceinline__ float natural_lse(float reference, float sum) {
+  constexpr double kLn2 = 0.693147180559945309;
+  return sum == 0.f
+             ? -INFINITY
+             : static_cast<float>(kLn2 * (static_cast<double>(reference) + static_cast<double>(log2f(sum))));
+}
+
+/// T5's number of key j seen from the query at position q.
+__device__ __forceinline__ float relative_number(const RunInputs& f, Index h, Index q, Index j) {
+  const Index distance = q < j ? j - q : q - j;
+  const Index at = (q < j ? f.bucket_count : 0) + min_of(distance, f.bucket_count - 1);
+  return load_float(f.relative, f.relative_dtype,
+                    f.buckets[at] * f.relative_step[0] + h * f.relative_step[1]);
 }
 
 }  // namespace headwise::cuda

@@ -1,4 +1,4 @@
-// The instructions of sm_90a that CUDA C++ has no word for: barriers, bulk copies, wgmma control, fragments.
+// The instructions that CUDA C++ has no word for (sm_90a, a few older): barriers, copies, wgmma, fragments.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cuda.h>
@@ -77,11 +77,12 @@ __device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
 }
 /// Coordinates: column in its panel, row, panel, head, batch.
 __device__ __forceinline__ void load_tile(std::uint32_t to, const CUtensorMap* map, std::uint32_t bar,
-                                          int row, int panel, int head, int batch, std::uint64_t keep) {
+                                          int row, int panel, int head, int batch, std::uint64_t keep,
+                                          int column = 0) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
       " [%0], [%1, {%3,%4,%5,%6,%7}], [%2], %8;" ::"r"(to),
-      "l"(map), "r"(bar), "r"(0), "r"(row), "r"(panel), "r"(head), "r"(batch), "l"(keep)
+      "l"(map), "r"(bar), "r"(column), "r"(row), "r"(panel), "r"(head), "r"(batch), "l"(keep)
       : "memory");
 }
 /// Bytes in a row, 16 at least; both ends on 16.
@@ -93,10 +94,10 @@ __device__ __forceinline__ void load_bytes(std::uint32_t to, const void* from, s
       : "memory");
 }
 __device__ __forceinline__ void store_tile(const CUtensorMap* map, std::uint32_t from, int row, int panel,
-                                           int head, int batch) {
+                                           int head, int batch, int column = 0) {
   asm volatile(
       "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2,%3,%4,%5,%6}], [%1];" ::"l"(map),
-      "r"(from), "r"(0), "r"(row), "r"(panel), "r"(head), "r"(batch)
+      "r"(from), "r"(column), "r"(row), "r"(panel), "r"(head), "r"(batch)
       : "memory");
 }
 __device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
@@ -105,6 +106,17 @@ __device__ __forceinline__ void wait_stores_read() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 __device__ __forceinline__ void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+// ---- copies of single threads, 16 bytes each (sm_80)
+/// The first `bytes` of 16 come from memory, the rest is 0.
+__device__ __forceinline__ void copy_16(std::uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int Pending>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
 
 // ---- wgmma control
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -131,12 +143,6 @@ __device__ __forceinline__ void pin(std::uint32_t (&d)[N]) {
 __device__ __forceinline__ float exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-/// Within 2^-22 of the logarithm, relative to it outside (1/2, 2).
-__device__ __forceinline__ float log2(float x) {
-  float y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 __device__ __forceinline__ float reciprocal(float x) {

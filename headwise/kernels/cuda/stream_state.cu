@@ -19,8 +19,7 @@ Status grow(const char* name, void** memory, std::size_t bytes, cudaStream_t str
 }
 
 struct Bytes {
-  static constexpr int kMost = 3840;  // what launch arguments hold beside the rest
-  alignas(16) unsigned char data[kMost];
+  alignas(16) unsigned char data[kUploadBytes];  // launch arguments hold a little more
 };
 __global__ void write_bytes(const __grid_constant__ Bytes bytes, unsigned char* to, int count) {
   for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x))
@@ -44,12 +43,15 @@ Status encode(const MapSpec& s, CUtensorMap& map) {
   const auto bytes = [](Index step, Index size) {
     return static_cast<cuuint64_t>(size > 1 ? step * 2 : 128);
   };
-  const cuuint64_t size[5] = {64, static_cast<cuuint64_t>(s.rows), static_cast<cuuint64_t>(s.head_dim / 64),
+  const bool panels = s.head_dim % 64 == 0;
+  const cuuint64_t size[5] = {static_cast<cuuint64_t>(panels ? 64 : s.head_dim),
+                              static_cast<cuuint64_t>(s.rows),
+                              static_cast<cuuint64_t>(panels ? s.head_dim / 64 : 1),
                               static_cast<cuuint64_t>(s.heads), static_cast<cuuint64_t>(s.batch)};
   const cuuint64_t step[4] = {bytes(s.step[1], s.rows), 128, bytes(s.step[2], s.heads),
                               bytes(s.step[0], s.batch)};
-  const cuuint32_t box[5] = {64, static_cast<cuuint32_t>(s.box_rows), static_cast<cuuint32_t>(s.box_panels),
-                             1, 1};
+  const cuuint32_t box[5] = {64, static_cast<cuuint32_t>(s.box_rows),
+                             static_cast<cuuint32_t>(panels ? s.box_panels : 1), 1, 1};
   const cuuint32_t stride[5] = {1, 1, 1, 1, 1};
   const CUresult code = function(&map, s.type, 5, const_cast<void*>(s.data), size, step, box, stride,
                                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
@@ -72,7 +74,10 @@ DeviceFacts facts_of(int device) {
   found.there =
       cudaDeviceGetAttribute(&found.major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
       cudaDeviceGetAttribute(&found.minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess &&
-      cudaDeviceGetAttribute(&found.processors, cudaDevAttrMultiProcessorCount, device) == cudaSuccess;
+      cudaDeviceGetAttribute(&found.processors, cudaDevAttrMultiProcessorCount, device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&found.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
+          cudaSuccess;
+  found.shared_bytes -= 1024;
   if (!found.there)
     cudaGetLastError();  // asking about a device that is not there is no error of the next call
   f = found;
@@ -133,8 +138,8 @@ Status StreamState::map_of(const MapSpec& spec, CUtensorMap& map) {
 }
 
 Status upload(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
-  for (std::size_t done = 0; done < bytes; done += Bytes::kMost) {
-    const std::size_t count = bytes - done < Bytes::kMost ? bytes - done : Bytes::kMost;
+  for (std::size_t done = 0; done < bytes; done += kUploadBytes) {
+    const std::size_t count = bytes - done < kUploadBytes ? bytes - done : kUploadBytes;
     Bytes chunk;
     std::memcpy(chunk.data, static_cast<const unsigned char*>(from) + done, count);
     const Status status = launch({"cuda/upload", dim3(1), 256, 0, stream}, write_bytes, chunk,

@@ -12,12 +12,14 @@ namespace headwise::cuda {
 struct DeviceFacts {
   bool there = false;
   int major = 0, minor = 0, processors = 0;
+  int shared_bytes = 0;  // dynamic shared memory a block may have, beside 1 KB of static
 };
 /// Asked of the driver once a device.
 DeviceFacts facts_of(int device);
 
 /// [batch rows heads head_dim] of 16-bit numbers as a bulk copy reads it: boxes of rows x panels of 64
-/// columns.
+/// columns. Where head_dim is no multiple of 64 there is one panel of all columns: a box starts at its
+/// column, and what lies past the last one reads as 0 and is not written.
 struct MapSpec {
   const void* data = nullptr;
   CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
@@ -51,6 +53,8 @@ struct StreamState {
 /// The state of a stream, made at its first use; null when there are too many streams.
 StreamState* state_of(int device, cudaStream_t stream);
 
+/// What one launch of `upload` carries.
+inline constexpr std::size_t kUploadBytes = 3840;
 /// Copies host bytes to the device as launch arguments: the host memory is free at once, and a captured graph
 /// carries the values.
 Status upload(void* to, const void* from, std::size_t bytes, cudaStream_t stream);

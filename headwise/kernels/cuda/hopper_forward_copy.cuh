@@ -1,0 +1,136 @@
+// The forward pass on Hopper: an instance's sizes, its shared memory, and the warp that copies tiles.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/kernels/cuda/hopper_forward.h"
+#include "headwise/kernels/cuda/ptx.cuh"
+#include "headwise/kernels/cuda/tile.h"
+
+namespace headwise::cuda {
+
+template <class T_, int HeadDim, int ValueDim, int Groups, int QSlots, TilePasses Passes>
+struct ForwardConfig {
+  using T = T_;
+  static constexpr int kHeadDim = HeadDim, kValueDim = ValueDim, kGroups = Groups, kQSlots = QSlots;
+  static constexpr int kKeys = forward_keys(HeadDim, ValueDim);
+  static_assert(ValueDim <= HeadDim, "the output leaves through the room of q");
+  static constexpr TilePasses kPasses = Passes;
+  // With two slots for q, the next tile's first product is issued together with this tile's last one.
+  static constexpr bool kAcross = QSlots == 2;
+  static constexpr int kRows = forward_rows(Groups), kSlots = 2;
+  static constexpr int kPanels = (HeadDim + 63) / 64, kValuePanels = (ValueDim + 63) / 64;
+  static constexpr int kQBytes = kPanels * kRows * kPanelRowBytes;
+  static constexpr int kKeyBytes = kPanels * kKeys * kPanelRowBytes;
+  static constexpr int kValueBytes = kValuePanels * kKeys * kPanelRowBytes;
+  static constexpr int kShared = QSlots * kQBytes + kSlots * (kKeyBytes + kValueBytes) + 256 + kTileAlign;
+  static constexpr int kThreads = 128 * (Groups + 1);
+  // Registers after the exchange; 512 threads begin with 128 each, 384 with 168.
+  static constexpr int kCopyRegisters = Groups == 3 ? 32 : 24, kProductRegisters = Groups == 3 ? 160 : 240;
+};
+
+/// Addresses in shared memory. Slot i & 1 of a ring, phase (i >> 1) & 1, always from one counter: with the
+/// pair kept apart ptxas moved the descriptors of wgmma to vector registers and the kernel lost 15 %.
+template <class C>
+struct ForwardShared {
+  std::uint32_t q, k, v, q_full, q_empty, k_full, k_empty, v_full, v_empty, info;
+  __device__ __forceinline__ explicit ForwardShared(const void* raw) {
+    q = (ptx::shared_address(raw) + kTileAlign - 1) & ~static_cast<std::uint32_t>(kTileAlign - 1);
+    k = q + C::kQSlots * C::kQBytes;
+    v = k + C::kSlots * C::kKeyBytes;
+    q_full = v + C::kSlots * C::kValueBytes;
+    q_empty = q_full + 16, k_full = q_full + 32, k_empty = q_full + 48, v_full = q_full + 64,
+    v_empty = q_full + 80;
+    info = q_full + 96;
+  }
+  // A tile's facts travel with its q: written before the arrival on q_full, read after the wait on it.
+  static constexpr int kInfoBytes = 48;
+  __device__ __forceinline__ std::uint32_t info_of(int tile) const {
+    return info + kInfoBytes * (tile % C::kQSlots);
+  }
+};
+
+/// A tile of all columns: one copy of whole panels, or one a panel where the last is cut.
+template <int Dim>
+__device__ __forceinline__ void load_panels(std::uint32_t to, int rows, const CUtensorMap* map,
+                                            std::uint32_t bar, int row, int head, int batch,
+                                            std::uint64_t keep) {
+  if constexpr (Dim % 64 == 0) {
+    ptx::load_tile(to, map, bar, row, 0, head, batch, keep);
+  } else {
+#pragma unroll
+    for (int c = 0; c < (Dim + 63) / 64; ++c)
+      ptx::load_tile(to + c * panel_bytes(rows), map, bar, row, 0, head, batch, keep, 64 * c);
+  }
+}
+
+/// The warp that copies: takes tiles in order, longest first, and keeps the rings full.
+template <class C>
+__device__ __forceinline__ void forward_copy(const ForwardShared<C>& shared, const ForwardMaps& maps,
+                                             const ForwardParams& p) {
+  constexpr int kKeys = C::kKeys, kRows = C::kRows;
+  int used = 0, tile = 0;
+  for (int t = static_cast<int>(blockIdx.x);;) {
+    const int slot = tile % C::kQSlots, phase = (tile / C::kQSlots) & 1;
+    if (t >= p.tiles) {
+      ptx::mbarrier_wait(shared.q_empty + 8 * slot, phase ^ 1);
+      ptx::store_shared(shared.info_of(tile), ~0u, ~0u, ~0u, ~0u);
+      ptx::mbarrier_arrive(shared.q_full + 8 * slot);
+      return;
+    }
+    // Sections of heads keep the k and v in use inside L2. Band: the longest tiles first, heads in the inner
+    // loop. Whole: tiles of one head side by side.
+    const int section = min(t / (p.section * p.q_tiles), p.sections), first = section * p.section,
+              r = t - first * p.q_tiles, count = section < p.sections ? p.section : p.batch * p.heads - first;
+    int q_tile, pair;
+    if constexpr (C::kPasses == TilePasses::whole)
+      pair = first + r / p.q_tiles, q_tile = r % p.q_tiles;
+    else
+      q_tile = p.q_tiles - 1 - r / count, pair = first + r % count;
+    const int b = pair / p.heads, head = pair - b * p.heads, kv_head = head / p.group;
+    const int tensor_batch = p.ragged ? 0 : b, row = q_tile * kRows;
+    const Place place = p.places ? p.places[b] : p.place;
+    if (row >= place.q_tokens) {  // ragged: this sequence is shorter
+      const int old = atomicAdd(p.counter, 1);
+      if (old == p.tiles - 1) *p.counter = 0;
+      t = static_cast<int>(gridDim.x) + old;
+      continue;
+    }
+    const int left = place.q_tokens - row, position = place.q_start + row;
+    const KeyTiles keys =
+        key_tiles(position, position + min(left, kRows) - 1, p.back, p.ahead, place.kv_tokens, kKeys);
+    const auto load_keys = [&](int n, int use) {
+      const std::uint32_t full = shared.k_full + 8 * (use & 1);
+      ptx::mbarrier_wait(shared.k_empty + 8 * (use & 1), ((use >> 1) & 1) ^ 1);
+      ptx::mbarrier_expect(full, C::kKeyBytes);
+      load_panels<C::kHeadDim>(shared.k + (use & 1) * C::kKeyBytes, kKeys, &maps.k, full,
+                               place.kv_row + n * kKeys, kv_head, tensor_batch, ptx::kEvictLast);
+    };
+    const auto load_values = [&](int n, int use) {
+      const std::uint32_t full = shared.v_full + 8 * (use & 1);
+      ptx::mbarrier_wait(shared.v_empty + 8 * (use & 1), ((use >> 1) & 1) ^ 1);
+      ptx::mbarrier_expect(full, C::kValueBytes);
+      load_panels<C::kValueDim>(shared.v + (use & 1) * C::kValueBytes, kKeys, &maps.v, full,
+                                place.kv_row + n * kKeys, kv_head, tensor_batch, ptx::kEvictLast);
+    };
+    load_keys(keys.end - 1, used);  // before q: its slot is free earlier
+    ptx::mbarrier_wait(shared.q_empty + 8 * slot, phase ^ 1);
+    const std::uint32_t info = shared.info_of(tile);
+    ptx::store_shared(info, keys.end - 1, keys.begin, keys.full_begin, keys.full_end);
+    ptx::store_shared(info + 16, head, tensor_batch, place.q_row + row, left);
+    ptx::store_shared(info + 32, place.kv_tokens, position, 0, 0);
+    ptx::mbarrier_expect(shared.q_full + 8 * slot, C::kQBytes);
+    load_panels<C::kHeadDim>(shared.q + slot * C::kQBytes, kRows, &maps.q, shared.q_full + 8 * slot,
+                             place.q_row + row, head, tensor_batch, ptx::kEvictFirst);
+    const int old = atomicAdd(p.counter, 1);  // the next tile; its latency hides behind the ring
+    for (int n = keys.end - 2; n >= keys.begin; --n, ++used) {
+      load_keys(n, used + 1);
+      load_values(n + 1, used);
+    }
+    load_values(keys.begin, used);
+    ++used, ++tile;
+    if (old == p.tiles - 1)
+      *p.counter = 0;  // one fetch a tile, so this was the last: ready for the next launch
+    t = static_cast<int>(gridDim.x) + old;
+  }
+}
+
+}  // namespace headwise::cuda

@@ -1,0 +1,32 @@
+// Attention by mma.sync as its host code sees it: parameters, and the instances by number format.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/kernels/cuda/run_inputs.h"
+
+namespace headwise::cuda {
+
+/// Threads of a block at most; a warp has 16 rows.
+inline constexpr int kMmaThreads = 256;
+
+struct MmaParams {
+  RunInputs in;
+  int rows, stages;     // queries of a block: 64 or 128; keys and values in flight: 1 or 2 tiles. Bits do not
+                        // depend on them
+  int q_tiles, chunks;  // tiles of queries; pieces of the value columns
+  bool terms;           // scores need more than one positive scale
+  bool runs;            // every mask is an `&` of terms that open one run of keys
+  bool vector_q, vector_k, vector_v;  // rows can be copied 16 bytes at a time
+  bool pairs_out;                     // two numbers of a row can be stored at once
+};
+
+/// Bytes of shared memory for a head_dim and `width` columns of values at a time.
+template <class T>
+int mma_shared(int head_dim, int width, int rows, int stages);
+/// Columns of values at a time.
+template <class T>
+int mma_width(int value_dim);
+
+template <class T>
+Status mma_forward(const MmaParams& params, int width, int device, cudaStream_t stream);
+
+}  // namespace headwise::cuda

@@ -1,0 +1,64 @@
+// RunInputs: everything one run of attention brings, as a kernel for every mask, term and layout reads it.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/base/random.h"
+#include "headwise/kernels/cuda/hopper_forward.h"
+#include "headwise/kernels/cuda/stream_state.h"
+
+namespace headwise::cuda {
+
+/// A tensor of heads as a kernel reads it.
+struct HeadsView {
+  void* data;
+  Index step[4];
+  HeadLayout layout;
+};
+
+/// A statistic of rows, [batch heads q].
+struct RowsView {
+  void* data;
+  Index step[3];
+  HW_FN Index at(Index b, Index h, Index i) const { return b * step[0] + h * step[1] + i * step[2]; }
+};
+
+struct RunInputs {
+  Index batch, heads, q_tokens;
+  HeadsView q, k, v, out;
+  float* lse;
+  double* lse_double;
+  Index lse_step[3];
+  const SequencePlace* places;
+  const MaskView* masks;
+  Index mask_count;
+  const double* scales;  // one, or one a head
+  Index scale_count;
+  double softcap;
+  PerHead slopes, sinks;
+  const void* bias;
+  DType bias_dtype;
+  Index bias_step[4];
+  const void* relative;  // [buckets heads]; buckets by distance, keys behind the query, then keys ahead
+  DType relative_dtype;
+  Index relative_step[2];
+  const std::uint16_t* buckets;
+  Index bucket_count;
+  const void* gate;
+  DType gate_dtype;
+  Index gate_step[3];
+  double dropout;
+  DropoutRule rule;
+  const Index* sequence_ids;
+  bool row_probes;
+  RowsView entropy, top_weight, top_position, second_moment, mean_distance, sink_mass;
+};
+
+/// Writes what no kernel of RunInputs can read: a device that is not there, arrays too large to travel.
+void inputs_refused(const AttentionProblem& p, const AttentionArgs& a, int device,
+                    char (&why)[kSentenceBytes]);
+
+/// Reserves scratch and `counters`, sends places, scales, ids, buckets and masks with launches on the stream,
+/// and fills `f`.
+Status gather_inputs(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, Index counters,
+                     RunInputs& f);
+
+}  // namespace headwise::cuda
