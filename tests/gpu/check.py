@@ -252,6 +252,30 @@ def ragged_cases():
                 check(out_ok() and lse_ok(), f"{kernel} ragged d{d}", "wrote outside of its output")
 
 
+def document_cases():
+    """cuda/hopper: a document has the bits it has alone; queries in none are 0; NaN of other documents stays there."""
+    for d, dtype in ((64, torch.bfloat16), (96, torch.float16), (128, torch.bfloat16), (192, torch.bfloat16), (256, torch.float16)):
+        h, t, offsets = 4, 700, [3, 70, 70, 400, 655]
+        q, k, v = normal(2, t, h, d, dtype=dtype), normal(2, t, 2, d, dtype=dtype), normal(2, t, 2, d, dtype=dtype)
+        k[:, 655:], v[:, 655:], v[:, :3] = math.nan, math.nan, math.nan
+        for extra in ("", " & causal", " & window(90, 4)"):
+            part = f"cuda/hopper documents d{d}{extra}"
+            out, out_ok = guarded(2, t, h, d, dtype=dtype)
+            lse, lse_ok = guarded(2, h, t, dtype=torch.float32)
+            RUN["cuda/hopper"](q, k, v, out, lse, mask=f"documents({', '.join(map(str, offsets))}){extra}")
+            for a, b in zip(offsets, offsets[1:]):
+                if a == b:
+                    continue
+                alone_lse = torch.empty(2, h, b - a, device=DEVICE)
+                alone = RUN["cuda/hopper"](q[:, a:b], k[:, a:b], v[:, a:b], None, alone_lse, mask=extra[3:] or None)
+                check(torch.equal(alone, out[:, a:b]) and torch.equal(alone_lse, lse[:, :, a:b]), part, f"document {a} differs from alone")
+            none = torch.cat([out[:, :3], out[:, 655:]], 1)
+            check(bool((none == 0).all()) and bool((lse[:, :, 655:] == -math.inf).all()), part, "queries in no document")
+            check(out_ok() and lse_ok(), part, "wrote outside of its output")
+            chunk = RUN["cuda/hopper"](q[:, 100:500], k, v, mask=f"documents({', '.join(map(str, offsets))}){extra}", q_start=torch.tensor([100]))
+            check(torch.equal(chunk, out[:, 100:500]), part, "a chunk of queries differs")
+
+
 def length_cases():
     """lengths(...): keys past a length hold NaN and are not there."""
     for kernel, tq in (("cuda/hopper", 130), ("cuda/decode", 1)):
@@ -423,7 +447,7 @@ def run_laws():
     check(relative(out[:, -128:].double(), truth) < 2.5e-3, "sizes", "offsets past 2^31")
 
 
-PARTS = {"selftest": [plain_cases, mma_cases, probe_cases, mask_cases, hopper_cases, decode_cases, ragged_cases, length_cases, hostile_cases, refusal_cases],
+PARTS = {"selftest": [plain_cases, mma_cases, probe_cases, mask_cases, hopper_cases, decode_cases, ragged_cases, document_cases, length_cases, hostile_cases, refusal_cases],
          "laws": [bit_laws, mma_laws, repeat_laws, run_laws]}
 
 

@@ -19,6 +19,13 @@ void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char 
                   static_cast<long long>(p.heads.q.dim));
     return;
   }
+  Band band;
+  const char* part = nullptr;
+  band_of(a.mask, 0, band, part);
+  if (band.documents) {
+    std::snprintf(why, sizeof why, "documents(...) cut the rows of its queries");
+    return;
+  }
   const Index rows = p.q_tokens * p.heads.k.group;
   if (rows > kMostRows)
     std::snprintf(why, sizeof why, "%lld rows of queries a kv head; it takes up to %lld",

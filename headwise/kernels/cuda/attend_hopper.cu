@@ -14,9 +14,14 @@ constexpr double kL2Share = 28e6;  // bytes of k and v a section of heads may ho
 void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
   hopper_refuses(p, a, device, why);
   if (why[0]) return;
-  const Checked tiles = Checked(p.batch) * Checked(p.heads.q.heads) * Checked(ceil_div(p.q_tokens, 128));
+  Band band;
+  const char* part = nullptr;
+  band_of(a.mask, 0, band, part);
+  const Checked tiles = Checked(p.batch) * Checked(pieces_of(band)) * Checked(p.heads.q.heads) *
+                        Checked(ceil_div(p.q_tokens, 128));
   if (!tiles.ok || tiles.value > kFar)
-    std::snprintf(why, sizeof why, "it counts tiles in an int: batch * heads * q_tokens / 128 ends at 2^29");
+    std::snprintf(why, sizeof why,
+                  "it counts tiles in an int: batch * documents * heads * q_tokens / 128 ends at 2^29");
 }
 
 /// Work of one head in tiles of 64 x keys, one tile more for what stands around the loop, and the longest
@@ -48,7 +53,7 @@ int groups_for(const AttentionProblem& p, const Band& band, const Place& place, 
   if (value_dim > 128 || passes == TilePasses::terms) return 2;
   if (head_dim != value_dim) return 3;
   const double gain = head_dim == 64 ? 1.22 : 1.15;
-  const double pairs = static_cast<double>(p.batch * p.heads.q.heads);
+  const double pairs = static_cast<double>(p.batch * pieces_of(band) * p.heads.q.heads);
   const auto time_of = [&](int groups, double speed) {
     const Work w = work_of(groups, forward_keys(head_dim, value_dim), band, place);
     const double even = pairs * w.all / processors;
@@ -72,20 +77,19 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   const TilePasses passes = terms ? TilePasses::terms : band.whole ? TilePasses::whole : TilePasses::band;
   set_terms(p, a, f);
   set_outputs(p, a, f);
-  f.store_rows = p.ragged;
-  f.clear_tail = p.ragged || band.keys < p.kv_tokens || band.by_length;
+  f.store_rows = p.ragged || band.documents;
+  f.clear_tail = p.ragged || band.documents || band.keys < p.kv_tokens || band.by_length;
   f.counter = state.counters;
-  f.ragged = p.ragged;
-  f.batch = static_cast<int>(p.batch), f.heads = static_cast<int>(p.heads.q.heads);
+  f.batch = static_cast<int>(p.batch * pieces_of(band)), f.heads = static_cast<int>(p.heads.q.heads);
   f.group = static_cast<int>(p.heads.k.group);
   f.back = static_cast<int>(band.back), f.ahead = static_cast<int>(band.ahead);
   const int groups = groups_for(p, band, f.place, passes, processors), rows = forward_rows(groups);
-  f.q_tiles = static_cast<int>(ceil_div(p.q_tokens, rows));
+  f.q_tiles = static_cast<int>(ceil_div(max_of(f.place.q_tokens, 1), rows));
   const int pairs = f.batch * f.heads;
   f.tiles = f.q_tiles * pairs;
   // Sections of pairs whose k and v share L2. The last section of a band holds about two of the longest tiles
   // a block, or they would be the kernel's tail: 15 % of the time idle at 8k with equal sections.
-  const double pair_bytes = 2.0 * static_cast<double>(p.kv_tokens) * (head_dim + value_dim);
+  const double pair_bytes = 2.0 * static_cast<double>(max_of(f.place.kv_tokens, 1)) * (head_dim + value_dim);
   const int fitting = static_cast<int>(kL2Share / pair_bytes);
   const int cap = (fitting > 1 ? fitting : 1) * f.group;
   const int even = (4 * processors + f.q_tiles - 1) / f.q_tiles;

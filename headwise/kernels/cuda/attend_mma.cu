@@ -46,7 +46,7 @@ void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char 
   if (!blocks.ok || blocks.value >= Index{1} << 31) return say("its grid ends at 2^31 blocks of 64 queries");
   for (Index b = 0; b < p.batch; ++b) {
     Place place;
-    if (!place_for(p, a, b, {}, place)) return say("positions past 2^29");
+    if (!place_for(p, a, b, 0, {}, place)) return say("positions past 2^29");
     if (alike(p, a, {})) break;
   }
 }

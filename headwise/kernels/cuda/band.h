@@ -8,11 +8,13 @@ namespace headwise::cuda {
 /// Positions and distances of the tiled kernels fit an int with room to add two.
 inline constexpr Index kFar = Index{1} << 29;
 
-/// Keys from q - back to q + ahead below `keys`; a conjunction of causal, window, prefix and lengths.
+/// Keys from q - back to q + ahead below `keys`; a conjunction of causal, window, prefix, lengths and one
+/// documents.
 struct Band {
   Index back = kFar, ahead = kFar, keys = kFar;
-  bool whole = true;       // no causal or window term: every query sees the same keys
-  bool by_length = false;  // `keys` differs from sequence to sequence
+  bool whole = true;                    // no causal or window term: every query sees the same keys
+  bool by_length = false;               // `keys` differs from sequence to sequence
+  const MaskStep* documents = nullptr;  // and the keys of the query's own document
 };
 
 /// The band of a mask for sequence b. False where the mask is no single band; `why` then says which part.
@@ -35,7 +37,11 @@ inline bool band_of(const MaskSet& mask, Index b, Band& band, const char*& why) 
         band.keys = min_of(band.keys, max_of(mask_terms::length_of(s, {.sequence = b}), 0));
         band.by_length = true;
         break;
-      case MaskOp::documents: why = "documents(...) is no single band of keys"; return false;
+      case MaskOp::documents:
+        why = "two documents(...) are no single band of keys";
+        if (band.documents) return false;
+        band.documents = &s;
+        break;
       case MaskOp::blocks: why = "blocks(...) is no single band of keys"; return false;
       case MaskOp::dense: why = "a dense mask is no single band of keys"; return false;
       case MaskOp::strided: why = "strided(...) is no single band of keys"; return false;

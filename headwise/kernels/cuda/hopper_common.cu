@@ -56,7 +56,7 @@ void hopper_refuses(const AttentionProblem& p, const AttentionArgs& a, int devic
   if (!band_of(a.mask, 0, band, part)) return say("%s", part);
   for (Index b = 0; b < p.batch; ++b) {
     Place place;
-    if (!place_for(p, a, b, band, place)) return say("positions past 2^29");
+    if (!place_for(p, a, b, 0, band, place)) return say("positions past 2^29");
     if (alike(p, a, band)) break;
   }
   if (!a.q.data) return;
@@ -71,27 +71,29 @@ Status sequence_places(const AttentionProblem& p, const AttentionArgs& a, Stream
   const char* part = nullptr;
   band_of(a.mask, 0, band, part);
   const bool table = !alike(p, a, band);
-  const std::size_t bytes = table ? static_cast<std::size_t>(p.batch) * sizeof(Place) : 0;
+  const Index pieces = pieces_of(band), count = p.batch * pieces;
+  const std::size_t bytes = table ? static_cast<std::size_t>(count) * sizeof(Place) : 0;
   const Status reserved = state.reserve(counters, scratch_before + bytes);
   if (!reserved.ok()) return reserved;
-  place_for(p, a, 0, band, place);
+  place_for(p, a, 0, 0, band, place);
   places = nullptr;
   if (!table) return {};
   // A table goes over in pieces that fit launch arguments; the longest sequence stands for all in choices.
   auto* to = reinterpret_cast<Place*>(state.scratch + scratch_before);
   constexpr Index kPiece = 128;
-  for (Index b0 = 0; b0 < p.batch; b0 += kPiece) {
-    Place piece[kPiece];
-    const Index count = min_of(kPiece, p.batch - b0);
-    for (Index i = 0; i < count; ++i) {
-      band_of(a.mask, b0 + i, band, part);
-      place_for(p, a, b0 + i, band, piece[i]);
-      if (piece[i].q_tokens > place.q_tokens ||
-          (piece[i].q_tokens == place.q_tokens && piece[i].kv_tokens > place.kv_tokens))
-        place = piece[i];
+  for (Index first = 0; first < count; first += kPiece) {
+    Place some[kPiece];
+    const Index here = min_of(kPiece, count - first);
+    for (Index i = 0; i < here; ++i) {
+      const Index b = (first + i) / pieces;
+      band_of(a.mask, b, band, part);
+      place_for(p, a, b, (first + i) % pieces, band, some[i]);
+      if (some[i].q_tokens > place.q_tokens ||
+          (some[i].q_tokens == place.q_tokens && some[i].kv_tokens > place.kv_tokens))
+        place = some[i];
     }
     const Status status =
-        upload(to + b0, piece, static_cast<std::size_t>(count) * sizeof(Place), state.stream);
+        upload(to + first, some, static_cast<std::size_t>(here) * sizeof(Place), state.stream);
     if (!status.ok()) return status;
   }
   places = to;

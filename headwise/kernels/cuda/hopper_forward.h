@@ -43,7 +43,6 @@ struct ForwardParams {
   int* counter = nullptr;         // next tile; zero before and after every launch
   const Place* places = nullptr;  // one a sequence, or null: all lie at `place`
   Place place = {};
-  bool ragged = false;
   int batch = 0, heads = 0, group = 0;
   int back = 0, ahead = 0;
   int q_tiles = 0, tiles = 0;  // of a head; in all

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "headwise/kernels/cuda/places.h"
 #include "headwise/kernels/cuda/tile.h"
@@ -37,7 +38,7 @@ TEST(Band, ConjunctionsBecomeNumbers) {
 
 TEST(Band, WhatIsNoBandSaysWhichPart) {
   for (const auto& [text, word] : {std::pair{"causal | prefix(3)", "|"},
-                                   {"documents(0, 4)", "documents"},
+                                   {"documents(0, 4) & documents(0, 2)", "documents"},
                                    {"strided(3)", "strided"},
                                    {"global(2)", "global"},
                                    {"blocks(2, 2; 0, 1; 0)", "blocks"},
@@ -106,19 +107,57 @@ TEST(Tile, DescriptorStepsFollowTheChunks) {
   static_assert((advanced(d, 32) & 0x3FFF) == 0x1242);
 }
 
+// Documents become sequences of their own: every query is in one piece, which holds the keys it may see.
+TEST(Place, DocumentsCutASequenceIntoPieces) {
+  AttentionProblem p;
+  p.batch = 2, p.q_tokens = 40, p.kv_tokens = 50;
+  for (const Index start : {Index{-7}, Index{0}, Index{10}, Index{33}})
+    for (const char* text : {"documents(0, 9, 9, 30, 50)", "documents(5, 20) & lengths(50, 12)",
+                             "documents(12, 45, 90) & causal"}) {
+      const Mask mask = parse_mask(text);
+      AttentionArgs a;
+      a.mask = mask.set();
+      a.q_start = AnyView::packed(const_cast<Index*>(&start), DType::i64, {1});
+      for (Index b = 0; b < p.batch; ++b) {
+        Band band;
+        const char* why = "";
+        ASSERT_TRUE(band_of(a.mask, b, band, why));
+        EXPECT_FALSE(alike(p, a, band));
+        std::vector<int> seen(40, 0);
+        for (Index piece = 0; piece < pieces_of(band); ++piece) {
+          Place place;
+          ASSERT_TRUE(place_for(p, a, b, piece, band, place));
+          EXPECT_EQ(place.batch, b);
+          for (int i = 0; i < place.q_tokens; ++i) {
+            const int row = place.q_row + i;
+            ++seen[static_cast<std::size_t>(row)];
+            for (Index k = 0; k < p.kv_tokens; ++k) {
+              const Index key = k - place.kv_row, q = place.q_start + i;
+              const bool open =
+                  0 <= key && key < place.kv_tokens && key <= q + band.ahead && key >= q - band.back;
+              EXPECT_EQ(open, a.mask.of(0).may_attend(start + row, k, {b, 0, start}))
+                  << text << row << " " << k;
+            }
+          }
+        }
+        EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), 40) << text << " from " << start;
+      }
+    }
+}
+
 TEST(Place, RefusesWhatAnIntCannotHold) {
   AttentionProblem p;
   p.batch = 1, p.q_tokens = 4, p.kv_tokens = 9;
   AttentionArgs a;
   Place place;
-  EXPECT_TRUE(place_for(p, a, 0, {.keys = 5}, place));
+  EXPECT_TRUE(place_for(p, a, 0, 0, {.keys = 5}, place));
   EXPECT_EQ(place.kv_tokens, 5);
   Index start = kStartEnd;
   a.q_start = AnyView::packed(&start, DType::i64, {1});
-  EXPECT_TRUE(place_for(p, a, 0, {}, place));
+  EXPECT_TRUE(place_for(p, a, 0, 0, {}, place));
   EXPECT_EQ(place.q_start, 5);
   start = Index{1} << 40;
-  EXPECT_FALSE(place_for(p, a, 0, {}, place));
+  EXPECT_FALSE(place_for(p, a, 0, 0, {}, place));
 }
 
 }  // namespace
