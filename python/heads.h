@@ -27,7 +27,8 @@ struct Coefficient {
   const char* name;
   AnyView HeadInputs::*input;
 };
-inline constexpr Coefficient kCoefficients[] = {{"mix_before", &HeadInputs::mix_before},
+inline constexpr Coefficient kCoefficients[] = {{"alpha", &HeadInputs::alpha},
+                                                {"mix_before", &HeadInputs::mix_before},
                                                 {"mix_after", &HeadInputs::mix_after},
                                                 {"mix_q", &HeadInputs::mix_q},
                                                 {"mix_k", &HeadInputs::mix_k}};
