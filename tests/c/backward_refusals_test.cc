@@ -144,7 +144,7 @@ TEST(CBackward, WrongValues) {
   refused(
       hw_backward_plan_create(holder.context, &problem, &plan),
       "attention_backward: no gradient is asked; give at least one of dq, dk, dv, dbias, dslopes, drelative, "
-      "dsinks, dscale, dgate, dmix_before, dmix_after, dmix_q, dmix_k");
+      "dsinks, dscale, dgate, dmix_before, dmix_after, dmix_q, dmix_k, dalpha");
   problem.gradients = HW_GRAD_Q;
   forward.probe = HW_PROBE_ROWS;
   refused(hw_backward_plan_create(holder.context, &problem, &plan),
