@@ -95,6 +95,14 @@ def test_the_driver_of_layers_runs(tmp_path):
     assert "encoder block" in done.stdout and "loop over heads" in out.read_text()
 
 
+def test_heads_are_measured(tmp_path):
+    pytest.importorskip("torch")
+    out = tmp_path / "heads.json"
+    done = run(ROOT / "benchmarks/heads_bench.py", "--smoke", "--cpu-time", "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert "| dcmha forward | f32 [1 48 16 64] causal |" in out.with_suffix(".md").read_text()
+
+
 def test_flop_of_a_causal_mask_is_its_triangle():
     assert measure.Case.parse("f32 [2 3 5 7] all").flop == 4 * 2 * 5 * 7 * 9
     assert measure.Case.parse("f32 [2 3 5 7] causal").flop == 4 * 2 * 5 * 7 * 6
