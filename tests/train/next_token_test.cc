@@ -54,10 +54,14 @@ struct ToyModel {
   }
 };
 
-/// Every head of the list, four heads of eight.
+/// Every head of the list, four heads of eight; windows reach as far back as a copy looks.
 std::vector<std::string> head_settings() {
   std::vector<std::string> all;
-  AllHeads::each([&]<class H>(Type<H>) { all.push_back(config_text<H>(test::small_config<H>(4, 8))); });
+  AllHeads::each([&]<class H>(Type<H>) {
+    auto config = test::small_config<H>(4, 8);
+    if constexpr (requires { config.window; }) config.window = 16;
+    all.push_back(config_text<H>(config));
+  });
   return all;
 }
 
