@@ -4,6 +4,7 @@
 #include "headwise/kernels/cpu/attend_backward.h"
 #include "headwise/kernels/cpu/attend_decode.h"
 #include "headwise/kernels/cpu/attend_mixed.h"
+#include "headwise/kernels/cpu/entmax.h"
 #include "headwise/kernels/cpu/gemm.h"
 #include "headwise/kernels/cpu/mixed_backward.h"
 #include "headwise/kernels/ref/attend.h"
@@ -17,13 +18,14 @@
 namespace headwise {
 
 std::span<const AttentionKernel> attention_kernels() {
-  static const AttentionKernel kKernels[] = {cpu::kDecode, cpu::kOnline, cpu::kMixed, cpu::kMixedTwice,
-                                             ref::kRef};
+  static const AttentionKernel kKernels[] = {cpu::kDecode,     cpu::kOnline, cpu::kMixed,
+                                             cpu::kMixedTwice, cpu::kEntmax, ref::kRef};
   return kKernels;
 }
 
 std::span<const BackwardKernel> backward_kernels() {
-  static const BackwardKernel kKernels[] = {cpu::kBackward, cpu::kMixedBackward, ref::kRefBackward};
+  static const BackwardKernel kKernels[] = {cpu::kBackward, cpu::kMixedBackward, cpu::kEntmaxBackward,
+                                            ref::kRefBackward};
   return kKernels;
 }
 

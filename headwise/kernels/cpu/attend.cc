@@ -288,9 +288,6 @@ void finish_panel(const Run& run, const SequencePlace& at, Scratch& s, Panel& pa
   if (panel.folded) exchange(run, panel);  // the next task finds the panel as it was booked
 }
 
-namespace {
-
-/// Rows that head `head` does not list: 0 and -inf.
 void write_unlisted(const Run& run, Index sequence, Index head) {
   const SequencePlace at = place_of(run.problem, run.args, sequence);
   const AnyView &out = run.args.out, &lse = run.args.lse;
@@ -310,7 +307,6 @@ void write_unlisted(const Run& run, Index sequence, Index head) {
   });
 }
 
-/// One block of query rows of one run of heads against all keys the mask lets it see.
 void attend_rows(const Run& run, Scratch& s, Index sequence, Index head0, Index block) {
   const AttentionProblem& p = run.problem;
   const Core& core = run.core;
@@ -352,6 +348,8 @@ void attend_rows(const Run& run, Scratch& s, Index sequence, Index head0, Index 
   for (Index i = 0; i < panels; ++i) finish_panel(run, at, s, s.panels[i]);
   core.end();
 }
+
+namespace {
 
 std::string refuse(const AttentionProblem& p) {
   if (p.dtype == DType::f64) return "dtype is f64: this kernel computes in f32";

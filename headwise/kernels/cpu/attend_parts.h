@@ -123,6 +123,10 @@ void attend_tile(const Run& run, const SequencePlace& at, Index sequence, Scratc
                  TileKind kind, const Rows& values, bool finite, Index key0, Index keys);
 /// Folds the state of the split into the total: the same `merge` whatever the number of splits.
 void fold(const Run& run, Scratch& s, Panel& panel);
+/// One block of query rows of one run of heads against all keys the mask lets it see.
+void attend_rows(const Run& run, Scratch& s, Index sequence, Index head0, Index block);
+/// Rows that head `head` does not list: 0 and -inf.
+void write_unlisted(const Run& run, Index sequence, Index head);
 /// Folds what is left, divides, gates, writes the rows and their log-sum-exp.
 void finish_panel(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel);
 

@@ -119,6 +119,13 @@ void clear_unlisted(const BackwardRun& run, ThreadPool& pool, int threads) noexc
   pool.parallel_for(p.batch * heads, body, threads);
 }
 
+void fold_shares(const BackwardRun& run, const AnyView& to, const double* shares, ThreadPool& pool,
+                 int threads) noexcept {
+  write_heads(run, to, pool, threads, [&](Index h) {
+    return over_rows(run, [&](const SequencePlace& at, Index i) { return shares[run.row(at, h, i)]; });
+  });
+}
+
 void fold_terms(const BackwardRun& run, ThreadPool& pool, int threads) noexcept {
   const GradientSpec& wants = run.problem.wants;
   const HeadInputs& in = run.args.forward.inputs;
@@ -133,13 +140,8 @@ void fold_terms(const BackwardRun& run, ThreadPool& pool, int threads) noexcept 
         return -std::exp(sink - l) * static_cast<double>(run.delta[run.row(at, h, i)]);
       });
     });
-  const auto of_rows = [&](const double* shares) {
-    return [&run, shares](Index h) {
-      return over_rows(run, [&](const SequencePlace& at, Index i) { return shares[run.row(at, h, i)]; });
-    };
-  };
-  if (wants.slopes) write_heads(run, run.args.dslopes, pool, threads, of_rows(run.slope));
-  if (wants.scale) write_heads(run, run.args.dscale, pool, threads, of_rows(run.scale));
+  if (wants.slopes) fold_shares(run, run.args.dslopes, run.slope, pool, threads);
+  if (wants.scale) fold_shares(run, run.args.dscale, run.scale, pool, threads);
 }
 
 void fold_parts(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& pool, int threads) noexcept {

@@ -105,6 +105,9 @@ void relative_gradient(const BackwardRun& run, BackwardScratch* scratch, ThreadP
 void row_deltas(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& pool, int threads) noexcept;
 /// Gradients of rows that their head does not list: 0.
 void clear_unlisted(const BackwardRun& run, ThreadPool& pool, int threads) noexcept;
+/// to [heads] or [1] = sums of the rows' shares, in ascending order of sequence and token.
+void fold_shares(const BackwardRun& run, const AnyView& to, const double* shares, ThreadPool& pool,
+                 int threads) noexcept;
 /// dsinks, dslopes and dscale from the shares of rows, in ascending order of sequence and token.
 void fold_terms(const BackwardRun& run, ThreadPool& pool, int threads) noexcept;
 /// dq, dk and dv whose elements several heads share, from q_parts, k_parts and v_parts.

@@ -182,13 +182,6 @@ struct GradientCore {
       sweep<false>(t);
   }
 
-  static void cap_slope(const float* s, Index from, Index to, float cap, float* out) {
-    const F down = Lanes::set(1.0f / cap), one = Lanes::set(1.0f);
-    for (Index at = from * kPanel; at < to * kPanel; at += W) {
-      const F x = Lanes::mul(Lanes::load(s + at), down);
-      Lanes::store(out + at, Lanes::fnma(x, x, one));
-    }
-  }
   static void multiply(float* s, Index from, Index to, const float* by) {
     for (Index at = from * kPanel; at < to * kPanel; at += W) {
       const F x = Lanes::load(s + at), y = Lanes::mul(x, Lanes::load(by + at));
@@ -229,7 +222,7 @@ struct GradientCore {
 
   /// The given core with its passes of gradients, whatever it multiplies with.
   static constexpr Core passes(Core c) {
-    c.gradients = gradients, c.cap_slope = cap_slope, c.multiply = multiply, c.alibi_sum = alibi_sum;
+    c.gradients = gradients, c.multiply = multiply, c.alibi_sum = alibi_sum;
     c.unpanel = unpanel;
     return c;
   }

@@ -76,6 +76,8 @@ struct Lanes {
   }
   static F select(M m, F yes, F no) { return _mm256_blendv_ps(no, yes, m); }
   static bool any(M m) { return _mm256_movemask_ps(m) != 0; }
+  /// Bit i: lane i.
+  static std::uint64_t word(M m) { return static_cast<std::uint32_t>(_mm256_movemask_ps(m)); }
   static bool all_finite(F a) {
     return _mm256_movemask_ps(_mm256_cmp_ps(abs(a), _mm256_set1_ps(3.4028235e38f), _CMP_NLE_UQ)) == 0;
   }

@@ -70,6 +70,8 @@ struct Lanes {
   static M bits(std::uint64_t open) { return static_cast<M>(open); }
   static F select(M m, F yes, F no) { return _mm512_mask_blend_ps(m, no, yes); }
   static bool any(M m) { return m != 0; }
+  /// Bit i: lane i.
+  static std::uint64_t word(M m) { return m; }
   static bool all_finite(F a) {
     return _mm512_cmp_ps_mask(_mm512_abs_ps(a), _mm512_set1_ps(3.4028235e38f), _CMP_NLE_UQ) == 0;
   }

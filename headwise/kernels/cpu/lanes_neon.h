@@ -94,6 +94,11 @@ struct Lanes {
   }
   static F select(M m, F yes, F no) { return vbslq_f32(m, yes, no); }
   static bool any(M m) { return vmaxvq_u32(m) != 0; }
+  /// Bit i: lane i.
+  static std::uint64_t word(M m) {
+    static const std::uint32_t lane[4] = {1, 2, 4, 8};
+    return vaddvq_u32(vandq_u32(m, vld1q_u32(lane)));
+  }
   static bool all_finite(F a) { return vminvq_u32(vcleq_f32(vabsq_f32(a), vdupq_n_f32(3.4028235e38f))) != 0; }
 
   static U setu(std::uint32_t x) { return vdupq_n_u32(x); }

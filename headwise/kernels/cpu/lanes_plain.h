@@ -123,6 +123,12 @@ struct Lanes {
     return each([&](int i) { return m.v[i] ? yes.v[i] : no.v[i]; });
   }
   static bool any(M m) { return m.v[0] || m.v[1] || m.v[2] || m.v[3]; }
+  /// Bit i: lane i.
+  static std::uint64_t word(M m) {
+    std::uint64_t w = 0;
+    for (int i = 0; i < 4; ++i) w |= std::uint64_t{m.v[i]} << i;
+    return w;
+  }
   static bool all_finite(F a) {
     bool ok = true;
     for (int i = 0; i < 4; ++i) ok = ok && __builtin_fabsf(a.v[i]) <= 3.4028235e38f;

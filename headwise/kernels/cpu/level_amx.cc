@@ -9,6 +9,7 @@
 #include "headwise/kernels/cpu/few_rows.h"
 #include "headwise/kernels/cpu/gradient_core.h"
 #include "headwise/kernels/cpu/levels.h"
+#include "headwise/kernels/cpu/sparse_core.h"
 
 namespace headwise::cpu {
 namespace {
@@ -28,6 +29,7 @@ constexpr Core kF32 = F32Core<Lanes, 4, 4, 128>::table();
 constexpr Core kFew = FewRows<F32Core<Lanes, 1, 8, 128>>::table();
 constexpr Core kGradients = GradientCore<Lanes, 4, 4, 4>::joined(kF32);
 constexpr Core kBf16Gradients = AmxGradients::joined(kBf16);
+constexpr SparseKernels kSparse = SparseCore<Lanes>::table();
 
 constexpr TileKernels kernels(const char* isa, const Core* f32_parts) {
   return {.isa = isa,
@@ -39,6 +41,7 @@ constexpr TileKernels kernels(const char* isa, const Core* f32_parts) {
           .parts_from = kPartsFrom,
           .gradients = &kGradients,
           .bf16_gradients = &kBf16Gradients,
+          .sparse = &kSparse,
           .load_row = load_row,
           .store_row = store_row,
           .spin_fma = spin_fma};

@@ -3,6 +3,7 @@
 #include "headwise/kernels/cpu/few_rows.h"
 #include "headwise/kernels/cpu/gradient_core.h"
 #include "headwise/kernels/cpu/levels.h"
+#include "headwise/kernels/cpu/sparse_core.h"
 
 namespace headwise::cpu {
 namespace {
@@ -11,6 +12,7 @@ constexpr Core kNarrow = F32Core<Lanes, 2, 8, 128>::table();
 constexpr Core kF32 = F32Core<Lanes, 4, 4, 128>::table();
 constexpr Core kFew = FewRows<F32Core<Lanes, 1, 8, 128>>::table();
 constexpr Core kGradients = GradientCore<Lanes, 4, 4, 4>::joined(kF32);
+constexpr SparseKernels kSparse = SparseCore<Lanes>::table();
 
 }  // namespace
 
@@ -19,6 +21,7 @@ const TileKernels kAvx512{.isa = "avx512",
                           .narrow = &kNarrow,
                           .few = &kFew,
                           .gradients = &kGradients,
+                          .sparse = &kSparse,
                           .load_row = load_row,
                           .store_row = store_row,
                           .spin_fma = spin_fma};

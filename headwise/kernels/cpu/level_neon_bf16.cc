@@ -4,6 +4,7 @@
 #include "headwise/kernels/cpu/few_rows.h"
 #include "headwise/kernels/cpu/gradient_core.h"
 #include "headwise/kernels/cpu/levels.h"
+#include "headwise/kernels/cpu/sparse_core.h"
 
 namespace headwise::cpu {
 namespace {
@@ -12,6 +13,7 @@ constexpr Core kBf16 = MmlaCore<6, 256>::table();
 constexpr Core kF32 = F32Core<Lanes, 2, 8, 256>::table();
 constexpr Core kFew = FewRows<F32Core<Lanes, 1, 8, 256>>::table();
 constexpr Core kGradients = GradientCore<Lanes, 2, 2, 8>::joined(kF32);
+constexpr SparseKernels kSparse = SparseCore<Lanes>::table();
 
 }  // namespace
 
@@ -20,6 +22,7 @@ const TileKernels kNeonBf16{.isa = "neon_bf16",
                             .few = &kFew,
                             .bf16 = &kBf16,
                             .gradients = &kGradients,
+                            .sparse = &kSparse,
                             .load_row = load_row,
                             .store_row = store_row,
                             .spin_fma = spin_fma};

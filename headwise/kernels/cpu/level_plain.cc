@@ -3,6 +3,7 @@
 #include "headwise/kernels/cpu/few_rows.h"
 #include "headwise/kernels/cpu/gradient_core.h"
 #include "headwise/kernels/cpu/levels.h"
+#include "headwise/kernels/cpu/sparse_core.h"
 
 namespace headwise::cpu {
 namespace {
@@ -10,6 +11,7 @@ namespace {
 constexpr Core kF32 = F32Core<Lanes, 2, 4, 128>::table();
 constexpr Core kFew = FewRows<F32Core<Lanes, 1, 4, 128>>::table();
 constexpr Core kGradients = GradientCore<Lanes, 2, 2, 4>::joined(kF32);
+constexpr SparseKernels kSparse = SparseCore<Lanes>::table();
 
 }  // namespace
 
@@ -17,6 +19,7 @@ const TileKernels kPlain{.isa = "plain",
                          .f32 = kF32,
                          .few = &kFew,
                          .gradients = &kGradients,
+                         .sparse = &kSparse,
                          .load_row = load_row,
                          .store_row = store_row,
                          .spin_fma = spin_fma};

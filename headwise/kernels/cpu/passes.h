@@ -92,6 +92,13 @@ struct Passes {
         Lanes::store(at, Lanes::select(Lanes::greater(Lanes::zero(), x), Lanes::sub(Lanes::zero(), y), y));
       }
   }
+  static void cap_slope(const float* s, Index from, Index to, float cap, float* out) {
+    const F down = Lanes::set(1.0f / cap), one = Lanes::set(1.0f);
+    for (Index at = from * kPanel; at < to * kPanel; at += W) {
+      const F x = Lanes::mul(Lanes::load(s + at), down);
+      Lanes::store(out + at, Lanes::fnma(x, x, one));
+    }
+  }
   static void alibi(float* s, Index from, Index to, const float* slope, const float* q_distance) {
     for (Index k = from; k < to; ++k) {
       const F key = Lanes::set(static_cast<float>(k));
@@ -280,8 +287,8 @@ struct Passes {
     Core c{};
     c.weights = weights, c.weights_plain = weights, c.weights_stats = weights_stats, c.advance = advance,
     c.add_sum = add_sum;
-    c.row_max = row_max, c.scale = scale, c.softcap = softcap, c.alibi = alibi, c.select = select,
-    c.add = add;
+    c.row_max = row_max, c.scale = scale, c.softcap = softcap, c.cap_slope = cap_slope, c.alibi = alibi,
+    c.select = select, c.add = add;
     c.dropout = dropout, c.shrink = shrink, c.join = join, c.finish = finish, c.known_weights = known_weights;
     return c;
   }

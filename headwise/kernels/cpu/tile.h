@@ -164,6 +164,8 @@ struct Core {
   void (*row_max)(const float* s, Index from, Index to, float* top);
   void (*scale)(float* s, Index from, Index to, const float* scale);
   void (*softcap)(float* s, Index from, Index to, float cap);
+  /// out = 1 - (s / cap)^2, the slope of a softcap whose result is s.
+  void (*cap_slope)(const float* s, Index from, Index to, float cap, float* out);
   void (*alibi)(float* s, Index from, Index to, const float* slope, const float* q_distance);
   void (*select)(float* s, Index from, Index to,
                  const std::uint64_t* open);  // open[key]: bit per lane; closed: -inf
@@ -238,8 +240,6 @@ struct Core {
   void (*logit_slopes)(const float* p, Index from, Index to, const float* delta, float* dp);
   /// Like `select`, but closed pairs become 0.
   void (*close)(float* s, Index from, Index to, const std::uint64_t* open);
-  /// out = 1 - (s / cap)^2, the slope of a softcap whose result is s.
-  void (*cap_slope)(const float* s, Index from, Index to, float cap, float* out);
   /// s *= by; an s of 0 stays 0 whatever `by` is.
   void (*multiply)(float* s, Index from, Index to, const float* by);
   /// sum[lane] -= s * |q_distance - key|
@@ -247,6 +247,8 @@ struct Core {
   /// out[lane][column] = o[column][lane] * factor[lane], -0 as +0.
   void (*unpanel)(const float* o, Index columns, const float* factor, float* out, Index out_step);
 };
+
+struct SparseKernels;
 
 struct TileKernels {
   const char* isa;
@@ -258,6 +260,7 @@ struct TileKernels {
   Index parts_from = 0;             // head_dim from which f32_parts takes f32
   const Core* gradients;            // the f32 core of the backward
   const Core* bf16_gradients = nullptr;  // the same on bf16 with f32 sums; null: the f32 core takes bf16
+  const SparseKernels* sparse;           // lists of the keys a row keeps
   /// Columns 0..count of one row as f32.
   void (*load_row)(const Rows& rows, Index row, Index count, float* out);
   /// f32 row -> a row of the output type with the given column step.
