@@ -10,7 +10,8 @@ Tensor sinusoidal_positions(Index positions, Index dim, DType dtype) {
   Tensor waves(dtype, {positions, dim});
   for (Index p = 0; p < positions; ++p)
     for (Index c = 0; c < dim; ++c) {
-      const double pair = static_cast<double>(c / 2 * 2) / static_cast<double>(dim);
+      const Index even = c - c % 2;  // a sine and a cosine share an angle
+      const double pair = static_cast<double>(even) / static_cast<double>(dim);
       const double angle = static_cast<double>(p) / std::pow(10000.0, pair);
       store_double(waves.view().data, dtype, p * dim + c, c % 2 ? std::cos(angle) : std::sin(angle));
     }
