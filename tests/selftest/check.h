@@ -37,6 +37,7 @@ void check_bits(const Options& options);
 void check_kernels(const Options& options);
 void check_backward(const Options& options);
 void check_decode(const Options& options);
+void check_entmax(const Options& options);
 void check_mixed(const Options& options);
 void check_products(const Options& options);
 

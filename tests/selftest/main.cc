@@ -63,6 +63,7 @@ int main(int argc, char** argv) {
   timed("backward", options, check_backward);
   timed("decode", options, check_decode);
   timed("mixed", options, check_mixed);
+  timed("entmax", options, check_entmax);
   timed("products", options, check_products);
   std::printf("%d passed, %d failed\n", tally().passed, tally().failed);
   return tally().failed > 0 || tally().passed == 0 ? 1 : 0;
