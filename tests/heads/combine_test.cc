@@ -43,6 +43,21 @@ TEST(Combine, LinearGatesOfOneChangeNothing) {
   });
 }
 
+/// Routed heads share keys and values, and see a window: with and without skipping.
+TEST(Combine, MohOverGroupsUnderAWindow) {
+  Context ctx({.threads = 1, .kernels = "ref"});
+  const HeadSetting window{.name = "window", .mask = Mask::causal() & Mask::window(2, 0)};
+  for (const char* skip : {"true", "false"})
+    expect_gradients(text("moh:heads=4,shared=1,k=2,kv_heads=2,dim=3,skip=", skip), window, ctx);
+}
+
+TEST(Combine, EntmaxOverGroupsUnderACausalMask) {
+  Context ctx({.threads = 1, .kernels = "ref"});
+  const HeadSetting causal{.name = "causal", .mask = Mask::causal()};
+  for (const char* learned : {"true", "false"})
+    expect_gradients(text("entmax:heads=4,kv_heads=2,dim=3,alpha=1.5,learned=", learned), causal, ctx);
+}
+
 TEST(Combine, WhatCannotLieOverAnotherIsRefused) {
   const auto sentence = [](std::string_view head) {
     return sentence_of(ErrorKind::unsupported, [&] {
