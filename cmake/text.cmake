@@ -22,4 +22,5 @@ add_library(headwise::text ALIAS headwise_text_library)
 target_link_libraries(headwise_text_library PUBLIC headwise_library PRIVATE ICU::uc)
 set_target_properties(
   headwise_text_library PROPERTIES OUTPUT_NAME headwise_text EXPORT_NAME text LINKER_LANGUAGE CXX
+                                   INSTALL_RPATH "$ORIGIN"  # libheadwise lies beside it
                                    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
