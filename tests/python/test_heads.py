@@ -131,8 +131,6 @@ def test_bad_heads_are_refused_in_a_sentence(name):
 
 
 def test_talking_heads_by_their_matrices():
-    if "Talking" not in hw.__all__:
-        pytest.skip("this build has no talking heads")
     q, k, v = (normal(i, 2, 5, 4, 8) for i in range(3))
     before, after = normal(5, 4, 4), normal(6, 4, 4)
     got = hw.attention(q, k, v, head=hw.Talking(heads=4), coefficients={"mix_before": before, "mix_after": after})
