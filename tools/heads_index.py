@@ -29,7 +29,7 @@ def table(facts):
         f" {facts['depth']}, f32, every other setting at its default; `headwise heads` prints the same for other sizes.",
         "Parameters are those of a layer beyond `mha`; attention counts the products of the scores, the values and the mixes with",
         "every pair open, own what a head computes beside them and its projections, both over the attention of `mha`; cache is what",
-        "a token keeps of keys and values.",
+        "a token keeps of keys and values. `moh` is counted with all its heads: skipping leaves (shared + k) / heads of it.",
         "",
         "| head | heads meet | parameters | attention FLOPs | own FLOPs | cache bytes |",
         "|---|---|---|---|---|---|",
