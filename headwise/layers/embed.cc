@@ -53,32 +53,51 @@ Embed::Embed(ParamSet& params, std::string_view name, const EmbedOptions& o) : o
     positions_ = params.add("positions", {o.max_tokens, o.model_dim}, Init::normal(0.02));
   if (o.positions == Positions::sinusoidal)
     waves_ = sinusoidal_positions(o.max_tokens, o.model_dim, params.dtype());
+  if (o.token_types > 0) types_ = params.add("types", {o.token_types, o.model_dim}, Init::normal(0.02));
+  if (o.norm) norm_.emplace(params, "norm", o.model_dim, *o.norm);
 }
 
 double Embed::scale() const {
   return options_.scaled ? std::sqrt(static_cast<double>(options_.model_dim)) : 1.0;
 }
 
-AnyView Embed::forward(const AnyView& ids, Call& call, Saved* saved) const {
+/// y += table[ids].
+void Embed::add_rows(const AnyView& table, const AnyView& ids, const AnyView& y, Call& call) const {
+  const Scratch scratch(call.memory);
+  const AnyView added = call.memory.take(y.dtype, {y.size[0], y.size[1]});
+  embedding(table, ids, 1, added, call.ctx);
+  add(y, added, y, call.ctx);
+}
+
+AnyView Embed::forward(const AnyView& ids, const AnyView& types, Call& call, Saved* saved) const {
   require(ids.rank == 1 && ids.size[0] == call.sequences.rows(), ErrorKind::bad_shape, "embed", "ids is ",
           ids, " but the sequences hold ", call.sequences.rows(), " rows; give an id for each token");
+  require(!types.given() || (types_.given() && types.rank == 1 && types.size[0] == ids.size[0]),
+          ErrorKind::bad_shape, "embed", "types is ", types, " for ids ", ids, " and ", options_.token_types,
+          " token types; give one for each token to a model that has them");
+  Saved local;
+  Saved& s = saved ? *saved : local;
+  s = {.ids = ids, .places = {}, .types = types, .norm = {}, .dropout = {}};
   const AnyView table = table_.value();
-  const AnyView y = call.memory.take(table.dtype, {ids.size[0], options_.model_dim});
+  AnyView y = call.memory.take(table.dtype, {ids.size[0], options_.model_dim});
   embedding(table, ids, scale(), y, call.ctx);
-  AnyView places;
   if (positions_.given() || waves_.view().given()) {
     require(call.sequences.longest() <= options_.max_tokens, ErrorKind::bad_shape, "embed",
             "the longest sequence has ", call.sequences.longest(), " tokens but there are positions for ",
             options_.max_tokens, "; cut it or make max_tokens larger");
-    places = positions_of(call.sequences, call);
-    const Scratch scratch(call.memory);
-    const AnyView added = call.memory.take(table.dtype, {ids.size[0], options_.model_dim});
-    embedding(positions_.given() ? positions_.value() : waves_.view(), places, 1, added, call.ctx);
-    add(y, added, y, call.ctx);
+    s.places = positions_of(call.sequences, call);
+    add_rows(positions_.given() ? positions_.value() : waves_.view(), s.places, y, call);
   }
-  const DropoutOptions dropped = call.next_dropout(options_.dropout);
-  if (dropped.p > 0) dropout(y, {}, dropped, y, call.ctx);
-  if (saved) *saved = {ids, places, dropped};
+  if (types_.given()) {
+    if (!types.given()) {
+      s.types = call.memory.take(DType::i64, {ids.size[0]});
+      fill_zeros(s.types);
+    }
+    add_rows(types_.value(), s.types, y, call);
+  }
+  if (norm_) y = norm_->forward(y, call, &s.norm);
+  s.dropout = call.next_dropout(options_.dropout);
+  if (s.dropout.p > 0) dropout(y, {}, s.dropout, y, call.ctx);
   return y;
 }
 
@@ -89,8 +108,10 @@ void Embed::backward(const AnyView& dy, Call& call, const Saved& saved) const {
     slope = call.memory.take(dy.dtype, {dy.size[0], dy.size[1]});
     dropout_backward(dy, saved.dropout, slope, call.ctx);
   }
+  if (norm_) slope = norm_->backward(slope, call, saved.norm);
   if (table_.grad().given()) embedding_backward(slope, saved.ids, scale(), table_.grad(), call.ctx);
   if (positions_.grad().given()) embedding_backward(slope, saved.places, 1, positions_.grad(), call.ctx);
+  if (types_.grad().given()) embedding_backward(slope, saved.types, 1, types_.grad(), call.ctx);
 }
 
 }  // namespace headwise

@@ -1,7 +1,9 @@
-// Embed: token rows out of a table, with learned or sinusoidal positions added, and dropout behind them.
+// Embed: token rows out of a table, plus positions and token types, then a norm if asked, and dropout.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/layers/module.h"
+#include <optional>
+
+#include "headwise/layers/norm_layer.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
@@ -15,22 +17,29 @@ struct EmbedOptions {
   Index vocabulary = 0, model_dim = 0;
   Index max_tokens = 0;  // positions there are, for learned and sinusoidal ones
   Positions positions = Positions::none;
-  bool scaled = false;  // rows times sqrt(model_dim), as Vaswani et al. do
+  bool scaled = false;                   // rows times sqrt(model_dim), as Vaswani et al. do
+  Index token_types = 0;                 // segments a token may belong to, each with a row added; 0: none
+  std::optional<NormOptions> norm = {};  // of the sum, before dropout, as BERT does
   double dropout = 0;
 };
 
 class Embed {
  public:
-  /// Declares table [vocabulary model_dim] and, for learned positions, positions [max_tokens model_dim] under
-  /// `name`.
+  /// Declares table [vocabulary model_dim] under `name` and, where they are asked for, positions [max_tokens
+  /// model_dim], types [token_types model_dim] and norm.
   Embed(ParamSet& params, std::string_view name, const EmbedOptions& options);
 
   struct Saved {
-    AnyView ids, places;  // i64 [tokens]
+    AnyView ids, places, types;  // [tokens]
+    NormLayer::Saved norm;
     DropoutOptions dropout;
   };
-  /// ids [tokens], i64 or i32, in the call's sequences; token t of a sequence stands at position t.
-  AnyView forward(const AnyView& ids, Call& call, Saved* saved) const;
+  /// ids and types [tokens], i64 or i32, in the call's sequences; token t of a sequence stands at position t.
+  /// No types: all tokens are of type 0.
+  AnyView forward(const AnyView& ids, const AnyView& types, Call& call, Saved* saved) const;
+  AnyView forward(const AnyView& ids, Call& call, Saved* saved) const {
+    return forward(ids, {}, call, saved);
+  }
   void backward(const AnyView& dy, Call& call, const Saved& saved) const;
 
   const Learned& table() const { return table_; }
@@ -38,8 +47,10 @@ class Embed {
 
  private:
   double scale() const;
+  void add_rows(const AnyView& table, const AnyView& ids, const AnyView& y, Call& call) const;
   EmbedOptions options_;
-  Learned table_, positions_;
+  Learned table_, positions_, types_;
+  std::optional<NormLayer> norm_;
   Tensor waves_;  // sinusoidal: [max_tokens model_dim]
 };
 

@@ -26,6 +26,8 @@ EmbedOptions embed_of(const TransformerConfig& c, Index vocabulary) {
           .max_tokens = c.max_tokens,
           .positions = c.positions,
           .scaled = c.scaled_embedding,
+          .token_types = c.token_types,
+          .norm = c.embed_norm ? std::optional(c.norm) : std::nullopt,
           .dropout = c.dropout};
 }
 
@@ -70,7 +72,7 @@ AnyView Transformer::encode(const TransformerInput& input, Call& call, Saved* sa
 AnyView Transformer::forward(const TransformerInput& input, Call& call, Saved* saved) const {
   call.source = source_stack_ ? encode(input, call, saved) : AnyView{};
   set_up(input, call);
-  const AnyView x = embed_->forward(input.ids, call, saved ? &saved->embed : nullptr);
+  const AnyView x = embed_->forward(input.ids, input.types, call, saved ? &saved->embed : nullptr);
   const AnyView rows = stack_->forward(x, call, saved ? &saved->stack : nullptr);
   if (saved) saved->rows = rows, saved->source = call.source, saved->input = input;
   if (out_) return out_->forward(rows, call, saved ? &saved->out : nullptr);

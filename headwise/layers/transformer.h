@@ -22,6 +22,8 @@ struct TransformerConfig {
   Positions positions = Positions::learned;
   Index max_tokens = 512;
   bool scaled_embedding = false;
+  Index token_types = 0;    // rows added by segment; 0: none
+  bool embed_norm = false;  // a norm behind the embeddings, as BERT has
   FeedKind feed = FeedKind::gelu;
   NormOptions norm = {};
   bool norm_first = true, final_norm = true, bias = true;
@@ -36,6 +38,7 @@ struct TransformerConfig {
 /// Ids of one batch. sequences and mask are of the ids; the source's are encoder_decoder's.
 struct TransformerInput {
   AnyView ids = {}, source_ids = {};  // [tokens], i64 or i32
+  AnyView types = {};                 // of the ids, where the model has token types; empty: all 0
   Sequences sequences = {}, source_sequences = {};
   MaskSet mask = {};  // empty: all for an encoder, causal for a decoder
   MaskSet source_mask = {}, cross_mask = {};

@@ -74,6 +74,55 @@ TEST(Layers, TailsAddResidualAndDropout) {
   }
 }
 
+TEST(Layers, EmbeddingsAddTokenTypesAndNormTheSum) {
+  const Tensor ids = longs({3, 0, 3, 1}), types = longs({0, 0, 1, 1}), zeros = longs({0, 0, 0, 0});
+  Bench bench;
+  ParamSet params(DType::f64, 4);
+  const Embed embed(params, "embed",
+                    {.vocabulary = 4,
+                     .model_dim = 6,
+                     .max_tokens = 4,
+                     .positions = Positions::learned,
+                     .token_types = 2,
+                     .norm = NormOptions{.eps = 1e-12},
+                     .dropout = 0.2});
+  Embed::Saved saved;
+  expect_gradients({.name = "types",
+                    .params = params,
+                    .inputs = {},
+                    .call = [&] { return bench.call({.tokens = 4}, true); },
+                    .forward =
+                        [&](Call& c, bool keep) {
+                          return embed.forward(ids.view(), types.view(), c, keep ? &saved : nullptr);
+                        },
+                    .backward =
+                        [&](const AnyView& dy, Call& c) {
+                          embed.backward(dy, c, saved);
+                          return std::vector<AnyView>{};
+                        }});
+  Call c = bench.call({.tokens = 4});
+  const AnyView y = embed.forward(ids.view(), types.view(), c, nullptr);
+  const auto at = [&](const char* name, Index i) { return value(params.find(name).value(), i); };
+  double sum[6], mean = 0, variance = 0;  // row 2: token 3 of type 1 at position 2
+  for (Index i = 0; i < 6; ++i)
+    mean +=
+        (sum[i] = at("embed.table", 18 + i) + at("embed.positions", 12 + i) + at("embed.types", 6 + i)) / 6;
+  for (const double x : sum) variance += (x - mean) * (x - mean) / 6;
+  for (Index i = 0; i < 6; ++i)
+    EXPECT_NEAR(
+        value(y, 12 + i),
+        (sum[i] - mean) / std::sqrt(variance + 1e-12) * at("embed.norm.weight", i) + at("embed.norm.bias", i),
+        1e-12);
+  EXPECT_TRUE(
+      same_bits(embed.forward(ids.view(), c, nullptr), embed.forward(ids.view(), zeros.view(), c, nullptr)));
+  ParamSet others(DType::f64, 4);
+  const Embed plain(others, "embed", {.vocabulary = 4, .model_dim = 6});
+  EXPECT_EQ(
+      error_of([&] { plain.forward(ids.view(), types.view(), c, nullptr); }),
+      "embed: types is i64 [4] for ids i64 [4] and 0 token types; give one for each token to a model that "
+      "has them");
+}
+
 TEST(Layers, EmbeddingsKnowTheirPositions) {
   const Tensor ids = longs({3, 0, 3, 1, 2, 2, 0}), offsets = longs({0, 3, 3, 7});
   for (const Positions positions : {Positions::none, Positions::learned, Positions::sinusoidal})

@@ -128,6 +128,9 @@ TEST(Transformer, EveryKindHasItsGradients) {
   check_model(c, "encoder");
   c.outputs = 3, c.norm_first = false, c.positions = Positions::sinusoidal;
   check_model(c, "classifier");
+  c.positions = Positions::learned, c.token_types = 2, c.embed_norm = true, c.final_norm = false;
+  c.dropout = 0.1, c.norm.eps = 1e-12;
+  check_model(c, "bert");
   c = tiny(ModelKind::decoder);
   check_model(c, "decoder");
   c.tied = false, c.positions = Positions::rope, c.share_layers = 2, c.dropout = 0.1;
