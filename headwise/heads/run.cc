@@ -114,6 +114,7 @@ void HeadRun::backward(Context& ctx, PlanShelf* shelf) {
     if (finishes_[i]) s.table->finish_backward(s.head.get(), call, work_[i], ctx);
   }
   call.dy = dy;
+  call.problem.probe = {}, b.forward.probe = {};  // what was looked at has no gradient
   const BackwardProblem problem{call.problem, backward_problem_of(b, call.problem.heads).wants};
   if (shelf)
     shelf->backward(problem, ctx).run(b, ctx);

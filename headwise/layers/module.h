@@ -69,6 +69,8 @@ struct Sequences {
   Index longest() const;
 };
 
+struct Taps;  // taps.h
+
 /// One forward, and the backward that follows it: y = layer.forward(x, call, saved), dx =
 /// layer.backward(dy, call, saved). Views returned lie in `memory` and live until it is reset or released.
 /// `saved` null: no backward follows and nothing is kept. Gradients of parameters are added into their
@@ -87,6 +89,12 @@ struct Call {
   double loss = 0;                   // heads' own losses (routing balance) are added here by forward
   double loss_weight = 0;            // their weight in the total loss, read by backward
   std::uint32_t next_site = 0;       // dropouts so far: each has draws of its own
+  // Single heads of self-attention; `blocks` of a stack are counted by it, a layer by itself is block 0.
+  Index block = 0;          // the one that runs
+  Taps* taps = nullptr;     // weights are copied there
+  AnyView head_gates = {};  // [blocks heads] floats: W_O reads gate_h times head h; empty: 1
+  AnyView dhead_gates =
+      {};  // [blocks rows heads] floats: backward writes dL / dgate of every token and head there
 
   /// The next dropout of this call; p is 0 outside training.
   DropoutOptions next_dropout(double p);

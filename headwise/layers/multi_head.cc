@@ -1,6 +1,7 @@
 #include "headwise/layers/multi_head.h"
 
 #include "headwise/layers/embed.h"
+#include "headwise/layers/head_gates.h"
 #include "headwise/ops/rope.h"
 
 namespace headwise {
@@ -19,6 +20,19 @@ bool reads_rows(const AnyHead& head) {
   for (const AnyHead::Stage& s : head.stages())
     if (s.table->prepare || s.table->finish) return true;
   return false;
+}
+
+/// Row `block` of a tensor [blocks ...]; one that has no such row is refused.
+AnyView block_of(const char* name, const AnyView& v, int rank, Index block) {
+  if (!v.given()) return {};
+  require(v.rank == rank && block < v.size[0], ErrorKind::bad_shape, kOp, name, " is ", v, " but block ",
+          block, " runs; give [blocks ", rank == 3 ? "rows heads]" : "heads]");
+  AnyView row = v;
+  row.rank = rank - 1;
+  row.data = static_cast<std::byte*>(v.data) + block * v.step[0] * size_of(v.dtype);
+  for (int axis = 0; axis + 1 < rank; ++axis)
+    row.size[axis] = v.size[axis + 1], row.step[axis] = v.step[axis + 1];
+  return row;
 }
 
 /// Rows [rows columns] as rope reads them under a layout: [outer tokens slots dim].
@@ -111,6 +125,7 @@ void MultiHead::attend(MultiHeadArgs a, Call& call, std::optional<HeadRun>& run,
   if (a.weights.given()) sizes.probe.scores = ScoreStage::weights;
   run.emplace(head(), sizes, keep);
   HeadCall& c = run->call;
+  if (a.taps) ask_weights(c.problem, c.run.forward.probe, a.sequences, call);
   const AnyView q = parts_[0]->forward(a.x, call, nullptr);
   const AnyView k = a.memory ? a.memory->k : parts_[1]->forward(a.keys, call, nullptr);
   const AnyView v = a.memory ? a.memory->v : parts_[2]->forward(a.values, call, nullptr);
@@ -137,6 +152,35 @@ void MultiHead::attend(MultiHeadArgs a, Call& call, std::optional<HeadRun>& run,
   run->book(arena);
   run->forward(call.ctx, &call.memory.plans());
   call.loss += c.loss;
+  if (a.taps) keep_weights(c.problem, f.probe, a.sequences, a.kv_sequences, call.block, *a.taps);
+}
+
+/// Gates fit the rows W_O reads.
+void MultiHead::check_gates(const MultiHeadArgs& a) const {
+  if (!a.gates.given() && !a.dgates.given()) return;
+  require(parts_[3].has_value(), ErrorKind::unsupported, kOp, "head ", head().name(),
+          " gives the layer's output itself, whose columns belong to no head; leave out head gates");
+  const Index heads = head_count(), rows = a.x.size[0];
+  if (a.gates.given())
+    require(a.gates.rank == 1 && a.gates.size[0] == heads && is_float(a.gates.dtype), ErrorKind::bad_shape,
+            kOp, "head gates are ", a.gates, " but ", head().name(), " has ", heads,
+            " heads; give a float for each");
+  if (a.dgates.given())
+    require(a.dgates.rank == 2 && a.dgates.size[0] == rows && a.dgates.size[1] == heads &&
+                is_float(a.dgates.dtype),
+            ErrorKind::bad_shape, kOp, "gradients of head gates are ", a.dgates, "; give floats [", rows, " ",
+            heads, "], a number for each row and head");
+}
+
+AnyView MultiHead::forward(const AnyView& x, Call& call, Saved* saved, const Tail& tail) const {
+  return forward({.x = x,
+                  .sequences = call.sequences,
+                  .mask = call.mask,
+                  .taps = call.taps && call.taps->wants(call.block) ? call.taps : nullptr,
+                  .gates = block_of("head_gates", call.head_gates, 2, call.block),
+                  .dgates = block_of("dhead_gates", call.dhead_gates, 3, call.block),
+                  .tail = tail},
+                 call, saved);
 }
 
 AnyView MultiHead::forward(const MultiHeadArgs& a, Call& call, Saved* saved) const {
@@ -144,11 +188,19 @@ AnyView MultiHead::forward(const MultiHeadArgs& a, Call& call, Saved* saved) con
           "a memory projected before has no gradient; give its rows as keys where a backward follows");
   std::optional<HeadRun> local;
   std::optional<HeadRun>& run = saved ? saved->run : local;
+  check_gates(a);
   attend(a, call, run, saved != nullptr);
   if (saved) saved->args = a;
-  if (parts_[3])
-    return parts_[3]->forward(as_rows(run->call.y, head().widths().out), call, saved ? &saved->out : nullptr,
-                              a.tail);
+  if (parts_[3]) {
+    AnyView rows = as_rows(run->call.y, head().widths().out);
+    if (saved) saved->y = rows;
+    if (a.gates.given()) {
+      const AnyView gated = call.memory.take(rows.dtype, {rows.size[0], rows.size[1]});
+      scale_heads(rows, a.gates, gated, call.ctx);
+      rows = gated;
+    }
+    return parts_[3]->forward(rows, call, saved ? &saved->out : nullptr, a.tail);
+  }
   // finish gave the layer's output itself: only the tail is left.
   const AnyView y = as_rows(run->call.y, options_.model_dim);
   const DropoutOptions tail = call.next_dropout(a.tail.dropout);
@@ -168,6 +220,9 @@ MultiHeadGrads MultiHead::backward(const AnyView& dy, Call& call, Saved& saved,
   AnyView dhead = dy;  // gradient of the head's y
   if (parts_[3]) {
     dhead = parts_[3]->backward(dy, call, saved.out);
+    // W_O reads g y  ->  dg = y . d, dy = g d
+    if (saved.args.dgates.given()) gate_gradient(saved.y, dhead, saved.args.dgates, call.ctx);
+    if (saved.args.gates.given()) scale_heads(dhead, saved.args.gates, dhead, call.ctx);
   } else if (saved.tail.p > 0) {
     dhead = call.memory.take(dy.dtype, {dy.size[0], dy.size[1]});
     dropout_backward(dy, saved.tail, dhead, call.ctx);

@@ -5,6 +5,7 @@
 
 #include "headwise/heads/run.h"
 #include "headwise/layers/linear.h"
+#include "headwise/layers/taps.h"
 #include "headwise/spec/rope.h"
 
 #pragma GCC visibility push(default)
@@ -38,6 +39,8 @@ struct MultiHeadArgs {
   AnyView bias = {};  // score bias, [batch heads q kv], 1 repeats
   AnyView weights =
       {};  // [batch heads q kv], f32 (f64 for f64): written where given, by the reference kernel
+  Taps* taps = nullptr;             // weights are copied there, with their bits, as call.block's
+  AnyView gates = {}, dgates = {};  // [heads] and [rows heads], of head_count() heads: see Call
   Tail tail = {};
 };
 
@@ -57,13 +60,12 @@ class MultiHead {
     std::optional<HeadRun> run;
     MultiHeadArgs args;  // as the run read them: keys and values are given
     Linear::Saved out;
+    AnyView y;  // what W_O reads before the gates
     DropoutOptions tail;
   };
   AnyView forward(const MultiHeadArgs& args, Call& call, Saved* saved) const;
-  /// Self-attention in the call's sequences under its mask.
-  AnyView forward(const AnyView& x, Call& call, Saved* saved, const Tail& tail = {}) const {
-    return forward({.x = x, .sequences = call.sequences, .mask = call.mask, .tail = tail}, call, saved);
-  }
+  /// Self-attention in the call's sequences under its mask, with its taps and gates.
+  AnyView forward(const AnyView& x, Call& call, Saved* saved, const Tail& tail = {}) const;
   /// residual is added to dx.
   MultiHeadGrads backward(const AnyView& dy, Call& call, Saved& saved, const AnyView& residual = {}) const;
 
@@ -76,6 +78,8 @@ class MultiHead {
   KvRows remember(const AnyView& rows, const Sequences& sequences, Call& call) const;
 
   const AnyHead& head() const { return *head_; }
+  /// Heads in the rows that W_O reads; 0 where the head gives the layer's output itself.
+  Index head_count() const { return head().widths().out / head().spec().v.dim; }
   const MultiHeadOptions& options() const { return options_; }
   /// Of q, k, v, out.
   const Linear& part(int i) const { return *parts_[i]; }
@@ -83,6 +87,7 @@ class MultiHead {
  private:
   MultiHeadArgs completed(const MultiHeadArgs& args) const;
   AttentionProblem sizes_of(const MultiHeadArgs& args) const;
+  void check_gates(const MultiHeadArgs& args) const;
   void turn(const AnyView& rows, const HeadLayout& layout, const Sequences& s, bool back, Call& call) const;
 
   MultiHeadOptions options_;

@@ -36,10 +36,12 @@ AnyView Stack::forward(const AnyView& x, Call& call, Saved* saved) const {
     home = call.memory.take(x.dtype, {x.size[0], x.size[1]});
   for (Index i = 0; i < options_.depth; ++i) {
     const StepMemory::Mark mark = call.memory.mark();
+    call.block = i;
     y = block(i).forward(y, call, saved ? &saved->blocks[static_cast<std::size_t>(i)] : nullptr);
     // Without a backward only the last rows are needed: one block's memory serves all.
     if (!saved) bring_home(y, home, mark, call), y = home;
   }
+  call.block = 0;
   return norm_ ? norm_->forward(y, call, saved ? &saved->norm : nullptr) : y;
 }
 

@@ -70,6 +70,10 @@ AnyView Transformer::encode(const TransformerInput& input, Call& call, Saved* sa
 }
 
 AnyView Transformer::forward(const TransformerInput& input, Call& call, Saved* saved) const {
+  require(!source_stack_ || (!call.taps && !call.head_gates.given() && !call.dhead_gates.given()),
+          ErrorKind::unsupported, "transformer",
+          "taps and head gates count the blocks of one stack, and this model has two; run its stacks by "
+          "themselves");
   call.source = source_stack_ ? encode(input, call, saved) : AnyView{};
   set_up(input, call);
   const AnyView x = embed_->forward(input.ids, input.types, call, saved ? &saved->embed : nullptr);
