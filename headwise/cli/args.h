@@ -35,5 +35,6 @@ ProbeSpec parse_probe(const std::string& list);
 void add_explain(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 void add_heads(CLI::App& app, int& exit_code);
+void add_bench(CLI::App& app, int& exit_code);
 
 }  // namespace headwise::cli

@@ -45,7 +45,7 @@ TEST(Cli, Version) {
 }
 
 TEST(Cli, EveryWordHelpsWithAnExample) {
-  for (const std::string word : {"", "explain ", "doctor "}) {
+  for (const std::string word : {"", "explain ", "doctor ", "heads ", "bench "}) {
     const Answer a = headwise_says(word + "--help");
     EXPECT_EQ(a.code, 0) << word;
     EXPECT_NE(a.out.find("Example: headwise "), std::string::npos) << word;
@@ -174,6 +174,21 @@ TEST(Cli, DoctorFindsBadVariables) {
   }
   const Answer forced = headwise_says("doctor --json --no-measure", "HEADWISE_ISA=plain");
   EXPECT_EQ(nlohmann::json::parse(forced.out).at("chosen_isa"), "plain");
+}
+
+TEST(Cli, BenchMeasuresEveryPass) {
+  const Answer a = headwise_says("bench --json --seconds 0.001 --threads 1");
+  ASSERT_EQ(a.code, 0) << a.err;
+  const auto facts = nlohmann::json::parse(a.out);
+  std::string passes;
+  for (const auto& row : facts.at("rows")) {
+    passes += row.at("case").get<std::string>().substr(0, 1);
+    EXPECT_GT(row.at("peak_share").get<double>(), 0);
+    EXPECT_EQ(row.contains("read_share"), passes.back() == 'd') << row;
+  }
+  EXPECT_EQ(passes, "ffffbdd");
+  EXPECT_EQ(headwise_says("bench --seconds 0").err,
+            "headwise: bench: --seconds is 0; give more than 0 and at most 60 for each row\n");
 }
 
 TEST(Cli, TheTableOfTestedLevelsBelongsToThisVersion) {
