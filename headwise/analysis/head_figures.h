@@ -1,0 +1,27 @@
+// HeadFigures: what the weights of one head look like: entropy, spread, confidence, distance, as means.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/layers/taps.h"
+
+#pragma GCC visibility push(default)
+namespace headwise {
+
+/// Means over all rows of all sequences (every row counts once). Rows of one key count nowhere: there is
+/// nothing to choose.
+struct HeadFigures {
+  Index rows = 0;
+  double entropy = 0;     // -sum w ln w, nats
+  double spread = 0;      // entropy / ln keys: 0 one key, 1 all alike
+  double confidence = 0;  // the largest weight
+  double distance = 0;    // sum w |query - key|
+
+  void add(const HeadFigures& sums);
+  /// Sums to means.
+  HeadFigures mean() const;
+};
+
+/// Sums over the rows of one head, or map, of a tap.
+HeadFigures sum_rows(const Tap& tap, Index head);
+
+}  // namespace headwise
+#pragma GCC visibility pop
