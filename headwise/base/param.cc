@@ -51,6 +51,12 @@ ParamSet::ParamSet(DType dtype, std::uint64_t seed) : dtype_(dtype), seed_(seed)
           "; parameters are f32, f64, bf16 or f16");
 }
 
+ParamSet ParamSet::blank(DType dtype) {
+  ParamSet set(dtype);
+  set.blank_ = true;
+  return set;
+}
+
 Learned ParamSet::add(std::string_view name, std::initializer_list<Index> sizes, Init init) {
   const std::string full = prefix_.empty() ? std::string(name) : text(prefix_, '.', name);
   require(!name.empty(), ErrorKind::bad_argument, "params", "a parameter needs a name");
@@ -71,7 +77,10 @@ Learned ParamSet::add(std::string_view name, std::initializer_list<Index> sizes,
   param.name = full;
   param.value_memory = Buffer(static_cast<std::size_t>(bytes.value));
   param.value = AnyView::packed(param.value_memory.data(), dtype_, sizes);
-  fill(param.value, init, stream_of(seed_, full));
+  if (!blank_)
+    fill(param.value, init, stream_of(seed_, full));
+  else if (param.value_memory.size())
+    std::memset(param.value_memory.data(), 0, param.value_memory.size());
   if (grads_) param.grad = zeros_like(param.value, param.grad_memory);
   return Learned(all_.emplace_back(std::move(param)));
 }

@@ -49,6 +49,8 @@ class Learned {
 class ParamSet {
  public:
   explicit ParamSet(DType dtype = DType::f32, std::uint64_t seed = 0);
+  /// Every parameter starts as zeros: for values that are read from a file, where draws would be thrown away.
+  static ParamSet blank(DType dtype = DType::f32);
   ParamSet(ParamSet&&) = default;
   ParamSet& operator=(ParamSet&&) = default;
 
@@ -89,7 +91,7 @@ class ParamSet {
  private:
   DType dtype_;
   std::uint64_t seed_;
-  bool grads_ = false;
+  bool grads_ = false, blank_ = false;
   std::string prefix_;
   std::deque<Param> all_;  // a deque: handles stay valid while it grows
 };

@@ -74,6 +74,12 @@ TEST(ParamSet, HandlesSeeGradientsMadeLater) {
   EXPECT_EQ(numbers(w.value()), std::vector<double>(6, 1));
 }
 
+TEST(ParamSet, ABlankSetStartsAsZeros) {
+  ParamSet set = ParamSet::blank(DType::f64);
+  EXPECT_EQ(numbers(set.add("w", {2, 2}, Init::normal(1)).value()), std::vector<double>(4, 0));
+  EXPECT_EQ(numbers(set.add("b", {3}, Init::constant(1)).value()), std::vector<double>(3, 0));
+}
+
 TEST(ParamSet, RefusesInWords) {
   ParamSet set;
   set.add("w", {2});
