@@ -121,6 +121,12 @@ std::vector<std::string> SafetensorsShards::names() const {
   return all;
 }
 
+bool SafetensorsShards::intact() const noexcept {
+  for (const Safetensors& s : shards_)
+    if (!s.intact()) return false;
+  return true;
+}
+
 Safetensors& SafetensorsShards::shard_with(std::string_view name) {
   const auto at = shard_of_.find(name);
   if (at == shard_of_.end())

@@ -22,6 +22,8 @@ class SafetensorsShards {
   const SafetensorsEntry& entry(std::string_view name) { return shard_with(name).entry(name); }
   AnyView view(std::string_view name) { return shard_with(name).view(name); }
   void read(std::string_view name, const AnyView& out) { shard_with(name).read(name, out); }
+  /// False once a mapped page was gone when it was read.
+  bool intact() const noexcept;
 
  private:
   Safetensors& shard_with(std::string_view name);
