@@ -77,6 +77,7 @@ AnyView Transformer::forward(const TransformerInput& input, Call& call, Saved* s
   call.source = source_stack_ ? encode(input, call, saved) : AnyView{};
   set_up(input, call);
   const AnyView x = embed_->forward(input.ids, input.types, call, saved ? &saved->embed : nullptr);
+  if (input.added.given()) add(x, input.added, x, call.ctx);
   const AnyView rows = stack_->forward(x, call, saved ? &saved->stack : nullptr);
   if (saved) saved->rows = rows, saved->source = call.source, saved->input = input;
   if (out_) return out_->forward(rows, call, saved ? &saved->out : nullptr);
@@ -84,7 +85,7 @@ AnyView Transformer::forward(const TransformerInput& input, Call& call, Saved* s
   return project_rows(rows, embed_->table(), {}, call);
 }
 
-void Transformer::backward(const AnyView& dy, Call& call, Saved& saved) const {
+AnyView Transformer::backward(const AnyView& dy, Call& call, Saved& saved) const {
   call.source = saved.source;
   set_up(saved.input, call);
   AnyView slope = dy;
@@ -97,13 +98,15 @@ void Transformer::backward(const AnyView& dy, Call& call, Saved& saved) const {
     call.dsource = call.memory.take(dy.dtype, {saved.source.size[0], saved.source.size[1]});
     fill_zeros(call.dsource);
   }
-  embed_->backward(stack_->backward(slope, call, saved.stack), call, saved.embed);
-  if (!source_stack_) return;
+  const AnyView drows = stack_->backward(slope, call, saved.stack);
+  embed_->backward(drows, call, saved.embed);
+  if (!source_stack_) return drows;
   const AnyView dsource = call.dsource;
   call.sequences = saved.input.source_sequences, call.mask = saved.input.source_mask;
   call.source = call.dsource = {};
   source_embed_->backward(source_stack_->backward(dsource, call, saved.source_stack), call,
                           saved.source_embed);
+  return drows;
 }
 
 }  // namespace headwise

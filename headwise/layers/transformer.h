@@ -39,6 +39,7 @@ struct TransformerConfig {
 struct TransformerInput {
   AnyView ids = {}, source_ids = {};  // [tokens], i64 or i32
   AnyView types = {};                 // of the ids, where the model has token types; empty: all 0
+  AnyView added = {};                 // [tokens model_dim], added to the embedded ids where given
   Sequences sequences = {}, source_sequences = {};
   MaskSet mask = {};  // empty: all for an encoder, causal for a decoder
   MaskSet source_mask = {}, cross_mask = {};
@@ -59,8 +60,9 @@ class Transformer {
   /// Logits [tokens vocabulary], or the encoder's rows or outputs. Fills the call's sequences, masks and
   /// source itself.
   AnyView forward(const TransformerInput& input, Call& call, Saved* saved) const;
-  /// From the gradient of what forward gave; parameters' gradients are added.
-  void backward(const AnyView& dy, Call& call, Saved& saved) const;
+  /// From the gradient of what forward gave; parameters' gradients are added. Returns the gradient of the
+  /// rows the stack over the ids read, which is also that of input.added.
+  AnyView backward(const AnyView& dy, Call& call, Saved& saved) const;
 
   const TransformerConfig& config() const { return config_; }
   const Stack& stack() const { return *stack_; }
