@@ -1,0 +1,180 @@
+#include "headwise/intent/model_folder.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+
+#include "headwise/model/file.h"
+#include "headwise/model/json_reader.h"
+#include "headwise/model/safetensors.h"
+#include "headwise/train/crc32c.h"
+#include "headwise/train/optimizer.h"
+
+namespace headwise {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::string_view kOp = "model";
+constexpr Index kMostText = Index{64} << 20;
+
+/// A sibling of `folder` that nobody else uses.
+std::string sibling(const std::string& folder, std::string_view ending) {
+  static std::atomic<unsigned> count{0};
+  const fs::path path(folder);
+  return (path.parent_path() / text('.', path.filename().string(), '.', ::getpid(), '.', count++, ending))
+      .string();
+}
+
+/// Both names change places in one step where the system can; else the old one steps aside first.
+void put_in_place(const std::string& part, const std::string& folder, std::string_view op) {
+#if defined(SYS_renameat2)
+  constexpr unsigned kExchange = 2;
+  if (::syscall(SYS_renameat2, AT_FDCWD, part.c_str(), AT_FDCWD, folder.c_str(), kExchange) == 0) return;
+#endif
+  const std::string aside = sibling(folder, ".old");
+  if (::rename(folder.c_str(), aside.c_str()) != 0) file_failed(op, folder, "step aside", errno);
+  if (::rename(part.c_str(), folder.c_str()) != 0) {
+    const int code = errno;
+    ::rename(aside.c_str(), folder.c_str());
+    file_failed(op, folder, "take this name", code);
+  }
+  ::rename(aside.c_str(), part.c_str());
+}
+
+std::string without_slash(std::string folder) {
+  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+  return folder;
+}
+
+std::string crc_of(const ParamSet& params) {
+  Crc32c crc;
+  for (const Param& p : params.all()) {
+    crc.add(p.name);
+    crc.add(std::span(static_cast<const std::byte*>(p.value.data),
+                      static_cast<std::size_t>(p.value.count() * size_of(p.value.dtype))));
+  }
+  return std::to_string(crc.value());
+}
+
+std::vector<std::string> lines_of(const std::string& path) {
+  std::vector<std::string> lines;
+  std::string content = read_text(path, kMostText, kOp);
+  require(first_bad_utf8(content) < 0, ErrorKind::bad_argument, kOp, path, ": is no UTF-8; it is damaged");
+  for (std::size_t at = 0; at < content.size();) {
+    const std::size_t end = std::min(content.find('\n', at), content.size());
+    lines.push_back(content.substr(at, end - at));
+    at = end + 1;
+  }
+  return lines;
+}
+
+}  // namespace
+
+void write_file(const std::string& path, std::string_view content, std::string_view op) {
+  File file = File::create(path, op);
+  file.write(content);
+  file.sync();
+}
+
+void replace_folder(const std::string& name, std::string_view mark, std::string_view op,
+                    const std::function<void(const std::string& part)>& fill) {
+  const std::string folder = without_slash(name);
+  require(!folder.empty(), ErrorKind::bad_argument, op, "the folder has no name; give one");
+  const fs::path parent = fs::path(folder).has_parent_path() ? fs::path(folder).parent_path() : ".";
+  std::error_code code;
+  fs::create_directories(parent, code);
+  if (code) file_failed(op, parent.string(), "make this folder", code.value());
+  const bool there = fs::exists(fs::symlink_status(folder));
+  require(!there || (fs::is_directory(fs::symlink_status(folder)) &&
+                     (fs::is_empty(folder) || fs::exists(fs::path(folder) / mark))),
+          ErrorKind::bad_argument, op, folder, " is there and holds no ", mark,
+          "; nothing was written: choose another name or move it away");
+  const std::string part = sibling(folder, ".part");
+  if (::mkdir(part.c_str(), 0777) != 0) file_failed(op, part, "make this folder", errno);
+  try {
+    fill(part);
+    sync_folder(part, op);
+    if (there)
+      put_in_place(part, folder, op);
+    else if (::rename(part.c_str(), folder.c_str()) != 0)
+      file_failed(op, folder, "take this name", errno);
+    sync_folder(parent.string(), op);
+  } catch (...) {
+    fs::remove_all(part, code);
+    throw;
+  }
+  fs::remove_all(part, code);
+}
+
+void Recognizer::save(const std::string& folder, std::span<const FolderFile> files) const {
+  require(params_.dtype() == DType::f32, ErrorKind::bad_dtype, kOp, "the parameters are ", params_.dtype(),
+          "; a folder holds f32: save the masters");
+  const std::string bad = first_not_finite(params_);
+  require(bad.empty(), ErrorKind::bad_argument, kOp, bad, " holds a number that is not finite; nothing was ",
+          "written: train with a smaller rate");
+  std::vector<NamedTensor> tensors;
+  for (const Param& p : params_.all()) tensors.push_back({p.name, p.value});
+  std::string vocabulary, labels;
+  for (Index i = 0; i < tokenizer_.vocabulary().size(); ++i)
+    vocabulary += tokenizer_.vocabulary().piece(static_cast<TokenId>(i)) + '\n';
+  for (const std::string& label : config_.labels) labels += label + '\n';
+  replace_folder(folder, "config.json", kOp, [&](const std::string& part) {
+    write_safetensors(part + "/model.safetensors", tensors,
+                      {{"format", "headwise"}, {"crc32c", crc_of(params_)}});
+    write_file(part + "/config.json", config_text(config_), kOp);
+    write_file(part + "/vocab.txt", vocabulary, kOp);
+    write_file(part + "/labels.txt", labels, kOp);
+    for (const FolderFile& f : files) write_file(part + '/' + f.name, f.content, kOp);
+  });
+}
+
+Recognizer Recognizer::load(const std::string& name, DType dtype) {
+  const std::string folder = without_slash(name);
+  require(fs::is_directory(folder), ErrorKind::bad_argument, kOp, folder,
+          ": is no folder; give one that `headwise train` wrote");
+  for (const char* file : {"config.json", "vocab.txt", "labels.txt", "model.safetensors"})
+    require(fs::exists(fs::path(folder) / file), ErrorKind::bad_argument, kOp, folder, ": has no ", file,
+            "; it is no model folder, or a damaged one");
+  RecognizerConfig config = parse_config(read_text(folder + "/config.json", kMostText, kOp),
+                                         text(kOp, ": ", folder, "/config.json"));
+  config.labels = lines_of(folder + "/labels.txt");
+  Safetensors file(folder + "/model.safetensors", {.reading = Reading::copied});
+  // Sizes are compared before anything is allocated: a config cannot ask for memory its weights do not have.
+  const SafetensorsEntry& table = file.entry("embed.table");
+  Vocabulary vocabulary = Vocabulary::read(folder + "/vocab.txt");
+  require(table.rank == 2 && table.size[0] == vocabulary.size() && table.size[1] == config.encoder.model_dim,
+          ErrorKind::bad_argument, kOp, folder, ": embed.table does not fit the ", vocabulary.size(),
+          " pieces of vocab.txt and model_dim ", config.encoder.model_dim, "; files of two models are mixed");
+  Index numbers = 0;
+  for (const SafetensorsEntry& e : file.entries()) numbers += (e.end - e.begin) / 4;
+  const auto wide = static_cast<double>(config.encoder.model_dim);
+  require(wide * (wide * static_cast<double>(config.encoder.depth) +
+                  static_cast<double>(config.ngrams.buckets + config.labels.size())) <=
+              4.0 * static_cast<double>(numbers) + 1e6,
+          ErrorKind::bad_argument, kOp, folder, ": config.json asks for more weights than the ", numbers,
+          " in model.safetensors; files of two models are mixed");
+  Recognizer model(std::move(config), std::move(vocabulary), 0, DType::f32);
+  require(file.entries().size() == model.params_.all().size(), ErrorKind::bad_argument, kOp, folder,
+          ": model.safetensors holds ", file.entries().size(), " tensors but the config makes ",
+          model.params_.all().size(), "; files of two models are mixed");
+  for (Param& p : model.params_.all()) file.read(p.name, p.value);
+  const std::string* crc = file.metadata("crc32c");
+  require(crc && *crc == crc_of(model.params_), ErrorKind::bad_argument, kOp, folder,
+          ": the bytes of model.safetensors are not those that were written; it is damaged: train again or ",
+          "take a copy");
+  if (dtype == DType::f32) return model;
+  Recognizer other(model.config_, model.tokenizer_.vocabulary(), model.params_, 0, dtype);
+  for (Param& p : other.params_.all()) {
+    const AnyView from = model.params_.find(p.name).value();
+    for (Index i = 0; i < from.count(); ++i)
+      store_double(p.value.data, dtype, i, load_double(from.data, from.dtype, i));
+  }
+  return other;
+}
+
+}  // namespace headwise

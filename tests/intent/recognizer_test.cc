@@ -1,0 +1,285 @@
+// The recogniser: gradients of pooling and scores, bits of batches, chunks, folders and their refusals.
+// SPDX-License-Identifier: Apache-2.0
+#include "headwise/intent/recognizer.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "headwise/intent/model_folder.h"
+#include "tests/layers/check.h"
+
+namespace headwise {
+namespace {
+
+using namespace test;
+namespace fs = std::filesystem;
+
+Vocabulary vocabulary() {
+  std::vector<std::string> pieces = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
+  for (char c = 'a'; c <= 'z'; ++c) pieces.emplace_back(1, c), pieces.push_back(std::string("##") + c);
+  for (const char* word : {"card", "loan", "rate", "fee", "my", "the", "##s", "pay", "卡", "款"})
+    if (std::find(pieces.begin(), pieces.end(), word) == pieces.end()) pieces.emplace_back(word);
+  return Vocabulary(pieces);
+}
+
+RecognizerConfig tiny(Pooling pooling = Pooling::attention) {
+  RecognizerConfig c;
+  c.encoder.model_dim = 8, c.encoder.feed_dim = 12, c.encoder.max_tokens = 64;
+  c.encoder.heads = "mha:heads=2+gated:source=input,act=silu";
+  c.labels = {"card", "loan", "rate"};
+  c.pooling = pooling, c.pool_queries = 2;
+  c.ngrams = {.buckets = 50, .pieces = 2, .chars_least = 2, .chars_most = 3};
+  c.chunk_tokens = 32, c.chunk_overlap = 8;
+  return c;
+}
+
+const std::vector<std::string> kTexts = {"my card", "", "the loan rate pays my fee, my card pays the loan",
+                                         "卡款 rate", "zzzz \xff q!"};
+
+class Folder {
+ public:
+  Folder() : path_(fs::temp_directory_path() / text("headwise_recognizer_", ::getpid(), '_', count_++)) {
+    fs::create_directories(path_);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  std::string at(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  static inline int count_ = 0;
+  fs::path path_;
+};
+
+std::string sentence_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+#define EXPECT_SAYS(call, words) \
+  EXPECT_NE(sentence_of([&] { call; }).find(words), std::string::npos) << sentence_of([&] { call; })
+
+TEST(Recognizer, PoolingAndScoresHaveTheirGradients) {
+  for (const Pooling pooling : {Pooling::attention, Pooling::labels, Pooling::mean, Pooling::first}) {
+    Bench bench;
+    Recognizer model(tiny(pooling), vocabulary(), 1, DType::f64);
+    // The long text lies in two chunks.
+    const std::vector<std::string> texts = {
+        "my card", "a b c d e f g h i j k l m n o p q r s t u v w x y z card loan my the fee rate pay"};
+    const TextBatch batch = model.batch(texts);
+    ASSERT_EQ(batch.chunks.size(), 4u);
+    Recognizer::Saved saved;
+    expect_gradients(
+        {.name = std::string(name_of(pooling)),
+         .params = model.params(),
+         .inputs = {},
+         .call = [&] { return bench.call({}, true); },
+         .forward = [&](Call& call,
+                        bool keep) { return model.forward(batch, call, keep ? &saved : nullptr); },
+         .backward =
+             [&](const AnyView& dy, Call& call) {
+               model.backward(dy, call, saved);
+               return std::vector<AnyView>{};
+             }});
+  }
+}
+
+TEST(Recognizer, ABatchHasTheBitsOfOneTextAtATime) {
+  for (const Pooling pooling : {Pooling::attention, Pooling::labels, Pooling::first}) {
+    RecognizerConfig c = tiny(pooling);
+    c.encoder.model_dim = 64, c.encoder.feed_dim = 96;
+    const Recognizer model(c, vocabulary(), 3);
+    Session one({.threads = 1}), two({.threads = 2});
+    const std::vector<Prediction> together = model.predict(kTexts, two);
+    ASSERT_EQ(together.size(), kTexts.size());
+    for (std::size_t i = 0; i < kTexts.size(); ++i)
+      EXPECT_EQ(together[i].probability, model.predict(kTexts[i], one).probability) << kTexts[i];
+  }
+  Session session;
+  EXPECT_TRUE(Recognizer(tiny(), vocabulary(), 1).predict(std::vector<std::string>{}, session).empty());
+}
+
+TEST(Recognizer, ATextWithinOneChunkKeepsItsBits) {
+  RecognizerConfig c = tiny();
+  const Recognizer small(c, vocabulary(), 3);
+  c.chunk_tokens = 64, c.chunk_overlap = 0;
+  const Recognizer whole(c, vocabulary(), 3);
+  c.long_text = LongText::sparse;
+  const Recognizer sparse(c, vocabulary(), 3);
+  Session session;
+  for (const std::string& t : kTexts) {
+    EXPECT_EQ(small.predict(t, session).probability, whole.predict(t, session).probability);
+    EXPECT_EQ(sparse.predict(t, session).probability, whole.predict(t, session).probability);
+  }
+}
+
+TEST(Chunks, EveryTokenSpeaksOnce) {
+  for (Index total = 0; total < 60; ++total)
+    for (const Index overlap : {Index{0}, Index{1}, Index{4}, Index{7}}) {
+      Encoding e;
+      for (Index i = 0; i < total + 2; ++i)
+        e.ids.push_back(static_cast<TokenId>(i)), e.spans.push_back({i, i + 1});
+      TextBatch batch;
+      batch.add(e, {.tokens = 10, .overlap = overlap});
+      std::vector<TokenId> spoken;
+      for (const Index row : batch.rows) spoken.push_back(batch.ids[static_cast<std::size_t>(row)]);
+      EXPECT_EQ(spoken, e.ids) << total << ' ' << overlap;
+      for (std::size_t i = 1; i < batch.chunks.size(); ++i)
+        EXPECT_LE(batch.chunks[i] - batch.chunks[i - 1], 10);
+    }
+}
+
+TEST(Recognizer, SparseReadsALongTextInOnePiece) {
+  RecognizerConfig c = tiny();
+  c.encoder.max_tokens = 600, c.chunk_tokens = 128, c.chunk_overlap = 16;
+  c.long_text = LongText::sparse;
+  const Recognizer sparse(c, vocabulary(), 3);
+  std::string longer;
+  for (int i = 0; i < 400; ++i) longer += i % 3 ? "card " : "loan ";
+  const TextBatch batch = sparse.batch(std::span(&longer, 1));
+  EXPECT_EQ(batch.chunks.size(), 2u);
+  c.long_text = LongText::chunks;
+  const Recognizer chunks(c, vocabulary(), 3);
+  EXPECT_GT(chunks.batch(std::span(&longer, 1)).chunks.size(), 4u);
+  Session session;
+  const Prediction a = sparse.predict(longer, session), b = chunks.predict(longer, session);
+  EXPECT_NE(a.probability, b.probability);  // another model of a long text, not the same numbers
+  for (int i = 0; i < 400; ++i) longer += "rate ";
+  EXPECT_EQ(sparse.batch(std::span(&longer, 1)).cut, 1);
+}
+
+TEST(Recognizer, SeveralLabelsByThreshold) {
+  RecognizerConfig c = tiny();
+  c.multi_label = true;
+  Recognizer model(c, vocabulary(), 1);
+  Tensor logits(DType::f32, {3, 3});
+  const float x[] = {2, -3, 1, -1, -2, -3, 3, 3, 3};
+  std::copy(std::begin(x), std::end(x), logits.values<float>().begin());
+  EXPECT_EQ(model.judge(logits.view(), 0).labels, (std::vector<Index>{0, 2}));
+  EXPECT_EQ(model.judge(logits.view(), 1).labels, (std::vector<Index>{0}));  // at least one
+  EXPECT_EQ(model.judge(logits.view(), 2).labels.size(), 3u);
+  model.set_thresholds(0.5, 0.4);
+  EXPECT_TRUE(model.judge(logits.view(), 1).out_of_scope);
+  EXPECT_TRUE(model.judge(logits.view(), 1).labels.empty());
+  EXPECT_SAYS(model.set_thresholds(0.5, 2), "out_of_scope is 2");
+}
+
+TEST(Recognizer, AFilledEncoderIsTaken) {
+  const Recognizer from(tiny(), vocabulary(), 5);
+  const Recognizer to(tiny(), vocabulary(), from.params(), 6);
+  Index taken = 0;
+  for (std::size_t i = 0; i < to.params().all().size(); ++i) {
+    const Param &a = from.params().all()[i], &b = to.params().all()[i];
+    const bool encoder = b.name.starts_with("stack.") || b.name.starts_with("embed.");
+    if (!encoder && b.name != "labels.weight") continue;
+    taken += encoder;
+    EXPECT_EQ(std::memcmp(a.value.data, b.value.data, a.value_memory.size()) == 0, encoder) << b.name;
+  }
+  EXPECT_GT(taken, 20);
+  RecognizerConfig other = tiny();
+  other.encoder.feed_dim = 16;
+  EXPECT_SAYS(Recognizer(other, vocabulary(), from.params(), 6), "give one of the same config");
+}
+
+TEST(ModelFolder, WhatIsSavedIsLoaded) {
+  const Folder folder;
+  RecognizerConfig c = tiny(Pooling::labels);
+  c.multi_label = true, c.threshold = 0.37, c.out_of_scope = 0.2, c.encoder.norm.eps = 1e-12;
+  c.labels = {"card \"x\"", "贷款", "rate"};
+  const Recognizer model(c, vocabulary(), 7);
+  const FolderFile metrics{"metrics.json", "{}\n"};
+  model.save(folder.at("model"), std::span(&metrics, 1));
+  model.save(folder.at("model") + "/", std::span(&metrics, 1));            // replaced
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.at("")), {}), 1);  // nothing is left beside it
+  const Recognizer again = Recognizer::load(folder.at("model"));
+  EXPECT_EQ(config_text(again.config()), config_text(model.config()));
+  EXPECT_EQ(again.config().labels, c.labels);
+  Session session;
+  for (const std::string& t : kTexts)
+    EXPECT_EQ(again.predict(t, session).probability, model.predict(t, session).probability);
+  EXPECT_TRUE(fs::exists(folder.at("model/metrics.json")));
+}
+
+void replace_in(const std::string& path, const std::string& from, const std::string& to) {
+  std::ifstream in(path, std::ios::binary);
+  std::string s((std::istreambuf_iterator<char>(in)), {});
+  const std::size_t at = s.find(from);
+  ASSERT_NE(at, std::string::npos) << from;
+  s.replace(at, from.size(), to);
+  std::ofstream(path, std::ios::binary) << s;
+}
+
+TEST(ModelFolder, DamageIsOneSentence) {
+  const Folder folder;
+  const Recognizer model(tiny(), vocabulary(), 7);
+  const std::string path = folder.at("model");
+  const auto fresh = [&] { model.save(path); };
+  EXPECT_SAYS(Recognizer::load(path), "is no folder");
+  for (const char* file : {"config.json", "vocab.txt", "labels.txt", "model.safetensors"}) {
+    fresh();
+    fs::remove(path + '/' + file);
+    EXPECT_SAYS(Recognizer::load(path), std::string("has no ") + file);
+    fs::remove_all(path);
+  }
+  fresh();
+  replace_in(path + "/config.json", "\"version\": 1", "\"version\": 2");
+  EXPECT_SAYS(Recognizer::load(path), "version 2 but this headwise reads up to 1; update headwise");
+  fresh();
+  replace_in(path + "/config.json", "\"depth\"", "\"deepness\": 1,\n  \"depth\"");
+  EXPECT_SAYS(Recognizer::load(path), "deepness");
+  fresh();
+  replace_in(path + "/config.json", "\"pooling\": \"attention\"", "\"pooling\": \"best\"");
+  EXPECT_SAYS(Recognizer::load(path), "attention, labels, mean, first");
+  fresh();
+  replace_in(path + "/config.json", "\"model_dim\": 8", "\"model_dim\": 4096");
+  EXPECT_SAYS(Recognizer::load(path), "two models");
+  fresh();
+  replace_in(path + "/config.json", "\"depth\": 2", "\"depth\": 2000000");
+  EXPECT_SAYS(Recognizer::load(path), "two models");
+  fresh();
+  replace_in(path + "/labels.txt", "loan\n", "");
+  EXPECT_FALSE(sentence_of([&] { Recognizer::load(path); }).empty());
+  fresh();
+  fs::resize_file(path + "/model.safetensors", fs::file_size(path + "/model.safetensors") - 4);
+  EXPECT_FALSE(sentence_of([&] { Recognizer::load(path); }).empty());
+  fresh();
+  {
+    std::fstream f(path + "/model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    f.seekp(-5, std::ios::end);
+    f.put('\x7b');
+  }
+  EXPECT_SAYS(Recognizer::load(path), "damaged");
+}
+
+TEST(ModelFolder, NothingElseIsReplaced) {
+  const Folder folder;
+  const Recognizer model(tiny(), vocabulary(), 7);
+  fs::create_directories(folder.at("mine"));
+  std::ofstream(folder.at("mine/letter.txt")) << "dear";
+  EXPECT_SAYS(model.save(folder.at("mine")), "nothing was written");
+  EXPECT_TRUE(fs::exists(folder.at("mine/letter.txt")));
+  std::ofstream(folder.at("file")) << "x";
+  EXPECT_SAYS(model.save(folder.at("file")), "nothing was written");
+  EXPECT_SAYS(model.save(folder.at("file/below")), "file");
+}
+
+TEST(Recognizer, SettingsThatCannotWorkAreOneSentence) {
+  const auto says = [](const std::function<void(RecognizerConfig&)>& change, const char* words) {
+    RecognizerConfig c = tiny();
+    change(c);
+    EXPECT_SAYS(Recognizer(c, vocabulary(), 1), words);
+  };
+  says([](auto& c) { c.labels = {"one"}; }, "two or more");
+  says([](auto& c) { c.labels = {"a", "b", "a"}; }, "twice");
+  says([](auto& c) { c.labels = {"a", "b\nc"}; }, "line end");
+  says([](auto& c) { c.pool_queries = 0; }, "pool_queries");
+  says([](auto& c) { c.chunk_overlap = 31; }, "overlap");
+  says([](auto& c) { c.chunk_tokens = 512; }, "positions");
+  says([](auto& c) { c.encoder.heads = "mho:heads=2"; }, "there is no head");
+}
+
+}  // namespace
+}  // namespace headwise
