@@ -457,3 +457,25 @@ def binary_cross_entropy(logits: ArrayT, labels: Array, *, gradient: bool = Fals
     """
     The mean over all elements, labels from 0 to 1; with gradient=True also its gradient by the logits.
     """
+
+class TextEncoder:
+    """A pretrained BERT-style encoder with its tokenizer: texts to vectors."""
+
+    def __init__(self, folder: str, *, max_tokens: int = 0, normalized: bool = True) -> None:
+        """
+        folder: config.json, model.safetensors and vocab.txt, as sentence-transformers lays them out.
+        """
+
+    def embed(self, texts: Sequence[str], *, ctx: Context | None = None) -> Array:
+        """
+        A NumPy array [texts model_dim], float32; a row depends on its text alone.
+        """
+
+    def tokens(self, text: str) -> list[int]:
+        """The ids a text is read as, with [CLS] and [SEP]."""
+
+    @property
+    def model_dim(self) -> int: ...
+
+    @property
+    def max_tokens(self) -> int: ...
