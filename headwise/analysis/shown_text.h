@@ -1,0 +1,33 @@
+// Shown text: anybody's bytes as a page may hold them: valid, escaped, no hidden marks, masked where asked.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "headwise/text/words.h"
+
+#pragma GCC visibility push(default)
+namespace headwise {
+
+/// Which bytes of a text are masked: digits, and what looks like a name: capitalised words but for "I" and
+/// the first of a sentence, the word behind Mr, Mrs, Ms or Dr, a Chinese surname before 先生, 女士, 小姐 or
+/// 老师 or behind 小 or 老, and everything in a word with an @.
+std::vector<bool> private_bytes(std::string_view text);
+
+/// Bytes [span) of the text in valid UTF-8: bytes that are none become U+FFFD, control characters and marks
+/// that turn the direction of writing their names in angle brackets, masked characters a dot; above `most`
+/// characters the middle is left out and counted.
+std::string shown(std::string_view text, TextSpan span, const std::vector<bool>* masked = nullptr,
+                  Index most = 400);
+std::string shown(std::string_view text, Index most = 400);
+
+/// For HTML text and attributes.
+std::string html(std::string_view shown);
+/// A JSON string with its quotes that may stand inside a script element: no <, > or &, nor the line ends of
+/// JavaScript.
+std::string script_string(std::string_view shown);
+std::string base64(const std::vector<unsigned char>& bytes);
+
+}  // namespace headwise
+#pragma GCC visibility pop
