@@ -78,7 +78,7 @@ void JsonReader::take(char c, std::string_view what) {
     ++at_;
     return;
   }
-  if (next == '\0') refuse(what, " needs a '", c, "' but the text ends; the file is damaged");
+  if (next == '\0') refuse(what, " needs a '", c, "' but the text ends; its end is missing");
   refuse(what, " needs a '", c, "', got ", quoted(text_.substr(at_, 1)));
 }
 
@@ -135,7 +135,7 @@ std::string JsonReader::string(std::string_view what, Index most) {
   take('"', what);
   std::string out;
   for (;;) {
-    if (at_ >= text_.size()) refuse(what, " has no closing quote; the file is damaged");
+    if (at_ >= text_.size()) refuse(what, " has no closing quote; its end is missing");
     const char c = text_[at_];
     if (c == '"') break;
     if (static_cast<unsigned char>(c) < 0x20) refuse(what, " holds a bare control character; escape it");
@@ -176,7 +176,7 @@ void JsonReader::skip_word(std::string_view what) {
   }
   if (ok && i == word.size()) return;
   at_ = begin;
-  if (begin >= text_.size()) refuse(what, " needs a value but the text ends; the file is damaged");
+  if (begin >= text_.size()) refuse(what, " needs a value but the text ends; its end is missing");
   refuse(what, " needs a value, got ", quoted(text_.substr(begin, 1)));
 }
 

@@ -66,7 +66,7 @@ TEST(Hostile, HeadersThatAreNoText) {
        {"\xff", "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xc3", "\x80"})
     EXPECT_EQ(verdict(file_of(text("{\"", bad, "\":1}"), "")), "byte 2 of its header is no UTF-8 text");
   EXPECT_EQ(verdict(file_of("{\"", "")),
-            "a tensor's name has no closing quote; the file is damaged (byte 2 of the JSON)");
+            "a tensor's name has no closing quote; its end is missing (byte 2 of the JSON)");
   EXPECT_EQ(verdict(file_of("{\"a\nb\":1}", "")),
             "a tensor's name holds a bare control character; escape it (byte 3 of the JSON)");
   for (const std::string_view half : {R"(\ud800)", R"(\udc00)", R"(\ud800\u0041)", R"(\ud800x)"})
