@@ -1,0 +1,95 @@
+// Batcher: joins requests into batches for the model, in order, within a budget of tokens; refuses what would
+// wait too long. SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "headwise/server/metrics.h"
+#include "headwise/server/served.h"
+
+namespace headwise::server {
+
+using Clock = std::chrono::steady_clock;  // a wall clock that jumps ends nothing
+
+struct BatcherOptions {
+  Index batch_tokens = 1024;               // of one call of the model; one request alone may have more
+  std::chrono::microseconds linger{2000};  // how long the first of a batch waits for others
+  Index queue_tokens = 1024;               // waiting, estimated from bytes; an empty queue takes any request
+  Index request_tokens = 8192;             // of one request, counted by the model
+};
+
+/// How a job ended: answers in the order of its texts, or a status with its sentence.
+struct Outcome {
+  int status = 200;
+  std::string code, message;
+  std::string detail;  // for the log alone
+  std::vector<std::string> answers;
+  Index tokens = 0;
+};
+
+struct Job {
+  std::uint64_t id = 0;
+  bool explain = false;
+  std::vector<std::string> texts;
+  Clock::time_point deadline;
+  std::function<void(Outcome)> done;  // called once, on the batcher's thread, unless cancelled or too late
+};
+
+class Batcher {
+ public:
+  Batcher(Served model, const BatcherOptions& options, Metrics& metrics);
+  Batcher(const Batcher&) = delete;
+  Batcher& operator=(const Batcher&) = delete;
+  /// Every job taken is finished first.
+  ~Batcher();
+
+  /// False: the queue is full; the job is untouched.
+  bool submit(Job& job);
+  bool full() const;
+  /// A job still waiting is left out; one that runs ends unheard.
+  void cancel(std::uint64_t id);
+  /// Until what waits now is done, by the pace of the last batches.
+  std::chrono::milliseconds expected_wait() const;
+  Index queued_requests() const;
+  Index queued_tokens() const;
+
+ private:
+  struct Waiting {
+    Job job;
+    Index estimate = 0;  // of its tokens
+    Clock::time_point since;
+    Index tokens = -1;  // counted when it is its turn
+    bool cancelled = false;
+  };
+  /// What goes to the model at once: the texts of all jobs behind each other.
+  struct Batch {
+    std::vector<Waiting> jobs;
+    Index tokens = 0, estimate = 0;
+  };
+  void run();
+  bool collect(Batch& batch);
+  void answer(Batch& batch);
+  void answer_jobs(std::span<Waiting> jobs);
+  bool may_join(const Batch& batch, const Waiting& job) const;
+
+  Served model_;
+  BatcherOptions options_;
+  Metrics& metrics_;
+  mutable std::mutex lock_;  // of all below
+  std::condition_variable arrived_;
+  std::deque<Waiting> queue_;  // only the thread takes from it
+  Index queued_tokens_ = 0;
+  double seconds_per_token_ = 0;  // estimated ones; a moving mean
+  bool closing_ = false;
+  std::thread thread_;
+};
+
+}  // namespace headwise::server

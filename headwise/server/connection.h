@@ -1,0 +1,75 @@
+// Connection: one client's socket with what was read, what is to be written, and how long it may still take.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "headwise/server/batcher.h"
+#include "headwise/server/http_parser.h"
+#include "headwise/server/http_response.h"
+
+namespace headwise::server {
+
+/// How long a client may take. Rates are held after `grace`: a client slower than that is no client.
+struct Patience {
+  std::chrono::milliseconds head{10'000};    // from the first byte of a request to the end of its headers
+  std::chrono::milliseconds body{30'000};    // from there to the end of its body
+  std::chrono::milliseconds idle{60'000};    // between requests
+  std::chrono::milliseconds grace{5'000};    // before rates count
+  std::chrono::milliseconds leaving{1'000};  // for a client to hear a refusal and go
+  Index least_rate = 1024;                   // bytes a second, of bodies and of answers
+};
+
+class Connection {
+ public:
+  enum class Phase {
+    reading,  // a request, or idle before one
+    waiting,  // the model has it
+    writing,  // the answer goes out
+    leaving,  // the answer is out, our side is closed; what the client still sends is thrown away
+    gone
+  };
+  /// Owns `fd`, which does not block.
+  Connection(int fd, std::uint64_t number, const HttpLimits& limits, Clock::time_point now)
+      : id(number), parser(limits), since(now), fd_(fd) {}
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+  ~Connection();
+
+  /// Reads once into `in`, or throws bytes away when leaving. False: the client closed its side.
+  bool read();
+  /// The answer goes out as far as the socket takes it; then reading again, or leaving.
+  void write(Clock::time_point now);
+  void respond(const HttpResponse& response, bool keep, Clock::time_point now);
+  void say_continue();
+  /// What patience says: nothing, or the status of the refusal (408), or gone.
+  int tired(const Patience& patience, Clock::time_point now);
+
+  bool idle() const { return phase == Phase::reading && !parser.begun(); }
+  int descriptor() const { return fd_; }
+  /// What epoll should watch for.
+  std::uint32_t interest() const;
+
+  const std::uint64_t id;
+  Phase phase = Phase::reading;
+  HttpParser parser;
+  std::string in;             // read and not yet parsed
+  Clock::time_point since;    // of the phase, or of the part of a request
+  Clock::time_point until;    // waiting: when the client is told that it was too long
+  std::uint64_t ticket = 0;   // waiting: whose answer
+  Index reserved = 0;         // bytes its body may take
+  std::uint32_t watched = 0;  // what epoll watches for now
+
+ private:
+  bool slow(Index bytes, const Patience& patience, Clock::time_point now) const;
+
+  int fd_;
+  std::string out_;
+  std::shared_ptr<const std::string> page_;
+  std::size_t sent_ = 0, thrown_ = 0;
+  bool keep_ = false;
+};
+
+}  // namespace headwise::server

@@ -1,0 +1,270 @@
+#include "headwise/server/event_loop.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <limits>
+#include <random>
+
+#include "headwise/base/error.h"
+
+namespace headwise::server {
+namespace {
+
+using Phase = Connection::Phase;
+using Stage = HttpParser::Stage;
+
+constexpr std::uint64_t kListener = 0, kAlarm = 1;
+constexpr Index kTurnedAway = 64;  // connections above the limit that are told so
+constexpr std::chrono::milliseconds kTick{20};
+
+void watch_first(int epoll, int fd, std::uint64_t id) {
+  epoll_event e{};
+  e.events = EPOLLIN, e.data.u64 = id;
+  require(::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &e) == 0, ErrorKind::device, "serve",
+          "epoll refused a descriptor");
+}
+
+}  // namespace
+
+EventLoop::EventLoop(Listener& listener, Handler& handler, const LoopLimits& limits)
+    : listener_(listener),
+      handler_(handler),
+      limits_(limits),
+      epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      next_number_(std::uint64_t{std::random_device{}()} << 24) {
+  require(epoll_ >= 0 && wake_ >= 0, ErrorKind::device, "serve",
+          "the system gives no descriptor; close some");
+}
+
+EventLoop::~EventLoop() {
+  connections_.clear();
+  if (wake_ >= 0) ::close(wake_);
+  if (epoll_ >= 0) ::close(epoll_);
+}
+
+void EventLoop::wake() const noexcept {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = ::write(wake_, &one, sizeof one);  // full: it is awake anyway
+}
+
+void EventLoop::drain() noexcept {
+  draining_.store(true);
+  wake();
+}
+
+void EventLoop::answer(Ticket ticket, HttpResponse response) {
+  {
+    const std::lock_guard hold(lock_);
+    answers_.emplace_back(ticket, std::move(response));
+  }
+  wake();
+}
+
+Index EventLoop::run() {
+  watch_first(epoll_, listener_.descriptor(), kListener);
+  watch_first(epoll_, wake_, kAlarm);
+  std::array<epoll_event, 64> events;
+  auto tick = Clock::now() + kTick;
+  while (!drain_begun_ || !connections_.empty()) {
+    const int n =
+        ::epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), static_cast<int>(kTick.count()));
+    require(n >= 0 || errno == EINTR, ErrorKind::device, "serve", "epoll failed");
+    now_ = Clock::now();
+    for (int i = 0; i < n; ++i) {
+      const std::uint64_t id = events[static_cast<std::size_t>(i)].data.u64;
+      if (id == kListener) {
+        accept_some(64);
+      } else if (id == kAlarm) {
+        std::uint64_t count = 0;
+        [[maybe_unused]] const ssize_t got = ::read(wake_, &count, sizeof count);
+      } else if (const auto found = connections_.find(id); found != connections_.end()) {
+        on_event(*found->second, events[static_cast<std::size_t>(i)].events);
+        reap(id);
+      }
+    }
+    deliver();
+    if (draining_.load() && !drain_begun_) begin_drain();
+    if (now_ < tick) continue;
+    tick = now_ + kTick;
+    lose_patience();
+    if (!drain_begun_ || now_ - drain_since_ <= limits_.drain) continue;
+    Index cut = 0;
+    for (const auto& [id, c] : connections_) {
+      cut += c->phase == Phase::waiting || c->phase == Phase::writing ||
+             (c->phase == Phase::reading && !c->idle());
+      if (c->phase == Phase::waiting) handler_.gone({id, c->ticket});
+    }
+    connections_.clear();
+    open_ = 0;
+    return cut;
+  }
+  return 0;
+}
+
+void EventLoop::accept_some(int most) {
+  for (int i = 0; i < most; ++i) {
+    const int fd = listener_.accept();
+    if (fd < 0) return;
+    const std::uint64_t id = next_id_++;
+    auto c = std::make_unique<Connection>(fd, id, limits_.http, now_);
+    epoll_event e{};
+    e.data.u64 = id;
+    if (static_cast<Index>(connections_.size()) >= limits_.connections + kTurnedAway ||
+        ::epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &e) != 0)
+      continue;  // closed
+    Connection& taken = *connections_.emplace(id, std::move(c)).first->second;
+    if (static_cast<Index>(connections_.size()) > limits_.connections)
+      respond(taken, handler_.refuse({503, "there are too many connections; come again later"}), false);
+    watch(taken);
+    reap(id);
+  }
+}
+
+void EventLoop::watch(Connection& c) {
+  open_ = static_cast<Index>(connections_.size());
+  const std::uint32_t wanted = c.interest();
+  if (c.phase == Phase::gone || wanted == c.watched) return;
+  epoll_event e{};
+  e.events = wanted, e.data.u64 = c.id;
+  if (::epoll_ctl(epoll_, EPOLL_CTL_MOD, c.descriptor(), &e) != 0) c.phase = Phase::gone;
+  c.watched = wanted;
+}
+
+/// Connections are erased here alone, when nobody holds them.
+void EventLoop::reap(std::uint64_t id) {
+  const auto found = connections_.find(id);
+  if (found == connections_.end() || found->second->phase != Phase::gone) return;
+  release(*found->second);
+  connections_.erase(found);
+  open_ = static_cast<Index>(connections_.size());
+}
+
+void EventLoop::release(Connection& c) { reserved_ -= std::exchange(c.reserved, 0); }
+
+void EventLoop::on_event(Connection& c, std::uint32_t events) {
+  if ((events & (EPOLLERR | EPOLLHUP)) != 0) {
+    if (c.phase == Phase::waiting) handler_.gone({c.id, c.ticket});
+    c.phase = Phase::gone;
+    return;
+  }
+  if (c.phase == Phase::writing && (events & EPOLLOUT) != 0) c.write(now_);
+  if ((events & EPOLLIN) != 0 && (c.phase == Phase::reading || c.phase == Phase::leaving)) {
+    const bool open = c.read();
+    advance(c);
+    if (!open && c.phase == Phase::reading) {
+      // It may still listen: told only where it had begun to say something.
+      if (c.idle())
+        c.phase = Phase::gone;
+      else
+        respond(c, handler_.refuse({400, "the request ends before its length"}), false);
+    }
+  } else {
+    advance(c);
+  }
+  watch(c);
+}
+
+/// Takes requests out of what was read, one after another, until one waits or more bytes are needed.
+void EventLoop::advance(Connection& c) {
+  while (c.phase == Phase::reading && !c.in.empty()) {
+    if (!c.parser.begun()) c.since = now_;
+    const Stage before = c.parser.stage();
+    c.in.erase(0, c.parser.feed(c.in));
+    const Stage stage = c.parser.stage();
+    if (stage == Stage::failed) {
+      respond(c, handler_.refuse(c.parser.fault()), false);
+      continue;
+    }
+    if (before == Stage::head && stage != Stage::head && !head_done(c)) continue;
+    if (stage != Stage::done) continue;
+    release(c);
+    c.since = now_;
+    if (auto response = handler_.take(c.parser.request(), {c.id, c.ticket}, c.until))
+      respond(c, std::move(*response), true);
+    else
+      c.phase = Phase::waiting;
+  }
+}
+
+void EventLoop::respond(Connection& c, HttpResponse response, bool keep) {
+  if (c.ticket == 0) c.ticket = next_number_++;  // refused before it had one
+  response.headers.push_back({"X-Request-Id", std::to_string(c.ticket)});
+  handler_.sent(c.parser.request(), std::exchange(c.ticket, 0), response.status, now_ - c.since);
+  c.respond(response, keep && !draining(), now_);
+}
+
+/// False: refused.
+bool EventLoop::head_done(Connection& c) {
+  c.since = now_, c.ticket = next_number_++;
+  const bool body = c.parser.stage() == Stage::body;
+  // A refusal before its body came: reading on would only help who sends for nothing.
+  if (auto refusal = handler_.look(c.parser.request())) {
+    respond(c, std::move(*refusal), !body);
+    return false;
+  }
+  if (body && !room_for_body(c)) {
+    respond(c, handler_.refuse({503, "too many bodies are being read; come again later"}), false);
+    return false;
+  }
+  if (body && c.parser.request().expects_continue && c.in.empty()) c.say_continue();
+  return true;
+}
+
+bool EventLoop::room_for_body(Connection& c) {
+  const HttpRequest& r = c.parser.request();
+  const Index bytes = r.chunked ? limits_.http.body_bytes : r.length;
+  if (reserved_ + bytes > limits_.bodies_bytes) return false;
+  reserved_ += bytes, c.reserved = bytes;
+  return true;
+}
+
+void EventLoop::deliver() {
+  std::vector<std::pair<Ticket, HttpResponse>> ready;
+  {
+    const std::lock_guard hold(lock_);
+    ready.swap(answers_);
+  }
+  for (auto& [ticket, response] : ready) {
+    const auto found = connections_.find(ticket.connection);
+    if (found == connections_.end()) continue;
+    Connection& c = *found->second;
+    if (c.phase != Phase::waiting || c.ticket != ticket.number) continue;
+    respond(c, std::move(response), true);
+    advance(c);
+    watch(c);
+    reap(ticket.connection);
+  }
+}
+
+void EventLoop::begin_drain() {
+  drain_begun_ = true, drain_since_ = now_;
+  accept_some(std::numeric_limits<int>::max());  // whom the kernel has let in already
+  listener_.close();
+}
+
+void EventLoop::lose_patience() {
+  const bool grace_over = drain_begun_ && now_ - drain_since_ > limits_.drain_grace;
+  std::vector<std::uint64_t> gone;
+  for (const auto& [id, owner] : connections_) {
+    Connection& c = *owner;
+    if (c.phase == Phase::waiting && now_ >= c.until) {
+      respond(c, handler_.late({id, c.ticket}), true);
+      advance(c);
+    } else if (grace_over && c.idle()) {
+      c.phase = Phase::gone;
+    } else if (const int status = c.tired(limits_.patience, now_)) {
+      release(c);
+      respond(c, handler_.refuse({status, "the request came too slowly"}), false);
+    }
+    watch(c);
+    if (c.phase == Phase::gone) gone.push_back(id);
+  }
+  for (const std::uint64_t id : gone) reap(id);
+}
+
+}  // namespace headwise::server

@@ -1,0 +1,34 @@
+// HttpResponse: what goes back to a client, and how it is put on the wire.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "headwise/server/http_parser.h"
+
+namespace headwise::server {
+
+struct HttpResponse {
+  int status = 200;
+  std::string type = "application/json";
+  std::string body;
+  std::shared_ptr<const std::string> page;  // instead of the body: long, and the same for everybody
+  std::vector<HttpHeader> headers;          // beside those every response has
+
+  std::string_view content() const { return page ? std::string_view(*page) : std::string_view(body); }
+};
+
+/// "Too Many Requests".
+std::string_view status_words(int status);
+/// Status line and headers with the empty line behind them. Nothing is cached, sniffed or framed.
+std::string print_head(const HttpResponse& response, bool keep_alive);
+/// `s` as a JSON string with its quotes; `s` is UTF-8. Also safe inside a page: '<' is escaped.
+std::string json_string(std::string_view s);
+/// The shortest decimal that reads back as the same float.
+std::string json_number(float value);
+/// {"error": {"code": ..., "message": ..., "request": ...}}.
+HttpResponse error_response(int status, std::string_view code, std::string_view message);
+
+}  // namespace headwise::server

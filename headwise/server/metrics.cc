@@ -1,0 +1,100 @@
+#include "headwise/server/metrics.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "headwise/base/error.h"
+#include "headwise/base/version.h"
+
+namespace headwise::server {
+namespace {
+
+/// Of this process, in bytes; 0 where the system does not say.
+Index resident_bytes() {
+  Index size = 0, resident = 0;
+  if (std::FILE* file = std::fopen("/proc/self/statm", "re")) {
+    long long a = 0, b = 0;
+    if (std::fscanf(file, "%lld %lld", &a, &b) == 2) size = a, resident = b;
+    std::fclose(file);
+  }
+  return size > 0 ? resident * ::sysconf(_SC_PAGESIZE) : 0;
+}
+
+void header(std::string& out, std::string_view name, std::string_view kind, std::string_view help) {
+  out += text("# HELP ", name, " ", help, "\n# TYPE ", name, " ", kind, "\n");
+}
+
+template <class T>
+void value(std::string& out, std::string_view name, std::string_view kind, std::string_view help, T number) {
+  header(out, name, kind, help);
+  out += text(name, " ", number, "\n");
+}
+
+}  // namespace
+
+void Histogram::add(double v) {
+  for (std::size_t i = 0; i < bounds_.size(); ++i) within_[i] += v <= bounds_[i];
+  ++count_, sum_ += v;
+}
+
+void Histogram::print(std::string& out, const std::string& name, const std::string& labels) const {
+  const std::string comma = labels.empty() ? "" : labels + ",";
+  const std::string braces = labels.empty() ? "" : "{" + labels + "}";
+  for (std::size_t i = 0; i < bounds_.size(); ++i)
+    out += text(name, "_bucket{", comma, "le=\"", bounds_[i], "\"} ", within_[i], "\n");
+  out += text(name, "_bucket{", comma, "le=\"+Inf\"} ", count_, "\n", name, "_sum", braces, " ", sum_, "\n",
+              name, "_count", braces, " ", count_, "\n");
+}
+
+void Metrics::answered(const std::string& route, int status, Seconds took) {
+  const std::lock_guard hold(lock_);
+  ++answers_[{route, status}];
+  constexpr std::array<double, 12> kBounds = {.001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 10};
+  seconds_.try_emplace(route, kBounds).first->second.add(took.count());
+}
+
+void Metrics::batch(Index requests, Index texts, Index tokens, Seconds took) {
+  const std::lock_guard hold(lock_);
+  batches_requests_ += requests, texts_ += texts, tokens_ += tokens;
+  batch_tokens_.add(static_cast<double>(tokens));
+  batch_seconds_.add(took.count());
+}
+
+void Metrics::vanished() {
+  const std::lock_guard hold(lock_);
+  ++vanished_;
+}
+
+std::string Metrics::print(const Gauges& g) const {
+  std::string out;
+  const std::lock_guard hold(lock_);
+  const Seconds up = std::chrono::steady_clock::now() - start_;
+  header(out, "headwise_build_info", "gauge", "The version that runs.");
+  out += text("headwise_build_info{version=\"", kVersion, "\"} 1\n");
+  value(out, "headwise_uptime_seconds", "gauge", "Since the start.", up.count());
+  value(out, "headwise_ready", "gauge", "1 while requests are taken.", g.ready ? 1 : 0);
+  value(out, "headwise_connections", "gauge", "Open now.", g.connections);
+  value(out, "headwise_queue_requests", "gauge", "Waiting for the model.", g.queued_requests);
+  value(out, "headwise_queue_tokens", "gauge", "Their tokens, estimated from bytes.", g.queued_tokens);
+  value(out, "headwise_resident_bytes", "gauge", "Memory of the process.", resident_bytes());
+  header(out, "headwise_responses_total", "counter", "By route and status.");
+  for (const auto& [key, count] : answers_)
+    out +=
+        text("headwise_responses_total{route=\"", key.first, "\",status=\"", key.second, "\"} ", count, "\n");
+  value(out, "headwise_vanished_total", "counter", "Clients that left before their answer.", vanished_);
+  value(out, "headwise_joined_requests_total", "counter", "Requests the model has answered.",
+        batches_requests_);
+  value(out, "headwise_texts_total", "counter", "Texts the model has answered.", texts_);
+  value(out, "headwise_tokens_total", "counter", "Tokens the model has read.", tokens_);
+  header(out, "headwise_request_seconds", "histogram", "From the last byte of a request to its answer.");
+  for (const auto& [route, histogram] : seconds_)
+    histogram.print(out, "headwise_request_seconds", "route=\"" + route + "\"");
+  header(out, "headwise_batch_tokens", "histogram", "Tokens of one call of the model.");
+  batch_tokens_.print(out, "headwise_batch_tokens", "");
+  header(out, "headwise_batch_seconds", "histogram", "Time of one call of the model.");
+  batch_seconds_.print(out, "headwise_batch_seconds", "");
+  return out;
+}
+
+}  // namespace headwise::server
