@@ -31,12 +31,15 @@ AnyView NormLayer::backward(const AnyView& dy, Call& call, const Saved& saved,
     layer_norm_backward({.x = saved.x,
                          .weight = weight_.value(),
                          .dout = dy,
+                         .residual = residual,
                          .dx = dx,
                          .dweight = weight_.grad(),
                          .dbias = bias_.grad(),
                          .eps = options_.eps},
                         call.ctx);
-  } else {
+    return dx;
+  }
+  {
     const Scratch scratch(call.memory);
     // rms_norm_backward writes its dweight; a parameter's gradient is added to.
     AnyView dweight;

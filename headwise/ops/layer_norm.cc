@@ -11,7 +11,7 @@ namespace headwise {
 namespace {
 
 /// Rows whose part of dweight and dbias is summed at once: fixed, so that no sum knows the number of threads.
-constexpr Index kChunkRows = 256;
+constexpr Index kChunkRows = 64;
 constexpr Index kTaskElements = 1 << 14;
 
 void check_vector(const char* op, const char* name, const AnyView& v, const AnyView& x) {
@@ -97,6 +97,7 @@ void layer_norm_backward(const LayerNormGrads& a, Context& ctx) {
     check_in_out(kOp, a.dout, a.dx, "dout", "dx");
     check_apart(kOp, a.dx, "x", a.x, "dx");
     if (a.weight.given()) check_apart(kOp, a.dx, "weight", a.weight, "dx");
+    if (a.residual.given()) check_in_out(kOp, a.residual, a.dx, "residual", "dx");
   }
   check_sum("dweight", a.dweight, a);
   check_sum("dbias", a.dbias, a);
@@ -126,6 +127,9 @@ void layer_norm_backward(const LayerNormGrads& a, Context& ctx) {
         r.dout_step = a.dout.step[last];
         if (a.dx.given())
           r.dx = static_cast<T*>(a.dx.data) + row_offset(a.dx, row), r.dx_step = a.dx.step[last];
+        if (a.residual.given())
+          r.residual = static_cast<const T*>(a.residual.data) + row_offset(a.residual, row),
+          r.residual_step = a.residual.step[last];
         r.dim = dim, r.weight = weight, r.eps = a.eps;
         r.dweight = dweight ? dweight + chunk * dim : nullptr;
         r.dbias = dbias ? dbias + chunk * dim : nullptr;
@@ -133,12 +137,12 @@ void layer_norm_backward(const LayerNormGrads& a, Context& ctx) {
       }
     });
   });
-  const auto add = [&](const AnyView& to, const double* sums) {
-    for (Index i = 0; sums && i < dim; ++i) {
-      double sum = load_double(to.data, to.dtype, i * to.step[0]);
-      for (Index chunk = 0; chunk < chunks; ++chunk) sum += sums[chunk * dim + i];
-      store_double(to.data, to.dtype, i * to.step[0], sum);
-    }
+  const auto add = [&](const AnyView& to, double* sums) {
+    if (!sums) return;
+    for (Index i = 0; i < dim; ++i) sums[i] += load_double(to.data, to.dtype, i * to.step[0]);
+    for (Index chunk = 1; chunk < chunks; ++chunk)
+      for (Index i = 0; i < dim; ++i) sums[i] += sums[chunk * dim + i];
+    for (Index i = 0; i < dim; ++i) store_double(to.data, to.dtype, i * to.step[0], sums[i]);
   };
   add(a.dweight, dweight), add(a.dbias, dbias);
 }

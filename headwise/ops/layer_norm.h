@@ -14,11 +14,11 @@ struct LayerNormArgs {
 };
 void layer_norm(const LayerNormArgs& args, Context& ctx);
 
-/// dx: like x, dout itself or apart from it; overwritten. dweight, dbias [dim], any float type: added to, so
-/// that micro-batches add up; their sums go in steps of 256 rows, whatever the threads. What is empty is not
-/// computed.
+/// dx: like x, dout itself or apart from it; overwritten. residual: like x, added to dx before it is rounded.
+/// dweight, dbias [dim], any float type: added to, so that micro-batches add up; their sums go in steps of 64
+/// rows, whatever the threads. What is empty is not computed.
 struct LayerNormGrads {
-  AnyView x = {}, weight = {}, dout = {};
+  AnyView x = {}, weight = {}, dout = {}, residual = {};
   AnyView dx = {}, dweight = {}, dbias = {};
   double eps = 1e-5;
 };

@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "headwise/base/float_env.h"
+#include "headwise/kernels/cpu/gemm_tile.h"
+#include "headwise/kernels/cpu/isa.h"
 #include "headwise/train/param_blocks.h"
 
 namespace headwise {
@@ -26,17 +28,18 @@ struct AdamWStep {
   double beta1, beta2, eps, shrink, step_size, root;  // shrink: 1 - lr decay; root: sqrt(1 - b2^t)
 };
 
-/// The order of operations is torch's, so that f32 results agree to the last bits.
-template <class T>
-void adamw_block(T* x, const T* g, T* m, T* v, Index n, const AdamWStep& s) {
-  const T shrink = static_cast<T>(s.shrink), b2 = static_cast<T>(s.beta2),
-          gain1 = static_cast<T>(1 - s.beta1), gain2 = static_cast<T>(1 - s.beta2),
-          eps = static_cast<T>(s.eps), size = static_cast<T>(s.step_size), root = static_cast<T>(s.root);
+/// The order of operations is torch's, so that results agree to the last bits.
+void adamw_block(double* x, const double* g, double* m, double* v, Index n, const AdamWStep& s) {
   for (Index i = 0; i < n; ++i) {
-    const T mi = m[i] + gain1 * (g[i] - m[i]), vi = v[i] * b2 + gain2 * g[i] * g[i];
+    const double mi = m[i] + (1 - s.beta1) * (g[i] - m[i]), vi = v[i] * s.beta2 + (1 - s.beta2) * g[i] * g[i];
     m[i] = mi, v[i] = vi;
-    x[i] = x[i] * shrink - size * (mi / (std::sqrt(vi) / root + eps));
+    x[i] = x[i] * s.shrink - s.step_size * (mi / (std::sqrt(vi) / s.root + s.eps));
   }
+}
+void adamw_block(float* x, const float* g, float* m, float* v, Index n, const AdamWStep& s) {
+  const auto f = [](double y) { return static_cast<float>(y); };
+  cpu::chosen_isa().gemm()->rows.adamw({x, g, m, v, n, f(s.shrink), f(s.beta2), f(1 - s.beta1),
+                                        f(1 - s.beta2), f(s.eps), f(s.step_size), f(s.root)});
 }
 
 struct SgdStep {

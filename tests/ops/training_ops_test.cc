@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "headwise/kernels/cpu/isa.h"
 #include "headwise/kernels/ref/cross_entropy.h"
 #include "headwise/kernels/ref/layer_norm.h"
 #include "headwise/ops/cross_entropy.h"
@@ -69,7 +70,12 @@ TEST(LayerNorm, EveryElementMatchesCentralDifferences) {
       return dot_of(out, dout);
     };
     expect_slopes("dx", x, dx, loss);
-    if (plain) continue;
+    if (plain) {  // y = norm(x) + x
+      backward.residual = dout.view();
+      layer_norm_backward(backward, ctx);
+      expect_slopes("dx + residual", x, dx, [&] { return loss() + dot_of(x, dout); });
+      continue;
+    }
     expect_slopes("dweight", weight, dweight, loss);
     expect_slopes("dbias", bias, dbias, loss);
     layer_norm_backward(backward, ctx);  // a second micro-batch adds up
@@ -145,6 +151,46 @@ TEST(LayerNorm, SameBitsForThreadsAndInPlace) {
   layer_norm({.x = x.view(), .out = out.view()}, ctx);
   layer_norm({.x = copy.view(), .out = copy.view()}, ctx);
   EXPECT_TRUE(same_bits(out.view(), copy.view()));
+}
+
+/// Rows side by side take each level's vectors, rows with gaps the plain loop: one order of sums for both.
+TEST(LayerNorm, SameBitsAtEveryLevelAndStep) {
+  for (const Index dim : {1, 7, 8, 9, 24, 65, 128, 131}) {
+    const Tensor x = random_normal({70, dim}, DType::f32, 1), dout = random_normal({70, dim}, DType::f32, 2),
+                 weight = random_normal({dim}, DType::f32, 3), bias = random_normal({dim}, DType::f32, 4),
+                 residual = random_normal({70, dim}, DType::f32, 5);
+    struct Found {
+      Tensor out, dx, dweight, dbias;
+    };
+    const auto run = [&](Index gap) {
+      Context ctx({.threads = 2});
+      const Scattered from(x.view(), {0, 1}, gap), to(x.view(), {0, 1}, gap), back(dout.view(), {0, 1}, gap),
+          slope(x.view(), {0, 1}, gap), rest(residual.view(), {0, 1}, gap);
+      Found f{{}, {}, Tensor(DType::f32, {dim}), Tensor(DType::f32, {dim})};
+      layer_norm({.x = from.view, .weight = weight.view(), .bias = bias.view(), .out = to.view}, ctx);
+      layer_norm_backward({.x = from.view,
+                           .weight = weight.view(),
+                           .dout = back.view,
+                           .residual = rest.view,
+                           .dx = slope.view,
+                           .dweight = f.dweight.view(),
+                           .dbias = f.dbias.view()},
+                          ctx);
+      f.out = to.packed(), f.dx = slope.packed();
+      return f;
+    };
+    const Found plain = run(1);
+    for (const cpu::IsaLevel& level : cpu::isa_levels()) {
+      if (!level.supported()) continue;
+      cpu::force_isa(&level);
+      const Found found = run(0);
+      EXPECT_TRUE(same_bits(found.out.view(), plain.out.view())) << level.name << " " << dim;
+      EXPECT_TRUE(same_bits(found.dx.view(), plain.dx.view())) << level.name << " " << dim;
+      EXPECT_TRUE(same_bits(found.dweight.view(), plain.dweight.view())) << level.name << " " << dim;
+      EXPECT_TRUE(same_bits(found.dbias.view(), plain.dbias.view())) << level.name << " " << dim;
+    }
+    cpu::force_isa(nullptr);
+  }
 }
 
 TEST(Embedding, ReadsRowsAndAddsThemBack) {

@@ -2,6 +2,7 @@
 // every level includes it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include "headwise/kernels/cpu/row_kernels.h"
 #include "headwise/kernels/cpu/tile.h"
 
 namespace headwise::cpu {
@@ -57,6 +58,7 @@ struct GemmKernels {
   void (*load_run)(const void* data, RowType type, const Axis& axis, Index start, Index count, float* out);
   /// The other way, rounded to nearest even.
   void (*store_run)(const float* from, Index count, RowType type, void* data, const Axis& axis, Index start);
+  RowKernels rows;
 };
 
 extern const GemmKernels kGemmPlain;

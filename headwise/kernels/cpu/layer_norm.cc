@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "headwise/kernels/cpu/gemm_tile.h"
+#include "headwise/kernels/cpu/isa.h"
 #include "headwise/kernels/cpu/row.h"
 
 namespace headwise::cpu {
@@ -53,6 +55,9 @@ Moments moments_of(const T* x, Index step, Index dim, double eps) {
 
 template <class T>
 void layer_norm_row(const LayerNormRow<T>& r) noexcept {
+  if constexpr (std::is_same_v<T, float>)
+    if (r.x_step == 1 && r.out_step == 1)
+      return chosen_isa().gemm()->rows.layer_norm({r.x, r.out, r.dim, r.weight, r.bias, r.eps});
   const Moments m = moments_of(r.x, r.x_step, r.dim, r.eps);
   for (Index begin = 0; begin < r.dim; begin += kRowBlock) {
     const Index count = min_of(kRowBlock, r.dim - begin);
@@ -69,6 +74,11 @@ void layer_norm_row(const LayerNormRow<T>& r) noexcept {
 
 template <class T>
 void layer_norm_row_backward(const LayerNormSlope<T>& r) noexcept {
+  if constexpr (std::is_same_v<T, float>)
+    if (r.x_step == 1 && r.dout_step == 1 && (!r.dx || r.dx_step == 1) &&
+        (!r.residual || r.residual_step == 1))
+      return chosen_isa().gemm()->rows.layer_norm_backward(
+          {r.x, r.dout, r.residual, r.dx, r.dim, r.weight, r.dweight, r.dbias, r.eps});
   const Moments m = moments_of(r.x, r.x_step, r.dim, r.eps);
   double n[kRowBlock], g[kRowBlock];
   // n = (x - mean) inverse, g = dout * weight; dweight += dout n and dbias += dout on the first visit.
@@ -97,6 +107,10 @@ void layer_norm_row_backward(const LayerNormSlope<T>& r) noexcept {
     const Index count = min_of(kRowBlock, r.dim - begin);
     load(begin, count, false);
     for (Index i = 0; i < count; ++i) g[i] = m.inverse * (g[i] - mean - n[i] * along);
+    if (r.residual) {
+      load_row(r.residual + begin * r.residual_step, r.residual_step, count, n);
+      for (Index i = 0; i < count; ++i) g[i] += n[i];
+    }
     store_row(g, count, r.dx + begin * r.dx_step, r.dx_step);
   }
 }

@@ -1,5 +1,6 @@
 // Layer norm of one row on the CPU, and its derivative: in double, sums in one order fixed by the row's
-// length. SPDX-License-Identifier: Apache-2.0
+// length.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/base/index.h"
 
@@ -17,12 +18,13 @@ struct LayerNormRow {
 template <class T>
 void layer_norm_row(const LayerNormRow<T>& row) noexcept;
 
-/// One row of a gradient. dx may be null or dout; dweight and dbias [dim] are added to, or null.
+/// One row of a gradient, dx = gradient + residual. dx may be null or dout, residual null; dweight and dbias
+/// [dim] are added to, or null.
 template <class T>
 struct LayerNormSlope {
-  const T *x = nullptr, *dout = nullptr;
+  const T *x = nullptr, *dout = nullptr, *residual = nullptr;
   T* dx = nullptr;
-  Index x_step = 0, dout_step = 0, dx_step = 0, dim = 0;
+  Index x_step = 0, dout_step = 0, residual_step = 0, dx_step = 0, dim = 0;
   const double* weight = nullptr;
   double *dweight = nullptr, *dbias = nullptr;
   double eps = 0;

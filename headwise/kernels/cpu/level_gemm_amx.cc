@@ -3,6 +3,7 @@
 #include "headwise/kernels/cpu/activations.h"
 #include "headwise/kernels/cpu/gemm_amx.h"
 #include "headwise/kernels/cpu/gemm_core.h"
+#include "headwise/kernels/cpu/row_passes.h"
 
 namespace headwise::cpu {
 namespace {
@@ -11,6 +12,7 @@ constexpr GemmCore kBf16 = GemmAmx::table();
 
 }  // namespace
 
-const GemmKernels kGemmAmx{GemmF32<Lanes, 3, 2, 512>::table(), &kBf16, activate, slopes, load_run, store_run};
+const GemmKernels kGemmAmx{
+    GemmF32<Lanes, 3, 2, 512>::table(), &kBf16, activate, slopes, load_run, store_run, kRowPasses};
 
 }  // namespace headwise::cpu

@@ -2,10 +2,11 @@
 
 #include "headwise/kernels/cpu/activations.h"
 #include "headwise/kernels/cpu/gemm_core.h"
+#include "headwise/kernels/cpu/row_passes.h"
 
 namespace headwise::cpu {
 
 const GemmKernels kGemmAvx2{
-    GemmF32<Lanes, 1, 3, 256>::table(), nullptr, activate, slopes, load_run, store_run};
+    GemmF32<Lanes, 1, 3, 256>::table(), nullptr, activate, slopes, load_run, store_run, kRowPasses};
 
 }  // namespace headwise::cpu

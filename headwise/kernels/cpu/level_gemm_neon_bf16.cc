@@ -3,6 +3,7 @@
 #include "headwise/kernels/cpu/activations.h"
 #include "headwise/kernels/cpu/gemm_core.h"
 #include "headwise/kernels/cpu/gemm_mmla.h"
+#include "headwise/kernels/cpu/row_passes.h"
 
 namespace headwise::cpu {
 namespace {
@@ -12,6 +13,6 @@ constexpr GemmCore kBf16 = GemmMmla::table();
 }  // namespace
 
 const GemmKernels kGemmNeonBf16{
-    GemmF32<Lanes, 2, 2, 256>::table(), &kBf16, activate, slopes, load_run, store_run};
+    GemmF32<Lanes, 2, 2, 256>::table(), &kBf16, activate, slopes, load_run, store_run, kRowPasses};
 
 }  // namespace headwise::cpu
