@@ -29,19 +29,19 @@ AnyView FeedForward::forward(const AnyView& x, Call& call, Saved* saved, const T
   Saved& s = saved ? *saved : local;
   s.dropout = dropped;
   // relu's slope is known from its output: nothing but that is kept.
-  const bool fused = gate_ ? false : !saved || options_.kind == FeedKind::relu;
-  AnyView inner = in_->forward(x, call, &s.in, {}, fused ? activation() : Activation::none);
+  const bool relu = options_.kind == FeedKind::relu;
+  s.slope = {};
+  if (saved && !gate_ && !relu)
+    s.slope = call.memory.take(x.dtype == DType::f64 ? DType::f64 : DType::f32, {rows, options_.feed_dim});
+  AnyView inner = in_->forward(x, call, &s.in, {}, gate_ ? Activation::none : activation(), s.slope);
   s.before = inner;
   if (gate_) {
     s.gated = gate_->forward(x, call, &s.gate);
     inner = call.memory.take(x.dtype, {rows, options_.feed_dim});
     gated(activation(), s.before, s.gated, inner, call.ctx);
-  } else if (!fused) {
-    inner = call.memory.take(x.dtype, {rows, options_.feed_dim});
-    headwise::activation(activation(), s.before, inner, call.ctx);
   }
   if (dropped.p > 0) {
-    const bool kept = fused && saved;  // relu: `before` is read again
+    const bool kept = relu && saved;  // `before` is read again
     const AnyView to = kept ? call.memory.take(x.dtype, {rows, options_.feed_dim}) : inner;
     dropout(inner, {}, dropped, to, call.ctx);
     inner = to;
@@ -51,10 +51,11 @@ AnyView FeedForward::forward(const AnyView& x, Call& call, Saved* saved, const T
 
 AnyView FeedForward::backward(const AnyView& dy, Call& call, const Saved& saved,
                               const AnyView& residual) const {
-  const AnyView dinner = out_->backward(dy, call, saved.out);
+  // inner = dropout(act(W_1 x))  ->  dW_1 x = dropout'(dinner * act'(W_1 x)): the order of factors is free.
+  const AnyView dinner = out_->backward(dy, call, saved.out, {}, saved.slope);
   if (saved.dropout.p > 0) dropout_backward(dinner, saved.dropout, dinner, call.ctx);
   if (!gate_) {
-    activation_backward(activation(), saved.before, dinner, dinner, call.ctx);
+    if (!saved.slope.given()) activation_backward(activation(), saved.before, dinner, dinner, call.ctx);
     return in_->backward(dinner, call, saved.in, residual);
   }
   const AnyView dgate = call.memory.take(dy.dtype, {dy.size[0], options_.feed_dim});

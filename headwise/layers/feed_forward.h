@@ -28,7 +28,8 @@ class FeedForward {
 
   struct Saved {
     Linear::Saved in, gate, out;
-    AnyView before, gated;  // W_1 x and W_g x, as the activation reads them
+    AnyView before, gated;  // relu: its output; swiglu: W_1 x and W_g x, as the activation reads them
+    AnyView slope;          // gelu: its derivative at W_1 x, f32 or wider
     DropoutOptions dropout;
   };
   AnyView forward(const AnyView& x, Call& call, Saved* saved, const Tail& tail = {}) const;

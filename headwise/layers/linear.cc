@@ -16,42 +16,50 @@ Linear::Linear(ParamSet& params, std::string_view name, Index in, Index out, Lin
 }
 
 AnyView project_rows(const AnyView& x, const Learned& weight, const Learned& bias, Call& call,
-                     const AnyView& residual, Activation activation) {
+                     const AnyView& residual, Activation activation, const AnyView& slope) {
   const AnyView y = call.memory.take(x.dtype, {x.size[0], weight.value().size[0]});
-  projection({.x = x, .weight = weight.value(), .bias = bias.value(), .residual = residual, .out = y},
+  projection({.x = x,
+              .weight = weight.value(),
+              .bias = bias.value(),
+              .residual = residual,
+              .slope = slope,
+              .out = y},
              activation, call.ctx);
   return y;
 }
 
 AnyView project_rows_backward(const AnyView& dy, const AnyView& x, const Learned& weight, const Learned& bias,
-                              Call& call, const AnyView& residual) {
+                              Call& call, const AnyView& residual, const AnyView& factor) {
   const AnyView w = weight.value();
   const AnyView dx = call.memory.take(dy.dtype, {dy.size[0], w.size[1]});
   // y = x W^T  ->  dx = dy W: a projection by the transposed weight, so that a residual costs no pass.
   AnyView turned = w;
   turned.size[0] = w.size[1], turned.size[1] = w.size[0];
   turned.step[0] = w.step[1], turned.step[1] = w.step[0];
-  projection({.x = dy, .weight = turned, .residual = residual, .out = dx}, Activation::none, call.ctx);
+  projection({.x = dy, .weight = turned, .residual = residual, .factor = factor, .out = dx}, Activation::none,
+             call.ctx);
   if (weight.grad().given() || bias.grad().given())
     projection_backward({.dy = dy, .x = x, .dweight = weight.grad(), .dbias = bias.grad()}, call.ctx);
   return dx;
 }
 
-AnyView Linear::forward(const AnyView& x, Call& call, Saved* saved, const Tail& tail,
-                        Activation activation) const {
+AnyView Linear::forward(const AnyView& x, Call& call, Saved* saved, const Tail& tail, Activation activation,
+                        const AnyView& slope) const {
   const DropoutOptions dropped = call.next_dropout(tail.dropout);
   const bool drops = dropped.p > 0;
-  const AnyView y = project_rows(x, weight_, bias_, call, drops ? AnyView{} : tail.residual, activation);
+  const AnyView y =
+      project_rows(x, weight_, bias_, call, drops ? AnyView{} : tail.residual, activation, slope);
   if (drops) dropout(y, tail.residual, dropped, y, call.ctx);
   if (saved) *saved = {x, dropped};
   return y;
 }
 
-AnyView Linear::backward(const AnyView& dy, Call& call, const Saved& saved, const AnyView& residual) const {
-  if (saved.dropout.p == 0) return project_rows_backward(dy, saved.x, weight_, bias_, call, residual);
+AnyView Linear::backward(const AnyView& dy, Call& call, const Saved& saved, const AnyView& residual,
+                         const AnyView& factor) const {
+  if (saved.dropout.p == 0) return project_rows_backward(dy, saved.x, weight_, bias_, call, residual, factor);
   const AnyView dropped = call.memory.take(dy.dtype, {dy.size[0], dy.size[1]});
   dropout_backward(dy, saved.dropout, dropped, call.ctx);
-  return project_rows_backward(dropped, saved.x, weight_, bias_, call, residual);
+  return project_rows_backward(dropped, saved.x, weight_, bias_, call, residual, factor);
 }
 
 }  // namespace headwise

@@ -23,10 +23,13 @@ class Linear {
     AnyView x;
     DropoutOptions dropout;
   };
+  /// slope: written where given, the activation's derivative.
   AnyView forward(const AnyView& x, Call& call, Saved* saved, const Tail& tail = {},
-                  Activation activation = Activation::none) const;
-  /// dx = the gradient of x, plus `residual` where given. The activation must have been none.
-  AnyView backward(const AnyView& dy, Call& call, const Saved& saved, const AnyView& residual = {}) const;
+                  Activation activation = Activation::none, const AnyView& slope = {}) const;
+  /// dx = the gradient of x, times `factor` and plus `residual` where given. dy is the gradient before an
+  /// activation.
+  AnyView backward(const AnyView& dy, Call& call, const Saved& saved, const AnyView& residual = {},
+                   const AnyView& factor = {}) const;
 
   Index in() const { return in_; }
   Index out() const { return out_; }
@@ -38,11 +41,13 @@ class Linear {
   Learned weight_, bias_;
 };
 
-/// y = x W^T + b into memory of the call; and back, dx = dy W + residual, gradients added.
+/// y = activation(x W^T + b) + residual into memory of the call; and back, dx = dy W * factor + residual,
+/// gradients added.
 AnyView project_rows(const AnyView& x, const Learned& weight, const Learned& bias, Call& call,
-                     const AnyView& residual = {}, Activation activation = Activation::none);
+                     const AnyView& residual = {}, Activation activation = Activation::none,
+                     const AnyView& slope = {});
 AnyView project_rows_backward(const AnyView& dy, const AnyView& x, const Learned& weight, const Learned& bias,
-                              Call& call, const AnyView& residual = {});
+                              Call& call, const AnyView& residual = {}, const AnyView& factor = {});
 
 }  // namespace headwise
 #pragma GCC visibility pop

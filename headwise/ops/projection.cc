@@ -20,6 +20,18 @@ void check_weight(const AnyView& weight) {
   require(weight.rank == 2, ErrorKind::bad_shape, kOp, "weight is ", weight, "; give [out in]");
   check_matrix_memory(kOp, "weight", weight);
 }
+/// A tensor of out's rows and columns; false: it is not given.
+bool check_like_out(const char* name, const AnyView& v, const ProjectionArgs& args, const GemmProblem& p) {
+  if (!v.given()) return false;
+  check_matrix_memory(kOp, name, v);
+  const Index given = rows_of(kOp, name, v, p.n);
+  require(given == p.m, ErrorKind::bad_shape, kOp, name, " is ", v, ", ", given, " rows, but x has ", p.m,
+          "; give as many");
+  require(v.dtype != DType::f64 || p.out == DType::f64, ErrorKind::bad_dtype, kOp, name, " is ", v,
+          " but out is ", args.out, "; an f64 ", name, " needs an f64 out");
+  check_apart(kOp, args.out, name, v);
+  return true;
+}
 std::byte* aligned(const Buffer& buffer) {
   const std::size_t past = reinterpret_cast<std::uintptr_t>(buffer.data()) % Arena::kAlign;
   return buffer.data() + (past ? Arena::kAlign - past : 0);
@@ -69,6 +81,8 @@ void ProjectionPlan::run(const ProjectionArgs& args, std::span<std::byte> worksp
   g.out = matrix_of(kOp, "out", args.out, problem_.n);
   g.bias = args.bias;
   if (problem_.residual) g.residual = matrix_of(kOp, "residual", args.residual, problem_.n);
+  if (problem_.factor) g.factor = matrix_of(kOp, "factor", args.factor, problem_.n);
+  if (problem_.slope) g.slope = matrix_of(kOp, "slope", args.slope, problem_.n);
   if (problem_.packed) {
     require(args.packed->kernel_ == kernel_ && args.packed->layout_ == kernel_->layout(problem_),
             ErrorKind::bad_argument, kOp, "the weight was packed for another kernel or x dtype (",
@@ -114,15 +128,19 @@ GemmProblem projection_problem_of(const ProjectionArgs& args, Activation activat
     check_apart(kOp, args.out, "bias", args.bias);
     p.bias = true;
   }
-  if (args.residual.given()) {
-    check_matrix_memory(kOp, "residual", args.residual);
-    const Index given = rows_of(kOp, "residual", args.residual, p.n);
-    require(given == p.m, ErrorKind::bad_shape, kOp, "residual is ", args.residual, ", ", given,
-            " rows, but x has ", p.m, "; give as many");
-    require(args.residual.dtype != DType::f64 || p.out == DType::f64, ErrorKind::bad_dtype, kOp,
-            "residual is ", args.residual, " but out is ", args.out, "; an f64 residual needs an f64 out");
-    check_apart(kOp, args.out, "residual", args.residual);
-    p.residual = true;
+  p.residual = check_like_out("residual", args.residual, args, p);
+  p.factor = check_like_out("factor", args.factor, args, p);
+  p.slope = check_like_out("slope", args.slope, args, p);
+  if (p.slope) {
+    require(each_element_once(args.slope), ErrorKind::bad_argument, kOp, "slope is ", args.slope,
+            " with steps that put several elements in one place; give each its own");
+    const std::pair<const char*, const AnyView*> read[] = {{"x", &args.x},
+                                                           {"weight", &args.weight},
+                                                           {"bias", &args.bias},
+                                                           {"residual", &args.residual},
+                                                           {"factor", &args.factor}};
+    for (const auto& [name, view] : read)
+      if (view->given()) check_apart(kOp, args.slope, name, *view, "slope");
   }
   return p;
 }
@@ -133,11 +151,12 @@ void projection(const ProjectionArgs& args, Activation activation, Context& ctx)
 
 std::string explain(const ProjectionPlan& plan) {
   const GemmProblem& p = plan.problem();
-  std::string s = text("projection  ", p.m, " rows, ", p.k, " in, ", p.n, " out; x ", p.a, ", weight ", p.b,
-                       p.packed ? " packed" : "", ", out ", p.out, p.bias ? ", bias" : "",
-                       p.activation != Activation::none ? ", " : "",
-                       p.activation != Activation::none ? name_of(p.activation) : "",
-                       p.residual ? ", residual" : "", "\n");
+  std::string s =
+      text("projection  ", p.m, " rows, ", p.k, " in, ", p.n, " out; x ", p.a, ", weight ", p.b,
+           p.packed ? " packed" : "", ", out ", p.out, p.bias ? ", bias" : "",
+           p.activation != Activation::none ? ", " : "",
+           p.activation != Activation::none ? name_of(p.activation) : "", p.factor ? ", factor" : "",
+           p.residual ? ", residual" : "", p.slope ? ", slope" : "", "\n");
   for (const Refusal& r : plan.refusals()) s += text("kernel      ", r.kernel, "  refused: ", r.why, "\n");
   s += text("kernel      ", plan.kernel(), "  chosen\n", "numerics    ", plan.numerics(), "\nworkspace   ",
             plan.workspace_bytes(), " bytes for ", plan.threads(),
@@ -146,7 +165,8 @@ std::string explain(const ProjectionPlan& plan) {
   const double flops = 2 * real(p.m) * real(p.n) * real(p.k);
   const double bytes = real(p.m) * real(p.k) * real(size_of(p.a)) +
                        real(p.k) * real(p.n) * real(size_of(p.b)) +
-                       real(p.m) * real(p.n) * real(size_of(p.out)) * (p.residual ? 2 : 1);
+                       real(p.m) * real(p.n) * real(size_of(p.out)) *
+                           (1 + (p.residual ? 1 : 0) + (p.factor ? 1 : 0) + (p.slope ? 1 : 0));
   return s + text("cost        ", flops, " FLOP, ", bytes, " bytes read and written once\n");
 }
 

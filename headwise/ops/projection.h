@@ -1,5 +1,5 @@
-// projection: y = activation(x W^T + b) + residual with weights as [out in], and weights packed once for many
-// runs.
+// projection: y = activation(x W^T + b) * factor + residual with weights as [out in], and weights packed once
+// for many runs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/gemm_candidate.h"
@@ -31,10 +31,11 @@ class PackedMatrix {
 PackedMatrix pack_matrix(const AnyView& weight, DType x, Context& ctx);
 
 /// One run. x is [... in] or [... heads dim] with heads * dim = in; out and residual likewise with `out`
-/// columns; their rows are all axes before, equal in number. bias [out], any float dtype. Either weight or
-/// packed is given. out overlaps none of the others.
+/// columns, and so have factor and slope; their rows are all axes before, equal in number. bias [out], any
+/// float dtype. slope: written where given, activation'(x W^T + b), what a backward multiplies by. Either
+/// weight or packed is given. out and slope overlap none of the others.
 struct ProjectionArgs {
-  AnyView x = {}, weight = {}, bias = {}, residual = {}, out = {};
+  AnyView x = {}, weight = {}, bias = {}, residual = {}, factor = {}, slope = {}, out = {};
   const PackedMatrix* packed = nullptr;
 };
 

@@ -35,21 +35,21 @@ struct MatrixView {
   }
 };
 
-/// out [m n] = activation(a [m k] b [k n] + bias) + residual. Sizes and kinds alone: comparable, the whole
-/// key of a plan.
+/// out [m n] = activation(a [m k] b [k n] + bias) * factor + residual, and slope [m n] = activation'(a b +
+/// bias). Sizes and kinds alone: comparable, the whole key of a plan.
 struct GemmProblem {
   Index m = 0, n = 0, k = 0;
   DType a = DType::f32, b = DType::f32, out = DType::f32;
   /// The sum over k starts at what out holds instead of 0: two runs over the halves of k are one run over k.
   bool accumulate = false;
-  bool bias = false, residual = false;
+  bool bias = false, residual = false, factor = false, slope = false;
   Activation activation = Activation::none;
   bool packed = false;  // b comes as a PackedMatrix
   friend constexpr bool operator==(const GemmProblem&, const GemmProblem&) = default;
 };
 
 struct GemmArgs {
-  MatrixView a = {}, b = {}, out = {}, residual = {};
+  MatrixView a = {}, b = {}, out = {}, residual = {}, factor = {}, slope = {};
   const void* packed = nullptr;  // b in the kernel's own layout, instead of b
   AnyView bias = {};             // [n], any float
 };

@@ -13,6 +13,13 @@ using namespace test;
 
 constexpr DType kNarrow[] = {DType::f32, DType::bf16, DType::f16};
 
+Tensor in_double(const Tensor& t) {
+  const Tensor wide(DType::f64, {t.view().size[0], t.view().size[1]});
+  for (Index i = 0; i < t.view().count(); ++i)
+    wide.values<double>()[static_cast<std::size_t>(i)] = value(t.view(), i);
+  return wide.clone();
+}
+
 TEST(Projection, ValuesByHand) {
   Tensor x(DType::f32, {1, 2}), weight(DType::f32, {3, 2}), bias(DType::f64, {3}), y(DType::f32, {1, 3});
   const float w[] = {1, 2, 3, 4, 5, 6};
@@ -65,6 +72,47 @@ TEST(Projection, EveryActivationAgrees) {
         EXPECT_TRUE(p.judge(p.run())) << dtype << " " << name_of(a);
       }
   });
+}
+/// out = act(s) * factor + residual and slope = act'(s), against the same run in f64 by `ref`.
+TEST(Projection, FactorAndSlopeAgree) {
+  Context ctx({.threads = 2});
+  for (const DType dtype : kNarrow)
+    for (const Activation a : kActivations) {
+      const Linear p(19, 24, 50, dtype, 70, a, true);
+      const Tensor factor = random_normal({19, 50}, dtype, 75), truth(DType::f64, {19, 50}),
+                   slopes(DType::f64, {19, 50});
+      const Tensor wide[] = {in_double(p.x), in_double(p.weight), in_double(p.residual), in_double(factor)};
+      projection({.x = wide[0].view(),
+                  .weight = wide[1].view(),
+                  .bias = p.bias.view(),
+                  .residual = wide[2].view(),
+                  .factor = wide[3].view(),
+                  .slope = slopes.view(),
+                  .out = truth.view()},
+                 a, ctx);
+      each_level([&] {
+        for (const Index gap : {0, 1}) {
+          const Scattered out(p.residual.view(), {0, 1}, gap), times(factor.view(), {0, 1}, gap),
+              slope(Tensor(DType::f32, {19, 50}).view(), {0, 1}, gap);
+          projection({.x = p.x.view(),
+                      .weight = p.weight.view(),
+                      .bias = p.bias.view(),
+                      .residual = p.residual.view(),
+                      .factor = times.view,
+                      .slope = slope.view,
+                      .out = out.view},
+                     a, ctx);
+          EXPECT_TRUE(out.gaps_intact() && slope.gaps_intact());
+          const Tensor y = out.packed(), dy = slope.packed();
+          const double unit = dtype == DType::f32 ? 4e-6 : dtype == DType::f16 ? 2e-3 : 2e-2;
+          for (Index i = 0; i < 950; ++i) {
+            const double t = value(truth.view(), i), d = value(slopes.view(), i);
+            ASSERT_NEAR(value(y.view(), i), t, unit * (4 + std::abs(t))) << dtype << " " << name_of(a);
+            ASSERT_NEAR(value(dy.view(), i), d, 2e-5) << dtype << " " << name_of(a);
+          }
+        }
+      });
+    }
 }
 TEST(Projection, ErrorsHaveNoBias) {
   const Linear p(1000, 64, 1000, DType::f32, 3);

@@ -1,7 +1,7 @@
-// Activations and their slopes in f32 lanes. Included by every ISA level after its Lanes; internal linkage
-// throughout.
-// SPDX-License-Identifier: Apache-2.0
+// Activations and their slopes in f32 lanes, and what follows the sums of a product. Included by every ISA
+// level after its Lanes; internal linkage throughout. SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include "headwise/kernels/cpu/gemm_tile.h"
 #include "headwise/kernels/cpu/passes.h"
 
 namespace headwise::cpu {
@@ -96,13 +96,34 @@ struct SigmoidForm {
   }
 };
 
+template <class Form, bool Whole>
+inline __attribute__((always_inline)) void finish_lanes(const GemmRow& r, Index i, int n) {
+  const auto load = [&](const float* p) { return Whole ? Lanes::load(p + i) : Lanes::load_part(p + i, n); };
+  const auto store = [&](float* p, F x) {
+    if constexpr (Whole)
+      Lanes::store(p + i, x);
+    else
+      Lanes::store_part(p + i, x, n);
+  };
+  F x = load(r.c);
+  if (r.bias) x = Lanes::add(x, load(r.bias));
+  if (r.slope) {
+    const ValueSlope both = Form::both(x);
+    store(r.slope, both.slope);
+    x = both.value;
+  } else {
+    x = Form::value(x);
+  }
+  if (r.factor) x = Lanes::mul(x, load(r.factor));
+  if (r.residual) x = Lanes::add(x, load(r.residual));
+  store(r.out, x);
+}
 template <class Form>
-void activate_with(float* x, Index count) {
+void finish_with(const GemmRow& r) {
   constexpr int W = Lanes::width;
   Index i = 0;
-  for (; i + W <= count; i += W) Lanes::store(x + i, Form::value(Lanes::load(x + i)));
-  if (const int n = static_cast<int>(count - i))
-    Lanes::store_part(x + i, Form::value(Lanes::load_part(x + i, n)), n);
+  for (; i + W <= r.columns; i += W) finish_lanes<Form, true>(r, i, W);
+  if (i < r.columns) finish_lanes<Form, false>(r, i, static_cast<int>(r.columns - i));
 }
 template <class Form>
 void slopes_with(const float* x, Index count, float* value, float* slope) {
@@ -118,14 +139,14 @@ void slopes_with(const float* x, Index count, float* value, float* slope) {
   }
 }
 
-inline void activate(int kind, float* x, Index count) {
+inline void finish(int kind, const GemmRow& r) {
   switch (kind) {
-    case 1: return activate_with<ReluForm>(x, count);
-    case 2: return activate_with<GeluForm>(x, count);
-    case 3: return activate_with<GeluTanhForm>(x, count);
-    case 4: return activate_with<SiluForm>(x, count);
-    case 5: return activate_with<SigmoidForm>(x, count);
-    default: return;
+    case 1: return finish_with<ReluForm>(r);
+    case 2: return finish_with<GeluForm>(r);
+    case 3: return finish_with<GeluTanhForm>(r);
+    case 4: return finish_with<SiluForm>(r);
+    case 5: return finish_with<SigmoidForm>(r);
+    default: return finish_with<NoneForm>(r);
   }
 }
 inline void slopes(int kind, const float* x, Index count, float* value, float* slope) {

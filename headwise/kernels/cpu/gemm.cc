@@ -55,7 +55,7 @@ Index c_step(const Cut& cut) { return cut.columns + 16; }
 
 struct Scratch {
   float* c;
-  float* row;  // one row of the residual
+  float *residual, *factor, *slope;  // one row of each, where it does not lie as f32 side by side
   std::byte* a;
 };
 struct Memory {
@@ -67,7 +67,7 @@ struct Memory {
 struct Layout {
   std::byte *b = nullptr, *each = nullptr;
   float* bias = nullptr;
-  Index each_bytes = 0, c_floats = 0, row_floats = 0;
+  Index each_bytes = 0, c_floats = 0, row_floats = 0;  // of one worker; rows: three
 };
 Layout lay_out(Arena& arena, const GemmProblem& p, const GemmCore& core, const Cut& cut, int threads) {
   Layout l;
@@ -76,14 +76,16 @@ Layout lay_out(Arena& arena, const GemmProblem& p, const GemmCore& core, const C
         "gemm.b", saturated(Checked(core.panel_bytes(p.k)) * Checked(ceil_div(p.n, core.columns))));
   if (p.bias) l.bias = arena.take<float>("gemm.bias", p.n);
   l.c_floats = round_up(cut.rows * c_step(cut), 32), l.row_floats = round_up(cut.columns, 32);
-  l.each_bytes = (l.c_floats + l.row_floats) * 4 +
+  l.each_bytes = (l.c_floats + 3 * l.row_floats) * 4 +
                  round_up(core.a_bytes(cut.rows, min_of(p.k, core.depth)), Index{Arena::kAlign});
   l.each = arena.take<std::byte>("gemm.each", l.each_bytes * threads);
   return l;
 }
 Scratch scratch_of(const Layout& l, int worker) {
   auto* at = reinterpret_cast<float*>(l.each + l.each_bytes * worker);
-  return {at, at + l.c_floats, reinterpret_cast<std::byte*>(at + l.c_floats + l.row_floats)};
+  float* rows = at + l.c_floats;
+  return {at, rows, rows + l.row_floats, rows + 2 * l.row_floats,
+          reinterpret_cast<std::byte*>(rows + 3 * l.row_floats)};
 }
 
 std::string refuse(const GemmProblem& p) {
@@ -121,39 +123,59 @@ void pack(const GemmProblem& p, const MatrixView& b, void* out, ThreadPool& pool
   pack_with(core_of(p), p, b, static_cast<std::byte*>(out), pool);
 }
 
-/// Where the sums of a block may lie in out itself: whole tiles of plain f32 rows that are touched once (rows
-/// 4 KB apart share a cache set: coming back to them for every block of k costs more than the copy saved).
-/// Null: they may not.
+/// Do `count` of an axis from `first` on stand at one step?
+bool one_run(const MatrixAxis& axis, Index first, Index count) {
+  return first / axis.inner == (first + count - 1) / axis.inner;
+}
+
+/// Where the sums of a block may lie in out itself: whole tiles of plain f32 rows. Rows whole pages apart
+/// share a cache set: coming back to them for every block of k costs more than the copy saved. Null: they may
+/// not.
 float* place_in_out(const GemmProblem& p, const GemmCore& core, const MatrixView& out, Index row0, Index rows,
                     Index column0, Index columns) {
-  const auto one_run = [](const MatrixAxis& axis, Index first, Index count) {
-    return first / axis.inner == (first + count - 1) / axis.inner;
-  };
-  if (p.out != DType::f32 || p.bias || p.residual || p.activation != Activation::none || p.k == 0 ||
-      p.k > core.depth || rows % core.rows != 0 || columns % core.columns != 0 || out.columns.step != 1 ||
-      !one_run(out.rows, row0, rows) || !one_run(out.columns, column0, columns))
+  constexpr Index kPage = 4096 / sizeof(float);
+  if (p.out != DType::f32 || p.bias || p.residual || p.factor || p.slope ||
+      p.activation != Activation::none || p.k == 0 || rows % core.rows != 0 || columns % core.columns != 0 ||
+      out.columns.step != 1 || !one_run(out.rows, row0, rows) || !one_run(out.columns, column0, columns))
     return nullptr;
+  if (p.k > core.depth && out.rows.step % kPage == 0) return nullptr;
   return static_cast<float*>(out.data) + out.at(row0, column0);
 }
 
-/// Rows of one finished block: bias, activation, residual, then out.
+/// Columns of one row that lie as f32 side by side; null: they do not.
+float* place_of(const MatrixView& m, Index row, Index column0, Index columns) {
+  if (m.dtype != DType::f32 || m.columns.step != 1 || !one_run(m.columns, column0, columns)) return nullptr;
+  return static_cast<float*>(m.data) + m.at(row, column0);
+}
+
+/// Rows of one finished block: bias, activation, factor, residual, then out.
 void finish(const GemmKernels& kernels, const GemmProblem& p, const GemmArgs& args, const Scratch& s,
             Index step, const float* bias, Index row0, Index rows, Index column0, Index columns) noexcept {
-  const Axis out_columns = axis_of(args.out.columns), residual_columns = axis_of(args.residual.columns);
   const auto address = [](const MatrixView& m, Index row) {
     return static_cast<std::byte*>(m.data) + m.rows.at(row) * size_of(m.dtype);
   };
+  const auto read = [&](const MatrixView& m, Index row, float* scratch) -> const float* {
+    if (const float* there = place_of(m, row, column0, columns)) return there;
+    kernels.load_run(address(m, row), row_type(m.dtype), axis_of(m.columns), column0, columns, scratch);
+    return scratch;
+  };
+  const auto write = [&](const MatrixView& m, Index row, const float* from) {
+    if (from != place_of(m, row, column0, columns))
+      kernels.store_run(from, columns, row_type(m.dtype), address(m, row), axis_of(m.columns), column0);
+  };
   for (Index i = 0; i < rows; ++i) {
-    float* c = s.c + i * step;
-    if (bias)
-      for (Index j = 0; j < columns; ++j) c[j] += bias[column0 + j];
-    if (p.activation != Activation::none) kernels.activate(static_cast<int>(p.activation), c, columns);
-    if (p.residual) {
-      kernels.load_run(address(args.residual, row0 + i), row_type(args.residual.dtype), residual_columns,
-                       column0, columns, s.row);
-      for (Index j = 0; j < columns; ++j) c[j] += s.row[j];
+    GemmRow r{s.c + i * step, bias ? bias + column0 : nullptr, nullptr, nullptr, nullptr, nullptr, columns};
+    if (p.factor) r.factor = read(args.factor, row0 + i, s.factor);
+    if (p.residual) r.residual = read(args.residual, row0 + i, s.residual);
+    if (p.slope) {
+      r.slope = place_of(args.slope, row0 + i, column0, columns);
+      if (!r.slope) r.slope = s.slope;
     }
-    kernels.store_run(c, columns, row_type(p.out), address(args.out, row0 + i), out_columns, column0);
+    r.out = place_of(args.out, row0 + i, column0, columns);
+    if (!r.out) r.out = s.c + i * step;
+    kernels.finish(static_cast<int>(p.activation), r);
+    if (p.slope) write(args.slope, row0 + i, r.slope);
+    write(args.out, row0 + i, r.out);
   }
 }
 

@@ -46,12 +46,21 @@ struct GemmCore {
   void (*multiply)(const GemmBlock&);
 };
 
+/// What follows the sums of one row: out = activation(c + bias) * factor + residual, slope =
+/// activation'(c + bias). Null: 0, 1, or not wanted. out may be c.
+struct GemmRow {
+  const float* c;
+  const float *bias, *factor, *residual;
+  float *slope, *out;
+  Index columns;
+};
+
 /// By number as spec/gemm.h has them: none, relu, gelu, gelu_tanh, silu, sigmoid.
 struct GemmKernels {
   GemmCore f32;          // computes f32, and f16 and bf16 converted while packing
   const GemmCore* bf16;  // matrix core for bf16 with f32 sums; null: the f32 core takes bf16
-  /// x[i] = activation(x[i]); NaN stays NaN.
-  void (*activate)(int kind, float* x, Index count);
+  /// NaN stays NaN.
+  void (*finish)(int kind, const GemmRow&);
   /// value[i] = activation(x[i]), slope[i] its derivative.
   void (*slopes)(int kind, const float* x, Index count, float* value, float* slope);
   /// out[i] = element start + i of an axis, as f32.

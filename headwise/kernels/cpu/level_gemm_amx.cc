@@ -13,6 +13,6 @@ constexpr GemmCore kBf16 = GemmAmx::table();
 }  // namespace
 
 const GemmKernels kGemmAmx{
-    GemmF32<Lanes, 3, 2, 512>::table(), &kBf16, activate, slopes, load_run, store_run, kRowPasses};
+    GemmF32<Lanes, 3, 2, 512>::table(), &kBf16, finish, slopes, load_run, store_run, kRowPasses};
 
 }  // namespace headwise::cpu
