@@ -44,6 +44,21 @@ AnyView zeros_like(const AnyView& value, Buffer& memory) {
   return v;
 }
 
+/// Memory for the gradients of `group`, one after the other, all zeros; the first keeps it.
+void make_joined_grads(const std::vector<Param*>& group) {
+  std::size_t bytes = 0;
+  for (const Param* p : group) bytes += p->bytes();
+  Buffer memory(bytes);
+  if (bytes) std::memset(memory.data(), 0, bytes);
+  std::byte* at = memory.data();
+  for (Param* p : group) {
+    p->grad = p->value, p->grad.data = at;
+    p->grad_memory = {};
+    at += p->bytes();
+  }
+  group.front()->grad_memory = std::move(memory);
+}
+
 }  // namespace
 
 ParamSet::ParamSet(DType dtype, std::uint64_t seed) : dtype_(dtype), seed_(seed) {
@@ -85,6 +100,30 @@ Learned ParamSet::add(std::string_view name, std::initializer_list<Index> sizes,
   return Learned(all_.emplace_back(std::move(param)));
 }
 
+void ParamSet::join(std::initializer_list<Learned> parts) {
+  std::vector<Param*> group;
+  std::size_t bytes = 0;
+  for (const Learned& part : parts) {
+    if (!part.given()) continue;
+    require(part.param_->bytes() == part.param_->value_memory.size(), ErrorKind::bad_argument, "params", "\"",
+            part.name(), "\" is joined twice; join all of its neighbours at once");
+    group.push_back(part.param_);
+    bytes += part.param_->bytes();
+  }
+  if (group.size() < 2) return;
+  Buffer memory(bytes);
+  std::byte* at = memory.data();
+  for (Param* p : group) {
+    if (p->bytes()) std::memcpy(at, p->value.data, p->bytes());
+    p->value.data = at;
+    p->value_memory = {};
+    at += p->bytes();
+  }
+  group.front()->value_memory = std::move(memory);
+  if (grads_) make_joined_grads(group);
+  joined_.push_back(std::move(group));
+}
+
 Learned ParamSet::find(std::string_view full_name) {
   for (Param& p : all_)
     if (p.name == full_name) return Learned(p);
@@ -106,6 +145,8 @@ Index ParamSet::count() const {
 
 void ParamSet::make_grads() {
   grads_ = true;
+  for (const std::vector<Param*>& group : joined_)
+    if (!group.front()->grad.given()) make_joined_grads(group);
   for (Param& p : all_)
     if (!p.grad.given()) p.grad = zeros_like(p.value, p.grad_memory);
 }

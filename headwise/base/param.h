@@ -4,6 +4,7 @@
 #include <deque>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "headwise/base/buffer.h"
 
@@ -24,11 +25,14 @@ struct Init {
   static constexpr Init uniform(double range) { return {Kind::uniform, range}; }
 };
 
-/// One parameter: row-major, of the set's dtype. grad is empty until the set makes gradients.
+/// One parameter: row-major, of the set's dtype. grad is empty until the set makes gradients. The memory of
+/// parameters joined to one before them is that one's.
 struct Param {
   std::string name;
   AnyView value, grad;
   Buffer value_memory, grad_memory;
+
+  std::size_t bytes() const { return static_cast<std::size_t>(value.count() * size_of(value.dtype)); }
 };
 
 /// A parameter as heads and layers hold it; empty: it has none.
@@ -43,6 +47,7 @@ class Learned {
   const std::string& name() const { return param_->name; }
 
  private:
+  friend class ParamSet;
   Param* param_ = nullptr;
 };
 
@@ -60,6 +65,9 @@ class ParamSet {
   /// Declares a parameter under the open scopes' names joined by dots; a name is declared once.
   Learned add(std::string_view name, std::initializer_list<Index> sizes, Init init = Init::zeros());
   Learned identity(std::string_view name, Index n) { return add(name, {n, n}, Init::identity()); }
+  /// Moves these, declared before, side by side in their order, values and gradients alike: one view can span
+  /// them. A parameter is joined once; empty handles are passed over.
+  void join(std::initializer_list<Learned> parts);
   /// By full name; throws when there is none.
   Learned find(std::string_view full_name);
   bool has(std::string_view full_name) const;
@@ -94,6 +102,7 @@ class ParamSet {
   bool grads_ = false, blank_ = false;
   std::string prefix_;
   std::deque<Param> all_;  // a deque: handles stay valid while it grows
+  std::vector<std::vector<Param*>> joined_;
 };
 
 }  // namespace headwise

@@ -30,7 +30,14 @@ AnyView project_rows(const AnyView& x, const Learned& weight, const Learned& bia
 
 AnyView project_rows_backward(const AnyView& dy, const AnyView& x, const Learned& weight, const Learned& bias,
                               Call& call, const AnyView& residual, const AnyView& factor) {
-  const AnyView w = weight.value();
+  return project_rows_backward(dy, x,
+                               {.weight = weight.value(), .dweight = weight.grad(), .dbias = bias.grad()},
+                               call, residual, factor);
+}
+
+AnyView project_rows_backward(const AnyView& dy, const AnyView& x, const LinearViews& of, Call& call,
+                              const AnyView& residual, const AnyView& factor) {
+  const AnyView w = of.weight;
   const AnyView dx = call.memory.take(dy.dtype, {dy.size[0], w.size[1]});
   // y = x W^T  ->  dx = dy W: a projection by the transposed weight, so that a residual costs no pass.
   AnyView turned = w;
@@ -38,8 +45,8 @@ AnyView project_rows_backward(const AnyView& dy, const AnyView& x, const Learned
   turned.step[0] = w.step[1], turned.step[1] = w.step[0];
   projection({.x = dy, .weight = turned, .residual = residual, .factor = factor, .out = dx}, Activation::none,
              call.ctx);
-  if (weight.grad().given() || bias.grad().given())
-    projection_backward({.dy = dy, .x = x, .dweight = weight.grad(), .dbias = bias.grad()}, call.ctx);
+  if (of.dweight.given() || of.dbias.given())
+    projection_backward({.dy = dy, .x = x, .dweight = of.dweight, .dbias = of.dbias}, call.ctx);
   return dx;
 }
 

@@ -48,6 +48,12 @@ AnyView project_rows(const AnyView& x, const Learned& weight, const Learned& bia
                      const AnyView& slope = {});
 AnyView project_rows_backward(const AnyView& dy, const AnyView& x, const Learned& weight, const Learned& bias,
                               Call& call, const AnyView& residual = {}, const AnyView& factor = {});
+/// The same with a part of a parameter, or several that lie side by side; dweight and dbias may be empty.
+struct LinearViews {
+  AnyView weight = {}, dweight = {}, dbias = {};
+};
+AnyView project_rows_backward(const AnyView& dy, const AnyView& x, const LinearViews& of, Call& call,
+                              const AnyView& residual = {}, const AnyView& factor = {});
 
 }  // namespace headwise
 #pragma GCC visibility pop

@@ -2,6 +2,7 @@
 
 #include "headwise/layers/embed.h"
 #include "headwise/layers/head_gates.h"
+#include "headwise/ops/projection.h"
 #include "headwise/ops/rope.h"
 
 namespace headwise {
@@ -35,6 +36,22 @@ AnyView block_of(const char* name, const AnyView& v, int rank, Index block) {
   return row;
 }
 
+/// The values or gradients of parameters that lie side by side as one: rows of all of them.
+AnyView spanned(const AnyView& first, Index rows) {
+  AnyView v = first;
+  if (v.given()) v.size[0] = rows;
+  return v;
+}
+
+/// Parts [rows width] that lie one after the other, as [rows parts width].
+AnyView side_by_side(const AnyView& first, Index parts) {
+  AnyView v = first;
+  v.rank = 3;
+  v.size[1] = parts, v.step[1] = first.size[0] * first.size[1];
+  v.size[2] = first.size[1], v.step[2] = 1;
+  return v;
+}
+
 /// Rows [rows columns] as rope reads them under a layout: [outer tokens slots dim].
 AnyView turned_view(const AnyView& rows, const HeadLayout& layout, const Sequences& s) {
   const Index outer = s.ragged() ? 1 : s.batch, tokens = s.ragged() ? rows.size[0] : s.tokens;
@@ -57,6 +74,12 @@ MultiHead::MultiHead(ParamSet& params, std::string_view name, std::string_view w
   if (w.out > 0)
     parts_[3].emplace(params, "out", w.out, o.model_dim,
                       LinearOptions{.bias = o.out_bias, .init_scale = o.init_scale});
+  const bool all = options_.key_model_dim == o.model_dim;
+  if (options_.value_model_dim == options_.key_model_dim) {
+    const auto join = [&](const auto& of) { params.join({all ? of(0) : Learned{}, of(1), of(2)}); };
+    join([&](int i) { return parts_[i]->weight(); });
+    join([&](int i) { return parts_[i]->bias(); });
+  }
   const HeadSpec spec = head().spec();
   require(!o.rope || (spec.q.row == 0 && spec.k.row == 0), ErrorKind::unsupported, kOp, "head ",
           head().name(), " has heads that overlap in their row, which rope cannot turn; use other positions");
@@ -96,9 +119,67 @@ KvRows MultiHead::remember(const AnyView& rows, const Sequences& sequences, Call
           options_.key_model_dim, " columns and values ", options_.value_model_dim,
           "; one memory serves both only where these are equal");
   KvRows m{.rows = rows, .sequences = sequences};
-  m.k = parts_[1]->forward(rows, call, nullptr);
-  m.v = parts_[2]->forward(rows, call, nullptr);
+  AnyView parts[3];
+  project(1, 3, rows, call, parts);
+  m.k = parts[1], m.v = parts[2];
   return m;
+}
+
+int MultiHead::end_of_product(int first, int last) const {
+  const auto follows = [](const Learned& a, const Learned& b) {
+    const auto behind = [](const AnyView& x, const AnyView& y) {
+      return static_cast<const std::byte*>(x.data) + x.count() * size_of(x.dtype) == y.data;
+    };
+    if (!a.given()) return !b.given();
+    return b.given() && behind(a.value(), b.value()) && (!a.grad().given() || behind(a.grad(), b.grad()));
+  };
+  int end = first + 1;
+  while (end < last && parts_[end]->in() == parts_[first]->in() &&
+         parts_[end]->out() == parts_[first]->out() &&
+         follows(parts_[end - 1]->weight(), parts_[end]->weight()) &&
+         follows(parts_[end - 1]->bias(), parts_[end]->bias()))
+    ++end;
+  return end;
+}
+
+void MultiHead::take_parts(int first, int last, DType dtype, Index rows, Call& call, AnyView* parts) const {
+  for (int i = first, end; i < last; i = end) {
+    end = end_of_product(i, last);
+    const Index width = parts_[i]->out();
+    const AnyView all = call.memory.take(dtype, {(end - i) * rows, width});
+    for (int j = i; j < end; ++j)
+      parts[j] = AnyView::packed(static_cast<std::byte*>(all.data) + (j - i) * rows * width * size_of(dtype),
+                                 dtype, {rows, width});
+  }
+}
+
+void MultiHead::project(int first, int last, const AnyView& from, Call& call, AnyView* parts) const {
+  take_parts(first, last, from.dtype, from.size[0], call, parts);
+  for (int i = first, end; i < last; i = end) {
+    end = end_of_product(i, last);
+    const Linear& part = *parts_[i];
+    const Index count = end - i;
+    projection({.x = from,
+                .weight = spanned(part.weight().value(), count * part.out()),
+                .bias = spanned(part.bias().value(), count * part.out()),
+                .out = side_by_side(parts[i], count)},
+               Activation::none, call.ctx);
+  }
+}
+
+AnyView MultiHead::project_backward(int first, int last, const AnyView* slopes, const AnyView& from,
+                                    Call& call, AnyView residual) const {
+  for (int i = first, end; i < last; i = end) {
+    end = end_of_product(i, last);
+    const Linear& part = *parts_[i];
+    const Index width = (end - i) * part.out();
+    residual = project_rows_backward(side_by_side(slopes[i], end - i), from,
+                                     {.weight = spanned(part.weight().value(), width),
+                                      .dweight = spanned(part.weight().grad(), width),
+                                      .dbias = spanned(part.bias().grad(), width)},
+                                     call, residual);
+  }
+  return residual;
 }
 
 /// Empty keys and values stand for x, or for the memory's.
@@ -126,9 +207,14 @@ void MultiHead::attend(MultiHeadArgs a, Call& call, std::optional<HeadRun>& run,
   run.emplace(head(), sizes, keep);
   HeadCall& c = run->call;
   if (a.taps) ask_weights(c.problem, c.run.forward.probe, a.sequences, call);
-  const AnyView q = parts_[0]->forward(a.x, call, nullptr);
-  const AnyView k = a.memory ? a.memory->k : parts_[1]->forward(a.keys, call, nullptr);
-  const AnyView v = a.memory ? a.memory->v : parts_[2]->forward(a.values, call, nullptr);
+  AnyView parts[3] = {{}, a.memory ? a.memory->k : AnyView{}, a.memory ? a.memory->v : AnyView{}};
+  const auto& [q, k, v] = parts;
+  project(0, self ? 3 : 1, a.x, call, parts);
+  if (!self && !a.memory) {
+    const bool one = a.keys.data == a.values.data;
+    project(1, one ? 3 : 2, a.keys, call, parts);
+    if (!one) project(2, 3, a.values, call, parts);
+  }
   if (options_.rope && self) {
     const HeadSpec spec = head().spec();
     turn(q, spec.q, a.sequences, false, call);
@@ -237,9 +323,14 @@ MultiHeadGrads MultiHead::attend_backward(const AnyView& dy, const MultiHeadArgs
   HeadCall& c = run.call;
   const DType dtype = dy.dtype;
   const Index rows = a.x.size[0], kv_rows = a.keys.size[0];
-  const Widths w = head().widths();
-  const AnyView dq = call.memory.take(dtype, {rows, w.q}), dk = call.memory.take(dtype, {kv_rows, w.k}),
-                dv = call.memory.take(dtype, {kv_rows, w.v});
+  const bool one = self || a.keys.data == a.values.data;
+  AnyView slopes[3];
+  const auto& [dq, dk, dv] = slopes;
+  take_parts(0, self ? 3 : 1, dtype, rows, call, slopes);
+  if (!self) {
+    take_parts(1, one ? 3 : 2, dtype, kv_rows, call, slopes);
+    if (!one) take_parts(2, 3, dtype, kv_rows, call, slopes);
+  }
   c.dy = as_sequences(dy, a.sequences);
   c.dq = as_sequences(dq, a.sequences);
   c.dk = as_sequences(dk, a.kv_sequences), c.dv = as_sequences(dv, a.kv_sequences);
@@ -267,20 +358,11 @@ MultiHeadGrads MultiHead::attend_backward(const AnyView& dy, const MultiHeadArgs
     turn(dq, spec.q, a.sequences, true, call);
     turn(dk, spec.k, a.kv_sequences, true, call);
   }
-  const auto back = [&](int part, const AnyView& slope, const AnyView& from, const AnyView& onto) {
-    return project_rows_backward(slope, from, parts_[part]->weight(), parts_[part]->bias(), call, onto);
-  };
   MultiHeadGrads g;
-  g.dx = back(0, dq, a.x, base);
-  if (self) {
-    g.dx = back(2, dv, a.x, back(1, dk, a.x, g.dx));
-    return g;
-  }
-  g.dkeys = back(1, dk, a.keys, kv_base);
-  if (a.values.data == a.keys.data)
-    g.dkeys = back(2, dv, a.values, g.dkeys);
-  else
-    g.dvalues = back(2, dv, a.values, {});
+  g.dx = project_backward(0, self ? 3 : 1, slopes, a.x, call, base);
+  if (self) return g;
+  g.dkeys = project_backward(1, one ? 3 : 2, slopes, a.keys, call, kv_base);
+  if (!one) g.dvalues = project_backward(2, 3, slopes, a.values, call, {});
   return g;
 }
 

@@ -85,6 +85,16 @@ class MultiHead {
   const Linear& part(int i) const { return *parts_[i]; }
 
  private:
+  /// Where the parts of q, k, v end that one product makes together with `first`: one width, weights side by
+  /// side.
+  int end_of_product(int first, int last) const;
+  /// parts[i] = from W_i^T + b_i for first <= i < last, and the gradient of `from` plus `residual` from
+  /// theirs.
+  void project(int first, int last, const AnyView& from, Call& call, AnyView* parts) const;
+  AnyView project_backward(int first, int last, const AnyView* slopes, const AnyView& from, Call& call,
+                           AnyView residual) const;
+  /// Memory of parts, [rows width] each; those of one product lie in one piece.
+  void take_parts(int first, int last, DType dtype, Index rows, Call& call, AnyView* parts) const;
   MultiHeadArgs completed(const MultiHeadArgs& args) const;
   AttentionProblem sizes_of(const MultiHeadArgs& args) const;
   void check_gates(const MultiHeadArgs& args) const;

@@ -91,7 +91,7 @@ void Optimizer::make_moments(std::initializer_list<std::string_view> words) {
   for (const std::string_view word : words) words_.emplace_back(word);
   for (const Param& p : params_->all())
     for (std::size_t word = 0; word < words_.size(); ++word) {
-      moments_.emplace_back(p.value_memory.size());
+      moments_.emplace_back(p.bytes());
       if (moments_.back().size()) std::memset(moments_.back().data(), 0, moments_.back().size());
     }
 }

@@ -80,6 +80,31 @@ TEST(ParamSet, ABlankSetStartsAsZeros) {
   EXPECT_EQ(numbers(set.add("b", {3}, Init::constant(1)).value()), std::vector<double>(3, 0));
 }
 
+TEST(ParamSet, JoinedOnesLieSideBySide) {
+  for (const bool grads_first : {false, true}) {
+    ParamSet set(DType::f64, 3), alone(DType::f64, 3);
+    if (grads_first) set.make_grads();
+    const Learned a = set.add("a", {2, 2}, Init::normal(1)), bias = set.add("bias", {2}, Init::constant(7)),
+                  b = set.add("b", {3, 2}, Init::normal(1));
+    set.join({a, Learned{}, b});
+    set.make_grads();
+    EXPECT_EQ(static_cast<double*>(a.value().data) + 4, b.value().data);
+    EXPECT_EQ(static_cast<double*>(a.grad().data) + 4, b.grad().data);
+    EXPECT_EQ(numbers(a.value()), numbers(alone.add("a", {2, 2}, Init::normal(1)).value()));
+    EXPECT_EQ(numbers(b.value()), numbers(alone.add("b", {3, 2}, Init::normal(1)).value()));
+    EXPECT_EQ(numbers(bias.value()), std::vector<double>(2, 7));
+    store_double(b.grad().data, DType::f64, 5, 1);
+    ParamSet moved = std::move(set);
+    moved.zero_grads();
+    EXPECT_EQ(numbers(moved.find("b").grad()), std::vector<double>(6, 0));
+    EXPECT_EQ(sentence_of(ErrorKind::bad_argument,
+                          [&] {
+                            moved.join({b, bias});
+                          }),
+              "params: \"b\" is joined twice; join all of its neighbours at once");
+  }
+}
+
 TEST(ParamSet, RefusesInWords) {
   ParamSet set;
   set.add("w", {2});

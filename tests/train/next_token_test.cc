@@ -49,7 +49,7 @@ struct ToyModel {
   std::string bytes() const {
     std::string out;
     for (const Param& p : params.all())
-      out.append(static_cast<const char*>(p.value.data), p.value_memory.size());
+      out.append(static_cast<const char*>(p.value.data), p.bytes());
     return out;
   }
 };

@@ -73,8 +73,8 @@ void fill_grads(ParamSet& set, std::uint64_t seed) {
 std::string bytes_of(const ParamSet& set) {
   std::string out;
   for (const Param& p : set.all()) {
-    out.append(reinterpret_cast<const char*>(p.value.data), p.value_memory.size());
-    if (p.grad.given()) out.append(reinterpret_cast<const char*>(p.grad.data), p.grad_memory.size());
+    out.append(reinterpret_cast<const char*>(p.value.data), p.bytes());
+    if (p.grad.given()) out.append(reinterpret_cast<const char*>(p.grad.data), p.bytes());
   }
   return out;
 }

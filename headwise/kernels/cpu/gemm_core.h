@@ -22,21 +22,22 @@ struct GemmF32 {
   static void pack_a(const Side& side, Index first, Index count, Index k0, Index k, void* out) {
     auto* to = static_cast<float*>(out);
     if (lies_across(side)) return regroup(side, first, count, k0, k, to);
-    const bool direct =
-        side.type == RowType::f32 && side.k.step == 1 && k0 / side.k.inner == (k0 + k - 1) / side.k.inner;
+    const bool direct = side.type == RowType::f32 && side.k.step == 1;
     for (Index r = 0; r < count; r += 4) {
       const bool even =
           direct && r + 4 <= count && (first + r) / side.line.inner == (first + r + 3) / side.line.inner;
-      const auto* from =
-          static_cast<const float*>(side.data) + offset_of(side.line, first + r) + offset_of(side.k, k0);
-      Index c = 0;
-      if (even) {
-        c = k / 16 * 16;
-        L::interleave4(from, side.line.step, c, to + r * k);
-      }
-      for (; c < k; c += kLine) {
+      const auto* from = static_cast<const float*>(side.data) + offset_of(side.line, first + r);
+      for (Index c = 0, n; c < k; c += n) {
+        // What lies side by side is taken from where it lies.
+        const Index run = side.k.inner - (k0 + c) % side.k.inner;
+        n = (run < k - c ? run : k - c) / 16 * 16;
+        if (even && n > 0) {
+          L::interleave4(from + offset_of(side.k, k0 + c), side.line.step, n, to + r * k + c * 4);
+          continue;
+        }
         alignas(64) float line[4 * kLine], rest[4 * kLine];
-        const Index n = k - c < kLine ? k - c : kLine, wide = rounded(n, 16);
+        n = k - c < kLine ? k - c : kLine;
+        const Index wide = rounded(n, 16);
         for (Index i = 0; i < 4; ++i)
           load_line(side, first + (r + i < count ? r + i : r), k0 + c, r + i < count ? n : 0, wide,
                     line + i * kLine);
@@ -149,19 +150,19 @@ struct GemmF32 {
 
   /// Lines that lie side by side at each k: four k of some lines at a time.
   static void regroup(const Side& side, Index first, Index count, Index k0, Index k, float* to) {
-    // Evenly spaced f32 lines are regrouped from where they lie.
-    const bool even = side.type == RowType::f32 && k0 / side.k.inner == (k0 + k - 1) / side.k.inner &&
-                      first / side.line.inner == (first + count - 1) / side.line.inner;
-    const auto* from =
-        static_cast<const float*>(side.data) + offset_of(side.line, first) + offset_of(side.k, k0);
+    // Evenly spaced f32 lines are regrouped from where they lie, as far as they lie side by side.
+    const bool even = side.type == RowType::f32 && k0 / side.k.inner == (k0 + k - 1) / side.k.inner;
     for (Index r = 0, n; r < count; r += n) {
       n = count - r < kLine ? count - r : kLine;
-      if (even && n > 16) n = n / 16 * 16;
+      const Index run = side.line.inner - (first + r) % side.line.inner;
+      const bool whole_lines = even && run >= 16;
+      if (whole_lines && n > 16) n = (n < run ? n : run) / 16 * 16;
       const Index wide = rounded(n, 16);
+      const auto* from =
+          static_cast<const float*>(side.data) + offset_of(side.line, first + r) + offset_of(side.k, k0);
       for (Index l = 0; l < k; l += 4) {
-        if (even && n == wide && l + 4 <= k) {
-          L::regroup4(from + l * side.k.step + r, side.k.step, wide, to + r * k + l * 4, 4 * k,
-                      Lanes::zero());
+        if (whole_lines && n == wide && l + 4 <= k) {
+          L::regroup4(from + l * side.k.step, side.k.step, wide, to + r * k + l * 4, 4 * k, Lanes::zero());
           continue;
         }
         alignas(64) float line[4 * kLine], rest[4 * kLine];

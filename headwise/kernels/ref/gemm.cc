@@ -18,8 +18,7 @@ void run(const GemmProblem& p, const GemmArgs& a, std::span<std::byte>, ThreadPo
       double sum = p.accumulate ? load(a.out, i, j) : 0;
       for (Index l = 0; l < p.k; ++l) sum += load(a.a, i, l) * load(a.b, l, j);
       if (p.bias) sum += load_double(a.bias.data, a.bias.dtype, j * a.bias.step[0]);
-      if (p.slope)
-        store_double(a.slope.data, a.slope.dtype, a.slope.at(i, j), slope_of(p.activation, sum));
+      if (p.slope) store_double(a.slope.data, a.slope.dtype, a.slope.at(i, j), slope_of(p.activation, sum));
       sum = activate(p.activation, sum);
       if (p.factor) sum *= load(a.factor, i, j);
       if (p.residual) sum += load(a.residual, i, j);
