@@ -48,8 +48,7 @@ struct ToyModel {
   }
   std::string bytes() const {
     std::string out;
-    for (const Param& p : params.all())
-      out.append(static_cast<const char*>(p.value.data), p.bytes());
+    for (const Param& p : params.all()) out.append(static_cast<const char*>(p.value.data), p.bytes());
     return out;
   }
 };

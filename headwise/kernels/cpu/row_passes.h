@@ -13,45 +13,45 @@ typedef double EightApart __attribute__((vector_size(64), aligned(8), may_alias)
 typedef float EightFloats __attribute__((vector_size(32)));
 typedef float EightFloatsApart __attribute__((vector_size(32), aligned(4), may_alias));
 
-#define HEADWISE_INLINE inline __attribute__((always_inline))
-
 /// Elements i..i+8 of a row, those from n on as `rest`.
-HEADWISE_INLINE void load_eight(const float* row, Index i, Index n, double rest, Eight& to) {
+inline __attribute__((always_inline)) void load_eight(const float* row, Index i, Index n, double rest,
+                                                      Eight& to) {
   if (i + 8 <= n) {
     to = __builtin_convertvector(*reinterpret_cast<const EightFloatsApart*>(row + i), Eight);
     return;
   }
   for (Index j = 0; j < 8; ++j) to[j] = i + j < n ? static_cast<double>(row[i + j]) : rest;
 }
-HEADWISE_INLINE void load_eight(const double* row, Index i, Index n, double rest, Eight& to) {
+inline __attribute__((always_inline)) void load_eight(const double* row, Index i, Index n, double rest,
+                                                      Eight& to) {
   if (i + 8 <= n) {
     to = *reinterpret_cast<const EightApart*>(row + i);
     return;
   }
   for (Index j = 0; j < 8; ++j) to[j] = i + j < n ? row[i + j] : rest;
 }
-HEADWISE_INLINE void store_eight(const Eight& from, Index i, Index n, float* row) {
+inline __attribute__((always_inline)) void store_eight(const Eight& from, Index i, Index n, float* row) {
   if (i + 8 <= n) {
     *reinterpret_cast<EightFloatsApart*>(row + i) = __builtin_convertvector(from, EightFloats);
     return;
   }
   for (Index j = 0; i + j < n; ++j) row[i + j] = static_cast<float>(from[j]);
 }
-HEADWISE_INLINE void store_eight(const Eight& from, Index i, Index n, double* row) {
+inline __attribute__((always_inline)) void store_eight(const Eight& from, Index i, Index n, double* row) {
   if (i + 8 <= n) {
     *reinterpret_cast<EightApart*>(row + i) = from;
     return;
   }
   for (Index j = 0; i + j < n; ++j) row[i + j] = from[j];
 }
-HEADWISE_INLINE double fold(const Eight& s) {
+inline __attribute__((always_inline)) double fold(const Eight& s) {
   return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
 }
 
 struct RowMoments {
   double mean, inverse;
 };
-HEADWISE_INLINE RowMoments moments_of(const float* x, Index dim, double eps) {
+inline __attribute__((always_inline)) RowMoments moments_of(const float* x, Index dim, double eps) {
   const auto length = static_cast<double>(dim);
   Eight sum = {}, square = {}, v;
   for (Index i = 0; i < dim; i += 8) load_eight(x, i, dim, 0, v), sum += v;
@@ -124,8 +124,6 @@ inline double squares_of(const float* x, Index n) {
 }
 
 constexpr RowKernels kRowPasses{norm_run, norm_run_backward, adamw_run, squares_of};
-
-#undef HEADWISE_INLINE
 
 }  // namespace
 }  // namespace headwise::cpu
