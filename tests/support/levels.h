@@ -27,7 +27,7 @@ inline const std::vector<cpu::IsaLevel>& run_levels() {
     static cpu::TileKernels in_parts;
     if (!found.empty() && found.back().kernels()->f32_parts) {
       in_parts = *found.back().kernels();
-      in_parts.parts_from = 1;
+      in_parts.parts_from = 1, in_parts.parts_gradients_from = 1;
       found.back().kernels = [] { return &std::as_const(in_parts); };
     }
     return found;

@@ -64,9 +64,10 @@ inline F sixteen(const Rows& rows, Index row, Index c0, Index dim) {
 /// [2^-40, 2^50), or all are 0: what tiles lose of a score is then below 2^-60 of the largest product's
 /// rounding. A pair of rows that are not both ordinary (inf and NaN are not) is one chain of fused
 /// multiply-adds over the dims, ascending, on the side: no other pair notices.
-struct F32Operands {
+template <int Granule>
+struct F32OperandsOf {
   static constexpr const char* kName = "f32x3";
-  static constexpr int kParts = 3, kPanel = 32, kGranule = 256;
+  static constexpr int kParts = 3, kPanel = 32, kGranule = Granule;
   static constexpr int kApart = 16;  // keys between the two of a pair of weights, dims in a pair of a score
   /// Weights go down to 2^-125: in larger units neither their parts nor their products with values from
   /// 2^-100 on are flushed.
@@ -279,6 +280,26 @@ struct F32Operands {
     return _mm512_cmplt_epu32_mask(most, power(-40)) | _mm512_cmpge_epu32_mask(most, power(50));
   }
 
+  /// 0 in place of what is outside [kValueLow, kValueHigh).
+  static F usual(F x) { return _mm512_maskz_mov_ps(usual_lanes(x), x); }
+  static __mmask16 usual_lanes(F x) {
+    const __m512i m = magnitude(x);
+    return _mm512_cmpge_epu32_mask(m, power(-100)) & _mm512_cmplt_epu32_mask(m, power(70));
+  }
+  /// The f32 numbers a line of pairs stands for; lanes `plain` hold them as they are.
+  static void whole(const char* at, Index step, unsigned plain, F (&x)[2]) {
+    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+    F sum[2];
+    for (int i = 0; i < 3; ++i) {
+      const __m512i pair = _mm512_loadu_si512(at + i * step);
+      const F even = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
+      const F odd = _mm512_castsi512_ps(_mm512_and_si512(pair, upper));
+      sum[0] = i == 0 ? even : Lanes::add(sum[0], even), sum[1] = i == 0 ? odd : Lanes::add(sum[1], odd);
+    }
+    for (int i = 0; i < 2; ++i)
+      x[i] = Lanes::select(static_cast<__mmask16>(plain), _mm512_loadu_ps(at + i * step), sum[i]);
+  }
+
  private:
   /// All columns exist, side by side, in whole tiles.
   static bool plain(const Rows& rows, Index dim) {
@@ -298,27 +319,8 @@ struct F32Operands {
       for (int i = 0; i < 4; ++i) store(_mm512_castsi512_ps(x[i]), _mm512_castsi512_ps(y[i]), c + i);
     }
   }
-  /// 0 in place of what is outside [kValueLow, kValueHigh).
-  static F usual(F x) {
-    const __m512i m = magnitude(x);
-    const __mmask16 inside = _mm512_cmpge_epu32_mask(m, power(-100)) & _mm512_cmplt_epu32_mask(m, power(70));
-    return _mm512_maskz_mov_ps(inside, x);
-  }
-
-  /// The f32 numbers a line of pairs stands for; lanes `plain` hold them as they are.
-  static void whole(const char* at, Index step, unsigned plain, F (&x)[2]) {
-    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
-    F sum[2];
-    for (int i = 0; i < 3; ++i) {
-      const __m512i pair = _mm512_loadu_si512(at + i * step);
-      const F even = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
-      const F odd = _mm512_castsi512_ps(_mm512_and_si512(pair, upper));
-      sum[0] = i == 0 ? even : Lanes::add(sum[0], even), sum[1] = i == 0 ? odd : Lanes::add(sum[1], odd);
-    }
-    for (int i = 0; i < 2; ++i)
-      x[i] = Lanes::select(static_cast<__mmask16>(plain), _mm512_loadu_ps(at + i * step), sum[i]);
-  }
 };
+using F32Operands = F32OperandsOf<256>;
 
 }  // namespace
 }  // namespace headwise::cpu

@@ -14,116 +14,6 @@ namespace {
 /// Keys whose dk and dv one task of the split form makes; fewer when that leaves threads without work.
 constexpr Index kTaskKeys = 512;
 
-/// What a task works on: rows of one run of heads x keys, and which side's gradients it makes.
-struct Piece {
-  Index sequence, head0, row0, row1, key0, key1;
-  bool row_side, key_side;
-};
-
-/// Calls f(column, value) for the elements of a row that are not finite.
-template <class F>
-void each_unusual(const BackwardRun& run, const Rows& rows, Index row, Index dim, float* line, F&& f) {
-  run.forward.kernels.load_row(rows, row, dim, line);
-  for (Index c = 0; c < dim; ++c)
-    if (!std::isfinite(line[c])) f(c, line[c]);
-}
-
-/// Elements that are not finite were packed as 0, since 0 * NaN would reach pairs that may not see them; open
-/// pairs get their products here, one by one.
-void add_unusual_keys(const BackwardRun& run, BackwardScratch& s, const GradientPanel& panel, Index i,
-                      const Rows& keys, Index key0, Index from, Index to) {
-  const Index size = run.core.panel;
-  const float* ds = s.ds + i * run.tile();
-  for (Index k = from; k < to; ++k)
-    each_unusual(run, keys, key0 + k, run.problem.forward.heads.q.dim, s.rows, [&](Index c, float x) {
-      for (int lane = 0; lane < panel.lanes.count; ++lane)
-        if (s.open[i * run.step_keys + k] >> lane & 1u)
-          panel.dq[c * size + lane] = std::fma(x, ds[k * size + lane], panel.dq[c * size + lane]);
-    });
-}
-void add_unusual_rows(const BackwardRun& run, const SequencePlace& at, BackwardScratch& s,
-                      const GradientPanel& panel, Index i, Index from, Index to, float* dk, float* dv) {
-  const AttentionProblem& p = run.problem.forward;
-  const Index size = run.core.panel, wide = run.core.columns(p.heads.q.dim),
-              value_wide = run.core.columns(p.heads.v.dim);
-  const HeadLayout out_layout = HeadLayout::split(p.heads.v.heads, p.heads.v.dim);
-  for (int lane = 0; lane < panel.lanes.count; ++lane) {
-    const auto add = [&](const Rows& rows, Index dim, const std::uint64_t* open, const float* tile,
-                         float factor, float* to_rows, Index step) {
-      each_unusual(run, rows, panel.lanes.token[lane], dim, s.rows, [&](Index c, float x) {
-        for (Index k = from; k < to; ++k)
-          if (open[i * run.step_keys + k] >> lane & 1u) {
-            float& sum = to_rows[k * step + c];
-            sum = std::fma(tile[i * run.tile() + k * size + lane], x * factor, sum);
-          }
-      });
-    };
-    const Index head = panel.lanes.head[lane];
-    if (dk)
-      add(rows_of(run.args.forward.q, p.heads.q, head, at.tensor_batch, at.q_row), p.heads.q.dim, s.open,
-          s.ds, panel.q_factor[lane], dk, wide);
-    if (dv)
-      add(rows_of(run.args.dout, out_layout, head, at.tensor_batch, at.q_row), p.heads.v.dim, s.kept, s.s,
-          1.0f, dv, value_wide);
-  }
-}
-
-/// One group of panels against one block of keys; dk and dv are the rows of the block, null: not asked.
-void step(const BackwardRun& run, const SequencePlace& at, const Piece& piece, BackwardScratch& s,
-          Index panel0, Index panels, const Rows& keys, const Rows& values, Index key0, Index count,
-          std::uint8_t& packed, std::uint8_t& finite, float* dk, float* dv) {
-  const Core& core = run.core;
-  const AttentionProblem& p = run.problem.forward;
-  const bool rounds = core.gradient_operands != nullptr;
-  Index parts = 0, first = run.step_keys, last = 0;
-  struct Range {
-    Index from, to;
-  };
-  Range ranges[kMostParts];
-  for (Index i = 0; i < panels; ++i) {
-    GradientPanel& panel = s.panels[panel0 + i];
-    if (tile_kind(run.forward, at, piece.sequence, panel.lanes, key0, count) == TileKind::empty) continue;
-    if (!packed) {
-      core.pack_keys(keys, key0, count, p.heads.q.dim, s.keys);
-      core.pack_keys(values, key0, count, p.heads.v.dim, s.values);
-      if (piece.row_side) finite = core.pack_values(keys, key0, count, p.heads.q.dim, s.key_values) ? 1 : 0;
-      packed = 1;
-    }
-    Index from, to;
-    const Index slot = rounds ? 0 : parts;  // tiles that are rounded to operands make room for the next
-    if (!gradient_tile(run, at, piece.sequence, s, panel, slot, finite, key0, count, from, to)) continue;
-    float *weights = s.s + slot * run.tile(), *ds = s.ds + slot * run.tile();
-    if (piece.row_side && run.problem.wants.slopes)
-      core.alibi_sum(ds, from, to, panel.lanes.q_distance, panel.slope_sum);
-    if (p.heads.terms.softcap) core.multiply(ds, from, to, s.cap_slope);
-    std::byte* operands = s.operands + (rounds ? parts * 3 * core.operand_bytes() : 0);
-    if (rounds)
-      core.gradient_operands(weights, ds, from, to, count, panel.lanes.count, panel.q_factor, operands);
-    if (piece.row_side && run.needs_dq()) {
-      const Tile tile{
-          ds, rounds ? operands + 2 * core.operand_bytes() : nullptr, from, to, nullptr, nullptr, nullptr};
-      core.weigh_on(tile, s.key_values, p.heads.q.dim, panel.dq);
-      if (!finite) add_unusual_keys(run, s, panel, slot, keys, key0, from, to);
-    }
-    if (piece.key_side && !panel.finite) add_unusual_rows(run, at, s, panel, slot, from, to, dk, dv);
-    s.dv_parts[parts] = {rounds ? static_cast<void*>(operands) : weights, panel.dout_rows, panel.lanes.count};
-    s.dk_parts[parts] = {rounds ? static_cast<void*>(operands + core.operand_bytes()) : ds, panel.q_rows,
-                         panel.lanes.count};
-    ranges[parts++] = {from, to};
-    first = std::min(first, from), last = std::max(last, to);
-  }
-  if (!piece.key_side || parts == 0) return;
-  // Rows a panel left out, and those up to a whole tile of rows, weigh nothing.
-  const Index end = round_up(last, 8), size = core.panel;
-  for (Index i = 0; i < parts && !rounds; ++i)
-    for (float* tile : {s.s + i * run.tile(), s.ds + i * run.tile()}) {
-      std::fill(tile + first * size, tile + ranges[i].from * size, 0.0f);
-      std::fill(tile + ranges[i].to * size, tile + end * size, 0.0f);
-    }
-  if (dv) core.add_rows(s.dv_parts, parts, first, last, p.heads.v.dim, dv);
-  if (dk) core.add_rows(s.dk_parts, parts, first, last, p.heads.q.dim, dk);
-}
-
 /// Scales and writes what belongs to the rows of a panel.
 void finish_rows(const BackwardRun& run, const SequencePlace& at, BackwardScratch& s, GradientPanel& panel) {
   const AttentionProblem& p = run.problem.forward;
@@ -223,8 +113,9 @@ void work(const BackwardRun& run, BackwardScratch& s, const SequencePlace& at, c
       if (!keeps) s.packed[0] = 0, s.finite[0] = 1;
       const Index count = std::min(run.step_keys, piece.key1 - key0), own = key0 - piece.key0;
       for (Index i = 0; i < panels; i += run.group)
-        step(run, at, piece, s, i, std::min(run.group, panels - i), keys, values, key0, count, s.packed[slot],
-             s.finite[slot], dk ? dk + own * wide : nullptr, dv ? dv + own * value_wide : nullptr);
+        gradient_step(run, at, piece, s, i, std::min(run.group, panels - i), keys, values, key0, count,
+                      s.packed[slot], s.finite[slot], dk ? dk + own * wide : nullptr,
+                      dv ? dv + own * value_wide : nullptr);
     }
     if (piece.row_side)
       for (Index i = 0; i < panels; ++i) finish_rows(run, at, s, s.panels[i]);

@@ -31,8 +31,13 @@ bool k_is_shared(const BackwardProblem& p) { return is_shared(p.forward.heads.k,
 bool v_is_shared(const BackwardProblem& p) { return is_shared(p.forward.heads.v, run_heads_of(p.forward)); }
 
 const Core& backward_core(const BackwardProblem& p, const TileKernels& kernels) {
-  return p.forward.dtype == DType::bf16 && kernels.bf16_gradients ? *kernels.bf16_gradients
-                                                                  : *kernels.gradients;
+  const AttentionProblem& f = p.forward;
+  if (f.dtype == DType::bf16 && kernels.bf16_gradients) return *kernels.bf16_gradients;
+  // Nothing has to agree with gradients bit for bit, as decode has with prefill: parts may take them all.
+  if (f.dtype == DType::f32 && kernels.f32_parts_gradients &&
+      std::min(f.heads.q.dim, f.heads.v.dim) >= kernels.parts_gradients_from)
+    return *kernels.f32_parts_gradients;
+  return *kernels.gradients;
 }
 
 Index block_rows_for(const BackwardProblem& p, const Core& core) {

@@ -96,6 +96,17 @@ bool gradient_tile(const BackwardRun& run, const SequencePlace& at, Index sequen
                    GradientPanel& panel, Index i, bool finite, Index key0, Index keys, Index& from,
                    Index& to);
 
+/// What a task works on: rows of one run of heads x keys, and which side's gradients it makes.
+struct Piece {
+  Index sequence, head0, row0, row1, key0, key1;
+  bool row_side, key_side;
+};
+/// One group of panels against one block of keys, packed before or now; dk and dv are the rows of the block,
+/// null: not asked.
+void gradient_step(const BackwardRun& run, const SequencePlace& at, const Piece& piece, BackwardScratch& s,
+                   Index panel0, Index panels, const Rows& keys, const Rows& values, Index key0, Index count,
+                   std::uint8_t& packed, std::uint8_t& finite, float* dk, float* dv);
+
 /// The gradients of the bias and of the relative table; each task recomputes the tiles it needs.
 void bias_gradient(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& pool, int threads) noexcept;
 void relative_gradient(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& pool,

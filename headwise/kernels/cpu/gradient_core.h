@@ -132,17 +132,30 @@ struct GradientCore {
     }
   }
 
+  /// p = exp2((s - top) * c) and dS = p * (dp - delta), both +0 where s is -inf.
+  static inline __attribute__((always_inline)) void weight_and_slope(F s, F dp, F top, F c, F low, F delta,
+                                                                     F& p, F& ds) {
+    const auto closed = Lanes::greater(Lanes::set(-3.4028235e38f), s);
+    p = Lanes::select(closed, Lanes::zero(), weight_of(s, top, c, low));
+    ds = Lanes::select(closed, Lanes::zero(), Lanes::mul(p, Lanes::sub(dp, delta)));
+  }
+  /// No weight is above 1, but logits of 1e30 differ from a rounded lse by more than an exponent holds.
+  static inline __attribute__((always_inline)) F weight_of(F s, F top, F c, F low) {
+    const F d = Lanes::sub(s, top);
+    return exp2_product(Lanes::select(Lanes::greater(d, Lanes::zero()), Lanes::zero(), d), c, low);
+  }
   /// One vector of the sweep. General: with a gate and perhaps dropped weights.
   template <bool General>
   static inline __attribute__((always_inline)) void sweep_one(const GradientTile& t, Index at, F top, F c,
                                                               F low, F delta, F gate, F& gate_sum) {
     const F s = Lanes::load(t.s + at), dp = Lanes::load(t.dp + at);
-    const auto closed = Lanes::greater(Lanes::set(-3.4028235e38f), s);
-    // No weight is above 1, but logits of 1e30 differ from a rounded lse by more than an exponent holds.
-    const F d = Lanes::sub(s, top), below = Lanes::select(Lanes::greater(d, Lanes::zero()), Lanes::zero(), d);
-    F p = Lanes::select(closed, Lanes::zero(), exp2_product(below, c, low));
-    F slope;
-    if constexpr (General) {
+    if constexpr (!General) {
+      F p, ds;
+      weight_and_slope(s, dp, top, c, low, delta, p, ds);
+      Lanes::store(t.s + at, p), Lanes::store(t.dp + at, ds);
+    } else {
+      const auto closed = Lanes::greater(Lanes::set(-3.4028235e38f), s);
+      const F p = Lanes::select(closed, Lanes::zero(), weight_of(s, top, c, low));
       F kept = dp, used = p;
       if (t.drop) {
         const F drop = Lanes::load(t.drop + at);
@@ -151,13 +164,10 @@ struct GradientCore {
         used = Lanes::select(keeps, Lanes::mul(p, drop), Lanes::zero());
       }
       gate_sum = Lanes::add(gate_sum, Lanes::select(closed, Lanes::zero(), Lanes::mul(p, kept)));
-      slope = Lanes::fma(gate, kept, Lanes::sub(Lanes::zero(), delta));
+      const F slope = Lanes::fma(gate, kept, Lanes::sub(Lanes::zero(), delta));
       Lanes::store(t.s + at, Lanes::mul(used, gate));
-    } else {
-      slope = Lanes::sub(dp, delta);
-      Lanes::store(t.s + at, p);
+      Lanes::store(t.dp + at, Lanes::select(closed, Lanes::zero(), Lanes::mul(p, slope)));
     }
-    Lanes::store(t.dp + at, Lanes::select(closed, Lanes::zero(), Lanes::mul(p, slope)));
   }
   template <bool General>
   static void sweep(const GradientTile& t) {

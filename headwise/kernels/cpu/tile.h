@@ -73,6 +73,19 @@ struct GradientTile {
   float* gate_sum;                    // [panel] += drop * p * dP over keys; null: nobody asks
 };
 
+/// A panel against a block of keys on its way to the operands of its gradients, where nothing but the mask
+/// stands between scores and weights.
+struct GradientStripe {
+  const void *queries, *douts;                     // packed
+  const std::uint64_t* open;                       // [keys] bit per lane; null: all
+  Index from, to, keys;                            // keys outside [from, to) weigh nothing
+  int count;                                       // lanes in use
+  const float *factor, *top, *delta, *row_factor;  // [panel]
+  float *s, *ds;                                   // [keys][panel], two sets used in turn
+  void* operands;
+  float* dq;  // null: not asked
+};
+
 /// Heads of a tile of pairs on their way through a mix, y_h = sum_m M[m h] x_m: M is `matrix`, packed
 /// [outs / mix_rows][ins][mix_rows], plus, where `query` is given, diag(query gate + key gate) + sum_r
 /// first_r second_r^T of query and of key. y is not x.
@@ -214,7 +227,7 @@ struct Core {
   Index (*columns)(Index dim);    // floats from row to row of c, and rows of an o that weigh_on adds to
   Index (*row_bytes)(Index dim);  // one panel of packed rows
   /// rows[lane] times factor[lane] (f32 cores; others take it where dS is rounded) as b of add_rows; values
-  /// that are not finite become 0: then false.
+  /// outside [value_low, value_high) that are not 0, and what is not finite, become 0: then false.
   bool (*pack_rows)(const Rows* rows, const Index* row, int count, Index dim, const float* factor, void* out);
   /// c [keys][columns(dim)] += over parts and their lanes, ascending, a[key][lane] * b[lane][column]: one
   /// chain from the c that lies there. Rows of a and c up to 32 past the whole of `to` exist; those of a are
@@ -226,6 +239,11 @@ struct Core {
   void (*gradient_operands)(const float* s, const float* ds, Index from, Index to, Index keys, int count,
                             const float* row_factor, void* out);
   Index (*operand_bytes)();  // of each of the three
+  /// Many panels at once: the bits of scores, select, gradients, gradient_operands and weigh_on one after the
+  /// other, with the products of one panel beside the exponentials of another. Null: this core has no such
+  /// way.
+  void (*gradient_stripes)(const GradientStripe* list, Index count, const void* keys, const void* values,
+                           const void* key_values, Index dim, Index value_dim);
   /// o [columns(value_dim)][panel] += over keys, ascending, v * s (v * p where there are operands): one chain
   /// from the o that lies there.
   void (*weigh_on)(const Tile&, const void* values, Index value_dim, float* o);
@@ -259,8 +277,10 @@ struct TileKernels {
   const Core* f32_parts = nullptr;  // matrix core for f32 in parts of bf16, a class of its own; null: none
   Index parts_from = 0;             // head_dim from which f32_parts takes f32
   const Core* gradients;            // the f32 core of the backward
-  const Core* bf16_gradients = nullptr;  // the same on bf16 with f32 sums; null: the f32 core takes bf16
-  const SparseKernels* sparse;           // lists of the keys a row keeps
+  const Core* bf16_gradients = nullptr;       // the same on bf16 with f32 sums; null: the f32 core takes bf16
+  const Core* f32_parts_gradients = nullptr;  // the same on f32 in parts of bf16; null: none
+  Index parts_gradients_from = 0;             // head_dim and value_dim from which it takes f32
+  const SparseKernels* sparse;                // lists of the keys a row keeps
   /// Columns 0..count of one row as f32.
   void (*load_row)(const Rows& rows, Index row, Index count, float* out);
   /// f32 row -> a row of the output type with the given column step.
