@@ -1,6 +1,9 @@
 #include "headwise/base/buffer.h"
 
+#include <sys/mman.h>
+
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <new>
@@ -10,6 +13,19 @@
 #include "headwise/base/random.h"
 
 namespace headwise {
+namespace {
+
+/// Asks for large pages inside a large buffer: walking tables of small ones costs gradients of mixed heads a
+/// tenth of their time. A system without them says no, and nothing is lost.
+void prefer_large_pages(std::byte* data, std::size_t bytes) {
+#ifdef MADV_HUGEPAGE
+  constexpr std::size_t kPage = std::size_t{2} << 20;
+  const std::size_t before = (kPage - reinterpret_cast<std::uintptr_t>(data) % kPage) % kPage;
+  if (bytes >= 4 * kPage) madvise(data + before, (bytes - before) / kPage * kPage, MADV_HUGEPAGE);
+#endif
+}
+
+}  // namespace
 
 Buffer::Buffer(std::size_t bytes) : size_(bytes) {
   if (bytes == 0) return;
@@ -18,6 +34,7 @@ Buffer::Buffer(std::size_t bytes) : size_(bytes) {
     data_ = static_cast<std::byte*>(::operator new (bytes, std::align_val_t{Arena::kAlign}, std::nothrow));
   require(data_ != nullptr, ErrorKind::out_of_memory, "buffer", bytes,
           " bytes were asked and the system has not that many; use smaller sizes or fewer threads");
+  prefer_large_pages(data_, bytes);
 }
 Buffer::Buffer(Buffer&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
