@@ -31,7 +31,7 @@ bool known_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch
         (at.tensor_batch * run.problem.heads.q.heads + panel.head[i]) * q + at.q_row + panel.token[i];
     top[i] = run.tops[2 * row], weight[i] = run.tops[2 * row + 1];
   }
-  core.known_weights(s.s, from, to, panel.factor, top, weight);
+  core.place_weights(s.s, from, to, panel.factor, top, weight, s.s);
   return true;
 }
 

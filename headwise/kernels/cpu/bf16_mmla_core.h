@@ -250,7 +250,7 @@ struct MmlaCore {
   }
 
   static void weights_plain(const Tile& t) {
-    P::weights(t);
+    P::template weights_of<true>(t);
     operand(t);
   }
   static void weights_stats(const Tile& t, const RowStats& r, const float* q_distance, Index key0) {

@@ -1,6 +1,6 @@
 // Mixing the heads of a tile: y_h = sum_m M[m h] x_m for every pair, queries in the lanes, heads the inner
-// dimension; and the two looks at logits that stand still. Included by every ISA level after its Lanes;
-// internal linkage. SPDX-License-Identifier: Apache-2.0
+// dimension. Included by every ISA level after its Lanes; internal linkage.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cpu/passes.h"
 
@@ -24,7 +24,9 @@ struct MixPasses {
 #pragma GCC unroll 4
           for (int j = 0; j < NV; ++j) c[i][j] = Lanes::zero();
         const float *a = t.matrix + g * t.ins, *b = t.x + k * kPanel;
+        const Index line = kPanel + g / kRows % NV * W;  // of the next key
         for (Index m = 0; m < t.ins; ++m, a += kRows, b += t.x_step) {
+          if constexpr (Lanes::prefetches) __builtin_prefetch(b + line);
           F x[NV];
 #pragma GCC unroll 4
           for (int j = 0; j < NV; ++j) x[j] = Lanes::load(b + j * W);
@@ -120,55 +122,8 @@ struct MixPasses {
       for (int j = 0; j < NV; ++j) own_keys<1>(t, k, j);
   }
 
-  /// The sum of `weights` alone; S stays.
-  static void sum_weights(const Tile& t) {
-    F top[NV], c[NV], low[NV], sum[NV];
-    for (int j = 0; j < NV; ++j) {
-      top[j] = Lanes::load(t.top + j * W), c[j] = Lanes::load(t.factor + j * W);
-      low[j] = lowest_for(c[j]), sum[j] = Lanes::zero();
-    }
-    Index k = t.from;
-    for (; k + 4 <= t.to; k += 4) {
-      F p[4][NV];
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i)
-#pragma GCC unroll 4
-        for (int j = 0; j < NV; ++j)
-          p[i][j] =
-              exp2_product(Lanes::sub(Lanes::load(t.s + (k + i) * kPanel + j * W), top[j]), c[j], low[j]);
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i)
-#pragma GCC unroll 4
-        for (int j = 0; j < NV; ++j) sum[j] = Lanes::add(sum[j], p[i][j]);
-    }
-    for (; k < t.to; ++k)
-      for (int j = 0; j < NV; ++j)
-        sum[j] = Lanes::add(
-            sum[j], exp2_product(Lanes::sub(Lanes::load(t.s + k * kPanel + j * W), top[j]), c[j], low[j]));
-    for (int j = 0; j < NV; ++j) Lanes::store(t.sum + j * W, sum[j]);
-  }
-  /// p = exp2((s - top) * factor) * weight, +0 where s is -inf; p may be s.
-  static void place_weights(const float* s, Index from, Index to, const float* factor, const float* top,
-                            const float* weight, float* p) {
-    const F least = Lanes::set(-3.4028235e38f);
-    for (int j = 0; j < NV; ++j) {
-      const F c = Lanes::load(factor + j * W), low = lowest_for(c), most = Lanes::load(top + j * W),
-              w = Lanes::load(weight + j * W);
-      Index k = from;
-      const auto one = [&](Index at) __attribute__((always_inline)) {
-        const F x = Lanes::load(s + at * kPanel + j * W);
-        const F e = Lanes::mul(exp2_product(Lanes::sub(x, most), c, low), w);
-        Lanes::store(p + at * kPanel + j * W, Lanes::select(Lanes::greater(least, x), Lanes::zero(), e));
-      };
-      for (; k + 4 <= to; k += 4)
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) one(k + i);
-      for (; k < to; ++k) one(k);
-    }
-  }
-
   static constexpr Core joined(Core c) {
-    c.mix_rows = kRows, c.mix = mix, c.sum_weights = sum_weights, c.place_weights = place_weights;
+    c.mix_rows = kRows, c.mix = mix;
     return c;
   }
 };

@@ -177,21 +177,28 @@ struct Passes {
       }
     }
   }
-  static void known_weights(float* s, Index from, Index to, const float* factor, const float* top,
-                            const float* weight) {
+  /// A closed pair stays 0 in a row whose weight is NaN.
+  static void place_weights(const float* s, Index from, Index to, const float* factor, const float* top,
+                            const float* weight, float* p) {
     const F least = Lanes::set(-3.4028235e38f);
-    for (Index k = from; k < to; ++k)
-      for (int j = 0; j < NV; ++j) {
-        float* at = s + k * kPanel + j * W;
-        const F x = Lanes::load(at), c = Lanes::load(factor + j * W);
-        const F p = exp2_product(Lanes::sub(x, Lanes::load(top + j * W)), c, lowest_for(c));
-        // a closed pair stays 0 in a row whose weight is NaN
-        Lanes::store(at, Lanes::select(Lanes::greater(least, x), Lanes::zero(),
-                                       Lanes::mul(p, Lanes::load(weight + j * W))));
-      }
+    for (int j = 0; j < NV; ++j) {
+      const F c = Lanes::load(factor + j * W), low = lowest_for(c), most = Lanes::load(top + j * W),
+              w = Lanes::load(weight + j * W);
+      Index k = from;
+      const auto one = [&](Index at) __attribute__((always_inline)) {
+        const F x = Lanes::load(s + at * kPanel + j * W);
+        const F e = Lanes::mul(exp2_product(Lanes::sub(x, most), c, low), w);
+        Lanes::store(p + at * kPanel + j * W, Lanes::select(Lanes::greater(least, x), Lanes::zero(), e));
+      };
+      for (; k + 4 <= to; k += 4)
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) one(k + i);
+      for (; k < to; ++k) one(k);
+    }
   }
-
-  static void weights(const Tile& t) {
+  /// exp2((s - top) * factor) of a tile, left in S where `Stores`, and its sum.
+  template <bool Stores>
+  static void weights_of(const Tile& t) {
     F top[NV], c[NV], low[NV], sum[NV];
     for (int j = 0; j < NV; ++j) {
       top[j] = Lanes::load(t.top + j * W), c[j] = Lanes::load(t.factor + j * W);
@@ -210,14 +217,14 @@ struct Passes {
       for (int i = 0; i < 4; ++i)
 #pragma GCC unroll 4
         for (int j = 0; j < NV; ++j) {
-          Lanes::store(t.s + (k + i) * kPanel + j * W, p[i][j]);
+          if constexpr (Stores) Lanes::store(t.s + (k + i) * kPanel + j * W, p[i][j]);
           sum[j] = Lanes::add(sum[j], p[i][j]);
         }
     }
     for (; k < t.to; ++k)
       for (int j = 0; j < NV; ++j) {
         const F p = exp2_product(Lanes::sub(Lanes::load(t.s + k * kPanel + j * W), top[j]), c[j], low[j]);
-        Lanes::store(t.s + k * kPanel + j * W, p);
+        if constexpr (Stores) Lanes::store(t.s + k * kPanel + j * W, p);
         sum[j] = Lanes::add(sum[j], p);
       }
     for (int j = 0; j < NV; ++j) Lanes::store(t.sum + j * W, sum[j]);
@@ -285,11 +292,11 @@ struct Passes {
   /// The passes of a core; its own functions join them.
   static constexpr Core table() {
     Core c{};
-    c.weights = weights, c.weights_plain = weights, c.weights_stats = weights_stats, c.advance = advance,
-    c.add_sum = add_sum;
+    c.weights = weights_of<true>, c.weights_plain = weights_of<true>, c.sum_weights = weights_of<false>,
+    c.weights_stats = weights_stats, c.advance = advance, c.add_sum = add_sum;
     c.row_max = row_max, c.scale = scale, c.softcap = softcap, c.cap_slope = cap_slope, c.alibi = alibi,
     c.select = select, c.add = add;
-    c.dropout = dropout, c.shrink = shrink, c.join = join, c.finish = finish, c.known_weights = known_weights;
+    c.dropout = dropout, c.shrink = shrink, c.join = join, c.finish = finish, c.place_weights = place_weights;
     return c;
   }
 

@@ -192,9 +192,11 @@ struct Core {
   /// out[lane][column] = o[column][lane] / sum[lane] * gate[lane], f32 rows of out_step; exact when o == sum.
   void (*finish)(const float* o, Index value_dim, const float* sum, const float* gate, float* out,
                  Index out_step);
-  /// p = exp2((s - top) * factor) * weight for a second look at known weights; exactly +0 for s = -inf.
-  void (*known_weights)(float* s, Index from, Index to, const float* factor, const float* top,
-                        const float* weight);
+  /// p = exp2((s - top) * factor) * weight for a second look, exactly +0 where s is -inf; p may be s.
+  void (*place_weights)(const float* s, Index from, Index to, const float* factor, const float* top,
+                        const float* weight, float* p);
+  /// The sum of `weights` alone: S stays.
+  void (*sum_weights)(const Tile&);
 
   /// Keys in the lanes, for the first `count` queries of a panel: the bits of scores and weigh on rows as
   /// they lie, for up to few_rows rows of a kv head. Null: this core has no such way. Scores of keys first +
@@ -216,11 +218,6 @@ struct Core {
   // Mixed heads.
   int mix_rows;  // heads of y a tile of MixTile::matrix
   void (*mix)(const MixTile&);
-  /// The sum of `weights` alone: S stays.
-  void (*sum_weights)(const Tile&);
-  /// p = exp2((s - top) * factor) * weight, exactly +0 where s is -inf; p may be s.
-  void (*place_weights)(const float* s, Index from, Index to, const float* factor, const float* top,
-                        const float* weight, float* p);
 
   // Gradients, in the cores that TileKernels names for them.
   int step_keys, step_rows;       // keys and queries of one step of the backward
