@@ -52,6 +52,7 @@ OutScratch book(MixForm form, const MixedRun& run, Arena& arena) {
   const Index panel = core.panel, heads = p.heads.normal_heads(), panels = run.task_panels;
   OutScratch s{};
   s.in = book_mixed(run, arena);
+  book_block(run, s.in, arena);
   s.panels = arena.take<OutPanel>("mixed.panels", panels);
   s.values = arena.take<std::byte>(
       "mixed.values", run.value_slots() * round_up(core.value_bytes(p.heads.v.dim), Index{Arena::kAlign}));

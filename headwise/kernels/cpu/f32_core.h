@@ -169,6 +169,11 @@ struct F32Core {
       for (int i = 0; i < MR; ++i)
 #pragma GCC unroll 4
         for (int j = 0; j < NV; ++j) c[i][j] = Lanes::load(o + (d + i) * kPanel + j * W);
+      if constexpr (Lanes::prefetches) {  // the next groups' values: too short a run for what looks ahead
+                                          // itself
+        const float* next = v + (d / kGroup + 2) * group_step() + t.from * step;
+        for (Index n = 0; n < (t.to - t.from) * step; n += 16) __builtin_prefetch(next + n);
+      }
       multiply(v + d / kGroup * group_step() + t.from * step, group_step(), step, t.s + t.from * kPanel,
                t.to - t.from, c);
 #pragma GCC unroll 16

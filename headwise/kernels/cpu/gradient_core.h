@@ -75,7 +75,11 @@ struct GradientCore {
 #pragma GCC unroll 16
       for (int i = 0; i < RR; ++i)
 #pragma GCC unroll 4
-        for (int j = 0; j < V; ++j) c[i][j] = Lanes::load(at + i * out_step + j * W);
+        for (int j = 0; j < V; ++j) {
+          c[i][j] = Lanes::load(at + i * out_step + j * W);
+          // Sums of many keys lie far away, and the chains begin with them.
+          if constexpr (Lanes::prefetches) __builtin_prefetch(at + (RR + i) * out_step + j * W);
+        }
       for (Index p = 0; p < count; ++p) {
         const float *a = static_cast<const float*>(parts[p].a) + row * kPanel,
                     *b = static_cast<const float*>(parts[p].b) + column;

@@ -12,36 +12,58 @@ struct MixGradients {
   static constexpr int W = Lanes::width, kPanel = NV * W;
   static constexpr int kKeys = Lanes::width == 8 ? 2 : 4;  // as in the mix itself
 
-  /// dM[m h] += x_m dy_h over pairs: 4 x 4 heads at a time, lanes added last, in order.
-  static void of_matrix(const MixSlopes& t) {
-    for (Index m0 = 0; m0 < t.ins; m0 += 4)
-      for (Index h0 = 0; h0 < t.outs; h0 += 4) {
-        F c[4][4];
-        const float *x[4], *y[4];
-        for (int i = 0; i < 4; ++i) {  // past the last head the last one stands in
-          x[i] = t.x + (m0 + i < t.ins ? m0 + i : t.ins - 1) * t.x_step;
-          y[i] = t.dy + (h0 + i < t.outs ? h0 + i : t.outs - 1) * t.dy_step;
-          for (int j = 0; j < 4; ++j) c[i][j] = Lanes::zero();
-        }
-        for (Index at = t.from * kPanel; at < t.to * kPanel; at += W) {
-          F a[4], b[4];
+  static constexpr Index kTiles = 16;
+  static Index first_in(const MixSlopes& t, Index tile) { return tile / ((t.outs + 3) / 4) * 4; }
+  static Index first_out(const MixSlopes& t, Index tile) { return tile % ((t.outs + 3) / 4) * 4; }
+  static void add_matrix(const MixSlopes& t, Index tile, Index from, Index to, bool begins, float* sums) {
+    F c[4][4];
+    const float *x[4], *y[4];
+    for (int i = 0; i < 4; ++i) {  // past the last head the last one stands in
+      const Index m = first_in(t, tile) + i, h = first_out(t, tile) + i;
+      x[i] = t.x + (m < t.ins ? m : t.ins - 1) * t.x_step;
+      y[i] = t.dy + (h < t.outs ? h : t.outs - 1) * t.dy_step;
+    }
 #pragma GCC unroll 4
-          for (int i = 0; i < 4; ++i) a[i] = Lanes::load(x[i] + at), b[i] = Lanes::load(y[i] + at);
+    for (int i = 0; i < 4; ++i)
 #pragma GCC unroll 4
-          for (int i = 0; i < 4; ++i)
+      for (int j = 0; j < 4; ++j) c[i][j] = begins ? Lanes::zero() : Lanes::load(sums + (4 * i + j) * W);
+    for (Index at = from * kPanel; at < to * kPanel; at += W) {
+      F a[4], b[4];
 #pragma GCC unroll 4
-            for (int j = 0; j < 4; ++j) c[i][j] = Lanes::fma(a[i], b[j], c[i][j]);
-        }
-        for (int i = 0; i < 4 && m0 + i < t.ins; ++i)
-          for (int j = 0; j < 4 && h0 + j < t.outs; ++j) {
-            float lanes[W], sum = 0;
-            Lanes::store(lanes, c[i][j]);
-            for (int n = 0; n < W; ++n) sum += lanes[n];
-            t.dmatrix[(m0 + i) * t.outs + h0 + j] += static_cast<double>(sum);
-          }
-      }
+      for (int i = 0; i < 4; ++i) a[i] = Lanes::load(x[i] + at), b[i] = Lanes::load(y[i] + at);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j) c[i][j] = Lanes::fma(a[i], b[j], c[i][j]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i)
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) Lanes::store(sums + (4 * i + j) * W, c[i][j]);
   }
-
+  static void add_sums(const MixSlopes& t, Index tile, const float* sums) {
+    for (Index i = 0; i < 16; ++i) {
+      const Index m = first_in(t, tile) + i / 4, h = first_out(t, tile) + i % 4;
+      if (m >= t.ins || h >= t.outs) continue;
+      float sum = 0;
+      for (int n = 0; n < W; ++n) sum += sums[i * W + n];
+      t.dmatrix[m * t.outs + h] += static_cast<double>(sum);
+    }
+  }
+  /// dM[m h] += x_m dy_h over pairs: 4 x 4 heads at a time, lanes added last, in order. Some keys at a time
+  /// stay in L1 for all heads; their sums wait in `sums`.
+  static void of_matrix(const MixSlopes& t) {
+    constexpr Index kNear = 4;
+    const Index tiles = (t.ins + 3) / 4 * ((t.outs + 3) / 4);
+    for (Index tile0 = 0; tile0 < tiles; tile0 += kTiles) {
+      alignas(64) float sums[kTiles][16 * W];
+      for (Index k = t.from; k < t.to; k += kNear)
+        for (Index tile = tile0; tile < tiles && tile < tile0 + kTiles; ++tile)
+          add_matrix(t, tile, k, k + kNear < t.to ? k + kNear : t.to, k == t.from, sums[tile - tile0]);
+      for (Index tile = tile0; tile < tiles && tile < tile0 + kTiles; ++tile)
+        add_sums(t, tile, sums[tile - tile0]);
+    }
+  }
   /// Of the queries in vector j, over keys k .. k + Keys: a = sum_m w1 x, da = sum_h w2 dy, then
   /// dw2_h += a dy_h, dw1_m += da x_m, dgate_h += x_h dy_h.
   template <int Keys>

@@ -44,28 +44,13 @@ void store_coefficients(const GradientRun& run, const MixStage& stage, const Any
   put(2 * padded, 2 * rank);
 }
 
-const MixStage& stage_of(const GradientRun& run, int which) {
-  return which == 0 ? run.mixed.before : run.mixed.after;
-}
-
 }  // namespace
 
-void clear_row_sums(const GradientRun& run, RowSums& sums) {
-  const AttentionProblem& p = run.problem.forward;
-  const Core& core = run.mixed.core();
-  if (run.problem.wants.q)
-    std::fill_n(sums.dq, p.heads.q.heads * core.columns(p.heads.q.dim) * core.panel, 0.0f);
-  std::fill_n(sums.gate, p.heads.v.heads * core.panel, 0.0f);
-  for (int w = 0; w < 2; ++w)
-    if (sums.query[w])
-      std::fill_n(sums.query[w], run.mixed.coefficient_rows() * stage_of(run, w).from * core.panel, 0.0f);
-}
-
-void write_row_sums(const GradientRun& run, GradientScratch& s, const RowTask& task,
-                    const GradientPanelView& panel, RowSums& sums) {
+void write_row_sums(const GradientRun& run, GradientScratch& s, const RowTask& task) {
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.mixed.core();
   const SequencePlace& at = task.at;
+  const GradientPanel& panel = s.panel;
   const Panel& lanes = panel.in.lanes;
   const Index n = core.panel, heads = p.heads.normal_heads();
   const auto row_of = [&](int i) { return at.q_row + lanes.token[i]; };
@@ -73,7 +58,7 @@ void write_row_sums(const GradientRun& run, GradientScratch& s, const RowTask& t
     const Index wide = core.columns(p.heads.q.dim), line = width_of(p.heads.q);
     std::fill_n(s.lines, n * line, 0.0);
     for (Index m = 0; m < p.heads.q.heads; ++m) {
-      core.unpanel(sums.dq + m * wide * n, p.heads.q.dim, run.mixed.scales + m * n, s.rows, wide);
+      core.unpanel(panel.dq + m * wide * n, p.heads.q.dim, run.mixed.scales + m * n, s.rows, wide);
       for (int i = 0; i < lanes.count; ++i)
         add_to_line(p.heads.q, m, s.rows + i * wide, 1.0f, s.lines + i * line);
     }
@@ -85,42 +70,30 @@ void write_row_sums(const GradientRun& run, GradientScratch& s, const RowTask& t
     for (int i = 0; i < lanes.count; ++i)
       store_double(dgate.data, dgate.dtype,
                    at.tensor_batch * dgate.step[0] + row_of(i) * dgate.step[1] + v * dgate.step[2],
-                   static_cast<double>(sums.gate[v * n + i]));
+                   static_cast<double>(panel.dgate[v * n + i]));
   for (int w = 0; w < 2; ++w)
-    for (int i = 0; sums.query[w] && i < lanes.count; ++i) {
+    for (int i = 0; panel.dquery[w] && i < lanes.count; ++i) {
       bool live = false;  // a row without an open pair has no slope, whatever its coefficients are
       for (Index h = 0; h < heads; ++h) live = live || panel.live[h * n + i] != 0;
-      const MixStage& stage = stage_of(run, w);
+      const MixStage& stage = run.mixed.stage(w);
       store_coefficients(run, stage, run.args.dmix_q, at.tensor_batch, row_of(i), [&](Index row, Index h) {
-        return live ? sums.query[w][(row * stage.from + h) * n + i] : 0.0f;
+        return live ? panel.dquery[w][(row * stage.from + h) * n + i] : 0.0f;
       });
     }
 }
 
-void clear_key_sums(const GradientRun& run, GradientScratch& s) {
-  const AttentionProblem& p = run.problem.forward;
-  const Core& core = run.mixed.core();
-  if (run.problem.wants.k) std::fill_n(s.dk, p.heads.q.heads * kMixKeys * core.columns(p.heads.q.dim), 0.0f);
-  if (run.problem.wants.v) std::fill_n(s.dv, p.heads.v.heads * kMixKeys * core.columns(p.heads.v.dim), 0.0f);
-  for (int w = 0; w < 2; ++w)
-    if (s.key_sums[w])
-      std::fill_n(s.key_sums[w], kMixKeys * run.mixed.coefficient_rows() * stage_of(run, w).from, 0.0f);
-  std::fill_n(s.seen, kMixKeys, std::uint64_t{0});
-}
-
-void note_open_keys(const GradientRun& run, GradientScratch& s, const GradientPanelView& panel,
-                    const Opening& opening) {
+void note_open_keys(const GradientRun& run, GradientScratch& s, const Opening& opening) {
   const Index heads = run.mixed.shared_mask ? 1 : run.mixed.before.to;
   for (Index k = 0; k < opening.to; ++k)
     for (Index h = 0; h < heads; ++h)
-      s.seen[k] |= opening.mixed ? panel.in.open[h * kMixKeys + k] : ~std::uint64_t{0};
+      s.seen[k] |= opening.mixed ? s.panel.in.open[h * kMixKeys + k] : ~std::uint64_t{0};
 }
 
 void add_unusual_douts(const GradientRun& run, GradientScratch& s, const RowTask& task,
-                       const GradientPanelView& panel, const Opening& opening) {
+                       const Opening& opening) {
   const AttentionProblem& p = run.problem.forward;
   const AnyView& dout = run.args.dout;
-  const Panel& lanes = panel.in.lanes;
+  const Panel& lanes = s.panel.in.lanes;
   const Index n = run.mixed.core().panel, wide = run.mixed.core().columns(p.heads.v.dim);
   for (Index v = 0; v < p.heads.v.heads; ++v)
     for (int i = 0; i < lanes.count; ++i)
@@ -159,7 +132,7 @@ void write_key_sums(const GradientRun& run, GradientScratch& s, const RowTask& t
           [](Index) { return 1.0f; });
   for (int w = 0; w < 2; ++w)
     for (Index k = 0; s.key_sums[w] && k < keys; ++k) {
-      const MixStage& stage = stage_of(run, w);
+      const MixStage& stage = run.mixed.stage(w);
       const float* sums = s.key_sums[w] + k * run.mixed.coefficient_rows() * stage.from;
       store_coefficients(run, stage, run.args.dmix_k, at.tensor_batch, at.kv_row + key0 + k,
                          [&](Index row, Index h) { return s.seen[k] ? sums[row * stage.from + h] : 0.0f; });
@@ -173,11 +146,11 @@ void fold_shared(const GradientRun& run, ThreadPool& pool) noexcept {
   const auto each_panel = [&](auto&& body) {
     for (Index b = 0; b < p.batch; ++b) {
       const SequencePlace at = place_of(p, run.args.forward, b);
-      for (Index q = 0; q < ceil_div(at.q_tokens, n); ++q) body(run.panel_at(at, b, q));
+      for (Index q = 0; q < ceil_div(at.q_tokens, n); ++q) body(run.first_panel(at, b) + q);
     }
   };
   const auto matrix = [&](int which, const AnyView& to) {
-    const MixStage& stage = stage_of(run, which);
+    const MixStage& stage = run.mixed.stage(which);
     for (Index m = 0; m < stage.from; ++m)
       for (Index h = 0; h < stage.to; ++h) {
         double sum = 0;

@@ -1,25 +1,36 @@
 // Parts of cpu/mixed_backward: packed panels of queries and dout, and the steps of one tile of pairs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include "headwise/kernels/cpu/attend_mixed.h"
 #include "headwise/kernels/cpu/mixed_parts.h"
 
 namespace headwise::cpu {
 
-/// The numbers all tasks of one run share.
+/// The numbers all tasks of one run share. Keys lie in granules, each of several blocks of kMixKeys.
 struct GradientRun {
   const BackwardProblem& problem;
   const BackwardArgs& args;
   MixedRun mixed;
+  MixForm form;
   bool checks = false;
-  // [panels of all sequences] of each, booked by book_shared
-  std::byte *queries, *douts, *q_rows, *dout_rows;
-  float *coefficients[2], *top, *live, *delta, *gate;
-  double* dmatrix[2];
-  std::uint8_t* finite;  // of dout
+  // Booked by book_shared. Blocks of keys of all sequences: k and v packed as keys, by granule k packed as
+  // values, and what a block gathers over all queries: [heads][kMixKeys][columns], [kMixKeys][2 rank +
+  // 1][heads] and, of each key, the lanes that met it.
+  std::byte *keys = nullptr, *values = nullptr, *key_values = nullptr;
+  float* key_coefficients[2] = {};
+  float *dk = nullptr, *dv = nullptr, *key_sums[2] = {};
+  std::uint64_t* seen = nullptr;
+  // Panels of queries of all sequences. top and live: the log-sum-exp, and 1 where the row has an open pair.
+  float *top = nullptr, *live = nullptr, *delta = nullptr;
+  double* dmatrix[2] = {};
+  Index* passed = nullptr;  // blocks of keys a panel is done with
 
+  Index block_count() const;
   Index panel_count() const;
-  /// Where panel `q` of a sequence lies among all.
-  Index panel_at(const SequencePlace& at, Index sequence, Index q) const;
+  /// Where a sequence's first block and panel lie among all.
+  Index first_block(const SequencePlace& at, Index sequence) const;
+  Index first_panel(const SequencePlace& at, Index sequence) const;
+  Index key_value_bytes() const;
 };
 
 /// A sequence a task works on.
@@ -28,80 +39,81 @@ struct RowTask {
   Index sequence;
 };
 
-/// One packed panel. top and live: the log-sum-exp, and 1 where the row has an open pair.
-struct GradientPanelView {
+/// One packed panel and what it gathers over all keys.
+struct GradientPanel {
   MixedPanel in;
   std::byte *douts, *q_rows, *dout_rows;
   float *top, *live, *delta, *gate;
   double* dmatrix[2];
-  std::uint8_t* finite;
-};
-
-/// What a panel gathers over all keys.
-struct RowSums {
-  float *dq, *gate;  // [q_heads][columns(head_dim)][panel], [v_heads][panel]
-  float* query[2];   // before, after: [2 rank + 1][heads][panel]; null: not asked
+  float *dq, *dgate;  // [q_heads][columns(head_dim)][panel], [v_heads][panel]
+  float* dquery[2];   // before, after: [2 rank + 1][heads][panel]; null: not asked
+  bool finite;        // dout
 };
 
 /// Everything one worker needs. Tiles are [heads][tile_step].
 struct GradientScratch {
-  MixedScratch in;                 // in.s: scores
-  MixedPanel* lanes;               // room for lanes and open bits, one for each panel of a task
-  RowSums* sums;                   // likewise
-  std::byte *values, *key_values;  // of the present block: v packed as keys, k packed as values
-  Index key_value_bytes;
-  float *p, *du, *dp_own, *u;  // weights, slopes of the mixed weights, of the weights, and room for u and ds
+  MixedScratch in;  // in.s: scores; in.l: slopes of scores
+  GradientPanel panel;
+  std::byte *values, *key_values;  // of the present block, as in GradientRun
+  Index key0;                      // of the present block in its granule
+  float *p, *du;                   // weights, slopes of the mixed weights
+  float *dp_own, *u;               // slopes of the weights, mixed weights
+  float* tiles;                    // [blocks or 1][in.s, p, du]
   bool mixes_after;
   float* dp() const { return mixes_after ? dp_own : du; }
-  float *dk, *dv;                   // [heads][kMixKeys][columns]
-  float* key_sums[2];               // before, after: [kMixKeys][2 rank + 1][heads]; null: not asked
-  std::uint64_t *some_open, *seen;  // [kMixKeys] pairs open in some head; lanes that met the key
+  float *dk, *dv, *key_sums[2];     // of the present block
+  std::uint64_t *seen, *some_open;  // likewise; pairs open in some head
   float *slope, *rows;
   double* lines;
   double worst;
 };
 
-GradientRun gradient_run_of(const BackwardProblem& p, const BackwardArgs& args, const TileKernels& kernels);
+/// Bytes of what the kept form keeps of a panel, a thread.
+Index kept_gradient_bytes(const BackwardProblem& p, const Core& core);
+GradientRun gradient_run_of(const BackwardProblem& p, const BackwardArgs& args, const TileKernels& kernels,
+                            MixForm form);
 std::size_t whole_pieces(const Arena& arena);
-/// Packed panels and matrices; the same call measures and hands out.
+/// Packed keys and sums; the same call measures and hands out.
 void book_shared(GradientRun& run, Arena& arena);
-GradientScratch book_gradients(const GradientRun& run, Index panels, Arena& arena);
-std::size_t worker_bytes(const GradientRun& run, Index panels);
+GradientScratch book_gradients(const GradientRun& run, Arena& arena);
+std::size_t worker_bytes(const GradientRun& run);
 
-void pack_panel(const GradientRun& run, GradientScratch& s, Index sequence, Index q);
-GradientPanelView view_panel(const GradientRun& run, const RowTask& task, Index q, const MixedPanel& room);
-void pack_block(const GradientRun& run, const SequencePlace& at, Index key0, Index keys, bool keys_as_values,
-                GradientScratch& s);
+/// Looks at block `block` of a sequence: its packed keys, sums and tiles.
+void look_at_block(const GradientRun& run, const RowTask& task, Index block, GradientScratch& s);
+/// Packs the keys of a granule of a sequence and clears its sums.
+void pack_granule(const GradientRun& run, const RowTask& task, Index granule, GradientScratch& s);
+/// Packs panel `q` of a sequence and clears its sums.
+void pack_panel(const GradientRun& run, const RowTask& task, Index q, GradientScratch& s);
 
+/// s.some_open, of a block whose pairs are not all open.
+void note_open_pairs(const GradientRun& run, GradientScratch& s, const Opening& opening);
 /// s.in.s and s.p of a block; closed pairs are 0 in both.
-void weights_of_block(const GradientRun& run, GradientScratch& s, GradientPanelView& panel,
-                      const RowTask& task, const Opening& opening, Index key0);
+void weights_of_block(const GradientRun& run, GradientScratch& s, const RowTask& task, const Opening& opening,
+                      Index key0);
 /// s.u: weights after the second mix; as values meet them (dropped, gated), or before that.
-void outputs_of_block(const GradientRun& run, GradientScratch& s, GradientPanelView& panel,
-                      const RowTask& task, const Opening& opening, Index key0, bool as_values_meet_them);
-/// s.du and s.dp(). gate_sum [v_heads][panel] += u * du before the gate; null: nobody asks.
-void weight_slopes(const GradientRun& run, GradientScratch& s, GradientPanelView& panel, const RowTask& task,
-                   const Opening& opening, Index key0, float* gate_sum);
+void outputs_of_block(const GradientRun& run, GradientScratch& s, const RowTask& task, const Opening& opening,
+                      Index key0, bool as_values_meet_them);
+/// s.du; dgate [v_heads][panel] += s.u * du before the gate. Null: nobody asks.
+void output_slopes(const GradientRun& run, GradientScratch& s, const RowTask& task, const Opening& opening,
+                   Index key0, float* dgate);
+/// s.dp() from s.du.
+void weight_slopes(const GradientRun& run, GradientScratch& s, const Opening& opening);
 /// s.dp() becomes the slope of the logits: p (dp - delta).
-void logit_slopes(const GradientRun& run, GradientScratch& s, const GradientPanelView& panel, Index to);
+void logit_slopes(const GradientRun& run, GradientScratch& s, Index to);
 /// The slope of the scaled scores, of q's heads.
-float* score_slopes(const GradientRun& run, GradientScratch& s, const GradientPanelView& panel,
-                    const Opening& opening);
+float* score_slopes(const GradientRun& run, GradientScratch& s, const Opening& opening);
 /// Gradients of the coefficients of one mix, 0 before, 1 after; null: not asked.
-void mix_slopes(const GradientRun& run, GradientScratch& s, const GradientPanelView& panel, int which,
-                Index to, float* dquery, float* dkey, double* dmatrix);
+void mix_slopes(const GradientRun& run, GradientScratch& s, int which, Index to, float* dquery, float* dkey,
+                double* dmatrix);
 /// Rows from `to` on count nothing in add_rows.
 void clear_rest(const GradientRun& run, float* tile, Index to);
 
-void clear_row_sums(const GradientRun& run, RowSums& sums);
-void write_row_sums(const GradientRun& run, GradientScratch& s, const RowTask& task,
-                    const GradientPanelView& panel, RowSums& sums);
-void clear_key_sums(const GradientRun& run, GradientScratch& s);
-void note_open_keys(const GradientRun& run, GradientScratch& s, const GradientPanelView& panel,
-                    const Opening& opening);
+void write_row_sums(const GradientRun& run, GradientScratch& s, const RowTask& task);
+void note_open_keys(const GradientRun& run, GradientScratch& s, const Opening& opening);
 /// dout that is not finite was packed as 0: its products with open pairs, one by one.
 void add_unusual_douts(const GradientRun& run, GradientScratch& s, const RowTask& task,
-                       const GradientPanelView& panel, const Opening& opening);
+                       const Opening& opening);
+/// Gradients of the keys of the block looked at.
 void write_key_sums(const GradientRun& run, GradientScratch& s, const RowTask& task, Index key0, Index keys);
 /// dsinks, dmix_before, dmix_after from what panels hold, in ascending order.
 void fold_shared(const GradientRun& run, ThreadPool& pool) noexcept;

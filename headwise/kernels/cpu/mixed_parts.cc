@@ -97,19 +97,19 @@ MixedScratch book_mixed(const MixedRun& run, Arena& arena) {
   s.terms.term = arena.take<float>("mixed.term", reads_terms ? panel * core.granule : 0);
   s.terms.by_distance = arena.take<float>("mixed.term", p.heads.terms.relative ? panel + core.granule : 0);
   s.terms.words = arena.take<std::uint64_t>("mixed.open", 64 * ceil_div(kMixKeys, 64));
-  s.keys = arena.take<std::byte>("mixed.keys", run.key_slots() * key_block_bytes(core, p.heads.k.dim));
-  for (int i = 0; i < 2; ++i) {
-    const MixStage& stage = i == 0 ? run.before : run.after;
-    s.key_coefficients[i] =
-        arena.take<float>("mixed.coefficients",
-                          stage.kind == Mix::dynamic ? kMixKeys * run.coefficient_rows() * stage.from : 0);
-  }
-  s.s = arena.take<float>("mixed.tiles", most_heads(p) * run.tile_step());
   s.l = arena.take<float>("mixed.tiles", most_heads(p) * run.tile_step());
   s.factor = arena.take<float>("mixed.lanes", panel);
   s.ones = arena.take<float>("mixed.lanes", panel);
   if (s.factor) std::fill_n(s.factor, panel, 1.44269504f), std::fill_n(s.ones, panel, 1.0f);
   return s;
+}
+
+void book_block(const MixedRun& run, MixedScratch& s, Arena& arena) {
+  const AttentionProblem& p = run.forward.problem;
+  s.keys = arena.take<std::byte>("mixed.keys", run.key_slots() * key_block_bytes(run.core(), p.heads.k.dim));
+  for (int i = 0; i < 2; ++i)
+    s.key_coefficients[i] = arena.take<float>("mixed.coefficients", run.key_coefficients(i));
+  s.s = arena.take<float>("mixed.tiles", most_heads(p) * run.tile_step());
 }
 
 MixedPanel book_lanes(const MixedRun& run, Arena& arena) {

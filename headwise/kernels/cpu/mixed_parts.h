@@ -32,6 +32,11 @@ struct MixedRun {
     return (kMixKeys + 1) * core().panel;
   }  // the row more keeps heads out of one set
   Index coefficient_rows() const { return 2 * rank + 1; }
+  const MixStage& stage(int which) const { return which == 0 ? before : after; }
+  /// Floats of a block of keys for one of the two mixes.
+  Index key_coefficients(int which) const {
+    return stage(which).kind == Mix::dynamic ? kMixKeys * coefficient_rows() * stage(which).from : 0;
+  }
   Index key_slots() const { return forward.problem.heads.k.slots(); }
   Index value_slots() const { return forward.problem.heads.v.slots(); }
 };
@@ -46,11 +51,13 @@ struct MixedPanel {
 
 /// What a worker needs to make the logits of a block.
 struct MixedScratch {
-  Scratch terms;               // room for score terms and mask words
+  Scratch terms;         // room for score terms and mask words
+  float* l;              // [heads][tile_step]
+  float *factor, *ones;  // [panel]: log2(e), 1
+  // Of the block, booked by book_block or pointed at:
   std::byte* keys;             // [key_slots] packed block
   float* key_coefficients[2];  // before, after: [kMixKeys][2 rank + 1][heads]
-  float *s, *l;                // [heads][tile_step]
-  float *factor, *ones;        // [panel]: log2(e), 1
+  float* s;                    // [heads][tile_step]
 };
 
 /// What the mask says about one panel x one block.
@@ -70,6 +77,7 @@ MixedRun mixed_run_of(const AttentionProblem& p, const AttentionArgs& args, cons
 /// Packs matrices and scales; the same call measures and hands out.
 void book_matrices(MixedRun& run, bool transposed, Arena& arena);
 MixedScratch book_mixed(const MixedRun& run, Arena& arena);
+void book_block(const MixedRun& run, MixedScratch& s, Arena& arena);
 MixedPanel book_mixed_panel(const MixedRun& run, Arena& arena);
 /// A panel's lanes and open bits alone.
 MixedPanel book_lanes(const MixedRun& run, Arena& arena);

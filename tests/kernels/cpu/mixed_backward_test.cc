@@ -6,121 +6,16 @@
 #include <cstring>
 
 #include "headwise/kernels/cpu/mixed_backward.h"
-#include "tests/support/close.h"
+#include "headwise/ops/attention_checks.h"
 #include "tests/support/count_allocations.h"
 #include "tests/support/gradients.h"
-#include "tests/support/levels.h"
-#include "tests/support/mix_case.h"
+#include "tests/support/mix_cases.h"
+#include "tests/support/online.h"
 
 namespace headwise::test {
 namespace {
 
-constexpr Mix kNone = Mix::none, kFixed = Mix::fixed, kDynamic = Mix::dynamic;
-
-std::vector<MixCase> cases() {
-  return {
-      {.name = "talking",
-       .q_heads = 5,
-       .heads = 5,
-       .v_heads = 5,
-       .q_tokens = 70,
-       .kv_tokens = 70,
-       .dim = 20,
-       .value_dim = 24,
-       .mask = "causal",
-       .sinks = true},
-      {.name = "three_counts",
-       .q_heads = 4,
-       .heads = 9,
-       .v_heads = 6,
-       .kv_group = 2,
-       .v_group = 3,
-       .batch = 2,
-       .q_tokens = 33,
-       .kv_tokens = 50,
-       .dim = 16,
-       .value_dim = 16,
-       .gate = true,
-       .dropout = true},
-      {.name = "only_before",
-       .after = kNone,
-       .q_heads = 2,
-       .heads = 3,
-       .v_heads = 3,
-       .q_tokens = 80,
-       .kv_tokens = 40,
-       .mask = "window(5, 3)",
-       .per_head = true,
-       .gate = true},
-      {.name = "only_after",
-       .before = kNone,
-       .v_heads = 2,
-       .q_tokens = 17,
-       .kv_tokens = 65,
-       .mask = "causal",
-       .per_head = true,
-       .softcap = true,
-       .dropout = true},
-      {.name = "ragged",
-       .batch = 3,
-       .q_tokens = 40,
-       .kv_tokens = 40,
-       .mask = "causal",
-       .ragged = true,
-       .sinks = true,
-       .softcap = true},
-      {.name = "dcmha",
-       .before = kDynamic,
-       .after = kDynamic,
-       .q_heads = 18,
-       .heads = 18,
-       .v_heads = 18,
-       .rank = 2,
-       .q_tokens = 40,
-       .kv_tokens = 40,
-       .dim = 8,
-       .value_dim = 8,
-       .mask = "causal"},
-      {.name = "dcmha_given",
-       .before = kDynamic,
-       .after = kDynamic,
-       .q_heads = 4,
-       .heads = 4,
-       .v_heads = 4,
-       .kv_group = 4,
-       .v_group = 2,
-       .rank = 3,
-       .batch = 2,
-       .q_tokens = 9,
-       .kv_tokens = 37,
-       .given = true,
-       .mask = "window(9, 1)",
-       .dropout = true},
-      {.name = "query_side",
-       .before = kNone,
-       .after = kDynamic,
-       .rank = 1,
-       .q_tokens = 20,
-       .kv_tokens = 35,
-       .key = false,
-       .mask = "causal"},
-      {.name = "empty_rows",
-       .before = kDynamic,
-       .after = kFixed,
-       .v_heads = 2,
-       .rank = 1,
-       .q_tokens = 20,
-       .kv_tokens = 4,
-       .query = false,
-       .mask = "window(1, 0)"},
-      {.name = "no_key", .q_tokens = 3, .kv_tokens = 0},
-  };
-}
-
-Context& reference() {
-  static auto* ctx = new Context({.threads = 1, .kernels = "ref"});
-  return *ctx;
-}
+constexpr Mix kFixed = Mix::fixed, kDynamic = Mix::dynamic;
 
 /// Gradients with an input of their own, but for those the kernel leaves to ref.
 template <class Args, class F>
@@ -152,6 +47,21 @@ struct Posed {
     spoil();
     Context ctx({.threads = threads, .kernels = "cpu/mixed_backward"});
     attention_backward(run.args, ctx, run.heads);
+    return gradients();
+  }
+  /// Straight from the kernel, in workspace of exactly the bytes it asked for.
+  std::vector<Tensor> as_form(cpu::MixForm form, int threads, double* worst = nullptr) {
+    spoil();
+    BackwardArgs a = run.args;
+    BackwardProblem p = backward_problem_of(a, run.heads);
+    ArgChecks::spread_bias(p.forward, a.forward.inputs.bias);
+    if (a.forward.inputs.bias.given()) a.forward.inputs.bias.step[0] = 0;
+    ThreadPool pool(threads);
+    const Buffer memory(cpu::mixed_backward_bytes_as(form, p, threads));
+    EXPECT_EQ(cpu::run_mixed_backward_as(form, p, a, memory.span(), pool, worst), Status::ok);
+    return gradients();
+  }
+  std::vector<Tensor> gradients() {
     std::vector<Tensor> all;
     each_asked(run.args,
                [&](const std::string&, AnyView&, AnyView& g) { all.push_back(converted(g, g.dtype)); });
@@ -159,17 +69,8 @@ struct Posed {
   }
 };
 
-template <class Body>
-void each_level(Body&& body) {
-  for (const cpu::IsaLevel& level : run_levels()) {
-    cpu::force_isa(&level);
-    body(std::string(level.name));
-  }
-  cpu::force_isa(nullptr);
-}
-
 TEST(MixedBackward, EveryLevelAgreesWithRef) {
-  for (MixCase c : cases())
+  for (MixCase c : mix_cases())
     for (const DType t : {DType::f32, DType::bf16}) {
       c.dtype = t;
       Posed posed(c);
@@ -182,51 +83,50 @@ TEST(MixedBackward, EveryLevelAgreesWithRef) {
         *x = kept.emplace_back(converted(*x, DType::f64)).view();
       wide.forward.lse = {};
       attention_backward(wide, reference(), posed.run.heads);
-      each_level([&](const std::string& level) {
+      each_level([&] {
         const std::vector<Tensor> got = posed.on_cpu(1);
         std::size_t n = 0;
         each_asked(wide, [&](const std::string& name, AnyView&, AnyView& g) {
           const Distance d = distance_of(got[n++].view(), g);
-          EXPECT_EQ(d.mismatched, 0) << level << " " << c.name << " d" << name << " at " << d.at;
-          EXPECT_LE(d.relative, t == DType::f32 ? 1e-5 : 4e-3) << level << " " << c.name << " d" << name;
+          EXPECT_EQ(d.mismatched, 0) << c.name << " d" << name << " at " << d.at;
+          EXPECT_LE(d.relative, t == DType::f32 ? 1e-5 : 4e-3) << c.name << " d" << name;
         });
       });
     }
 }
 
 TEST(MixedBackward, DeltasOfARowSumToDoutTimesOut) {
-  each_level([](const std::string& level) {
-    for (MixCase c : cases()) {
+  each_level([] {
+    for (MixCase c : mix_cases()) {
       c.dtype = DType::f32;
       Posed posed(c);
-      const BackwardProblem p = backward_problem_of(posed.run.args, posed.run.heads);
-      ThreadPool pool(1);
-      const Buffer memory(cpu::kMixedBackward.workspace_bytes(p, 1));
-      double worst = 1;
-      EXPECT_EQ(cpu::run_mixed_backward_checking(p, posed.run.args, memory.span(), pool, worst), Status::ok);
-      EXPECT_LE(worst, 2e-5) << level << " " << c.name;
+      double worst = 0;
+      posed.as_form(cpu::MixForm::kept, 1, &worst);
+      EXPECT_TRUE(c.q_tokens * c.kv_tokens == 0 || worst > 0) << c.name << ": nothing was checked";
+      EXPECT_LE(worst, 2e-5) << c.name;
     }
   });
 }
 
-TEST(MixedBackward, ThreadsGiveTheSameBits) {
-  each_level([](const std::string& level) {
-    for (MixCase c : cases()) {
+TEST(MixedBackward, FormsAndThreadsGiveTheSameBits) {
+  each_level([] {
+    for (MixCase c : mix_cases()) {
       c.dtype = DType::f32;
       Posed posed(c);
-      const std::vector<Tensor> one = posed.on_cpu(1), three = posed.on_cpu(3);
-      for (std::size_t n = 0; n < one.size(); ++n)
-        EXPECT_TRUE(one[n].view().count() == 0 ||
-                    std::memcmp(one[n].view().data, three[n].view().data,
-                                static_cast<std::size_t>(one[n].view().count() * size_of(one[n].dtype()))) ==
-                        0)
-            << level << " " << c.name << " gradient " << n;
+      const std::vector<Tensor> whole = posed.on_cpu(1);
+      for (const auto& [form, threads] :
+           {std::pair{cpu::MixForm::kept, 3}, {cpu::MixForm::twice, 1}, {cpu::MixForm::twice, 3}}) {
+        const std::vector<Tensor> other = posed.as_form(form, threads);
+        for (std::size_t n = 0; n < whole.size(); ++n)
+          EXPECT_TRUE(same_bits(whole[n].view(), other[n].view()))
+              << c.name << " gradient " << n << " threads " << threads;
+      }
     }
   });
 }
 
 TEST(MixedBackward, ClosedPairsMayHoldAnything) {
-  each_level([](const std::string& level) {
+  each_level([] {
     for (const Mix kind : {kFixed, kDynamic}) {
       const MixCase c{.name = "poison",
                       .before = kind,
@@ -252,7 +152,7 @@ TEST(MixedBackward, ClosedPairsMayHoldAnything) {
       const std::vector<Tensor> x = clean.on_cpu(1), y = bad.on_cpu(1);
       for (std::size_t n = 0; n < x.size(); ++n) {
         const Distance d = distance_of(y[n].view(), x[n].view());
-        EXPECT_TRUE(d.mismatched == 0 && d.largest == 0) << level << " gradient " << n << " at " << d.at;
+        EXPECT_TRUE(d.mismatched == 0 && d.largest == 0) << "gradient " << n << " at " << d.at;
       }
     }
   });
@@ -267,15 +167,23 @@ TEST(MixedBackward, RefusesInWords) {
 }
 
 TEST(MixedBackward, MemoryStaysLinearAndRunsAllocateNothing) {
-  const auto bytes = [](Index n) {
+  const auto problem = [](Index n) {
     BackwardProblem p;
     p.forward.heads.q = p.forward.heads.k = p.forward.heads.v = HeadLayout::split(16, 64);
     p.forward.heads.before = p.forward.heads.after = Mix::dynamic, p.forward.heads.mix_rank = 2;
     p.forward.batch = 1, p.forward.q_tokens = p.forward.kv_tokens = n, p.forward.lse = true;
     p.wants.q = p.wants.k = p.wants.v = p.wants.mix_q = p.wants.mix_k = true;
-    return static_cast<double>(cpu::kMixedBackward.workspace_bytes(p, 2));
+    return p;
   };
-  EXPECT_LE(bytes(16384) - bytes(8192), 1.01 * (bytes(8192) - bytes(4096)) * 2);
+  const auto bytes = [&](cpu::MixForm form, Index n) {
+    return static_cast<double>(cpu::mixed_backward_bytes_as(form, problem(n), 2));
+  };
+  for (const cpu::MixForm form : {cpu::MixForm::kept, cpu::MixForm::twice})
+    EXPECT_LE(bytes(form, 16384) - bytes(form, 8192), 1.01 * (bytes(form, 8192) - bytes(form, 4096)) * 2);
+  // The kept form is taken while its budget holds it: 2 threads, 64 MiB each.
+  for (const Index n : {2048, 8192})
+    EXPECT_EQ(static_cast<double>(cpu::kMixedBackward.workspace_bytes(problem(n), 2)),
+              bytes(n == 2048 ? cpu::MixForm::kept : cpu::MixForm::twice, n));
   Posed posed({.name = "talking", .q_tokens = 40, .kv_tokens = 40, .mask = "causal", .dtype = DType::f32});
   Context ctx({.threads = 2, .kernels = "cpu/mixed_backward"});
   const BackwardPlan plan(backward_problem_of(posed.run.args, posed.run.heads), ctx);

@@ -8,121 +8,14 @@
 #include "headwise/kernels/cpu/attend_mixed.h"
 #include "headwise/ops/attention.h"
 #include "headwise/ops/attention_checks.h"
-#include "tests/support/close.h"
 #include "tests/support/count_allocations.h"
-#include "tests/support/levels.h"
-#include "tests/support/mix_case.h"
+#include "tests/support/mix_cases.h"
+#include "tests/support/online.h"
 
 namespace headwise::test {
 namespace {
 
-constexpr Mix kNone = Mix::none, kFixed = Mix::fixed, kDynamic = Mix::dynamic;
-
-std::vector<MixCase> forward_cases() {
-  return {
-      {.name = "talking",
-       .q_heads = 5,
-       .heads = 5,
-       .v_heads = 5,
-       .q_tokens = 70,
-       .kv_tokens = 101,
-       .dim = 20,
-       .value_dim = 24,
-       .mask = "causal"},
-      {.name = "three_counts",
-       .q_heads = 4,
-       .heads = 9,
-       .v_heads = 6,
-       .kv_group = 2,
-       .v_group = 3,
-       .batch = 2,
-       .q_tokens = 33,
-       .kv_tokens = 64,
-       .dim = 16,
-       .value_dim = 16,
-       .sinks = true,
-       .bias = true},
-      {.name = "only_before",
-       .after = kNone,
-       .q_heads = 2,
-       .heads = 3,
-       .v_heads = 3,
-       .q_tokens = 130,
-       .kv_tokens = 40,
-       .mask = "window(5, 3)",
-       .per_head = true,
-       .gate = true,
-       .dropout = true},
-      {.name = "only_after",
-       .before = kNone,
-       .v_heads = 2,
-       .q_tokens = 17,
-       .kv_tokens = 65,
-       .mask = "causal",
-       .per_head = true,
-       .alibi = true,
-       .dropout = true},
-      {.name = "ragged",
-       .batch = 3,
-       .q_tokens = 40,
-       .kv_tokens = 40,
-       .mask = "causal",
-       .ragged = true,
-       .sinks = true,
-       .relative = true,
-       .softcap = true,
-       .gate = true,
-       .scale = true},
-      {.name = "dcmha",
-       .before = kDynamic,
-       .after = kDynamic,
-       .q_heads = 6,
-       .heads = 6,
-       .v_heads = 6,
-       .rank = 2,
-       .q_tokens = 75,
-       .kv_tokens = 75,
-       .dim = 16,
-       .value_dim = 16,
-       .mask = "causal"},
-      {.name = "dcmha_given",
-       .before = kDynamic,
-       .after = kDynamic,
-       .q_heads = 4,
-       .heads = 4,
-       .v_heads = 4,
-       .kv_group = 4,
-       .v_group = 2,
-       .rank = 3,
-       .batch = 2,
-       .q_tokens = 9,
-       .kv_tokens = 37,
-       .given = true,
-       .mask = "window(9, 1)",
-       .bias = true,
-       .dropout = true},
-      {.name = "gates_alone", .before = kDynamic, .after = kNone, .rank = 0, .q_tokens = 3, .kv_tokens = 5},
-      {.name = "query_side",
-       .before = kNone,
-       .after = kDynamic,
-       .rank = 1,
-       .q_tokens = 20,
-       .kv_tokens = 35,
-       .key = false,
-       .mask = "causal & window(40, 0)"},
-      {.name = "empty_rows",
-       .before = kDynamic,
-       .after = kFixed,
-       .v_heads = 2,
-       .rank = 1,
-       .q_tokens = 20,
-       .kv_tokens = 4,
-       .query = false,
-       .mask = "window(1, 0)"},
-      {.name = "no_key", .q_tokens = 3, .kv_tokens = 0},
-      {.name = "no_query", .q_tokens = 0, .kv_tokens = 3},
-  };
-}
+constexpr Mix kFixed = Mix::fixed, kDynamic = Mix::dynamic;
 
 /// Out and lse of the kernel, in workspace of exactly the bytes it asked for.
 struct Got {
@@ -146,24 +39,6 @@ Got run_form(MixRun& run, cpu::MixForm form, int threads) {
   EXPECT_EQ(cpu::run_mixed_as(form, p, a, workspace.span(), pool), Status::ok);
   return g;
 }
-bool same(const AnyView& a, const AnyView& b) {
-  return a.count() == 0 ||
-         std::memcmp(a.data, b.data, static_cast<std::size_t>(a.count() * size_of(a.dtype))) == 0;
-}
-
-template <class Body>
-void each_level(Body&& body) {
-  for (const cpu::IsaLevel& level : run_levels()) {
-    cpu::force_isa(&level);
-    body(level.name);
-  }
-  cpu::force_isa(nullptr);
-}
-
-Context& reference() {
-  static auto* ctx = new Context({.threads = 1, .kernels = "ref"});
-  return *ctx;
-}
 /// Relative error in the 2-norm of out, and the largest of lse, against ref on the rounded inputs.
 void expect_close(MixRun& run, const Got& got, const std::string& name) {
   AttentionArgs a = run.args.forward;
@@ -184,20 +59,19 @@ void expect_close(MixRun& run, const Got& got, const std::string& name) {
 }
 
 TEST(Mixed, EveryLevelAgreesWithRef) {
-  each_level([](const std::string& level) {
-    for (MixCase c : forward_cases())
+  each_level([] {
+    for (MixCase c : mix_cases())
       for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
         c.dtype = t;
         MixRun run(c);
-        expect_close(run, run_form(run, cpu::MixForm::kept, 1),
-                     level + " " + c.name + " " + std::string(name_of(t)));
+        expect_close(run, run_form(run, cpu::MixForm::kept, 1), c.name + " " + std::string(name_of(t)));
       }
   });
 }
 
 TEST(Mixed, FormsAndThreadsGiveTheSameBits) {
-  each_level([](const std::string& level) {
-    for (MixCase c : forward_cases())
+  each_level([] {
+    for (MixCase c : mix_cases())
       for (const DType t : {DType::f32, DType::bf16}) {
         c.dtype = t;
         MixRun run(c);
@@ -205,8 +79,9 @@ TEST(Mixed, FormsAndThreadsGiveTheSameBits) {
         for (const int threads : {1, 3})
           for (const cpu::MixForm form : {cpu::MixForm::kept, cpu::MixForm::twice}) {
             const Got other = run_form(run, form, threads);
-            EXPECT_TRUE(same(kept.out.view(), other.out.view()) && same(kept.lse.view(), other.lse.view()))
-                << level << " " << c.name << " threads " << threads;
+            EXPECT_TRUE(same_bits(kept.out.view(), other.out.view()) &&
+                        same_bits(kept.lse.view(), other.lse.view()))
+                << c.name << " threads " << threads;
           }
       }
   });
@@ -231,7 +106,7 @@ Got chunk(MixRun& run, Index first, Index count) {
   return {std::move(out), std::move(lse)};
 }
 TEST(Mixed, ChunksOfQueriesGiveTheSameBits) {
-  each_level([](const std::string& level) {
+  each_level([] {
     for (const Mix kind : {kFixed, kDynamic}) {
       MixRun run({.name = "chunks",
                   .before = kind,
@@ -252,14 +127,14 @@ TEST(Mixed, ChunksOfQueriesGiveTheSameBits) {
         EXPECT_EQ(std::memcmp(static_cast<std::byte*>(whole.out.view().data) + first * row,
                               part.out.view().data, static_cast<std::size_t>(count * row)),
                   0)
-            << level << " from " << first;
+            << "from " << first;
       }
     }
   });
 }
 
 TEST(Mixed, ClosedPairsMayHoldAnything) {
-  each_level([](const std::string& level) {
+  each_level([] {
     for (const Mix kind : {kFixed, kDynamic}) {
       const MixCase c{.name = "poison",
                       .before = kind,
@@ -285,15 +160,15 @@ TEST(Mixed, ClosedPairsMayHoldAnything) {
       for (Index n = q.count() / 2; n < q.count(); ++n) store_double(q.data, q.dtype, n, nan);
       for (const cpu::MixForm form : {cpu::MixForm::kept, cpu::MixForm::twice}) {
         const Got x = run_form(clean, form, 1), y = run_form(bad, form, 1);
-        EXPECT_TRUE(same(x.out.view(), y.out.view()) && same(x.lse.view(), y.lse.view())) << level;
+        EXPECT_TRUE(same_bits(x.out.view(), y.out.view()) && same_bits(x.lse.view(), y.lse.view()));
       }
-      expect_close(clean, run_form(clean, cpu::MixForm::kept, 1), level);
+      expect_close(clean, run_form(clean, cpu::MixForm::kept, 1), "poison");
     }
   });
 }
 
 TEST(Mixed, OpenPairsPassWhatIsNotFiniteOn) {
-  each_level([](const std::string& level) {
+  each_level([] {
     MixRun run({.name = "inf", .q_tokens = 6, .kv_tokens = 6, .mask = "causal", .dtype = DType::f32});
     const AnyView& v = run.args.forward.v;  // key 3, head 1, column 0
     store_double(v.data, v.dtype, (3 * 3 + 1) * 2, INFINITY);
@@ -301,7 +176,7 @@ TEST(Mixed, OpenPairsPassWhatIsNotFiniteOn) {
     for (Index i = 0; i < 6; ++i)
       for (Index n = 0; n < 6; ++n)
         EXPECT_EQ(std::isfinite(load_double(got.out.view().data, DType::f32, i * 6 + n)), i < 3 || n != 2)
-            << level << " " << i << " " << n;
+            << i << " " << n;
   });
 }
 
