@@ -18,6 +18,13 @@ std::string Paint::wrapped(const char* code, std::string_view s) const {
   return on_ ? text("\033[", code, "m", s, "\033[0m") : std::string(s);
 }
 
+std::string Paint::shade(double share, std::string_view s) const {
+  if (share >= 0.5) return wrapped("1;30;42", s);
+  if (share >= 0.2) return wrapped("32", s);
+  if (share <= -0.5) return wrapped("1;37;41", s);
+  return share <= -0.2 ? wrapped("31", s) : std::string(s);
+}
+
 DType parse_dtype(const std::string& name) {
   for (const DType t : {DType::f32, DType::bf16, DType::f16, DType::f64})
     if (name == name_of(t)) return t;

@@ -21,6 +21,8 @@ class Paint {
   std::string bold(std::string_view s) const { return wrapped("1", s); }
   std::string good(std::string_view s) const { return wrapped("32", s); }
   std::string warn(std::string_view s) const { return wrapped("33", s); }
+  /// From -1 (against: red) over 0 (plain) to 1 (for: green).
+  std::string shade(double share, std::string_view s) const;
 
  private:
   std::string wrapped(const char* code, std::string_view s) const;
@@ -36,5 +38,6 @@ void add_explain(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 void add_heads(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
+void add_predict(CLI::App& app, int& exit_code);
 
 }  // namespace headwise::cli

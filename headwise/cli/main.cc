@@ -20,6 +20,7 @@ int run(int argc, char** argv) {
   add_doctor(app, exit_code);
   add_heads(app, exit_code);
   add_bench(app, exit_code);
+  add_predict(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help and --version

@@ -1,0 +1,23 @@
+// The recogniser's words in a build without headwise_text: each says why it cannot work.
+#include "headwise/cli/args.h"
+
+namespace headwise::cli {
+namespace {
+
+void add_missing(CLI::App& app, const char* name) {
+  CLI::App* word = app.add_subcommand(name, "Not in this build: it needs ICU");
+  word->footer("Example: headwise doctor");
+  word->prefix_command();  // takes any words
+  word->callback([name] {
+    throw Error(ErrorKind::unsupported,
+                text(name,
+                     ": this build has no recogniser, because ICU was not there when it was made; install "
+                     "libicu-dev and build again"));
+  });
+}
+
+}  // namespace
+
+void add_predict(CLI::App& app, int&) { add_missing(app, "predict"); }
+
+}  // namespace headwise::cli
