@@ -1,5 +1,6 @@
 #include "headwise/base/param.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "headwise/base/random.h"
@@ -52,7 +53,7 @@ void make_joined_grads(const std::vector<Param*>& group) {
   if (bytes) std::memset(memory.data(), 0, bytes);
   std::byte* at = memory.data();
   for (Param* p : group) {
-    p->grad = p->value, p->grad.data = at;
+    if (p->rate > 0) p->grad = p->value, p->grad.data = at;
     p->grad_memory = {};
     at += p->bytes();
   }
@@ -143,12 +144,27 @@ Index ParamSet::count() const {
   return n;
 }
 
+Index ParamSet::set_rate(std::string_view front, double rate) {
+  require(rate >= 0 && rate <= 1e6, ErrorKind::bad_argument, "params", "\"", front, "\" gets a rate of ",
+          rate, "; give a factor from 0 to 1e6");
+  Index count = 0;
+  for (Param& p : all_)
+    if (p.name.starts_with(front)) {
+      p.rate = rate, ++count;
+      if (rate == 0) p.grad = {};
+    }
+  if (grads_) make_grads();
+  return count;
+}
+
 void ParamSet::make_grads() {
   grads_ = true;
   for (const std::vector<Param*>& group : joined_)
-    if (!group.front()->grad.given()) make_joined_grads(group);
+    if (std::any_of(group.begin(), group.end(),
+                    [](const Param* p) { return !p->grad.given() && p->rate > 0; }))
+      make_joined_grads(group);
   for (Param& p : all_)
-    if (!p.grad.given()) p.grad = zeros_like(p.value, p.grad_memory);
+    if (!p.grad.given() && p.rate > 0) p.grad = zeros_like(p.value, p.grad_memory);
 }
 
 void ParamSet::zero_grads() {

@@ -31,6 +31,7 @@ struct Param {
   std::string name;
   AnyView value, grad;
   Buffer value_memory, grad_memory;
+  double rate = 1;  // of its learning, times a step's; 0: it does not learn and has no gradient
 
   std::size_t bytes() const { return static_cast<std::size_t>(value.count() * size_of(value.dtype)); }
 };
@@ -71,6 +72,10 @@ class ParamSet {
   /// By full name; throws when there is none.
   Learned find(std::string_view full_name);
   bool has(std::string_view full_name) const;
+
+  /// Parameters whose names begin with `front` learn at `rate` times the rate of a step; at 0 they stay as
+  /// they are. Before an optimizer or masters are made of the set. Returns how many there are.
+  Index set_rate(std::string_view front, double rate);
 
   /// In the order of their declaration.
   std::deque<Param>& all() noexcept { return all_; }

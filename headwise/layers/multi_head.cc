@@ -131,7 +131,8 @@ int MultiHead::end_of_product(int first, int last) const {
       return static_cast<const std::byte*>(x.data) + x.count() * size_of(x.dtype) == y.data;
     };
     if (!a.given()) return !b.given();
-    return b.given() && behind(a.value(), b.value()) && (!a.grad().given() || behind(a.grad(), b.grad()));
+    return b.given() && behind(a.value(), b.value()) &&
+           (a.grad().given() ? behind(a.grad(), b.grad()) : !b.grad().given());
   };
   int end = first + 1;
   while (end < last && parts_[end]->in() == parts_[first]->in() &&

@@ -13,7 +13,7 @@ namespace {
 
 void check_grads(const char* op, const ParamSet& params) {
   for (const Param& p : params.all())
-    require(p.grad.given(), ErrorKind::bad_argument, op, "\"", p.name,
+    require(p.grad.given() || p.rate == 0, ErrorKind::bad_argument, op, "\"", p.name,
             "\" has no gradient; call make_grads() on its set first");
 }
 
@@ -109,12 +109,13 @@ MasterWeights::MasterWeights(ParamSet& image) : image_(&image), masters_(DType::
   require(image.dtype() == DType::bf16 || image.dtype() == DType::f16, ErrorKind::bad_dtype, "master weights",
           "the set is ", image.dtype(), "; masters are for bf16 and f16, others learn as they are");
   image.make_grads();
-  masters_.make_grads();
   for (const Param& p : image.all()) {
     const AnyView v = add_like(masters_, p.name, p.value).value();
     for (Index i = 0; i < v.count(); ++i)
       static_cast<float*>(v.data)[i] = static_cast<float>(load_double(p.value.data, p.value.dtype, i));
+    masters_.all().back().rate = p.rate;
   }
+  masters_.make_grads();
 }
 
 void MasterWeights::take_grads(Context& ctx) {

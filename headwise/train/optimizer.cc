@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
 
 #include "headwise/base/float_env.h"
 #include "headwise/kernels/cpu/gemm_tile.h"
@@ -91,7 +92,7 @@ void Optimizer::make_moments(std::initializer_list<std::string_view> words) {
   for (const std::string_view word : words) words_.emplace_back(word);
   for (const Param& p : params_->all())
     for (std::size_t word = 0; word < words_.size(); ++word) {
-      moments_.emplace_back(p.bytes());
+      moments_.emplace_back(p.rate > 0 ? p.bytes() : 0);
       if (moments_.back().size()) std::memset(moments_.back().data(), 0, moments_.back().size());
     }
 }
@@ -103,7 +104,7 @@ std::vector<Optimizer::Moment> Optimizer::moments() const {
     for (const std::string& word : words_) {
       AnyView v = p.value;
       v.data = moments_[at++].data();
-      all.push_back({text(word, '.', p.name), v});
+      if (p.rate > 0) all.push_back({text(word, '.', p.name), v});
     }
   return all;
 }
@@ -117,14 +118,24 @@ void Optimizer::set_steps(Index steps) {
   steps_ = steps;
 }
 
+/// What differs from a rate of 1, and of how many numbers.
+std::string Optimizer::rates() const {
+  std::map<double, Index> counts;
+  for (const Param& p : params_->all()) counts[p.rate] += p.value.count();
+  std::string out;
+  for (const auto& [rate, count] : counts)
+    if (rate != 1) out += text(" rate=", rate, ':', count);
+  return out;
+}
+
 std::string Optimizer::describe() const {
   const auto word = [](Decay d) { return d == Decay::all ? "all" : "matrices"; };
   if (kind_ == Kind::adamw)
     return text("adamw beta1=", adamw_.beta1, " beta2=", adamw_.beta2, " eps=", adamw_.eps,
-                " weight_decay=", adamw_.weight_decay, " decay=", word(adamw_.decay));
-  return text("sgd momentum=", sgd_.momentum, " dampening=", sgd_.dampening,
-              " weight_decay=", sgd_.weight_decay,
-              " look=", sgd_.look == SgdOptions::Look::here ? "here" : "ahead", " decay=", word(sgd_.decay));
+                " weight_decay=", adamw_.weight_decay, " decay=", word(adamw_.decay), rates());
+  return text(
+      "sgd momentum=", sgd_.momentum, " dampening=", sgd_.dampening, " weight_decay=", sgd_.weight_decay,
+      " look=", sgd_.look == SgdOptions::Look::here ? "here" : "ahead", " decay=", word(sgd_.decay), rates());
 }
 
 void Optimizer::step(double learning_rate, Context& ctx) {
@@ -144,23 +155,23 @@ void Optimizer::step(double learning_rate, Context& ctx) {
     ctx.pool().parallel_for(blocks.count(), [&](Index task, int) noexcept {
       const ParamBlock b = blocks.at(task);
       const Param& p = *b.of;
+      const double own_rate = learning_rate * p.rate;
       T* x = static_cast<T*>(p.value.data) + b.begin;
       const T* g = static_cast<const T*>(p.grad.data) + b.begin;
       if (kind_ == Kind::adamw) {
         const AdamWStep s{adamw_.beta1,
                           adamw_.beta2,
                           adamw_.eps,
-                          decays(p.value) ? 1 - learning_rate * adamw_.weight_decay : 1.0,
-                          learning_rate / (1 - std::pow(adamw_.beta1, t)),
+                          decays(p.value) ? 1 - own_rate * adamw_.weight_decay : 1.0,
+                          own_rate / (1 - std::pow(adamw_.beta1, t)),
                           std::sqrt(1 - std::pow(adamw_.beta2, t))};
         adamw_block(x, g, static_cast<T*>(moment(b, 0)) + b.begin, static_cast<T*>(moment(b, 1)) + b.begin,
                     b.size, s);
       } else {
         T* momentum = words_.empty() ? nullptr : static_cast<T*>(moment(b, 0)) + b.begin;
-        sgd_block(
-            x, g, momentum, b.size,
-            {learning_rate, sgd_.momentum, 1 - sgd_.dampening, decays(p.value) ? sgd_.weight_decay : 0.0,
-             steps_ == 1, sgd_.look == SgdOptions::Look::ahead});
+        sgd_block(x, g, momentum, b.size,
+                  {own_rate, sgd_.momentum, 1 - sgd_.dampening, decays(p.value) ? sgd_.weight_decay : 0.0,
+                   steps_ == 1, sgd_.look == SgdOptions::Look::ahead});
       }
     });
   };

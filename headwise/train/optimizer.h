@@ -54,6 +54,7 @@ class Optimizer {
  private:
   void make_moments(std::initializer_list<std::string_view> words);
   bool decays(const AnyView& v) const;
+  std::string rates() const;
 
   ParamSet* params_;
   enum class Kind : std::uint8_t { adamw, sgd } kind_;

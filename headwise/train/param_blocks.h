@@ -1,7 +1,8 @@
-// ParamBlocks: all numbers of a ParamSet in blocks of 4,096, in order: the tasks of whatever walks over them.
+// ParamBlocks: the numbers of a ParamSet that learn, in blocks of 4,096, in order: tasks of a walk over them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "headwise/base/param.h"
@@ -19,22 +20,27 @@ class ParamBlocks {
  public:
   static constexpr Index kBlock = 4096;
   explicit ParamBlocks(const ParamSet& set) {
+    Index number = 0;
     for (const Param& p : set.all()) {
-      params_.push_back(&p);
-      first_.push_back(count_);
-      count_ += ceil_div(p.value.count(), kBlock);
+      if (p.rate > 0) {
+        params_.push_back({&p, number});
+        first_.push_back(count_);
+        count_ += ceil_div(p.value.count(), kBlock);
+      }
+      ++number;
     }
   }
   Index count() const { return count_; }
   ParamBlock at(Index task) const {
-    const auto param = std::upper_bound(first_.begin(), first_.end(), task) - first_.begin() - 1;
-    const auto i = static_cast<std::size_t>(param);
+    const auto i =
+        static_cast<std::size_t>(std::upper_bound(first_.begin(), first_.end(), task) - first_.begin() - 1);
     const Index begin = (task - first_[i]) * kBlock;
-    return {params_[i], param, begin, min_of(kBlock, params_[i]->value.count() - begin)};
+    const auto [of, number] = params_[i];
+    return {of, number, begin, min_of(kBlock, of->value.count() - begin)};
   }
 
  private:
-  std::vector<const Param*> params_;
+  std::vector<std::pair<const Param*, Index>> params_;
   std::vector<Index> first_;
   Index count_ = 0;
 };

@@ -112,6 +112,37 @@ TEST(Optimizer, DecayOfMatricesLeavesVectors) {
   EXPECT_EQ(load_double(b.value().data, DType::f64, 0), 1.0);
 }
 
+TEST(Optimizer, EachParameterHasItsRate) {
+  Context ctx;
+  ParamSet set(DType::f64);
+  const Learned whole = set.add("top.w", {2, 1}, Init::constant(1)),
+                half = set.add("layer.w", {2, 1}, Init::constant(1)),
+                still = set.add("layer.0.w", {2, 1}, Init::constant(1));
+  EXPECT_EQ(set.set_rate("layer.", 0.5), 2);
+  EXPECT_EQ(set.set_rate("layer.0.", 0), 1);
+  EXPECT_EQ(set.set_rate("none.", 0), 0);
+  Optimizer optimizer(set, AdamWOptions{.weight_decay = 0.1});
+  EXPECT_FALSE(still.grad().given());
+  EXPECT_EQ(optimizer.moments().size(), 4u);
+  EXPECT_NE(optimizer.describe().find(" rate=0:2 rate=0.5:2"), std::string::npos) << optimizer.describe();
+  for (const Learned& w : {whole, half}) store_double(w.grad().data, DType::f64, 0, 3);
+  EXPECT_EQ(grad_norm(set, ctx), std::sqrt(18.0));
+  optimizer.step(0.01, ctx);
+  const auto moved = [](const Learned& w) { return 1 - load_double(w.value().data, DType::f64, 0); };
+  EXPECT_NEAR(moved(whole), 0.01 * 1.1, 1e-9);
+  EXPECT_NEAR(moved(half), 0.005 * 1.1, 1e-9);
+  EXPECT_EQ(moved(still), 0);
+  EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { set.set_rate("layer.", -1); }),
+            "params: \"layer.\" gets a rate of -1; give a factor from 0 to 1e6");
+  ParamSet image(DType::bf16);
+  image.add("a", {2}, Init::constant(1)), image.add("b", {2}, Init::constant(1));
+  image.set_rate("a", 0);
+  MasterWeights masters(image);
+  EXPECT_FALSE(masters.params().find("a").grad().given());
+  masters.take_grads(ctx), masters.publish(ctx);
+  EXPECT_EQ(load_double(image.find("a").value().data, DType::bf16, 0), 1);
+}
+
 TEST(Clipping, ScalesToTheNormAndNeverUp) {
   Context ctx({.threads = 2});
   ParamSet set(DType::f32);
