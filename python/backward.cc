@@ -1,10 +1,11 @@
 // hw.attention_backward: the gradients of one hw.attention call from its output and log-sum-exp.
 #include "headwise/ops/attention_backward.h"
 
-#include <array>
+#include <vector>
 
 #include "python/bind.h"
 #include "python/call.h"
+#include "python/heads.h"
 #include "python/values.h"
 
 namespace headwise::python {
@@ -32,37 +33,53 @@ class BackwardCall {
     args_.dout = call_.as_bshd("dout", read("dout", words.q, dout).view);
     args_.forward.lse = as_lse(read("lse", words.q, lse).view);
     const bool has_slopes = is_array(words.alibi), has_scale = is_array(words.scale);
-    wanted_ = {{{"q", words.q, &GradientSpec::q, &BackwardArgs::dq},
-                {"k", words.k, &GradientSpec::k, &BackwardArgs::dk},
-                {"v", words.v, &GradientSpec::v, &BackwardArgs::dv},
-                {"bias", words.bias, &GradientSpec::bias, &BackwardArgs::dbias},
-                {"alibi", has_slopes ? words.alibi : nb::handle(Py_None), &GradientSpec::slopes,
-                 &BackwardArgs::dslopes},
-                {"relative", table_, &GradientSpec::relative, &BackwardArgs::drelative},
-                {"sinks", words.sinks, &GradientSpec::sinks, &BackwardArgs::dsinks},
-                {"scale", has_scale ? words.scale : nb::handle(Py_None), &GradientSpec::scale,
-                 &BackwardArgs::dscale},
-                {"gate", words.gate, &GradientSpec::gate, &BackwardArgs::dgate}}};
+    wanted_ = {
+        {"q", words.q, &GradientSpec::q, &BackwardArgs::dq},
+        {"k", words.k, &GradientSpec::k, &BackwardArgs::dk},
+        {"v", words.v, &GradientSpec::v, &BackwardArgs::dv},
+        {"bias", words.bias, &GradientSpec::bias, &BackwardArgs::dbias},
+        {"alibi", has_slopes ? words.alibi : nb::handle(Py_None), &GradientSpec::slopes,
+         &BackwardArgs::dslopes},
+        {"relative", table_, &GradientSpec::relative, &BackwardArgs::drelative},
+        {"sinks", words.sinks, &GradientSpec::sinks, &BackwardArgs::dsinks},
+        {"scale", has_scale ? words.scale : nb::handle(Py_None), &GradientSpec::scale, &BackwardArgs::dscale},
+        {"gate", words.gate, &GradientSpec::gate, &BackwardArgs::dgate}};
+    terms_ = wanted_.size();
+    for (const Coefficient& c : kCoefficients)
+      if (const nb::handle item = coefficient(words.coefficients, c.name); item.is_valid())
+        wanted_.push_back({c.name, item, c.wanted, c.gradient});
     read_wants(wants);
   }
 
   nb::object run() {
     CallContext::Engine& engine = call_.context().engine();
     const Turn turn(engine.turn);
-    nb::object made[std::tuple_size_v<decltype(wanted_)>];
-    for (std::size_t i = 0; i < wanted_.size(); ++i) made[i] = make(wanted_[i]);
-    const BackwardPlan& plan =
-        engine.backward_plans.get(backward_problem_of(args_), engine.context.threads(), call_.kernels());
+    nb::list made;
+    nb::dict coefficients;
+    for (std::size_t i = 0; i < wanted_.size(); ++i) {
+      nb::object gradient = make(wanted_[i]);
+      if (i < terms_)
+        made.append(gradient);
+      else if (!gradient.is_none())
+        coefficients[wanted_[i].word] = gradient;
+    }
+    made.append(coefficients);
+    const BackwardPlan& plan = engine.backward_plans.get(backward_problem_of(args_, call_.spec()),
+                                                         engine.context.threads(), call_.kernels());
     {
       const Flight without_gil;
       plan.run(args_, engine.context);
     }
     static const nb::handle result =
         nb::object(nb::module_::import_("headwise._types").attr("AttentionGradients")).release();
-    return result(made[0], made[1], made[2], made[3], made[4], made[5], made[6], made[7], made[8]);
+    return result(*made);
   }
 
  private:
+  static nb::handle coefficient(nb::handle all, const char* name) {
+    return all.is_valid() && PyDict_Check(all.ptr()) ? nb::handle(PyDict_GetItemString(all.ptr(), name))
+                                                     : nb::handle();
+  }
   Array read(const char* name, nb::handle like, nb::handle h) const {
     const Array a = read_array(kOp, name, h);
     if (!(a.kind == call_.kind())) refuse_kinds(kOp, {"q", like}, {name, h});
@@ -92,11 +109,20 @@ class BackwardCall {
       for (const Wanted& w : wanted_)
         if (word == w.word) found = &w;
       require(found != nullptr, ErrorKind::bad_argument, kOp, "wants names \"", word,
-              "\"; gradients exist for q, k, v, bias, alibi, relative, sinks, scale and gate");
+              "\"; gradients exist for q, k, v, bias, alibi, relative, sinks, scale, gate and the given "
+              "coefficients but rows");
       require(given(found->of), ErrorKind::bad_argument, kOp, "wants the gradient of ", word,
               ", which was not given as an array; give it, or leave it out of wants");
       spec_.*found->flag = true;
     }
+  }
+  /// In the library's order of axes; rows where the head reads such.
+  AnyView as_given(const Wanted& w, const AnyView& v) const {
+    const HeadSpec& spec = call_.spec();
+    const HeadLayout& layout = w.flag == &GradientSpec::q   ? spec.q
+                               : w.flag == &GradientSpec::k ? spec.k
+                                                            : spec.v;
+    return call_.as_rows(w.word, call_.as_bshd(w.word, v), layout);
   }
   nb::object make(const Wanted& w) {
     if (!(spec_.*w.flag)) return nb::none();
@@ -105,11 +131,13 @@ class BackwardCall {
         make_array(call_.kind(), w.of, of.view.dtype, {of.view.size, static_cast<std::size_t>(of.view.rank)});
     AnyView view = made.view;
     if (w.flag == &GradientSpec::q || w.flag == &GradientSpec::k || w.flag == &GradientSpec::v)
-      view = call_.as_bshd(w.word, view);
+      view = as_given(w, view);
     else if (w.flag == &GradientSpec::bias)
       view = call_.spread_bias(view);
     else if (w.flag == &GradientSpec::gate)
       view = call_.as_gate(view);
+    else if (w.flag == &GradientSpec::mix_q || w.flag == &GradientSpec::mix_k)
+      view = call_.with_batch(view, 4);
     else if (view.rank == 0)
       view = AnyView::packed(view.data, view.dtype, {1});
     args_.*w.view = view;
@@ -120,7 +148,8 @@ class BackwardCall {
   nb::object table_;
   BackwardArgs args_;
   GradientSpec spec_;
-  std::array<Wanted, 9> wanted_;
+  std::vector<Wanted> wanted_;  // terms_ of them by their own words, then coefficients
+  std::size_t terms_ = 0;
 };
 
 }  // namespace
@@ -132,12 +161,12 @@ void bind_backward(nb::module_& m) {
          nb::handle mask, nb::handle scale, nb::handle softcap, nb::handle bias, nb::handle alibi,
          nb::handle relative, nb::handle sinks, nb::handle gate, nb::handle dropout, nb::handle seed,
          nb::handle q_start, nb::handle q_offsets, nb::handle kv_offsets, nb::handle layout, nb::handle wants,
-         nb::handle kernels, nb::handle ctx) {
+         nb::handle kernels, nb::handle ctx, nb::handle head, nb::handle coefficients) {
         const nb::handle none(Py_None), yes(Py_True);
-        const AttentionWords words{q,         k,          v,     mask, scale,   softcap, bias,
-                                   alibi,     relative,   sinks, gate, dropout, seed,    q_start,
-                                   q_offsets, kv_offsets, none,  none, layout,  none,    yes,
-                                   none,      kernels,    ctx,   none, none};
+        const AttentionWords words{q,         k,          v,     mask, scale,       softcap, bias,
+                                   alibi,     relative,   sinks, gate, dropout,     seed,    q_start,
+                                   q_offsets, kv_offsets, none,  none, layout,      none,    yes,
+                                   none,      kernels,    ctx,   head, coefficients};
         return BackwardCall(words, dout, out, lse, wants).run();
       },
       nb::arg("dout").none(), nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(),
@@ -147,19 +176,22 @@ void bind_backward(nb::module_& m) {
       nb::arg("gate") = nb::none(), nb::arg("dropout") = 0.0, nb::arg("seed") = 0, nb::arg("q_start") = 0,
       nb::arg("q_offsets") = nb::none(), nb::arg("kv_offsets") = nb::none(), nb::arg("layout") = "bshd",
       nb::arg("wants") = nb::none(), nb::arg("kernels") = nb::none(), nb::arg("ctx") = nb::none(),
-      nb::sig("def attention_backward(dout: ArrayT, q: ArrayT, k: ArrayT, v: ArrayT, out: ArrayT, lse: "
-              "Array, mask: Mask | "
-              "Sequence[Mask] | None = None, *, scale: float | Array | None = None, softcap: float | None = "
-              "None, "
-              "bias: Array | None = None, alibi: bool | Array | None = None, relative: T5 | None = None, "
-              "sinks: Array | "
-              "None = None, gate: Array | None = None, dropout: float = 0.0, seed: int = 0, q_start: int | "
-              "Sequence[int] "
-              "| Array = 0, q_offsets: Sequence[int] | Array | None = None, kv_offsets: Sequence[int] | "
-              "Array | None = "
-              "None, layout: str = 'bshd', wants: Sequence[str] | None = None, kernels: str | Sequence[str] "
-              "| None = "
-              "None, ctx: Context | None = None) -> AttentionGradients"),
+      nb::arg("head") = nb::none(), nb::arg("coefficients") = nb::none(),
+      nb::sig(
+          "def attention_backward(dout: ArrayT, q: ArrayT, k: ArrayT, v: ArrayT, out: ArrayT, lse: "
+          "Array, mask: Mask | "
+          "Sequence[Mask] | None = None, *, scale: float | Array | None = None, softcap: float | None = "
+          "None, "
+          "bias: Array | None = None, alibi: bool | Array | None = None, relative: T5 | None = None, "
+          "sinks: Array | "
+          "None = None, gate: Array | None = None, dropout: float = 0.0, seed: int = 0, q_start: int | "
+          "Sequence[int] "
+          "| Array = 0, q_offsets: Sequence[int] | Array | None = None, kv_offsets: Sequence[int] | "
+          "Array | None = "
+          "None, layout: str = 'bshd', wants: Sequence[str] | None = None, kernels: str | Sequence[str] "
+          "| None = "
+          "None, ctx: Context | None = None, head: Head | str | None = None, coefficients: dict[str, Array] "
+          "| None = None) -> AttentionGradients"),
       "Gradients of attention from the gradient of its output, given what it took and what it returned with\n"
       "return_lse=True. `wants` names the gradients to compute; None stands for every array given.");
 }

@@ -243,21 +243,38 @@ void AttentionCall::read_head(const AttentionWords& words) {
     require(fills == nullptr, ErrorKind::bad_argument, kOp, "this head computes ", fills ? fills : "",
             " from its layer's input; give it ready as ", fills ? fills : "");
   }
-  if (!words.coefficients.is_valid() || !given(words.coefficients)) return;
-  if (!PyDict_Check(words.coefficients.ptr()))
-    refuse_type({kOp, "coefficients"}, words.coefficients, "a dict of arrays by name");
-  for (const auto& [key, item] : nb::borrow<nb::dict>(words.coefficients)) {
+  if (words.coefficients.is_valid() && given(words.coefficients)) read_coefficients(words.coefficients);
+}
+
+void AttentionCall::read_coefficients(nb::handle coefficients) {
+  if (!PyDict_Check(coefficients.ptr()))
+    refuse_type({kOp, "coefficients"}, coefficients, "a dict of arrays by name");
+  for (const auto& [key, item] : nb::borrow<nb::dict>(coefficients)) {
     const std::string_view name = read_word({kOp, "a key of coefficients"}, key);
+    if (name == "rows") {
+      require(
+          PySequence_Check(item.ptr()) && nb::len(item) == 2, ErrorKind::bad_argument, kOp,
+          "rows of coefficients is not a pair; give (offsets, index): the query rows of each sequence and "
+          "head, one list after the other");
+      row_offsets_ = read_indices({kOp, "offsets of rows"}, nb::object(item[0]));
+      row_index_ = read_indices({kOp, "index of rows"}, nb::object(item[1]));
+      const auto view = [](std::vector<Index>& v) {
+        return AnyView::packed(v.data(), DType::i64, {static_cast<Index>(v.size())});
+      };
+      row_index_.reserve(1);  // an empty list has an address too
+      args_.inputs.rows = {view(row_offsets_), view(row_index_)};
+      continue;
+    }
     const Coefficient* found = nullptr;
     std::string names;
     for (const Coefficient& c : kCoefficients) {
-      names += text(names.empty() ? "" : ", ", c.name);
+      names += text(c.name, ", ");
       if (name == c.name) found = &c;
     }
     require(found != nullptr, ErrorKind::bad_argument, kOp, "coefficients holds \"", name, "\"; it may hold ",
-            names);
+            names, "rows");
     const AnyView v = read_term(found->name, item);
-    args_.inputs.*found->input = name == "mix_q" || name == "mix_k" ? with_batch(v, 4) : v;
+    args_.inputs.*found->input = found->of_tokens ? with_batch(v, 4) : v;
   }
 }
 

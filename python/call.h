@@ -75,6 +75,7 @@ class AttentionCall {
   void read_places(const AttentionWords& words);
   void read_mask(nb::handle mask);
   void read_head(const AttentionWords& words);
+  void read_coefficients(nb::handle coefficients);
   void make_outputs();
 
   const AxisOrder* order_;
@@ -91,7 +92,7 @@ class AttentionCall {
   Mask heads_mask_;  // where a list was given
   double scale_ = 0;
   std::vector<float> slopes_;
-  std::vector<Index> q_offsets_, kv_offsets_, q_start_, picks_;
+  std::vector<Index> q_offsets_, kv_offsets_, q_start_, picks_, row_offsets_, row_index_;
   std::vector<std::int32_t> class_of_;
   nb::object out_, lse_, probe_result_;
 };

@@ -123,7 +123,7 @@ def attention_backward_op(dout, out, lse, q, k, v, *rest):
     given = dict(zip(_NAMES, (q, k, v, *rest)))
     wants = rest[-1]
     found = _core.attention_backward(dout, q, k, v, out, lse, wants=wants, **_call_words(given))
-    return [gradient for gradient in found if gradient is not None]
+    return [gradient for gradient in found[: len(WORDS)] if gradient is not None]
 
 
 @attention_backward_op.register_fake
@@ -181,19 +181,23 @@ class Call:
     mask: Any
     words: dict[str, Any]  # of hw.attention, without the tensors that have a gradient
     buckets: T5 | None
+    coefficients: tuple[str, ...] = ()  # names of the terms behind gate
     probe: Any = None
     probe_result: Any = None
 
     def spell(self, terms: tuple[Any, ...]) -> dict[str, Any]:
-        bias, alibi, table, sinks, scale, gate = terms
+        bias, alibi, table, sinks, scale, gate, *rest = terms
         relative = None
         if self.buckets is not None:
             relative = T5(table, self.buckets.bidirectional, self.buckets.max_distance)
-        return dict(self.words, bias=bias, alibi=alibi, relative=relative, sinks=sinks, scale=scale, gate=gate)
+        return dict(
+            self.words, bias=bias, alibi=alibi, relative=relative, sinks=sinks, scale=scale, gate=gate,
+            coefficients=dict(zip(self.coefficients, rest)) or None,
+        )  # fmt: skip
 
 
 class Attention(torch.autograd.Function):
-    """apply(call, q, k, v, bias, alibi, table, sinks, scale, gate) -> out, lse"""
+    """apply(call, q, k, v, bias, alibi, table, sinks, scale, gate, *coefficients) -> out, lse"""
 
     @staticmethod
     def forward(ctx, call, q, k, v, *terms):
@@ -211,10 +215,12 @@ class Attention(torch.autograd.Function):
         q, k, v, out, lse, *kept = ctx.saved_tensors
         rest = iter(kept)
         terms = tuple(next(rest) if here else plain for here, plain in zip(ctx.kept, ctx.plain))
-        wants = [word for word, needed in zip(WORDS, ctx.needs_input_grad[1:]) if needed]
+        names = (*WORDS, *ctx.call.coefficients)
+        wants = [word for word, needed in zip(names, ctx.needs_input_grad[1:]) if needed]
         words = {name: x for name, x in ctx.call.spell(terms).items() if name != "kernels"}
         with torch.no_grad():
-            found = _core.attention_backward(dout, q, k, v, out, lse, ctx.call.mask, wants=wants, **words)
+            *found, more = _core.attention_backward(dout, q, k, v, out, lse, ctx.call.mask, wants=wants, **words)
+        found += [more.get(name) for name in ctx.call.coefficients]
         if torch.is_grad_enabled():
             some = [x for x in found if x is not None]
             once = iter(_Once.apply(len(some), *some, dout, q, k, v, *kept))

@@ -74,7 +74,8 @@ class AttentionResult(NamedTuple):
 
 
 class AttentionGradients(NamedTuple):
-    """What attention_backward returns: a gradient in the shape of each array that was asked for, None for the rest."""
+    """What attention_backward returns: a gradient in the shape of each array that was asked for, None for the rest;
+    those of coefficients in a dict by name."""
 
     dq: Any
     dk: Any
@@ -85,3 +86,4 @@ class AttentionGradients(NamedTuple):
     dsinks: Any
     dscale: Any
     dgate: Any
+    dcoefficients: dict[str, Any]

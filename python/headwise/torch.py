@@ -14,6 +14,7 @@ from torch import Tensor
 
 from . import _core, _lists
 from ._core import Context, Mask
+from ._heads import Head
 from ._torch_ops import MASK_TYPE, Attention, Call, attention_op
 from ._types import T5, AttentionResult, Probe, Scores
 
@@ -65,30 +66,34 @@ def attention(
     probe: Probe | Scores | None = None,
     kernels: str | Sequence[str] | None = None,
     ctx: Context | None = None,
+    head: Head | str | None = None,
+    coefficients: dict[str, Any] | None = None,
 ) -> Any:
     """headwise.attention on torch tensors, differentiable once, visible to torch.compile and autocast.
 
-    Gradients reach q, k, v and every tensor among bias, alibi, relative's table, sinks, scale and gate; not lse, not
-    probes. A compiled graph holds the call as one op. Lists of tensors, a list of masks, `out`, `probe` and `ctx` have no
-    place in a graph: with them it breaks there and the call runs between two graphs.
+    Gradients reach q, k, v and every tensor among bias, alibi, relative's table, sinks, scale, gate and the coefficients;
+    not lse, not probes. A compiled graph holds the call as one op. Lists of tensors, a list of masks, `out`, `probe`,
+    `ctx`, `head` and `coefficients` have no place in a graph: with them it breaks there and the call runs between two
+    graphs.
     """
     if isinstance(q, (list, tuple)):
         return _lists.attention(
             q, k, v, mask, attend=attention, scale=scale, softcap=softcap, bias=bias, alibi=alibi, relative=relative,
             sinks=sinks, gate=gate, dropout=dropout, seed=seed, q_start=q_start, q_offsets=q_offsets,
             kv_offsets=kv_offsets, k_scale=k_scale, v_scale=v_scale, layout=layout, out=out, return_lse=return_lse,
-            probe=probe, kernels=kernels, ctx=ctx,
+            probe=probe, kernels=kernels, ctx=ctx, head=head, coefficients=coefficients,
         )  # fmt: skip
     if isinstance(q, Tensor) and _is_autocast_enabled("cpu"):
         q, k, v = _autocast(q), _autocast(k), _autocast(v)
     table = None if relative is None else relative.table
-    records = torch.is_grad_enabled() and _wants_grad(q, k, v, bias, alibi, table, sinks, scale, gate)
+    learned = () if coefficients is None else coefficients.values()
+    records = torch.is_grad_enabled() and _wants_grad(q, k, v, bias, alibi, table, sinks, scale, gate, *learned)
     if not records and not (isinstance(q, Tensor) and _traced(q)):
         return _core.attention(
             q, k, v, mask, scale=scale, softcap=softcap, bias=bias, alibi=alibi, relative=relative, sinks=sinks,
             gate=gate, dropout=dropout, seed=seed, q_start=q_start, q_offsets=q_offsets, kv_offsets=kv_offsets,
             k_scale=k_scale, v_scale=v_scale, layout=layout, out=out, return_lse=return_lse, probe=probe,
-            kernels=kernels, ctx=ctx,
+            kernels=kernels, ctx=ctx, head=head, coefficients=coefficients,
         )  # fmt: skip
     words: dict[str, Any] = dict(
         scale=scale,
@@ -112,9 +117,11 @@ def attention(
     if records and out is not None:
         raise ValueError("attention: out was given and a gradient is recorded; autograd makes its own out, leave it away")
     in_graph = out is None and probe is None and ctx is None and k_scale is None and v_scale is None
+    in_graph = in_graph and head is None and coefficients is None
     in_graph = in_graph and (mask is None or (MASK_TYPE is not None and isinstance(mask, Mask)))
     if _traced(q) and in_graph:
         return _through_op(q, k, v, mask, None, records=records, **words)
+    words.update(head=head, coefficients=coefficients)
     if not records:
         return _attention_here(q, k, v, mask, out=out, probe=probe, ctx=ctx, **words)
     return _recorded(q, k, v, mask, words, probe, ctx)
@@ -137,9 +144,10 @@ def _recorded(q: Tensor, k: Tensor, v: Tensor, mask: Any, words: dict[str, Any],
             "attention: k_scale and v_scale belong to int8 keys and values, which have no gradient; "
             "give k and v as floats, or call it under torch.no_grad()"
         )
-    plain = ("softcap", "dropout", "seed", "q_start", "q_offsets", "kv_offsets", "layout", "kernels")
-    call = Call(mask, {**{name: words[name] for name in plain}, "ctx": ctx}, relative, probe)
-    out, lse = Attention.apply(call, q, k, v, *terms)
+    plain = ("softcap", "dropout", "seed", "q_start", "q_offsets", "kv_offsets", "layout", "kernels", "head")
+    coefficients = words["coefficients"] or {}
+    call = Call(mask, {**{name: words[name] for name in plain}, "ctx": ctx}, relative, tuple(coefficients), probe)
+    out, lse = Attention.apply(call, q, k, v, *terms, *coefficients.values())
     if probe is None and not wants_lse:
         return out
     return AttentionResult(out, lse if wants_lse else None, call.probe_result)

@@ -161,7 +161,7 @@ def test_a_bias_of_one_row_gets_the_sum():
 X = np.ones((1, 4, 2, 8), np.float32)
 LSE = np.zeros((1, 2, 4), np.float32)
 REFUSALS = {
-    "name": (dict(wants=["w"]), ValueError, 'attention_backward: wants names "w"; gradients exist for q, k, v, bias, alibi, relative, sinks, scale and gate'),
+    "name": (dict(wants=["w"]), ValueError, 'attention_backward: wants names "w"; gradients exist for q, k, v, bias, alibi, relative, sinks, scale, gate and the given coefficients but rows'),
     "absent": (dict(wants=["sinks"]), ValueError, "attention_backward: wants the gradient of sinks, which was not given as an array; give it, or leave it out of wants"),
     "number": (dict(scale=0.5, wants=["scale"]), ValueError, "attention_backward: wants the gradient of scale, which was not given as an array; give it, or leave it out of wants"),
     "word": (dict(wants="q"), TypeError, "attention_backward: wants is a str; give a list of argument names, or None for every array given"),

@@ -1,0 +1,112 @@
+"""Gradients of heads and their coefficients, by hw.attention_backward and through autograd."""
+# SPDX-License-Identifier: Apache-2.0
+
+import numpy as np
+import pytest
+
+import headwise as hw
+
+torch = pytest.importorskip("torch")
+import headwise.torch  # noqa: E402
+
+HEADS, TOKENS, DIM, RANK = 3, 5, 4, 2
+
+
+def normal(seed: int, *sizes: int, dtype=torch.float64, by: float = 1.0) -> "torch.Tensor":
+    x = by * torch.randn(sizes, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return x.to(dtype).requires_grad_()
+
+
+def qkv(dtype=torch.float64, tokens: int = TOKENS):
+    return [normal(i, 1, tokens, HEADS, DIM, dtype=dtype) for i in range(3)]
+
+
+CASES = {
+    "talking": lambda: {"mix_before": normal(5, HEADS, HEADS), "mix_after": normal(6, HEADS, HEADS)},
+    "dcmha": lambda: {name: normal(7 + i, 1, TOKENS, 2 * (2 * RANK + 1), HEADS, by=0.3)
+                      for i, name in enumerate(("mix_q", "mix_k"))},
+    "entmax": lambda: {"alpha": torch.tensor([1.2, 1.5, 1.8], dtype=torch.float64, requires_grad=True)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_autograd_agrees_with_differences(name):
+    words = CASES[name]()
+
+    def attend(q, k, v, *coefficients):
+        given = dict(zip(words, coefficients))
+        return hw.torch.attention(q, k, v, hw.Mask.causal(), coefficients=given)
+
+    assert torch.autograd.gradcheck(attend, (*qkv(), *words.values()), eps=1e-6, atol=1e-7, rtol=1e-6)
+
+
+def test_backward_gives_coefficients_by_name():
+    q, k, v = qkv(torch.float32, tokens=40)
+    words = {name: x.detach().float() for name, x in CASES["talking"]().items()}
+    dout = normal(9, 1, 40, HEADS, DIM, dtype=torch.float32).detach()
+    out, lse, _ = hw.attention(q.detach(), k.detach(), v.detach(), return_lse=True, coefficients=words)
+    found = hw.attention_backward(
+        dout, q.detach(), k.detach(), v.detach(), out, lse, coefficients=words, kernels="cpu/mixed_backward"
+    )
+    some = hw.attention_backward(
+        dout, q.detach(), k.detach(), v.detach(), out, lse, coefficients=words, wants=["mix_after"]
+    )
+    assert set(some.dcoefficients) == {"mix_after"} and some.dq is None
+    for x in words.values():
+        x.requires_grad_()
+    hw.torch.attention(q, k, v, coefficients=words).backward(dout)
+    assert set(found.dcoefficients) == {"mix_before", "mix_after"}
+    for name, x in words.items():
+        assert torch.equal(found.dcoefficients[name], x.grad)
+    assert torch.equal(found.dq, q.grad) and torch.equal(found.dk, k.grad) and torch.equal(found.dv, v.grad)
+
+
+def test_head_with_rows_of_all_heads():
+    """The overlapped head reads one row of all heads, and its gradient has the shape of what was given."""
+    head = hw.Overlapped(heads=2, schedule="constant", rim=1)
+    q, k, v = (normal(20 + i, 1, 6, 2, 4) for i in range(3))
+    assert torch.autograd.gradcheck(
+        lambda *x: hw.torch.attention(*x, hw.Mask.causal(), head=head), (q, k, v), eps=1e-6, atol=1e-7
+    )
+
+
+def test_rows_not_listed_do_no_work():
+    rng = np.random.default_rng(0)
+    q, k, v, dout = (rng.standard_normal((1, 40, 2, 8)).astype(np.float32) for _ in range(4))
+    listed = np.arange(0, 40, 3)
+    rows = (np.array([0, 40, 40 + len(listed)]), np.concatenate([np.arange(40), listed]))
+    out, lse, _ = hw.attention(q, k, v, return_lse=True, coefficients={"rows": rows})
+    found = hw.attention_backward(dout, q, k, v, out, lse, coefficients={"rows": rows})
+    rest = np.setdiff1d(np.arange(40), listed)
+    assert (out[0, rest, 1] == 0).all() and np.isneginf(lse[0, 1, rest]).all()
+    assert (found.dq[0, rest, 1] == 0).all() and found.dcoefficients == {}
+    whole = hw.attention(q, k, v)
+    assert np.array_equal(out[0, :, 0], whole[0, :, 0]) and np.array_equal(out[0, listed, 1], whole[0, listed, 1])
+
+
+REFUSED = {
+    "no pair": (
+        {"coefficients": {"rows": [1, 2, 3]}},
+        "attention: rows of coefficients is not a pair; give (offsets, index): the query rows of each sequence and "
+        "head, one list after the other",
+    ),
+    "wants rows": (
+        {"coefficients": {"rows": ([0, 0, 0], [])}, "wants": ["rows"]},
+        'attention_backward: wants names "rows"; gradients exist for q, k, v, bias, alibi, relative, sinks, scale, gate '
+        "and the given coefficients but rows",
+    ),
+    "wants what is not given": (
+        {"wants": ["mix_q"]},
+        'attention_backward: wants names "mix_q"; gradients exist for q, k, v, bias, alibi, relative, sinks, scale, gate '
+        "and the given coefficients but rows",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refuses_in_one_sentence(name):
+    words, sentence = REFUSED[name]
+    x = np.zeros((1, 2, 2, 4), np.float32)
+    with pytest.raises(ValueError) as caught:
+        hw.attention_backward(x, x, x, x, x, np.zeros((1, 2, 2), np.float32), **words)
+    assert str(caught.value) == sentence
