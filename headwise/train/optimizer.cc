@@ -1,5 +1,6 @@
 #include "headwise/train/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -43,6 +44,12 @@ void adamw_block(float* x, const float* g, float* m, float* v, Index n, const Ad
                                         f(1 - s.beta2), f(s.eps), f(s.step_size), f(s.root)});
 }
 
+template <class T>
+void average_block(const T* x, T* a, Index n, double keep) {
+  const T gain = static_cast<T>(1 - keep);
+  for (Index i = 0; i < n; ++i) a[i] += gain * (x[i] - a[i]);
+}
+
 struct SgdStep {
   double rate, momentum, gain, decay;
   bool first, ahead;
@@ -73,7 +80,13 @@ Optimizer::Optimizer(ParamSet& params, const AdamWOptions& options)
   check_range("weight_decay", options.weight_decay, 0, 1e6);
   require(options.beta1 < 1 && options.beta2 < 1, ErrorKind::bad_argument, kOp, "beta1 is ", options.beta1,
           " and beta2 ", options.beta2, "; both must be below 1");
-  make_moments({"adamw.m", "adamw.v"});
+  check_range("average", options.average, 0, 1);
+  require(options.average < 1, ErrorKind::bad_argument, kOp, "average is ", options.average,
+          "; it must be below 1");
+  if (options.average > 0)
+    make_moments({"adamw.m", "adamw.v", "adamw.a"});
+  else
+    make_moments({"adamw.m", "adamw.v"});
 }
 
 Optimizer::Optimizer(ParamSet& params, const SgdOptions& options)
@@ -109,6 +122,17 @@ std::vector<Optimizer::Moment> Optimizer::moments() const {
   return all;
 }
 
+void Optimizer::swap_averages() {
+  require(kind_ == Kind::adamw && adamw_.average > 0, ErrorKind::bad_argument, kOp,
+          "it keeps no running mean of the weights; set AdamWOptions::average");
+  std::size_t at = 2;
+  for (Param& p : params_->all()) {
+    auto* value = static_cast<std::byte*>(p.value.data);
+    std::swap_ranges(value, value + moments_[at].size(), moments_[at].data());  // none of what stays
+    at += words_.size();
+  }
+}
+
 bool Optimizer::decays(const AnyView& v) const {
   return (kind_ == Kind::adamw ? adamw_.decay : sgd_.decay) == Decay::all || v.rank >= 2;
 }
@@ -132,7 +156,8 @@ std::string Optimizer::describe() const {
   const auto word = [](Decay d) { return d == Decay::all ? "all" : "matrices"; };
   if (kind_ == Kind::adamw)
     return text("adamw beta1=", adamw_.beta1, " beta2=", adamw_.beta2, " eps=", adamw_.eps,
-                " weight_decay=", adamw_.weight_decay, " decay=", word(adamw_.decay), rates());
+                " weight_decay=", adamw_.weight_decay, " decay=", word(adamw_.decay),
+                adamw_.average > 0 ? text(" average=", adamw_.average) : "", rates());
   return text(
       "sgd momentum=", sgd_.momentum, " dampening=", sgd_.dampening, " weight_decay=", sgd_.weight_decay,
       " look=", sgd_.look == SgdOptions::Look::here ? "here" : "ahead", " decay=", word(sgd_.decay), rates());
@@ -147,6 +172,8 @@ void Optimizer::step(double learning_rate, Context& ctx) {
   params_->make_grads();
   const FloatEnv env;
   const double t = static_cast<double>(++steps_);
+  // The first steps leave the mean soon: 0 at t = 1, then (t + 1) / (t + 10).
+  const double keep = steps_ == 1 ? 0 : std::min(adamw_.average, (t + 1) / (t + 10));
   const ParamBlocks blocks(*params_);
   const auto moment = [&](const ParamBlock& b, std::size_t word) -> void* {
     return moments_[static_cast<std::size_t>(b.param) * words_.size() + word].data();
@@ -167,6 +194,7 @@ void Optimizer::step(double learning_rate, Context& ctx) {
                           std::sqrt(1 - std::pow(adamw_.beta2, t))};
         adamw_block(x, g, static_cast<T*>(moment(b, 0)) + b.begin, static_cast<T*>(moment(b, 1)) + b.begin,
                     b.size, s);
+        if (adamw_.average > 0) average_block(x, static_cast<T*>(moment(b, 2)) + b.begin, b.size, keep);
       } else {
         T* momentum = words_.empty() ? nullptr : static_cast<T*>(moment(b, 0)) + b.begin;
         sgd_block(x, g, momentum, b.size,

@@ -18,6 +18,9 @@ enum class Decay : std::uint8_t { all, matrices };
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01;
   Decay decay = Decay::all;
+  /// A running mean of the weights beside them: a = d a + (1 - d) x, d = min(average, (t + 1) / (t + 10)); 0:
+  /// none.
+  double average = 0;
 };
 
 /// g += decay x; b = momentum b + (1 - dampening) g (the first time b = g); x -= lr b, or lr (g + momentum
@@ -38,13 +41,16 @@ class Optimizer {
   /// Reads gradients, changes values; gradients stay as they are.
   void step(double learning_rate, Context& ctx);
   Index steps() const noexcept { return steps_; }
+  /// Weights and their running means change places, as often as wanted: to judge or keep the means.
+  void swap_averages();
   void set_steps(Index steps);
   /// "adamw beta1=0.9 ...": what a checkpoint compares.
   std::string describe() const;
   ParamSet& params() noexcept { return *params_; }
   const ParamSet& params() const noexcept { return *params_; }
 
-  /// What a checkpoint keeps: moments by the name "adamw.m.NAME", "adamw.v.NAME" or "sgd.b.NAME".
+  /// What a checkpoint keeps: moments by the name "adamw.m.NAME", "adamw.v.NAME", "adamw.a.NAME" or
+  /// "sgd.b.NAME".
   struct Moment {
     std::string name;
     AnyView value;
