@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <set>
 
 namespace headwise {
@@ -163,19 +162,23 @@ Prediction Recognizer::judge(const AnyView& logits, Index text) const {
     for (double& v : x) v /= sum;
   }
   for (const double v : x) p.probability.push_back(static_cast<float>(v));
-  std::vector<Index> order(x.size());
-  std::iota(order.begin(), order.end(), Index{0});
-  std::stable_sort(order.begin(), order.end(), [&](Index a, Index b) {
-    return x[static_cast<std::size_t>(a)] > x[static_cast<std::size_t>(b)];
-  });
-  p.confidence = x[static_cast<std::size_t>(order[0])];
-  p.out_of_scope = p.confidence < config_.out_of_scope;
-  if (p.out_of_scope) return p;
-  if (!config_.multi_label || config_.at_least_one) p.labels.push_back(order[0]);
-  if (!config_.multi_label) return p;
-  for (std::size_t i = p.labels.size(); i < order.size(); ++i)
-    if (x[static_cast<std::size_t>(order[i])] >= config_.threshold) p.labels.push_back(order[i]);
+  decide(config_, p);
   return p;
+}
+
+void decide(const RecognizerConfig& c, Prediction& p) {
+  const std::vector<float>& x = p.probability;
+  const auto at = [&](Index l) { return x[static_cast<std::size_t>(l)]; };
+  const Index best = std::max_element(x.begin(), x.end()) - x.begin();
+  p.labels.clear();
+  p.confidence = static_cast<double>(at(best));
+  p.out_of_scope = p.confidence < c.out_of_scope;
+  if (p.out_of_scope) return;
+  if (c.multi_label)
+    for (Index l = 0; l < static_cast<Index>(x.size()); ++l)
+      if (static_cast<double>(at(l)) >= c.threshold) p.labels.push_back(l);
+  std::stable_sort(p.labels.begin(), p.labels.end(), [&](Index a, Index b) { return at(a) > at(b); });
+  if (p.labels.empty() && (!c.multi_label || c.at_least_one)) p.labels.push_back(best);
 }
 
 std::vector<Prediction> Recognizer::predict(std::span<const std::string> texts, Session& session) const {

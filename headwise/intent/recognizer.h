@@ -140,6 +140,8 @@ class Recognizer {
 
 /// Refuses, in one sentence, settings that cannot work.
 void check(const RecognizerConfig& config);
+/// Labels, confidence and scope from the probabilities, by the config's thresholds.
+void decide(const RecognizerConfig& config, Prediction& prediction);
 
 }  // namespace headwise
 #pragma GCC visibility pop

@@ -13,8 +13,24 @@
 namespace headwise {
 namespace {
 
-/// Lower case, white space squeezed to one space and cut off at the ends.
-std::string key_of(std::string_view text) {
+std::unordered_map<std::string, Index> first_rows(const Corpus& corpus) {
+  std::unordered_map<std::string, Index> out;
+  for (std::size_t i = 0; i < corpus.rows.size(); ++i)
+    out.try_emplace(text_key(corpus.rows[i].text), static_cast<Index>(i));
+  return out;
+}
+
+const Utterance& row_of(const Corpus& corpus, Index i) { return corpus.rows[static_cast<std::size_t>(i)]; }
+
+std::set<std::string> label_set(const Utterance& row) { return {row.labels.begin(), row.labels.end()}; }
+
+std::string percent(Index part, Index whole) {
+  return whole ? text(std::fixed, std::setprecision(1), 100.0 * double(part) / double(whole), " %") : "0 %";
+}
+
+}  // namespace
+
+std::string text_key(std::string_view text) {
   std::string out;
   std::u32string lower;
   bool space = false;
@@ -34,23 +50,6 @@ std::string key_of(std::string_view text) {
   return out;
 }
 
-std::unordered_map<std::string, Index> first_rows(const Corpus& corpus) {
-  std::unordered_map<std::string, Index> out;
-  for (std::size_t i = 0; i < corpus.rows.size(); ++i)
-    out.try_emplace(key_of(corpus.rows[i].text), static_cast<Index>(i));
-  return out;
-}
-
-const Utterance& row_of(const Corpus& corpus, Index i) { return corpus.rows[static_cast<std::size_t>(i)]; }
-
-std::set<std::string> label_set(const Utterance& row) { return {row.labels.begin(), row.labels.end()}; }
-
-std::string percent(Index part, Index whole) {
-  return whole ? text(std::fixed, std::setprecision(1), 100.0 * double(part) / double(whole), " %") : "0 %";
-}
-
-}  // namespace
-
 bool CorpusReport::multi_label() const {
   return std::any_of(rows_by_labels.begin(), rows_by_labels.end(),
                      [](const auto& r) { return r.first != 1; });
@@ -65,7 +64,7 @@ CorpusReport examine(const Corpus& corpus) {
     const Utterance& row = row_of(corpus, i);
     for (const std::string& label : row.labels) ++report.labels[label];
     ++report.rows_by_labels[static_cast<Index>(row.labels.size())];
-    const Index earlier = first.at(key_of(row.text));
+    const Index earlier = first.at(text_key(row.text));
     if (earlier != i) {
       report.duplicates.push_back({earlier, i});
       if (label_set(row_of(corpus, earlier)) != label_set(row)) report.conflicts.push_back({earlier, i});
@@ -110,7 +109,7 @@ SplitReport compare_splits(const Corpus& train, const Corpus& test) {
   std::set<std::string> seen;
   for (const Utterance& row : train.rows) seen.insert(row.labels.begin(), row.labels.end());
   for (std::size_t i = 0; i < test.rows.size(); ++i) {
-    if (const auto at = first.find(key_of(test.rows[i].text)); at != first.end())
+    if (const auto at = first.find(text_key(test.rows[i].text)); at != first.end())
       report.leaks.push_back({at->second, static_cast<Index>(i)});
     for (const std::string& label : test.rows[i].labels)
       if (!seen.contains(label)) ++report.unseen[label];

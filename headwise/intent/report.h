@@ -3,6 +3,7 @@
 #pragma once
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,9 @@ namespace headwise {
 struct SameText {
   Index first = 0, second = 0;
 };
+
+/// A text as duplicates are found by: lower case, white space squeezed to one space and cut off at the ends.
+std::string text_key(std::string_view text);
 
 struct CorpusReport {
   Index rows = 0;

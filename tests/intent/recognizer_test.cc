@@ -2,12 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "headwise/intent/recognizer.h"
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 
 #include "headwise/intent/model_folder.h"
+#include "tests/intent/support.h"
 #include "tests/layers/check.h"
 
 namespace headwise {
@@ -37,30 +36,6 @@ RecognizerConfig tiny(Pooling pooling = Pooling::attention) {
 
 const std::vector<std::string> kTexts = {"my card", "", "the loan rate pays my fee, my card pays the loan",
                                          "卡款 rate", "zzzz \xff q!"};
-
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / text("headwise_recognizer_", ::getpid(), '_', count_++)) {
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string at(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  static inline int count_ = 0;
-  fs::path path_;
-};
-
-std::string sentence_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
-#define EXPECT_SAYS(call, words) \
-  EXPECT_NE(sentence_of([&] { call; }).find(words), std::string::npos) << sentence_of([&] { call; })
 
 TEST(Recognizer, PoolingAndScoresHaveTheirGradients) {
   for (const Pooling pooling : {Pooling::attention, Pooling::labels, Pooling::mean, Pooling::first}) {
@@ -176,7 +151,7 @@ TEST(Recognizer, AFilledEncoderIsTaken) {
     const bool encoder = b.name.starts_with("stack.") || b.name.starts_with("embed.");
     if (!encoder && b.name != "labels.weight") continue;
     taken += encoder;
-    EXPECT_EQ(std::memcmp(a.value.data, b.value.data, a.value_memory.size()) == 0, encoder) << b.name;
+    EXPECT_EQ(std::memcmp(a.value.data, b.value.data, a.bytes()) == 0, encoder) << b.name;
   }
   EXPECT_GT(taken, 20);
   RecognizerConfig other = tiny();
@@ -241,10 +216,10 @@ TEST(ModelFolder, DamageIsOneSentence) {
   EXPECT_SAYS(Recognizer::load(path), "two models");
   fresh();
   replace_in(path + "/labels.txt", "loan\n", "");
-  EXPECT_FALSE(sentence_of([&] { Recognizer::load(path); }).empty());
+  EXPECT_FALSE(refusal_of([&] { Recognizer::load(path); }).empty());
   fresh();
   fs::resize_file(path + "/model.safetensors", fs::file_size(path + "/model.safetensors") - 4);
-  EXPECT_FALSE(sentence_of([&] { Recognizer::load(path); }).empty());
+  EXPECT_FALSE(refusal_of([&] { Recognizer::load(path); }).empty());
   fresh();
   {
     std::fstream f(path + "/model.safetensors", std::ios::in | std::ios::out | std::ios::binary);

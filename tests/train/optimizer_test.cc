@@ -141,121 +141,123 @@ TEST(Optimizer, EachParameterHasItsRate) {
   EXPECT_FALSE(masters.params().find("a").grad().given());
   masters.take_grads(ctx), masters.publish(ctx);
   EXPECT_EQ(load_double(image.find("a").value().data, DType::bf16, 0), 1);
+}
 
-  TEST(Optimizer, AveragesFollowTheirFormula) {
-    Context ctx({.threads = 2});
-    ParamSet set(DType::f64);
-    const Learned x = set.add("x", {3}, Init::normal(1));
-    Optimizer optimizer(set, AdamWOptions{.average = 0.3});
-    double mean[3] = {};
-    for (Index t = 1; t <= 6; ++t) {
-      for (Index i = 0; i < 3; ++i)
-        store_double(x.grad().data, DType::f64, i, static_cast<double>(i - t % 2));
-      optimizer.step(0.1, ctx);
-      const double keep =
-          t == 1 ? 0.0 : std::min(0.3, static_cast<double>(t + 1) / static_cast<double>(t + 10));
-      for (Index i = 0; i < 3; ++i)
-        mean[i] += (1 - keep) * (load_double(x.value().data, DType::f64, i) - mean[i]);
-    }
-    const double last = load_double(x.value().data, DType::f64, 1);
-    optimizer.swap_averages();
-    for (Index i = 0; i < 3; ++i) EXPECT_DOUBLE_EQ(load_double(x.value().data, DType::f64, i), mean[i]);
-    optimizer.swap_averages();
-    EXPECT_EQ(load_double(x.value().data, DType::f64, 1), last);
-    Optimizer plain(set, AdamWOptions{});
-    EXPECT_THROW(plain.swap_averages(), Error);
+TEST(Optimizer, AveragesFollowTheirFormula) {
+  Context ctx({.threads = 2});
+  ParamSet set(DType::f64);
+  const Learned x = set.add("x", {3}, Init::normal(1)), still = set.add("still", {2}, Init::normal(1));
+  set.set_rate("still", 0);
+  const double stays = load_double(still.value().data, DType::f64, 0);
+  Optimizer optimizer(set, AdamWOptions{.average = 0.3});
+  double mean[3] = {};
+  for (Index t = 1; t <= 6; ++t) {
+    for (Index i = 0; i < 3; ++i) store_double(x.grad().data, DType::f64, i, static_cast<double>(i - t % 2));
+    optimizer.step(0.1, ctx);
+    const double keep =
+        t == 1 ? 0.0 : std::min(0.3, static_cast<double>(t + 1) / static_cast<double>(t + 10));
+    for (Index i = 0; i < 3; ++i)
+      mean[i] += (1 - keep) * (load_double(x.value().data, DType::f64, i) - mean[i]);
   }
+  const double last = load_double(x.value().data, DType::f64, 1);
+  optimizer.swap_averages();
+  for (Index i = 0; i < 3; ++i) EXPECT_DOUBLE_EQ(load_double(x.value().data, DType::f64, i), mean[i]);
+  EXPECT_EQ(load_double(still.value().data, DType::f64, 0), stays);
+  optimizer.swap_averages();
+  EXPECT_EQ(load_double(x.value().data, DType::f64, 1), last);
+  Optimizer plain(set, AdamWOptions{});
+  EXPECT_THROW(plain.swap_averages(), Error);
+}
 
-  TEST(Clipping, ScalesToTheNormAndNeverUp) {
-    Context ctx({.threads = 2});
-    ParamSet set(DType::f32);
-    set.make_grads();
-    const Learned a = set.add("a", {2}), b = set.add("b", {1});
-    const auto put = [&](double x, double y, double z) {
-      store_double(a.grad().data, DType::f32, 0, x), store_double(a.grad().data, DType::f32, 1, y);
-      store_double(b.grad().data, DType::f32, 0, z);
-    };
-    put(2, 3, 6);
-    EXPECT_EQ(clip_grads(set, 100, ctx), 7);
-    EXPECT_EQ(load_double(b.grad().data, DType::f32, 0), 6);
-    EXPECT_EQ(clip_grads(set, 0.7, ctx), 7);
-    EXPECT_NEAR(load_double(b.grad().data, DType::f32, 0), 0.6, 1e-6);
-    put(3e38, 3e38, 3e38);  // squares leave f32, not double
-    EXPECT_NEAR(grad_norm(set, ctx), 3e38 * std::sqrt(3.0), 1e32);
-    put(0, std::numeric_limits<double>::quiet_NaN(), 0);
-    EXPECT_TRUE(std::isnan(clip_grads(set, 1, ctx)));
-    EXPECT_EQ(first_not_finite(set), "a (gradient)");
-    put(0, 0, 0);
-    EXPECT_EQ(first_not_finite(set), "");
-    store_double(b.value().data, DType::f32, 0, std::numeric_limits<double>::infinity());
-    EXPECT_EQ(first_not_finite(set), "b");
-  }
+TEST(Clipping, ScalesToTheNormAndNeverUp) {
+  Context ctx({.threads = 2});
+  ParamSet set(DType::f32);
+  set.make_grads();
+  const Learned a = set.add("a", {2}), b = set.add("b", {1});
+  const auto put = [&](double x, double y, double z) {
+    store_double(a.grad().data, DType::f32, 0, x), store_double(a.grad().data, DType::f32, 1, y);
+    store_double(b.grad().data, DType::f32, 0, z);
+  };
+  put(2, 3, 6);
+  EXPECT_EQ(clip_grads(set, 100, ctx), 7);
+  EXPECT_EQ(load_double(b.grad().data, DType::f32, 0), 6);
+  EXPECT_EQ(clip_grads(set, 0.7, ctx), 7);
+  EXPECT_NEAR(load_double(b.grad().data, DType::f32, 0), 0.6, 1e-6);
+  put(3e38, 3e38, 3e38);  // squares leave f32, not double
+  EXPECT_NEAR(grad_norm(set, ctx), 3e38 * std::sqrt(3.0), 1e32);
+  put(0, std::numeric_limits<double>::quiet_NaN(), 0);
+  EXPECT_TRUE(std::isnan(clip_grads(set, 1, ctx)));
+  EXPECT_EQ(first_not_finite(set), "a (gradient)");
+  put(0, 0, 0);
+  EXPECT_EQ(first_not_finite(set), "");
+  store_double(b.value().data, DType::f32, 0, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(first_not_finite(set), "b");
+}
 
-  TEST(MasterWeights, LearnWhatBf16WouldLose) {
-    Context ctx({.threads = 2});
-    ParamSet image(DType::bf16, 3);
-    const Learned w = image.add("w", {300, 20}, Init::constant(1));
-    MasterWeights masters(image);
-    Optimizer optimizer(masters.params(), SgdOptions{});
-    // 1 - 0.001: less than half a bf16 step below 1, lost ten times without masters.
-    for (int t = 0; t < 10; ++t) {
-      for (Index i = 0; i < w.grad().count(); ++i) store_double(w.grad().data, DType::bf16, i, 1);
-      masters.params().zero_grads();
-      masters.take_grads(ctx);
-      EXPECT_EQ(load_double(w.grad().data, DType::bf16, 7), 0);
-      optimizer.step(0.001, ctx);
-      masters.publish(ctx);
-    }
-    EXPECT_EQ(load_double(w.value().data, DType::bf16, 4321),
-              static_cast<double>(static_cast<float>(bf16(0.99f))));
-    EXPECT_NEAR(load_double(masters.params().find("w").value().data, DType::f32, 4321), 0.99, 1e-6);
+TEST(MasterWeights, LearnWhatBf16WouldLose) {
+  Context ctx({.threads = 2});
+  ParamSet image(DType::bf16, 3);
+  const Learned w = image.add("w", {300, 20}, Init::constant(1));
+  MasterWeights masters(image);
+  Optimizer optimizer(masters.params(), SgdOptions{});
+  // 1 - 0.001: less than half a bf16 step below 1, lost ten times without masters.
+  for (int t = 0; t < 10; ++t) {
+    for (Index i = 0; i < w.grad().count(); ++i) store_double(w.grad().data, DType::bf16, i, 1);
+    masters.params().zero_grads();
+    masters.take_grads(ctx);
+    EXPECT_EQ(load_double(w.grad().data, DType::bf16, 7), 0);
+    optimizer.step(0.001, ctx);
+    masters.publish(ctx);
   }
+  EXPECT_EQ(load_double(w.value().data, DType::bf16, 4321),
+            static_cast<double>(static_cast<float>(bf16(0.99f))));
+  EXPECT_NEAR(load_double(masters.params().find("w").value().data, DType::f32, 4321), 0.99, 1e-6);
+}
 
-  TEST(MasterWeights, MicroBatchesAddInTheirOrder) {
-    // Four micro-batches, taken one by one: the sum is one chain in f32, wherever the calls are split.
-    Context ctx({.threads = 2});
-    ParamSet image(DType::bf16);
-    const Learned w = image.add("w", {50});
-    MasterWeights masters(image);
-    float chain[50] = {};
-    for (std::uint64_t micro = 0; micro < 4; ++micro) {
-      fill_grads(image, micro);
-      for (Index i = 0; i < 50; ++i)
-        chain[i] += static_cast<float>(load_double(w.grad().data, DType::bf16, i));
-      masters.take_grads(ctx);
-    }
-    EXPECT_EQ(std::memcmp(chain, masters.params().find("w").grad().data, sizeof chain), 0);
+TEST(MasterWeights, MicroBatchesAddInTheirOrder) {
+  // Four micro-batches, taken one by one: the sum is one chain in f32, wherever the calls are split.
+  Context ctx({.threads = 2});
+  ParamSet image(DType::bf16);
+  const Learned w = image.add("w", {50});
+  MasterWeights masters(image);
+  float chain[50] = {};
+  for (std::uint64_t micro = 0; micro < 4; ++micro) {
+    fill_grads(image, micro);
+    for (Index i = 0; i < 50; ++i) chain[i] += static_cast<float>(load_double(w.grad().data, DType::bf16, i));
+    masters.take_grads(ctx);
   }
+  EXPECT_EQ(std::memcmp(chain, masters.params().find("w").grad().data, sizeof chain), 0);
+}
 
-  TEST(Optimizer, RefusesInWords) {
-    Context ctx({.threads = 1});
-    ParamSet half(DType::bf16), set;
-    set.add("w", {2});
-    EXPECT_EQ(sentence_of(ErrorKind::bad_dtype, [&] { Optimizer(half, AdamWOptions{}); }),
-              "optimizer: the parameters are bf16; steps are taken in f32 or f64: see MasterWeights");
-    EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { Optimizer(set, AdamWOptions{.beta1 = 1}); }),
-              "optimizer: beta1 is 1 and beta2 0.999; both must be below 1");
-    EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { Optimizer(set, SgdOptions{.momentum = -1}); }),
-              "optimizer: momentum is -1; give a number from 0 to 1");
-    EXPECT_EQ(sentence_of(ErrorKind::bad_argument,
-                          [&] { Optimizer(set, SgdOptions{.look = SgdOptions::Look::ahead}); }),
-              "optimizer: looking ahead with momentum 0 and dampening 0; it needs a momentum above 0 and no "
-              "dampening");
-    Optimizer optimizer(set, AdamWOptions{});
-    EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { optimizer.step(std::nan(""), ctx); }),
-              "optimizer: the learning rate is nan; give a finite number from 0 up");
-    set.add("late", {2});
-    EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { optimizer.step(0.1, ctx); }),
-              "optimizer: parameters were declared after it was made (2 now); make the optimizer last");
-    EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { clip_grads(set, 0, ctx); }),
-              "clip_grads: the largest norm is 0; give one above 0");
-    ParamSet bare;
-    bare.add("w", {1});
-    EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { grad_norm(bare, ctx); }),
-              "grad_norm: \"w\" has no gradient; call make_grads() on its set first");
-    EXPECT_EQ(sentence_of(ErrorKind::bad_dtype, [&] { MasterWeights{set}; }),
-              "master weights: the set is f32; masters are for bf16 and f16, others learn as they are");
-  }
+TEST(Optimizer, RefusesInWords) {
+  Context ctx({.threads = 1});
+  ParamSet half(DType::bf16), set;
+  set.add("w", {2});
+  EXPECT_EQ(sentence_of(ErrorKind::bad_dtype, [&] { Optimizer(half, AdamWOptions{}); }),
+            "optimizer: the parameters are bf16; steps are taken in f32 or f64: see MasterWeights");
+  EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { Optimizer(set, AdamWOptions{.beta1 = 1}); }),
+            "optimizer: beta1 is 1 and beta2 0.999; both must be below 1");
+  EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { Optimizer(set, SgdOptions{.momentum = -1}); }),
+            "optimizer: momentum is -1; give a number from 0 to 1");
+  EXPECT_EQ(sentence_of(ErrorKind::bad_argument,
+                        [&] { Optimizer(set, SgdOptions{.look = SgdOptions::Look::ahead}); }),
+            "optimizer: looking ahead with momentum 0 and dampening 0; it needs a momentum above 0 and no "
+            "dampening");
+  Optimizer optimizer(set, AdamWOptions{});
+  EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { optimizer.step(std::nan(""), ctx); }),
+            "optimizer: the learning rate is nan; give a finite number from 0 up");
+  set.add("late", {2});
+  EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { optimizer.step(0.1, ctx); }),
+            "optimizer: parameters were declared after it was made (2 now); make the optimizer last");
+  EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { clip_grads(set, 0, ctx); }),
+            "clip_grads: the largest norm is 0; give one above 0");
+  ParamSet bare;
+  bare.add("w", {1});
+  EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { grad_norm(bare, ctx); }),
+            "grad_norm: \"w\" has no gradient; call make_grads() on its set first");
+  EXPECT_EQ(sentence_of(ErrorKind::bad_dtype, [&] { MasterWeights{set}; }),
+            "master weights: the set is f32; masters are for bf16 and f16, others learn as they are");
+}
 
 }  // namespace
 }  // namespace headwise

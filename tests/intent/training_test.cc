@@ -1,0 +1,220 @@
+// Training recognisers: it learns, stops lose nothing, thresholds are right, bad data is one sentence.
+// SPDX-License-Identifier: Apache-2.0
+#include "headwise/intent/training.h"
+
+#include <csignal>
+#include <cstdlib>
+#include <set>
+#include <sstream>
+
+#include "tests/intent/support.h"
+
+namespace headwise {
+namespace {
+
+using namespace test;
+
+Corpus corpus_of(std::initializer_list<std::pair<const char*, std::vector<std::string>>> rows,
+                 const char* name = "rows") {
+  Corpus c{.name = name, .rows = {}};
+  for (const auto& [words, labels] : rows)
+    c.rows.push_back(
+        {.text = words, .labels = labels, .extra = {}, .line = static_cast<Index>(c.rows.size()) + 1});
+  return c;
+}
+
+/// Colours and sizes: one word says each.
+Corpus toy(bool several, Index count) {
+  const char* words[][2] = {{"red", "card"}, {"blue", "loan"}, {"green", "rate"}};
+  Corpus c{.name = "toy", .rows = {}};
+  for (Index i = 0; i < count; ++i) {
+    const auto &a = words[i % 3], &b = words[(i / 3 + i + 1) % 3];
+    Utterance u{.text = text("please tell ", i % 5, " about my ", a[0]),
+                .labels = {a[1]},
+                .extra = {},
+                .line = i + 1};
+    if (several && i % 2 && a[1] != b[1]) u.text += text(" and then ", b[0]), u.labels.emplace_back(b[1]);
+    c.rows.push_back(std::move(u));
+  }
+  return c;
+}
+
+RecognizerConfig small_config() {
+  RecognizerConfig c;
+  c.encoder.model_dim = 16, c.encoder.feed_dim = 32, c.encoder.depth = 1, c.encoder.max_tokens = 64;
+  c.encoder.heads = "mha:heads=2+gated:source=input,act=silu";
+  c.encoder.dropout = 0.1, c.pool_dropout = 0.1;
+  c.chunk_tokens = 64, c.chunk_overlap = 8;
+  return c;
+}
+TrainingOptions quick() {
+  TrainingOptions o;
+  o.epochs = 12, o.batch = 8, o.rate = 1e-2, o.average = 0.9, o.pieces = 200, o.token_dropout = 0.05;
+  return o;
+}
+
+TEST(Training, LearnsOneAndSeveralLabels) {
+  for (const bool several : {false, true})
+    for (const DType compute : {DType::f32, DType::bf16}) {
+      TrainingOptions o = quick();
+      o.compute = compute;
+      RecognizerConfig c = small_config();
+      if (several) c.pooling = Pooling::labels, c.ngrams.buckets = 100;
+      const Corpus train = toy(several, 90), dev = toy(several, 30);
+      Session session({.threads = 1});
+      const Start start = from_scratch(c, train, o);
+      EXPECT_EQ(start.config.multi_label, several);
+      const TrainedRecognizer r = train_recognizer(start, train, dev, o, session);
+      EXPECT_EQ(r.ending, Ending::finished);
+      EXPECT_GT(r.dev.exact.value(), 0.95) << several << r.dev.print();
+      EXPECT_NE(r.metrics.find("\"dev\""), std::string::npos);
+    }
+}
+
+std::vector<float> weights(const Recognizer& model) {
+  std::vector<float> all;
+  for (const Param& p : model.params().all()) {
+    const auto* x = static_cast<const float*>(p.value.data);
+    all.insert(all.end(), x, x + p.value.count());
+  }
+  return all;
+}
+
+/// A stream that asks the trainer to stop after so many of its lines.
+struct StopAfter : std::stringbuf {
+  explicit StopAfter(int lines) : left(lines) {}
+  std::streamsize xsputn(const char* s, std::streamsize n) override {
+    if (std::string_view(s, static_cast<std::size_t>(n)).find("step") != std::string_view::npos &&
+        --left == 0)
+      ::raise(SIGINT);
+    return n;
+  }
+  int left;
+};
+
+TEST(Training, AStoppedRunGoesOnToTheSameBits) {
+  const Folder folder;
+  TrainingOptions o = quick();
+  o.epochs = 4;
+  const Corpus train = toy(true, 60), dev = toy(true, 20);
+  Session session({.threads = 1});
+  const Start start = from_scratch(small_config(), train, o);
+  o.run_folder = folder.at("whole");
+  const TrainedRecognizer one = train_recognizer(start, train, dev, o, session);
+  o.run_folder = folder.at("cut");
+  StopAfter buffer(1);
+  std::ostream stop(&buffer);
+  o.out = &stop;
+  const TrainedRecognizer first = train_recognizer(start, train, dev, o, session);
+  EXPECT_EQ(first.ending, Ending::interrupted);
+  o.out = nullptr;
+  const TrainedRecognizer second = train_recognizer(start, train, dev, o, session);
+  EXPECT_EQ(second.ending, Ending::finished);
+  EXPECT_EQ(weights(one.model), weights(second.model));
+  EXPECT_EQ(one.model.config().threshold, second.model.config().threshold);
+  TrainingOptions other = o;
+  other.label_smoothing = 0.2;
+  EXPECT_SAYS(train_recognizer(start, train, dev, other, session), "give the same config");
+}
+
+TEST(Training, HeldOutRowsAreNotLearnt) {
+  Corpus train = toy(false, 200);
+  train.rows.push_back({.text = "once", .labels = {"alone"}, .extra = {}, .line = 201});
+  const Corpus dev = hold_out(train, 0.2, 3);
+  EXPECT_EQ(train.rows.size() + dev.rows.size(), 201u);
+  EXPECT_GT(dev.rows.size(), 10u);
+  std::set<std::string> texts, labels;
+  for (const Utterance& row : train.rows) texts.insert(row.text), labels.insert(row.labels[0]);
+  for (const Utterance& row : dev.rows) EXPECT_FALSE(texts.contains(row.text)) << row.text;
+  EXPECT_TRUE(labels.contains("alone"));
+}
+
+TEST(Training, ThresholdsComeFromDev) {
+  RecognizerConfig c;
+  c.labels = {"a", "b"};
+  const Corpus dev = corpus_of({{"1", {"a"}}, {"2", {"b"}}, {"3", {"oos"}}, {"4", {}}, {"5", {"a"}}});
+  const auto given = [](std::initializer_list<float> first) {
+    std::vector<Prediction> p;
+    for (const float x : first) p.push_back({.probability = {x, 1 - x}});
+    return p;
+  };
+  const auto t = calibrate(c, dev, given({0.9f, 0.1f, 0.6f, 0.55f, 0.8f}), "oos");
+  EXPECT_GT(t.out_of_scope, 0.6);
+  EXPECT_LT(t.out_of_scope, 0.8);
+  // Without out-of-scope rows no right answer is given up.
+  const Corpus inside = corpus_of({{"1", {"a"}}, {"2", {"b"}}, {"3", {"b"}}});
+  const auto u = calibrate(c, inside, given({0.9f, 0.3f, 0.6f}), "oos");
+  EXPECT_NEAR(u.out_of_scope, 0.63, 1e-4);
+  c.multi_label = true;
+  const Corpus both = corpus_of({{"1", {"a"}}, {"2", {"a", "b"}}});
+  std::vector<Prediction> p(2);
+  p[0].probability = {0.9f, 0.2f}, p[1].probability = {0.8f, 0.3f};
+  const auto v = calibrate(c, both, p, "oos");
+  EXPECT_GT(v.threshold, 0.2);
+  EXPECT_LT(v.threshold, 0.31);
+}
+
+TEST(Training, BadDataIsOneSentence) {
+  const RecognizerConfig c = small_config();
+  const TrainingOptions o = quick();
+  Session session({.threads = 1});
+  EXPECT_SAYS(from_scratch(c, Corpus{.name = "empty", .rows = {}}, o), "no rows to learn from");
+  EXPECT_SAYS(from_scratch(c, corpus_of({{"x", {"a"}}, {"y", {"a"}}}), o), "give a second class");
+  EXPECT_SAYS(from_scratch(c, corpus_of({{"x", {"a"}}, {"y", {"oos"}}}), o), "two or more");
+  const Corpus train = toy(false, 12);
+  const Start start = from_scratch(c, train, o);
+  EXPECT_SAYS(train_recognizer(start, train, corpus_of({{"x", {"other"}}}, "dev"), o, session),
+              "never shows");
+  EXPECT_SAYS(train_recognizer(start, train, Corpus{}, o, session), "give some of both");
+  TrainingOptions one = o;
+  one.multi_label = false;
+  EXPECT_SAYS(from_scratch(c, toy(true, 12), one), "let it give several");
+  Corpus copy = train;
+  EXPECT_SAYS(hold_out(copy, 1.5, 1), "held_out is 1.5");
+}
+
+TEST(Evaluation, FiguresByHand) {
+  RecognizerConfig c;
+  c.labels = {"a", "b", "c"};
+  c.multi_label = true, c.at_least_one = true, c.out_of_scope = 0.2;
+  const Corpus rows = corpus_of(
+      {{"1", {"a"}}, {"2", {"a", "b"}}, {"3", {"c"}}, {"4", {"oos"}}, {"5", {"b"}}, {"6", {"a", "c"}}},
+      "test");
+  const float x[6][3] = {{0.9f, 0.1f, 0.1f}, {0.9f, 0.4f, 0.1f},  {0.1f, 0.8f, 0.3f},
+                         {0.1f, 0.1f, 0.1f}, {0.1f, 0.1f, 0.15f}, {0.7f, 0.1f, 0.8f}};
+  std::vector<Prediction> given(6);
+  for (std::size_t i = 0; i < 6; ++i) given[i].probability = {x[i][0], x[i][1], x[i][2]}, decide(c, given[i]);
+  const Evaluation e = evaluate(c, rows, given);
+  EXPECT_EQ(e.exact.part, 2);
+  EXPECT_EQ(e.exact.whole, 5);
+  EXPECT_EQ(e.by_intents.at(2).part, 1);
+  EXPECT_EQ(e.scope_recall.part, 1);
+  EXPECT_EQ(e.scope_precision.whole, 2);
+  EXPECT_DOUBLE_EQ(e.micro_f1, 2.0 * 4 / (7 + 5));
+  ASSERT_EQ(e.confusions.size(), 1u);
+  EXPECT_EQ(e.confusions[0].wanted + e.confusions[0].given, "cb");
+  EXPECT_EQ(e.bad_cases.size(), 3u);
+  EXPECT_EQ(e.bad_cases[0].text, "2");
+  EXPECT_NE(e.json().find("\"bad_cases\""), std::string::npos);
+  EXPECT_NE(e.print().find("2 intents   50.00 % (1 of 2)"), std::string::npos) << e.print();
+  EXPECT_SAYS(evaluate(c, corpus_of({{"1", {"zzz"}}}), std::span(given).first(1)), "never learnt the label");
+}
+
+/// Tiny part of real data, where it is: the recipe begins to learn it.
+TEST(Training, RealRows) {
+  const char* data = std::getenv("HEADWISE_DATA");
+  if (!data) GTEST_SKIP() << "HEADWISE_DATA is not set";
+  Corpus train = read_corpus(text(data, "/unified_tsv/crosswoz_val_role_dialog.tsv.gz"));
+  train.rows.resize(300);
+  TrainingOptions o = quick();
+  o.epochs = 3, o.pieces = 800, o.batch = 32;
+  const Corpus dev = hold_out(train, 0.2, 1);
+  Session session;
+  const Start start = from_scratch(small_config(), train, o);
+  EXPECT_TRUE(start.config.multi_label);
+  const TrainedRecognizer r = train_recognizer(start, train, dev, o, session);
+  EXPECT_GT(r.dev.micro_f1, 0.2) << r.dev.print();
+}
+
+}  // namespace
+}  // namespace headwise
