@@ -2,7 +2,7 @@
 """Speed on a GPU against torch's kernels in the same process: alternating, 256 MB written before every timed call,
 medians and quartiles over all rounds. Every timed call is also compared with its rival's output.
 
-Usage: gpu_bench.py [forward] [short] [gqa] [window] [decode] [widths] [probes] [documents] [--quick] [--json FILE]"""
+Usage: gpu_bench.py [forward] [short] [gqa] [window] [decode] [widths] [probes] [documents] [backward] [--quick] [--json FILE]"""
 import json
 import pathlib
 import statistics
@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests/gpu"))
 from harness import ROW_PROBES, Attention, Mask, devices, relative  # noqa: E402
 
-HEADWISE, MMA = Attention(""), Attention("cuda/mma")
+HEADWISE, MMA, UNORDERED = Attention(""), Attention("cuda/mma"), Attention("cuda/unordered")
 FLUSH = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
 ROWS = []
 
@@ -172,7 +172,43 @@ def decode(batch, heads, kv_heads, keys, quick, backends=("cudnn",), must=None):
     row("decode", name, {"headwise": run, **others}, 4e-6 * batch * kv_heads * keys * 128, "GB/s", 15 if quick else 30, 2 if quick else 3, must=must)
 
 
-GROUPS = ["decode", "forward", "gqa", "short", "window", "widths", "probes", "documents"]
+def backward(head_dim, batch, heads, kv_heads, tokens, causal, quick, must=None):
+    """All kernels of the gradients: rows made ready, tiles, sums rounded; cuDNN as torch's autograd runs it."""
+    q, dout = (torch.randn(batch, heads, tokens, head_dim, device="cuda").bfloat16() for _ in range(2))
+    k, v = (torch.randn(batch, kv_heads, tokens, head_dim, device="cuda").bfloat16() for _ in range(2))
+    name, mask = f"D{head_dim} {heads}/{kv_heads} B{batch} {tokens} {'causal' if causal else 'full'}", Mask("causal") if causal else None
+    lse = torch.empty(batch, heads, tokens, device="cuda")
+    run, out = ours(q, k, v, "causal" if causal else None, lse=lse)
+    run()
+    x = [t.transpose(1, 2) for t in (q, k, v, out)]
+    found = {n: {m: torch.empty_like(t).transpose(1, 2) for m, t in (("dq", q), ("dk", k), ("dv", v))} for n in ("headwise", "unordered")}
+    args = {n: r.backward_args(*x, lse, dout.transpose(1, 2), found[n], mask=mask) for n, r in (("headwise", HEADWISE), ("unordered", UNORDERED))}
+    leaves = [t.detach().requires_grad_() for t in (q, k, v)]
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        made = F.scaled_dot_product_attention(*leaves, is_causal=causal, enable_gqa=heads != kv_heads)
+    runs = {"headwise": lambda: HEADWISE.run_backward(args["headwise"]), "unordered": lambda: UNORDERED.run_backward(args["unordered"]),
+            "cudnn": lambda: torch.autograd.grad(made, leaves, dout, retain_graph=True)}
+    want = runs["cudnn"]()
+    for n in found:
+        runs[n]()
+        for m, t, w in zip(("dq", "dk", "dv"), found[n].values(), want):
+            agree(f"backward {name} {n} {m}", t.transpose(1, 2), w, 1.2e-2)
+    row("backward", name, runs, 1e-8 * batch * heads * tokens * tokens * head_dim * (0.5 if causal else 1), "TFLOP/s", 4 if quick else 8,
+        2 if quick else 3, must=must)
+
+
+def backwards(quick):
+    for d, musts in ((128, (1.0, 1.05)), (64, (1.05, 1.12))):
+        for causal in (False, True):
+            for tokens in (512, 2048, 8192) if quick else (512, 1024, 2048, 4096, 8192, 16384):
+                must = 0.98 if tokens <= 2048 else musts[causal] if tokens == 8192 else None
+                backward(d, 16384 // tokens, 2048 // d, 2048 // d, tokens, causal, quick, must)
+    for causal in (False, True):
+        for tokens in (2048, 8192):
+            backward(128, 1, 64, 8, tokens, causal, quick, {(True, 2048): 0.95, (True, 8192): 1.0}.get((causal, tokens)))
+
+
+GROUPS = ["backward", "decode", "forward", "gqa", "short", "window", "widths", "probes", "documents"]
 
 
 def main(words):
@@ -211,6 +247,8 @@ def main(words):
             probes(128, causal, quick)
     if "documents" in groups:
         documents(128, quick)
+    if "backward" in groups:
+        backwards(quick)
     if file:
         query = "name,driver_version,clocks.sm,clocks.mem,temperature.gpu,power.draw,power.limit"
         state = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], text=True, capture_output=True).stdout.strip()

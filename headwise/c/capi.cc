@@ -134,10 +134,7 @@ hw_status hw_attention_cuda_choice(hw_context* context, const hw_attention_args*
     const AttentionArgs views = args_from(args, entry, where);
     const CudaChoice choice =
         choose_cuda(cuda_problem_of(views), views, Device::cuda(where.device_id), context->context.kernels());
-    std::string lines;
-    for (const Refusal& r : choice.refusals) lines += text(r.kernel, ": ", r.why, "\n");
-    if (!choice.kernel.empty()) lines += text(choice.kernel, ": chosen, ", choice.numerics, "\n");
-    c::copy_text(lines, buffer, capacity, length, entry);
+    c::copy_text(c::choice_lines(choice), buffer, capacity, length, entry);
   });
 }
 

@@ -1,6 +1,7 @@
 // Gradients of attention in the C interface.
 #include "headwise/c/convert.h"
 #include "headwise/c/plan_calls.h"
+#include "headwise/ops/attention_backward_cuda.h"
 #include "headwise/ops/explain.h"
 
 namespace {
@@ -22,16 +23,31 @@ constexpr GradientBit kGradients[] = {
     {HW_GRAD_SINKS, &GradientSpec::sinks},   {HW_GRAD_SCALE, &GradientSpec::scale},
     {HW_GRAD_GATE, &GradientSpec::gate}};
 
-BackwardArgs backward_args_from(const hw_backward_args* given, const char* entry) {
+/// Where a run takes place, and its stream there.
+struct Where {
+  hw_device device = {HW_DEVICE_CPU, 0};
+  void* stream = nullptr;
+};
+Where where_of(const hw_backward_args* given, const char* entry) {
+  const hw_backward_args a = sized_copy(given, entry, "args");
+  require_given(a.forward, entry, "args.forward");
+  const hw_attention_args forward = sized_copy(a.forward, entry, "args.forward");
+  return {c::device_of(forward), forward.stream};
+}
+
+BackwardArgs backward_args_from(const hw_backward_args* given, const char* entry,
+                                hw_device where = {HW_DEVICE_CPU, 0}) {
   const hw_backward_args a = sized_copy(given, entry, "args");
   require_given(a.forward, entry, "args.forward");
   BackwardArgs r;
-  r.forward = c::args_from(a.forward, entry);
-  r.dout = view_of(a.dout, entry, "dout");
-  r.dq = view_of(a.dq, entry, "dq"), r.dk = view_of(a.dk, entry, "dk"), r.dv = view_of(a.dv, entry, "dv");
-  r.dbias = view_of(a.dbias, entry, "dbias"), r.dslopes = view_of(a.dslopes, entry, "dslopes");
-  r.drelative = view_of(a.drelative, entry, "drelative"), r.dsinks = view_of(a.dsinks, entry, "dsinks");
-  r.dscale = view_of(a.dscale, entry, "dscale"), r.dgate = view_of(a.dgate, entry, "dgate");
+  r.forward = c::args_from(a.forward, entry, where);
+  r.dout = view_of(a.dout, entry, "dout", where);
+  r.dq = view_of(a.dq, entry, "dq", where), r.dk = view_of(a.dk, entry, "dk", where),
+  r.dv = view_of(a.dv, entry, "dv", where);
+  r.dbias = view_of(a.dbias, entry, "dbias", where), r.dslopes = view_of(a.dslopes, entry, "dslopes", where);
+  r.drelative = view_of(a.drelative, entry, "drelative", where),
+  r.dsinks = view_of(a.dsinks, entry, "dsinks", where);
+  r.dscale = view_of(a.dscale, entry, "dscale"), r.dgate = view_of(a.dgate, entry, "dgate", where);
   return r;
 }
 
@@ -105,6 +121,24 @@ hw_status hw_attention_backward(hw_context* context, const hw_backward_args* arg
   const char* entry = "hw_attention_backward";
   return guarded(entry, [&] {
     require_given(context, entry, "context");
-    attention_backward(backward_args_from(args, entry), context->context);
+    const Where where = where_of(args, entry);
+    const BackwardArgs views = backward_args_from(args, entry, where.device);
+    if (where.device.device_type == HW_DEVICE_CUDA)
+      return attention_backward_cuda(views, Device::cuda(where.device.device_id), where.stream,
+                                     context->context.kernels());
+    attention_backward(views, context->context);
+  });
+}
+
+hw_status hw_backward_cuda_choice(hw_context* context, const hw_backward_args* args, char* buffer,
+                                  size_t capacity, size_t* length) {
+  const char* entry = "hw_backward_cuda_choice";
+  return guarded(entry, [&] {
+    require_given(context, entry, "context");
+    const Where where = where_of(args, entry);
+    const BackwardArgs views = backward_args_from(args, entry, where.device);
+    const CudaChoice choice = choose_cuda(backward_problem_of(views), views,
+                                          Device::cuda(where.device.device_id), context->context.kernels());
+    c::copy_text(c::choice_lines(choice), buffer, capacity, length, entry);
   });
 }

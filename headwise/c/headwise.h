@@ -317,8 +317,12 @@ hw_status hw_backward_plan_explain(const hw_backward_plan* plan, char* buffer, s
 hw_status hw_backward_run(const hw_backward_plan* plan, hw_context* context, const hw_backward_args* args,
                           void* workspace, size_t workspace_bytes);
 
-/// Plans and runs in one call: plain layouts.
+/// Plans and runs in one call: plain layouts. Where q is a CUDA tensor, so are dout, out, lse and the
+/// gradients (dscale excepted); the call then starts the work on forward->stream and returns without waiting.
 hw_status hw_attention_backward(hw_context* context, const hw_backward_args* args);
+/// As hw_attention_cuda_choice.
+hw_status hw_backward_cuda_choice(hw_context* context, const hw_backward_args* args, char* buffer,
+                                  size_t capacity, size_t* length);
 
 // ---- q and k before attention: rotary positions and norms, with their gradients ----
 

@@ -3,9 +3,18 @@
 #pragma once
 #include "headwise/c/guard.h"
 #include "headwise/c/handles.h"
+#include "headwise/ops/attention_cuda.h"
 #include "headwise/ops/explain.h"
 
 namespace headwise::c {
+
+/// One line for each kernel up to the chosen one.
+inline std::string choice_lines(const CudaChoice& choice) {
+  std::string lines;
+  for (const Refusal& r : choice.refusals) lines += text(r.kernel, ": ", r.why, "\n");
+  if (!choice.kernel.empty()) lines += text(choice.kernel, ": chosen, ", choice.numerics, "\n");
+  return lines;
+}
 
 template <class Plan>
 hw_status plan_workspace_bytes(const hw_plan_of<Plan>* plan, size_t* bytes, const char* entry) {

@@ -7,7 +7,7 @@
 #include "headwise/cli/args.h"
 #include "headwise/heads/any_head.h"
 #include "headwise/masks/mask.h"
-#include "headwise/ops/attention_cuda.h"
+#include "headwise/ops/attention_backward_cuda.h"
 #include "headwise/ops/explain.h"
 
 namespace headwise::cli {
@@ -179,9 +179,15 @@ int explain_cuda(const Request& r) {
   AttentionArgs args;
   args.mask = mask.set();
   args.q_start = AnyView::packed(&start, DType::i64, {1});
-  const CudaChoice choice = choose_cuda(p, args, Device::cuda(0), r.kernels);
+  BackwardArgs gradients;
+  gradients.forward = args;
+  const CudaChoice choice = r.backward
+                                ? choose_cuda(backward_problem_from(r), gradients, Device::cuda(0), r.kernels)
+                                : choose_cuda(p, args, Device::cuda(0), r.kernels);
   if (r.json) {
-    nlohmann::ordered_json facts{{"op", "attention"}, {"device", "cuda:0"}, {"kernel", choice.kernel}};
+    nlohmann::ordered_json facts{{"op", r.backward ? "attention_backward" : "attention"},
+                                 {"device", "cuda:0"},
+                                 {"kernel", choice.kernel}};
     facts["refusals"] = nlohmann::ordered_json::array();
     for (const Refusal& c : choice.refusals)
       facts["refusals"].push_back({{"kernel", c.kernel}, {"why", c.why}});
@@ -222,8 +228,6 @@ int explain_plan(const Request& r, const Plan& plan, const AttentionProblem& p) 
 int explain_word(const Request& r) {
   require(r.device == "cpu" || r.device == "cuda", ErrorKind::bad_argument, "explain", "--device is \"",
           r.device, "\"; give cpu or cuda");
-  require(r.device == "cpu" || !r.backward, ErrorKind::unsupported, "explain",
-          "--backward is computed on the CPU; leave --device cuda out");
   if (r.device == "cuda") return explain_cuda(r);
   const Context ctx({.threads = r.threads, .kernels = r.kernels});
   if (r.backward) {

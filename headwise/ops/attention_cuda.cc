@@ -1,18 +1,41 @@
 #include "headwise/ops/attention_cuda.h"
 
-#include <algorithm>
-
+#include "headwise/ops/attention_backward_checks.h"
+#include "headwise/ops/attention_backward_cuda.h"
 #include "headwise/ops/attention_checks.h"
-#include "headwise/ops/backend_cuda.h"
+#include "headwise/ops/choice_cuda.h"
 
 namespace headwise {
 namespace {
 
-constexpr std::string_view kOp = "attention";
-constexpr const char* kNames[] = {"cuda/decode", "cuda/hopper", "cuda/mma", "cuda/plain"};
+constexpr const char* kForwardNames[] = {"cuda/decode", "cuda/hopper", "cuda/mma", "cuda/plain"};
+constexpr const char* kBackwardNames[] = {"cuda/hopper_backward", "cuda/plain_backward", "cuda/unordered"};
+constexpr CudaNames kForward{"attention", kForwardNames, 4}, kBackward{kBackwardOp, kBackwardNames, 2};
 
-/// The CUDA kernels of a list "a,b" in its order, others are for other devices; all for an empty one.
-std::vector<std::string> names_of(const std::string& list) {
+CudaFound<cuda::Kernel> find(const AttentionProblem& p, const AttentionArgs& a, Device device,
+                             const std::string& kernels) {
+  const cuda::Table* table = cuda_backend().table;
+  const std::span<const cuda::Kernel> all =
+      table ? std::span(table->kernels, static_cast<std::size_t>(table->kernel_count))
+            : std::span<const cuda::Kernel>();
+  return find_cuda(all, cuda_names_of(kForward, kBackwardNames, kernels), p, p, a, device);
+}
+CudaFound<cuda::BackwardKernel> find(const BackwardProblem& p, const BackwardArgs& a, Device device,
+                                     const std::string& kernels) {
+  const cuda::Table* table = cuda_backend().table;
+  const std::span<const cuda::BackwardKernel> all =
+      table ? std::span(table->backward, static_cast<std::size_t>(table->backward_count))
+            : std::span<const cuda::BackwardKernel>();
+  return find_cuda(all, cuda_names_of(kBackward, kForwardNames, kernels), p.forward, p, a, device);
+}
+
+}  // namespace
+
+std::vector<std::string> cuda_names_of(const CudaNames& own, std::span<const char* const> others,
+                                       const std::string& list) {
+  const auto among = [](std::span<const char* const> some, const std::string& name) {
+    return std::find(some.begin(), some.end(), name) != some.end();
+  };
   std::vector<std::string> names;
   std::string name;
   bool given = false;
@@ -23,31 +46,24 @@ std::vector<std::string> names_of(const std::string& list) {
       continue;
     }
     given = given || !name.empty();
-    if (name.rfind("cuda/", 0) != 0) {
-      name.clear();
-      continue;
+    if (name.rfind("cuda/", 0) == 0 && !among(others, name)) {
+      std::string known;
+      for (const char* n : own.names) known += (known.empty() ? "" : ", ") + std::string(n);
+      require(among(own.names, name), ErrorKind::bad_argument, own.op, "there is no kernel \"", name,
+              "\" for CUDA tensors; there are: ", known);
+      names.push_back(name);
     }
-    require(std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames),
-            ErrorKind::bad_argument, kOp, "there is no kernel \"", name,
-            "\" for CUDA tensors; there are: ", kNames[0], ", ", kNames[1], ", ", kNames[2], ", ", kNames[3]);
-    names.push_back(name);
     name.clear();
   }
-  require(!given || !names.empty(), ErrorKind::unsupported, kOp,
-          "the tensors are on a CUDA device but the list \"", list,
-          "\" allows no kernel for it; add cuda/plain, or copy the tensors to the CPU");
-  if (names.empty()) names.assign(std::begin(kNames), std::end(kNames));
+  require(!given || !names.empty(), ErrorKind::unsupported, own.op,
+          "the tensors are on a CUDA device but the list \"", list, "\" allows no kernel for it; add ",
+          own.names[own.by_default - 1], ", or copy the tensors to the CPU");
+  if (names.empty())
+    names.assign(own.names.begin(), own.names.begin() + static_cast<std::ptrdiff_t>(own.by_default));
   return names;
 }
 
-const cuda::Kernel* kernel_named(const CudaBackend& backend, std::string_view name) {
-  for (int i = 0; i < backend.table->kernel_count; ++i)
-    if (name == backend.table->kernels[i].name) return &backend.table->kernels[i];
-  return nullptr;
-}
-
-/// What no CUDA kernel reads, asked before any of them; empty: nothing.
-const char* unread_by_all(const AttentionProblem& p) {
+const char* cuda_unread(const AttentionProblem& p) {
   if (p.int8_kv) return "keys and values are int8, which is read on the CPU only; give them as floats";
   if (p.keys == KeyForm::packed) return "keys are packed, which is read on the CPU only; give plain ones";
   if (p.heads.mixes()) return "heads are mixed, which is computed on the CPU only";
@@ -57,33 +73,6 @@ const char* unread_by_all(const AttentionProblem& p) {
   return "";
 }
 
-struct Found {
-  const cuda::Kernel* kernel = nullptr;
-  std::vector<Refusal> refusals;
-};
-Found find_kernel(const AttentionProblem& p, const AttentionArgs& a, Device device,
-                  const std::string& kernels) {
-  Found f;
-  const CudaBackend& backend = cuda_backend();
-  for (const std::string& name : names_of(kernels)) {
-    if (const std::string why = unread_by_all(p); !why.empty() || !backend.why.empty()) {
-      f.refusals.push_back({name, why.empty() ? backend.why : why});
-      continue;
-    }
-    const cuda::Kernel* kernel = kernel_named(backend, name);
-    char why[cuda::kSentenceBytes] = "";
-    if (kernel) kernel->refuse(p, a, device.index, why);
-    if (kernel && !why[0]) {
-      f.kernel = kernel;
-      return f;
-    }
-    f.refusals.push_back({name, kernel ? why : "this libheadwise_cuda.so does not have it"});
-  }
-  return f;
-}
-
-}  // namespace
-
 AttentionProblem cuda_problem_of(const AttentionArgs& args, const HeadSpec& heads) {
   return problem_of(args, {.rows = args.probe.entropy.given()}, heads);
 }
@@ -91,15 +80,12 @@ AttentionProblem cuda_problem_of(const AttentionArgs& args, const HeadSpec& head
 CudaChoice choose_cuda(const AttentionProblem& problem, const AttentionArgs& args, Device device,
                        const std::string& kernels) {
   check_problem(problem);
-  Found f = find_kernel(problem, args, device, kernels);
-  CudaChoice c;
-  c.refusals = std::move(f.refusals);
-  if (!f.kernel) return c;
-  c.kernel = f.kernel->name;
-  char words[cuda::kSentenceBytes];
-  f.kernel->numerics(problem, words);
-  c.numerics = words;
-  return c;
+  return cuda_choice_of(find(problem, args, device, kernels), problem);
+}
+CudaChoice choose_cuda(const BackwardProblem& problem, const BackwardArgs& args, Device device,
+                       const std::string& kernels) {
+  check_backward_problem(problem);
+  return cuda_choice_of(find(problem, args, device, kernels), problem);
 }
 
 void attention_cuda(const AttentionArgs& args, Device device, void* stream, const std::string& kernels,
@@ -107,18 +93,18 @@ void attention_cuda(const AttentionArgs& args, Device device, void* stream, cons
   const AttentionProblem problem = cuda_problem_of(args, heads);
   check_problem(problem);
   const AttentionArgs checked = check_args(problem, args);
-  const Found f = find_kernel(problem, checked, device, kernels);
-  if (!f.kernel) {
-    std::string all;
-    for (const Refusal& r : f.refusals) all += text("\n  ", r.kernel, ": ", r.why);
-    throw Error(ErrorKind::unsupported, text(kOp, ": every kernel for ", device,
-                                             " refused; copy the tensors to the CPU for the rest", all));
-  }
-  const cuda::Status status = f.kernel->run(problem, checked, device.index, stream);
-  require(status.ok(), ErrorKind::device, kOp, "launch ", status.launch, " on ", device, " failed with code ",
-          status.code, ": ", status.words ? status.words : "");
+  run_cuda(kForward.op, find(problem, checked, device, kernels), problem, checked, device, stream);
 }
 
-std::span<const char* const> cuda_kernel_names() { return kNames; }
+void attention_backward_cuda(const BackwardArgs& args, Device device, void* stream,
+                             const std::string& kernels, const HeadSpec& heads) {
+  const BackwardProblem problem = backward_problem_of(args, heads);
+  check_backward_problem(problem);
+  const BackwardArgs checked = check_backward_args(problem, args);
+  run_cuda(kBackward.op, find(problem, checked, device, kernels), problem, checked, device, stream);
+}
+
+std::span<const char* const> cuda_kernel_names() { return kForwardNames; }
+std::span<const char* const> cuda_backward_kernel_names() { return kBackwardNames; }
 
 }  // namespace headwise

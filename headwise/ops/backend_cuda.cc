@@ -32,7 +32,9 @@ CudaBackend load() {
   const auto function = reinterpret_cast<cuda::TableFunction>(dlsym(library, cuda::kTableName));
   const cuda::Table* table = function ? function() : nullptr;
   if (table == nullptr || table->version != cuda::kTableVersion ||
-      table->problem_bytes != sizeof(AttentionProblem) || table->args_bytes != sizeof(AttentionArgs)) {
+      table->problem_bytes != sizeof(AttentionProblem) || table->args_bytes != sizeof(AttentionArgs) ||
+      table->backward_problem_bytes != sizeof(BackwardProblem) ||
+      table->backward_args_bytes != sizeof(BackwardArgs)) {
     b.why = name + " is of another version of headwise; build both together";
     return b;
   }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Is this build right on this GPU? Every kernel against double, its laws, its bits. Ends in "N passed, M failed".
 
-Usage: check.py [selftest] [laws] [--json FILE]"""
+Usage: check.py [selftest] [laws] [backward] [--json FILE]   (backward: what both hold of gradients)"""
 import json
 import math
 import random
@@ -10,38 +10,11 @@ import time
 
 import torch
 
+from backward_cases import BACKWARD_LAWS, BACKWARD_SELFTEST
+from common import DEVICE, TALLY, check, guarded, normal
 from harness import GUARD, ROW_PROBES, Attention, Failed, Mask, devices, formula, open_pairs, relative
 
-DEVICE = "cuda"
 RUN = {name: Attention(name) for name in ("cuda/hopper", "cuda/decode", "cuda/mma", "cuda/plain")}
-TALLY = {"passed": 0, "failed": 0, "worst": {}, "faults": []}
-BIG = 4096
-
-
-def check(ok, part, sentence):
-    TALLY["passed" if ok else "failed"] += 1
-    if not ok:
-        TALLY["faults"].append(f"{part}: {sentence}")
-        print(f"FAILED {part}: {sentence}", flush=True)
-
-
-def normal(*size, dtype=torch.bfloat16, layout="bshd"):
-    """[batch tokens heads dim], lying as the layout says."""
-    b, t, h, d = size
-    if layout == "bhsd":
-        return torch.randn(b, h, t, d, device=DEVICE).to(dtype).transpose(1, 2)
-    if layout == "packed":
-        return torch.randn(b, t, h, 3 * d, device=DEVICE).to(dtype)[..., d:2 * d]
-    return torch.randn(b, t, h, d, device=DEVICE).to(dtype)
-
-
-def guarded(*size, dtype):
-    """A tensor of NaN inside a poisoned band, and the question whether the band is untouched."""
-    n = math.prod(size)
-    band = torch.full((n + 2 * BIG,), 777.0, device=DEVICE, dtype=dtype)
-    inner = band[BIG:BIG + n].view(*size)
-    inner.fill_(math.nan)
-    return inner, lambda: bool((band[:BIG] == 777).all()) and bool((band[BIG + n:] == 777).all())
 
 
 def judge(part, dtype, out, lse, truth, truth_lse, yard, reach=0.0):
@@ -200,6 +173,8 @@ def hopper_cases():
                         continue
                     case("cuda/hopper", dtype, b, h, kv, tq, tk, d, dv, mask=mask, band=band, q_start=start if i % 2 else tk - tq,
                          layout=("bshd", "bhsd", "packed")[i % 3])
+            if d != dv:
+                continue
             h = 4
             for mask, band in ((None, None), ("causal", (None, 0)), ("window(70, 20)", (70, 20))):
                 case("cuda/hopper", dtype, 2, h, 2, 200, 333, d, dv, mask=mask, band=band, q_start=133, softcap=20.0)
@@ -447,13 +422,14 @@ def run_laws():
     check(relative(out[:, -128:].double(), truth) < 2.5e-3, "sizes", "offsets past 2^31")
 
 
-PARTS = {"selftest": [plain_cases, mma_cases, probe_cases, mask_cases, hopper_cases, decode_cases, ragged_cases, document_cases, length_cases, hostile_cases, refusal_cases],
-         "laws": [bit_laws, mma_laws, repeat_laws, run_laws]}
+PARTS = {"selftest": [plain_cases, mma_cases, probe_cases, mask_cases, hopper_cases, decode_cases, ragged_cases, document_cases, length_cases, hostile_cases, refusal_cases] + BACKWARD_SELFTEST,
+         "laws": [bit_laws, mma_laws, repeat_laws, run_laws] + BACKWARD_LAWS,
+         "backward": BACKWARD_SELFTEST + BACKWARD_LAWS}
 
 
 def main(words):
     file = words[words.index("--json") + 1] if "--json" in words else None
-    names = [w for w in words if w in PARTS] or list(PARTS)
+    names = [w for w in words if w in PARTS] or ["selftest", "laws"]
     print(devices(), flush=True)
     seconds = {}
     for name in names:
@@ -471,7 +447,7 @@ def main(words):
             seconds[part.__name__] = round(time.time() - begin, 1)
             print(f"{part.__name__:16} {TALLY['passed'] - before['passed']:5} passed {TALLY['failed'] - before['failed']:5} failed {seconds[part.__name__]:7} s", flush=True)
     for name, worst in TALLY["worst"].items():
-        print(f"worst {name:24} out {worst['out']:.2e} lse {worst['lse']:.2e}")
+        print(f"worst {name:32} " + " ".join(f"{n} {x:.2e}" for n, x in worst.items()))
     if file:
         with open(file, "w") as out:
             json.dump(dict(TALLY, device=devices(), seconds=seconds), out, indent=1)

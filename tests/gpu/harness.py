@@ -31,6 +31,13 @@ class Args(ctypes.Structure):
                 ("sequence_ids", P), ("probe", P), ("k_scale", P), ("v_scale", P), ("packed", P), ("stream", P)]
 
 
+GRADIENTS = ("dq", "dk", "dv", "dbias", "dslopes", "drelative", "dsinks", "dscale", "dgate")
+
+
+class BackwardArgs(ctypes.Structure):
+    _fields_ = [("struct_size", U32), ("forward", P), ("dout", P)] + [(n, P) for n in GRADIENTS]
+
+
 ROW_PROBES = ("entropy", "top_weight", "second_moment", "mean_distance", "sink_mass", "top_position")
 
 
@@ -124,6 +131,29 @@ class Attention:
         self.run(self.args(q, k, v, out, lse, **more))
         return out
 
+    def backward_args(self, q, k, v, out, lse, dout, gradients, **more):
+        """gradients: tensors by name, GRADIENTS; more: as args."""
+        a = BackwardArgs(ctypes.sizeof(BackwardArgs))
+        forward = self.args(q, k, v, out, lse, **more)
+        a.keep = [forward]
+        a.forward = ctypes.cast(ctypes.pointer(forward), P)
+        for name, t in dict(gradients, dout=dout).items():
+            a.keep.append(tensor_of(t))
+            setattr(a, name, ctypes.cast(ctypes.pointer(a.keep[-1]), P))
+        return a
+
+    def run_backward(self, a):
+        call(lib.hw_attention_backward(self.context, ctypes.byref(a)))
+
+    def backward(self, q, k, v, out, lse, dout, gradients=None, **more):
+        """dq, dk, dv, or what `gradients` names."""
+        found = gradients or {n: torch.empty(*t.shape, dtype=t.dtype, device=t.device) for n, t in (("dq", q), ("dk", k), ("dv", v))}
+        self.run_backward(self.backward_args(q, k, v, out, lse, dout, found, **more))
+        return tuple(found.values())
+
+    def backward_choice(self, *tensors, **more):
+        return text(lib.hw_backward_cuda_choice, self.context, ctypes.byref(self.backward_args(*tensors, **more)))
+
     def choice(self, q, k, v, out, **more):
         return text(lib.hw_attention_cuda_choice, self.context, ctypes.byref(self.args(q, k, v, out, **more)))
 
@@ -167,6 +197,41 @@ def formula(q, k, v, mask=None, scale=None, softcap=0.0, slopes=None, sinks=None
     if sinks is not None:
         w = w[..., :-1]
     return (w @ v).transpose(1, 2), lse
+
+
+def gradient_formula(q, k, v, dout, mask=None, scale=None, softcap=0.0, slopes=None, sinks=None, bias=None, gate=None, q_start=0,
+                     dtype=torch.float64):
+    """The gradients of formula(...), times a gate, by their own formulas in `dtype`: dq, dk, dv, and by name dbias, dsinks, dgate."""
+    b, tq, h, d = q.shape
+    kv = k.shape[2]
+    q, k, v, dout = (x.to(dtype).transpose(1, 2) for x in (q, k, v, dout))
+    k, v = k.repeat_interleave(h // kv, 1), v.repeat_interleave(h // v.shape[1], 1)
+    scale = 1 / math.sqrt(d) if scale is None else scale
+    s = (q @ k.transpose(-1, -2)) * scale
+    slant = 1.0
+    if softcap:
+        slant = 1 - torch.tanh(s / softcap) ** 2
+        s = softcap * torch.tanh(s / softcap)
+    if bias is not None:
+        s = s + bias.to(dtype)
+    if slopes is not None:
+        far = (torch.arange(tq, device=q.device)[:, None] + q_start - torch.arange(k.shape[2], device=q.device)[None]).abs()
+        s = s - slopes.to(dtype)[None, :, None, None] * far.to(dtype)
+    if mask is not None:
+        s = s.masked_fill(~mask, -math.inf)
+    if sinks is not None:
+        s = torch.cat([s, sinks.to(dtype)[None, :, None, None].expand(*s.shape[:3], 1)], -1)
+    w = torch.softmax(s, -1).nan_to_num(0)
+    sink = w[..., -1:]
+    w = w[..., :k.shape[2]]
+    gates = 1.0 if gate is None else gate.to(dtype).transpose(1, 2)[..., None]
+    dp = dout @ v.transpose(-1, -2)
+    value = (w * dp).sum(-1, keepdim=True)
+    ds = w * gates * (dp - value)
+    inner = ds * slant * scale
+    shared = lambda x, n: x.view(b, n, h // n, *x.shape[2:]).sum(2).transpose(1, 2)
+    more = {"dbias": ds, "dsinks": -(sink * gates * value).sum((0, 2, 3)), "dgate": value[..., 0].transpose(1, 2)}
+    return (inner @ k).transpose(1, 2), shared(inner.transpose(-1, -2) @ q, kv), shared((w * gates).transpose(-1, -2) @ dout, kv), more
 
 
 UNIT = {torch.bfloat16: 2.0 ** -9, torch.float16: 2.0 ** -12, torch.float32: 2.0 ** -25, torch.float64: 2.0 ** -53}

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "headwise/base/context.h"
+#include "headwise/ops/attention_backward_cuda.h"
 #include "headwise/ops/backend_cuda.h"
 #include "tests/base/sentence.h"
 
@@ -52,6 +53,25 @@ TEST(AttentionCuda, ListsOfKernels) {
             "attention: the tensors are on a CUDA device but the list \"cpu/online,ref\" allows no kernel "
             "for it; add "
             "cuda/plain, or copy the tensors to the CPU");
+}
+
+TEST(AttentionCuda, GradientsHaveKernelsOfTheirOwn) {
+  BackwardProblem p;
+  p.forward = small_problem();
+  p.forward.lse = true;
+  p.wants.q = true;
+  EXPECT_EQ(
+      sentence_of(ErrorKind::bad_argument, [&] { choose_cuda(p, {}, Device::cuda(0), "cuda/fastest"); }),
+      "attention_backward: there is no kernel \"cuda/fastest\" for CUDA tensors; there are: "
+      "cuda/hopper_backward, cuda/plain_backward, cuda/unordered");
+  // One list serves both directions; it must hold a kernel of this one.
+  EXPECT_EQ(sentence_of(ErrorKind::unsupported, [&] { choose_cuda(p, {}, Device::cuda(0), "cuda/hopper"); }),
+            "attention_backward: the tensors are on a CUDA device but the list \"cuda/hopper\" allows no "
+            "kernel for it; add cuda/plain_backward, or copy the tensors to the CPU");
+  if (cuda_backend().devices > 0) GTEST_SKIP() << "there is a device here: tests/gpu/check.py asks it";
+  // What differs from run to run is no default.
+  EXPECT_EQ(choose_cuda(p, {}, Device::cuda(0), "").refusals.size(), cuda_backward_kernel_names().size() - 1);
+  EXPECT_EQ(choose_cuda(p, {}, Device::cuda(0), "cuda/hopper,cuda/unordered").refusals.size(), 1u);
 }
 
 }  // namespace

@@ -10,4 +10,8 @@ extern const Kernel kHopper;  // tiles by wgmma; Hopper
 extern const Kernel kMma;     // tiles by mma.sync: every mask, term and layout, widths up to 512
 extern const Kernel kPlain;   // a warp a row, every width, dtype and mask: the GPU's own reference
 
+extern const BackwardKernel kHopperBackward;     // tiles by wgmma, dq added in one order; Hopper
+extern const BackwardKernel kUnorderedBackward;  // the same, dq added in any order; by name alone
+extern const BackwardKernel kPlainBackward;      // a warp a row, every width, dtype and mask
+
 }  // namespace headwise::cuda

@@ -11,9 +11,20 @@ namespace {
 
 constexpr double kL2Share = 28e6;  // bytes of k and v a section of heads may hold: about half of L2
 
+/// Scores need more than one positive scale.
+bool needs_terms(const AttentionProblem& p, const AttentionArgs& a) {
+  const Terms& t = p.heads.terms;
+  return t.softcap || t.alibi || t.gate || scale_of(p, a) <= 0;
+}
+
 void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
   hopper_refuses(p, a, device, why);
   if (why[0]) return;
+  if (p.heads.q.dim != p.heads.v.dim && needs_terms(p, a)) {
+    std::snprintf(why, sizeof why,
+                  "softcap, ALiBi, a gate or no positive scale; it takes them where head_dim is value_dim");
+    return;
+  }
   Band band;
   const char* part = nullptr;
   band_of(a.mask, 0, band, part);
@@ -51,7 +62,7 @@ int groups_for(const AttentionProblem& p, const Band& band, const Place& place, 
                int processors) {
   const auto head_dim = static_cast<int>(p.heads.q.dim), value_dim = static_cast<int>(p.heads.v.dim);
   if (value_dim > 128 || passes == TilePasses::terms) return 2;
-  if (head_dim != value_dim) return 3;
+  if (head_dim != value_dim || head_dim == 96) return 3;
   const double gain = head_dim == 64 ? 1.22 : 1.15;
   const double pairs = static_cast<double>(p.batch * pieces_of(band) * p.heads.q.heads);
   const auto time_of = [&](int groups, double speed) {
@@ -72,9 +83,9 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   ForwardParams f;
   Status status = sequence_places(p, a, state, 1, 0, f.place, f.places);
   if (!status.ok()) return status;
-  const double scale = scale_of(p, a);
-  const bool terms = p.heads.terms.softcap || p.heads.terms.alibi || p.heads.terms.gate || scale <= 0;
-  const TilePasses passes = terms ? TilePasses::terms : band.whole ? TilePasses::whole : TilePasses::band;
+  const TilePasses passes = needs_terms(p, a) ? TilePasses::terms
+                            : band.whole      ? TilePasses::whole
+                                              : TilePasses::band;
   set_terms(p, a, f);
   set_outputs(p, a, f);
   f.store_rows = p.ragged || band.documents;
@@ -107,7 +118,7 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   if (status.ok()) status = state.map_of(map_spec(p, a.v, keys, value_dim / 64), maps.v);
   if (status.ok()) status = state.map_of(map_spec(p, a.out, 64, 1), maps.out);
   if (!status.ok()) return status;
-  return forward<T>(head_dim, value_dim, groups, passes, maps, f, device, processors, state.stream);
+  return forward<T>(head_dim, groups, passes, maps, f, device, processors, state.stream);
 }
 
 Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {

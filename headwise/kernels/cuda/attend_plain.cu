@@ -3,67 +3,12 @@
 #include <limits>
 
 #include "headwise/kernels/cuda/attend.h"
-#include "headwise/kernels/cuda/per_head.cuh"
-#include "headwise/kernels/cuda/run_inputs.h"
+#include "headwise/kernels/cuda/plain_score.cuh"
 
 namespace headwise::cuda {
 namespace {
 
 constexpr int kWarpsPerBlock = 4, kColumnsPerLane = 8, kColumns = 32 * kColumnsPerLane;
-
-template <class T>
-struct Work {  // what a kernel computes in
-  using type = float;
-};
-template <>
-struct Work<double> {
-  using type = double;
-};
-
-/// Element c of a head's vector; columns outside of a row read as 0.
-template <class T, class W>
-__device__ W element(const HeadsView& x, Index batch, Index row, Index head, Index c) {
-  const T* data = static_cast<const T*>(x.data);
-  const HeadLayout& l = x.layout;
-  if (l.row == 0)
-    return static_cast<W>(
-        data[batch * x.step[0] + row * x.step[1] + l.slot(head) * x.step[2] + c * x.step[3]]);
-  const Index column = l.column(head) + c;
-  return column < 0 || column >= l.row
-             ? W(0)
-             : static_cast<W>(data[batch * x.step[0] + row * x.step[1] + column * x.step[2]]);
-}
-template <class W>
-__device__ W warp_most(W x) {
-  for (int n = 16; n > 0; n /= 2) x = fmax(x, __shfl_xor_sync(~0u, x, n));
-  return x;
-}
-template <class W>
-__device__ W warp_sum(W x) {
-  for (int n = 16; n > 0; n /= 2) x += __shfl_xor_sync(~0u, x, n);
-  return x;
-}
-
-/// s = softcap(scale * q.k) + bias + alibi of one open pair.
-template <class T, class W>
-__device__ W score(const RunInputs& p, const SequencePlace& at, Index b, Index h, Index i, Index j) {
-  W dot = 0;
-  for (Index c = 0; c < p.q.layout.dim; ++c)
-    dot = fma(element<T, W>(p.q, at.tensor_batch, at.q_row + i, h, c),
-              element<T, W>(p.k, at.tensor_batch, at.kv_row + j, h, c), dot);
-  W s = static_cast<W>(p.scales[p.scale_count == 1 ? 0 : h]) * dot;
-  if (p.softcap != 0) s = static_cast<W>(p.softcap) * tanh(s / static_cast<W>(p.softcap));
-  if (p.bias)
-    s += static_cast<W>(
-        load_float(p.bias, p.bias_dtype,
-                   b * p.bias_step[0] + h * p.bias_step[1] + i * p.bias_step[2] + j * p.bias_step[3]));
-  if (p.slopes.data) {
-    const Index q = at.q_start + i;
-    s -= static_cast<W>(number_of(p.slopes, static_cast<int>(h))) * static_cast<W>(q < j ? j - q : q - j);
-  }
-  if (p.relative) s += static_cast<W>(relative_number(p, h, at.q_start + i, j));
-  return s;
-}
 
 template <class T>
 __global__ void attend_plain(const __grid_constant__ RunInputs p) {

@@ -36,11 +36,16 @@ void describe(int device, char (&words)[kSentenceBytes]) {
 extern "C" __attribute__((visibility("default"))) const headwise::cuda::Table* headwise_cuda_table() {
   using namespace headwise::cuda;
   static const Kernel kernels[] = {kDecode, kHopper, kMma, kPlain};
+  static const BackwardKernel backward[] = {kHopperBackward, kPlainBackward, kUnorderedBackward};
   static const Table table = {kTableVersion,
                               sizeof(headwise::AttentionProblem),
                               sizeof(headwise::AttentionArgs),
+                              sizeof(headwise::BackwardProblem),
+                              sizeof(headwise::BackwardArgs),
                               static_cast<int>(sizeof kernels / sizeof *kernels),
+                              static_cast<int>(sizeof backward / sizeof *backward),
                               kernels,
+                              backward,
                               device_count,
                               describe};
   return &table;

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "headwise/spec/problem.h"
+#include "headwise/spec/backward.h"
 
 namespace headwise::cuda {
 
@@ -16,7 +16,7 @@ struct Status {
   bool ok() const { return launch == nullptr; }
 };
 
-inline constexpr std::uint32_t kTableVersion = 1;
+inline constexpr std::uint32_t kTableVersion = 2;
 inline constexpr const char* kLibraryName = "libheadwise_cuda.so";
 inline constexpr const char* kTableName = "headwise_cuda_table";
 inline constexpr std::size_t kSentenceBytes = 256;
@@ -35,10 +35,20 @@ struct Kernel {
   void (*numerics)(const AttentionProblem&, char (&words)[kSentenceBytes]);
 };
 
+/// The same for gradients.
+struct BackwardKernel {
+  const char* name;
+  void (*refuse)(const BackwardProblem&, const BackwardArgs&, int device, char (&sentence)[kSentenceBytes]);
+  Status (*run)(const BackwardProblem&, const BackwardArgs&, int device, void* stream);
+  void (*numerics)(const BackwardProblem&, char (&words)[kSentenceBytes]);
+};
+
 struct Table {
-  std::uint32_t version, problem_bytes, args_bytes;  // two builds must mean the same structs
-  int kernel_count;
+  // Two builds must mean the same structs.
+  std::uint32_t version, problem_bytes, args_bytes, backward_problem_bytes, backward_args_bytes;
+  int kernel_count, backward_count;
   const Kernel* kernels;  // best first
+  const BackwardKernel* backward;
   int (*device_count)();
   /// "NVIDIA H200, 9.0, 132 SMs, 139 GiB, driver 13.0"; empty for a number that is no device.
   void (*describe)(int device, char (&words)[kSentenceBytes]);

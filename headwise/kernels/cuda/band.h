@@ -71,4 +71,23 @@ HW_FN constexpr KeyTiles key_tiles(int first, int last, int back, int ahead, int
   return t;
 }
 
+/// The other way round, for gradients: tiles of `rows` queries that `width` keys from `first` on meet,
+/// [begin, end), maybe none.
+struct QueryTiles {
+  int begin, end;
+};
+HW_FN constexpr QueryTiles query_tiles(int first, int width, int kv_tokens, int q_tokens, int q_start,
+                                       int back, int ahead, int rows) {
+  const int last = (first + width < kv_tokens ? first + width : kv_tokens) - 1;
+  int begin = first - ahead - q_start, end = last + back - q_start + 1;
+  begin = begin < 0 ? 0 : begin, end = end > q_tokens ? q_tokens : end;
+  if (first > last || begin >= end) return {0, 0};
+  return {begin / rows, (end + rows - 1) / rows};
+}
+/// The first tile of keys that meets queries from position `first` on: where tiles add to dq in order, the
+/// one whose turn is first. Those behind it follow without a gap.
+HW_FN constexpr int first_adder(int first, int back, int width) {
+  return first - back > 0 ? (first - back) / width : 0;
+}
+
 }  // namespace headwise::cuda

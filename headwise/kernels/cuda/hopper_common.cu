@@ -5,9 +5,6 @@
 #include <cstdio>
 
 namespace headwise::cuda {
-namespace {
-
-/// Bulk copies want 16-byte steps and addresses, and columns side by side.
 const char* copy_refuses(const AnyView& v) {
   if (v.step[3] != 1) return "a last step of 1";
   for (int axis = 0; axis < 3; ++axis) {
@@ -18,8 +15,6 @@ const char* copy_refuses(const AnyView& v) {
   if (reinterpret_cast<std::uintptr_t>(v.data) % 16 != 0) return "an address that is a multiple of 16";
   return nullptr;
 }
-
-}  // namespace
 
 double scale_of(const AttentionProblem& p, const AttentionArgs& a) {
   return a.inputs.scale.given() ? load_double(a.inputs.scale.data, a.inputs.scale.dtype, 0)

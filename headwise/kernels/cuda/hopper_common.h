@@ -1,4 +1,4 @@
-// What the two Hopper kernels ask of a problem alike, and how they put it into parameters.
+// What the Hopper kernels ask of a problem alike, and how they put it into parameters.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cuda/hopper_forward.h"
@@ -10,6 +10,9 @@ namespace headwise::cuda {
 /// Writes the first reason against Hopper's tiles, if there is one.
 void hopper_refuses(const AttentionProblem& p, const AttentionArgs& a, int device,
                     char (&why)[kSentenceBytes]);
+
+/// What bulk copies need and a view has not (16-byte steps and addresses, columns side by side), or null.
+const char* copy_refuses(const AnyView& v);
 
 /// The one scale of a run.
 double scale_of(const AttentionProblem& p, const AttentionArgs& a);

@@ -369,8 +369,8 @@ Status start_forward(TilePasses passes, const ForwardMaps& maps, const ForwardPa
                                                                                        processors, stream);
   };
   // Three groups have no registers left for terms; where three fit, two are needed at short sequences and
-  // for terms, but not at 192 / 128, to spare two instances.
-  constexpr bool kWithTerms = Groups == 2, kOnlyTerms = Groups == 2 && HeadDim == 192 && ValueDim == 128;
+  // for terms, but at 96 for terms alone, to spare instances.
+  constexpr bool kWithTerms = Groups == 2, kOnlyTerms = Groups == 2 && HeadDim == 96;
   if constexpr (kWithTerms)
     if (passes == TilePasses::terms) return start.template operator()<TilePasses::terms>();
   if constexpr (!kOnlyTerms) {
@@ -381,7 +381,7 @@ Status start_forward(TilePasses passes, const ForwardMaps& maps, const ForwardPa
 }
 
 template <class T>
-Status forward(int head_dim, int value_dim, int groups, TilePasses passes, const ForwardMaps& maps,
+Status forward(int head_dim, int groups, TilePasses passes, const ForwardMaps& maps,
                const ForwardParams& params, int device, int processors, cudaStream_t stream) {
   const auto start = [&]<int HeadDim, int ValueDim, int Groups>() {
     return start_forward<T, HeadDim, ValueDim, Groups>(passes, maps, params, device, processors, stream);
@@ -393,9 +393,7 @@ Status forward(int head_dim, int value_dim, int groups, TilePasses passes, const
     case 963: return start.template operator()<96, 96, 3>();
     case 1282: return start.template operator()<128, 128, 2>();
     case 1283: return start.template operator()<128, 128, 3>();
-    case 1922:
-      return value_dim == 192 ? start.template operator()<192, 192, 2>()
-                              : start.template operator()<192, 128, 2>();
+    case 1922: return start.template operator()<192, 192, 2>();
     case 1923: return start.template operator()<192, 128, 3>();
     case 2562: return start.template operator()<256, 256, 2>();
     default: return {"cuda/hopper_forward", 1, "no instance of this head_dim"};

@@ -67,14 +67,14 @@ HW_FN constexpr int forward_keys(int head_dim, int value_dim) {
 /// Rows of queries in a tile; the bits of a row do not depend on it.
 HW_FN constexpr int forward_rows(int groups) { return 64 * groups; }
 
-/// Starts the instance for (head_dim, value_dim, groups, passes); groups of 64 query rows: 2, or 3 up to
-/// value_dim 128.
+/// Starts the instance for (head_dim, groups, passes); groups of 64 query rows: 2, or 3 up to value_dim 128,
+/// which head_dim 192 with 3 has.
 template <class T>
-Status forward(int head_dim, int value_dim, int groups, TilePasses passes, const ForwardMaps& maps,
+Status forward(int head_dim, int groups, TilePasses passes, const ForwardMaps& maps,
                const ForwardParams& params, int device, int processors, cudaStream_t stream);
-extern template Status forward<bf16>(int, int, int, TilePasses, const ForwardMaps&, const ForwardParams&, int,
-                                     int, cudaStream_t);
-extern template Status forward<f16>(int, int, int, TilePasses, const ForwardMaps&, const ForwardParams&, int,
-                                    int, cudaStream_t);
+extern template Status forward<bf16>(int, int, TilePasses, const ForwardMaps&, const ForwardParams&, int, int,
+                                     cudaStream_t);
+extern template Status forward<f16>(int, int, TilePasses, const ForwardMaps&, const ForwardParams&, int, int,
+                                    cudaStream_t);
 
 }  // namespace headwise::cuda

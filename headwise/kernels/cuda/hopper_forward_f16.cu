@@ -3,7 +3,7 @@
 
 namespace headwise::cuda {
 
-template Status forward<f16>(int, int, int, TilePasses, const ForwardMaps&, const ForwardParams&, int, int,
+template Status forward<f16>(int, int, TilePasses, const ForwardMaps&, const ForwardParams&, int, int,
                              cudaStream_t);
 
 }  // namespace headwise::cuda

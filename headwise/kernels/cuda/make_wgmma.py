@@ -33,6 +33,23 @@ struct Wgmma<{n}, {t}> {{
         : {outs}
         : "l"(a), "l"(b), "r"(keep));
   }}
+  /// d = a b^T or, TurnB = 1, a b with b's columns consecutive. The old d is dead: it holds no registers.
+  template <int TurnB>
+  static __device__ __forceinline__ void first_shared(float (&d)[{half}], std::uint64_t a, std::uint64_t b) {{
+    asm volatile(
+        "{{\\n.reg .pred p;\\nsetp.ne.b32 p, 0, 0;\\n"
+        "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{i}.{i} {{{regs}}}, %{half}, %{b_ss}, p, 1, 1, 0, %{keep_ss};\\n}}\\n"
+        : {dead}
+        : "l"(a), "l"(b), "n"(TurnB));
+  }}
+  template <int TurnB>
+  static __device__ __forceinline__ void more_shared(float (&d)[{half}], std::uint64_t a, std::uint64_t b) {{
+    asm volatile(
+        "{{\\n.reg .pred p;\\nsetp.ne.b32 p, 1, 0;\\n"
+        "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{i}.{i} {{{regs}}}, %{half}, %{b_ss}, p, 1, 1, 0, %{keep_ss};\\n}}\\n"
+        : {outs}
+        : "l"(a), "l"(b), "n"(TurnB));
+  }}
   /// a in registers, b in shared memory with its columns consecutive: d += a b.
   static __device__ __forceinline__ void left_registers(float (&d)[{half}], const std::uint32_t* a, std::uint64_t b) {{
     asm volatile(
@@ -53,7 +70,8 @@ def main(out):
             text += BODY.format(n=n, t=name, i=instruction, half=half, b_ss=half + 1, keep_ss=half + 2,
                                 a1=half + 1, a2=half + 2, a3=half + 3, b_rs=half + 4,
                                 regs=", ".join(f"%{i}" for i in range(half)),
-                                outs=", ".join(f'"+f"(d[{i}])' for i in range(half)))
+                                outs=", ".join(f'"+f"(d[{i}])' for i in range(half)),
+                                dead=", ".join(f'"=f"(d[{i}])' for i in range(half)))
     text += "\n}  // namespace headwise::cuda\n"
     pathlib.Path(out).write_text(text)
 

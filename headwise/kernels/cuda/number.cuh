@@ -21,6 +21,8 @@ struct Number<bf16> {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
   }
+  static __device__ __forceinline__ float low(std::uint32_t x) { return __uint_as_float(x << 16); }
+  static __device__ __forceinline__ float high(std::uint32_t x) { return __uint_as_float(x & 0xffff0000u); }
   /// d [16 8] += a [16 16] b [16 8]
   static __device__ __forceinline__ void multiply_add(float (&d)[4], const std::uint32_t (&a)[4],
                                                       std::uint32_t b0, std::uint32_t b1) {
@@ -40,6 +42,12 @@ struct Number<f16> {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
   }
+  static __device__ __forceinline__ float low(std::uint32_t x) {
+    float y;
+    asm("{\n.reg .b16 a, b;\nmov.b32 {a, b}, %1;\ncvt.f32.f16 %0, a;\n}" : "=f"(y) : "r"(x));
+    return y;
+  }
+  static __device__ __forceinline__ float high(std::uint32_t x) { return low(x >> 16); }
   static __device__ __forceinline__ void multiply_add(float (&d)[4], const std::uint32_t (&a)[4],
                                                       std::uint32_t b0, std::uint32_t b1) {
     asm volatile(

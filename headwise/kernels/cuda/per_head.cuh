@@ -14,6 +14,14 @@ __device__ __forceinline__ float load_float(const void* data, DType t, Index i) 
     default: return static_cast<const float*>(data)[i];
   }
 }
+__device__ __forceinline__ void store_float(void* data, DType t, Index i, double x) {
+  switch (t) {
+    case DType::bf16: static_cast<bf16*>(data)[i] = static_cast<bf16>(static_cast<float>(x)); break;
+    case DType::f16: static_cast<f16*>(data)[i] = static_cast<f16>(static_cast<float>(x)); break;
+    case DType::f64: static_cast<double*>(data)[i] = x; break;
+    default: static_cast<float*>(data)[i] = static_cast<float>(x);
+  }
+}
 __device__ __forceinline__ float number_of(const PerHead& x, int head) {
   return load_float(x.data, x.dtype, head * x.step);
 }

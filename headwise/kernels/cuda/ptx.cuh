@@ -70,6 +70,16 @@ __device__ __forceinline__ void fence_shared_for_async() {
 /// What this block has written or read is ordered before what follows, for every thread of the device.
 __device__ __forceinline__ void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
+// ---- turns between blocks, counted in device memory
+__device__ __forceinline__ int load_acquire(const int* p) {
+  int x;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+  return x;
+}
+__device__ __forceinline__ void add_release(int* p, int x) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+}
+
 // ---- bulk tensor copies
 inline constexpr std::uint64_t kEvictFirst = 0x12F0000000000000ull, kEvictLast = 0x14F0000000000000ull;
 __device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
@@ -100,10 +110,17 @@ __device__ __forceinline__ void store_tile(const CUtensorMap* map, std::uint32_t
       "r"(from), "r"(column), "r"(row), "r"(panel), "r"(head), "r"(batch)
       : "memory");
 }
+/// to[i] += from[i] over floats in shared memory, in no order among themselves.
+__device__ __forceinline__ void add_floats(float* to, std::uint32_t from, std::uint32_t bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+               "r"(from), "r"(bytes)
+               : "memory");
+}
 __device__ __forceinline__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-/// The stores have read their shared memory.
+/// All but the last `Pending` stores have read their shared memory.
+template <int Pending = 0>
 __device__ __forceinline__ void wait_stores_read() {
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
 }
 __device__ __forceinline__ void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
@@ -158,6 +175,12 @@ __device__ __forceinline__ void store_matrices(std::uint32_t to, std::uint32_t a
                "r"(c), "r"(d)
                : "memory");
 }
+__device__ __forceinline__ void store_matrices_turned(std::uint32_t to, std::uint32_t a, std::uint32_t b,
+                                                      std::uint32_t c, std::uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(a),
+               "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
 __device__ __forceinline__ void load_matrices(std::uint32_t from, std::uint32_t (&r)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -173,6 +196,14 @@ __device__ __forceinline__ void load_matrices_turned(std::uint32_t from, std::ui
 __device__ __forceinline__ void store_shared(std::uint32_t to, std::uint32_t a, std::uint32_t b,
                                              std::uint32_t c, std::uint32_t d) {
   asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+__device__ __forceinline__ void store_floats(std::uint32_t to, float a, float b, float c, float d) {
+  asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+}
+__device__ __forceinline__ float2 load_pair(std::uint32_t from) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from));
+  return v;
 }
 __device__ __forceinline__ std::uint32_t load_word(std::uint32_t from) {
   std::uint32_t x;

@@ -172,13 +172,14 @@ void inputs_refused(const AttentionProblem& p, const AttentionArgs& a, int devic
 }
 
 Status gather_inputs(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, Index counters,
-                     RunInputs& f) {
+                     RunInputs& f, std::size_t own_bytes) {
   f = {};
+  own_bytes = (own_bytes + 255) / 256 * 256;
   Sender counted(nullptr, state.stream);
   send(p, a, counted, f);
-  Status status = state.reserve(counters, counted.bytes());
+  Status status = state.reserve(counters, own_bytes + counted.bytes());
   if (!status.ok()) return status;
-  Sender sender(state.scratch, state.stream);
+  Sender sender(state.scratch + own_bytes, state.stream);
   send(p, a, sender, f);
   status = sender.finish();
   if (!status.ok()) return status;

@@ -57,8 +57,8 @@ void inputs_refused(const AttentionProblem& p, const AttentionArgs& a, int devic
                     char (&why)[kSentenceBytes]);
 
 /// Reserves scratch and `counters`, sends places, scales, ids, buckets and masks with launches on the stream,
-/// and fills `f`.
+/// behind the first `own_bytes` of scratch, and fills `f`.
 Status gather_inputs(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, Index counters,
-                     RunInputs& f);
+                     RunInputs& f, std::size_t own_bytes = 0);
 
 }  // namespace headwise::cuda

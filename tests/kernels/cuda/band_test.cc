@@ -80,6 +80,36 @@ TEST(Band, KeyTilesAgreeWithMasks) {
   EXPECT_GT(checked, 1000);
 }
 
+// Gradients: every open pair lies in a tile that is met, and the tiles of keys that meet a tile of queries
+// are those from the first adder on, without a gap: a turn that nobody takes would hang the kernel.
+TEST(Band, QueryTilesAgreeWithPairsAndTurns) {
+  constexpr int kWidth = 128;
+  for (const int rows : {64, 128})
+    for (const int back : {0, 5, 200, 1 << 29})
+      for (const int ahead : {0, 3, 130, 1 << 29})
+        for (const int keys : {1, 127, 128, 129, 700})
+          for (const int queries : {1, 64, 129, 500})
+            for (const int start : {-300, -1, 0, 100, 650, 2000}) {
+              const int key_tiles = (keys + kWidth - 1) / kWidth, query_count = (queries + rows - 1) / rows;
+              std::vector<std::vector<int>> adders(static_cast<std::size_t>(query_count));
+              for (int n = 0; n < key_tiles; ++n) {
+                const QueryTiles t = query_tiles(n * kWidth, kWidth, keys, queries, start, back, ahead, rows);
+                ASSERT_TRUE(0 <= t.begin && t.begin <= t.end && t.end <= query_count);
+                for (int m = t.begin; m < t.end; ++m) adders[static_cast<std::size_t>(m)].push_back(n);
+                for (int q = 0; q < queries; q += 7)
+                  for (int k = n * kWidth; k < std::min((n + 1) * kWidth, keys); k += 9)
+                    ASSERT_TRUE(k > start + q + ahead || k < start + q - back ||
+                                (t.begin <= q / rows && q / rows < t.end))
+                        << q << " " << k;
+              }
+              for (int m = 0; m < query_count; ++m)
+                for (std::size_t i = 0; i < adders[static_cast<std::size_t>(m)].size(); ++i)
+                  ASSERT_EQ(adders[static_cast<std::size_t>(m)][i],
+                            first_adder(start + m * rows, back, kWidth) + static_cast<int>(i))
+                      << m << " back " << back << " ahead " << ahead << " start " << start;
+            }
+}
+
 TEST(Tile, ChunksCoverATileOnceAndSpreadOverBanks) {
   for (const int rows : {64, 80, 128, 192})
     for (const int columns : {64, 128, 256}) {

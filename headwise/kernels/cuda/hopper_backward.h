@@ -1,0 +1,69 @@
+// The gradients on Hopper as their host code sees them: tile shapes, parameters, instances by number format.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/kernels/cuda/hopper_forward.h"
+
+namespace headwise::cuda {
+
+/// A Place, and where its rows begin in the run's own buffers: each sequence begins at a multiple of 128.
+struct BackwardPlace : Place {
+  int q_padded, kv_padded;
+};
+inline constexpr int kBackwardKeys = 128, kPaddedRows = 128;
+HW_FN constexpr int padded_rows(int rows) { return (rows + kPaddedRows - 1) / kPaddedRows * kPaddedRows; }
+
+HW_FN constexpr bool backward_takes(Index head_dim, Index value_dim) {
+  return head_dim == value_dim && (head_dim == 64 || head_dim == 128);
+}
+/// Queries in a tile.
+HW_FN constexpr int backward_queries(int head_dim) { return head_dim == 64 ? 128 : 64; }
+
+struct BackwardParams {
+  float scale_log2 = 0;            // scale * log2(e): scores to exponents of 2
+  float scale = 0;                 // of dk
+  float inverse_cap = 0, cap = 0;  // terms: scale / softcap, softcap * log2(e); cap 0: none
+  PerHead slopes = {};
+  // The run's own buffers, rows padded: log2(e) * lse, +inf where a row has no key; rows of dout * out; sums
+  // of dq.
+  const float *lse = nullptr, *delta = nullptr;  // [heads padded]
+  float* dq = nullptr;                           // [heads padded head_dim], fragments by 64 rows
+  int* turns = nullptr;  // [heads padded / rows]: tiles of keys that have added; null: they add in any order
+  float *dk_parts = nullptr, *dv_parts = nullptr;  // [parts kv_heads kv_padded head_dim], where parts > 1
+  void *dk = nullptr, *dv = nullptr;               // null: not asked
+  Index dk_step[3] = {}, dv_step[3] = {};          // batch, row, head
+  bool store_rows = false;                // tiles at the end of a sequence may not touch the rows below them
+  bool clear_tail = false;                // rows past a sequence's end hold anything: they must read as 0
+  bool down = false;                      // queries from last to first
+  bool keys_outside = false;              // order: tiles of keys outside, heads inside
+  int* counter = nullptr;                 // next tile; zero before and after every launch
+  const BackwardPlace* places = nullptr;  // one a sequence, or null: all lie like `place`
+  BackwardPlace place = {};               // its q_padded, kv_padded: those of one sequence
+  int batch = 0, kv_heads = 0;
+  int parts = 0, group = 0;  // heads that share a kv head are cut into `parts` of `group`
+  int back = 0, ahead = 0;
+  int q_padded = 0, kv_padded = 0;  // rows of all sequences; times heads below 2^31
+  int key_tiles = 0, tiles = 0;     // of the longest sequence; in all
+  int section = 0, sections = 0;    // as in the forward, of (batch, kv head, part)
+
+  HW_FN BackwardPlace place_of(int b) const {
+    if (places) return places[b];
+    BackwardPlace at = place;
+    at.batch = b, at.q_padded *= b, at.kv_padded *= b;
+    return at;
+  }
+};
+
+struct BackwardMaps {
+  CUtensorMap q, dout, k, v, dk, dv;
+};
+
+/// Starts the instance for (head_dim, terms).
+template <class T>
+Status backward(int head_dim, bool terms, const BackwardMaps& maps, const BackwardParams& params, int device,
+                int processors, cudaStream_t stream);
+extern template Status backward<bf16>(int, bool, const BackwardMaps&, const BackwardParams&, int, int,
+                                      cudaStream_t);
+extern template Status backward<f16>(int, bool, const BackwardMaps&, const BackwardParams&, int, int,
+                                     cudaStream_t);
+
+}  // namespace headwise::cuda
