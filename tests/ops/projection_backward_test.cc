@@ -116,7 +116,7 @@ TEST(ProjectionBackwardBits, ThreadsChangeNothing) {
       const Linear p(170, 90, 300, dtype, 3);
       const Tensor dy = random_normal({170, 300}, dtype, 4);
       const Gradients one = run(p, dy, 1);
-      for (const int threads : {2, 7, 16}) {
+      for (const int threads : kManyThreads) {
         const Gradients g = run(p, dy, threads);
         EXPECT_TRUE(same_bits(g.dx, one.dx) && same_bits(g.dweight, one.dweight) &&
                     same_bits(g.dbias, one.dbias))

@@ -3,11 +3,11 @@
 #pragma once
 #include <functional>
 
-#include "headwise/kernels/cpu/isa.h"
 #include "headwise/kernels/ref/activation.h"
 #include "headwise/ops/projection.h"
 #include "tests/ops/row_op_cases.h"
 #include "tests/support/close.h"
+#include "tests/support/levels.h"
 
 namespace headwise::test {
 
@@ -18,8 +18,7 @@ inline bool same_bits(const Tensor& a, const Tensor& b) { return same_bits(a.vie
 
 /// Runs `body` at every ISA level of this CPU.
 inline void each_level(const std::function<void()>& body) {
-  for (const cpu::IsaLevel& level : cpu::isa_levels()) {
-    if (!level.supported()) continue;
+  for (const cpu::IsaLevel& level : run_levels()) {
     SCOPED_TRACE(level.name);
     cpu::force_isa(&level);
     body();

@@ -160,7 +160,7 @@ TEST(ProjectionBits, ThreadsAndPackingChangeNothing) {
     for (const DType dtype : kNarrow) {
       const Linear p(100, 600, 130, dtype, 13, Activation::silu, true);
       const Tensor one = p.run(1);
-      for (const int threads : {2, 7, 16}) {
+      for (const int threads : kManyThreads) {
         EXPECT_TRUE(same_bits(p.run(threads), one)) << threads << " threads";
         Context ctx({.threads = threads});
         const PackedMatrix packed = pack_matrix(p.weight.view(), dtype, ctx);
