@@ -187,14 +187,15 @@ struct MixGradients {
       Lanes::store(sum + j * W, total);
     }
   }
-  static void logit_slopes(const float* p, Index from, Index to, const float* delta, float* dp) {
+  static void logit_slopes(const float* p, const float* dp, Index from, Index to, const float* delta,
+                           float* dl) {
     for (Index k = from; k < to; ++k)
       for (int j = 0; j < NV; ++j) {
         const Index at = k * kPanel + j * W;
         const F w = Lanes::load(p + at);
         const F d = Lanes::mul(w, Lanes::sub(Lanes::load(dp + at), Lanes::load(delta + j * W)));
         const auto weighs = Lanes::greater(w, Lanes::zero());
-        Lanes::store(dp + at, Lanes::select(weighs, d, Lanes::select(Lanes::is_nan(w), w, Lanes::zero())));
+        Lanes::store(dl + at, Lanes::select(weighs, d, Lanes::select(Lanes::is_nan(w), w, Lanes::zero())));
       }
   }
   static void close(float* s, Index from, Index to, const std::uint64_t* open) {

@@ -115,24 +115,23 @@ void attend_panel(const GradientRun& run, GradientScratch& s, Index sequence, In
     weights_of_block(run, s, task, opening, key0);
     if (wants.gate) outputs_of_block(run, s, task, opening, key0, false);
     output_slopes(run, s, task, opening, key0, wants.gate ? panel.dgate : nullptr);
+    mix_slopes(run, s, 1, opening.to, panel.dquery[1], nullptr, panel.dmatrix[1]);
     weight_slopes(run, s, opening);
     for (Index h = 0; h < run.mixed.before.to; ++h)
-      core.add_dots(s.p + h * step, s.dp() + h * step, 0, opening.to, panel.delta + h * n);
+      core.add_dots(s.p + h * step, s.dp + h * step, 0, opening.to, panel.delta + h * n);
   });
   if (run.checks) s.worst = std::max(s.worst, delta_error(run, task, panel));
 
   const Index at = run.first_panel(task.at, sequence) + q;
   const bool keys = wants.k || wants.v || wants.mix_k;
-  const bool slopes = wants.q || wants.k || wants.mix_before || wants.mix_q || wants.mix_k;
-  if (keys || slopes || wants.mix_after)
+  if (keys || wants.q || wants.mix_before || panel.dquery[0])
     each_block(run, s, task, [&](const Opening& opening, Index key0) {
       if (run.form == MixForm::twice) {
         weights_of_block(run, s, task, opening, key0);
         output_slopes(run, s, task, opening, key0, nullptr);
       }
       if (wants.v) outputs_of_block(run, s, task, opening, key0, true);
-      mix_slopes(run, s, 1, opening.to, panel.dquery[1], nullptr, panel.dmatrix[1]);
-      weight_slopes(run, s, opening);
+      if (run.form == MixForm::twice || run.keeps_du()) weight_slopes(run, s, opening);
       logit_slopes(run, s, opening.to);
       mix_slopes(run, s, 0, opening.to, panel.dquery[0], nullptr, panel.dmatrix[0]);
       float* ds = score_slopes(run, s, opening);

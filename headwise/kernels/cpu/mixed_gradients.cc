@@ -112,7 +112,6 @@ GradientScratch book_gradients(const GradientRun& run, Arena& arena) {
   GradientScratch s{};
   arena.take<float>("mixed.tiles", core.granule * n);  // tiles may be named from their granule's first key on
   s.in = book_mixed(m, arena);
-  s.mixes_after = m.after.kind != Mix::none;
   GradientPanel& panel = s.panel;
   panel.in = book_mixed_panel(m, arena);
   panel.douts = arena.take<std::byte>("mixed.douts", p.heads.v.heads * core.query_bytes(p.heads.v.dim));
@@ -126,7 +125,7 @@ GradientScratch book_gradients(const GradientRun& run, Arena& arena) {
   for (int w = 0; w < 2; ++w)
     if (wants.mix_q && coefficient_floats(run, w) > 0)
       panel.dquery[w] = arena.take<float>("mixed.coefficients", coefficient_floats(run, w) * n);
-  for (float** to : {&s.dp_own, &s.u}) *to = arena.take<float>("mixed.tiles", tiles);
+  for (float** to : {&s.dl, &s.u}) *to = arena.take<float>("mixed.tiles", tiles);
   const Index blocks = run.form == MixForm::kept ? ceil_div(p.kv_tokens, kMixKeys) : 1;
   s.tiles = arena.take<float>("mixed.tiles", blocks * 3 * tiles);
   s.some_open = arena.take<std::uint64_t>("mixed.open", kMixKeys);
@@ -160,7 +159,10 @@ void look_at_block(const GradientRun& run, const RowTask& task, Index block, Gra
   }
   const Index tiles = tile_floats(run);
   s.in.s = s.tiles + (run.form == MixForm::kept ? block : 0) * 3 * tiles;
-  s.p = s.in.s + tiles, s.du = s.p + tiles;
+  s.p = s.in.s + tiles;
+  float* kept = s.p + tiles;
+  s.du = run.keeps_du() ? kept : s.dl;
+  s.dp = run.mixes_after() && run.keeps_du() ? s.dl : kept;
 }
 
 void pack_granule(const GradientRun& run, const RowTask& task, Index granule, GradientScratch& s) {
@@ -337,27 +339,28 @@ void output_slopes(const GradientRun& run, GradientScratch& s, const RowTask& ta
 }
 
 void weight_slopes(const GradientRun& run, GradientScratch& s, const Opening& opening) {
+  if (!run.mixes_after()) return;
   const MixStage& after = run.mixed.after;
-  if (after.kind == Mix::none) return;
-  run.mixed.core().mix(transposed(run, after, s.panel.in.coefficients[1], s.in.key_coefficients[1], s.du,
-                                  s.dp_own, opening.to));
-  close_tiles(run, s, opening, after.from, s.dp_own);
+  run.mixed.core().mix(
+      transposed(run, after, s.panel.in.coefficients[1], s.in.key_coefficients[1], s.du, s.dp, opening.to));
+  close_tiles(run, s, opening, after.from, s.dp);
 }
 
 void logit_slopes(const GradientRun& run, GradientScratch& s, Index to) {
   const Index step = run.mixed.tile_step(), n = run.mixed.core().panel;
   for (Index h = 0; h < run.mixed.before.to; ++h)
-    run.mixed.core().logit_slopes(s.p + h * step, 0, to, s.panel.delta + h * n, s.dp() + h * step);
+    run.mixed.core().logit_slopes(s.p + h * step, s.dp + h * step, 0, to, s.panel.delta + h * n,
+                                  s.dl + h * step);
 }
 
 float* score_slopes(const GradientRun& run, GradientScratch& s, const Opening& opening) {
   const AttentionProblem& p = run.problem.forward;
   const MixedRun& m = run.mixed;
   const Core& core = m.core();
-  float* ds = s.dp();
+  float* ds = s.dl;
   if (m.before.kind != Mix::none) {
     ds = s.in.l;
-    core.mix(transposed(run, m.before, s.panel.in.coefficients[0], s.in.key_coefficients[0], s.dp(), ds,
+    core.mix(transposed(run, m.before, s.panel.in.coefficients[0], s.in.key_coefficients[0], s.dl, ds,
                         opening.to));
     close_tiles(run, s, opening, m.before.from, ds);
   }
@@ -374,7 +377,7 @@ void mix_slopes(const GradientRun& run, GradientScratch& s, int which, Index to,
   const MixStage& stage = run.mixed.stage(which);
   if (stage.kind == Mix::none || (!dquery && !dkey && !dmatrix)) return;
   const Index step = run.mixed.tile_step();
-  run.mixed.core().mix_slopes({which == 0 ? s.in.s : s.p, step, which == 0 ? s.dp() : s.du, step, 0, to,
+  run.mixed.core().mix_slopes({which == 0 ? s.in.s : s.p, step, which == 0 ? s.dl : s.du, step, 0, to,
                                stage.from, stage.to, s.panel.in.coefficients[which],
                                s.in.key_coefficients[which], run.mixed.coefficient_rows() * stage.from,
                                run.mixed.rank, dquery, dkey, dmatrix});

@@ -31,6 +31,11 @@ struct GradientRun {
   Index first_block(const SequencePlace& at, Index sequence) const;
   Index first_panel(const SequencePlace& at, Index sequence) const;
   Index key_value_bytes() const;
+  bool mixes_after() const { return mixed.after.kind != Mix::none; }
+  /// Keys' coefficients ask for du again at the second look; it is kept then, and dp computed from it.
+  bool keeps_du() const {
+    return !mixes_after() || (mixed.after.kind == Mix::dynamic && problem.wants.mix_k);
+  }
 };
 
 /// A sequence a task works on.
@@ -54,13 +59,11 @@ struct GradientPanel {
 struct GradientScratch {
   MixedScratch in;  // in.s: scores; in.l: slopes of scores
   GradientPanel panel;
-  std::byte *values, *key_values;  // of the present block, as in GradientRun
-  Index key0;                      // of the present block in its granule
-  float *p, *du;                   // weights, slopes of the mixed weights
-  float *dp_own, *u;               // slopes of the weights, mixed weights
-  float* tiles;                    // [blocks or 1][in.s, p, du]
-  bool mixes_after;
-  float* dp() const { return mixes_after ? dp_own : du; }
+  std::byte *values, *key_values;   // of the present block, as in GradientRun
+  Index key0;                       // of the present block in its granule
+  float *p, *u;                     // weights, mixed weights
+  float *du, *dp, *dl;              // slopes of the mixed weights, of the weights, of the logits
+  float* tiles;                     // [blocks or 1][in.s, p, du or dp]
   float *dk, *dv, *key_sums[2];     // of the present block
   std::uint64_t *seen, *some_open;  // likewise; pairs open in some head
   float *slope, *rows;
@@ -96,9 +99,9 @@ void outputs_of_block(const GradientRun& run, GradientScratch& s, const RowTask&
 /// s.du; dgate [v_heads][panel] += s.u * du before the gate. Null: nobody asks.
 void output_slopes(const GradientRun& run, GradientScratch& s, const RowTask& task, const Opening& opening,
                    Index key0, float* dgate);
-/// s.dp() from s.du.
+/// s.dp from s.du.
 void weight_slopes(const GradientRun& run, GradientScratch& s, const Opening& opening);
-/// s.dp() becomes the slope of the logits: p (dp - delta).
+/// s.dl = p (dp - delta).
 void logit_slopes(const GradientRun& run, GradientScratch& s, Index to);
 /// The slope of the scaled scores, of q's heads.
 float* score_slopes(const GradientRun& run, GradientScratch& s, const Opening& opening);

@@ -251,8 +251,8 @@ struct Core {
   // Mixed heads.
   void (*mix_slopes)(const MixSlopes&);
   void (*add_dots)(const float* a, const float* b, Index from, Index to, float* sum);  // sum[lane] += a * b
-  /// dp = p * (dp - delta), and 0 where p is 0 whatever dp is.
-  void (*logit_slopes)(const float* p, Index from, Index to, const float* delta, float* dp);
+  /// dl = p * (dp - delta), and 0 where p is 0 whatever dp is; dl may be dp.
+  void (*logit_slopes)(const float* p, const float* dp, Index from, Index to, const float* delta, float* dl);
   /// Like `select`, but closed pairs become 0.
   void (*close)(float* s, Index from, Index to, const std::uint64_t* open);
   /// s *= by; an s of 0 stays 0 whatever `by` is.
