@@ -1,0 +1,168 @@
+#include "headwise/analysis/report.h"
+
+#include <algorithm>
+
+#include "headwise/analysis/page.h"
+#include "headwise/analysis/report_parts.h"
+#include "headwise/analysis/shown_text.h"
+#include "headwise/base/version.h"
+
+namespace headwise {
+namespace {
+
+std::string tile(const std::string& number, const std::string& words) {
+  return text("<div class=tile><b>", number, "</b><span>", words, "</span></div>");
+}
+
+/// How many heads of each mistake fit the page.
+Index heads_that_fit(const Recognizer& r, const Corpus& corpus, const Answers& a, const ReportOptions& o) {
+  Index one = 0;  // bytes of one head of every mistake
+  const Index count = min_of(o.mistakes, static_cast<Index>(a.wrong.size()));
+  for (Index i = 0; i < count; ++i) {
+    const auto u = static_cast<std::size_t>(a.wrong[static_cast<std::size_t>(i)]);
+    const Index n = min_of(o.tokens, static_cast<Index>(r.encode(corpus.rows[u].text).ids.size()));
+    one += ceil_div(n * n, 3) * 4;
+  }
+  const Index all = max_of(1, r.config().encoder.depth * gated_heads(r));
+  return one == 0 ? all : std::clamp<Index>(o.weight_bytes / one, 1, all);
+}
+
+std::string about(const Recognizer& r, const Report& report, const RoleBook& book, const ReportOptions& o) {
+  std::string roles;
+  for (const Role& role : book.roles())
+    roles += text(roles.empty() ? "" : "; ", "<b>", html(role.name), "</b> ", html(role.row));
+  return text(
+      "<p><b>Sentences on this page:</b> ", grouped(report.shown), " utterances of ", html(shown(o.data)),
+      " that were answered wrongly and ", o.gallery.size(), " of the standing gallery, no others. ",
+      o.redact
+          ? "Digits and what looks like a name are masked by dots; other words are as they were written, so "
+            "look before you pass it on."
+          : "They are as they were written, numbers and names included; <code>--redact</code> masks both.",
+      "</p><p><b>Importance</b> of a head is the mean over utterances of |dL/dgate|: how fast the loss L of "
+      "the true labels would move if its "
+      "output were scaled. <b>Loss when off</b> is how far L rises when the head is switched off. "
+      "<b>Entropy</b> of its weights in nats, <b>confidence</b> "
+      "its largest weight, <b>distance</b> how far away it looks, each a mean over all words. They were "
+      "measured on ",
+      grouped(report.survey.utterances),
+      " utterances.</p><p><b>A role</b> is claimed when the head's weight on the role's pairs of words is at "
+      "least ",
+      kLeastRatio, " times that of a head that looks everywhere alike, over ", kLeastPairs,
+      " pairs or more, and switching the head off hurts utterances that have such a pair more than the "
+      "others, and more than chance would in 5 of 100 such "
+      "pages. Roles of form (previous, next, separator, broad) are in every utterance and need their weight "
+      "alone. Rows of the roles: ",
+      roles,
+      ".</p><p>Colours of words in a mistake: blue speaks for the label that was given, orange against it "
+      "(gradient times input). Written by headwise ",
+      kVersion, "; the model is <code>", html(shown(r.config().encoder.heads)), "</code>, ",
+      r.config().encoder.depth, " layers of width ", r.config().encoder.model_dim, ".</p>");
+}
+
+std::string heads_lead(const Survey& s) {
+  if (s.heads == 0)
+    return "Heads of this kind give the layer's output together, so none can be switched off or judged by "
+           "itself.";
+  const std::string known = s.weights ? ""
+                                      : " These heads mix their weights, so none has a picture of its own: "
+                                        "entropy and roles are left out.";
+  const auto with =
+      std::count_if(s.all.begin(), s.all.end(), [](const SurveyedHead& h) { return h.role >= 0; });
+  return text(
+      "Layers from top to bottom, heads from left to right, each with its role where it has one: ", with,
+      " of ", s.all.size(),
+      " do. A role needs two proofs, both shown: where the head looks, and what is lost without it.", known);
+}
+
+std::string json_data(const Recognizer& r, const Report& report, const RoleBook& book,
+                      const std::vector<DrawnSentence>& gallery, const std::vector<DrawnSentence>& cases) {
+  Index heads = report.survey.heads;
+  const auto list = [&](const std::vector<DrawnSentence>& all) {
+    std::string out;
+    for (const DrawnSentence& s : all) {
+      out += (out.empty() ? "" : ",") + json_of(s);
+      for (const DrawnSentence::Head& h : s.heads) heads = max_of(heads, h.head + 1);
+    }
+    return "[" + out + "]";
+  };
+  const std::string shown_gallery = list(gallery), shown_cases = list(cases);
+  return text("{\"version\":1,\"model\":{\"layers\":", r.config().encoder.depth, ",\"heads\":", heads,
+              "},\"heads\":", json_of(report.survey, book), ",\"gallery\":", shown_gallery,
+              ",\"cases\":", shown_cases, "}");
+}
+
+}  // namespace
+
+std::vector<std::string> standing_gallery() {
+  return {"The animal didn't cross the street because it was too tired.", "机器人拿起红色的积木，因为它很轻",
+          "第2年第3次调整", "不需要保险服务"};
+}
+
+Report make_report(const Recognizer& r, const Corpus& corpus, const RoleBook& book, Session& session,
+                   const ReportOptions& o) {
+  require(!corpus.rows.empty(), ErrorKind::bad_argument, "report", shown(corpus.name),
+          " has no utterances; give some to look at");
+  require(o.mistakes >= 0 && o.tokens >= 4 && o.weight_bytes >= 0, ErrorKind::bad_argument, "report",
+          "asked for ", o.mistakes, " mistakes of ", o.tokens, " tokens in ", o.weight_bytes,
+          " bytes; give 0 or more, 4 or more and 0 or more");
+  Report report;
+  const Answers answers = judge_answers(r, corpus, session);
+  report.survey = survey_heads(r, corpus, book, session, o.survey);
+  report.utterances = static_cast<Index>(corpus.rows.size());
+  report.right = answers.right, report.mistakes = static_cast<Index>(answers.wrong.size());
+  report.shown = min_of(o.mistakes, report.mistakes);
+
+  std::vector<DrawnSentence> gallery, cases;
+  for (const std::string& sentence : o.gallery) {
+    const bool lent = o.encoder && gallery.empty();
+    gallery.push_back(lent ? draw(*o.encoder, sentence, o, session) : draw(r, sentence, 0, o, session));
+  }
+  const Index heads = heads_that_fit(r, corpus, answers, o);
+  for (Index i = 0; i < report.shown; ++i) {
+    const auto u = static_cast<std::size_t>(answers.wrong[static_cast<std::size_t>(i)]);
+    cases.push_back(draw(r, corpus.rows[u].text, heads, o, session));
+  }
+
+  const double share = static_cast<double>(report.right) / static_cast<double>(report.utterances);
+  const auto with_role = std::count_if(report.survey.all.begin(), report.survey.all.end(),
+                                       [](const SurveyedHead& h) { return h.role >= 0; });
+  std::vector<std::string> names;
+  for (const Answers::Label& l : answers.labels) names.push_back(shown(l.name, 60));
+  std::string curves;
+  for (const Curve& c : o.curves) curves += svg_curve(c);
+  report.page = filled(
+      viewer_page(),
+      {{"name", html(shown(o.model, 120))},
+       {"lead", text("A recogniser of ", r.config().labels.size(), " intents with ", r.config().encoder.depth,
+                     " layers of attention, looked at through ", grouped(report.utterances),
+                     " utterances of ", html(shown(o.data, 120)), ".")},
+       {"tiles", tile(percent(share), r.config().multi_label ? "of utterances with all intents right"
+                                                             : "of utterances answered right") +
+                     tile(grouped(report.mistakes), "mistakes") +
+                     tile(grouped(static_cast<Index>(r.config().labels.size())), "intents") +
+                     tile(text(with_role, " / ", report.survey.all.size()), "heads with a role")},
+       {"answers", text(grouped(report.right), " of ", grouped(report.utterances), " utterances are right.",
+                        report.mistakes ? " Red is what went wrong, and where it went." : "")},
+       {"confusion", svg_confusion(names, answers.counts)},
+       {"labels", label_table(answers)},
+       {"confused", confused_table(answers)},
+       {"training", o.curves.empty() ? "This model folder holds no curves of its training."
+                                     : "Steps from left to right; the number is where each curve ends."},
+       {"curves", curves},
+       {"heads", heads_lead(report.survey)},
+       {"grid", head_grid(report.survey, book) + roles_found(report.survey, book)},
+       {"figures", head_figures(report.survey, book)},
+       {"mistakes",
+        report.mistakes == 0
+            ? "There are none in these data."
+            : text(grouped(report.shown), " of ", grouped(report.mistakes),
+                   ", the most confident first. Open one to see which words and heads led there.")},
+       {"cases", case_list(r, corpus, answers, o.mistakes, o.redact)},
+       {"about", about(r, report, book, o)},
+       {"data", json_data(r, report, book, gallery, cases)},
+       {"style", std::string(viewer_style())},
+       {"script", std::string(viewer_script())}});
+  return report;
+}
+
+}  // namespace headwise

@@ -1,0 +1,140 @@
+#include "headwise/analysis/report_parts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "headwise/analysis/shown_text.h"
+
+namespace headwise {
+namespace {
+
+constexpr Index kTokenChars = 60;
+
+/// Weights of the first tokens of the first chunk, head by head; of two maps of a head the first.
+void add_weights(const std::vector<Tap>& taps, Index layer, Index head, Index heads, Index tokens,
+                 std::vector<unsigned char>& to) {
+  for (const Tap& t : taps) {
+    if (t.block != layer || t.sequence != 0) continue;
+    const Index map = head * (t.heads / heads);
+    for (Index i = 0; i < tokens; ++i)
+      for (Index j = 0; j < tokens; ++j)
+        to.push_back(static_cast<unsigned char>(
+            std::lround(255 * std::sqrt(std::clamp(t.at(map, i, j), 0.0f, 1.0f)))));
+  }
+}
+
+/// Tokens as the text has them, [CLS] and [SEP] by their pieces.
+void add_token(DrawnSentence& s, std::string_view text, TextSpan span, const std::string& piece,
+               const std::vector<bool>* hide) {
+  if (span.begin == span.end) s.special.push_back(static_cast<Index>(s.tokens.size()));
+  s.tokens.push_back(span.begin == span.end ? shown(piece, kTokenChars)
+                                            : shown(text, span, hide, kTokenChars));
+}
+
+}  // namespace
+
+double Answers::Label::f1() const {
+  const double all = 2.0 * static_cast<double>(right) + static_cast<double>(missed + extra);
+  return all > 0 ? 2.0 * static_cast<double>(right) / all : 0;
+}
+
+Answers judge_answers(const Recognizer& r, const Corpus& corpus, Session& session) {
+  Answers a;
+  std::map<std::string, Index> number;
+  const auto label = [&](const std::string& name) {
+    const auto [at, added] = number.emplace(name, static_cast<Index>(a.labels.size()));
+    if (added) a.labels.push_back({.name = name});
+    return at->second;
+  };
+  std::vector<std::string> texts;
+  for (const std::string& l : r.config().labels) label(l);
+  for (const Utterance& u : corpus.rows) {
+    texts.push_back(u.text);
+    for (const std::string& l : u.labels) label(l);
+  }
+  a.given = r.predict(texts, session);
+  const Index none = label("(none)");
+  for (std::size_t u = 0; u < texts.size(); ++u) {
+    std::set<Index> wanted, given(a.given[u].labels.begin(), a.given[u].labels.end());
+    for (const std::string& l : corpus.rows[u].labels) wanted.insert(label(l));
+    std::vector<Index> missed, extra;
+    std::set_difference(wanted.begin(), wanted.end(), given.begin(), given.end(), std::back_inserter(missed));
+    std::set_difference(given.begin(), given.end(), wanted.begin(), wanted.end(), std::back_inserter(extra));
+    for (const Index l : wanted)
+      if (given.count(l)) ++a.counts[{l, l}], ++a.labels[static_cast<std::size_t>(l)].right;
+    for (const Index l : missed) ++a.labels[static_cast<std::size_t>(l)].missed;
+    for (const Index l : extra) ++a.labels[static_cast<std::size_t>(l)].extra;
+    if (missed.empty() && extra.empty()) {
+      ++a.right;
+      continue;
+    }
+    a.wrong.push_back(static_cast<Index>(u));
+    if (missed.empty()) missed.push_back(none);
+    if (extra.empty()) extra.push_back(none);
+    for (const Index m : missed)
+      for (const Index e : extra) ++a.counts[{m, e}];
+  }
+  std::stable_sort(a.wrong.begin(), a.wrong.end(), [&](Index x, Index y) {
+    return a.given[static_cast<std::size_t>(x)].confidence > a.given[static_cast<std::size_t>(y)].confidence;
+  });
+  return a;
+}
+
+DrawnSentence draw(const Recognizer& r, const std::string& text, Index most, const ReportOptions& o,
+                   Session& session) {
+  const Explanation e = explain_text(r, text, session, {.weights = true});
+  const std::vector<bool> hide = o.redact ? private_bytes(text) : std::vector<bool>{};
+  DrawnSentence s;
+  s.text = shown_sentence(text, o.redact);
+  s.given = shown(r.config().labels[static_cast<std::size_t>(e.label)], kTokenChars);
+  const Index room = e.taps.empty() ? o.tokens : min_of(o.tokens, e.taps[0].q_tokens);
+  const Index tokens = min_of(room, static_cast<Index>(e.tokens.size()));
+  for (Index t = 0; t < tokens; ++t) {
+    const ExplainedToken& token = e.tokens[static_cast<std::size_t>(t)];
+    add_token(s, text, token.span, token.piece, o.redact ? &hide : nullptr);
+    s.importance.push_back(token.importance);
+  }
+  if (e.taps.empty() || e.heads == 0) return s;
+  std::vector<Index> order(e.head_importance.size());
+  std::iota(order.begin(), order.end(), Index{0});
+  if (most > 0) {
+    std::stable_sort(order.begin(), order.end(), [&](Index x, Index y) {
+      return std::abs(e.head_importance[static_cast<std::size_t>(x)]) >
+             std::abs(e.head_importance[static_cast<std::size_t>(y)]);
+    });
+    order.resize(static_cast<std::size_t>(min_of(most, static_cast<Index>(order.size()))));
+  }
+  for (const Index n : order) {
+    s.heads.push_back({n / e.heads, n % e.heads, e.head_importance[static_cast<std::size_t>(n)]});
+    add_weights(e.taps, n / e.heads, n % e.heads, e.heads, tokens, s.weights);
+  }
+  return s;
+}
+
+DrawnSentence draw(const TextEncoder& encoder, const std::string& text, const ReportOptions& o,
+                   Session& session) {
+  const Encoding e =
+      encoder.tokenizer().encode(text, {.around = true, .most = min_of(o.tokens, encoder.max_tokens())});
+  DrawnSentence s;
+  s.text = shown_sentence(text, o.redact), s.model = shown(o.encoder_name, kTokenChars);
+  const auto tokens = static_cast<Index>(e.ids.size());
+  for (std::size_t t = 0; t < e.ids.size(); ++t)
+    add_token(s, text, e.spans[t], encoder.tokenizer().vocabulary().piece(e.ids[t]), nullptr);
+  Taps taps;
+  session.memory.reset();
+  Call call{.ctx = session.ctx, .memory = session.memory};
+  call.taps = &taps;
+  encoder.model().forward({.ids = AnyView::packed(const_cast<TokenId*>(e.ids.data()), DType::i32, {tokens}),
+                           .sequences = {.batch = 1, .tokens = tokens}},
+                          call, nullptr);
+  for (const Tap& tap : taps.all)
+    for (Index h = 0; h < tap.heads; ++h) {
+      s.heads.push_back({tap.block, h, 0});
+      add_weights(taps.all, tap.block, h, tap.heads, tokens, s.weights);
+    }
+  return s;
+}
+
+}  // namespace headwise

@@ -1,0 +1,182 @@
+#include <algorithm>
+#include <numeric>
+
+#include "headwise/analysis/page.h"
+#include "headwise/analysis/report_parts.h"
+#include "headwise/analysis/shown_text.h"
+
+namespace headwise {
+namespace {
+
+std::string role_name(const SurveyedHead& h, const RoleBook& book) {
+  return h.role < 0 ? "" : html(shown(book.roles()[static_cast<std::size_t>(h.role)].name, 24));
+}
+std::string signed_number(double x) { return (x < 0 ? "−" : "+") + decimal(x < 0 ? -x : x, 3); }
+
+std::string joined(const std::vector<std::string>& all) {
+  std::string out;
+  for (const std::string& s : all) out += (out.empty() ? "" : ", ") + html(shown(s, 60));
+  return out.empty() ? "none" : out;
+}
+
+}  // namespace
+
+std::string shown_sentence(std::string_view text, bool redact) {
+  if (!redact) return shown(text);
+  const std::vector<bool> hide = private_bytes(text);
+  return shown(text, {0, static_cast<Index>(text.size())}, &hide);
+}
+
+std::string head_grid(const Survey& s, const RoleBook& book) {
+  if (s.all.empty()) return {};
+  double most = 0;
+  for (const SurveyedHead& h : s.all) most = std::max(most, h.importance);
+  std::string out = "<table class=grid><thead><tr><th></th>";
+  for (Index h = 0; h < s.heads; ++h) out += text("<th>head ", h, "</th>");
+  out += "</tr></thead><tbody>";
+  for (Index layer = 0; layer < s.layers; ++layer) {
+    out += text("<tr><th>layer ", layer, "</th>");
+    for (Index n = 0; n < s.heads; ++n) {
+      const SurveyedHead& h = s.at(layer, n);
+      const double v = most > 0 ? h.importance / most : 0;
+      const std::string role = role_name(h, book);
+      out += text("<td><button type=button class=\"head", v > 0.72 ? " strong" : "", "\" id=head-", layer,
+                  "-", n, " style=\"--v:", decimal(v, 3), "\" aria-label=\"layer ", layer, " head ", n, " ",
+                  role, "\"><b>", role, "</b><span>", decimal(h.importance, 3), "</span></button></td>");
+    }
+    out += "</tr>";
+  }
+  return out + "</tbody></table>";
+}
+
+std::string head_figures(const Survey& s, const RoleBook& book) {
+  std::vector<std::vector<std::string>> rows;
+  for (const SurveyedHead& h : s.all)
+    rows.push_back({std::to_string(h.layer), std::to_string(h.head), role_name(h, book),
+                    decimal(h.importance, 4), signed_number(h.hurt), decimal(h.figures.entropy, 2),
+                    percent(h.figures.spread), percent(h.figures.confidence),
+                    decimal(h.figures.distance, 1)});
+  return html_table({"#layer", "#head", "role", "#importance", "#loss when off", "#entropy", "#of uniform",
+                     "#confidence", "#distance"},
+                    rows);
+}
+
+std::string roles_found(const Survey& s, const RoleBook& book) {
+  std::vector<std::vector<std::string>> rows;
+  std::map<std::string, std::string> form;  // role -> heads that have it
+  for (const SurveyedHead& h : s.all)
+    for (std::size_t r = 0; r < h.roles.size(); ++r) {
+      const RoleScore& score = h.roles[r];
+      const std::string name = html(shown(book.roles()[r].name, 24));
+      if (!score.claimed) continue;
+      if (!book.roles()[r].meaning) {
+        std::string& heads = form[name];
+        heads += text(heads.empty() ? "" : ", ", h.layer, ".", h.head);
+        continue;
+      }
+      rows.push_back({text("<span class=pill>", name, "</span>"), text("layer ", h.layer, ", head ", h.head),
+                      grouped(score.pairs), decimal(score.ratio(), 1) + " × uniform",
+                      signed_number(score.hurt_with), signed_number(score.hurt_without),
+                      decimal(score.certainty, 1)});
+    }
+  std::string out = "<h3 style=\"margin-top:28px\">Roles found</h3>";
+  out += rows.empty() ? "<p class=small>No head has earned a role of meaning on these data.</p>"
+                      : "<div class=wide>" +
+                            html_table({"role", "head", "#pairs", "#looks there",
+                                        "#loss when off, utterances with", "#without", "#standard errors"},
+                                       rows) +
+                            "</div>";
+  for (const auto& [name, heads] : form)
+    out += text("<p class=small>By form alone, ", name, " (layer.head): ", heads, ".</p>");
+  return out;
+}
+
+std::string label_table(const Answers& a) {
+  std::vector<std::size_t> order;
+  for (std::size_t l = 0; l < a.labels.size(); ++l)
+    if (a.labels[l].right + a.labels[l].missed + a.labels[l].extra > 0) order.push_back(l);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t x, std::size_t y) { return a.labels[x].f1() < a.labels[y].f1(); });
+  std::vector<std::vector<std::string>> rows;
+  for (const std::size_t i : order) {
+    const Answers::Label& l = a.labels[i];
+    const auto share = [](Index n, Index of) {
+      return of > 0 ? percent(static_cast<double>(n) / static_cast<double>(of)) : std::string("–");
+    };
+    rows.push_back({html(shown(l.name, 60)), html_bar(l.f1()), decimal(l.f1(), 3),
+                    share(l.right, l.right + l.extra), share(l.right, l.right + l.missed),
+                    grouped(l.right + l.missed)});
+  }
+  return html_table({"label", "F1", "#", "#precision", "#recall", "#true"}, rows);
+}
+
+std::string confused_table(const Answers& a) {
+  std::vector<std::pair<Index, std::pair<Index, Index>>> pairs;
+  for (const auto& [pair, count] : a.counts)
+    if (pair.first != pair.second) pairs.push_back({-count, pair});
+  if (pairs.empty()) return {};
+  std::sort(pairs.begin(), pairs.end());
+  if (pairs.size() > 12) pairs.resize(12);
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [count, pair] : pairs)
+    rows.push_back({html(shown(a.labels[static_cast<std::size_t>(pair.first)].name, 60)),
+                    html(shown(a.labels[static_cast<std::size_t>(pair.second)].name, 60)), grouped(-count)});
+  return "<div class=card style=\"margin-top:20px\"><h3>Most frequent confusions</h3>" +
+         html_table({"true", "given", "#times"}, rows) + "</div>";
+}
+
+std::string case_list(const Recognizer& r, const Corpus& corpus, const Answers& a, Index most, bool redact) {
+  std::string out;
+  const Index count = min_of(most, static_cast<Index>(a.wrong.size()));
+  for (Index i = 0; i < count; ++i) {
+    const auto u = static_cast<std::size_t>(a.wrong[static_cast<std::size_t>(i)]);
+    std::vector<std::string> given;
+    for (const Index l : a.given[u].labels) given.push_back(r.config().labels[static_cast<std::size_t>(l)]);
+    out += text(
+        "<details class=case><summary><span class=say>", html(shown_sentence(corpus.rows[u].text, redact)),
+        "</span><span class=verdict><em>", joined(corpus.rows[u].labels), "</em> → <s>", joined(given),
+        "</s></span><span class=\"n small\">", percent(a.given[u].confidence), "</span></summary></details>");
+  }
+  return out.empty() ? "<p class=small>Nothing to show.</p>" : out;
+}
+
+std::string json_of(const DrawnSentence& s) {
+  std::string tokens, special, importance, heads;
+  const auto add = [](std::string& list, const std::string& item) {
+    list += (list.empty() ? "" : ",") + item;
+  };
+  for (const std::string& t : s.tokens) add(tokens, script_string(t));
+  for (const Index i : s.special) add(special, std::to_string(i));
+  for (const double x : s.importance) add(importance, decimal(x, 4));
+  for (const DrawnSentence::Head& h : s.heads)
+    add(heads, text("[", h.layer, ",", h.head, ",", decimal(h.importance, 4), "]"));
+  return text("{\"x\":", script_string(s.text), ",\"m\":", script_string(s.model),
+              ",\"pl\":", script_string(s.given), ",\"t\":[", tokens, "],\"s\":[", special, "],\"i\":[",
+              importance, "],\"h\":[", heads, "],\"w\":\"", base64(s.weights), "\"}");
+}
+
+std::string json_of(const Survey& s, const RoleBook& book) {
+  std::string out;
+  for (const SurveyedHead& h : s.all) {
+    std::string roles;
+    for (std::size_t r = 0; r < h.roles.size(); ++r) {
+      const RoleScore& score = h.roles[r];
+      if (score.pairs == 0) continue;
+      roles +=
+          text(roles.empty() ? "" : ",", "{\"name\":", script_string(book.roles()[r].name),
+               ",\"meaning\":", book.roles()[r].meaning ? "true" : "false", ",\"pairs\":", score.pairs,
+               ",\"ratio\":", decimal(score.ratio(), 3), ",\"with\":", decimal(score.hurt_with, 4),
+               ",\"without\":", decimal(score.hurt_without, 4), ",\"looks\":", score.looks ? "true" : "false",
+               ",\"claimed\":", score.claimed ? "true" : "false", "}");
+    }
+    const std::string role = h.role < 0 ? "" : book.roles()[static_cast<std::size_t>(h.role)].name;
+    out += text(out.empty() ? "" : ",", "{\"layer\":", h.layer, ",\"head\":", h.head,
+                ",\"role\":", script_string(role), ",\"importance\":", decimal(h.importance, 5),
+                ",\"hurt\":", decimal(h.hurt, 5), ",\"entropy\":", decimal(h.figures.entropy, 4),
+                ",\"confidence\":", decimal(h.figures.confidence, 4),
+                ",\"distance\":", decimal(h.figures.distance, 3), ",\"roles\":[", roles, "]}");
+  }
+  return "[" + out + "]";
+}
+
+}  // namespace headwise

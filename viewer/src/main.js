@@ -1,0 +1,5 @@
+'use strict';
+document.documentElement.classList.add('on');
+startGrid();
+startSentence();
+startCases();
