@@ -39,5 +39,6 @@ void add_doctor(CLI::App& app, int& exit_code);
 void add_heads(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_predict(CLI::App& app, int& exit_code);
+void add_report(CLI::App& app, int& exit_code);
 
 }  // namespace headwise::cli

@@ -19,5 +19,6 @@ void add_missing(CLI::App& app, const char* name) {
 }  // namespace
 
 void add_predict(CLI::App& app, int&) { add_missing(app, "predict"); }
+void add_report(CLI::App& app, int&) { add_missing(app, "report"); }
 
 }  // namespace headwise::cli

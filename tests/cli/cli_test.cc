@@ -45,7 +45,7 @@ TEST(Cli, Version) {
 }
 
 TEST(Cli, EveryWordHelpsWithAnExample) {
-  for (const std::string word : {"", "explain ", "doctor ", "heads ", "bench ", "predict "}) {
+  for (const std::string word : {"", "explain ", "doctor ", "heads ", "bench ", "predict ", "report "}) {
     const Answer a = headwise_says(word + "--help");
     EXPECT_EQ(a.code, 0) << word;
     EXPECT_NE(a.out.find("Example: headwise "), std::string::npos) << word;
@@ -55,7 +55,7 @@ TEST(Cli, EveryWordHelpsWithAnExample) {
 
 TEST(Cli, WrongUseIsTwo) {
   for (const std::string words : {"", "dance", "explain --batch x", "explain --batch -1",
-                                  "explain --nonsense", "doctor 3", "predict"}) {
+                                  "explain --nonsense", "doctor 3", "predict", "report"}) {
     const Answer a = headwise_says(words);
     EXPECT_EQ(a.code, 2) << words;
     EXPECT_EQ(a.out, "") << words;
