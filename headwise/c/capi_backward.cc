@@ -16,12 +16,20 @@ struct GradientBit {
   std::uint32_t bit;
   bool GradientSpec::*field;
 };
-constexpr GradientBit kGradients[] = {
-    {HW_GRAD_Q, &GradientSpec::q},           {HW_GRAD_K, &GradientSpec::k},
-    {HW_GRAD_V, &GradientSpec::v},           {HW_GRAD_BIAS, &GradientSpec::bias},
-    {HW_GRAD_SLOPES, &GradientSpec::slopes}, {HW_GRAD_RELATIVE, &GradientSpec::relative},
-    {HW_GRAD_SINKS, &GradientSpec::sinks},   {HW_GRAD_SCALE, &GradientSpec::scale},
-    {HW_GRAD_GATE, &GradientSpec::gate}};
+constexpr GradientBit kGradients[] = {{HW_GRAD_Q, &GradientSpec::q},
+                                      {HW_GRAD_K, &GradientSpec::k},
+                                      {HW_GRAD_V, &GradientSpec::v},
+                                      {HW_GRAD_BIAS, &GradientSpec::bias},
+                                      {HW_GRAD_SLOPES, &GradientSpec::slopes},
+                                      {HW_GRAD_RELATIVE, &GradientSpec::relative},
+                                      {HW_GRAD_SINKS, &GradientSpec::sinks},
+                                      {HW_GRAD_SCALE, &GradientSpec::scale},
+                                      {HW_GRAD_GATE, &GradientSpec::gate},
+                                      {HW_GRAD_ALPHA, &GradientSpec::alpha},
+                                      {HW_GRAD_MIX_BEFORE, &GradientSpec::mix_before},
+                                      {HW_GRAD_MIX_AFTER, &GradientSpec::mix_after},
+                                      {HW_GRAD_MIX_Q, &GradientSpec::mix_q},
+                                      {HW_GRAD_MIX_K, &GradientSpec::mix_k}};
 
 /// Where a run takes place, and its stream there.
 struct Where {
@@ -48,6 +56,10 @@ BackwardArgs backward_args_from(const hw_backward_args* given, const char* entry
   r.drelative = view_of(a.drelative, entry, "drelative", where),
   r.dsinks = view_of(a.dsinks, entry, "dsinks", where);
   r.dscale = view_of(a.dscale, entry, "dscale"), r.dgate = view_of(a.dgate, entry, "dgate", where);
+  r.dalpha = view_of(a.dalpha, entry, "dalpha");
+  r.dmix_before = view_of(a.dmix_before, entry, "dmix_before"),
+  r.dmix_after = view_of(a.dmix_after, entry, "dmix_after");
+  r.dmix_q = view_of(a.dmix_q, entry, "dmix_q"), r.dmix_k = view_of(a.dmix_k, entry, "dmix_k");
   return r;
 }
 

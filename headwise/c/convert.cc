@@ -15,7 +15,7 @@ struct TermBit {
 constexpr TermBit kTerms[] = {{HW_TERM_SOFTCAP, &Terms::softcap}, {HW_TERM_ALIBI, &Terms::alibi},
                               {HW_TERM_BIAS, &Terms::bias},       {HW_TERM_RELATIVE, &Terms::relative},
                               {HW_TERM_SINKS, &Terms::sinks},     {HW_TERM_DROPOUT, &Terms::dropout},
-                              {HW_TERM_GATE, &Terms::gate}};
+                              {HW_TERM_GATE, &Terms::gate},       {HW_TERM_ROWS, &Terms::rows}};
 
 /// Statistics of rows lie with q; the rest is computed on the CPU only.
 ProbeOut probe_views(const hw_probe_tensors* given, const char* entry, hw_device where) {
@@ -53,6 +53,11 @@ HeadInputs inputs_from(const hw_attention_args& a, const char* entry, hw_device 
   in.dropout = a.dropout;
   in.seed = a.seed;
   in.sequence_ids = view_of(a.sequence_ids, entry, "sequence_ids");
+  in.alpha = view_of(a.alpha, entry, "alpha");
+  in.rows = {view_of(a.row_offsets, entry, "row_offsets"), view_of(a.row_index, entry, "row_index")};
+  in.mix_before = view_of(a.mix_before, entry, "mix_before");
+  in.mix_after = view_of(a.mix_after, entry, "mix_after");
+  in.mix_q = view_of(a.mix_q, entry, "mix_q"), in.mix_k = view_of(a.mix_k, entry, "mix_k");
   return in;
 }
 
@@ -114,6 +119,16 @@ AttentionProblem problem_from(const hw_attention_problem& p, const char* entry) 
   }
   require(unknown == 0, ErrorKind::bad_argument, entry, "terms is ", p.terms, "; join HW_TERM_* by |");
   require(p.reserved == 0, ErrorKind::bad_argument, entry, "reserved is ", p.reserved, "; leave it at 0");
+  require(p.norm == HW_NORM_SOFTMAX || p.norm == HW_NORM_ENTMAX, ErrorKind::bad_argument, entry, "norm is ",
+          p.norm, "; give one of HW_NORM_*");
+  for (const int32_t mix : {p.mix_before, p.mix_after})
+    require(mix >= HW_MIX_NONE && mix <= HW_MIX_DYNAMIC, ErrorKind::bad_argument, entry, "a mix is ", mix,
+            "; give one of HW_MIX_*");
+  require(p.reserved_heads == 0, ErrorKind::bad_argument, entry, "reserved_heads is ", p.reserved_heads,
+          "; leave it at 0");
+  r.heads.norm = static_cast<Norm>(p.norm);
+  r.heads.before = static_cast<Mix>(p.mix_before), r.heads.after = static_cast<Mix>(p.mix_after);
+  r.heads.mix_rank = p.mix_rank, r.heads.heads = p.normal_heads;
   r.dtype = dtype_from(p.dtype, entry, "problem");
   r.batch = p.batch, r.q_tokens = p.q_tokens, r.kv_tokens = p.kv_tokens;
   r.ragged = p.ragged != 0;
@@ -134,6 +149,9 @@ void fill(hw_attention_problem& p, const AttentionProblem& r) {
   p.terms = 0;
   for (const TermBit& t : kTerms)
     if (r.heads.terms.*t.field) p.terms |= t.bit;
+  p.norm = static_cast<int32_t>(r.heads.norm);
+  p.mix_before = static_cast<int32_t>(r.heads.before), p.mix_after = static_cast<int32_t>(r.heads.after);
+  p.mix_rank = r.heads.mix_rank, p.normal_heads = r.heads.heads, p.reserved_heads = 0;
   p.lse = r.lse ? 1 : 0;
   p.ragged = r.ragged ? 1 : 0;
   p.q_total = r.q_total, p.kv_total = r.kv_total;

@@ -147,8 +147,11 @@ enum {  // score terms a run brings, and its gate
   HW_TERM_RELATIVE = 8,
   HW_TERM_SINKS = 16,
   HW_TERM_DROPOUT = 32,
-  HW_TERM_GATE = 64
+  HW_TERM_GATE = 64,
+  HW_TERM_ROWS = 128  // each head has a list of its query rows
 };
+enum { HW_NORM_SOFTMAX = 0, HW_NORM_ENTMAX = 1 };
+enum { HW_MIX_NONE = 0, HW_MIX_FIXED = 1, HW_MIX_DYNAMIC = 2 };  // as headwise::Mix
 enum { HW_PROBE_ROWS = 1, HW_PROBE_COLUMNS = 2 };
 enum {
   HW_SCORES_NONE = 0,
@@ -176,6 +179,11 @@ typedef struct hw_attention_problem {
   hw_head_layout q_layout, k_layout, v_layout;  // all with heads 0: plain tensors of the sizes above
   int32_t int8_kv;                              // 1: k and v are int8 with a scale for each token and kv head
   int32_t packed_keys;                          // 1: k comes packed
+  int32_t norm;                                 // HW_NORM_*
+  int32_t mix_before, mix_after;                // HW_MIX_*: how heads are mixed around the normalizer
+  int32_t reserved_heads;                       // 0
+  int64_t mix_rank;                             // R of a dynamic mix
+  int64_t normal_heads;                         // between the mixes; 0: as many as q
 } hw_attention_problem;
 
 /// Where probes go (and class_of, picks: where they come from); shapes as in headwise/spec/probe.h. NULL =
@@ -226,6 +234,10 @@ typedef struct hw_attention_args {
       *v_scale;                  // f32 [batch kv_tokens kv_heads]: k = k_scale * int8; int8 k and v only
   const hw_packed_keys* packed;  // given: k is the buffer [batch kv_heads room] it describes
   void* stream;                  // CUDA tensors: the cudaStream_t to run on; NULL: the default stream
+  const hw_tensor* alpha;        // [heads], entmax: 1, or from 1.01 to 2
+  const hw_tensor *row_offsets, *row_index;  // i64 [batch * heads + 1] and [listed], as headwise::RowLists
+  const hw_tensor *mix_before, *mix_after;   // [q_heads heads], [heads v_heads]
+  const hw_tensor *mix_q, *mix_k;            // [batch tokens mixes*(2*rank+1) heads], as headwise::HeadInputs
 } hw_attention_args;
 
 /// A q_start of this value: the last query meets the last key.
@@ -255,7 +267,8 @@ hw_status hw_attention_plan_explain(const hw_attention_plan* plan, char* buffer,
 hw_status hw_attention_run(const hw_attention_plan* plan, hw_context* context, const hw_attention_args* args,
                            void* workspace, size_t workspace_bytes);
 
-/// Plans and runs in one call: plain layouts, no probes. Where q is a CUDA tensor, so are k, v, out, lse,
+/// Plans and runs in one call: plain layouts, no probes; matrices alone are a fixed mix, mix_q or mix_k two
+/// dynamic ones, alpha is entmax. Where q is a CUDA tensor, so are k, v, out, lse,
 /// slopes, sinks, bias, relative and gate, and the six statistics of rows may be given in `probe`; scale,
 /// q_start, offsets and sequence_ids stay on the CPU. The call then starts the work on `stream` and returns
 /// without waiting.
@@ -278,7 +291,12 @@ enum {  // which gradients a run writes
   HW_GRAD_RELATIVE = 32,
   HW_GRAD_SINKS = 64,
   HW_GRAD_SCALE = 128,
-  HW_GRAD_GATE = 256
+  HW_GRAD_GATE = 256,
+  HW_GRAD_ALPHA = 512,
+  HW_GRAD_MIX_BEFORE = 1024,
+  HW_GRAD_MIX_AFTER = 2048,
+  HW_GRAD_MIX_Q = 4096,
+  HW_GRAD_MIX_K = 8192
 };
 
 typedef struct hw_backward_problem {
@@ -298,6 +316,7 @@ typedef struct hw_backward_args {
   const hw_tensor *drelative, *dsinks;  // like relative, sinks; any float
   const hw_tensor* dscale;              // like scale; f32 or f64
   const hw_tensor* dgate;               // like gate; any float
+  const hw_tensor *dalpha, *dmix_before, *dmix_after, *dmix_q, *dmix_k;  // like alpha, mix_*; any float
 } hw_backward_args;
 
 /// Fills `problem` and what its `forward` points at from the tensors of a run. On entry both hold struct_size

@@ -137,9 +137,9 @@ TEST(CBackward, WrongValues) {
   ASSERT_EQ(hw_backward_problem_of(&call.args, &problem), HW_OK) << last();
   EXPECT_EQ(problem.gradients, static_cast<uint32_t>(HW_GRAD_Q | HW_GRAD_K | HW_GRAD_V));
   hw_backward_plan* plan = nullptr;
-  problem.gradients = 512;
+  problem.gradients = 16384;
   refused(hw_backward_plan_create(holder.context, &problem, &plan),
-          "hw_backward_plan_create: gradients is 512; join HW_GRAD_* by |");
+          "hw_backward_plan_create: gradients is 16384; join HW_GRAD_* by |");
   problem.gradients = 0;
   refused(
       hw_backward_plan_create(holder.context, &problem, &plan),

@@ -23,6 +23,10 @@ static double dsinks[kHeads], dscale[kHeads], dgate[kQ][kHeads], dbias[kKv];
 static const int64_t q_shape[] = {1, kQ, kHeads, kDim}, k_shape[] = {1, kKv, kKvHeads, kDim};
 static const int64_t v_shape[] = {1, kKv, kKvHeads, kValue}, out_shape[] = {1, kQ, kHeads, kValue};
 static const int64_t lse_shape[] = {1, kHeads, kQ}, heads_shape[] = {kHeads}, gate_shape[] = {1, kQ, kHeads};
+enum { kNormal = 3 };  // heads between the mixes
+static double alpha[kHeads], dalpha[kHeads], mix_in[kHeads][kNormal], dmix_in[kHeads][kNormal];
+static double mix_out[kNormal][kHeads], dmix_out[kNormal][kHeads];
+static const int64_t before_shape[] = {kHeads, kNormal}, after_shape[] = {kNormal, kHeads};
 static const int64_t bias_shape[] = {1, 1, 1, kKv};
 
 static hw_tensor f64(void* data, const int64_t* shape, int32_t ndim) {
@@ -79,6 +83,76 @@ static double attention_loss(void* with) {
   struct run* r = (struct run*)with;
   EXPECT(hw_attention(r->context, r->args) == HW_OK);
   return dot(&out[0][0][0], &dout[0][0][0], sizeof out / sizeof(double));
+}
+
+/// Mixed heads, entmax and lists of rows: their inputs, gradients and what a plan is told.
+static void test_heads_backward(hw_context* context) {
+  static const int64_t offsets[] = {0, kQ, kQ, kQ + 2, 2 * kQ + 2};  // head 1 has no row, head 2 two
+  static const int64_t index[] = {0, 1, 2, 3, 0, 2, 0, 1, 2, 3};
+  static const int64_t offsets_shape[] = {kHeads + 1}, index_shape[] = {2 * kQ + 2};
+  static const int64_t normal_shape[] = {1, kNormal, kQ};
+  hw_tensor tq = f64(q, q_shape, 4), tk = f64(k, k_shape, 4), tv = f64(v, v_shape, 4),
+            to = f64(out, out_shape, 4), tdo = f64(dout, out_shape, 4), tdq = f64(dq, q_shape, 4);
+  hw_tensor tl = f64(lse, lse_shape, 3), tn = f64(lse, normal_shape, 3);
+  hw_tensor ta = f64(alpha, heads_shape, 1), tda = f64(dalpha, heads_shape, 1);
+  hw_tensor tb = f64(mix_in, before_shape, 2), tdb = f64(dmix_in, before_shape, 2);
+  hw_tensor tf = f64(mix_out, after_shape, 2), tdf = f64(dmix_out, after_shape, 2);
+  hw_tensor to_rows = f64((void*)offsets, offsets_shape, 1), ti = f64((void*)index, index_shape, 1);
+  hw_attention_args forward;
+  hw_backward_args args;
+  hw_attention_problem problem;
+  hw_attention_plan* plan = NULL;
+  struct run r;
+  int i;
+
+  to_rows.dtype.code = ti.dtype.code = HW_INT;
+  fill(&q[0][0][0], sizeof q / sizeof(double), 21);
+  fill(&k[0][0][0], sizeof k / sizeof(double), 22);
+  fill(&v[0][0][0], sizeof v / sizeof(double), 23);
+  fill(&dout[0][0][0], sizeof dout / sizeof(double), 24);
+  fill(&mix_in[0][0], sizeof mix_in / sizeof(double), 25);
+  fill(&mix_out[0][0], sizeof mix_out / sizeof(double), 26);
+  for (i = 0; i < kHeads; ++i) alpha[i] = 1.3 + 0.1 * i;
+  memset(&forward, 0, sizeof forward);
+  memset(&args, 0, sizeof args);
+  forward.struct_size = sizeof forward, args.struct_size = sizeof args;
+  forward.q = &tq, forward.k = &tk, forward.v = &tv, forward.out = &to;
+  args.forward = &forward, args.dout = &tdo, args.dq = &tdq;
+  r.context = context, r.args = &forward;
+
+  forward.lse = &tn, forward.mix_before = &tb, forward.mix_after = &tf;
+  args.dmix_before = &tdb, args.dmix_after = &tdf;
+  attention_loss(&r);
+  EXPECT(hw_attention_backward(context, &args) == HW_OK);
+  EXPECT(SLOPES(q, dq, attention_loss, &r) == 0);
+  EXPECT(SLOPES(mix_in, dmix_in, attention_loss, &r) == 0);
+  EXPECT(SLOPES(mix_out, dmix_out, attention_loss, &r) == 0);
+  memset(&problem, 0, sizeof problem);
+  problem.struct_size = sizeof problem;
+  EXPECT(hw_attention_problem_of(&forward, &problem) == HW_OK);
+  EXPECT(problem.mix_before == HW_MIX_FIXED && problem.mix_after == HW_MIX_FIXED &&
+         problem.normal_heads == kNormal);
+  EXPECT(hw_attention_plan_create(context, &problem, &plan) == HW_OK);
+  EXPECT(hw_attention_run(plan, context, &forward, NULL, 0) == HW_OK);
+  hw_attention_plan_destroy(plan);
+  problem.mix_before = 7;
+  EXPECT(hw_attention_plan_create(context, &problem, &plan) == HW_BAD_ARGUMENT);
+  EXPECT(!strcmp(hw_last_error(), "hw_attention_plan_create: a mix is 7; give one of HW_MIX_*"));
+
+  forward.lse = &tl, forward.mix_before = forward.mix_after = NULL, forward.alpha = &ta;
+  args.dmix_before = args.dmix_after = NULL, args.dalpha = &tda;
+  attention_loss(&r);
+  EXPECT(hw_attention_backward(context, &args) == HW_OK);
+  EXPECT(SLOPES(q, dq, attention_loss, &r) == 0);
+  EXPECT(SLOPES(alpha, dalpha, attention_loss, &r) == 0);
+
+  forward.alpha = NULL, args.dalpha = NULL;
+  forward.row_offsets = &to_rows, forward.row_index = &ti;
+  attention_loss(&r);
+  EXPECT(hw_attention_backward(context, &args) == HW_OK);
+  EXPECT(SLOPES(q, dq, attention_loss, &r) == 0);
+  for (i = 0; i < kQ; ++i) EXPECT(out[i][1][0] == 0 && dq[i][1][0] == 0);
+  EXPECT(out[1][2][0] == 0 && out[2][2][0] != 0);
 }
 
 static void test_attention_backward(hw_context* context) {
@@ -237,6 +311,7 @@ int main(void) {
   hw_context* context = NULL;
   EXPECT(hw_context_create(&options, &context) == HW_OK);
   test_attention_backward(context);
+  test_heads_backward(context);
   test_rows(context);
   hw_context_destroy(context);
   printf("%d failed\n", failures);
