@@ -40,5 +40,6 @@ void add_heads(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_predict(CLI::App& app, int& exit_code);
 void add_report(CLI::App& app, int& exit_code);
+void add_serve(CLI::App& app, int& exit_code);
 
 }  // namespace headwise::cli

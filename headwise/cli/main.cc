@@ -22,6 +22,7 @@ int run(int argc, char** argv) {
   add_bench(app, exit_code);
   add_predict(app, exit_code);
   add_report(app, exit_code);
+  add_serve(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help and --version

@@ -20,5 +20,6 @@ void add_missing(CLI::App& app, const char* name) {
 
 void add_predict(CLI::App& app, int&) { add_missing(app, "predict"); }
 void add_report(CLI::App& app, int&) { add_missing(app, "report"); }
+void add_serve(CLI::App& app, int&) { add_missing(app, "serve"); }
 
 }  // namespace headwise::cli

@@ -45,7 +45,8 @@ TEST(Cli, Version) {
 }
 
 TEST(Cli, EveryWordHelpsWithAnExample) {
-  for (const std::string word : {"", "explain ", "doctor ", "heads ", "bench ", "predict ", "report "}) {
+  for (const std::string word :
+       {"", "explain ", "doctor ", "heads ", "bench ", "predict ", "report ", "serve "}) {
     const Answer a = headwise_says(word + "--help");
     EXPECT_EQ(a.code, 0) << word;
     EXPECT_NE(a.out.find("Example: headwise "), std::string::npos) << word;
@@ -55,7 +56,7 @@ TEST(Cli, EveryWordHelpsWithAnExample) {
 
 TEST(Cli, WrongUseIsTwo) {
   for (const std::string words : {"", "dance", "explain --batch x", "explain --batch -1",
-                                  "explain --nonsense", "doctor 3", "predict", "report"}) {
+                                  "explain --nonsense", "doctor 3", "predict", "report", "serve"}) {
     const Answer a = headwise_says(words);
     EXPECT_EQ(a.code, 2) << words;
     EXPECT_EQ(a.out, "") << words;
