@@ -2,8 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "headwise/intent/training.h"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdlib>
+#include <functional>
 #include <set>
 #include <sstream>
 
@@ -115,6 +120,56 @@ TEST(Training, AStoppedRunGoesOnToTheSameBits) {
   TrainingOptions other = o;
   other.label_smoothing = 0.2;
   EXPECT_SAYS(train_recognizer(start, train, dev, other, session), "give the same config");
+}
+
+/// Runs `work` in a child; the status it ended with.
+template <class F>
+int in_child(F&& work, const std::function<void(pid_t)>& meanwhile = {}) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    try {
+      work();
+    } catch (const Error&) {
+      ::_exit(3);
+    }
+    ::_exit(0);
+  }
+  if (meanwhile) meanwhile(pid);
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  return status;
+}
+
+TEST(Training, KillsAndFullDisksLoseNothing) {
+  const Folder folder;
+  TrainingOptions o = quick();
+  o.epochs = 5;
+  const Corpus train = toy(false, 60), dev = toy(false, 20);
+  const Start start = from_scratch(small_config(), train, o);
+  const auto run = [&] {
+    Session session({.threads = 1});  // no threads: the child has only its own
+    return train_recognizer(start, train, dev, o, session);
+  };
+  const std::vector<float> want = weights(run().model);
+  o.run_folder = folder.at("run");
+  // A disk that takes 20 kB of a file, less than a checkpoint.
+  const int full = in_child([&] {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit little{20000, 20000};
+    ::setrlimit(RLIMIT_FSIZE, &little);
+    run();
+  });
+  EXPECT_EQ(WEXITSTATUS(full), 3);
+  in_child(run, [&](pid_t pid) {
+    const auto saved = [&] {
+      for (const auto& f : std::filesystem::directory_iterator(folder.at("run")))
+        if (f.path().filename().string().starts_with("step-")) return true;
+      return false;
+    };
+    for (int i = 0; i < 100000 && !saved() && ::kill(pid, 0) == 0; ++i) ::usleep(200);
+    ::kill(pid, SIGKILL);
+  });
+  EXPECT_EQ(weights(run().model), want);
 }
 
 TEST(Training, HeldOutRowsAreNotLearnt) {
