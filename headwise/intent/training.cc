@@ -206,6 +206,7 @@ TrainedRecognizer train_recognizer(const Start& start, const Corpus& all, const 
        .save_every = o.run_folder.empty() ? 0 : per_epoch,
        .judge_every = per_epoch,
        .patience = o.patience,
+       .seconds = 60 * o.minutes,
        .log = log,
        .out = o.out,
        .screen = o.screen},

@@ -19,6 +19,7 @@ struct TrainingOptions {
   double label_smoothing = 0.1;
   double token_dropout = 0.1;  // tokens read as [MASK]
   double average = 0.998;      // the kept weights are a running mean of the last steps'
+  double minutes = 0;          // of one call before it stops and keeps the best; 0: when the epochs are done
   Index patience = 0;          // epochs without a better dev score before it stops; 0: never
   DType compute = DType::f32;  // bf16: products in bf16, f32 masters learn
   std::uint64_t seed = 1;

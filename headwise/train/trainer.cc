@@ -30,6 +30,7 @@ void check(const TrainerOptions& o) {
   require(o.save_every >= 0 && o.judge_every >= 0 && o.patience >= 0, ErrorKind::bad_argument, kOp,
           "save_every, judge_every and patience are ", o.save_every, ", ", o.judge_every, " and ", o.patience,
           "; give 0 or more");
+  require(o.seconds >= 0, ErrorKind::bad_argument, kOp, "seconds is ", o.seconds, "; give 0 or more");
   require(o.save_every == 0 || !o.folder.empty(), ErrorKind::bad_argument, kOp,
           "save_every is set but there is no folder; name one");
   require(o.patience == 0 || o.judge_every > 0, ErrorKind::bad_argument, kOp,
@@ -100,7 +101,11 @@ TrainResult Trainer::run(const Learn& learn, const Judge& judge) {
   };
 
   const auto tired = [&] { return options_.patience > 0 && state.since_best >= options_.patience; };
-  while (state.step < options_.steps && !tired() && !Interrupt::wished()) {
+  const auto since_start = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  const auto late = [&] { return options_.seconds > 0 && since_start() >= options_.seconds; };
+  while (state.step < options_.steps && !tired() && !late() && !Interrupt::wished()) {
     const double rate = options_.rate.at(state.step);
     const double weight = 1.0 / static_cast<double>(options_.micro_batches);
     optimizer_.params().zero_grads();
@@ -129,20 +134,22 @@ TrainResult Trainer::run(const Learn& learn, const Judge& judge) {
       else
         ++state.since_best;
     }
-    row.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    row.seconds = since_start();
     log.write(row);
     progress.update(state.step, loss, (state.step - first) * options_.micro_rows * options_.micro_batches,
                     row.seconds);
     if (options_.save_every > 0 && state.step % options_.save_every == 0) save();
   }
-  if (state.step < options_.steps) result.ending = tired() ? Ending::early : Ending::interrupted;
+  if (state.step < options_.steps)
+    result.ending = !tired() && Interrupt::wished() ? Ending::interrupted : Ending::early;
   save();
   result.step = state.step;
   result.best = state.best;
   progress.finish();
   if (result.ending == Ending::early)
-    progress.say(text("stopped early at step ", state.step, ": no better than ", state.best, " for ",
-                      options_.patience, " judgements"));
+    progress.say(tired() ? text("stopped early at step ", state.step, ": no better than ", state.best,
+                                " for ", options_.patience, " judgements")
+                         : text("stopped at step ", state.step, ": its time is up"));
   if (result.ending == Ending::interrupted)
     progress.say(text("interrupted at step ", state.step, "; ",
                       kept ? "saved " + result.checkpoint + ": run again to go on"

@@ -41,6 +41,7 @@ struct TrainerOptions {
 
   Index judge_every = 0;  // steps; 0: never
   Index patience = 0;     // judgements without a better loss before it stops; 0: never
+  double seconds = 0;     // of one call of run before it stops early; 0: no limit
 
   std::string log = {};         // path of a .csv or .jsonl; "": none
   std::ostream* out = nullptr;  // where progress is shown; null: nowhere

@@ -162,6 +162,21 @@ TEST(Trainer, StopsEarlyAndStaysStopped) {
   EXPECT_EQ(asked, 8u);
 }
 
+TEST(Trainer, StopsWhenItsTimeIsUpAndGoesOnWithMore) {
+  const ScratchFolder folder;
+  TrainerOptions options{.steps = 60, .folder = folder / "run", .seconds = 1e-9};
+  std::ostringstream out;
+  options.out = &out;
+  Line line;
+  const TrainResult r = line.train(options);
+  EXPECT_EQ(r.ending, Ending::early);
+  EXPECT_EQ(r.step, 0);
+  EXPECT_NE(out.str().find("stopped at step 0: its time is up"), std::string::npos) << out.str();
+  options.seconds = 0;
+  Line rest;
+  EXPECT_EQ(rest.train(options).ending, Ending::finished);
+}
+
 TEST(Trainer, LogsHaveEveryStepOnceAlsoAfterACrash) {
   const ScratchFolder folder;
   for (const std::string_view end : {".csv", ".jsonl"}) {
