@@ -38,6 +38,8 @@ void add_explain(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 void add_heads(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
+void add_train(CLI::App& app, int& exit_code);
+void add_eval(CLI::App& app, int& exit_code);
 void add_predict(CLI::App& app, int& exit_code);
 void add_report(CLI::App& app, int& exit_code);
 void add_serve(CLI::App& app, int& exit_code);

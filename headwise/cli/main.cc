@@ -20,6 +20,8 @@ int run(int argc, char** argv) {
   add_doctor(app, exit_code);
   add_heads(app, exit_code);
   add_bench(app, exit_code);
+  add_train(app, exit_code);
+  add_eval(app, exit_code);
   add_predict(app, exit_code);
   add_report(app, exit_code);
   add_serve(app, exit_code);

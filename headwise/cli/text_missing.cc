@@ -18,6 +18,8 @@ void add_missing(CLI::App& app, const char* name) {
 
 }  // namespace
 
+void add_train(CLI::App& app, int&) { add_missing(app, "train"); }
+void add_eval(CLI::App& app, int&) { add_missing(app, "eval"); }
 void add_predict(CLI::App& app, int&) { add_missing(app, "predict"); }
 void add_report(CLI::App& app, int&) { add_missing(app, "report"); }
 void add_serve(CLI::App& app, int&) { add_missing(app, "serve"); }

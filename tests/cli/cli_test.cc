@@ -1,29 +1,15 @@
 // The command line from outside: words, exit codes, one sentence on stderr, JSON that parses.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "headwise/base/version.h"
 #include "headwise/cli/tested.h"
 #include "headwise/kernels/cpu/isa.h"
+#include "tests/cli/program.h"
 
 namespace {
-
-struct Answer {
-  int code = -1;
-  std::string out, err;
-};
-
-std::string read_all(FILE* file) {
-  std::string all;
-  std::array<char, 4096> part;
-  while (const std::size_t n = std::fread(part.data(), 1, part.size(), file)) all.append(part.data(), n);
-  return all;
-}
 
 /// Runs `headwise words`, with `before` (variables) in front of it.
 Answer headwise_says(const std::string& words, const std::string& before = "") {
@@ -46,7 +32,11 @@ TEST(Cli, Version) {
 
 TEST(Cli, EveryWordHelpsWithAnExample) {
   for (const std::string word :
+<<<<<<< HEAD
        {"", "explain ", "doctor ", "heads ", "bench ", "predict ", "report ", "serve "}) {
+=======
+       {"", "explain ", "doctor ", "heads ", "bench ", "train ", "eval ", "predict "}) {
+>>>>>>> cc5895a (cli: add train and eval)
     const Answer a = headwise_says(word + "--help");
     EXPECT_EQ(a.code, 0) << word;
     EXPECT_NE(a.out.find("Example: headwise "), std::string::npos) << word;

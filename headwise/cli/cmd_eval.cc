@@ -1,0 +1,116 @@
+// headwise eval: how right a model is on labelled texts, and how quick.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "headwise/cli/args.h"
+#include "headwise/cli/corpora.h"
+#include "headwise/intent/evaluation.h"
+
+namespace headwise::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Request {
+  std::string model, out_of_scope = "oos";
+  CorpusChoice data;
+  Index wrong = 0;
+  int threads = 0;
+  bool latency = false, json = false;
+};
+
+/// One text at a time, then all of them in batches.
+struct Latency {
+  double p50_ms = 0, p99_ms = 0, texts_per_second = 0;
+  std::size_t texts = 0;
+};
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+Latency measure(const Recognizer& model, const Corpus& corpus, Session& session) {
+  constexpr std::size_t kWarmUp = 20, kMost = 2000;
+  std::vector<std::string> texts;
+  for (const Utterance& row : corpus.rows)
+    if (texts.size() < kMost) texts.push_back(row.text);
+  for (std::size_t i = 0; i < std::min(kWarmUp, texts.size()); ++i) model.predict(texts[i], session);
+  std::vector<double> each;
+  for (const std::string& text : texts) {
+    const auto start = Clock::now();
+    model.predict(text, session);
+    each.push_back(1e3 * seconds_since(start));
+  }
+  std::sort(each.begin(), each.end());
+  const auto start = Clock::now();
+  model.predict(texts, session);
+  return {each[each.size() / 2], each[each.size() * 99 / 100],
+          static_cast<double>(texts.size()) / seconds_since(start), texts.size()};
+}
+
+std::string joined(const std::vector<std::string>& labels) {
+  std::string all;
+  for (const std::string& label : labels) all += (all.empty() ? "" : ", ") + label;
+  return all.empty() ? "nothing" : all;
+}
+
+int eval(const Request& r) {
+  require(r.wrong >= 0, ErrorKind::bad_argument, "eval", "--wrong is ", r.wrong, "; give a number from 0 up");
+  const Corpora all = read_corpora_of(r.data, "eval");
+  const Corpus& corpus = r.data.builtin ? all.test : all.train;
+  const Recognizer model = Recognizer::load(r.model);
+  Session session({.threads = r.threads});
+  const Evaluation e =
+      evaluate(model, corpus, session, {.out_of_scope = r.out_of_scope, .bad_cases = r.wrong});
+  const Latency quick = r.latency ? measure(model, corpus, session) : Latency{};
+  if (r.json) {
+    nlohmann::ordered_json j = nlohmann::ordered_json::parse(e.json());
+    if (r.latency)
+      j["latency"] = {{"texts", quick.texts},
+                      {"threads", session.ctx.threads()},
+                      {"p50_ms", quick.p50_ms},
+                      {"p99_ms", quick.p99_ms},
+                      {"texts_per_second", quick.texts_per_second}};
+    fmt::print("{}\n", j.dump(2));
+    return kDone;
+  }
+  fmt::print("{}", e.print());
+  if (r.latency)
+    fmt::print(
+        "  one text      {:.2f} ms, 99 in 100 within {:.2f} ms\n  batches       {:.0f} texts a second\n",
+        quick.p50_ms, quick.p99_ms, quick.texts_per_second);
+  const Paint paint = Paint::for_stdout();
+  for (const BadCase& b : e.bad_cases)
+    fmt::print("\n{}\n  wanted {}, got {} ({:.1f} %)\n", paint.bold(b.text), paint.good(joined(b.wanted)),
+               paint.warn(joined(b.given)), 100 * b.confidence);
+  return kDone;
+}
+
+}  // namespace
+
+void add_eval(CLI::App& app, int& exit_code) {
+  CLI::App* word =
+      app.add_subcommand("eval", "How right a model is: exact match by number of intents, F1, confusions");
+  word->footer(
+      "Example: headwise eval model test.tsv --wrong 5\n"
+      "         headwise eval model --builtin --latency --json");
+  const auto r = std::make_shared<Request>();
+  word->add_option("model", r->model, "Folder that headwise train wrote")->required();
+  word->add_option("data", r->data.files, "Files of labelled texts");
+  word->add_flag("--builtin", r->data.builtin,
+                 "The test of the built-in corpus: patterns that training never shows");
+  word->add_option("--out-of-scope", r->out_of_scope, "Label of texts that belong to no intent")
+      ->capture_default_str();
+  word->add_option("--wrong", r->wrong, "Wrong answers to show, the surest first")->capture_default_str();
+  word->add_flag("--latency", r->latency, "Times of up to 2000 texts too, one by one and in batches");
+  word->add_option("--threads", r->threads, "0: HEADWISE_THREADS, else the CPUs of this process")
+      ->capture_default_str();
+  word->add_flag("--json", r->json, "One JSON object");
+  word->callback([r, &exit_code] { exit_code = eval(*r); });
+}
+
+}  // namespace headwise::cli

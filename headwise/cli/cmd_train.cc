@@ -1,0 +1,257 @@
+// headwise train: a recogniser from labelled utterances; stopped in any way, the same command goes on.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "headwise/cli/args.h"
+#include "headwise/cli/corpora.h"
+#include "headwise/heads/any_head.h"
+#include "headwise/intent/model_folder.h"
+#include "headwise/intent/report.h"
+#include "headwise/intent/training.h"
+#include "headwise/model/file.h"
+#include "headwise/model/hf_bert.h"
+#include "headwise/model/hf_config.h"
+
+namespace headwise::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+constexpr const char* kSettings = "settings.json";  // what a run was asked, in its folder and in the model's
+
+struct Request {
+  CorpusChoice data;
+  std::vector<std::string> dev, test;
+  std::string out, from;
+  RecognizerConfig config;
+  TrainingOptions training;
+  std::string pooling, norm, long_text, dtype = "f32";
+  double dropout = -1;
+  double encoder_rate = 0.1;  // behind --from, as a part of the rate
+  bool norm_after = false, replace = false, quiet = false, heads_given = false;
+  int threads = 0;
+};
+
+/// What must be the same for the same command: everything that changes the model, nothing else.
+Json settings_of(const Request& r) {
+  const TransformerConfig& e = r.config.encoder;
+  const TrainingOptions& t = r.training;
+  return {{"data", r.data.files},
+          {"builtin", r.data.builtin},
+          {"dev", r.dev},
+          {"from", r.from},
+          {"heads", e.heads},
+          {"model_dim", e.model_dim},
+          {"depth", e.depth},
+          {"feed_dim", e.feed_dim},
+          {"max_tokens", e.max_tokens},
+          {"norm", r.norm},
+          {"norm_after", r.norm_after},
+          {"dropout", r.dropout},
+          {"pooling", r.pooling},
+          {"ngrams", r.config.ngrams.buckets},
+          {"long_text", r.long_text},
+          {"vocabulary", t.pieces},
+          {"epochs", t.epochs},
+          {"minutes", t.minutes},
+          {"batch", t.batch},
+          {"rate", t.rate},
+          {"encoder_rate", t.encoder_rate},
+          {"dtype", r.dtype},
+          {"seed", t.seed}};
+}
+
+template <class Kind, std::size_t n>
+Kind kind_named(const char* option, const std::string& name, const std::string_view (&names)[n]) {
+  for (std::size_t i = 0; i < n; ++i)
+    if (names[i] == name) return static_cast<Kind>(i);
+  std::string all;
+  for (const std::string_view known : names) all += text(all.empty() ? "" : ", ", known);
+  throw Error(ErrorKind::bad_argument, text(option, ": got \"", name, "\"; give one of ", all));
+}
+
+/// A pretrained encoder with its vocabulary.
+struct Pretrained {
+  ParamSet params = ParamSet::blank();
+  std::optional<Transformer> model;
+  std::optional<Vocabulary> vocabulary;
+};
+
+/// The request's own words into the config; the pretrained encoder's sizes where one is given.
+RecognizerConfig config_of(const Request& r, Pretrained& pretrained) {
+  RecognizerConfig c = r.config;
+  constexpr std::string_view norms[] = {"layer", "rms"};
+  if (r.from.empty()) {
+    if (!r.norm.empty()) c.encoder.norm.kind = kind_named<NormKind>("--norm", r.norm, norms);
+    c.encoder.norm_first = !r.norm_after;
+    c.encoder.final_norm = c.encoder.norm_first;
+    c.chunk_tokens = min_of(c.chunk_tokens, c.encoder.max_tokens);
+  } else {
+    require(!r.heads_given && r.norm.empty() && !r.norm_after, ErrorKind::bad_argument, "train",
+            "--from brings heads and norms of its own; leave out --heads, --norm and --norm-after");
+    BertWeights weights(r.from);
+    pretrained.model.emplace(pretrained.params, weights.config());
+    weights.load(pretrained.params);
+    pretrained.vocabulary.emplace(Vocabulary::read(r.from + "/vocab.txt"));
+    c.encoder = weights.config();
+    c.words = read_bert_tokenizer_config(r.from + "/tokenizer_config.json").words;
+    c.ngrams.buckets = 0;
+    c.pooling = Pooling::mean;
+    c.chunk_tokens = min_of(c.chunk_tokens, c.encoder.max_tokens);
+  }
+  // Refused here, before anything is written.
+  ParamSet unused = ParamSet::blank();
+  make_head(c.encoder.heads, unused, {0, c.encoder.depth, c.encoder.model_dim});
+  if (r.dropout >= 0) c.encoder.dropout = r.dropout;
+  if (!r.pooling.empty()) c.pooling = kind_named<Pooling>("--pooling", r.pooling, kPoolingNames);
+  if (!r.long_text.empty()) c.long_text = kind_named<LongText>("--long-text", r.long_text, kLongTextNames);
+  return c;
+}
+
+std::string settings_in(const std::string& folder) {
+  const std::string path = folder + "/" + kSettings;
+  return fs::exists(path) ? read_text(path, Index{1} << 20, "train") : "";
+}
+
+/// True: the model is there and these words made it. A folder of anything else is refused before any work.
+bool is_done(const Request& r, const std::string& run, const std::string& settings) {
+  if (r.replace) {
+    fs::remove_all(run);
+  } else {
+    require(!fs::exists(r.out) || fs::is_empty(r.out) || fs::exists(r.out + "/config.json"),
+            ErrorKind::bad_argument, "train", r.out,
+            " is there and is no model folder; choose another name or move it away");
+    if (fs::exists(r.out + "/config.json")) {
+      require(settings_in(r.out) == settings, ErrorKind::bad_argument, "train", r.out,
+              " is a model trained with other words; give another --out, or --replace to train in its place");
+      return true;
+    }
+    require(!fs::exists(run + "/" + kSettings) || settings_in(run) == settings, ErrorKind::bad_argument,
+            "train", run,
+            " holds a run begun with other words; give those again to go on, another --out, or --replace to "
+            "begin anew");
+  }
+  std::error_code code;
+  fs::create_directories(run, code);
+  if (code) file_failed("train", run, "make this folder", code.value());
+  if (settings_in(run) != settings) write_file(run + "/" + kSettings, settings, "train");
+  return false;
+}
+
+int train(Request& r) {
+  Corpora all = read_corpora_of(r.data, "train");
+  if (!r.dev.empty()) all.dev = read_corpora(r.dev);
+  if (!r.test.empty()) all.test = read_corpora(r.test);
+  require_trainable(all.train);
+  if (all.dev.rows.empty()) all.dev = hold_out(all.train, r.training.held_out, r.training.seed);
+  for (const Corpus* judged : {&all.dev, &all.test}) require_seen_labels(all.train, *judged);
+
+  while (r.out.size() > 1 && r.out.back() == '/') r.out.pop_back();
+  const std::string run = r.out + ".run", settings = settings_of(r).dump(2) + "\n";
+  r.training.compute = parse_dtype(r.dtype);
+  Pretrained pretrained;
+  const RecognizerConfig config = config_of(r, pretrained);
+  if (is_done(r, run, settings)) {
+    fmt::print(
+        "{} was trained with these words before; headwise eval and headwise predict use it, --replace trains "
+        "anew\n",
+        r.out);
+    return kDone;
+  }
+  fmt::print("{}", examine(all.train).print(all.train));
+  for (const Corpus* judged : {&all.dev, &all.test})
+    if (!judged->rows.empty()) fmt::print("{}", compare_splits(all.train, *judged).print(all.train, *judged));
+  std::fflush(stdout);
+
+  Session session({.threads = r.threads});
+  r.training.run_folder = run;
+  r.training.out = r.quiet ? nullptr : &std::cout;
+  const Start start =
+      r.from.empty() ? from_scratch(config, all.train, r.training)
+                     : from_encoder(config, *pretrained.vocabulary, pretrained.params, all.train, r.training);
+  const TrainedRecognizer made = train_recognizer(start, all.train, all.dev, r.training, session);
+  if (made.ending == Ending::interrupted) {
+    fmt::print(stderr, "headwise: train: stopped at step {}, nothing is lost; the same command goes on\n",
+               made.step);
+    return kFailed;
+  }
+  const FolderFile files[] = {{"metrics.json", made.metrics}, {"card.md", made.card}, {kSettings, settings}};
+  made.model.save(r.out, files);
+  fs::remove_all(run);
+  fmt::print("{}", made.dev.print());
+  if (!all.test.rows.empty()) fmt::print("{}", evaluate(made.model, all.test, session).print());
+  fmt::print(
+      "{}: {} labels, {} parameters, {} of training; try headwise predict {} \"a sentence\" --explain\n",
+      r.out, made.model.config().labels.size(), made.model.params().count(), clock_text(made.seconds), r.out);
+  return kDone;
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, int& exit_code) {
+  CLI::App* word =
+      app.add_subcommand("train", "A recogniser from labelled texts; the same command again goes on");
+  word->footer(
+      "Example: headwise train bank.tsv --dev dev.tsv --out model\n"
+      "         headwise train --builtin --out model --heads gqa:heads=8,kv_heads=2\n"
+      "         headwise train bank.tsv --out model --from all-MiniLM-L6-v2\n"
+      "Data: text<TAB>a#b, CSV, JSON lines, gzip; several intents a text are learnt as such. Ctrl-C stops "
+      "after a step.");
+  const auto r = std::make_shared<Request>();
+  TransformerConfig& e = r->config.encoder;
+  TrainingOptions& t = r->training;
+  word->add_option("data", r->data.files, "Files of labelled texts to learn from");
+  word->add_flag("--builtin", r->data.builtin,
+                 "The built-in corpus: 30 financial intents, English and Chinese");
+  word->add_option("--out", r->out,
+                   "Folder of the model; while it learns, OUT.run holds checkpoints and a log")
+      ->required();
+  word->add_option("--dev", r->dev, "Judged every epoch: the best one is kept; none: 1 in 20 of the data");
+  word->add_option("--test", r->test, "Judged once, at the end");
+  const CLI::Option* heads =
+      word->add_option("--heads", e.heads, "Any head, as `headwise heads` names them")->capture_default_str();
+  word->add_option("--from", r->from,
+                   "Folder of a pretrained BERT-style encoder: config.json, model.safetensors, vocab.txt");
+  const CLI::Option* epochs =
+      word->add_option("--epochs", t.epochs, "Passes over the data (10 behind --from)")
+          ->capture_default_str();
+  word->add_option("--minutes", t.minutes,
+                   "Stops after so many and keeps the best; 0: when the epochs are done")
+      ->capture_default_str();
+  word->add_option("--batch", t.batch, "Texts of a step")->capture_default_str();
+  word->add_option("--rate", t.rate, "The highest learning rate")->capture_default_str();
+  word->add_option("--encoder-rate", r->encoder_rate, "Of the encoder --from brings, as a part of --rate")
+      ->capture_default_str();
+  word->add_option("--seed", t.seed, "Of weights, order and dropout")->capture_default_str();
+  word->add_option("--dtype", r->dtype, "f32, or bf16 with f32 masters")->capture_default_str();
+  word->add_option("--model-dim", e.model_dim, "Width of a token")->capture_default_str();
+  word->add_option("--depth", e.depth, "Layers")->capture_default_str();
+  word->add_option("--feed-dim", e.feed_dim, "Width inside the feed-forward layers")->capture_default_str();
+  word->add_option("--max-tokens", e.max_tokens, "Positions there are")->capture_default_str();
+  word->add_option("--vocabulary", t.pieces, "Pieces of the vocabulary it learns")->capture_default_str();
+  word->add_option("--ngrams", r->config.ngrams.buckets, "Rows of a table of hashed n-grams; 0: none")
+      ->capture_default_str();
+  word->add_option("--norm", r->norm, "rms (the default) or layer");
+  word->add_flag("--norm-after", r->norm_after, "Norms behind the residual sums, not before the layers");
+  word->add_option("--dropout", r->dropout, "Of rows; the default is the recipe's");
+  word->add_option("--pooling", r->pooling, "attention (the default), labels, mean (behind --from) or first");
+  word->add_option("--long-text", r->long_text,
+                   "chunks (the default), or sparse: one piece of at most --max-tokens");
+  word->add_option("--threads", r->threads, "0: HEADWISE_THREADS, else the CPUs of this process")
+      ->capture_default_str();
+  word->add_flag("--replace", r->replace,
+                 "Begins anew; a model of that name is replaced when the next one is done");
+  word->add_flag("--quiet", r->quiet, "No progress");
+  word->callback([r, heads, epochs, &exit_code] {
+    r->heads_given = heads->count() > 0;
+    if (!r->from.empty() && epochs->count() == 0) r->training.epochs = 10;
+    if (!r->from.empty()) r->training.encoder_rate = r->encoder_rate;
+    exit_code = train(*r);
+  });
+}
+
+}  // namespace headwise::cli

@@ -1,0 +1,190 @@
+// train, eval and predict from outside: from a file to answers, and what bad input and bad luck do.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/program.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+/// A small model: what is tested here is the way around it.
+constexpr const char* kSmall =
+    " --model-dim 16 --depth 1 --feed-dim 16 --vocabulary 120 --batch 8 --threads 1 "
+    "--quiet";
+
+class IntentWords : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    room_ = fs::temp_directory_path() / ("headwise_words_" + std::to_string(getpid()));
+    fs::remove_all(room_);
+    fs::create_directories(room_);
+    std::string rows, both;
+    for (int i = 0; i < 12; ++i) {
+      const std::string n = std::to_string(i);
+      rows += "my card " + n + " is lost\tlost_card\nwhat is the rate for " + n + " months\trate\n";
+      both += "my card " + n + " is lost and what is the rate\tlost_card#rate\n";
+    }
+    write("one.tsv", rows);
+    write("several.tsv", rows + both);
+  }
+  void TearDown() override { fs::remove_all(room_); }
+
+  std::string at(const std::string& name) const { return (room_ / name).string(); }
+  void write(const std::string& name, const std::string& content) const {
+    std::ofstream(room_ / name, std::ios::binary) << content;
+  }
+  static std::string content(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  Answer run(const std::string& line) const {
+    return shell("cd " + room_.string() + " && " + line, at("err"));
+  }
+  Answer headwise(const std::string& words) const { return run(HEADWISE_PROGRAM " " + words); }
+  Answer train(const std::string& words) const { return headwise("train " + words + kSmall); }
+
+  void refused(const Answer& a, const std::string& part) const {
+    EXPECT_EQ(a.code, 1) << a.out << a.err;
+    EXPECT_EQ(a.err.rfind("headwise: ", 0), 0u) << a.err;
+    EXPECT_NE(a.err.find(part), std::string::npos) << a.err;
+    EXPECT_EQ(a.err.find('\n'), a.err.size() - 1) << a.err;
+  }
+
+  fs::path room_;
+};
+
+TEST_F(IntentWords, TrainEvalPredict) {
+  const Answer made = train("several.tsv --out m --epochs 2 --test one.tsv");
+  ASSERT_EQ(made.code, 0) << made.err;
+  for (const char* file :
+       {"model.safetensors", "config.json", "vocab.txt", "labels.txt", "metrics.json", "card.md"})
+    EXPECT_TRUE(fs::exists(room_ / "m" / file)) << file;
+  EXPECT_FALSE(fs::exists(at("m.run")));
+  EXPECT_NE(made.out.find("texts of one.tsv"), std::string::npos) << "leaks are reported: " << made.out;
+
+  const Answer judged = headwise("eval m one.tsv --json --latency --threads 1");
+  ASSERT_EQ(judged.code, 0) << judged.err;
+  const Json figures = Json::parse(judged.out);
+  EXPECT_EQ(figures.at("exact").at("whole"), 24);
+  EXPECT_GT(figures.at("latency").at("p99_ms").get<double>(), 0);
+  EXPECT_NE(headwise("eval m one.tsv --wrong 2").out.find("exact match"), std::string::npos);
+
+  const Answer said = headwise("predict m 'my card is lost' '' --json --explain --threads 1");
+  ASSERT_EQ(said.code, 0) << said.err;
+  const Json first = Json::parse(said.out.substr(0, said.out.find('\n')));
+  EXPECT_EQ(first.at("text"), "my card is lost");
+  const Json& why = first.at("explanations").at(0);
+  EXPECT_EQ(why.at("words").at(1).at("text"), "card");
+  EXPECT_EQ(why.at("heads").size(), 8u);
+  EXPECT_EQ(std::count(said.out.begin(), said.out.end(), '\n'), 2);
+
+  const Answer lines =
+      run("printf 'my card\\nthe rate \\377\\n' | " HEADWISE_PROGRAM " predict m --json --threads 1");
+  ASSERT_EQ(lines.code, 0) << lines.err;
+  EXPECT_EQ(std::count(lines.out.begin(), lines.out.end(), '\n'), 2);
+  const Answer plain = headwise("predict m 'my card' --explain");
+  EXPECT_NE(plain.out.find("* "), std::string::npos) << plain.out;
+  EXPECT_NE(plain.out.find("layer 0 head "), std::string::npos) << plain.out;
+  EXPECT_EQ(plain.out.find('\033'), std::string::npos) << "colours went into a pipe";
+}
+
+TEST_F(IntentWords, TheSameCommandAgainChangesNothing) {
+  ASSERT_EQ(train("one.tsv --out m --epochs 1").code, 0);
+  const std::string weights = content(at("m/model.safetensors"));
+  const Answer again = train("one.tsv --out m --epochs 1");
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_NE(again.out.find("trained with these words before"), std::string::npos) << again.out;
+  refused(train("one.tsv --out m --epochs 2"), "trained with other words");
+  EXPECT_EQ(content(at("m/model.safetensors")), weights);
+  EXPECT_EQ(train("one.tsv --out m --epochs 2 --replace").code, 0);
+  EXPECT_NE(content(at("m/model.safetensors")), weights);
+}
+
+TEST_F(IntentWords, BadDataIsOneSentence) {
+  write("latin1.tsv", "caf\xe9 please\ta\nthe rate\tb\n");
+  write("class.tsv", "my card\ta\nthe rate\ta\n");
+  write("unseen.tsv", "my dog\tdog\n");
+  refused(train("nowhere.tsv --out m"), "nowhere.tsv");
+  refused(train("latin1.tsv --out m"), "UTF-8");
+  refused(train("class.tsv --out m"), "give a second class");
+  refused(train("one.tsv --out m --test unseen.tsv"), "never shows: \"dog\"");
+  refused(train("--out m"), "or --builtin");
+  refused(train("one.tsv --out m --heads gga:heads=2"), "there is no head \"gga\"");
+  refused(train("one.tsv --out m --pooling most"), "--pooling: got \"most\"");
+  refused(train("one.tsv --out m --from nowhere"), "nowhere");
+  refused(train("one.tsv --out one.tsv"), "no model folder");
+  EXPECT_FALSE(fs::exists(at("m"))) << "refused before anything was written";
+  EXPECT_FALSE(fs::exists(at("m.run")));
+  EXPECT_EQ(headwise("train one.tsv").code, 2) << "--out is needed";
+}
+
+TEST_F(IntentWords, BadModelFoldersAreOneSentence) {
+  refused(headwise("predict nowhere x"), "nowhere");
+  ASSERT_EQ(train("one.tsv --out m --epochs 1").code, 0);
+  refused(headwise("eval m"), "or --builtin");
+  write("unseen.tsv", "my dog\tdog\n");
+  refused(headwise("eval m unseen.tsv"), "dog");
+  fs::copy(at("m"), at("newer"));
+  std::string config = content(at("m/config.json"));
+  const std::size_t version = config.find("\"version\": 1");
+  ASSERT_NE(version, std::string::npos) << config;
+  write("newer/config.json", config.replace(version, 12, "\"version\": 9"));
+  refused(headwise("predict newer x"), "9");
+  fs::copy(at("m"), at("cut"));
+  fs::resize_file(room_ / "cut/model.safetensors", fs::file_size(room_ / "cut/model.safetensors") / 2);
+  refused(headwise("predict cut x"), "model.safetensors");
+  fs::copy(at("m"), at("flipped"));
+  std::string weights = content(at("m/model.safetensors"));
+  weights[weights.size() - 5] = static_cast<char>(weights[weights.size() - 5] ^ 0x40);
+  write("flipped/model.safetensors", weights);
+  refused(headwise("predict flipped x"), "flipped");
+  fs::remove(room_ / "cut/labels.txt");
+  refused(headwise("eval cut one.tsv"), "labels.txt");
+}
+
+/// Begins a run, sends it `signal` after its first checkpoint, and returns how it ended.
+std::string begin_and(const std::string& signal) {
+  return std::string(HEADWISE_PROGRAM " train one.tsv --out m --epochs 200") + kSmall +
+         " & pid=$!; while [ ! -e m.run/step-000000000003.safetensors ] && kill -0 $pid; do sleep 0.01; "
+         "done; kill -" +
+         signal + " $pid; wait $pid";
+}
+
+TEST_F(IntentWords, KilledOrInterruptedItGoesOnToTheSameModel) {
+  ASSERT_EQ(train("one.tsv --out whole --epochs 200").code, 0);
+  for (const std::string signal : {"KILL", "TERM"}) {
+    Answer stopped = run(begin_and(signal));
+    for (int again = 0; again < 9 && stopped.code == 0; ++again) {  // it was done before the signal came
+      fs::remove_all(at("m"));
+      stopped = run(begin_and(signal));
+    }
+    EXPECT_NE(stopped.code, 0) << signal;
+    EXPECT_FALSE(fs::exists(at("m"))) << signal;
+    EXPECT_EQ(stopped.err.find("the same command goes on") != std::string::npos, signal == "TERM")
+        << stopped.err;
+    refused(train("one.tsv --out m --epochs 201"), "begun with other words");
+    const Answer rest = train("one.tsv --out m --epochs 200");
+    EXPECT_EQ(rest.code, 0) << signal << rest.err;
+    EXPECT_TRUE(content(at("m/model.safetensors")) == content(at("whole/model.safetensors"))) << signal;
+    fs::remove_all(at("m"));
+  }
+}
+
+TEST_F(IntentWords, AFullDiskLosesNothing) {
+  // A limit on file sizes stands for a disk without room: writes fail, the signal is not taken.
+  const std::string words = std::string(" train one.tsv --out m --epochs 3") + kSmall;
+  const Answer full = run("trap '' XFSZ; ulimit -f 8; " HEADWISE_PROGRAM + words);
+  refused(full, "cannot write");
+  EXPECT_FALSE(fs::exists(at("m")));
+  const Answer again = run(HEADWISE_PROGRAM + words);
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_TRUE(fs::exists(at("m/model.safetensors")));
+}
+
+}  // namespace
