@@ -203,14 +203,19 @@ void check_grad(const char* op, const char* name, nb::handle h) {
           recorded ? "call headwise.torch.attention or pass " : "pass ", name, ".detach()");
 }
 
-Array read_dlpack(const char* op, const char* name, nb::handle h, const TypeEntry& entry, const DlTensor& t) {
-  if (t.device.type != kDlCpu && t.device.type != kDlCudaHost)
+/// Whether an argument may lie on a CUDA device.
+enum class Place { cpu, anywhere };
+
+Array read_dlpack(const char* op, const char* name, nb::handle h, const TypeEntry& entry, const DlTensor& t,
+                  Place place) {
+  const bool cuda = t.device.type == kDlCuda;
+  if (t.device.type != kDlCpu && t.device.type != kDlCudaHost && !(cuda && place == Place::anywhere))
     throw Error(ErrorKind::bad_argument,
                 text(op, ": ", name, " lies on ", device_text(t.device.type, t.device.id),
-                     "; this headwise computes on the CPU: move it there first"));
+                     "; it is read on the CPU: move it there first"));
   check_rank(op, name, t.rank);
   Array out;
-  out.kind = {entry.exchange, entry.exchange == nullptr};
+  out.kind = {entry.exchange, entry.exchange == nullptr, cuda ? Device::cuda(t.device.id) : Device()};
   if (!dlpack_dtype(t.dtype, out)) refuse_dtype(op, name, dtype_text(h));
   out.view.data = static_cast<std::byte*>(t.data) + t.byte_offset;
   out.view.rank = t.rank;
@@ -228,7 +233,7 @@ Array read_dlpack(const char* op, const char* name, nb::handle h, const TypeEntr
   return out;
 }
 
-Array read_exchange(const char* op, const char* name, nb::handle h, const TypeEntry& entry) {
+Array read_exchange(const char* op, const char* name, nb::handle h, const TypeEntry& entry, Place place) {
   if (entry.torch) check_grad(op, name, h);
   DlTensor t;
   if (entry.exchange->view_of_object(h.ptr(), &t) != 0) {
@@ -237,11 +242,12 @@ Array read_exchange(const char* op, const char* name, nb::handle h, const TypeEn
                 text(op, ": ", name, " is a tensor without plain memory (sparse, nested or ",
                      "on meta); give a dense CPU tensor"));
   }
-  return read_dlpack(op, name, h, entry, t);
+  return read_dlpack(op, name, h, entry, t, place);
 }
 
 /// torch before its exchange table: through __dlpack__, some microseconds a tensor.
-Array read_through_dlpack(const char* op, const char* name, nb::handle h, const TypeEntry& entry) {
+Array read_through_dlpack(const char* op, const char* name, nb::handle h, const TypeEntry& entry,
+                          Place place) {
   check_grad(op, name, h);
   nb::ndarray<nb::ro> a;
   if (!nb::try_cast<nb::ndarray<nb::ro>>(h, a, false)) {
@@ -262,18 +268,18 @@ Array read_through_dlpack(const char* op, const char* name, nb::handle h, const 
   t.dtype = {dtype.code, dtype.bits, dtype.lanes};
   t.shape = shape.data();
   t.strides = strides.data();
-  return read_dlpack(op, name, h, entry, t);
+  return read_dlpack(op, name, h, entry, t, place);
 }
 
 void set_error(void* message, const char* kind, const char* what) {
   *static_cast<std::string*>(message) = text(kind, ": ", what);
 }
 
-MadeArray make_exchange(const ExchangeApi& api, DType dtype, const AnyView& shape) {
+MadeArray make_exchange(const ExchangeApi& api, Device device, DType dtype, const AnyView& shape) {
   std::array<std::int64_t, kMaxRank> sizes{};
   for (int axis = 0; axis < shape.rank; ++axis) sizes[static_cast<std::size_t>(axis)] = shape.size[axis];
   DlTensor prototype{};
-  prototype.device = {kDlCpu, 0};
+  prototype.device = {device == Device() ? kDlCpu : kDlCuda, device.index};
   prototype.rank = shape.rank;
   prototype.dtype = to_dlpack(dtype);
   prototype.shape = sizes.data();
@@ -335,6 +341,10 @@ std::string type_word(nb::handle h) {
 }
 
 void refuse_kinds(const char* op, NamedArray a, NamedArray b) {
+  const auto device = [&](const NamedArray& x) { return read_anywhere(op, x.name, x.object).kind.device; };
+  if (!(device(a) == device(b)))
+    throw Error(ErrorKind::bad_argument, text(op, ": ", a.name, " lies on ", device(a), " but ", b.name,
+                                              " on ", device(b), "; bring them together"));
   throw Error(ErrorKind::bad_dtype, text(op, ": ", a.name, " is ", type_word(a.object), " but ", b.name,
                                          " is ", type_word(b.object), "; give arrays of one kind"));
 }
@@ -345,14 +355,33 @@ bool is_array(nb::handle h) {
   return entry.exchange != nullptr || entry.torch;
 }
 
-Array read_array(const char* op, const char* name, nb::handle h) {
+namespace {
+
+Array read_at(const char* op, const char* name, nb::handle h, Place place) {
   if (is_numpy(h)) return read_numpy(op, name, h);
   const TypeEntry& entry = entry_of(Py_TYPE(h.ptr()));
-  if (entry.exchange) return read_exchange(op, name, h, entry);
-  if (entry.torch) return read_through_dlpack(op, name, h, entry);
+  if (entry.exchange) return read_exchange(op, name, h, entry, place);
+  if (entry.torch) return read_through_dlpack(op, name, h, entry, place);
   throw Error(ErrorKind::bad_dtype,
               text(op, ": ", name, " is ", type_word(h), "; give a NumPy array or a torch tensor",
                    " (numpy.from_dlpack reads others without a copy)"));
+}
+
+}  // namespace
+
+Array read_array(const char* op, const char* name, nb::handle h) { return read_at(op, name, h, Place::cpu); }
+Array read_anywhere(const char* op, const char* name, nb::handle h) {
+  return read_at(op, name, h, Place::anywhere);
+}
+
+void* current_stream(const ArrayKind& kind) {
+  void* stream = nullptr;
+  if (kind.exchange && kind.exchange->current_stream &&
+      kind.exchange->current_stream(kDlCuda, kind.device.index, &stream) == 0)
+    return stream;
+  const nb::object cuda = nb::module_::import_("torch").attr("cuda");
+  return reinterpret_cast<void*>(
+      nb::cast<std::uintptr_t>(cuda.attr("current_stream")(kind.device.index).attr("cuda_stream")));
 }
 
 MadeArray make_array(const ArrayKind& kind, nb::handle like, DType dtype, std::span<const Index> sizes) {
@@ -365,7 +394,7 @@ MadeArray make_array(const ArrayKind& kind, nb::handle like, DType dtype, std::s
     shape.step[axis] = step;
     step *= shape.size[axis];
   }
-  if (kind.exchange) return make_exchange(*kind.exchange, dtype, shape);
+  if (kind.exchange) return make_exchange(*kind.exchange, kind.device, dtype, shape);
   return kind.torch ? make_torch(like, dtype, shape) : make_numpy(like, dtype, shape);
 }
 

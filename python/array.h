@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "headwise/base/device.h"
 #include "headwise/base/view.h"
 
 namespace headwise::python {
@@ -19,6 +20,7 @@ struct ExchangeApi;  // DLPack's table of C functions of one array type
 struct ArrayKind {
   const ExchangeApi* exchange = nullptr;  // given: tensors that trade through DLPack's C table
   bool torch = false;                     // else, true: torch without that table; false: NumPy
+  Device device = {};                     // where its memory lies, and where fresh ones are made
   bool is_numpy() const { return exchange == nullptr && !torch; }
   friend bool operator==(const ArrayKind&, const ArrayKind&) = default;
 };
@@ -32,8 +34,12 @@ struct Array {
 
 /// True for what read_array takes, without a look at the dtype or the memory.
 bool is_array(nb::handle h);
-/// The view of an array; throws Error in the form "op: name is ...". At most kMaxRank axes.
+/// The view of an array; throws Error in the form "op: name is ...". At most kMaxRank axes. On the CPU.
 Array read_array(const char* op, const char* name, nb::handle h);
+/// The same for what may lie on a CUDA device too.
+Array read_anywhere(const char* op, const char* name, nb::handle h);
+/// The stream that tensors like this one, on a CUDA device, are being worked on.
+void* current_stream(const ArrayKind& kind);
 
 struct MadeArray {
   nb::object object;
@@ -46,7 +52,7 @@ struct NamedArray {
   const char* name;
   nb::handle object;
 };
-/// "op: q is a numpy.ndarray but k is a torch.Tensor; give arrays of one kind".
+/// "op: q is a numpy.ndarray but k is a torch.Tensor; give arrays of one kind", or the same of their devices.
 [[noreturn]] void refuse_kinds(const char* op, NamedArray a, NamedArray b);
 
 /// "a numpy.ndarray", "a torch.Tensor", "an int": a type as a reader knows it.

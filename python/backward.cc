@@ -1,5 +1,5 @@
 // hw.attention_backward: the gradients of one hw.attention call from its output and log-sum-exp.
-#include "headwise/ops/attention_backward.h"
+#include "headwise/ops/attention_backward_cuda.h"
 
 #include <vector>
 
@@ -64,9 +64,13 @@ class BackwardCall {
         coefficients[wanted_[i].word] = gradient;
     }
     made.append(coefficients);
-    const BackwardPlan& plan = engine.backward_plans.get(backward_problem_of(args_, call_.spec()),
-                                                         engine.context.threads(), call_.kernels());
-    {
+    if (call_.on_cuda()) {
+      void* const stream = current_stream(call_.kind());
+      const Flight without_gil;
+      attention_backward_cuda(args_, call_.kind().device, stream, call_.kernels(), call_.spec());
+    } else {
+      const BackwardPlan& plan = engine.backward_plans.get(backward_problem_of(args_, call_.spec()),
+                                                           engine.context.threads(), call_.kernels());
       const Flight without_gil;
       plan.run(args_, engine.context);
     }
@@ -81,7 +85,7 @@ class BackwardCall {
                                                      : nb::handle();
   }
   Array read(const char* name, nb::handle like, nb::handle h) const {
-    const Array a = read_array(kOp, name, h);
+    const Array a = read_anywhere(kOp, name, h);
     if (!(a.kind == call_.kind())) refuse_kinds(kOp, {"q", like}, {name, h});
     return a;
   }
@@ -126,7 +130,7 @@ class BackwardCall {
   }
   nb::object make(const Wanted& w) {
     if (!(spec_.*w.flag)) return nb::none();
-    const Array of = read_array(kOp, w.word, w.of);
+    const Array of = read_anywhere(kOp, w.word, w.of);
     MadeArray made =
         make_array(call_.kind(), w.of, of.view.dtype, {of.view.size, static_cast<std::size_t>(of.view.rank)});
     AnyView view = made.view;

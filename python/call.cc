@@ -1,8 +1,11 @@
 #include "python/call.h"
 
+#include <nanobind/stl/vector.h>
+
 #include <cmath>
 #include <cstring>
 
+#include "headwise/ops/attention_cuda.h"
 #include "python/heads.h"
 #include "python/values.h"
 
@@ -23,9 +26,6 @@ constexpr AxisOrder kSbhd{1, 0, 2, 0, 1, "[tokens batch heads dim]", "[tokens he
 constexpr LayoutName kLayouts[] = {{"bshd", kBshd}, {"bhsd", kBhsd}, {"sbhd", kSbhd}, {"btnh", kBshd},
                                    {"bsnh", kBshd}, {"bmhk", kBshd}, {"bnsh", kBhsd}, {"thd", kBshd},
                                    {"nhd", kBshd},  {"htd", kBhsd},  {"hnd", kBhsd}};
-
-/// Floats of one axis or more that a term brings: never int8, never more than `rank` axes.
-AnyView read_term(const char* name, nb::handle h) { return read_array(kOp, name, h).view; }
 
 }  // namespace
 
@@ -73,7 +73,7 @@ AnyView as_bshd(const char* op, const char* name, const AnyView& v, const AxisOr
 
 void AttentionCall::read_keys_and_values(const AttentionWords& words) {
   const auto read = [&](const char* name, nb::handle h) {
-    const Array a = read_array(kOp, name, h);
+    const Array a = read_anywhere(kOp, name, h);
     if (h.ptr() == words.q.ptr()) kind_ = a.kind;
     if (!(a.kind == kind_)) refuse_kinds(kOp, {"q", words.q}, {name, h});
     return a.view;
@@ -93,6 +93,12 @@ void AttentionCall::read_keys_and_values(const AttentionWords& words) {
   };
   args_.k_scale = scales("k_scale", words.k_scale);
   args_.v_scale = scales("v_scale", words.v_scale);
+}
+
+AnyView AttentionCall::read_term(const char* name, nb::handle h) const {
+  const Array a = read_anywhere(kOp, name, h);
+  if (!(a.kind.device == kind_.device)) refuse_kinds(kOp, {"q", like_}, {name, h});
+  return a.view;
 }
 
 AttentionCall::AttentionCall(const AttentionWords& words)
@@ -281,8 +287,8 @@ void AttentionCall::read_coefficients(nb::handle coefficients) {
 void AttentionCall::read_scores(const AttentionWords& words) {
   HeadInputs& in = args_.inputs;
   if (given(words.scale)) {
-    if (is_array(words.scale) && read_term("scale", words.scale).rank > 0) {
-      in.scale = read_term("scale", words.scale);
+    if (is_array(words.scale) && read_array(kOp, "scale", words.scale).view.rank > 0) {
+      in.scale = read_array(kOp, "scale", words.scale).view;
     } else {
       scale_ = read_number({kOp, "scale"}, words.scale);
       in.scale = AnyView::packed(&scale_, DType::f64, {1});
@@ -294,6 +300,11 @@ void AttentionCall::read_scores(const AttentionWords& words) {
     if (words.alibi.ptr() == Py_True) {
       slopes_ = alibi_slopes(args_.q.size[2]);
       in.slopes = AnyView::packed(slopes_.data(), DType::f32, {args_.q.size[2]});
+      if (on_cuda()) {
+        slopes_there_ = words.q.attr("new_tensor")(
+            nb::cast(slopes_), nb::arg("dtype") = nb::module_::import_("torch").attr("float32"));
+        in.slopes = read_anywhere(kOp, "alibi", slopes_there_).view;
+      }
     } else {
       in.slopes = read_term("alibi", words.alibi);
     }
@@ -325,7 +336,7 @@ void AttentionCall::make_outputs() {
   const AttentionProblem& p = problem_;
   const Index rows = args_.q.size[1], heads = p.heads.v.heads, dim = p.heads.v.dim;
   if (given(given_out_)) {
-    const Array out = read_array(kOp, "out", given_out_);
+    const Array out = read_anywhere(kOp, "out", given_out_);
     if (!(out.kind == kind_)) refuse_kinds(kOp, {"q", like_}, {"out", given_out_});
     require(out.writable, ErrorKind::bad_argument, kOp, "out is read-only; give a writable array");
     args_.out = as_bshd("out", out.view);
@@ -353,12 +364,26 @@ void AttentionCall::make_outputs() {
   if (given(probe_words_)) probe_result_ = make_probe_result(p, kind_, like_, args_.probe);
 }
 
+std::string AttentionCall::explain_cuda() {
+  make_outputs();
+  const CudaChoice choice = choose_cuda(cuda_problem_of(args_, spec_), args_, kind_.device, kernels());
+  std::string lines;
+  for (const Refusal& r : choice.refusals) lines += text(r.kernel, "  refused: ", r.why, "\n");
+  if (!choice.kernel.empty()) lines += text(choice.kernel, "  chosen\nnumerics    ", choice.numerics, "\n");
+  return lines;
+}
+
 nb::object AttentionCall::run() {
   CallContext::Engine& engine = context_->engine();
   const Turn turn(engine.turn);
-  const AttentionPlan& chosen = plan();
-  make_outputs();
-  {
+  if (on_cuda()) {
+    make_outputs();
+    void* const stream = current_stream(kind_);
+    const Flight without_gil;
+    attention_cuda(args_, kind_.device, stream, kernels(), spec_);
+  } else {
+    const AttentionPlan& chosen = plan();
+    make_outputs();
     const Flight without_gil;
     chosen.run(args_, engine.context);
   }

@@ -51,6 +51,9 @@ class AttentionCall {
   const AttentionArgs& args() const { return args_; }
   CallContext& context() { return *context_; }
   const ArrayKind& kind() const { return kind_; }
+  bool on_cuda() const { return kind_.device.kind == Device::Kind::cuda; }
+  /// The choice for CUDA tensors, a line for each kernel up to the chosen one.
+  std::string explain_cuda();
   bool ragged() const { return ragged_; }
   /// The kernels of this call: its own list, else its context's.
   const std::string& kernels();
@@ -77,6 +80,8 @@ class AttentionCall {
   void read_head(const AttentionWords& words);
   void read_coefficients(nb::handle coefficients);
   void make_outputs();
+  /// A term: it lies where q does.
+  AnyView read_term(const char* name, nb::handle h) const;
 
   const AxisOrder* order_;
   nb::handle like_, given_out_, probe_words_;
@@ -94,7 +99,7 @@ class AttentionCall {
   std::vector<float> slopes_;
   std::vector<Index> q_offsets_, kv_offsets_, q_start_, picks_, row_offsets_, row_index_;
   std::vector<std::int32_t> class_of_;
-  nb::object out_, lse_, probe_result_;
+  nb::object out_, lse_, probe_result_, slopes_there_;
 };
 
 /// Part of AttentionCall that knows hw.Probe and hw.Scores (probes.cc).

@@ -1,12 +1,13 @@
 #!/bin/sh
 # On a machine with an NVIDIA GPU: builds, checks, measures, and writes one JSON log.
-# Needs nvcc, CMake, ninja, a C++20 compiler and a Python with torch. Stages can be chosen:
-#   tools/gpu_run.sh [build] [selftest] [laws] [tables]        (default: all)
+# Needs nvcc, CMake, ninja, a C++20 compiler and a Python with torch; with nanobind the Python module is checked too.
+# Stages can be chosen:
+#   tools/gpu_run.sh [build] [selftest] [module] [laws] [tables]        (default: all)
 #   HEADWISE_LOG=file.json   where the log goes (default: benchmarks/results/gpu-<name>.json)
 #   HEADWISE_QUICK=--quick   fewer calls in the tables
 set -eu
 cd "$(dirname "$0")/.."
-stages="${*:-build selftest laws tables}"
+stages="${*:-build selftest module laws tables}"
 build="${HEADWISE_BUILD:-$PWD/build/gpu}"
 export HEADWISE_BUILD="$build" PYTHONUNBUFFERED=1
 parts="$(mktemp -d)"
@@ -17,19 +18,20 @@ for stage in $stages; do
   case "$stage" in
     build)
       # exclude-libs: on a host that has libstdc++ as an archive alone, two copies must not meet in torch's process.
-      begin=$(date +%s)
+      begin=$(date +%s) python=OFF
+      if python3 -c "import nanobind" 2> /dev/null; then python=ON; fi
       cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DHEADWISE_CUDA=ON \
-        -DHEADWISE_CLI=OFF -DHEADWISE_INSTALL=OFF -DCMAKE_SHARED_LINKER_FLAGS=-Wl,--exclude-libs,ALL \
+        -DHEADWISE_CLI=OFF -DHEADWISE_INSTALL=OFF -DHEADWISE_PYTHON=$python -DPython_EXECUTABLE="$(command -v python3)" -DCMAKE_SHARED_LINKER_FLAGS=-Wl,--exclude-libs,ALL \
         > "$parts/build.log" 2>&1 &&
-        ninja -C "$build" headwise_library headwise_cuda >> "$parts/build.log" 2>&1 ||
+        ninja -C "$build" headwise_library headwise_cuda $([ $python = OFF ] || echo headwise_python) >> "$parts/build.log" 2>&1 ||
         { tail -n 40 "$parts/build.log"; exit 1; }
       echo "built in $(($(date +%s) - begin)) s on $(nproc) CPUs"
       if command -v cuobjdump > /dev/null; then
         cuobjdump --dump-sass "$build/libheadwise_cuda.so" | python3 tools/check_sass.py || failed=1
       fi ;;
-    selftest | laws) python3 tests/gpu/check.py "$stage" --json "$parts/$stage.json" || failed=1 ;;
+    selftest | module | laws) python3 tests/gpu/check.py "$stage" --json "$parts/$stage.json" || failed=1 ;;
     tables) python3 benchmarks/gpu_bench.py ${HEADWISE_QUICK:-} --json "$parts/tables.json" || failed=1 ;;
-    *) echo "gpu_run: no stage '$stage'; there are build, selftest, laws, tables" >&2; exit 2 ;;
+    *) echo "gpu_run: no stage '$stage'; there are build, selftest, module, laws, tables" >&2; exit 2 ;;
   esac
 done
 

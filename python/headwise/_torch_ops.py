@@ -41,7 +41,8 @@ try:
 except (
     ImportError,
     AttributeError,
-):  # torch before opaque values: graphs break at a mask instead of holding it
+    TypeError,
+):  # torch before opaque values, or (2.11) with values of its own classes alone: graphs break at a mask instead of holding it
     MASK_TYPE = None
 
 TWICE = (
@@ -114,6 +115,11 @@ def _(q, k, v, *rest):
     return out, q.new_empty(sizes, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
 
 
+def _dense(dout: Tensor) -> Tensor:
+    """A gradient that autograd spread by steps of 0 would keep the tiles of a GPU from reading it."""
+    return dout.contiguous() if dout.is_cuda else dout
+
+
 @torch.library.custom_op(
     "headwise::attention_backward",
     mutates_args=(),
@@ -122,7 +128,7 @@ def _(q, k, v, *rest):
 def attention_backward_op(dout, out, lse, q, k, v, *rest):
     given = dict(zip(_NAMES, (q, k, v, *rest)))
     wants = rest[-1]
-    found = _core.attention_backward(dout, q, k, v, out, lse, wants=wants, **_call_words(given))
+    found = _core.attention_backward(_dense(dout), q, k, v, out, lse, wants=wants, **_call_words(given))
     return [gradient for gradient in found[: len(WORDS)] if gradient is not None]
 
 
@@ -219,7 +225,7 @@ class Attention(torch.autograd.Function):
         wants = [word for word, needed in zip(names, ctx.needs_input_grad[1:]) if needed]
         words = {name: x for name, x in ctx.call.spell(terms).items() if name != "kernels"}
         with torch.no_grad():
-            *found, more = _core.attention_backward(dout, q, k, v, out, lse, ctx.call.mask, wants=wants, **words)
+            *found, more = _core.attention_backward(_dense(dout), q, k, v, out, lse, ctx.call.mask, wants=wants, **words)
         found += [more.get(name) for name in ctx.call.coefficients]
         if torch.is_grad_enabled():
             some = [x for x in found if x is not None]

@@ -24,7 +24,7 @@ def _autocast(x: Any) -> Any:
     """As autocast wants it; packed keys, int8 and float64 stay what they are."""
     if not isinstance(x, Tensor) or x.dtype == torch.float64 or not x.is_floating_point():
         return x
-    return x.to(torch.get_autocast_dtype("cpu"))
+    return x.to(torch.get_autocast_dtype(x.device.type))
 
 
 _is_compiling = torch.compiler.is_compiling
@@ -69,7 +69,8 @@ def attention(
     head: Head | str | None = None,
     coefficients: dict[str, Any] | None = None,
 ) -> Any:
-    """headwise.attention on torch tensors, differentiable once, visible to torch.compile and autocast.
+    """headwise.attention on torch tensors of the CPU or a CUDA device, differentiable once, visible to torch.compile and
+    autocast.
 
     Gradients reach q, k, v and every tensor among bias, alibi, relative's table, sinks, scale, gate and the coefficients;
     not lse, not probes. A compiled graph holds the call as one op. Lists of tensors, a list of masks, `out`, `probe`,
@@ -83,7 +84,7 @@ def attention(
             kv_offsets=kv_offsets, k_scale=k_scale, v_scale=v_scale, layout=layout, out=out, return_lse=return_lse,
             probe=probe, kernels=kernels, ctx=ctx, head=head, coefficients=coefficients,
         )  # fmt: skip
-    if isinstance(q, Tensor) and _is_autocast_enabled("cpu"):
+    if isinstance(q, Tensor) and _is_autocast_enabled(q.device.type):
         q, k, v = _autocast(q), _autocast(k), _autocast(v)
     table = None if relative is None else relative.table
     learned = () if coefficients is None else coefficients.values()
@@ -243,7 +244,7 @@ def scaled_dot_product_attention(
             f"scaled_dot_product_attention: query has {query.shape[1]} heads, key {key.shape[1]} and value "
             f"{value.shape[1]}; share heads with enable_gqa=True"
         )
-    if _is_autocast_enabled("cpu"):
+    if _is_autocast_enabled(query.device.type):
         query, key, value = _autocast(query), _autocast(key), _autocast(value)
     bias = open = None
     if attn_mask is not None:
@@ -255,7 +256,9 @@ def scaled_dot_product_attention(
         )
         if spread.dim() > 4:
             spread = _four_axes(spread, batch)
-        if spread.dtype == torch.bool:
+        if spread.dtype == torch.bool and spread.is_cuda:  # a mask of bits would have to come to the CPU first
+            bias = query.new_zeros(()).masked_fill(~spread, -torch.inf)
+        elif spread.dtype == torch.bool:
             open = spread
         elif spread.is_floating_point():
             bias = spread

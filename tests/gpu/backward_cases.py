@@ -195,7 +195,7 @@ def plain_backward_cases():
     reference = Attention("ref")
     b, h, tq, tk, d = 2, 4, 37, 53, 24
     masks = ("causal | prefix(9)", "documents(0, 7, 20, 53) & causal", "blocks(8, 8; 0, 2, 3, 5, 5, 6; 0, 1, 2, 4, 6, 3)", "per_head(causal; all; window(6, 0); strided(5, 2))")
-    terms = ({"dropout": 0.3, "seed": 77}, {"relative": torch.randn(32, h, dtype=torch.float64), "max_distance": 50}, {}, {"bias": torch.randn(1, h, 1, tk, dtype=torch.float64)})
+    terms = ({"dropout": 0.3, "seed": 77}, {"relative": torch.randn(32, h), "max_distance": 50}, {}, {"bias": torch.randn(1, h, 1, tk)})
     for text, more in zip(masks, terms):
         x = [torch.randn(b, t, n, d, dtype=torch.float64) for t, n in ((tq, h), (tk, 2), (tk, 2), (tq, h))]
         mask, names = Mask(text), ["dq", "dk", "dv"] + (["dbias"] if "bias" in more else [])

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Is this build right on this GPU? Every kernel against double, its laws, its bits. Ends in "N passed, M failed".
 
-Usage: check.py [selftest] [laws] [backward] [--json FILE]   (backward: what both hold of gradients)"""
+Usage: check.py [selftest] [laws] [module] [backward] [--json FILE]   (backward: what both hold of gradients)"""
 import json
 import math
 import random
@@ -13,6 +13,7 @@ import torch
 from backward_cases import BACKWARD_LAWS, BACKWARD_SELFTEST
 from common import DEVICE, TALLY, check, guarded, normal
 from harness import GUARD, ROW_PROBES, Attention, Failed, Mask, devices, formula, open_pairs, relative
+from module_cases import MODULE
 
 RUN = {name: Attention(name) for name in ("cuda/hopper", "cuda/decode", "cuda/mma", "cuda/plain")}
 
@@ -423,13 +424,13 @@ def run_laws():
 
 
 PARTS = {"selftest": [plain_cases, mma_cases, probe_cases, mask_cases, hopper_cases, decode_cases, ragged_cases, document_cases, length_cases, hostile_cases, refusal_cases] + BACKWARD_SELFTEST,
-         "laws": [bit_laws, mma_laws, repeat_laws, run_laws] + BACKWARD_LAWS,
+         "module": MODULE, "laws": [bit_laws, mma_laws, repeat_laws, run_laws] + BACKWARD_LAWS,
          "backward": BACKWARD_SELFTEST + BACKWARD_LAWS}
 
 
 def main(words):
     file = words[words.index("--json") + 1] if "--json" in words else None
-    names = [w for w in words if w in PARTS] or ["selftest", "laws"]
+    names = [w for w in words if w in PARTS] or ["selftest", "module", "laws"]
     print(devices(), flush=True)
     seconds = {}
     for name in names:
