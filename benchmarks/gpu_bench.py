@@ -121,7 +121,7 @@ def probes(head_dim, causal, quick, tokens=8192):
     q, k, v = (torch.randn(batch, heads, tokens, head_dim, device="cuda").bfloat16() for _ in range(3))
     probe = {n: torch.empty(batch, heads, tokens, device="cuda", dtype=torch.int64 if n == "top_position" else torch.float32) for n in ROW_PROBES}
     mask = "causal" if causal else None
-    runs = {"headwise": ours(q, k, v, mask, probe=probe)[0], "off": ours(q, k, v, mask)[0], "mma off": ours(q, k, v, mask, run=MMA)[0]}
+    runs = {"headwise": ours(q, k, v, mask, probe=probe)[0], "off": ours(q, k, v, mask)[0], "mma": ours(q, k, v, mask, run=MMA, probe=probe)[0]}
     work = 4e-9 * batch * heads * tokens * tokens * head_dim * (0.5 if causal else 1)
     row("probes", f"D{head_dim} B{batch} {tokens} {'causal' if causal else 'full'}", runs, work, "TFLOP/s", 5, 2)
 

@@ -105,15 +105,18 @@ def mma_cases():
 
 def probe_cases():
     """Statistics of rows against their definitions in double."""
-    for dtype, (tq, tk, d), mask, band in ((torch.bfloat16, (150, 333, 64), None, (None, None)), (torch.float16, (200, 200, 128), "causal", (None, 0)),
-                                           (torch.float32, (70, 150, 96), "window(30, 9)", (30, 9))):
+    for kernel, dtype, (tq, tk, d), mask, band in (
+            ("cuda/mma", torch.bfloat16, (150, 333, 64), None, (None, None)), ("cuda/mma", torch.float16, (200, 200, 128), "causal", (None, 0)),
+            ("cuda/mma", torch.float32, (70, 150, 96), "window(30, 9)", (30, 9)), ("cuda/hopper", torch.bfloat16, (150, 333, 64), None, (None, None)),
+            ("cuda/hopper", torch.float16, (200, 200, 128), "causal", (None, 0)), ("cuda/hopper", torch.bfloat16, (300, 700, 96), "window(30, 9)", (30, 9)),
+            ("cuda/hopper", torch.bfloat16, (1000, 1000, 128), None, (None, None)), ("cuda/hopper", torch.float16, (900, 1100, 64), "causal", (None, 0))):
         for sinks in (None, torch.randn(4, device=DEVICE)):
-            part = f"cuda/mma probes {str(dtype)[6:]} {mask} {'sinks' if sinks is not None else ''}"
+            part = f"{kernel} probes {str(dtype)[6:]} {mask} {'sinks' if sinks is not None else ''}"
             q, k, v = normal(2, tq, 4, d, dtype=dtype) * 2, normal(2, tk, 2, d, dtype=dtype), normal(2, tk, 2, d, dtype=dtype)
             probe = {n: torch.full((2, 4, tq), -7, device=DEVICE, dtype=torch.int64 if n == "top_position" else torch.float32) for n in ROW_PROBES}
             given = {} if sinks is None else {"sinks": sinks}
-            out = RUN["cuda/mma"](q, k, v, mask=mask, probe=probe, **given)
-            check(torch.equal(out, RUN["cuda/mma"](q, k, v, mask=mask, **given)), part, "probes change the output")
+            out = RUN[kernel](q, k, v, mask=mask, probe=probe, **given)
+            check(torch.equal(out, RUN[kernel](q, k, v, mask=mask, **given)), part, "probes change the output")
             s = (q.double().transpose(1, 2) @ k.double().transpose(1, 2).repeat_interleave(2, 1).transpose(-1, -2)) / math.sqrt(d)
             s = s.masked_fill(~open_pairs(tq, tk, 0, *band), -math.inf)
             if sinks is not None:

@@ -14,6 +14,10 @@ constexpr Index kMostRows = 64;
 void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
   hopper_refuses(p, a, device, why);
   if (why[0]) return;
+  if (p.probe.rows) {
+    std::snprintf(why, sizeof why, "probes");
+    return;
+  }
   if (p.heads.q.dim % 64 != 0 || p.heads.q.dim == 192) {
     std::snprintf(why, sizeof why, "head_dim %lld; it takes 64, 128 and 256",
                   static_cast<long long>(p.heads.q.dim));

@@ -5,16 +5,20 @@
 #include "headwise/kernels/cuda/attend.h"
 #include "headwise/kernels/cuda/hopper_common.h"
 #include "headwise/kernels/cuda/hopper_forward.h"
+#include "headwise/kernels/cuda/run_inputs.h"
 
 namespace headwise::cuda {
 namespace {
 
 constexpr double kL2Share = 28e6;  // bytes of k and v a section of heads may hold: about half of L2
 
-/// Scores need more than one positive scale.
+/// Scores meet more than one positive scale.
+bool has_terms(const AttentionProblem& p, const AttentionArgs& a) {
+  return p.heads.terms.softcap || p.heads.terms.alibi || scale_of(p, a) <= 0;
+}
+/// What the instance for terms alone does.
 bool needs_terms(const AttentionProblem& p, const AttentionArgs& a) {
-  const Terms& t = p.heads.terms;
-  return t.softcap || t.alibi || t.gate || scale_of(p, a) <= 0;
+  return has_terms(p, a) || p.heads.terms.gate || p.probe.rows;
 }
 
 void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
@@ -22,7 +26,12 @@ void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char 
   if (why[0]) return;
   if (p.heads.q.dim != p.heads.v.dim && needs_terms(p, a)) {
     std::snprintf(why, sizeof why,
-                  "softcap, ALiBi, a gate or no positive scale; it takes them where head_dim is value_dim");
+                  "softcap, ALiBi, a gate, probes or no positive scale; it takes them where head_dim is "
+                  "value_dim");
+    return;
+  }
+  if (p.probe.rows && !forward_probes(p.heads.v.dim)) {
+    std::snprintf(why, sizeof why, "the statistics of rows; it takes them up to value_dim 128");
     return;
   }
   Band band;
@@ -88,6 +97,7 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
                                               : TilePasses::band;
   set_terms(p, a, f);
   set_outputs(p, a, f);
+  f.probes = probes_of(p, a), f.terms = has_terms(p, a);
   f.store_rows = p.ragged || band.documents;
   f.clear_tail = p.ragged || band.documents || band.keys < p.kv_tokens || band.by_length;
   f.counter = state.counters;

@@ -41,7 +41,9 @@ void hopper_refuses(const AttentionProblem& p, const AttentionArgs& a, int devic
   if (h.terms.bias) return say("a bias");
   if (h.terms.relative) return say("relative positions");
   if (h.terms.dropout) return say("dropout");
-  if (p.probe.any()) return say("probes");
+  ProbeSpec other = p.probe;
+  other.rows = false;
+  if (other.any()) return say("probes of single weights; it takes the statistics of rows");
   if (p.kv_tokens == 0) return say("there are no keys");
   if (a.inputs.scale.given() && a.inputs.scale.size[0] != 1) return say("a scale for each head");
   if (a.inputs.scale.given() && !(std::fabs(scale_of(p, a)) < 1e4))

@@ -2,6 +2,7 @@
 // turns. SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cuda/hopper_forward_copy.cuh"
+#include "headwise/kernels/cuda/hopper_row_sums.cuh"
 #include "headwise/kernels/cuda/number.cuh"
 #include "headwise/kernels/cuda/per_head.cuh"
 #include "headwise/kernels/cuda/wgmma.inc"
@@ -16,18 +17,20 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   using T = typename C::T;
   constexpr int kDim = C::kHeadDim, kValueDim = C::kValueDim, kKeys = C::kKeys, kRows = C::kRows,
                 kGroups = C::kGroups;
-  constexpr bool kTerms = C::kPasses == TilePasses::terms;
+  constexpr bool kTerms = C::kPasses == TilePasses::terms, kProbes = kTerms && forward_probes(kValueDim);
   constexpr float kLn2 = 0.693147180559945309f, kLog2e = 1.44269504088896341f;
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, thread = threadIdx.x % 128;
   const int row0 = group * 64 + warp * 16 + lane / 4, column0 = lane % 4 * 2;
   const int turn = 2 + group, next_turn = 2 + (group + 1) % kGroups, own_barrier = 2 + kGroups + group;
-  const float unit = kTerms ? 1.f : p.scale_log2;
+  const bool termed = kTerms && p.terms;
+  const float unit = termed ? 1.f : p.scale_log2;
   if (group == 0) ptx::barrier_arrive(turn, 256);  // group 0 goes first
 
   float o[kValueDim / 2], s[kKeys / 2], top[2], sum[2], factor[2];
   std::uint32_t weights[kKeys / 4];
   bool rescale = false;
   int used = 0;
+  RowSums sums;
 
   const auto await_tile = [&](int tile) {
     ptx::mbarrier_wait(shared.q_full + 8 * (tile % C::kQSlots), (tile / C::kQSlots) & 1);
@@ -67,7 +70,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   };
   // s = softcap * tanh(scale * q.k / softcap) - slope * |q - k|, in exponents of 2
   const auto apply_terms = [&](int n, std::uint32_t info, float slope) {
-    if constexpr (kTerms) {
+    if (termed) {
       const int distance0 = ptx::load_shared(info + 32).y + row0 - n * kKeys - column0;
 #pragma unroll
       for (int i = 0; i < kKeys / 2; ++i) {
@@ -105,7 +108,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   // s becomes weights relative to 2^(top * unit). The reference stays until a row's maximum grows by more
   // than 8 exponents, then weights are at most 256; the choice is each row's own and a row that keeps it has
   // factor 1.
-  const auto weigh = [&](bool first) {
+  const auto weigh = [&](bool first, int n, std::uint32_t info) {
     float most[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -122,6 +125,8 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       most[0] = fmaxf(most[0], __shfl_xor_sync(~0u, most[0], x));
       most[1] = fmaxf(most[1], __shfl_xor_sync(~0u, most[1], x));
     }
+    if constexpr (kProbes)
+      if (p.probes.asked) sums.meet(first, most, s, n * kKeys + column0);
     rescale = false;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -134,11 +139,23 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       }
       const float reference = top[r] == -INFINITY ? 0.f : top[r] * unit;
       float even = 0.f, odd = 0.f;
+      const auto weigh_row = [&](auto&& seen) {
 #pragma unroll
-      for (int j = 0; j < kKeys / 8; ++j) {
-        float &x0 = s[4 * j + 2 * r], &x1 = s[4 * j + 2 * r + 1];
-        x0 = ptx::exp2(fmaf(x0, unit, -reference)), x1 = ptx::exp2(fmaf(x1, unit, -reference));
-        even += x0, odd += x1;
+        for (int j = 0; j < kKeys / 8; ++j) {
+          float &x0 = s[4 * j + 2 * r], &x1 = s[4 * j + 2 * r + 1];
+          const float e0 = fmaf(x0, unit, -reference), e1 = fmaf(x1, unit, -reference);
+          x0 = ptx::exp2(e0), x1 = ptx::exp2(e1);
+          even += x0, odd += x1;
+          seen(x0, e0, static_cast<float>(8 * j)), seen(x1, e1, static_cast<float>(8 * j + 1));
+        }
+      };
+      if (kProbes && p.probes.asked) {
+        if (!first && grown) sums.rebase(r, factor[r], (old - top[r]) * unit * sum[r]);
+        const int position = ptx::load_shared(info + 32).y + row0 + 8 * r;
+        const auto distance = static_cast<float>(position - n * kKeys - column0);
+        weigh_row([&](float w, float e, float column) { sums.add(r, w, e, distance - column); });
+      } else {
+        weigh_row([](float, float, float) {});
       }
       sum[r] = first ? even + odd : fmaf(sum[r], factor[r], even + odd);
     }
@@ -188,7 +205,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       release(shared.k_empty + 8 * ((used + 1) & 1));
       apply_terms(n, info, slope);
       if (masked) mask(n, info);
-      weigh(false);  // while the products of the other groups run
+      weigh(false, n, info);  // while the products of the other groups run
       ptx::wgmma_wait<0>();
       ptx::pin(o);
       release(shared.v_empty + 8 * (used & 1));
@@ -212,7 +229,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     }
     apply_terms(last, info, slope);
     mask(last, info);
-    weigh(true);
+    weigh(true, last, info);
     round_weights();
     if (p.clear_tail) clear_tail(last, info);
     // Right to left; two loops: one with a branch around mask() measured about 3 % slower.
@@ -255,14 +272,20 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float reference = top[r] == -INFINITY ? 0.f : top[r] * unit, weight = 1.f;
+      const float keys = sum[r], keys_reference = reference;
+      float sink_part = 0.f, sink = -INFINITY;
       if (p.sinks.data) {
-        const float sink = kLog2e * number_of(p.sinks, at.x);
+        sink = kLog2e * number_of(p.sinks, at.x);
         const float higher = top[r] == -INFINITY ? sink : fmaxf(reference, sink);
         weight = ptx::exp2(reference - higher);
-        sum[r] =
-            (sum[r] > 0.f ? sum[r] * weight : sum[r]) + (sink == -INFINITY ? 0.f : ptx::exp2(sink - higher));
+        sink_part = sink == -INFINITY ? 0.f : ptx::exp2(sink - higher);
+        sum[r] = (sum[r] > 0.f ? sum[r] * weight : sum[r]) + sink_part;
         reference = higher;
       }
+      if constexpr (kProbes)
+        if (p.probes.asked)
+          sums.finish(p.probes, r, at, row0 + 8 * r, keys, reference, keys_reference - reference, sink_part,
+                      sink, sum[r], unit);
       // A row without keys keeps 0 and has -inf; one whose scores hold a NaN passes it on.
       factor[r] =
           sum[r] == 0.f || top[r] == -INFINITY && sum[r] == sum[r] ? 0.f : weight * ptx::reciprocal(sum[r]);

@@ -29,11 +29,25 @@ struct RowGate {
   Index step[3] = {};
 };
 
+/// A statistic of rows, [batch heads q].
+struct RowsView {
+  void* data;
+  Index step[3];
+  HW_FN Index at(Index b, Index h, Index i) const { return b * step[0] + h * step[1] + i * step[2]; }
+};
+/// The statistics of rows a run asks for.
+struct RowProbes {
+  bool asked;
+  RowsView entropy, top_weight, top_position, second_moment, mean_distance, sink_mass;
+};
+
 struct ForwardParams {
-  float scale_log2 = 0;             // scale * log2(e): scores to exponents of 2
+  float scale_log2 = 0;  // scale * log2(e): scores to exponents of 2
+  bool terms = false;    // instance `terms`: scores are scaled one by one; else it has the others' bits
   float inverse_cap = 0, cap = 0;   // terms: scale / softcap, softcap * log2(e); cap 0: none
   PerHead slopes = {}, sinks = {};  // ALiBi; sinks
   RowGate gate = {};
+  RowProbes probes = {};  // terms, up to value_dim 128
   float* lse = nullptr;
   Index lse_step[3] = {};  // batch, head, row
   void* out = nullptr;
@@ -64,6 +78,8 @@ HW_FN constexpr bool forward_takes(Index head_dim, Index value_dim) {
 HW_FN constexpr int forward_keys(int head_dim, int value_dim) {
   return head_dim == 64 ? 128 : head_dim == 96 && value_dim == 96 ? 96 : 80;
 }
+/// Wider values leave no registers for the statistics of rows.
+HW_FN constexpr bool forward_probes(Index value_dim) { return value_dim <= 128; }
 /// Rows of queries in a tile; the bits of a row do not depend on it.
 HW_FN constexpr int forward_rows(int groups) { return 64 * groups; }
 

@@ -184,7 +184,7 @@ __device__ __forceinline__ float finish_row(const RunInputs& f, Rows& rows, int 
   RowProbe& probe = rows.probe[Rows::kFull ? r : 0];
 #pragma unroll
   for (int x = 1; x <= 2; x *= 2) sum += __shfl_xor_sync(~0u, sum, x);
-  if (Rows::kFull && f.row_probes) {
+  if (Rows::kFull && f.probes.asked) {
 #pragma unroll
     for (int x = 1; x <= 2; x *= 2) {
       probe.exponents += __shfl_xor_sync(~0u, probe.exponents, x);
@@ -214,17 +214,18 @@ __device__ __forceinline__ float finish_row(const RunInputs& f, Rows& rows, int 
   if (writes && f.lse)
     f.lse[at.tensor_batch * f.lse_step[0] + h * f.lse_step[1] + row * f.lse_step[2]] =
         natural_lse(reference, sum);
-  if (Rows::kFull && writes && f.row_probes) {
+  if (Rows::kFull && writes && f.probes.asked) {
     const auto put = [&](const RowsView& to, float x) {
       static_cast<float*>(to.data)[to.at(at.tensor_batch, h, row)] = x;
     };
     const float scaled = weight * inverse;
-    put(f.entropy, sum == 0.f ? 0.f : kLn2 * (log2f(sum) - probe.exponents * inverse));
-    put(f.top_weight, empty ? 0.f : ptx::exp2(fmaf(probe.best, rows.unit, -reference)) * inverse);
-    put(f.second_moment, empty ? 0.f : probe.squares * scaled * scaled);
-    put(f.mean_distance, empty ? 0.f : probe.distances * scaled);
-    put(f.sink_mass, sum == 0.f ? 0.f : sink_part * inverse);
-    static_cast<Index*>(f.top_position.data)[f.top_position.at(at.tensor_batch, h, row)] = probe.best_key;
+    put(f.probes.entropy, sum == 0.f ? 0.f : kLn2 * (log2f(sum) - probe.exponents * inverse));
+    put(f.probes.top_weight, empty ? 0.f : ptx::exp2(fmaf(probe.best, rows.unit, -reference)) * inverse);
+    put(f.probes.second_moment, empty ? 0.f : probe.squares * scaled * scaled);
+    put(f.probes.mean_distance, empty ? 0.f : probe.distances * scaled);
+    put(f.probes.sink_mass, sum == 0.f ? 0.f : sink_part * inverse);
+    static_cast<Index*>(f.probes.top_position.data)[f.probes.top_position.at(at.tensor_batch, h, row)] =
+        probe.best_key;
   }
   return empty ? 0.f : weight * inverse;
 }
@@ -320,7 +321,7 @@ __global__ void __launch_bounds__(kMmaThreads, 1) attend_mma(const __grid_consta
         else
           own.mask_pairs(*mask, place, first, keys);
       }
-      if (f.row_probes)
+      if (f.probes.asked)
         own.template weigh<true>(first);
       else
         own.template weigh<false>(first);
@@ -394,7 +395,7 @@ Status mma_forward(const MmaParams& params, int width, int device, cudaStream_t 
                   attend_mma<T, Width, Full>, params);
   };
   const bool full =
-      sizeof(T) == 4 || params.terms || !params.runs || params.in.row_probes || params.in.dropout != 0;
+      sizeof(T) == 4 || params.terms || !params.runs || params.in.probes.asked || params.in.dropout != 0;
   const auto of_width = [&]<int Width>() -> Status {
     if constexpr (sizeof(T) == 2)
       if (!full) return start.template operator()<Width, false>();

@@ -151,6 +151,18 @@ RowsView rows_of(const AnyView& v) { return {v.data, {v.step[0], v.step[1], v.st
 
 }  // namespace
 
+RowProbes probes_of(const AttentionProblem& p, const AttentionArgs& a) {
+  if (!p.probe.rows) return {};
+  const ProbeOut& to = a.probe;
+  return {true,
+          rows_of(to.entropy),
+          rows_of(to.top_weight),
+          rows_of(to.top_position),
+          rows_of(to.second_moment),
+          rows_of(to.mean_distance),
+          rows_of(to.sink_mass)};
+}
+
 void inputs_refused(const AttentionProblem& p, const AttentionArgs& a, int device,
                     char (&why)[kSentenceBytes]) {
   const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };
@@ -211,12 +223,7 @@ Status gather_inputs(const AttentionProblem& p, const AttentionArgs& a, StreamSt
     for (int axis = 0; axis < 3; ++axis) f.gate_step[axis] = in.gate.step[axis];
   }
   if (terms.dropout) f.dropout = in.dropout, f.rule = DropoutRule::of(in.dropout, in.seed);
-  if (p.probe.rows) {
-    f.row_probes = true;
-    f.entropy = rows_of(a.probe.entropy), f.top_weight = rows_of(a.probe.top_weight);
-    f.top_position = rows_of(a.probe.top_position), f.second_moment = rows_of(a.probe.second_moment);
-    f.mean_distance = rows_of(a.probe.mean_distance), f.sink_mass = rows_of(a.probe.sink_mass);
-  }
+  f.probes = probes_of(p, a);
   return {};
 }
 

@@ -14,13 +14,6 @@ struct HeadsView {
   HeadLayout layout;
 };
 
-/// A statistic of rows, [batch heads q].
-struct RowsView {
-  void* data;
-  Index step[3];
-  HW_FN Index at(Index b, Index h, Index i) const { return b * step[0] + h * step[1] + i * step[2]; }
-};
-
 struct RunInputs {
   Index batch, heads, q_tokens;
   HeadsView q, k, v, out;
@@ -48,9 +41,11 @@ struct RunInputs {
   double dropout;
   DropoutRule rule;
   const Index* sequence_ids;
-  bool row_probes;
-  RowsView entropy, top_weight, top_position, second_moment, mean_distance, sink_mass;
+  RowProbes probes;
 };
+
+/// Where the statistics of rows go; not asked where the problem asks for none.
+RowProbes probes_of(const AttentionProblem& p, const AttentionArgs& a);
 
 /// Writes what no kernel of RunInputs can read: a device that is not there, arrays too large to travel.
 void inputs_refused(const AttentionProblem& p, const AttentionArgs& a, int device,
