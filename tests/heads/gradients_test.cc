@@ -46,10 +46,12 @@ TEST(HeadGradients, SinglePrecisionIsAsCloseAsItsReference) {
                                   truth = all_of(wide, s, w, ref);
         for (std::size_t i = 0; i < truth.size(); ++i) {
           const Distance d = distance_of(got[i].view(), truth[i].view());
-          // dcmha divides by a root mean square over heads, and with it what single precision leaves.
+          // ref sums in double, so what f32 sums leave comes beside: 2^-18 of the largest number. dcmha
+          // divides coefficients by their root mean square over heads, and where that is small its gradients
+          // have twice as much (5.9e-6 at most in these samples).
           const double bound =
-              (H::name == "dcmha" ? 8 : 4) * distance_of(yard[i].view(), truth[i].view()).largest +
-              0x1p-18 * std::max(1.0, largest_of(truth[i].view()));
+              distance_of(yard[i].view(), truth[i].view()).largest +
+              (H::name == "dcmha" ? 0x1p-17 : 0x1p-18) * std::max(1.0, largest_of(truth[i].view()));
           EXPECT_EQ(d.mismatched, 0) << "tensor " << i;
           EXPECT_LE(d.largest, bound) << "tensor " << i;
         }
