@@ -122,3 +122,38 @@ def test_many_shapes_do_not_grow_the_process():
 """
     )
     assert run_program(code) < 16
+
+
+HEAD_PROGRAM = """
+import resource
+import numpy as np
+import headwise as hw
+
+rng = np.random.default_rng(0)
+tokens, heads, dim, rank = 8192, 2, 8, 1
+x = [rng.standard_normal((1, tokens, heads, dim), dtype=np.float32) for _ in range(4)]
+words = {
+    "talking": {"mix_before": np.eye(heads, dtype=np.float32), "mix_after": np.eye(heads, dtype=np.float32)},
+    "dcmha": {"mix_q": np.zeros((1, tokens, 2 * (2 * rank + 1), heads), np.float32)},
+    "entmax": {"alpha": np.full(heads, 1.5, np.float32)},
+}
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+ctx = hw.Context(threads=2)
+hw.attention(*[a[:, :64] for a in x[:3]], ctx=ctx)
+for name, coefficients in words.items():
+    before = peak()
+    out, lse, _ = hw.attention(*x[:3], return_lse=True, coefficients=coefficients, ctx=ctx)
+    hw.attention_backward(x[3], *x[:3], out, lse, coefficients=coefficients, ctx=ctx)
+    print(name, peak() - before)
+before = peak()
+np.ones((tokens, tokens), np.float32)
+print("matrix", peak() - before)
+"""
+
+
+def test_heads_that_mix_and_entmax_stay_linear():
+    """8,192 tokens, forward and backward: one head's weights alone would take 256 MiB."""
+    done = subprocess.run([sys.executable, "-c", HEAD_PROGRAM], capture_output=True, text=True, check=True)
+    grown = {name: float(size) for name, size in (line.split() for line in done.stdout.splitlines())}
+    assert grown.pop("matrix") > 120  # what is measured would show one
+    assert max(grown.values()) < 100, grown
