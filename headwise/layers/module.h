@@ -89,6 +89,7 @@ struct Call {
   double loss = 0;                   // heads' own losses (routing balance) are added here by forward
   double loss_weight = 0;            // their weight in the total loss, read by backward
   std::uint32_t next_site = 0;       // dropouts so far: each has draws of its own
+  Index head_budget = 0;             // routed heads a token may use (moh); 0: as many as it was made with
   // Single heads of self-attention; `blocks` of a stack are counted by it, a layer by itself is block 0.
   Index block = 0;          // the one that runs
   Taps* taps = nullptr;     // weights are copied there

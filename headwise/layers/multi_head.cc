@@ -221,6 +221,7 @@ void MultiHead::attend(MultiHeadArgs a, Call& call, std::optional<HeadRun>& run,
     turn(q, spec.q, a.sequences, false, call);
     turn(k, spec.k, a.kv_sequences, false, call);
   }
+  c.head_budget = call.head_budget;
   c.x = as_sequences(a.x, a.sequences);
   c.x_kv = as_sequences(a.memory ? a.memory->rows : a.keys, a.kv_sequences);
   c.q = as_sequences(q, a.sequences);

@@ -61,7 +61,7 @@ double NextToken::judge(Index first, Index count, Index rows) {
     std::vector<Index> examples(static_cast<std::size_t>(min_of(rows, first + count - at)));
     std::iota(examples.begin(), examples.end(), at);
     memory_.reset();
-    Call call{.ctx = ctx_, .memory = memory_};
+    Call call{.ctx = ctx_, .memory = memory_, .head_budget = options_.head_budget};
     const AnyView logits = forward(examples, call, nullptr);
     const LossSum sum = cross_entropy(logits, labels(), {.ignore = kIgnore}, ctx_);
     total.loss += sum.loss, total.counted += sum.counted;
@@ -75,7 +75,7 @@ double NextToken::accuracy(Index first, Index count, Index rows) {
     std::vector<Index> examples(static_cast<std::size_t>(min_of(rows, first + count - at)));
     std::iota(examples.begin(), examples.end(), at);
     memory_.reset();
-    Call call{.ctx = ctx_, .memory = memory_};
+    Call call{.ctx = ctx_, .memory = memory_, .head_budget = options_.head_budget};
     const AnyView logits = forward(examples, call, nullptr);
     for (Index row = 0; row < logits.size[0]; ++row) {
       const Index label = labels_[static_cast<std::size_t>(row)];

@@ -170,6 +170,25 @@ TEST(Differential, ConstantValuesGiveOneMinusLambda) {
     EXPECT_NEAR(static_cast<double*>(run.call.y.data)[i], 1 - lambda, 1e-14);
 }
 
+TEST(Moh, PermutingRoutedHeadsChangesNothing) {
+  // One of four heads is shared; the others take each other's places in every matrix that knows heads.
+  const char* settings = "moh:heads=4,dim=3,shared=1,k=2";
+  Layer moh(settings, DType::f64, kPlace), permuted(settings, DType::f64, kPlace);
+  constexpr Index kFrom[] = {0, 3, 1, 2};
+  for (const char* w : {"w_q", "w_k", "w_v"})
+    for (Index i = 0; i < 144; ++i)
+      number(permuted, w, i) = number(moh, w, (kFrom[i / 36] * 3 + i / 12 % 3) * 12 + i % 12);
+  for (Index i = 0; i < 144; ++i)
+    number(permuted, "w_o", i) = number(moh, "w_o", i / 12 * 12 + kFrom[i % 12 / 3] * 3 + i % 3);
+  for (Index i = 0; i < 36; ++i)
+    number(permuted, "head.router_routed", i) =
+        number(moh, "head.router_routed", (kFrom[i / 12 + 1] - 1) * 12 + i % 12);
+  EXPECT_LE(apart(out_of(moh), out_of(permuted)), 1e-14);
+  EXPECT_NEAR(moh.call().loss, permuted.call().loss, 1e-14);
+  number(permuted, "head.router_routed", 0) += 1;  // the law can fail
+  EXPECT_GT(apart(out_of(moh), out_of(permuted)), 1e-3);
+}
+
 TEST(Knocking, MatricesFoldIntoTheProjections) {
   Layer knocking("knocking:heads=4,dim=3", DType::f64, kPlace), mha("mha:heads=4,dim=3", DType::f64, kPlace);
   disturb(knocking.params(), 0.3);

@@ -142,6 +142,21 @@ TEST(NextToken, CharactersOfShakespeare) {
   EXPECT_LT(loss, 2.0);
 }
 
+TEST(NextToken, ABudgetOfHeadsIsKept) {
+  const ToyExamples toy{.task = ToyTask::copy, .length = 4, .symbols = 6, .seed = 5};
+  ToyModel m(toy, "moh:heads=4,dim=8,shared=1,k=3");
+  const auto judged = [&](Index budget) {
+    NextToken next(m.model, toy.width(), [&](Index e, auto x, auto y) { toy.read(e, x, y); }, m.ctx,
+                   {.head_budget = budget});
+    return next.judge(0, 8);
+  };
+  EXPECT_EQ(judged(3), m.next.judge(0, 8));
+  EXPECT_NE(judged(1), judged(3));
+  EXPECT_EQ(
+      sentence_of(ErrorKind::bad_argument, [&] { judged(4); }),
+      "moh: head_budget is 4 but the head was made with k = 3; a call may use fewer routed heads, not more");
+}
+
 TEST(NextToken, RefusesInWords) {
   Context ctx({.threads = 1});
   ParamSet params;

@@ -164,6 +164,11 @@ TEST(MixedBackward, RefusesInWords) {
   run.args.forward.lse = run.keep(Tensor(DType::f32, {1, 3, 5}));
   EXPECT_EQ(cpu::kMixedBackward.refuse(backward_problem_of(run.args, run.heads)),
             "gradients of a bias, of slopes, of a relative table or of a scale are asked with mixed heads");
+  // and ref takes them
+  EXPECT_STREQ(BackwardPlan(backward_problem_of(run.args, run.heads), 1, "").kernel(), "ref");
+  run.args.dbias = {},
+  run.args.dmix_before = run.keep(converted(run.args.forward.inputs.mix_before, DType::f32));
+  EXPECT_STREQ(BackwardPlan(backward_problem_of(run.args, run.heads), 1, "").kernel(), "cpu/mixed_backward");
 }
 
 TEST(MixedBackward, MemoryStaysLinearAndRunsAllocateNothing) {
