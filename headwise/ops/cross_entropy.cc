@@ -4,6 +4,8 @@
 
 #include "headwise/base/arena.h"
 #include "headwise/base/float_env.h"
+#include "headwise/kernels/cpu/gemm_tile.h"
+#include "headwise/kernels/cpu/isa.h"
 #include "headwise/kernels/cpu/row.h"
 #include "headwise/ops/in_out_checks.h"
 
@@ -75,6 +77,22 @@ double row_loss(const T* x, Index step, Index classes, Index label, double smoot
   return loss;
 }
 
+/// The same for rows of side-by-side f32: exponentials in f32, sums in double.
+double run_loss(const float* x, Index classes, Index label, double smoothing, double weight, float* dx) {
+  const auto at_label = static_cast<double>(x[label]);  // dx may be x
+  const cpu::ExpRow r = cpu::chosen_isa().gemm()->rows.exp_row(x, classes, dx);
+  const double lse = static_cast<double>(r.top) + std::log(r.sum),
+               share = smoothing / static_cast<double>(classes);
+  double loss = (1 - smoothing) * (lse - at_label);
+  if (smoothing > 0) loss += smoothing * lse - share * r.all;
+  if (!dx) return loss;
+  const double p = static_cast<double>(dx[label]) / r.sum;
+  const auto scale = static_cast<float>(weight / r.sum), shift = static_cast<float>(share * weight);
+  for (Index c = 0; c < classes; ++c) dx[c] = dx[c] * scale - shift;
+  dx[label] = static_cast<float>((p - (1 - smoothing) - share) * weight);
+  return loss;
+}
+
 }  // namespace
 
 Index counted_labels(const AnyView& labels, Index ignore) {
@@ -117,6 +135,9 @@ LossSum cross_entropy(const AnyView& logits, const AnyView& labels, const CrossE
         for (Index c = 0; dx && c < classes; ++c) dx[c * dx_step] = cpu::narrow<T>(0.0);
         return 0.0;
       }
+      if constexpr (std::is_same_v<T, float>)
+        if (logits.step[1] == 1 && (!dx || dx_step == 1))
+          return run_loss(x, classes, label, o.label_smoothing, weight, dx);
       return row_loss(x, logits.step[1], classes, label, o.label_smoothing, weight, dx, dx_step);
     });
   });

@@ -20,8 +20,9 @@ struct CrossEntropyOptions {
 
 /// Per row -sum_c q_c ln softmax(x)_c. logits [rows classes], any float type and steps; labels [rows], i64 or
 /// i32: `ignore`, or 0..classes-1, anything else is refused with its place. dlogits, like logits or empty:
-/// (softmax(x) - q) * weight, overwritten, logits itself or apart from it. In double; rows are summed in
-/// ascending order: the same bits for any thread count.
+/// (softmax(x) - q) * weight, overwritten, logits itself or apart from it. In double; of f32 side
+/// by side the exponentials in f32, their sum in double. Rows are summed in ascending order: the same bits
+/// for any thread count.
 LossSum cross_entropy(const AnyView& logits, const AnyView& labels, const CrossEntropyOptions& options,
                       const AnyView& dlogits, double weight, Context& ctx);
 inline LossSum cross_entropy(const AnyView& logits, const AnyView& labels, const CrossEntropyOptions& options,

@@ -253,6 +253,39 @@ TEST(CrossEntropy, StandsHugeLogitsAndClosedClasses) {
   EXPECT_TRUE(std::isnan(cross_entropy(x.view(), label.view(), {}, ctx).loss));
 }
 
+/// Rows side by side take each level's vectors, rows with gaps the loop in double.
+TEST(CrossEntropy, EveryLevelAgreesWithDouble) {
+  Context ctx({.threads = 2});
+  for (const Index classes : {1, 7, 16, 65, 256, 300, 1001}) {
+    const Tensor x = random_normal({6, classes}, DType::f32, 3), dx = tensor_like(x.view());
+    for (float& v : x.values<float>()) v *= 10;
+    const Scattered apart(x.view(), {0, 1}, 1), slope(x.view(), {0, 1}, 1);
+    Tensor labels(DType::i64, {6});
+    for (Index r = 0; r < 6; ++r)
+      labels.values<std::int64_t>()[static_cast<std::size_t>(r)] = r * 5 % classes;
+    for (const double smoothing : {0.0, 0.1}) {
+      const CrossEntropyOptions options{.label_smoothing = smoothing};
+      const double truth = cross_entropy(apart.view, labels.view(), options, slope.view, 0.5, ctx).loss;
+      const Tensor wanted = slope.packed();
+      double first = NAN;
+      for (const cpu::IsaLevel& level : cpu::isa_levels()) {
+        if (!level.supported()) continue;
+        cpu::force_isa(&level);
+        const double loss = cross_entropy(x.view(), labels.view(), options, dx.view(), 0.5, ctx).loss;
+        EXPECT_NEAR(loss, truth, 2e-7 * std::abs(truth)) << level.name << " " << classes;
+        EXPECT_EQ(cross_entropy(x.view(), labels.view(), options, ctx).loss, loss);
+        for (Index i = 0; i < dx.view().count(); ++i)
+          ASSERT_NEAR(value(dx.view(), i), value(wanted.view(), i),
+                      1e-9 + 4e-7 * std::abs(value(wanted.view(), i)))
+              << level.name << " " << classes;
+        if (std::isnan(first)) first = loss;
+        EXPECT_EQ(loss, first) << level.name;
+      }
+      cpu::force_isa(nullptr);
+    }
+  }
+}
+
 TEST(BinaryCrossEntropy, MatchesTheReferenceAndCentralDifferences) {
   Context ctx({.threads = 2});
   const Tensor x = random_normal({4, 3}, DType::f64, 1), dx = tensor_like(x.view());

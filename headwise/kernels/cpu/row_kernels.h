@@ -32,12 +32,20 @@ struct AdamWRun {
   float shrink, beta2, gain1, gain2, eps, size, root;
 };
 
+/// A row of logits: the largest (NaN where one is), the sum of e^(x - largest), the sum of x.
+struct ExpRow {
+  float top;
+  double sum, all;
+};
+
 /// The same bits at every level: sums are eight chains of doubles (element i belongs to chain i % 8), and no
 /// product is contracted with a sum.
 struct RowKernels {
   void (*layer_norm)(const NormRun&);
   void (*layer_norm_backward)(const NormRunSlope&);
   void (*adamw)(const AdamWRun&);
+  /// Writes e[i] = e^(x[i] - largest) in f32; e may be x, or null: not wanted.
+  ExpRow (*exp_row)(const float* x, Index n, float* e);
   /// Sum of squares: chains folded ((0+4)+(2+6)) + ((1+5)+(3+7)).
   double (*sum_squares)(const float* x, Index n);
 };

@@ -1,8 +1,9 @@
-// Passes over rows of f32 in vectors of eight doubles: layer norm and its gradient, AdamW, sums of squares.
-// Included by every ISA level; the compiler cuts the vectors to what the level has. Internal linkage
-// throughout.
+// Passes over rows of f32 in vectors of eight doubles: layer norm and its gradient, AdamW, exponentials,
+// sums of squares. Included by every ISA level after its Lanes; the compiler cuts the vectors to what the
+// level has. Internal linkage throughout.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include "headwise/kernels/cpu/activations.h"
 #include "headwise/kernels/cpu/row_kernels.h"
 
 namespace headwise::cpu {
@@ -123,7 +124,42 @@ inline double squares_of(const float* x, Index n) {
   return fold(sum);
 }
 
-constexpr RowKernels kRowPasses{norm_run, norm_run_backward, adamw_run, squares_of};
+inline ExpRow exp_run(const float* x, Index n, float* e) {
+  constexpr int W = Lanes::width;
+  ExpRow r{-__builtin_inff(), 0, 0};
+  Lanes::F most = Lanes::set(r.top);
+  bool nan = false;
+  Index i = 0;
+  for (; i + W <= n; i += W) {
+    const Lanes::F v = Lanes::load(x + i);
+    nan = nan || Lanes::any(Lanes::is_nan(v));
+    most = Lanes::max(v, most);
+  }
+  alignas(64) float lanes[W];
+  Lanes::store(lanes, most);
+  for (const float v : lanes) r.top = v > r.top ? v : r.top;
+  for (; i < n; ++i) nan = nan || x[i] != x[i], r.top = x[i] > r.top ? x[i] : r.top;
+  if (nan) r.top = __builtin_nanf("");
+  const Lanes::F top = Lanes::set(r.top), c = Lanes::set(kLog2E), lowest = Lanes::set(-140.0f);
+  Eight sum = {}, all = {}, v;
+  constexpr Index kBlock = 256;
+  alignas(64) float block[kBlock];
+  for (Index begin = 0; begin < n; begin += kBlock) {
+    const Index end = n - begin < kBlock ? n : begin + kBlock;
+    float* to = e ? e + begin : block;
+    for (i = begin; i < end; i += 8) load_eight(x, i, end, 0, v), all += v;
+    for (i = begin; i + W <= end; i += W)
+      Lanes::store(to + i - begin, exp2_product(Lanes::sub(Lanes::load(x + i), top), c, lowest));
+    if (const int rest = static_cast<int>(end - i); rest > 0)
+      Lanes::store_part(to + i - begin,
+                        exp2_product(Lanes::sub(Lanes::load_part(x + i, rest), top), c, lowest), rest);
+    for (i = 0; i < end - begin; i += 8) load_eight(to, i, end - begin, 0, v), sum += v;
+  }
+  r.sum = fold(sum), r.all = fold(all);
+  return r;
+}
+
+constexpr RowKernels kRowPasses{norm_run, norm_run_backward, adamw_run, exp_run, squares_of};
 
 }  // namespace
 }  // namespace headwise::cpu
