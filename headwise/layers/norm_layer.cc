@@ -15,12 +15,20 @@ NormLayer::NormLayer(ParamSet& params, std::string_view name, Index dim, NormOpt
 
 AnyView NormLayer::forward(const AnyView& x, Call& call, Saved* saved) const {
   const AnyView y = call.memory.take(x.dtype, {x.size[0], dim_});
-  if (options_.kind == NormKind::layer)
-    layer_norm({.x = x, .weight = weight_.value(), .bias = bias_.value(), .out = y, .eps = options_.eps},
+  AnyView moments;
+  if (options_.kind == NormKind::layer) {
+    if (saved) moments = call.memory.take(DType::f64, {x.size[0], 2});
+    layer_norm({.x = x,
+                .weight = weight_.value(),
+                .bias = bias_.value(),
+                .out = y,
+                .moments = moments,
+                .eps = options_.eps},
                call.ctx);
-  else
+  } else {
     rms_norm(x, weight_.value(), y, {.eps = options_.eps}, call.ctx);
-  if (saved) saved->x = x;
+  }
+  if (saved) *saved = {x, moments};
   return y;
 }
 
@@ -32,6 +40,7 @@ AnyView NormLayer::backward(const AnyView& dy, Call& call, const Saved& saved,
                          .weight = weight_.value(),
                          .dout = dy,
                          .residual = residual,
+                         .moments = saved.moments,
                          .dx = dx,
                          .dweight = weight_.grad(),
                          .dbias = bias_.grad(),

@@ -20,7 +20,7 @@ class NormLayer {
   NormLayer(ParamSet& params, std::string_view name, Index dim, NormOptions options = {});
 
   struct Saved {
-    AnyView x;
+    AnyView x, moments;
   };
   AnyView forward(const AnyView& x, Call& call, Saved* saved) const;
   /// dx = the gradient of x, plus `residual` where given.

@@ -37,6 +37,18 @@ void check_sum(const char* name, const AnyView& v, const LayerNormGrads& a) {
   if (a.dx.given()) check_apart(kOp, v, "dx", a.dx, name);
 }
 
+/// Of as many rows as x has; null where v is empty.
+cpu::RowMoments* moments_in(const char* op, const AnyView& v, const AnyView& x) {
+  if (!v.given()) return nullptr;
+  const Index rows = x.size[x.rank - 1] ? x.count() / x.size[x.rank - 1] : 0;
+  require(v.rank == 2 && v.dtype == DType::f64 && v.size[0] == rows && v.size[1] == 2 && v.step[0] == 2 &&
+              v.step[1] == 1,
+          ErrorKind::bad_shape, op, "moments is ", v, "; give f64 [", rows, " 2], row-major");
+  check_memory(op, "moments", v);
+  check_apart(op, v, "x", x, "moments");
+  return static_cast<cpu::RowMoments*>(v.data);
+}
+
 /// v as doubles in memory of the arena; null while measuring, or where v is empty.
 double* doubles_of(Arena& arena, const AnyView& v, Index dim) {
   if (!v.given()) return nullptr;
@@ -57,6 +69,8 @@ void layer_norm(const LayerNormArgs& a, Context& ctx) {
   check_vector(kOp, "bias", a.bias, a.x);
   if (a.weight.given()) check_apart(kOp, a.out, "weight", a.weight);
   if (a.bias.given()) check_apart(kOp, a.out, "bias", a.bias);
+  cpu::RowMoments* moments = moments_in(kOp, a.moments, a.x);
+  if (moments) check_apart(kOp, a.out, "moments", a.moments);
   if (a.x.count() == 0) return;
   const FloatEnv env;
   const int last = a.x.rank - 1;
@@ -73,6 +87,7 @@ void layer_norm(const LayerNormArgs& a, Context& ctx) {
         r.x = static_cast<const T*>(a.x.data) + row_offset(a.x, row), r.x_step = a.x.step[last];
         r.out = static_cast<T*>(a.out.data) + row_offset(a.out, row), r.out_step = a.out.step[last];
         r.dim = dim, r.weight = weight, r.bias = bias, r.eps = a.eps;
+        r.moments = moments ? moments + row : nullptr;
         cpu::layer_norm_row(r);
       }
     });
@@ -90,6 +105,7 @@ void layer_norm_backward(const LayerNormGrads& a, Context& ctx) {
   check_memory(kOp, "x", a.x);
   check_memory(kOp, "dout", a.dout);
   check_eps(kOp, a.eps);
+  const cpu::RowMoments* moments = moments_in(kOp, a.moments, a.x);
   check_vector(kOp, "weight", a.weight, a.x);
   require(a.dx.given() || a.dweight.given() || a.dbias.given(), ErrorKind::bad_argument, kOp,
           "no gradient is asked; give dx, dweight or dbias");
@@ -131,6 +147,7 @@ void layer_norm_backward(const LayerNormGrads& a, Context& ctx) {
           r.residual = static_cast<const T*>(a.residual.data) + row_offset(a.residual, row),
           r.residual_step = a.residual.step[last];
         r.dim = dim, r.weight = weight, r.eps = a.eps;
+        r.moments = moments ? moments + row : nullptr;
         r.dweight = dweight ? dweight + chunk * dim : nullptr;
         r.dbias = dbias ? dbias + chunk * dim : nullptr;
         cpu::layer_norm_row_backward(r);

@@ -7,18 +7,21 @@
 namespace headwise {
 
 /// x, out: rank 1 to 4, any steps, one dtype; out is x itself or apart from it. weight, bias: [dim] of any
-/// float type, or empty (1 and 0). In double, rounded once; a row's bits depend on the row alone.
+/// float type, or empty (1 and 0). moments: f64 [rows 2] row-major, written where given: each row's mean and
+/// 1 / sqrt(variance + eps), which spare the backward their sums. In double, rounded once; a row's bits
+/// depend on the row alone.
 struct LayerNormArgs {
-  AnyView x = {}, weight = {}, bias = {}, out = {};
+  AnyView x = {}, weight = {}, bias = {}, out = {}, moments = {};
   double eps = 1e-5;
 };
 void layer_norm(const LayerNormArgs& args, Context& ctx);
 
 /// dx: like x, dout itself or apart from it; overwritten. residual: like x, added to dx before it is rounded.
+/// moments: as layer_norm wrote them, or empty.
 /// dweight, dbias [dim], any float type: added to, so that micro-batches add up; their sums go in steps of 64
 /// rows, whatever the threads. What is empty is not computed.
 struct LayerNormGrads {
-  AnyView x = {}, weight = {}, dout = {}, residual = {};
+  AnyView x = {}, weight = {}, dout = {}, residual = {}, moments = {};
   AnyView dx = {}, dweight = {}, dbias = {};
   double eps = 1e-5;
 };

@@ -167,11 +167,18 @@ TEST(LayerNorm, SameBitsAtEveryLevelAndStep) {
       const Scattered from(x.view(), {0, 1}, gap), to(x.view(), {0, 1}, gap), back(dout.view(), {0, 1}, gap),
           slope(x.view(), {0, 1}, gap), rest(residual.view(), {0, 1}, gap);
       Found f{{}, {}, Tensor(DType::f32, {dim}), Tensor(DType::f32, {dim})};
-      layer_norm({.x = from.view, .weight = weight.view(), .bias = bias.view(), .out = to.view}, ctx);
+      const Tensor moments(DType::f64, {70, 2});
+      layer_norm({.x = from.view,
+                  .weight = weight.view(),
+                  .bias = bias.view(),
+                  .out = to.view,
+                  .moments = moments.view()},
+                 ctx);
       layer_norm_backward({.x = from.view,
                            .weight = weight.view(),
                            .dout = back.view,
                            .residual = rest.view,
+                           .moments = gap ? AnyView{} : moments.view(),
                            .dx = slope.view,
                            .dweight = f.dweight.view(),
                            .dbias = f.dbias.view()},

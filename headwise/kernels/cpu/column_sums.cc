@@ -6,13 +6,18 @@
 namespace headwise::cpu {
 namespace {
 
-constexpr Index kColumns = 256;  // one task
+constexpr Index kColumns = RowKernels::kSumColumns;  // one task
 
 void sum_f32(const MatrixView& x, Index first, Index count, float* sum) noexcept {
   const GemmKernels& kernels = *chosen_isa().gemm();
   const RowType type = x.dtype == DType::bf16  ? RowType::bf16
                        : x.dtype == DType::f16 ? RowType::f16
                                                : RowType::f32;
+  const bool one_run = x.rows.size == 0 || x.rows.inner == x.rows.size;
+  if (type == RowType::f32 && x.columns.step == 1 && one_run &&
+      first / x.columns.inner == (first + count - 1) / x.columns.inner)
+    return kernels.rows.column_sums(static_cast<const float*>(x.data) + x.columns.at(first), x.rows.step,
+                                    x.rows.size, count, sum);
   const Axis columns{x.columns.inner, x.columns.step, x.columns.outer_step};
   float row[kColumns];
   for (Index i = 0; i < x.rows.size; ++i) {

@@ -9,10 +9,11 @@
 namespace headwise::cpu {
 namespace {
 
-constexpr Index kChains = 8;
-static_assert(kRowBlock % kChains == 0);  // element i of a block belongs to chain i % 8 of the row
+constexpr Index kChains = 32;
+static_assert(kRowBlock % kChains == 0);  // element i of a block belongs to chain i % 32 of the row
 
-/// Element i goes to chain i % 8 in ascending order; the chains are folded in one order.
+/// Element i goes to chain i % 32 in ascending order; the chains are folded in one order, that of
+/// row_passes.h.
 struct Chains {
   double sum[kChains] = {};
   template <class At>
@@ -23,16 +24,14 @@ struct Chains {
     for (Index i = whole; i < count; ++i) sum[i - whole] += at(i);
   }
   double fold() const {
-    return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+    double s[8];
+    for (Index j = 0; j < 8; ++j) s[j] = (sum[j] + sum[8 + j]) + (sum[16 + j] + sum[24 + j]);
+    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
   }
 };
 
-struct Moments {
-  double mean, inverse;
-};
-
 template <class T>
-Moments moments_of(const T* x, Index step, Index dim, double eps) {
+RowMoments moments_of(const T* x, Index step, Index dim, double eps) {
   double block[kRowBlock];
   const auto length = static_cast<double>(dim);
   Chains sum, square;
@@ -56,9 +55,10 @@ Moments moments_of(const T* x, Index step, Index dim, double eps) {
 template <class T>
 void layer_norm_row(const LayerNormRow<T>& r) noexcept {
   if constexpr (std::is_same_v<T, float>)
-    if (r.x_step == 1 && r.out_step == 1)
-      return chosen_isa().gemm()->rows.layer_norm({r.x, r.out, r.dim, r.weight, r.bias, r.eps});
-  const Moments m = moments_of(r.x, r.x_step, r.dim, r.eps);
+    if (r.x_step == 1 && r.out_step == 1 && r.dim % 8 == 0)
+      return chosen_isa().gemm()->rows.layer_norm({r.x, r.out, r.dim, r.weight, r.bias, r.eps, r.moments});
+  const RowMoments m = moments_of(r.x, r.x_step, r.dim, r.eps);
+  if (r.moments) *r.moments = m;
   for (Index begin = 0; begin < r.dim; begin += kRowBlock) {
     const Index count = min_of(kRowBlock, r.dim - begin);
     double block[kRowBlock];
@@ -75,11 +75,11 @@ void layer_norm_row(const LayerNormRow<T>& r) noexcept {
 template <class T>
 void layer_norm_row_backward(const LayerNormSlope<T>& r) noexcept {
   if constexpr (std::is_same_v<T, float>)
-    if (r.x_step == 1 && r.dout_step == 1 && (!r.dx || r.dx_step == 1) &&
+    if (r.dim % 8 == 0 && r.x_step == 1 && r.dout_step == 1 && (!r.dx || r.dx_step == 1) &&
         (!r.residual || r.residual_step == 1))
       return chosen_isa().gemm()->rows.layer_norm_backward(
-          {r.x, r.dout, r.residual, r.dx, r.dim, r.weight, r.dweight, r.dbias, r.eps});
-  const Moments m = moments_of(r.x, r.x_step, r.dim, r.eps);
+          {r.x, r.dout, r.residual, r.dx, r.dim, r.weight, r.dweight, r.dbias, r.eps, r.moments});
+  const RowMoments m = r.moments ? *r.moments : moments_of(r.x, r.x_step, r.dim, r.eps);
   double n[kRowBlock], g[kRowBlock];
   // n = (x - mean) inverse, g = dout * weight; dweight += dout n and dbias += dout on the first visit.
   const auto load = [&](Index begin, Index count, bool first) {

@@ -2,11 +2,12 @@
 // length.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/base/index.h"
+#include "headwise/kernels/cpu/row_kernels.h"
 
 namespace headwise::cpu {
 
-/// One row. weight and bias may be null (1 and 0); out is x or apart from it.
+/// One row. weight and bias may be null (1 and 0), and so may moments, which is written; out is x or apart
+/// from it.
 template <class T>
 struct LayerNormRow {
   const T* x = nullptr;
@@ -14,12 +15,13 @@ struct LayerNormRow {
   Index x_step = 0, out_step = 0, dim = 0;
   const double *weight = nullptr, *bias = nullptr;
   double eps = 0;
+  RowMoments* moments = nullptr;
 };
 template <class T>
 void layer_norm_row(const LayerNormRow<T>& row) noexcept;
 
 /// One row of a gradient, dx = gradient + residual. dx may be null or dout, residual null; dweight and dbias
-/// [dim] are added to, or null.
+/// [dim] are added to, or null. moments: as layer_norm_row wrote them, or null.
 template <class T>
 struct LayerNormSlope {
   const T *x = nullptr, *dout = nullptr, *residual = nullptr;
@@ -28,6 +30,7 @@ struct LayerNormSlope {
   const double* weight = nullptr;
   double *dweight = nullptr, *dbias = nullptr;
   double eps = 0;
+  const RowMoments* moments = nullptr;
 };
 template <class T>
 void layer_norm_row_backward(const LayerNormSlope<T>& row) noexcept;

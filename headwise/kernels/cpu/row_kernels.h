@@ -5,16 +5,22 @@
 
 namespace headwise::cpu {
 
-/// One row of layer norm; weight and bias [dim] may be null (1 and 0); out is x or apart from it.
+/// What layer norm subtracts from a row, and multiplies it by then.
+struct RowMoments {
+  double mean, inverse;
+};
+/// One row of layer norm, dim a multiple of 8; weight and bias [dim] may be null (1 and 0), and so may
+/// moments, which is written; out is x or apart from it.
 struct NormRun {
   const float* x;
   float* out;
   Index dim;
   const double *weight, *bias;
   double eps;
+  RowMoments* moments;
 };
-/// One row of its gradient: dx = gradient + residual. dx may be null or dout, residual null; dweight and
-/// dbias [dim] are added to, or null.
+/// One row of its gradient, dim likewise: dx = gradient + residual. dx may be null or dout, residual null;
+/// dweight and dbias [dim] are added to, or null. moments: as layer norm wrote them, or null.
 struct NormRunSlope {
   const float *x, *dout, *residual;
   float* dx;
@@ -22,6 +28,7 @@ struct NormRunSlope {
   const double* weight;
   double *dweight, *dbias;
   double eps;
+  const RowMoments* moments;
 };
 /// One step of AdamW over n numbers: see train/optimizer.h.
 struct AdamWRun {
@@ -38,14 +45,17 @@ struct ExpRow {
   double sum, all;
 };
 
-/// The same bits at every level: sums are eight chains of doubles (element i belongs to chain i % 8), and no
-/// product is contracted with a sum.
+/// The same bits at every level: sums are chains of doubles (layer norm: 32, element i belongs to chain i %
+/// 32; else 8), and no product is contracted with a sum.
 struct RowKernels {
   void (*layer_norm)(const NormRun&);
   void (*layer_norm_backward)(const NormRunSlope&);
   void (*adamw)(const AdamWRun&);
   /// Writes e[i] = e^(x[i] - largest) in f32; e may be x, or null: not wanted.
   ExpRow (*exp_row)(const float* x, Index n, float* e);
+  /// sum[j] += x[0][j] + x[1][j] + ..., one chain a column in f32; columns <= kSumColumns, rows `step` apart.
+  void (*column_sums)(const float* x, Index step, Index rows, Index columns, float* sum);
+  static constexpr Index kSumColumns = 64;
   /// Sum of squares: chains folded ((0+4)+(2+6)) + ((1+5)+(3+7)).
   double (*sum_squares)(const float* x, Index n);
 };

@@ -11,97 +11,127 @@ namespace {
 
 typedef double Eight __attribute__((vector_size(64)));
 typedef double EightApart __attribute__((vector_size(64), aligned(8), may_alias));
+typedef double Four __attribute__((vector_size(32)));
 typedef float EightFloats __attribute__((vector_size(32)));
 typedef float EightFloatsApart __attribute__((vector_size(32), aligned(4), may_alias));
 
-/// Elements i..i+8 of a row, those from n on as `rest`.
-inline __attribute__((always_inline)) void load_eight(const float* row, Index i, Index n, double rest,
-                                                      Eight& to) {
-  if (i + 8 <= n) {
-    to = __builtin_convertvector(*reinterpret_cast<const EightFloatsApart*>(row + i), Eight);
-    return;
-  }
-  for (Index j = 0; j < 8; ++j) to[j] = i + j < n ? static_cast<double>(row[i + j]) : rest;
+inline __attribute__((always_inline)) void load_eight(const float* at, Eight& to) {
+#if defined(__AVX512F__)
+  to = _mm512_cvtps_pd(_mm256_loadu_ps(at));  // GCC 12 would convert halves and join them
+#else
+  to = __builtin_convertvector(*reinterpret_cast<const EightFloatsApart*>(at), Eight);
+#endif
 }
-inline __attribute__((always_inline)) void load_eight(const double* row, Index i, Index n, double rest,
-                                                      Eight& to) {
-  if (i + 8 <= n) {
-    to = *reinterpret_cast<const EightApart*>(row + i);
-    return;
-  }
-  for (Index j = 0; j < 8; ++j) to[j] = i + j < n ? row[i + j] : rest;
+inline __attribute__((always_inline)) void load_eight(const double* at, Eight& to) {
+  to = *reinterpret_cast<const EightApart*>(at);
 }
-inline __attribute__((always_inline)) void store_eight(const Eight& from, Index i, Index n, float* row) {
-  if (i + 8 <= n) {
-    *reinterpret_cast<EightFloatsApart*>(row + i) = __builtin_convertvector(from, EightFloats);
-    return;
-  }
-  for (Index j = 0; i + j < n; ++j) row[i + j] = static_cast<float>(from[j]);
+inline __attribute__((always_inline)) void store_eight(const Eight& from, float* at) {
+#if defined(__AVX512F__)
+  _mm256_storeu_ps(at, _mm512_cvtpd_ps(from));
+#else
+  *reinterpret_cast<EightFloatsApart*>(at) = __builtin_convertvector(from, EightFloats);
+#endif
 }
-inline __attribute__((always_inline)) void store_eight(const Eight& from, Index i, Index n, double* row) {
-  if (i + 8 <= n) {
-    *reinterpret_cast<EightApart*>(row + i) = from;
-    return;
-  }
-  for (Index j = 0; i + j < n; ++j) row[i + j] = from[j];
+inline __attribute__((always_inline)) void store_eight(const Eight& from, double* at) {
+  *reinterpret_cast<EightApart*>(at) = from;
 }
+/// The last n < 8 elements of a run, then zeros.
+inline __attribute__((always_inline)) void load_rest(const float* at, Index n, Eight& to) {
+  float rest[8] = {};
+  for (Index i = 0; i < n; ++i) rest[i] = at[i];
+  load_eight(rest, to);
+}
+/// ((0+4)+(2+6)) + ((1+5)+(3+7))
 inline __attribute__((always_inline)) double fold(const Eight& s) {
-  return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+  const Four h = __builtin_shufflevector(s, s, 0, 1, 2, 3) + __builtin_shufflevector(s, s, 4, 5, 6, 7);
+  return (h[0] + h[2]) + (h[1] + h[3]);
 }
 
-struct RowMoments {
-  double mean, inverse;
+/// 32 chains: an addition does not wait for the one before.
+struct Sums {
+  Eight part[4] = {};
 };
+inline __attribute__((always_inline)) double fold(const Sums& s) {
+  return fold(Eight((s.part[0] + s.part[1]) + (s.part[2] + s.part[3])));
+}
+/// body(i, j) for every eight elements from i on, whose sums are part j; dim is a multiple of 8.
+template <class Body>
+inline __attribute__((always_inline)) void each_eight(Index dim, const Body& body) {
+  Index i = 0;
+  for (; i + 32 <= dim; i += 32) body(i, 0), body(i + 8, 1), body(i + 16, 2), body(i + 24, 3);
+  if (i < dim) body(i, 0);
+  if (i + 8 < dim) body(i + 8, 1);
+  if (i + 16 < dim) body(i + 16, 2);
+}
+
 inline __attribute__((always_inline)) RowMoments moments_of(const float* x, Index dim, double eps) {
   const auto length = static_cast<double>(dim);
-  Eight sum = {}, square = {}, v;
-  for (Index i = 0; i < dim; i += 8) load_eight(x, i, dim, 0, v), sum += v;
+  Sums sum, square;
+  each_eight(
+      dim, [&](Index i, int j) __attribute__((always_inline)) {
+        Eight v;
+        load_eight(x + i, v);
+        sum.part[j] += v;
+      });
   const double mean = fold(sum) / length;
-  for (Index i = 0; i < dim; i += 8) {
-    load_eight(x, i, dim, mean, v);
-    v -= mean;
-    square += v * v;
-  }
+  each_eight(
+      dim, [&](Index i, int j) __attribute__((always_inline)) {
+        Eight v;
+        load_eight(x + i, v);
+        v -= mean;
+        square.part[j] += v * v;
+      });
   const double variance = fold(square) / length + eps;
   return {mean, variance == 0 ? 0.0 : 1.0 / __builtin_sqrt(variance)};
 }
 
 inline void norm_run(const NormRun& r) {
   const RowMoments m = moments_of(r.x, r.dim, r.eps);
+  if (r.moments) *r.moments = m;
+  const float* x = r.x;
+  float* out = r.out;
+  const double *weight = r.weight, *bias = r.bias;
   for (Index i = 0; i < r.dim; i += 8) {
     Eight v, w;
-    load_eight(r.x, i, r.dim, 0, v);
+    load_eight(x + i, v);
     v = (v - m.mean) * m.inverse;
-    if (r.weight) load_eight(r.weight, i, r.dim, 0, w), v *= w;
-    if (r.bias) load_eight(r.bias, i, r.dim, 0, w), v += w;
-    store_eight(v, i, r.dim, r.out);
+    if (weight) load_eight(weight + i, w), v *= w;
+    if (bias) load_eight(bias + i, w), v += w;
+    store_eight(v, out + i);
   }
 }
 
 inline void norm_run_backward(const NormRunSlope& r) {
-  const RowMoments m = moments_of(r.x, r.dim, r.eps);
-  Eight sum = {}, product = {}, n, g, w;
-  for (Index i = 0; i < r.dim; i += 8) {
-    load_eight(r.x, i, r.dim, m.mean, n);
-    load_eight(r.dout, i, r.dim, 0, g);
-    n = (n - m.mean) * m.inverse;
-    if (r.dweight) load_eight(r.dweight, i, r.dim, 0, w), store_eight(w + g * n, i, r.dim, r.dweight);
-    if (r.dbias) load_eight(r.dbias, i, r.dim, 0, w), store_eight(w + g, i, r.dim, r.dbias);
-    if (r.weight) load_eight(r.weight, i, r.dim, 0, w), g *= w;
-    sum += g;
-    product += g * n;
-  }
-  if (!r.dx) return;
+  const RowMoments m = r.moments ? *r.moments : moments_of(r.x, r.dim, r.eps);
+  const float *x = r.x, *dout = r.dout, *residual = r.residual;
+  const double* weight = r.weight;
+  double *dweight = r.dweight, *dbias = r.dbias;
+  float* dx = r.dx;
+  Sums sum, product;
+  each_eight(
+      r.dim, [&](Index i, int j) __attribute__((always_inline)) {
+        Eight n, g, w;
+        load_eight(x + i, n);
+        load_eight(dout + i, g);
+        n = (n - m.mean) * m.inverse;
+        if (dweight) load_eight(dweight + i, w), store_eight(w + g * n, dweight + i);
+        if (dbias) load_eight(dbias + i, w), store_eight(w + g, dbias + i);
+        if (weight) load_eight(weight + i, w), g *= w;
+        sum.part[j] += g;
+        product.part[j] += g * n;
+      });
+  if (!dx) return;
   const auto length = static_cast<double>(r.dim);
   const double mean = fold(sum) / length, along = fold(product) / length;
   for (Index i = 0; i < r.dim; i += 8) {
-    load_eight(r.x, i, r.dim, 0, n);
-    load_eight(r.dout, i, r.dim, 0, g);
+    Eight n, g, w;
+    load_eight(x + i, n);
+    load_eight(dout + i, g);
     n = (n - m.mean) * m.inverse;
-    if (r.weight) load_eight(r.weight, i, r.dim, 0, w), g *= w;
+    if (weight) load_eight(weight + i, w), g *= w;
     g = m.inverse * (g - mean - n * along);
-    if (r.residual) load_eight(r.residual, i, r.dim, 0, w), g += w;
-    store_eight(g, i, r.dim, r.dx);
+    if (residual) load_eight(residual + i, w), g += w;
+    store_eight(g, dx + i);
   }
 }
 
@@ -118,9 +148,18 @@ inline void adamw_run(const AdamWRun& r) {
   }
 }
 
+/// sum += x, or the squares of x: n elements, eight chains.
+template <bool Squares>
+inline __attribute__((always_inline)) void add_eights(const float* x, Index n, Eight& sum) {
+  Eight v;
+  Index i = 0;
+  for (; i + 8 <= n; i += 8) load_eight(x + i, v), sum += Squares ? v * v : v;
+  if (i < n) load_rest(x + i, n - i, v), sum += Squares ? v * v : v;
+}
+
 inline double squares_of(const float* x, Index n) {
-  Eight sum = {}, v;
-  for (Index i = 0; i < n; i += 8) load_eight(x, i, n, 0, v), sum += v * v;
+  Eight sum = {};
+  add_eights<true>(x, n, sum);
   return fold(sum);
 }
 
@@ -141,25 +180,39 @@ inline ExpRow exp_run(const float* x, Index n, float* e) {
   for (; i < n; ++i) nan = nan || x[i] != x[i], r.top = x[i] > r.top ? x[i] : r.top;
   if (nan) r.top = __builtin_nanf("");
   const Lanes::F top = Lanes::set(r.top), c = Lanes::set(kLog2E), lowest = Lanes::set(-140.0f);
-  Eight sum = {}, all = {}, v;
+  Eight sum = {}, all = {};
   constexpr Index kBlock = 256;
   alignas(64) float block[kBlock];
   for (Index begin = 0; begin < n; begin += kBlock) {
     const Index end = n - begin < kBlock ? n : begin + kBlock;
     float* to = e ? e + begin : block;
-    for (i = begin; i < end; i += 8) load_eight(x, i, end, 0, v), all += v;
+    add_eights<false>(x + begin, end - begin, all);
     for (i = begin; i + W <= end; i += W)
       Lanes::store(to + i - begin, exp2_product(Lanes::sub(Lanes::load(x + i), top), c, lowest));
     if (const int rest = static_cast<int>(end - i); rest > 0)
       Lanes::store_part(to + i - begin,
                         exp2_product(Lanes::sub(Lanes::load_part(x + i, rest), top), c, lowest), rest);
-    for (i = 0; i < end - begin; i += 8) load_eight(to, i, end - begin, 0, v), sum += v;
+    add_eights<false>(to, end - begin, sum);
   }
   r.sum = fold(sum), r.all = fold(all);
   return r;
 }
 
-constexpr RowKernels kRowPasses{norm_run, norm_run_backward, adamw_run, exp_run, squares_of};
+inline void column_sums(const float* x, Index step, Index rows, Index columns, float* sum) {
+  constexpr int W = Lanes::width, kMost = RowKernels::kSumColumns / W;
+  if (columns < RowKernels::kSumColumns) {
+    for (Index i = 0; i < rows; ++i)
+      for (Index j = 0; j < columns; ++j) sum[j] += x[i * step + j];
+    return;
+  }
+  Lanes::F s[kMost];
+  for (int j = 0; j < kMost; ++j) s[j] = Lanes::load(sum + j * W);
+  for (Index i = 0; i < rows; ++i)
+    for (int j = 0; j < kMost; ++j) s[j] = Lanes::add(s[j], Lanes::load(x + i * step + j * W));
+  for (int j = 0; j < kMost; ++j) Lanes::store(sum + j * W, s[j]);
+}
+
+constexpr RowKernels kRowPasses{norm_run, norm_run_backward, adamw_run, exp_run, column_sums, squares_of};
 
 }  // namespace
 }  // namespace headwise::cpu
