@@ -63,10 +63,9 @@ void pass(const GradientRun& run, Index panel, Index blocks) {
 /// What the tile of a block adds to its panel.
 void add_to_rows(const GradientRun& run, GradientScratch& s, const float* ds, Index to) {
   const AttentionProblem& p = run.problem.forward;
-  const GradientSpec& wants = run.problem.wants;
   const Core& core = run.mixed.core();
   const Index n = core.panel;
-  for (Index m = 0; wants.q && m < p.heads.q.heads; ++m) {
+  for (Index m = 0; run.gathers_dq() && m < p.heads.q.heads; ++m) {
     const Tile tile{const_cast<float*>(ds) + m * run.mixed.tile_step() - s.key0 * n,
                     nullptr,
                     s.key0,
@@ -124,7 +123,7 @@ void attend_panel(const GradientRun& run, GradientScratch& s, Index sequence, In
 
   const Index at = run.first_panel(task.at, sequence) + q;
   const bool keys = wants.k || wants.v || wants.mix_k;
-  if (keys || wants.q || wants.mix_before || panel.dquery[0])
+  if (keys || run.gathers_dq() || wants.slopes || wants.mix_before || panel.dquery[0])
     each_block(run, s, task, [&](const Opening& opening, Index key0) {
       if (run.form == MixForm::twice) {
         weights_of_block(run, s, task, opening, key0);
@@ -134,6 +133,7 @@ void attend_panel(const GradientRun& run, GradientScratch& s, Index sequence, In
       if (run.form == MixForm::twice || run.keeps_du()) weight_slopes(run, s, opening);
       logit_slopes(run, s, opening.to);
       mix_slopes(run, s, 0, opening.to, panel.dquery[0], nullptr, panel.dmatrix[0]);
+      add_alibi_slopes(run, s, key0, opening.to);
       float* ds = score_slopes(run, s, opening);
       add_to_rows(run, s, ds, opening.to);
       if (!keys) return;
@@ -152,8 +152,8 @@ std::string refuse(const BackwardProblem& p) {
   if (!f.heads.mixes()) return "heads are not mixed: cpu/backward takes them one by one";
   if (f.dtype == DType::f64) return "dtype is f64: this kernel computes in f32";
   if (!f.lse) return "it starts from the log-sum-exp of the forward, and none is given";
-  if (p.wants.bias || p.wants.slopes || p.wants.relative || p.wants.scale)
-    return "gradients of a bias, of slopes, of a relative table or of a scale are asked with mixed heads";
+  if (p.wants.bias || p.wants.relative)
+    return "gradients of a bias or of a relative table are asked with mixed heads";
   return {};
 }
 

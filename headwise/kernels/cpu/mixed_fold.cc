@@ -65,6 +65,14 @@ void write_row_sums(const GradientRun& run, GradientScratch& s, const RowTask& t
     for (int i = 0; i < lanes.count; ++i)
       store_line(run.args.dq, p.heads.q, at.tensor_batch, row_of(i), s.lines + i * line);
   }
+  for (Index m = 0; panel.dscale && m < p.heads.q.heads; ++m) {
+    // dscale = sum_i q_i . (sum_j ds_ij k_j); packed queries may carry the scale.
+    const float* dq = panel.dq + m * core.columns(p.heads.q.dim) * n;
+    core.dots(dq, panel.in.queries + m * core.query_bytes(p.heads.q.dim), p.heads.q.dim, s.rows);
+    double sum = 0;
+    for (int i = 0; i < lanes.count; ++i) sum += static_cast<double>(s.rows[i]);
+    panel.dscale[m] = run.mixed.scaled_queries ? sum / static_cast<double>(run.mixed.scales[m * n]) : sum;
+  }
   const AnyView& dgate = run.args.dgate;
   for (Index v = 0; run.problem.wants.gate && v < p.heads.v.heads; ++v)
     for (int i = 0; i < lanes.count; ++i)
@@ -162,6 +170,23 @@ void fold_shared(const GradientRun& run, ThreadPool& pool) noexcept {
   pool.parallel_for(1, [&](Index, int) {
     if (wants.mix_before) matrix(0, run.args.dmix_before);
     if (wants.mix_after) matrix(1, run.args.dmix_after);
+    const AnyView &dslopes = run.args.dslopes, &dscale = run.args.dscale;
+    for (Index h = 0; wants.slopes && h < heads; ++h) {
+      double sum = 0;
+      each_panel([&](Index at) {
+        for (Index i = (at * heads + h) * n; i < (at * heads + h + 1) * n; ++i)
+          sum += static_cast<double>(run.dslopes[i]);
+      });
+      store_double(dslopes.data, dslopes.dtype, h * dslopes.step[0], sum);
+    }
+    double all = 0;
+    for (Index m = 0; wants.scale && m < p.heads.q.heads; ++m) {
+      double sum = 0;
+      each_panel([&](Index at) { sum += run.dscale[at * p.heads.q.heads + m]; });
+      all += sum;
+      if (dscale.size[0] > 1) store_double(dscale.data, dscale.dtype, m * dscale.step[0], sum);
+    }
+    if (wants.scale && dscale.size[0] == 1) store_double(dscale.data, dscale.dtype, 0, all);
     const AnyView &sinks = run.args.forward.inputs.sinks, &to = run.args.dsinks;
     for (Index h = 0; wants.sinks && h < heads; ++h) {
       // w_sink = exp(sink) / (exp(sink) + sum exp(l)), so dsink = -w_sink delta

@@ -88,7 +88,7 @@ void book_shared(GradientRun& run, Arena& arena) {
                                      blocks * run.mixed.value_slots() * key_block_bytes(core, p.heads.v.dim));
   run.key_values = arena.take<std::byte>(
       "mixed.keys",
-      run.problem.wants.q ? blocks / blocks_of(run) * run.mixed.key_slots() * run.key_value_bytes() : 0);
+      run.gathers_dq() ? blocks / blocks_of(run) * run.mixed.key_slots() * run.key_value_bytes() : 0);
   run.dk = arena.take<float>("mixed.dk", blocks * dk_floats(run));
   run.dv = arena.take<float>("mixed.dv", blocks * dv_floats(run));
   run.seen = arena.take<std::uint64_t>("mixed.open", blocks * kMixKeys);
@@ -100,6 +100,8 @@ void book_shared(GradientRun& run, Arena& arena) {
     run.key_sums[i] = arena.take<float>("mixed.coefficients", blocks * key_sum_floats(run, i));
     run.dmatrix[i] = arena.take<double>("mixed.matrix", panels * matrix_count(run, i));
   }
+  run.dslopes = arena.take<float>("mixed.rows", run.problem.wants.slopes ? rows : 0);
+  run.dscale = arena.take<double>("mixed.rows", run.problem.wants.scale ? panels * p.heads.q.heads : 0);
 }
 
 GradientScratch book_gradients(const GradientRun& run, Arena& arena) {
@@ -119,7 +121,7 @@ GradientScratch book_gradients(const GradientRun& run, Arena& arena) {
       arena.take<std::byte>("mixed.queries", wants.k ? p.heads.q.heads * core.row_bytes(p.heads.q.dim) : 0);
   panel.dout_rows =
       arena.take<std::byte>("mixed.douts", wants.v ? p.heads.v.heads * core.row_bytes(p.heads.v.dim) : 0);
-  panel.dq = arena.take<float>("mixed.dq", wants.q ? p.heads.q.heads * wide * n : 0);
+  panel.dq = arena.take<float>("mixed.dq", run.gathers_dq() ? p.heads.q.heads * wide * n : 0);
   panel.gate = arena.take<float>("mixed.rows", p.heads.v.heads * n);
   panel.dgate = arena.take<float>("mixed.rows", p.heads.v.heads * n);
   for (int w = 0; w < 2; ++w)
@@ -184,7 +186,7 @@ void pack_granule(const GradientRun& run, const RowTask& task, Index granule, Gr
       if (s.key_sums[w]) std::fill_n(s.key_sums[w], key_sum_floats(run, w), 0.0f);
     std::fill_n(s.seen, kMixKeys, std::uint64_t{0});
   }
-  for (Index slot = 0; run.problem.wants.q && first < end && slot < run.mixed.key_slots(); ++slot)
+  for (Index slot = 0; run.gathers_dq() && first < end && slot < run.mixed.key_slots(); ++slot)
     core.pack_values(key_rows(run.mixed.forward, task.at, slot * p.heads.k.group), first, end - first,
                      p.heads.q.dim, s.key_values + slot * run.key_value_bytes());
 }
@@ -197,6 +199,8 @@ void pack_panel(const GradientRun& run, const RowTask& task, Index q, GradientSc
   GradientPanel& panel = s.panel;
   panel.top = run.top + place * heads * n, panel.live = run.live + place * heads * n;
   panel.delta = run.delta + place * heads * n;
+  panel.dslopes = run.problem.wants.slopes ? run.dslopes + place * heads * n : nullptr;
+  panel.dscale = run.problem.wants.scale ? run.dscale + place * p.heads.q.heads : nullptr;
   for (int i = 0; i < 2; ++i)
     panel.dmatrix[i] = matrix_count(run, i) > 0 ? run.dmatrix[i] + place * matrix_count(run, i) : nullptr;
   fill_mixed(run.mixed, at, q * n, s.in, panel.in);
@@ -238,7 +242,8 @@ void pack_panel(const GradientRun& run, const RowTask& task, Index q, GradientSc
                                   : 1.0f;
   std::fill_n(panel.delta, heads * n, 0.0f);
   std::fill_n(panel.dgate, p.heads.v.heads * n, 0.0f);
-  if (run.problem.wants.q) std::fill_n(panel.dq, p.heads.q.heads * core.columns(p.heads.q.dim) * n, 0.0f);
+  if (panel.dslopes) std::fill_n(panel.dslopes, heads * n, 0.0f);
+  if (run.gathers_dq()) std::fill_n(panel.dq, p.heads.q.heads * core.columns(p.heads.q.dim) * n, 0.0f);
   for (int i = 0; i < 2; ++i) {
     if (panel.dmatrix[i]) std::fill_n(panel.dmatrix[i], matrix_count(run, i), 0.0);
     if (panel.dquery[i]) std::fill_n(panel.dquery[i], coefficient_floats(run, i) * n, 0.0f);
@@ -351,6 +356,16 @@ void logit_slopes(const GradientRun& run, GradientScratch& s, Index to) {
   for (Index h = 0; h < run.mixed.before.to; ++h)
     run.mixed.core().logit_slopes(s.p + h * step, s.dp + h * step, 0, to, s.panel.delta + h * n,
                                   s.dl + h * step);
+}
+
+void add_alibi_slopes(const GradientRun& run, GradientScratch& s, Index key0, Index to) {
+  if (!s.panel.dslopes) return;
+  const Core& core = run.mixed.core();
+  const Panel& lanes = s.panel.in.lanes;
+  for (int i = 0; i < core.panel; ++i) lanes.q_distance[i] = static_cast<float>(lanes.position[i] - key0);
+  for (Index h = 0; h < run.mixed.before.to; ++h)
+    core.alibi_sum(s.dl + h * run.mixed.tile_step(), 0, to, lanes.q_distance,
+                   s.panel.dslopes + h * core.panel);
 }
 
 float* score_slopes(const GradientRun& run, GradientScratch& s, const Opening& opening) {

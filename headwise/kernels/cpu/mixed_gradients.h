@@ -22,7 +22,8 @@ struct GradientRun {
   std::uint64_t* seen = nullptr;
   // Panels of queries of all sequences. top and live: the log-sum-exp, and 1 where the row has an open pair.
   float *top = nullptr, *live = nullptr, *delta = nullptr;
-  double* dmatrix[2] = {};
+  float* dslopes = nullptr;  // [heads][panel]
+  double *dmatrix[2] = {}, *dscale = nullptr;
   Index* passed = nullptr;  // blocks of keys a panel is done with
 
   Index block_count() const;
@@ -31,6 +32,7 @@ struct GradientRun {
   Index first_block(const SequencePlace& at, Index sequence) const;
   Index first_panel(const SequencePlace& at, Index sequence) const;
   Index key_value_bytes() const;
+  bool gathers_dq() const { return problem.wants.q || problem.wants.scale; }
   bool mixes_after() const { return mixed.after.kind != Mix::none; }
   /// Keys' coefficients ask for du again at the second look; it is kept then, and dp computed from it.
   bool keeps_du() const {
@@ -48,8 +50,8 @@ struct RowTask {
 struct GradientPanel {
   MixedPanel in;
   std::byte *douts, *q_rows, *dout_rows;
-  float *top, *live, *delta, *gate;
-  double* dmatrix[2];
+  float *top, *live, *delta, *gate, *dslopes;
+  double *dmatrix[2], *dscale;
   float *dq, *dgate;  // [q_heads][columns(head_dim)][panel], [v_heads][panel]
   float* dquery[2];   // before, after: [2 rank + 1][heads][panel]; null: not asked
   bool finite;        // dout
@@ -103,6 +105,8 @@ void output_slopes(const GradientRun& run, GradientScratch& s, const RowTask& ta
 void weight_slopes(const GradientRun& run, GradientScratch& s, const Opening& opening);
 /// s.dl = p (dp - delta).
 void logit_slopes(const GradientRun& run, GradientScratch& s, Index to);
+/// dslopes of ALiBi from s.dl.
+void add_alibi_slopes(const GradientRun& run, GradientScratch& s, Index key0, Index to);
 /// The slope of the scaled scores, of q's heads.
 float* score_slopes(const GradientRun& run, GradientScratch& s, const Opening& opening);
 /// Gradients of the coefficients of one mix, 0 before, 1 after; null: not asked.
@@ -118,7 +122,7 @@ void add_unusual_douts(const GradientRun& run, GradientScratch& s, const RowTask
                        const Opening& opening);
 /// Gradients of the keys of the block looked at.
 void write_key_sums(const GradientRun& run, GradientScratch& s, const RowTask& task, Index key0, Index keys);
-/// dsinks, dmix_before, dmix_after from what panels hold, in ascending order.
+/// What has no token, from what panels hold, in ascending order.
 void fold_shared(const GradientRun& run, ThreadPool& pool) noexcept;
 
 }  // namespace headwise::cpu

@@ -22,8 +22,7 @@ template <class Args, class F>
 void each_asked(Args& a, F&& visit) {
   each_gradient(a, [&](const char* name, auto& input, auto& gradient) {
     const std::string s = name;
-    if (input.given() && s != "bias" && s != "slopes" && s != "relative" && s != "scale")
-      visit(s, input, gradient);
+    if (input.given() && s != "bias" && s != "relative") visit(s, input, gradient);
   });
 }
 
@@ -163,7 +162,7 @@ TEST(MixedBackward, RefusesInWords) {
   run.args.dbias = run.keep(converted(run.args.forward.inputs.bias, DType::f32));
   run.args.forward.lse = run.keep(Tensor(DType::f32, {1, 3, 5}));
   EXPECT_EQ(cpu::kMixedBackward.refuse(backward_problem_of(run.args, run.heads)),
-            "gradients of a bias, of slopes, of a relative table or of a scale are asked with mixed heads");
+            "gradients of a bias or of a relative table are asked with mixed heads");
   // and ref takes them
   EXPECT_STREQ(BackwardPlan(backward_problem_of(run.args, run.heads), 1, "").kernel(), "ref");
   run.args.dbias = {},
