@@ -34,8 +34,8 @@ def draw(data):
            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
            f'<text x="{LEFT}" y="26" font-size="16" font-weight="bold">One trained model, fewer heads a call: less time, '
            "less accuracy</text>",
-           f'<text x="{LEFT}" y="46" fill="#555">{data["head"]}, {data["steps"]} steps; next character, '
-           f'{data["held_out_tokens"]:,} held out</text>']  # fmt: skip
+           f'<text x="{LEFT}" y="46" fill="#555">{data["head"]}, {data["steps"]} steps: '
+           f'{data["task"]}; time: {data["time"]}</text>']  # fmt: skip
     for i in range(6):
         y = y_of(i / 5)
         out.append(f'<line x1="{LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
