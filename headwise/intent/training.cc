@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 
 #include "headwise/intent/learner.h"
@@ -52,7 +53,8 @@ std::string identity_of(const Start& start, const Corpus& train, const Corpus& d
   std::string settings = config_text(start.config);
   std::replace(settings.begin(), settings.end(), '\n', ' ');
   return text(settings, " epochs=", o.epochs, " label_smoothing=", o.label_smoothing,
-              " token_dropout=", o.token_dropout, " encoder_rate=", o.encoder_rate, " compute=", o.compute,
+              " token_dropout=", o.token_dropout, " encoder_rate=", o.encoder_rate,
+              " layer_decay=", o.layer_decay, " learn_embedding=", o.learn_embedding, " compute=", o.compute,
               " out_of_scope=", o.out_of_scope, " patience=", o.patience,
               " encoder=", start.encoder ? "given" : "none", " data=", crc.value());
 }
@@ -128,6 +130,8 @@ TrainedRecognizer train_recognizer(const Start& start, const Corpus& all, const 
   const auto begun = std::chrono::steady_clock::now();
   require(o.epochs > 0 && o.batch > 0, ErrorKind::bad_argument, kOp, "epochs is ", o.epochs, " and batch ",
           o.batch, "; give 1 or more of each");
+  require(o.layer_decay > 0 && o.layer_decay <= 1, ErrorKind::bad_argument, kOp, "layer_decay is ",
+          o.layer_decay, "; give a factor above 0 and up to 1");
   require(o.compute == DType::f32 || o.compute == DType::bf16, ErrorKind::bad_dtype, kOp, "compute is ",
           o.compute, "; give f32 or bf16");
   const Corpus train = learnt_rows(start.config, all, o.out_of_scope);
@@ -139,8 +143,13 @@ TrainedRecognizer train_recognizer(const Start& start, const Corpus& all, const 
   Recognizer model = start.encoder ? Recognizer(start.config, start.vocabulary, *start.encoder, seed)
                                    : Recognizer(start.config, start.vocabulary, seed);
   const auto slow_encoder = [&](ParamSet& params) {
-    if (start.encoder)
-      for (const char* front : {"embed.", "stack."}) params.set_rate(front, o.encoder_rate);
+    if (!start.encoder) return;
+    params.set_rate("embed.", o.learn_embedding ? o.encoder_rate : 0);
+    params.set_rate("stack.", o.encoder_rate);
+    for (Index i = 0; i < start.config.encoder.depth; ++i)
+      params.set_rate(
+          text("stack.layers.", i, '.'),
+          o.encoder_rate * std::pow(o.layer_decay, static_cast<double>(start.config.encoder.depth - 1 - i)));
   };
   slow_encoder(model.params());
   std::optional<Recognizer> image;
@@ -227,7 +236,10 @@ TrainedRecognizer train_recognizer(const Start& start, const Corpus& all, const 
       "{\n  \"train\": ", json_string(train.name), ",\n  \"rows\": ", rows,
       ",\n  \"labels\": ", c.labels.size(), ",\n  \"parameters\": ", result.model.params().count(),
       ",\n  \"seed\": ", seed, ",\n  \"epochs\": ", result.epochs, ",\n  \"batch\": ", o.batch,
-      ",\n  \"rate\": ", number(o.rate), ",\n  \"weight_decay\": ", number(o.weight_decay),
+      ",\n  \"rate\": ", number(o.rate), ",\n  \"encoder_rate\": ", number(o.encoder_rate),
+      ",\n  \"layer_decay\": ", number(o.layer_decay),
+      ",\n  \"learn_embedding\": ", o.learn_embedding ? "true" : "false",
+      ",\n  \"weight_decay\": ", number(o.weight_decay),
       ",\n  \"label_smoothing\": ", number(o.label_smoothing),
       ",\n  \"token_dropout\": ", number(o.token_dropout), ",\n  \"average\": ", number(o.average),
       ",\n  \"compute\": \"", o.compute, "\",\n  \"encoder\": \"", start.encoder ? "given" : "from scratch",

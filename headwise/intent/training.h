@@ -15,6 +15,8 @@ struct TrainingOptions {
   Index epochs = 30, batch = 64;
   double rate = 1e-3, warm_up = 0.1;  // peak; share of the steps before it, a cosine to 0 behind it
   double encoder_rate = 1;            // of a given encoder, as a part of `rate`; 0: it stays as it is
+  double layer_decay = 1;             // times it for every block that stands above one
+  bool learn_embedding = true;        // false: the tables of a given encoder stay as they are
   double weight_decay = 0.05, clip = 1;
   double label_smoothing = 0.1;
   double token_dropout = 0.1;  // tokens read as [MASK]

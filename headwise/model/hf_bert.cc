@@ -125,7 +125,9 @@ BertWeights::BertWeights(const std::string& folder, const SafetensorsOptions& op
 void BertWeights::load(ParamSet& params, std::string_view scope) {
   for (const Name& n : names_) {
     const Learned to = params.find(scope.empty() ? n.ours : text(scope, '.', n.ours));
-    const AnyView from = file_ ? file_->view(n.theirs) : shards_->view(n.theirs), out = to.value();
+    AnyView from = file_ ? file_->view(n.theirs) : shards_->view(n.theirs), out = to.value();
+    // A smaller vocabulary than the file's leaves the last rows of its table out.
+    if (n.ours == "embed.table") from.size[0] = min_of(from.size[0], out.size[0]);
     require(out.count() == from.count(), ErrorKind::bad_shape, kOp, folder_, ": ", quoted(n.theirs), " is ",
             from, " but ", to.name(), " is ", out, "; make the model of this folder's config()");
     if (const Index bad = copy_numbers(from, out))
