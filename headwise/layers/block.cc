@@ -56,9 +56,9 @@ AnyView Block::forward(const AnyView& x, Call& call, Saved* saved) const {
   check_activation("block", "x", x, options_.model_dim, call.sequences);
   require(options_.cross == Cross::none || call.source.given(), ErrorKind::bad_argument, "block",
           "a decoder with cross-attention needs source rows; set call.source");
-  require(!merged_ || (!call.taps && !call.head_gates.given() && !call.dhead_gates.given()),
-          ErrorKind::unsupported, "block",
-          "merged attention adds a running mean to its heads, so taps and head gates would show half of it; "
+  require(!merged_ || call.plain(), ErrorKind::unsupported, "block",
+          "merged attention adds a running mean to its heads, so taps, head gates and score biases would "
+          "show half of it; "
           "use cross-attention");
   AnyView y = x;
   int i = 0;

@@ -91,12 +91,17 @@ struct Call {
   std::uint32_t next_site = 0;       // dropouts so far: each has draws of its own
   Index head_budget = 0;             // routed heads a token may use (moh); 0: as many as it was made with
   // Single heads of self-attention; `blocks` of a stack are counted by it, a layer by itself is block 0.
-  Index block = 0;          // the one that runs
-  Taps* taps = nullptr;     // weights are copied there
-  AnyView head_gates = {};  // [blocks heads] floats: W_O reads gate_h times head h; empty: 1
+  Index block = 0;       // the one that runs
+  Taps* taps = nullptr;  // weights are copied there
+  AnyView score_bias = {},
+          dscore_bias = {};  // [batch heads q kv], 1 repeats: added to the scores of bias_block;
+  Index bias_block = 0;      // backward writes its gradient where there is a place
+  AnyView head_gates = {};   // [blocks heads] floats: W_O reads gate_h times head h; empty: 1
   AnyView dhead_gates =
       {};  // [blocks rows heads] floats: backward writes dL / dgate of every token and head there
 
+  /// Nothing is asked of single heads.
+  bool plain() const { return !taps && !score_bias.given() && !head_gates.given() && !dhead_gates.given(); }
   /// The next dropout of this call; p is 0 outside training.
   DropoutOptions next_dropout(double p);
 };

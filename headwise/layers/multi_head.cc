@@ -261,9 +261,12 @@ void MultiHead::check_gates(const MultiHeadArgs& a) const {
 }
 
 AnyView MultiHead::forward(const AnyView& x, Call& call, Saved* saved, const Tail& tail) const {
+  const bool biased = call.block == call.bias_block;
   return forward({.x = x,
                   .sequences = call.sequences,
                   .mask = call.mask,
+                  .bias = biased ? call.score_bias : AnyView{},
+                  .dbias = biased ? call.dscore_bias : AnyView{},
                   .taps = call.taps && call.taps->wants(call.block) ? call.taps : nullptr,
                   .gates = block_of("head_gates", call.head_gates, 2, call.block),
                   .dgates = block_of("dhead_gates", call.dhead_gates, 3, call.block),
@@ -354,6 +357,7 @@ MultiHeadGrads MultiHead::attend_backward(const AnyView& dy, const MultiHeadArgs
   run.book_backward(measure);
   Arena arena(call.memory.take_bytes(measure.used()));
   run.book_backward(arena);
+  if (a.dbias.given()) c.run.dbias = a.dbias;
   run.backward(call.ctx, &call.memory.plans());
   if (options_.rope && self) {
     const HeadSpec spec = head().spec();

@@ -36,7 +36,7 @@ struct MultiHeadArgs {
   const KvRows* memory = nullptr;          // projected before, instead of keys and values; no gradient
   Sequences sequences = {}, kv_sequences = {};
   MaskSet mask = {};
-  AnyView bias = {};  // score bias, [batch heads q kv], 1 repeats
+  AnyView bias = {}, dbias = {};  // score bias, [batch heads q kv], 1 repeats; its gradient, where wanted
   AnyView weights =
       {};  // [batch heads q kv], f32 (f64 for f64): written where given, by the reference kernel
   Taps* taps = nullptr;             // weights are copied there, with their bits, as call.block's

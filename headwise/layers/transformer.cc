@@ -70,9 +70,9 @@ AnyView Transformer::encode(const TransformerInput& input, Call& call, Saved* sa
 }
 
 AnyView Transformer::forward(const TransformerInput& input, Call& call, Saved* saved) const {
-  require(!source_stack_ || (!call.taps && !call.head_gates.given() && !call.dhead_gates.given()),
-          ErrorKind::unsupported, "transformer",
-          "taps and head gates count the blocks of one stack, and this model has two; run its stacks by "
+  require(!source_stack_ || call.plain(), ErrorKind::unsupported, "transformer",
+          "taps, head gates and score biases count the blocks of one stack, and this model has two; run its "
+          "stacks by "
           "themselves");
   call.source = source_stack_ ? encode(input, call, saved) : AnyView{};
   set_up(input, call);

@@ -224,7 +224,8 @@ TEST(HeadGates, WhatMakesNoSenseIsOneSentence) {
   Call two = bench.call();
   two.taps = &taps;
   EXPECT_EQ(error_of([&] { both.forward({}, two, nullptr); }),
-            "transformer: taps and head gates count the blocks of one stack, and this model has two; run its "
+            "transformer: taps, head gates and score biases count the blocks of one stack, and this model "
+            "has two; run its "
             "stacks by themselves");
   const Block merged(params, "merged",
                      {.heads = "mha:heads=2", .cross = Cross::merged, .model_dim = 8, .feed_dim = 8});
