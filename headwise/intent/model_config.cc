@@ -117,6 +117,7 @@ std::string config_text(const RecognizerConfig& config) {
   print("architecture", std::string(kArchitecture));
   print("version", kModelVersion);
   each_setting(config, print);
+  if (!config.planted.empty()) print("planted", config.planted);
   return print.out + "\n}\n";
 }
 
@@ -129,8 +130,9 @@ RecognizerConfig parse_config(std::string_view json_text, std::string_view where
   require(version <= kModelVersion, ErrorKind::unsupported, where, "the model is of version ", version,
           " but this headwise reads up to ", kModelVersion, "; update headwise");
   RecognizerConfig config;
-  Reader read{json, {"architecture", "version"}};
+  Reader read{json, {"architecture", "version", "planted"}};
   each_setting(config, read);
+  config.planted = json.word("planted", "");
   for (const std::string& key : json.keys())
     require(read.known.count(key) == 1, ErrorKind::bad_argument, where, "there is no setting ", quoted(key),
             "; remove it, or use the headwise that wrote it");

@@ -80,6 +80,8 @@ Recognizer::Recognizer(RecognizerConfig config, Vocabulary vocabulary, std::uint
   encoder_.emplace(params_, config_.encoder);
   if (config_.ngrams.buckets > 0)
     ngrams_.emplace(params_, "ngrams", config_.ngrams, config_.encoder.model_dim);
+  if (!config_.planted.empty())
+    planted_.emplace(params_, config_.planted, tokenizer_.vocabulary(), *encoder_);
   const auto labels = static_cast<Index>(config_.labels.size());
   pooling_.emplace(params_, "pooling", queries_of(config_), config_.encoder.model_dim);
   scores_.emplace(params_, "labels", config_.pooling == Pooling::labels ? Evidence::own : Evidence::shared,
@@ -129,6 +131,8 @@ AnyView Recognizer::forward(const TextBatch& batch, Call& call, Saved* saved) co
     call.sequences = input.sequences;
     input.added = ngrams_->forward(batch.ids, tokenizer_.vocabulary(), call, &s.ngrams);
   }
+  s.batch = &batch;
+  if (planted_) planted_->forward(batch, call, saved ? &s.planted : nullptr);
   s.rows = encoder_->forward(input, call, saved ? &s.encoder : nullptr);
   AnyView pooled = pooling_->forward(s.rows, batch.pooled(), call, &s.pooling);
   s.dropout = call.next_dropout(config_.pool_dropout);
@@ -142,6 +146,7 @@ AnyView Recognizer::backward(const AnyView& dlogits, Call& call, Saved& saved) c
   const AnyView drows =
       encoder_->backward(pooling_->backward(dpooled, call, saved.pooling), call, saved.encoder);
   if (ngrams_) ngrams_->backward(drows, call, saved.ngrams);
+  if (planted_) planted_->backward(*saved.batch, saved.planted);
   return drows;
 }
 

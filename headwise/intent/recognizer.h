@@ -11,6 +11,7 @@
 #include "headwise/intent/chunks.h"
 #include "headwise/intent/label_scores.h"
 #include "headwise/intent/ngrams.h"
+#include "headwise/intent/planted_head.h"
 #include "headwise/layers/transformer.h"
 
 #pragma GCC visibility push(default)
@@ -45,6 +46,7 @@ struct RecognizerConfig {
   Index pool_queries = 4;  // of Pooling::attention
   double pool_dropout = 0.3;
   WordRules words = {};
+  std::string planted = {};  // a designed head: see planted_text; "": none
 
   bool multi_label = false;              // several labels may hold at once, or none
   std::vector<std::string> labels = {};  // labels.txt
@@ -106,10 +108,12 @@ class Recognizer {
   struct Saved {
     Transformer::Saved encoder;
     Ngrams::Saved ngrams;
+    PlantedHead::Saved planted;
     TextPooling::Saved pooling;
     DropoutOptions dropout;
     LabelScores::Saved scores;
-    AnyView rows;  // the encoder's, [tokens model_dim]
+    AnyView rows;                      // the encoder's, [tokens model_dim]
+    const TextBatch* batch = nullptr;  // what forward read
   };
   /// Logits [texts labels]; the batch must live until backward. The call's taps and head gates act in the
   /// encoder, whose sequences are the batch's chunks.
@@ -133,6 +137,7 @@ class Recognizer {
   ParamSet params_;
   std::optional<Transformer> encoder_;
   std::optional<Ngrams> ngrams_;
+  std::optional<PlantedHead> planted_;
   std::optional<TextPooling> pooling_;
   std::optional<LabelScores> scores_;
   Mask sparse_;  // of LongText::sparse
