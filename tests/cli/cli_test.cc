@@ -32,11 +32,7 @@ TEST(Cli, Version) {
 
 TEST(Cli, EveryWordHelpsWithAnExample) {
   for (const std::string word :
-<<<<<<< HEAD
-       {"", "explain ", "doctor ", "heads ", "bench ", "predict ", "report ", "serve "}) {
-=======
-       {"", "explain ", "doctor ", "heads ", "bench ", "train ", "eval ", "predict "}) {
->>>>>>> cc5895a (cli: add train and eval)
+       {"", "explain ", "doctor ", "heads ", "bench ", "train ", "eval ", "predict ", "report ", "serve "}) {
     const Answer a = headwise_says(word + "--help");
     EXPECT_EQ(a.code, 0) << word;
     EXPECT_NE(a.out.find("Example: headwise "), std::string::npos) << word;
