@@ -9,7 +9,7 @@
 #include "headwise/analysis/report.h"
 #include "headwise/analysis/shown_text.h"
 #include "headwise/cli/args.h"
-#include "headwise/intent/builtin.h"
+#include "headwise/cli/corpora.h"
 #include "headwise/model/file.h"
 
 namespace headwise::cli {
@@ -20,7 +20,8 @@ constexpr Index kMostBytes = Index{1} << 28;  // of metrics.json and of a file o
 
 struct Request {
   std::string model, out = "report.html", encoder;
-  std::vector<std::string> data, roles;
+  CorpusChoice data;
+  std::vector<std::string> roles;
   ReportOptions options;
   int threads = 0;
   bool table = false;
@@ -70,8 +71,8 @@ void print_table(const Survey& s, const RoleBook& book) {
 int report(Request& r) {
   RoleBook book = RoleBook::builtin();
   for (const std::string& path : r.roles) book.add(read_text(path, kMostBytes, kOp), path);
-  const Corpus corpus =
-      r.data == std::vector<std::string>{"builtin"} ? builtin_corpus().test : read_corpora(r.data);
+  Corpora all = read_corpora_of(r.data, kOp);
+  const Corpus corpus = std::move(r.data.builtin ? all.test : all.train);
   const Recognizer model = Recognizer::load(r.model);
   std::unique_ptr<TextEncoder> encoder;
   if (!r.encoder.empty()) {
@@ -107,7 +108,8 @@ void add_report(CLI::App& app, int& exit_code) {
       "The page needs no network; it holds the utterances that were answered wrongly.");
   const auto r = std::make_shared<Request>();
   word->add_option("model", r->model, "Folder that headwise train wrote")->required();
-  word->add_option("data", r->data, "Labelled utterances: files, or the word builtin")->required();
+  word->add_option("data", r->data.files, "Files of labelled texts");
+  word->add_flag("--builtin", r->data.builtin, "The test split of the built-in corpus instead");
   word->add_option("--out", r->out, "The page")->capture_default_str();
   word->add_option("--roles", r->roles, "Further rows of classes and roles; see docs/report.md");
   word->add_option("--mistakes", r->options.mistakes, "Mistakes to show at most")->capture_default_str();

@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "headwise/analysis/roles.h"
 #include "headwise/cli/args.h"
 #include "headwise/cli/corpora.h"
 #include "headwise/heads/any_head.h"
@@ -29,7 +30,7 @@ struct Request {
   std::string out, from;
   RecognizerConfig config;
   TrainingOptions training;
-  std::string pooling, norm, long_text, dtype = "f32";
+  std::string pooling, norm, long_text, plant, dtype = "f32";
   double dropout = -1;
   double encoder_rate = 0.1;  // behind --from, as a part of the rate
   bool norm_after = false, replace = false, quiet = false, heads_given = false;
@@ -40,29 +41,31 @@ struct Request {
 Json settings_of(const Request& r) {
   const TransformerConfig& e = r.config.encoder;
   const TrainingOptions& t = r.training;
-  return {{"data", r.data.files},
-          {"builtin", r.data.builtin},
-          {"dev", r.dev},
-          {"from", r.from},
-          {"heads", e.heads},
-          {"model_dim", e.model_dim},
-          {"depth", e.depth},
-          {"feed_dim", e.feed_dim},
-          {"max_tokens", e.max_tokens},
-          {"norm", r.norm},
-          {"norm_after", r.norm_after},
-          {"dropout", r.dropout},
-          {"pooling", r.pooling},
-          {"ngrams", r.config.ngrams.buckets},
-          {"long_text", r.long_text},
-          {"vocabulary", t.pieces},
-          {"epochs", t.epochs},
-          {"minutes", t.minutes},
-          {"batch", t.batch},
-          {"rate", t.rate},
-          {"encoder_rate", t.encoder_rate},
-          {"dtype", r.dtype},
-          {"seed", t.seed}};
+  Json all = {{"data", r.data.files},
+              {"builtin", r.data.builtin},
+              {"dev", r.dev},
+              {"from", r.from},
+              {"heads", e.heads},
+              {"model_dim", e.model_dim},
+              {"depth", e.depth},
+              {"feed_dim", e.feed_dim},
+              {"max_tokens", e.max_tokens},
+              {"norm", r.norm},
+              {"norm_after", r.norm_after},
+              {"dropout", r.dropout},
+              {"pooling", r.pooling},
+              {"ngrams", r.config.ngrams.buckets},
+              {"long_text", r.long_text},
+              {"vocabulary", t.pieces},
+              {"epochs", t.epochs},
+              {"minutes", t.minutes},
+              {"batch", t.batch},
+              {"rate", t.rate},
+              {"encoder_rate", t.encoder_rate},
+              {"dtype", r.dtype},
+              {"seed", t.seed}};
+  if (!r.plant.empty()) all["plant"] = r.plant;
+  return all;
 }
 
 template <class Kind, std::size_t n>
@@ -84,6 +87,7 @@ struct Pretrained {
 /// The request's own words into the config; the pretrained encoder's sizes where one is given.
 RecognizerConfig config_of(const Request& r, Pretrained& pretrained) {
   RecognizerConfig c = r.config;
+  if (!r.plant.empty()) c.planted = planted_text(r.plant, RoleBook::builtin());
   constexpr std::string_view norms[] = {"layer", "rms"};
   if (r.from.empty()) {
     if (!r.norm.empty()) c.encoder.norm.kind = kind_named<NormKind>("--norm", r.norm, norms);
@@ -239,6 +243,8 @@ void add_train(CLI::App& app, int& exit_code) {
   word->add_flag("--norm-after", r->norm_after, "Norms behind the residual sums, not before the layers");
   word->add_option("--dropout", r->dropout, "Of rows; the default is the recipe's");
   word->add_option("--pooling", r->pooling, "attention (the default), labels, mean (behind --from) or first");
+  word->add_option("--plant", r->plant,
+                   "A designed head, CLASS:HEAD or CLASS:LAYER.HEAD, as number:0; see docs/report.md");
   word->add_option("--long-text", r->long_text,
                    "chunks (the default), or sparse: one piece of at most --max-tokens");
   word->add_option("--threads", r->threads, "0: HEADWISE_THREADS, else the CPUs of this process")
