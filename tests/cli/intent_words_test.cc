@@ -15,8 +15,7 @@ using Json = nlohmann::json;
 
 /// A small model: what is tested here is the way around it.
 constexpr const char* kSmall =
-    " --model-dim 16 --depth 1 --feed-dim 16 --vocabulary 120 --batch 8 --threads 1 "
-    "--quiet";
+    " --model-dim 16 --depth 1 --feed-dim 16 --vocabulary 120 --batch 8 --threads 1";
 
 class IntentWords : public ::testing::Test {
  protected:
@@ -43,9 +42,7 @@ class IntentWords : public ::testing::Test {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  Answer run(const std::string& line) const {
-    return shell("cd " + room_.string() + " && " + line, at("err"));
-  }
+  Answer run(const std::string& line) const { return shell("cd " + room_.string() + "; " + line, at("err")); }
   Answer headwise(const std::string& words) const { return run(HEADWISE_PROGRAM " " + words); }
   Answer train(const std::string& words) const { return headwise("train " + words + kSmall); }
 
@@ -148,32 +145,22 @@ TEST_F(IntentWords, BadModelFoldersAreOneSentence) {
   refused(headwise("eval cut one.tsv"), "labels.txt");
 }
 
-/// Begins a run, sends it `signal` after its first checkpoint, and returns how it ended.
-std::string begin_and(const std::string& signal) {
-  return std::string(HEADWISE_PROGRAM " train one.tsv --out m --epochs 200") + kSmall +
-         " & pid=$!; while [ ! -e m.run/step-000000000003.safetensors ] && kill -0 $pid; do sleep 0.01; "
-         "done; kill -" +
-         signal + " $pid; wait $pid";
-}
-
-TEST_F(IntentWords, KilledOrInterruptedItGoesOnToTheSameModel) {
-  ASSERT_EQ(train("one.tsv --out whole --epochs 200").code, 0);
-  for (const std::string signal : {"KILL", "TERM"}) {
-    Answer stopped = run(begin_and(signal));
-    for (int again = 0; again < 9 && stopped.code == 0; ++again) {  // it was done before the signal came
-      fs::remove_all(at("m"));
-      stopped = run(begin_and(signal));
-    }
-    EXPECT_NE(stopped.code, 0) << signal;
-    EXPECT_FALSE(fs::exists(at("m"))) << signal;
-    EXPECT_EQ(stopped.err.find("the same command goes on") != std::string::npos, signal == "TERM")
-        << stopped.err;
-    refused(train("one.tsv --out m --epochs 201"), "begun with other words");
-    const Answer rest = train("one.tsv --out m --epochs 200");
-    EXPECT_EQ(rest.code, 0) << signal << rest.err;
-    EXPECT_TRUE(content(at("m/model.safetensors")) == content(at("whole/model.safetensors"))) << signal;
-    fs::remove_all(at("m"));
-  }
+TEST_F(IntentWords, KilledOrInterruptedTheSameCommandGoesOn) {
+  // Too long to be done before the signal; tests/intent holds that what goes on ends with the same bits.
+  const auto begin_and = [&](const std::string& signal) {
+    return run("touch mark; sleep 0.01; " + std::string(HEADWISE_PROGRAM) +
+               " train one.tsv --out m --epochs 100000" + kSmall +
+               " & pid=$!; while set -- m.run/step-* && [ ! \"$1\" -nt mark ]; do sleep 0.01; done; kill -" +
+               signal + " $pid; wait $pid");
+  };
+  EXPECT_EQ(begin_and("KILL").code, 128 + 9);
+  EXPECT_FALSE(fs::exists(at("m")));
+  refused(train("one.tsv --out m --epochs 99999"), "begun with other words");
+  const Answer stopped = begin_and("TERM");
+  EXPECT_EQ(stopped.code, 1);
+  EXPECT_NE(stopped.out.find("resumed from m.run/step-"), std::string::npos) << stopped.out;
+  EXPECT_NE(stopped.err.find("nothing is lost; the same command goes on"), std::string::npos) << stopped.err;
+  EXPECT_FALSE(fs::exists(at("m")));
 }
 
 TEST_F(IntentWords, AFullDiskLosesNothing) {
