@@ -73,6 +73,36 @@ std::vector<std::string> lines_of(const std::string& path) {
   return lines;
 }
 
+/// Before anything is allocated: a config cannot ask for memory its weights do not have.
+void check_sizes(const RecognizerConfig& c, Index pieces, const Safetensors& file,
+                 const std::string& folder) {
+  const TransformerConfig& e = c.encoder;
+  const auto rows = [&](const std::string& tensor, std::string_view what, Index wanted) {
+    const Index got = file.has(tensor) ? file.entry(tensor).size[0] : 0;
+    require(got == wanted, ErrorKind::bad_argument, kOp, folder, ": ", what, " is ", wanted, " but ", tensor,
+            " has ", got, " rows; files of two models are mixed");
+  };
+  rows("embed.table", "the number of pieces in vocab.txt", pieces);
+  rows("stack.norm.weight", "model_dim", e.final_norm ? e.model_dim : 0);
+  if (e.positions == Positions::learned) rows("embed.positions", "max_tokens", e.max_tokens);
+  if (e.token_types > 0) rows("embed.types", "token_types", e.token_types);
+  if (c.ngrams.buckets > 0) rows("ngrams.table", "ngram_buckets", c.ngrams.buckets);
+  if (c.pooling == Pooling::attention) rows("pooling.query", "pool_queries", c.pool_queries);
+  rows("labels.bias", "the number of lines in labels.txt", static_cast<Index>(c.labels.size()));
+  const Index blocks = e.depth / max_of(1, e.share_layers);
+  if (blocks > 0) rows("stack.layers.0.feed.in.weight", "feed_dim", e.feed_dim);
+  require(blocks == 0 || file.has(text("stack.layers.", blocks - 1, ".norm1.weight")),
+          ErrorKind::bad_argument, kOp, folder, ": depth is ", e.depth,
+          " but model.safetensors has fewer layers; files of two models ", "are mixed");
+  constexpr Index kMost = 1024;
+  Index number = 0;
+  for (const char digit : e.heads) {
+    number = digit >= '0' && digit <= '9' ? 10 * number + (digit - '0') : 0;
+    require(number <= kMost, ErrorKind::bad_argument, kOp, folder, ": heads is ", quoted(e.heads),
+            "; numbers of heads and columns in a folder go up to ", kMost);
+  }
+}
+
 }  // namespace
 
 void write_file(const std::string& path, std::string_view content, std::string_view op) {
@@ -144,21 +174,9 @@ Recognizer Recognizer::load(const std::string& name, DType dtype) {
                                          text(kOp, ": ", folder, "/config.json"));
   config.labels = lines_of(folder + "/labels.txt");
   Safetensors file(folder + "/model.safetensors", {.reading = Reading::copied});
-  // Sizes are compared before anything is allocated: a config cannot ask for memory its weights do not have.
-  const SafetensorsEntry& table = file.entry("embed.table");
   Vocabulary vocabulary = Vocabulary::read(folder + "/vocab.txt");
-  require(table.rank == 2 && table.size[0] == vocabulary.size() && table.size[1] == config.encoder.model_dim,
-          ErrorKind::bad_argument, kOp, folder, ": embed.table does not fit the ", vocabulary.size(),
-          " pieces of vocab.txt and model_dim ", config.encoder.model_dim, "; files of two models are mixed");
-  Index numbers = 0;
-  for (const SafetensorsEntry& e : file.entries()) numbers += (e.end - e.begin) / 4;
-  const auto wide = static_cast<double>(config.encoder.model_dim);
-  require(wide * (wide * static_cast<double>(config.encoder.depth) +
-                  static_cast<double>(config.ngrams.buckets + config.labels.size())) <=
-              4.0 * static_cast<double>(numbers) + 1e6,
-          ErrorKind::bad_argument, kOp, folder, ": config.json asks for more weights than the ", numbers,
-          " in model.safetensors; files of two models are mixed");
-  Recognizer model(std::move(config), std::move(vocabulary), 0, DType::f32);
+  check_sizes(config, vocabulary.size(), file, folder);
+  Recognizer model(std::move(config), std::move(vocabulary), ParamSet::blank());
   require(file.entries().size() == model.params_.all().size(), ErrorKind::bad_argument, kOp, folder,
           ": model.safetensors holds ", file.entries().size(), " tensors but the config makes ",
           model.params_.all().size(), "; files of two models are mixed");

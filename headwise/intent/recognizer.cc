@@ -69,14 +69,17 @@ void check(const RecognizerConfig& c) {
   require(c.long_text == LongText::sparse || !limited || c.chunk_tokens <= c.encoder.max_tokens, bad, kOp,
           "chunk_tokens is ", c.chunk_tokens, " but the encoder has ", c.encoder.max_tokens,
           " positions; make chunks smaller or max_tokens larger");
-  require(c.encoder.max_tokens >= 2 && c.encoder.max_tokens <= Index{1} << 24, bad, kOp, "max_tokens is ",
-          c.encoder.max_tokens, "; give 2 to 2^24");
+  require(c.encoder.max_tokens >= 2 && c.encoder.max_tokens <= Index{1} << 20, bad, kOp, "max_tokens is ",
+          c.encoder.max_tokens, "; give 2 to 2^20");
 }
 
 Recognizer::Recognizer(RecognizerConfig config, Vocabulary vocabulary, std::uint64_t seed, DType dtype)
+    : Recognizer(std::move(config), std::move(vocabulary), ParamSet(dtype, seed)) {}
+
+Recognizer::Recognizer(RecognizerConfig config, Vocabulary vocabulary, ParamSet params)
     : config_(completed(std::move(config), vocabulary)),
       tokenizer_(std::move(vocabulary), {.words = config_.words}),
-      params_(dtype, seed) {
+      params_(std::move(params)) {
   encoder_.emplace(params_, config_.encoder);
   if (config_.ngrams.buckets > 0)
     ngrams_.emplace(params_, "ngrams", config_.ngrams, config_.encoder.model_dim);

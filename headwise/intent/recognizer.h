@@ -132,6 +132,9 @@ class Recognizer {
   const ParamSet& params() const { return params_; }
 
  private:
+  /// The layers are declared in `params`.
+  Recognizer(RecognizerConfig config, Vocabulary vocabulary, ParamSet params);
+
   RecognizerConfig config_;
   WordPiece tokenizer_;
   ParamSet params_;

@@ -215,8 +215,14 @@ TEST(ModelFolder, DamageIsOneSentence) {
   replace_in(path + "/config.json", "\"depth\": 2", "\"depth\": 2000000");
   EXPECT_SAYS(Recognizer::load(path), "two models");
   fresh();
+  replace_in(path + "/config.json", "\"feed_dim\": 12", "\"feed_dim\": 1200000000");
+  EXPECT_SAYS(Recognizer::load(path), "feed_dim is 1200000000 but");
+  fresh();
+  replace_in(path + "/config.json", "mha:heads=2", "mha:heads=2,dim=900000000");
+  EXPECT_SAYS(Recognizer::load(path), "go up to 1024");
+  fresh();
   replace_in(path + "/labels.txt", "loan\n", "");
-  EXPECT_FALSE(refusal_of([&] { Recognizer::load(path); }).empty());
+  EXPECT_SAYS(Recognizer::load(path), "labels.txt is 2 but labels.bias has 3");
   fresh();
   fs::resize_file(path + "/model.safetensors", fs::file_size(path + "/model.safetensors") - 4);
   EXPECT_FALSE(refusal_of([&] { Recognizer::load(path); }).empty());
