@@ -15,6 +15,7 @@ Pretrained read_pretrained(const std::string& folder) {
           c.encoder.vocabulary, "; they are of different models");
   c.encoder.vocabulary = vocabulary.size();
   c.words = read_bert_tokenizer_config(folder + "/tokenizer_config.json").words;
+  c.ngrams.buckets = 0;
   c.pooling = Pooling::mean;
   c.pool_dropout = 0.1;
   c.chunk_tokens = min_of(c.chunk_tokens, c.encoder.max_tokens);

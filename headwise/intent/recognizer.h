@@ -41,7 +41,7 @@ struct RecognizerConfig {
                                .feed = FeedKind::swiglu,
                                .norm = {.kind = NormKind::rms},
                                .dropout = 0.2};
-  NgramOptions ngrams = {};  // rows added to the tokens'; buckets 0: none
+  NgramOptions ngrams = {.buckets = 20000};  // rows added to the tokens'; buckets 0: none
   Pooling pooling = Pooling::attention;
   Index pool_queries = 4;  // of Pooling::attention
   double pool_dropout = 0.3;

@@ -12,15 +12,15 @@ namespace headwise {
 
 /// The recipe. Its numbers were chosen on dev splits of small corpora of short utterances.
 struct TrainingOptions {
-  Index epochs = 30, batch = 64;
-  double rate = 1e-3, warm_up = 0.1;  // peak; share of the steps before it, a cosine to 0 behind it
+  Index epochs = 12, batch = 64;
+  double rate = 2e-3, warm_up = 0.1;  // peak; share of the steps before it, a cosine to 0 behind it
   double encoder_rate = 1;            // of a given encoder, as a part of `rate`; 0: it stays as it is
   double layer_decay = 1;             // times it for every block that stands above one
   bool learn_embedding = true;        // false: the tables of a given encoder stay as they are
   double weight_decay = 0.05, clip = 1;
   double label_smoothing = 0.1;
   double token_dropout = 0.1;  // tokens read as [MASK]
-  double average = 0.998;      // the kept weights are a running mean of the last steps'
+  double average = 0.99;       // the kept weights are a running mean of the last steps'
   double minutes = 0;          // of one call before it stops and keeps the best; 0: when the epochs are done
   Index patience = 0;          // epochs without a better dev score before it stops; 0: never
   DType compute = DType::f32;  // bf16: products in bf16, f32 masters learn
