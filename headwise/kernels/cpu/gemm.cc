@@ -142,6 +142,17 @@ float* place_in_out(const GemmProblem& p, const GemmCore& core, const MatrixView
   return static_cast<float*>(out.data) + out.at(row0, column0);
 }
 
+/// Rows of a that a core may read as they lie: whole tiles of f32 side by side, close enough together that
+/// the rows of a tile do not share cache sets. Null: they are packed.
+const float* rows_in_place(const GemmCore& core, const MatrixView& a, Index row0, Index rows, Index k0,
+                           Index k) {
+  constexpr Index kFarthest = 2048 / sizeof(float);
+  if (a.dtype != DType::f32 || a.columns.step != 1 || rows % core.rows != 0 || a.rows.step <= 0 ||
+      a.rows.step > kFarthest || !one_run(a.rows, row0, rows) || !one_run(a.columns, k0, k))
+    return nullptr;
+  return static_cast<const float*>(a.data) + a.at(row0, k0);
+}
+
 /// Columns of one row that lie as f32 side by side; null: they do not.
 float* place_of(const MatrixView& m, Index row, Index column0, Index columns) {
   if (m.dtype != DType::f32 || m.columns.step != 1 || !one_run(m.columns, column0, columns)) return nullptr;
@@ -220,10 +231,12 @@ void run(const GemmProblem& p, const GemmArgs& args, std::span<std::byte> worksp
     core.begin();
     for (Index k0 = 0; k0 < p.k; k0 += core.depth) {
       const Index k = min_of(core.depth, p.k - k0);
-      core.pack_a(side, row0, rows, k0, k, s.a);
-      core.multiply({s.a, b + column0 / core.columns * panel + core.panel_bytes(k0), panel, padded_rows,
+      const float* in_place = core.reads_rows ? rows_in_place(core, args.a, row0, rows, k0, k) : nullptr;
+      if (!in_place) core.pack_a(side, row0, rows, k0, k, s.a);
+      core.multiply({in_place ? static_cast<const void*>(in_place) : s.a,
+                     b + column0 / core.columns * panel + core.panel_bytes(k0), panel, padded_rows,
                      padded_columns, k, out ? out : s.c, out ? args.out.rows.step : step,
-                     k0 > 0 || p.accumulate});
+                     k0 > 0 || p.accumulate, in_place ? args.a.rows.step : 0});
     }
     core.end();
     for (Index j = 0, n; !out && j < columns; j += n) {

@@ -159,7 +159,8 @@ struct GemmAmx {
   }
 
   static constexpr GemmCore table() {
-    return {"bf16", kSide, kSide, 512, tiles_on, tiles_off, a_bytes, panel_bytes, pack_a, pack_b, multiply};
+    return {"bf16",  kSide,       kSide,  512,    tiles_on, tiles_off,
+            a_bytes, panel_bytes, pack_a, pack_b, multiply, false};
   }
 };
 

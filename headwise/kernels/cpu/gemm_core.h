@@ -82,8 +82,8 @@ struct GemmF32 {
     }
   }
 
-  /// c (4 Groups rows) continues its chains over k.
-  template <int Groups>
+  /// c (4 Groups rows) continues its chains over k. Packed: groups of a lie `group` apart; else rows do.
+  template <int Groups, bool Packed>
   static inline __attribute__((always_inline)) void tile(const float* a, Index group, const float* b, Index k,
                                                          float* to, Index step, bool add, const char* ahead,
                                                          Index pace) {
@@ -103,13 +103,13 @@ struct GemmF32 {
       for (int j = 0; j < NV; ++j) x[j] = Lanes::load(b + l * kColumns + j * W);
 #pragma GCC unroll 4
       for (int g = 0; g < Groups; ++g) {
-        const float* at = a + g * group + l * 4;
+        const float* at = Packed ? a + g * group + l * 4 : a + 4 * g * group + l;
         if constexpr (L::multiplies_by_lane) {
           L::template add_products<4, NV>(at, x, c[g]);
         } else {
 #pragma GCC unroll 4
           for (int i = 0; i < 4; ++i) {
-            const F y = Lanes::bcast(at + i);
+            const F y = Lanes::bcast(Packed ? at + i : at + i * group);
 #pragma GCC unroll 4
             for (int j = 0; j < NV; ++j) c[g][i][j] = Lanes::fma(y, x[j], c[g][i][j]);
           }
@@ -124,8 +124,15 @@ struct GemmF32 {
         for (int j = 0; j < NV; ++j) Lanes::store(to + (4 * g + i) * step + j * W, c[g][i][j]);
   }
   static void multiply(const GemmBlock& t) {
+    if constexpr (!L::multiplies_by_lane)
+      if (t.a_step > 0) return multiply_with<false>(t);
+    multiply_with<true>(t);
+  }
+  template <bool Packed>
+  static void multiply_with(const GemmBlock& t) {
     const auto* a = static_cast<const float*>(t.a);
-    const Index group = 4 * t.k, groups = rounded(t.rows, 4) / 4;
+    const Index group = Packed ? 4 * t.k : t.a_step, groups = rounded(t.rows, 4) / 4;
+    const Index apart = Packed ? group : 4 * group;  // from group to group
     // The next panel of b comes while this one is used, a few bytes with every step of k: asked for at once
     // its lines would hold up those of the tile.
     const Index pace = 4 * kColumns * G / (groups > G ? groups : G);
@@ -134,15 +141,17 @@ struct GemmF32 {
       const char* ahead = reinterpret_cast<const char*>(b) + (j + kColumns < t.columns ? t.b_step : 0);
       Index g = 0;
       for (; g + G <= groups; g += G, ahead += pace * t.k)
-        tile<G>(a + g * group, group, b, t.k, t.c + g * 4 * t.c_step + j, t.c_step, t.add, ahead, pace);
+        tile<G, Packed>(a + g * apart, group, b, t.k, t.c + g * 4 * t.c_step + j, t.c_step, t.add, ahead,
+                        pace);
       for (; g < groups; ++g)
-        tile<1>(a + g * group, group, b, t.k, t.c + g * 4 * t.c_step + j, t.c_step, t.add, ahead, 0);
+        tile<1, Packed>(a + g * apart, group, b, t.k, t.c + g * 4 * t.c_step + j, t.c_step, t.add, ahead, 0);
     }
   }
   static void nothing() {}
 
   static constexpr GemmCore table() {
-    return {"f32", 4, kColumns, Depth, nothing, nothing, a_bytes, panel_bytes, pack_a, pack_b, multiply};
+    return {"f32",   4,           kColumns, Depth,  nothing,  nothing,
+            a_bytes, panel_bytes, pack_a,   pack_b, multiply, !L::multiplies_by_lane};
   }
 
  private:

@@ -99,7 +99,8 @@ struct GemmMmla {
   static void nothing() {}
 
   static constexpr GemmCore table() {
-    return {"bf16", kRows, kColumns, 512, nothing, nothing, a_bytes, panel_bytes, pack_a, pack_b, multiply};
+    return {"bf16",  kRows,       kColumns, 512,    nothing,  nothing,
+            a_bytes, panel_bytes, pack_a,   pack_b, multiply, false};
   }
 
  private:

@@ -22,13 +22,14 @@ struct Side {
 /// c [rows columns] = or += a b over one block of k. Packed lines are padded with zeros to whole tiles, and
 /// so is c.
 struct GemmBlock {
-  const void* a;  // as pack_a made it for these rows and this block of k
+  const void* a;  // as pack_a made it for these rows and this block of k, or f32 rows as they lie
   const void* b;  // the first panel of columns, at this block of k
   Index b_step;   // bytes from panel to panel
   Index rows, columns, k;
   float* c;
   Index c_step;
-  bool add;  // the sums start at c, else at 0
+  bool add;          // the sums start at c, else at 0
+  Index a_step = 0;  // elements from row to row of rows as they lie; 0: packed
 };
 
 /// How one ISA level multiplies. Every element is one chain over k in ascending order, whatever tile it lies
@@ -44,6 +45,7 @@ struct GemmCore {
   void (*pack_a)(const Side&, Index first, Index count, Index k0, Index k, void* out);
   void (*pack_b)(const Side&, Index first, Index count, Index k0, Index k, void* out);  // one panel
   void (*multiply)(const GemmBlock&);
+  bool reads_rows;  // multiply takes rows of f32 as they lie, where there are whole tiles of them
 };
 
 /// What follows the sums of one row: out = activation(c + bias) * factor + residual, slope =
