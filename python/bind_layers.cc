@@ -55,7 +55,7 @@ nb::object run_multi_head(MultiHeadBox& box, const MultiHeadWords& w) {
   if (w.weights) {
     const Index sizes[] = {a.sequences.count(), box.layer.head().spec().q.heads, a.sequences.longest(),
                            a.kv_sequences.longest()};
-    weights = make_array(in.x.kind, w.x, dtype, sizes);
+    weights = make_array(in.x.kind, w.x, dtype == DType::f64 ? DType::f64 : DType::f32, sizes);
     a.weights = weights.view;
   }
   if (w.keep) box.params.make_grads();

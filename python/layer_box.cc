@@ -7,6 +7,7 @@
 
 #include "headwise/layers/torch_state.h"
 #include "headwise/masks/mask.h"
+#include "headwise/model/safetensors.h"
 #include "python/bind.h"
 #include "python/values.h"
 
@@ -26,9 +27,35 @@ bool is_packed(const AnyView& v) {
 nb::object as_numpy(const AnyView& v, nb::handle owner) {
   std::size_t sizes[kMaxRank];
   for (int axis = 0; axis < v.rank; ++axis) sizes[axis] = static_cast<std::size_t>(v.size[axis]);
-  const nb::dlpack::dtype type = v.dtype == DType::f64 ? nb::dtype<double>() : nb::dtype<float>();
-  return nb::cast(
-      nb::ndarray<nb::numpy>(v.data, static_cast<std::size_t>(v.rank), sizes, owner, nullptr, type));
+  const nb::dlpack::dtype type = v.dtype == DType::f64   ? nb::dtype<double>()
+                                 : v.dtype == DType::f32 ? nb::dtype<float>()
+                                                         : nb::dtype<std::uint16_t>();
+  const nb::object array =
+      nb::cast(nb::ndarray<nb::numpy>(v.data, static_cast<std::size_t>(v.rank), sizes, owner, nullptr, type));
+  if (v.dtype == DType::f16) return array.attr("view")("float16");
+  if (v.dtype != DType::bf16) return array;
+  try {
+    return array.attr("view")(nb::module_::import_("ml_dtypes").attr("bfloat16"));
+  } catch (const nb::python_error&) {
+    throw Error(ErrorKind::unsupported,
+                "layer: NumPy has no bf16 of its own; install ml_dtypes, or make the layer in f32");
+  }
+}
+
+void save(const LayerBox& box, const std::string& path) {
+  std::vector<NamedTensor> tensors;
+  for (const Param& p : box.params.all()) tensors.push_back({p.name, p.value});
+  write_safetensors(path, tensors);
+}
+
+void load(LayerBox& box, const std::string& path) {
+  const Turn turn(box.turn);
+  const Safetensors file(path);
+  for (const SafetensorsEntry& e : file.entries())
+    require(box.params.has(e.name), ErrorKind::bad_argument, "load", path, " holds \"", e.name,
+            "\", which the layer has not; load it into a layer of the kind that was saved");
+  for (const Param& p : box.params.all()) file.entry(p.name);  // all are there before one is changed
+  for (const Param& p : box.params.all()) file.read(p.name, p.value);
 }
 
 nb::dict arrays_of(nb::handle self, bool grads) {
@@ -114,9 +141,9 @@ void LayerBox::check_kept(const char* op) const {
 
 DType read_layer_dtype(const char* op, nb::handle word) {
   const std::string_view name = read_word({op, "dtype"}, word);
-  require(name == "f32" || name == "f64", ErrorKind::bad_dtype, op, "dtype is \"", name,
-          "\"; give f32 or f64");
-  return name == "f64" ? DType::f64 : DType::f32;
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64})
+    if (name == name_of(dtype)) return dtype;
+  throw Error(ErrorKind::bad_dtype, text(op, ": dtype is \"", name, "\"; give f32, bf16, f16 or f64"));
 }
 
 MaskSet read_mask_set(const char* op, const char* name, nb::handle mask) {
@@ -147,6 +174,10 @@ void bind_layer_box(nb::module_& m) {
           nb::sig("def gradients(self) -> dict[str, Array]"), "Name to NumPy array: what backward adds to.")
       .def(
           "zero_gradients", [](LayerBox& box) { box.params.zero_grads(); }, "Sets every gradient to 0.")
+      .def("save", &save, nb::arg("path"), nb::sig("def save(self, path: str) -> None"),
+           "Writes the parameters by name as one safetensors file, whole or not at all.")
+      .def("load", &load, nb::arg("path"), nb::sig("def load(self, path: str) -> None"),
+           "Reads such a file: the same names, sizes and dtype.")
       .def("torch_state", &torch_state, nb::sig("def torch_state(self) -> dict[str, Array]"),
            "A copy of the parameters under the names of torch's module of the same kind.")
       .def("load_torch_state", &load_torch_state, nb::arg("state"),

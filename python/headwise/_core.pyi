@@ -349,6 +349,14 @@ class Layer:
     def zero_gradients(self) -> None:
         """Sets every gradient to 0."""
 
+    def save(self, path: str) -> None:
+        """
+        Writes the parameters by name as one safetensors file, whole or not at all.
+        """
+
+    def load(self, path: str) -> None:
+        """Reads such a file: the same names, sizes and dtype."""
+
     def torch_state(self) -> dict[str, Array]:
         """
         A copy of the parameters under the names of torch's module of the same kind.
