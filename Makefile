@@ -1,11 +1,16 @@
 # Each target can be the first command on a bare Debian 12: it installs what is missing, builds and runs.
-.PHONY: demo test slow bench check gpu asan tsan fuzz wheel format
+.PHONY: demo tour test slow bench check gpu asan tsan fuzz wheel format
 RUN = python3 tools/run_all.py
 
 demo:
+	@./setup.sh
+	@./tools/build.sh headwise_cli
+	@./tools/demo.sh
+
+tour:
 	@./setup.sh demo
 	@./tools/build.sh headwise_python headwise_cli
-	@./tools/demo.sh
+	@./tools/tour.sh
 
 test:
 	@./setup.sh python

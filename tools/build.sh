@@ -1,11 +1,17 @@
 #!/bin/sh
-# Builds the named targets of the release preset, the Python module included; says nothing unless it fails.
+# Builds the named targets of the release preset, with the Python module where .venv is; says nothing unless it fails.
 # Usage: tools/build.sh TARGET...
 set -eu
 cd "$(dirname "$0")/.."
+configure() {
+  if [ -x .venv/bin/python ]; then
+    cmake --preset release -DHEADWISE_PYTHON=ON -DPython_EXECUTABLE="$PWD/.venv/bin/python"
+  else
+    cmake --preset release
+  fi
+}
 log=$(mktemp)
-{ cmake --preset release -DHEADWISE_PYTHON=ON -DPython_EXECUTABLE="$PWD/.venv/bin/python" &&
-  cmake --build --preset release --target "$@"; } >"$log" 2>&1 || {
+{ configure && cmake --build --preset release --target "$@"; } >"$log" 2>&1 || {
   cat "$log" >&2
   rm -f "$log"
   exit 1
