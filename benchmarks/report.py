@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Turns a benchmark's JSON into Markdown, and fills the table of README.md from it.
+"""Turns a benchmark's JSON into Markdown, and fills the table of both READMEs from it.
 
 Usage: report.py RESULT.json             prints the Markdown
-       report.py --readme RESULT.json    writes the table between the markers of README.md"""
+       report.py --readme RESULT.json    writes the table between the markers of README.md and README.zh.md"""
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import json
 import pathlib
 import sys
 
-README = pathlib.Path(__file__).resolve().parent.parent / "README.md"
+READMES = [pathlib.Path(__file__).resolve().parent.parent / name for name in ("README.md", "README.zh.md")]
 BEGIN, END = "<!-- speed: written by benchmarks/report.py -->", "<!-- /speed -->"
 TITLES = {
     "forward": "Forward",
@@ -137,11 +137,12 @@ def readme_table(result: dict) -> str:
 
 
 def fill_readme(result: dict) -> None:
-    text = README.read_text()
-    if BEGIN not in text or END not in text:
-        raise SystemExit(f"README.md: the markers {BEGIN} and {END} are missing")
-    before, rest = text.split(BEGIN, 1)
-    README.write_text(f"{before}{BEGIN}\n{readme_table(result)}{END}{rest.split(END, 1)[1]}")
+    for readme in READMES:
+        text = readme.read_text(encoding="utf-8")
+        if BEGIN not in text or END not in text:
+            raise SystemExit(f"{readme.name}: the markers {BEGIN} and {END} are missing")
+        before, rest = text.split(BEGIN, 1)
+        readme.write_text(f"{before}{BEGIN}\n{readme_table(result)}{END}{rest.split(END, 1)[1]}", encoding="utf-8")
 
 
 def main(words: list[str]) -> int:

@@ -43,10 +43,10 @@ def test_the_driver_measures_every_smoke_case(result):
     assert out.with_suffix(".md").read_text() == report.document(data)
 
 
-def test_the_readme_is_filled_between_its_markers(result, tmp_path, monkeypatch):
+def test_readmes_are_filled_between_their_markers(result, tmp_path, monkeypatch):
     readme = tmp_path / "README.md"
     readme.write_text(f"above\n{report.BEGIN}\nold\n{report.END}\nbelow\n")
-    monkeypatch.setattr(report, "README", readme)
+    monkeypatch.setattr(report, "READMES", [readme])
     report.fill_readme(result[0])
     text = readme.read_text()
     assert text.startswith("above\n") and text.endswith("below\n") and "old" not in text
