@@ -1,0 +1,43 @@
+"""Model settings of the recogniser's benchmarks: a name, and what it adds to `headwise train`. One list for runs and tables."""
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+FUSED = "+gated:source=input,act=silu"  # the recogniser's own fusion
+KINDS = {
+    "mha": "mha:heads=8", "gqa": "gqa:heads=8,kv_heads=2", "moh": "moh:heads=8,shared=2,k=3", "dcmha": "dcmha:heads=8",
+    "talking": "talking:heads=8", "overlapped": "overlapped:heads=8", "collaborative": "collaborative:heads=8",
+    "entmax": "entmax:heads=8",
+}
+SWEEP = (1, 2, 4, 8, 12, 16, 32)  # heads of 192 columns together: the parameters stay the same
+FUSIONS = {
+    "concat": {"heads": "mha:heads=8"},
+    "glu-input": {"heads": "mha:heads=8" + FUSED},
+    "glu-heads": {"heads": "mha:heads=8+gated:source=heads,act=silu"},
+    "rms-after": {"norm": "rms", "norm-after": True},
+    "layer-first": {"norm": "layer"},
+    "layer-after": {"norm": "layer", "norm-after": True},
+}
+
+SETTINGS: dict[str, dict] = {
+    "scratch": {},
+    "minilm": {"from": "minilm"},
+    "one-head": {"heads": "mha:heads=1" + FUSED},
+    "eight-heads": {"heads": "mha:heads=8" + FUSED},
+    **{f"kind-{name}": {"heads": heads, "minutes": 12} for name, heads in KINDS.items()},
+    **{f"heads-{h}": {"heads": f"mha:heads={h}", "model-dim": 192, "depth": 2} for h in SWEEP},
+    **{f"fusion-{name}": options for name, options in FUSIONS.items()},
+}
+
+
+def words_of(setting: str, minilm: str | None) -> list[str]:
+    """As the command line has them."""
+    if setting not in SETTINGS:
+        raise SystemExit(f"{setting!r} is no setting; there are {', '.join(SETTINGS)}")
+    words = []
+    for name, value in SETTINGS[setting].items():
+        if name == "from":
+            if not minilm:
+                raise SystemExit(f"{setting}: give --minilm, the folder with its config.json and model.safetensors")
+            value = minilm
+        words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return words

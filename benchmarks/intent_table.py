@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""The tables of docs/intent.md, made from benchmarks/results/intent/*.json: mean and spread over seeds, nothing that was not run.
+
+Usage: intent_table.py [--check]   --check only says whether the page is up to date"""
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import pathlib
+import statistics
+import sys
+
+import intent_data
+import intent_settings
+
+PAGE = intent_data.ROOT / "docs/intent.md"
+BEGIN, END = "<!-- made by benchmarks/intent_table.py -->", "<!-- end -->"
+NOT_RUN = "not run yet"
+
+# data, setting, what it is, what others reach, must
+MAIN = (
+    ("banking77", "scratch", "BANKING77, from scratch", "linear 88.25, BiLSTM 83 to 88.6, CNN 89.2", 88.3),
+    ("banking77", "minilm", "BANKING77, from MiniLM-L6", "BERT-base 93.66", 92.0),
+    ("mixbanking77", "bilstm", "MixBANKING77, BiLSTM (torch)", "linear 40.56", None),
+    ("mixbanking77", "one-head", "MixBANKING77, 1 head", "linear 40.56", None),
+    ("mixbanking77", "eight-heads", "MixBANKING77, 8 heads", "linear 40.56", None),
+    ("mixbanking77", "minilm", "MixBANKING77, from MiniLM-L6", "", 75.0),
+    ("nlupp", "minilm", "NLU++ banking, from MiniLM-L6", "linear 41.75", 62.0),
+    ("clinc150", "minilm", "CLINC150 in scope, from MiniLM-L6", "SVM 91.0, BERT 96.9", 94.0),
+    ("crosswoz", "scratch", "CrossWOZ user acts, from scratch", "linear 76.58", 77.0),
+)
+
+
+def read_results(folder: pathlib.Path) -> dict[tuple[str, str], list[dict]]:
+    found: dict[tuple[str, str], list[dict]] = {}
+    for path in sorted(folder.glob("*-s[0-9]*.json")):
+        run = json.loads(path.read_text(encoding="utf-8"))
+        found.setdefault((run["data"], run["setting"]), []).append(run)
+    return found
+
+
+def spread(values: list[float], digits: int = 2) -> str:
+    """The mean; with several seeds the least and the most behind it."""
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def seeds(runs: list[dict]) -> str:
+    return f"{len(runs)} seed{'s' * (len(runs) > 1)}"
+
+
+def exact(runs: list[dict]) -> list[float]:
+    return [r["metrics"]["exact_match"] for r in runs]
+
+
+def by_intents(runs: list[dict]) -> str:
+    shares = [r["metrics"]["exact_match_by_intents"] for r in runs]
+    if len(shares[0]) < 2:
+        return ""
+    return " / ".join(f"{statistics.fmean(s.get(n, 0.0) for s in shares):.1f}" for n in sorted(shares[0], key=int))
+
+
+def memory(run: dict) -> float:
+    return run["memory_mb"]["train"] if isinstance(run["memory_mb"], dict) else run["memory_mb"]
+
+
+def grid(titles: list[str], rows: list[list[str]]) -> str:
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def figures(runs: list[dict]) -> list[str]:
+    """exact match, by number of intents, F1, parameters, minutes, memory."""
+    return [f"{spread(exact(runs))}, {seeds(runs)}", by_intents(runs), spread([r["metrics"]["micro_f1"] for r in runs]),
+            f"{runs[0]['parameters'] / 1e6:.2f} M", spread([r["seconds"]["train"] / 60 for r in runs], 1),
+            spread([memory(r) for r in runs], 0)]
+
+
+FIGURES = ["exact match, %", "by 1, 2, 3 ... intents", "micro-F1", "parameters", "minutes", "memory, MB"]
+EMPTY = [NOT_RUN] + [""] * (len(FIGURES) - 1)
+
+
+def main_table(results: dict) -> str:
+    rows = []
+    for data, setting, words, others, must in MAIN:
+        runs = results.get((data, setting), [])
+        goal = "" if must is None else f"{must:g}" if not runs else f"{must:g}: {'yes' if statistics.fmean(exact(runs)) >= must else '**no**'}"
+        rows.append([words, *(figures(runs) if runs else EMPTY), others, goal])
+    return grid(["data and model", *FIGURES, "others", "must"], rows)
+
+
+def gap(results: dict) -> str:
+    """Eight heads against the BiLSTM and against one head, when all three have run."""
+    ours, one, rival = (results.get(("mixbanking77", s)) for s in ("eight-heads", "one-head", "bilstm"))
+    if not (ours and one and rival):
+        return "The gap between eight heads, one head and the BiLSTM stands here when all three have run."
+    def points(other: list[dict]) -> str:
+        return f"{statistics.fmean(exact(ours)) - statistics.fmean(exact(other)):+.2f} points"
+    return (f"Eight heads at equal parameters, exact match: {points(rival)} beside the BiLSTM ({seeds(rival)}), {points(one)} beside "
+            f"one head ({seeds(one)}).")
+
+
+def out_of_scope(results: dict) -> str:
+    runs = [r for r in results.get(("clinc150", "minilm"), []) if "out_of_scope_recall" in r]
+    if not runs:
+        return f"CLINC150, out-of-scope recall at the calibrated threshold: {NOT_RUN}."
+    return f"CLINC150, out-of-scope recall at the calibrated threshold: {spread([r['out_of_scope_recall'] for r in runs])} %."
+
+
+def list_table(results: dict, data: str, settings: list[str], title: str) -> str:
+    rows = []
+    for setting in settings:
+        runs = results.get((data, setting), [])
+        rows.append([f"`{setting}`", *(figures(runs) if runs else EMPTY)])
+    return grid([title, *FIGURES], rows)
+
+
+def latency_table(folder: pathlib.Path) -> str:
+    path = folder / "latency.json"
+    titles = ["what", "headwise", "torch", "BiLSTM", "against torch", "against the BiLSTM"]
+    if not path.exists():
+        return grid(titles, [[what, NOT_RUN, "", "", "", ""] for what in ("batch 1, p50", "batch 1, p99", "texts a second")])
+    run = json.loads(path.read_text(encoding="utf-8"))
+    rows = []
+    for what, key, unit in (("batch 1, p50", "p50_ms", " ms"), ("batch 1, p99", "p99_ms", " ms"), ("texts a second", "texts_per_second", "")):
+        ours, torch, lstm = (run[side].get(key) if side in run else None for side in ("headwise", "torch", "bilstm"))
+        text = lambda v: NOT_RUN if v is None else f"{v:.3g}{unit}" if unit else f"{v:,.0f}"
+        ratio = lambda v: "" if v is None else f"{v / ours if unit else ours / v:.2f}x"
+        share = "" if lstm is None else f"{100 * (ours / lstm if unit else lstm / ours):.0f} %"
+        rows.append([what, text(ours), text(torch), text(lstm), ratio(torch), share])
+    setting = (f"{run['data']}, {run['machine']['cpu']}, {run['threads']} threads, torch {run['torch_version']}, commit {run['commit']},"
+               f" load {run['machine']['load']}, {run['date']}.")
+    return grid(titles, rows) + "\n\n" + setting
+
+
+def long_table(folder: pathlib.Path) -> str:
+    path = folder / "long_text.json"
+    titles = ["tokens", "fused", "materialised (torch)", "memory, fused", "memory, materialised", "times as quick", "memory share"]
+    if not path.exists():
+        return grid(titles, [[n, NOT_RUN, "", "", "", "", ""] for n in ("2,048", "8,192")])
+    run = json.loads(path.read_text(encoding="utf-8"))
+    rows = [[f"{r['tokens']:,}", f"{r['fused_ms']:.1f} ms", f"{r['materialised_ms']:.1f} ms", f"{r['fused_mb']:.1f} MB",
+             f"{r['materialised_mb']:.1f} MB", f"{r['materialised_ms'] / r['fused_ms']:.2f}x",
+             f"{100 * r['fused_mb'] / r['materialised_mb']:.0f} %"] for r in run["rows"]]
+    return grid(titles, rows)
+
+
+def tables(folder: pathlib.Path) -> str:
+    results = read_results(folder)
+    kinds = [f"kind-{name}" for name in intent_settings.KINDS]
+    sweep = [f"heads-{h}" for h in intent_settings.SWEEP]
+    fusion = [f"fusion-{name}" for name in intent_settings.FUSIONS]
+    return "\n\n".join([
+        main_table(results), gap(results), out_of_scope(results),
+        "### Kinds of heads, MixBANKING77, 12 minutes each", list_table(results, "mixbanking77", kinds, "head"),
+        "### Number of heads at equal parameters, 10,000 rows of MixBANKING77", list_table(results, "mixbanking77_10k", sweep, "heads"),
+        "### Fusion and norm, 10,000 rows of MixBANKING77", list_table(results, "mixbanking77_10k", fusion, "setting"),
+        "### Latency", latency_table(folder),
+        "### Long texts: fused and materialised attention", long_table(folder),
+    ])
+
+
+def filled(page: str, folder: pathlib.Path) -> str:
+    above, rest = page.split(BEGIN)
+    return above + BEGIN + "\n" + tables(folder) + "\n" + END + rest.split(END, 1)[1]
+
+
+def main(words: list[str]) -> int:
+    page = PAGE.read_text(encoding="utf-8")
+    made = filled(page, intent_data.RESULTS)
+    if "--check" in words:
+        print("intent_table: docs/intent.md is up to date" if made == page else
+              "intent_table: docs/intent.md differs from its results; run python3 benchmarks/intent_table.py")
+        return 0 if made == page else 1
+    PAGE.write_text(made, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
