@@ -4,7 +4,8 @@ requests, and the time a drain under load takes. Writes results/serve-NAME.json 
 
 The load comes by the clock (headwise_serve_load, open loop: latencies count from the moment a request was due) and from the same
 CPUs that the model uses: what it takes, the service has not.
-Usage: serve_bench.py MODEL [--build DIR] [--seconds S] [--requests N] [--texts FILE] [--out FILE] [--plot FILE]"""
+Usage: serve_bench.py MODEL [--build DIR] [--seconds S] [--requests N] [--texts FILE]
+       [--serve OPTIONS] [--out FILE] [--plot FILE]"""
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ import pathlib
 import platform
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -26,13 +28,14 @@ SHARES = (50, 100, 200, 1000)
 TEXTS = ["what is the interest rate on my savings account", "please block my card, I lost it this morning",
          "我想提前还清房贷", "how do I raise the limit of my credit card?", "第2年第3次调整后的利率是多少", "不需要保险服务",
          "the transfer to my landlord has not arrived yet", "open a joint account for me and my wife"]
+# A request is a message of four such sentences, about 50 tokens.
+MESSAGES = [". ".join(TEXTS[(i + j) % len(TEXTS)] for j in range(4)) for i in range(len(TEXTS))]
 TOKEN = "of-the-benchmark-alone"
 
 
 class Server:
-    def __init__(self, program, model):
-        # Every CPU works for the model; the event loop and the load take their part of them.
-        self.process = subprocess.Popen([program, "serve", model, "--port", "0", "--token-env", "HEADWISE_BENCH_TOKEN"],
+    def __init__(self, program, model, options):
+        self.process = subprocess.Popen([program, "serve", model, "--port", "0", "--token-env", "HEADWISE_BENCH_TOKEN", *options],
                                         env={**os.environ, "HEADWISE_BENCH_TOKEN": TOKEN}, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, text=True)
         line = self.process.stdout.readline()
@@ -57,9 +60,9 @@ class Server:
 
 
 class Bench:
-    def __init__(self, build, model, texts):
+    def __init__(self, build, model, options, texts):
         self.program, self.loader = build / "headwise/cli/headwise", build / "benchmarks/headwise_serve_load"
-        self.model, self.texts = model, texts
+        self.model, self.options, self.texts = model, options, texts
 
     def load(self, server, *words):
         done = subprocess.run([self.loader, str(server.port), TOKEN, *map(str, words)], input=self.texts, text=True,
@@ -68,7 +71,7 @@ class Bench:
 
     def drain(self, rate):
         """A drain in the middle of a load: its time, and what clients did not hear of what they had sent."""
-        server = Server(self.program, self.model)
+        server = Server(self.program, self.model, self.options)
         loader = subprocess.Popen([self.loader, str(server.port), TOKEN, "open", str(rate), "6"], stdin=subprocess.PIPE,
                                   stdout=subprocess.PIPE, text=True)
         loader.stdin.write(self.texts)
@@ -81,7 +84,7 @@ class Bench:
                 "answered": figures["accepted"]["count"] + figures["refused"]["count"], "other": figures["other"]}
 
     def run(self, seconds, requests):
-        server = Server(self.program, self.model)
+        server = Server(self.program, self.model, self.options)
         try:
             self.load(server, "closed", 16, 500)  # warm
             closed = self.load(server, "closed", 32, max(1000, requests // 20))
@@ -91,7 +94,7 @@ class Bench:
                 figures = self.load(server, "open", saturation * share / 100, seconds)
                 out["loads"][str(share)] = figures
                 print(f"{share:5} %: {line_of(figures)}", flush=True)
-            before = self.memory()
+            before = server.memory()
             many = self.load(server, "closed", 32, requests)
             out["memory"] = {"requests": many["sent"], "before_mib": round(before, 1), "after_mib": round(server.memory(), 1)}
         finally:
@@ -106,13 +109,15 @@ def line_of(f):
             f"{r['count']} refused, p99 {r['p99_ms']:.1f} ms")
 
 
-def setting(args):
+def setting(args, texts):
     cpu = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True, capture_output=True).stdout.strip()
     config = json.loads((pathlib.Path(args.model) / "config.json").read_text())
     return {"date": datetime.date.today().isoformat(), "commit": commit, "machine": platform.machine(),
             "cpu": cpu[1] if cpu else "unknown", "cpus": len(os.sched_getaffinity(0)),
-            "load_average": round(os.getloadavg()[0], 1), "seconds_a_load": args.seconds, "config": config}
+            "load_average": round(os.getloadavg()[0], 1), "serve_options": args.serve,
+            "bytes_a_text": round(statistics.mean(len(t.encode()) for t in texts.splitlines())), "seconds_a_load": args.seconds,
+            "config": config}
 
 
 def draw(result):
@@ -162,11 +167,13 @@ def main():
     parser.add_argument("--seconds", type=float, default=20, help="of each load")
     parser.add_argument("--requests", type=int, default=100_000, help="after which memory is read")
     parser.add_argument("--texts", help="a file, one text a line")
+    parser.add_argument("--serve", default=f"--threads {max(1, len(os.sched_getaffinity(0)) - 1)}",
+                        help="options of headwise serve; one CPU is left to the event loop and the load")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / f"benchmarks/results/serve-{platform.machine()}-host.json")
     parser.add_argument("--plot", type=pathlib.Path, default=ROOT / "docs/serve.svg")
     args = parser.parse_args()
-    texts = pathlib.Path(args.texts).read_text() if args.texts else "\n".join(TEXTS)
-    result = {"setting": setting(args), **Bench(args.build, args.model, texts + "\n").run(args.seconds, args.requests)}
+    texts = pathlib.Path(args.texts).read_text() if args.texts else "\n".join(MESSAGES)
+    result = {"setting": setting(args, texts), **Bench(args.build, args.model, args.serve.split(), texts + "\n").run(args.seconds, args.requests)}
     args.out.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
     args.plot.write_text(draw(result))
     print(f"saturation {result['saturation_per_second']:.0f}/s; memory {result['memory']}; drain {result['drain']}; wrote {args.out}")
