@@ -1,6 +1,14 @@
 #!/bin/sh
-# Builds the Python module, then measures; JSON and Markdown go to benchmarks/results/. Arguments go to attention_bench.py.
+# Measures; JSON and Markdown go to benchmarks/results/. Without arguments attention, then the service; `serve ...` the service
+# alone, with arguments for serve_bench.py; any others are for attention_bench.py.
 set -eu
 cd "$(dirname "$0")/.."
-tools/build.sh headwise_python
-PYTHONPATH=build/release/python exec .venv/bin/python benchmarks/attention_bench.py "$@"
+if [ "${1:-}" != serve ]; then
+  tools/build.sh headwise_python
+  PYTHONPATH=build/release/python .venv/bin/python benchmarks/attention_bench.py "$@"
+  [ $# -eq 0 ] || exit 0
+else
+  shift
+fi
+tools/build.sh headwise_cli headwise_serve_load
+exec .venv/bin/python benchmarks/serve_bench.py "$@"

@@ -4,8 +4,8 @@ requests, and the time a drain under load takes. Writes results/serve-NAME.json 
 
 The load comes by the clock (headwise_serve_load, open loop: latencies count from the moment a request was due) and from the same
 CPUs that the model uses: what it takes, the service has not.
-Usage: serve_bench.py MODEL [--build DIR] [--seconds S] [--requests N] [--texts FILE]
-       [--serve OPTIONS] [--out FILE] [--plot FILE]"""
+Usage: serve_bench.py [MODEL] [--build DIR] [--seconds S] [--requests N] [--texts FILE]
+       [--serve OPTIONS] [--out FILE] [--plot FILE]    without MODEL: one of the default size, trained for an epoch, is made"""
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def draw(result):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("model")
+    parser.add_argument("model", nargs="?")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
     parser.add_argument("--seconds", type=float, default=20, help="of each load")
     parser.add_argument("--requests", type=int, default=100_000, help="after which memory is read")
@@ -172,8 +172,13 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / f"benchmarks/results/serve-{platform.machine()}-host.json")
     parser.add_argument("--plot", type=pathlib.Path, default=ROOT / "docs/serve.svg")
     args = parser.parse_args()
+    if not args.model:
+        args.model = str(args.build / "serve-model")
+        subprocess.run([args.build / "headwise/cli/headwise", "train", "--builtin", "--epochs", "1", "--out", args.model], check=True,
+                       stdout=subprocess.DEVNULL)
     texts = pathlib.Path(args.texts).read_text() if args.texts else "\n".join(MESSAGES)
-    result = {"setting": setting(args, texts), **Bench(args.build, args.model, args.serve.split(), texts + "\n").run(args.seconds, args.requests)}
+    bench = Bench(args.build, args.model, args.serve.split(), texts + "\n")
+    result = {"setting": setting(args, texts), **bench.run(args.seconds, args.requests)}
     args.out.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
     args.plot.write_text(draw(result))
     print(f"saturation {result['saturation_per_second']:.0f}/s; memory {result['memory']}; drain {result['drain']}; wrote {args.out}")

@@ -11,7 +11,7 @@ namespace {
 
 TEST(Drain, EverythingTakenIsAnswered) {
   ServiceOptions o = with_token();
-  o.loop.drain_grace = 2s;
+  o.loop.drain_grace = 1s;
   Running service(o);
   service.facts.held = true;
   std::vector<Client> waiting;
