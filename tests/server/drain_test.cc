@@ -106,37 +106,44 @@ TEST(Listening, APortInUseIsOneSentence) {
   EXPECT_FALSE(Listener("0.0.0.0", 0).loopback());
 }
 
-/// A process of its own that serves on `port` (0: a free one, told through the pipe) until it is killed.
-struct Child {
-  pid_t pid = -1;
-  int port = 0;
-  explicit Child(int wanted) {
-    int pipes[2];
-    if (::pipe(pipes) != 0) return;
-    pid = ::fork();
-    if (pid == 0) {
-      ModelFacts facts;
-      facts.delay_ms = 1;
-      Listener listener("127.0.0.1", wanted);
-      Service service(model_of(facts), listener, "127.0.0.1", with_token());
-      const int own = listener.port();
-      if (::write(pipes[1], &own, sizeof own) == sizeof own) service.run();
-      ::_exit(0);
-    }
-    ::close(pipes[1]);
-    if (::read(pipes[0], &port, sizeof port) != sizeof port) port = 0;
-    ::close(pipes[0]);
+/// A process of its own, forked while there is one thread; it serves from start() until it is killed.
+class Child {
+ public:
+  Child() {
+    if (::pipe(to_) != 0 || ::pipe(from_) != 0 || (pid_ = ::fork()) != 0) return;
+    int port = 0;
+    if (::read(to_[0], &port, sizeof port) != sizeof port) ::_exit(1);
+    ModelFacts facts;
+    facts.delay_ms = 1;
+    Listener listener("127.0.0.1", port);
+    Service service(model_of(facts), listener, "127.0.0.1", with_token());
+    port = listener.port();
+    if (::write(from_[1], &port, sizeof port) == sizeof port) service.run();
+    ::_exit(0);
   }
-  void kill() const {
-    ::kill(pid, SIGKILL);
+  ~Child() { kill(); }
+  /// The port it serves on; 0 asks for a free one, and is given where it could not start.
+  int start(int port) const {
+    int own = 0;
+    const bool told = ::write(to_[1], &port, sizeof port) == sizeof port;
+    return told && ::read(from_[0], &own, sizeof own) == sizeof own ? own : 0;
+  }
+  void kill() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
     int status = 0;
-    ::waitpid(pid, &status, 0);
+    ::waitpid(std::exchange(pid_, -1), &status, 0);
   }
+
+ private:
+  pid_t pid_ = -1;
+  int to_[2] = {-1, -1}, from_[2] = {-1, -1};
 };
 
 TEST(Kill, DuringLoadClientsHearNothingWrongAndTheNextOneServes) {
-  const Child first(0);
-  ASSERT_NE(first.port, 0);
+  Child first, second;
+  const int port = first.start(0);
+  ASSERT_NE(port, 0);
   std::atomic<int> answered{0}, wrong{0};
   std::atomic<bool> end{false};
   std::vector<std::thread> threads;
@@ -144,7 +151,7 @@ TEST(Kill, DuringLoadClientsHearNothingWrongAndTheNextOneServes) {
     threads.emplace_back([&, i] {
       while (!end) {
         const std::string s = "text " + std::to_string(i);
-        const Reply r = ask_text(first.port, s);
+        const Reply r = ask_text(port, s);
         if (r.status == 200 && r.body.find(answer_to(s)) != std::string::npos)
           ++answered;
         else if (r.status != 0 && r.status != 429)
@@ -154,12 +161,10 @@ TEST(Kill, DuringLoadClientsHearNothingWrongAndTheNextOneServes) {
   EXPECT_TRUE(becomes([&] { return answered > 20; }));
   first.kill();
   const int before = answered;
-  const Child second(first.port);  // at once, on the same port
-  EXPECT_EQ(second.port, first.port);
+  EXPECT_EQ(second.start(port), port) << "at once, on the same port";
   EXPECT_TRUE(becomes([&] { return answered > before + 20; }));
   end = true;
   for (std::thread& t : threads) t.join();
-  second.kill();
   EXPECT_EQ(wrong, 0);
 }
 
