@@ -47,11 +47,10 @@ def main() -> int:
     metric = sacrebleu.BLEU()
     score = metric.corpus_score(found, [truth])
     result = {"data": f"multi30k en-de, {TEST}, {len(truth)} sentences", **json.loads(run.stdout.splitlines()[-1]),
-              "decoding": "greedy", "bleu": round(score.score, 2), "signature": str(metric.get_signature()),
-              "first": [{"found": f, "truth": t} for f, t in list(zip(found, truth))[:3]]}
-    print(json.dumps(result, indent=1, ensure_ascii=False))
+              "decoding": "greedy", "bleu": round(score.score, 2), "signature": str(metric.get_signature())}
+    print(json.dumps(result, indent=1), *found[:5], sep="\n")
     if asked.out:
-        asked.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        asked.out.write_text(json.dumps(result, indent=1) + "\n")
     return 0
 
 
