@@ -64,8 +64,8 @@ class Bench:
         self.program, self.loader = build / "headwise/cli/headwise", build / "benchmarks/headwise_serve_load"
         self.model, self.options, self.texts = model, options, texts
 
-    def load(self, server, *words):
-        done = subprocess.run([self.loader, str(server.port), TOKEN, *map(str, words)], input=self.texts, text=True,
+    def load(self, server, *words, texts=None):
+        done = subprocess.run([self.loader, str(server.port), TOKEN, *map(str, words)], input=texts or self.texts, text=True,
                               capture_output=True, check=True)
         return json.loads(done.stdout)
 
@@ -87,7 +87,7 @@ class Bench:
         server = Server(self.program, self.model, self.options)
         try:
             self.load(server, "closed", 16, 500)  # warm
-            closed = self.load(server, "closed", 32, max(1000, requests // 20))
+            closed = self.load(server, "closed", 32, max(1000, requests // 25))
             saturation = closed["accepted"]["count"] / closed["seconds"]
             out = {"saturation_per_second": round(saturation, 1), "loads": {}}
             for share in SHARES:
@@ -95,7 +95,7 @@ class Bench:
                 out["loads"][str(share)] = figures
                 print(f"{share:5} %: {line_of(figures)}", flush=True)
             before = server.memory()
-            many = self.load(server, "closed", 32, requests)
+            many = self.load(server, "closed", 16, requests, texts="\n".join(TEXTS) + "\n")
             out["memory"] = {"requests": many["sent"], "before_mib": round(before, 1), "after_mib": round(server.memory(), 1)}
         finally:
             server.stop()

@@ -20,9 +20,9 @@ namespace headwise::server {
 using Clock = std::chrono::steady_clock;  // a wall clock that jumps ends nothing
 
 struct BatcherOptions {
-  Index batch_tokens = 1024;               // of one call of the model; one request alone may have more
+  Index batch_tokens = 512;                // of one call of the model; one request alone may have more
   std::chrono::microseconds linger{2000};  // how long the first of a batch waits for others
-  Index queue_tokens = 1024;               // waiting, estimated from bytes; an empty queue takes any request
+  Index queue_tokens = 512;                // waiting, estimated from bytes; an empty queue takes any request
   Index request_tokens = 8192;             // of one request, counted by the model
 };
 
