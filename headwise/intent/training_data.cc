@@ -99,7 +99,7 @@ Thresholds calibrate(const RecognizerConfig& config, const Corpus& dev, std::spa
   c.threshold = best.threshold;
   const Evaluation open = exact();
   std::vector<std::pair<double, int>> answers;  // confidence; 1: right, 0: wrong, -1: out of scope
-  Index right = 0, outside = 0;
+  Index outside = 0;
   for (std::size_t i = 0; i < now.size(); ++i) {
     const Utterance& row = dev.rows[i];
     const bool out = is_out_of_scope(row, c.multi_label, out_of_scope);
@@ -107,7 +107,7 @@ Thresholds calibrate(const RecognizerConfig& config, const Corpus& dev, std::spa
     for (const Index l : now[i].labels) got.insert(c.labels[static_cast<std::size_t>(l)]);
     const bool good = !out && got == std::set<std::string>(row.labels.begin(), row.labels.end());
     answers.emplace_back(now[i].confidence, out ? -1 : good);
-    right += good, outside += out;
+    outside += out;
   }
   std::sort(answers.begin(), answers.end());
   if (outside == 0) {

@@ -50,6 +50,7 @@ RecognizerConfig small_config() {
   c.encoder.heads = "mha:heads=2+gated:source=input,act=silu";
   c.encoder.dropout = 0.1, c.pool_dropout = 0.1;
   c.chunk_tokens = 64, c.chunk_overlap = 8;
+  c.ngrams.buckets = 0;
   return c;
 }
 TrainingOptions quick() {
