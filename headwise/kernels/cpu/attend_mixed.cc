@@ -16,10 +16,19 @@ struct OutPanel {
   float* o;                   // [v_heads][value_rows][panel]
   std::uint8_t* visited;      // [blocks] keys looked at, for the second look at kept logits
 };
+/// Keys and values of all blocks, packed once for all tasks by the kept form, which is linear in tokens
+/// anyway: keys and coefficients by block, values by granule, and whether all of a granule is finite.
+struct PackedBlocks {
+  std::byte *keys, *values;
+  float* coefficients[2];
+  std::uint8_t* finite;
+};
 struct OutScratch {
   MixedScratch in;
+  const PackedBlocks* packed;  // null: tasks pack
   OutPanel* panels;
   std::byte *values, *operand;
+  Index key0;   // of the present block in its granule of values
   float* kept;  // [blocks][panels][heads][tile_step]; null: logits are computed twice
   float *tile_top, *used, *shrink, *tile_sum, *gate;
   float* rows;
@@ -46,16 +55,37 @@ Index panels_for(MixForm form, const AttentionProblem& p, const Core& core, int 
   return panels;
 }
 
+Index value_granule_bytes(const MixedRun& run) {
+  return run.value_slots() *
+         round_up(run.core().value_bytes(run.forward.problem.heads.v.dim), Index{Arena::kAlign});
+}
+
+PackedBlocks book_packed(const MixedRun& run, Arena& arena) {
+  const Index blocks = run.block_count(), granules = blocks / run.granule_blocks();
+  PackedBlocks b{};
+  b.keys = arena.take<std::byte>(
+      "mixed.keys", blocks * run.key_slots() * key_block_bytes(run.core(), run.forward.problem.heads.k.dim));
+  b.values = arena.take<std::byte>("mixed.values", granules * value_granule_bytes(run));
+  for (int i = 0; i < 2; ++i)
+    b.coefficients[i] = arena.take<float>("mixed.coefficients", blocks * run.key_coefficients(i));
+  b.finite = arena.take<std::uint8_t>("mixed.blocks", granules);
+  return b;
+}
+
 OutScratch book(MixForm form, const MixedRun& run, Arena& arena) {
   const AttentionProblem& p = run.forward.problem;
   const Core& core = run.core();
   const Index panel = core.panel, heads = p.heads.normal_heads(), panels = run.task_panels;
   OutScratch s{};
+  arena.take<float>("mixed.tiles",
+                    core.granule * panel);  // tiles may be named from their granule's first key on
   s.in = book_mixed(run, arena);
-  book_block(run, s.in, arena);
+  if (form == MixForm::twice)
+    book_block(run, s.in, arena);
+  else
+    s.in.s = arena.take<float>("mixed.tiles", most_heads(p) * run.tile_step());
   s.panels = arena.take<OutPanel>("mixed.panels", panels);
-  s.values = arena.take<std::byte>(
-      "mixed.values", run.value_slots() * round_up(core.value_bytes(p.heads.v.dim), Index{Arena::kAlign}));
+  s.values = arena.take<std::byte>("mixed.values", form == MixForm::twice ? value_granule_bytes(run) : 0);
   s.operand = arena.take<std::byte>("mixed.weights", core.weight_bytes());
   s.kept = arena.take<float>("mixed.logits",
                              form == MixForm::kept ? block_count(p) * panels * heads * run.tile_step() : 0);
@@ -85,6 +115,58 @@ float* kept_tile(const MixedRun& run, const OutScratch& s, Index block, Index pa
   return s.kept ? s.kept + (block * run.task_panels + panel) * run.before.to * run.tile_step() : s.in.l;
 }
 
+/// Looks at the keys of a block, packed before or now.
+void look_at_keys(const MixedRun& run, OutScratch& s, const Task& task, Index key0, Index keys) {
+  if (!s.packed) return pack_mixed_keys(run, task.at, key0, keys, s.in);
+  const Index at = run.first_block(task.at, task.sequence) + key0 / kMixKeys;
+  s.in.keys =
+      s.packed->keys + at * run.key_slots() * key_block_bytes(run.core(), run.forward.problem.heads.k.dim);
+  for (int i = 0; i < 2; ++i)
+    s.in.key_coefficients[i] = s.packed->coefficients[i] + at * run.key_coefficients(i);
+}
+
+/// Values and the coefficients after the normalizer; false when one of them is not finite.
+bool pack_values(const MixedRun& run, const Task& task, Index key0, Index keys, std::byte* values) {
+  const HeadLayout& v = run.forward.problem.heads.v;
+  bool finite = true;
+  for (Index slot = 0; slot < run.value_slots(); ++slot)
+    finite &=
+        run.core().pack_values(value_rows_of(run.forward, task.at, slot * v.group), key0, keys, v.dim,
+                               values + slot * round_up(run.core().value_bytes(v.dim), Index{Arena::kAlign}));
+  return finite;
+}
+bool look_at_values(const MixedRun& run, OutScratch& s, const Task& task, Index key0, Index keys) {
+  if (s.packed) {
+    look_at_keys(run, s, task, key0, keys);
+    const Index at = run.first_block(task.at, task.sequence) + key0 / kMixKeys,
+                granule = at / run.granule_blocks();
+    s.values = s.packed->values + granule * value_granule_bytes(run);
+    s.key0 = at % run.granule_blocks() * kMixKeys;
+    return s.packed->finite[granule];
+  }
+  bool finite = pack_values(run, task, key0, keys, s.values);
+  if (run.after.kind == Mix::dynamic)
+    finite &= pack_key_coefficients(run, task.at, key0, keys, run.after, s.in.key_coefficients[1]);
+  return finite;
+}
+
+/// One granule of a sequence for all tasks.
+void pack_granule(const MixedRun& run, OutScratch& s, const Task& task, Index granule) {
+  const Index n = run.core().granule, first = granule * n, end = std::min(task.at.kv_tokens, first + n);
+  if (first >= end) return;
+  bool finite = true;
+  for (Index key0 = first; key0 < end; key0 += kMixKeys) {
+    const Index keys = std::min(kMixKeys, end - key0);
+    look_at_keys(run, s, task, key0, keys);
+    pack_mixed_keys(run, task.at, key0, keys, s.in);
+    if (run.after.kind == Mix::dynamic)
+      finite &= pack_key_coefficients(run, task.at, key0, keys, run.after, s.in.key_coefficients[1]);
+  }
+  const Index at = run.first_block(task.at, task.sequence) / run.granule_blocks() + granule;
+  finite &= pack_values(run, task, first, end - first, s.packed->values + at * value_granule_bytes(run));
+  s.packed->finite[at] = finite;
+}
+
 /// The first look: tops and sums of every head.
 void look_for_sums(const MixedRun& run, OutScratch& s, const Task& task) {
   const Core& core = run.core();
@@ -95,14 +177,14 @@ void look_for_sums(const MixedRun& run, OutScratch& s, const Task& task) {
   }
   for (Index key0 = 0; key0 < task.at.kv_tokens; key0 += kMixKeys) {
     const Index keys = std::min(kMixKeys, task.at.kv_tokens - key0), block = key0 / kMixKeys;
-    bool packed = false;
+    bool looked = false;
     for (Index i = 0; i < task.panels; ++i) {
       OutPanel& panel = s.panels[i];
       const Opening opening = open_block(run, task.at, task.sequence, s.in, panel.in, key0, keys);
       if (s.kept) panel.visited[block] = static_cast<std::uint8_t>(opening.to);
       if (!opening.some) continue;
-      if (!packed) pack_mixed_keys(run, task.at, key0, keys, s.in);
-      packed = true;
+      if (!looked) look_at_keys(run, s, task, key0, keys);
+      looked = true;
       float* l = kept_tile(run, s, block, i);
       mixed_logits(run, task.sequence, s.in, panel.in, opening, key0, l);
       for (Index h = 0; h < heads; ++h) {
@@ -212,21 +294,22 @@ void weigh_block(const MixedRun& run, OutScratch& s, OutPanel& panel, const Task
     core.mix(mix_tile(run, run.after, panel.in.coefficients[1], s.in.key_coefficients[1], s.in.l, u, to));
   }
   for (Index v = 0; v < v_heads; ++v) {
-    const Tile tile{u + v * step, s.operand, 0, to, nullptr, nullptr, nullptr};
+    float* weights = u + v * step;
+    const Tile tile{weights - s.key0 * n, s.operand, s.key0, s.key0 + to, nullptr, nullptr, nullptr};
     float* o = panel.o + v * run.forward.value_rows() * n;
     if (p.heads.terms.dropout) {
       look_at_head(run, panel.in.lanes, v);
-      core.dropout(tile.s, 0, to, panel.in.lanes.head32, panel.in.lanes.position32, key0,
+      core.dropout(weights, 0, to, panel.in.lanes.head32, panel.in.lanes.position32, key0,
                    static_cast<std::uint32_t>(sequence_id(run.forward.args, task.sequence)),
                    run.forward.dropout.seed, run.forward.dropout.threshold,
                    static_cast<float>(1.0 / (1.0 - run.forward.args.inputs.dropout)));
     }
-    if (!finite) close_pairs(run, s, v, to, tile.s);
+    if (!finite) close_pairs(run, s, v, to, weights);
     core.operand(tile);
     core.weigh(tile,
                s.values + p.heads.v.slot(v) * round_up(core.value_bytes(p.heads.v.dim), Index{Arena::kAlign}),
                p.heads.v.dim, s.in.ones, o);
-    if (!finite) add_unusual(run, s, panel, task.at, tile.s, v, key0, to, o);
+    if (!finite) add_unusual(run, s, panel, task.at, weights, v, key0, to, o);
   }
 }
 
@@ -235,19 +318,9 @@ void look_for_outputs(const MixedRun& run, OutScratch& s, const Task& task) {
   const Core& core = run.core();
   for (Index i = 0; i < task.panels; ++i)
     std::fill_n(s.panels[i].o, p.heads.v.heads * run.forward.value_rows() * core.panel, 0.0f);
-  const auto pack_values = [&](Index key0, Index keys) {
-    bool finite = true;
-    for (Index slot = 0; slot < run.value_slots(); ++slot)
-      finite &= core.pack_values(
-          value_rows_of(run.forward, task.at, slot * p.heads.v.group), key0, keys, p.heads.v.dim,
-          s.values + slot * round_up(core.value_bytes(p.heads.v.dim), Index{Arena::kAlign}));
-    if (run.after.kind == Mix::dynamic)
-      finite &= pack_key_coefficients(run, task.at, key0, keys, run.after, s.in.key_coefficients[1]);
-    return finite;
-  };
   for (Index key0 = 0; key0 < task.at.kv_tokens; key0 += kMixKeys) {
     const Index keys = std::min(kMixKeys, task.at.kv_tokens - key0), block = key0 / kMixKeys;
-    bool packed = false, finite = true;
+    bool looked = false, finite = true;
     for (Index i = 0; i < task.panels; ++i) {
       OutPanel& panel = s.panels[i];
       Opening opening;
@@ -256,10 +329,10 @@ void look_for_outputs(const MixedRun& run, OutScratch& s, const Task& task) {
       else
         opening = open_block(run, task.at, task.sequence, s.in, panel.in, key0, keys);
       if (opening.to == 0) continue;
-      if (!packed) {
-        finite = pack_values(key0, keys);
-        if (!s.kept) pack_mixed_keys(run, task.at, key0, keys, s.in);
-        packed = true;
+      if (!looked) {
+        finite = look_at_values(run, s, task, key0, keys);
+        if (!s.kept) look_at_keys(run, s, task, key0, keys);
+        looked = true;
       }
       float* l = kept_tile(run, s, block, i);
       if (!s.kept) mixed_logits(run, task.sequence, s.in, panel.in, opening, key0, l);
@@ -351,6 +424,7 @@ std::size_t mixed_bytes_as(MixForm form, const AttentionProblem& p, int threads)
   MixedRun run = mixed_run_of(p, none, kernels, core, panels_for(form, p, core, threads));
   Arena count = Arena::measuring();
   book_matrices(run, false, count);
+  if (form == MixForm::kept) book_packed(run, count);
   count.take<OutScratch>("mixed.workers", threads);
   return whole(count) + static_cast<std::size_t>(threads) * worker_bytes(form, run);
 }
@@ -362,12 +436,21 @@ Status run_mixed_as(MixForm form, const AttentionProblem& p, const AttentionArgs
   MixedRun run = mixed_run_of(p, args, kernels, core, panels_for(form, p, core, pool.threads()));
   Arena arena(workspace);
   book_matrices(run, false, arena);
+  const bool kept = form == MixForm::kept;
+  const PackedBlocks packed = kept ? book_packed(run, arena) : PackedBlocks{};
   auto* scratch = arena.take<OutScratch>("mixed.workers", pool.threads());
   const std::size_t first = whole(arena), each = worker_bytes(form, run);
   for (int worker = 0; worker < pool.threads(); ++worker) {
     Arena own(workspace.subspan(first + static_cast<std::size_t>(worker) * each, each));
     scratch[worker] = book(form, run, own);
+    scratch[worker].packed = kept ? &packed : nullptr;
   }
+  if (kept)
+    pool.parallel_for(p.batch * ceil_div(p.kv_tokens, core.granule), [&](Index task, int worker) {
+      const Index sequence = task % p.batch;
+      const SequencePlace at = place_of(p, args, sequence);
+      pack_granule(run, scratch[worker], {at, sequence, 0}, task / p.batch);
+    });
   const Index blocks = ceil_div(p.q_tokens, run.task_panels * core.panel);
   const auto body = [&](Index task, int worker) {
     attend(run, scratch[worker], task % p.batch, blocks - 1 - task / p.batch);

@@ -141,6 +141,11 @@ struct F32Core {
         for (int j = 0; j < NV; ++j) Lanes::store(s + (row + i) * kPanel + j * W, c[i][j]);
     }
   }
+  /// Values of a group to come: a run of a few keys is too short for what looks ahead by itself.
+  static void fetch_values(const float* values, Index floats) {
+    if constexpr (Lanes::prefetches)
+      for (Index n = 0; n < floats; n += 16) __builtin_prefetch(values + n);
+  }
   static void weigh(const Tile& t, const void* values, Index value_dim, const float* shrink, float* o) {
     const auto* v = static_cast<const float*>(values);
     const Index step = value_step(value_dim);
@@ -149,6 +154,7 @@ struct F32Core {
     for (Index d = 0; d < value_dim; d += MR) {
       F c[MR][NV];
       clear(c);
+      fetch_values(v + (d / kGroup + 2) * group_step() + t.from * step, (t.to - t.from) * step);
       multiply(v + d / kGroup * group_step() + t.from * step, group_step(), step, t.s + t.from * kPanel,
                t.to - t.from, c);
 #pragma GCC unroll 16
@@ -169,11 +175,7 @@ struct F32Core {
       for (int i = 0; i < MR; ++i)
 #pragma GCC unroll 4
         for (int j = 0; j < NV; ++j) c[i][j] = Lanes::load(o + (d + i) * kPanel + j * W);
-      if constexpr (Lanes::prefetches) {  // the next groups' values: too short a run for what looks ahead
-                                          // itself
-        const float* next = v + (d / kGroup + 2) * group_step() + t.from * step;
-        for (Index n = 0; n < (t.to - t.from) * step; n += 16) __builtin_prefetch(next + n);
-      }
+      fetch_values(v + (d / kGroup + 2) * group_step() + t.from * step, (t.to - t.from) * step);
       multiply(v + d / kGroup * group_step() + t.from * step, group_step(), step, t.s + t.from * kPanel,
                t.to - t.from, c);
 #pragma GCC unroll 16

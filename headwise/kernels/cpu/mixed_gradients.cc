@@ -28,27 +28,12 @@ Index dv_floats(const GradientRun& run) {
 Index key_sum_floats(const GradientRun& run, int which) {
   return run.problem.wants.mix_k ? run.mixed.key_coefficients(which) : 0;
 }
-Index blocks_of(const GradientRun& run) {  // in a granule
-  return run.mixed.core().granule / kMixKeys;
-}
-
 }  // namespace
 
 std::size_t whole_pieces(const Arena& arena) {
   return static_cast<std::size_t>(round_up(static_cast<Index>(arena.used()), Index{Arena::kAlign}));
 }
 
-Index GradientRun::block_count() const {
-  const AttentionProblem& p = problem.forward;
-  const Index n = mixed.core().granule;
-  const Index granules = p.ragged ? p.kv_total / n + p.batch + 1 : p.batch * ceil_div(p.kv_tokens, n);
-  return granules * blocks_of(*this);
-}
-Index GradientRun::first_block(const SequencePlace& at, Index sequence) const {
-  const AttentionProblem& p = problem.forward;
-  const Index n = mixed.core().granule;
-  return (p.ragged ? at.kv_row / n + sequence : sequence * ceil_div(p.kv_tokens, n)) * blocks_of(*this);
-}
 Index GradientRun::panel_count() const {
   const AttentionProblem& p = problem.forward;
   const Index n = mixed.core().panel;
@@ -80,15 +65,16 @@ GradientRun gradient_run_of(const BackwardProblem& p, const BackwardArgs& args, 
 void book_shared(GradientRun& run, Arena& arena) {
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.mixed.core();
-  const Index blocks = run.block_count(), panels = run.panel_count();
+  const Index blocks = run.mixed.block_count(), panels = run.panel_count();
   book_matrices(run.mixed, true, arena);
   run.keys = arena.take<std::byte>("mixed.keys",
                                    blocks * run.mixed.key_slots() * key_block_bytes(core, p.heads.k.dim));
   run.values = arena.take<std::byte>("mixed.values",
                                      blocks * run.mixed.value_slots() * key_block_bytes(core, p.heads.v.dim));
   run.key_values = arena.take<std::byte>(
-      "mixed.keys",
-      run.gathers_dq() ? blocks / blocks_of(run) * run.mixed.key_slots() * run.key_value_bytes() : 0);
+      "mixed.keys", run.gathers_dq()
+                        ? blocks / run.mixed.granule_blocks() * run.mixed.key_slots() * run.key_value_bytes()
+                        : 0);
   run.dk = arena.take<float>("mixed.dk", blocks * dk_floats(run));
   run.dv = arena.take<float>("mixed.dv", blocks * dv_floats(run));
   run.seen = arena.take<std::uint64_t>("mixed.open", blocks * kMixKeys);
@@ -148,11 +134,12 @@ std::size_t worker_bytes(const GradientRun& run) {
 void look_at_block(const GradientRun& run, const RowTask& task, Index block, GradientScratch& s) {
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.mixed.core();
-  const Index at = run.first_block(task.at, task.sequence) + block;
+  const Index at = run.mixed.first_block(task.at, task.sequence) + block;
   s.in.keys = run.keys + at * run.mixed.key_slots() * key_block_bytes(core, p.heads.k.dim);
   s.values = run.values + at * run.mixed.value_slots() * key_block_bytes(core, p.heads.v.dim);
-  s.key_values = run.key_values + at / blocks_of(run) * run.mixed.key_slots() * run.key_value_bytes();
-  s.key0 = at % blocks_of(run) * kMixKeys;
+  s.key_values =
+      run.key_values + at / run.mixed.granule_blocks() * run.mixed.key_slots() * run.key_value_bytes();
+  s.key0 = at % run.mixed.granule_blocks() * kMixKeys;
   s.dk = run.dk + at * dk_floats(run), s.dv = run.dv + at * dv_floats(run);
   s.seen = run.seen + at * kMixKeys;
   for (int w = 0; w < 2; ++w) {

@@ -26,10 +26,8 @@ struct GradientRun {
   double *dmatrix[2] = {}, *dscale = nullptr;
   Index* passed = nullptr;  // blocks of keys a panel is done with
 
-  Index block_count() const;
   Index panel_count() const;
-  /// Where a sequence's first block and panel lie among all.
-  Index first_block(const SequencePlace& at, Index sequence) const;
+  /// Where a sequence's first panel lies among all.
   Index first_panel(const SequencePlace& at, Index sequence) const;
   Index key_value_bytes() const;
   bool gathers_dq() const { return problem.wants.q || problem.wants.scale; }

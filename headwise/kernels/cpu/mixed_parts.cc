@@ -47,6 +47,17 @@ Index key_block_bytes(const Core& core, Index dim) {  // a block of keys is the 
   return round_up(core.key_bytes(dim) / core.granule * kMixKeys, Index{Arena::kAlign});
 }
 
+Index MixedRun::block_count() const {
+  const AttentionProblem& p = forward.problem;
+  const Index n = core().granule;
+  return (p.ragged ? p.kv_total / n + p.batch + 1 : p.batch * ceil_div(p.kv_tokens, n)) * granule_blocks();
+}
+Index MixedRun::first_block(const SequencePlace& at, Index sequence) const {
+  const AttentionProblem& p = forward.problem;
+  const Index n = core().granule;
+  return (p.ragged ? at.kv_row / n + sequence : sequence * ceil_div(p.kv_tokens, n)) * granule_blocks();
+}
+
 MixedRun mixed_run_of(const AttentionProblem& p, const AttentionArgs& args, const TileKernels& kernels,
                       const Core& core, Index task_panels) {
   const HeadSpec& h = p.heads;

@@ -37,6 +37,10 @@ struct MixedRun {
   Index key_coefficients(int which) const {
     return stage(which).kind == Mix::dynamic ? kMixKeys * coefficient_rows() * stage(which).from : 0;
   }
+  /// Blocks of keys of all sequences, whole granules of them, and where a sequence's first one lies.
+  Index granule_blocks() const { return core().granule / kMixKeys; }
+  Index block_count() const;
+  Index first_block(const SequencePlace& at, Index sequence) const;
   Index key_slots() const { return forward.problem.heads.k.slots(); }
   Index value_slots() const { return forward.problem.heads.v.slots(); }
 };

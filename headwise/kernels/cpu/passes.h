@@ -181,20 +181,19 @@ struct Passes {
   static void place_weights(const float* s, Index from, Index to, const float* factor, const float* top,
                             const float* weight, float* p) {
     const F least = Lanes::set(-3.4028235e38f);
+    F c[NV], low[NV], most[NV], w[NV];
     for (int j = 0; j < NV; ++j) {
-      const F c = Lanes::load(factor + j * W), low = lowest_for(c), most = Lanes::load(top + j * W),
-              w = Lanes::load(weight + j * W);
-      Index k = from;
-      const auto one = [&](Index at) __attribute__((always_inline)) {
-        const F x = Lanes::load(s + at * kPanel + j * W);
-        const F e = Lanes::mul(exp2_product(Lanes::sub(x, most), c, low), w);
-        Lanes::store(p + at * kPanel + j * W, Lanes::select(Lanes::greater(least, x), Lanes::zero(), e));
-      };
-      for (; k + 4 <= to; k += 4)
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) one(k + i);
-      for (; k < to; ++k) one(k);
+      c[j] = Lanes::load(factor + j * W), low[j] = lowest_for(c[j]);
+      most[j] = Lanes::load(top + j * W), w[j] = Lanes::load(weight + j * W);
     }
+#pragma GCC unroll 2
+    for (Index k = from; k < to; ++k)
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; ++j) {
+        const F x = Lanes::load(s + k * kPanel + j * W);
+        const F e = Lanes::mul(exp2_product(Lanes::sub(x, most[j]), c[j], low[j]), w[j]);
+        Lanes::store(p + k * kPanel + j * W, Lanes::select(Lanes::greater(least, x), Lanes::zero(), e));
+      }
   }
   /// exp2((s - top) * factor) of a tile, left in S where `Stores`, and its sum.
   template <bool Stores>
