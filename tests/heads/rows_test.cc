@@ -117,8 +117,15 @@ TEST(RowLists, SkipModeEqualsGateOnlyModeExactly) {
     for (Index n = 0; n < skip.inputs.out.view().count(); ++n)  // a gate of 0 leaves signs of 0
       ASSERT_EQ(skip.inputs.out.values<float>()[static_cast<std::size_t>(n)],
                 dense.inputs.out.values<float>()[static_cast<std::size_t>(n)]);
-    for (const char* name : {"q", "k", "v"})
-      EXPECT_TRUE(same_bits(of_skip.at(name), of_dense.at(name))) << name;
+    // Tiles add many rows at once, and lists put other rows beside each other: the sums over queries differ
+    // in their last bits there.
+    const bool by_tiles = cpu::chosen_isa().kernels()->f32_parts_gradients != nullptr;
+    EXPECT_TRUE(same_bits(of_skip.at("q"), of_dense.at("q")));
+    for (const char* name : {"k", "v"})
+      if (by_tiles)
+        EXPECT_LE(distance_of(of_skip.at(name).view(), of_dense.at(name).view()).relative, 1e-6) << name;
+      else
+        EXPECT_TRUE(same_bits(of_skip.at(name), of_dense.at(name))) << name;
     for (Index n = 0; n < gate.view().count(); ++n) {
       const auto at = static_cast<std::size_t>(n);
       const bool listed = lists.has(c, n / (c.q_tokens * c.heads), n % c.heads, n / c.heads % c.q_tokens);
