@@ -19,6 +19,11 @@ echo "3. Three sentences, with the words and heads that decided."
 echo
 "$headwise" predict "$model" --explain "What would it cost me to clear the car loan two years before it ends?" \
   "这份保险我不想买，能不加吗" "Please move my due date to the 20th, and I have lost my debit card"
+echo
+echo "4. What its heads do, as a page."
+echo
+page=$(dirname "$model")/report.html
+"$headwise" report "$model" --builtin --out "$page"
 cat <<END
 
 This corpus is written by a grammar: it shows that training works. Real figures come from public data: docs/intent.md.
@@ -28,4 +33,6 @@ Try next:
   $headwise train --help                             other heads, sizes, a pretrained encoder
   $headwise serve $model                  answers over HTTP (docs/serve.md)
   make tour                                          the attention below it, and its speed
+
+Open $page in a browser: which heads do what, and why mistakes were made.
 END
