@@ -2,17 +2,15 @@
 
 #include "headwise/model/hf_bert.h"
 #include "headwise/model/hf_config.h"
+#include "headwise/text/text_encoder.h"
 
 namespace headwise {
 
 Pretrained read_pretrained(const std::string& folder) {
   BertWeights weights(folder);
-  Vocabulary vocabulary = Vocabulary::read(folder + "/vocab.txt");
   RecognizerConfig c;
   c.encoder = weights.config();
-  require(vocabulary.size() <= c.encoder.vocabulary, ErrorKind::bad_argument, "pretrained", folder,
-          ": vocab.txt has ", vocabulary.size(), " pieces but config.json a vocab_size of ",
-          c.encoder.vocabulary, "; they are of different models");
+  Vocabulary vocabulary = read_bert_vocabulary(folder, c.encoder.vocabulary);
   c.encoder.vocabulary = vocabulary.size();
   c.words = read_bert_tokenizer_config(folder + "/tokenizer_config.json").words;
   c.ngrams.buckets = 0;

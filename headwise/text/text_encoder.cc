@@ -13,11 +13,6 @@ namespace {
 
 constexpr std::string_view kOp = "text encoder";
 
-WordPiece tokenizer_of(const std::string& folder) {
-  return WordPiece(Vocabulary::read(folder + "/vocab.txt"),
-                   {.words = read_bert_tokenizer_config(folder + "/tokenizer_config.json").words});
-}
-
 /// The first of the limits a folder names, and never more than there are positions.
 Index most_tokens(const std::string& folder, Index wanted, Index positions) {
   const std::string sentence = folder + "/sentence_bert_config.json";
@@ -48,15 +43,25 @@ bool pools_mean(const std::string& folder) {
 
 }  // namespace
 
+Vocabulary read_bert_vocabulary(const std::string& folder, Index rows) {
+  Vocabulary v = Vocabulary::read(folder + "/vocab.txt");
+  require(v.size() <= rows, ErrorKind::bad_argument, kOp, folder, ": vocab.txt has ", v.size(),
+          " pieces but config.json a vocab_size of ", rows, "; they are of different models");
+  for (const char* piece : {"[UNK]", "[CLS]", "[SEP]"})
+    require(v.find(piece) >= 0, ErrorKind::bad_argument, kOp, folder, ": vocab.txt has no ", piece,
+            "; a BERT vocabulary has [UNK], [CLS] and [SEP]");
+  return v;
+}
+
 TextEncoder::TextEncoder(const std::string& folder, const TextEncoderOptions& options)
-    : options_(options), tokenizer_(tokenizer_of(folder)), params_(ParamSet::blank()) {
+    : options_(options), params_(ParamSet::blank()) {
   require(options.batch_tokens > 0, ErrorKind::bad_argument, kOp, "batch_tokens is ", options.batch_tokens,
           "; it starts at 1");
   BertWeights weights(folder);
   const TransformerConfig& config = weights.config();
-  require(tokenizer_.vocabulary().size() <= config.vocabulary, ErrorKind::bad_argument, kOp, folder,
-          ": vocab.txt has ", tokenizer_.vocabulary().size(), " pieces but config.json a vocab_size of ",
-          config.vocabulary, "; they are of different models");
+  tokenizer_.emplace(
+      read_bert_vocabulary(folder, config.vocabulary),
+      WordPieceOptions{.words = read_bert_tokenizer_config(folder + "/tokenizer_config.json").words});
   max_tokens_ = most_tokens(folder, options.max_tokens, config.max_tokens);
   pooling_ = pools_mean(folder) ? Pooling::mean : Pooling::first;
   model_.emplace(params_, config);
@@ -87,7 +92,7 @@ Tensor TextEncoder::embed(std::span<const std::string> texts, Context& ctx, Step
   Tensor out(DType::f32, {count, model_dim()});
   std::vector<Encoding> encodings;
   for (const std::string& t : texts)
-    encodings.push_back(tokenizer_.encode(t, {.around = true, .most = max_tokens_}));
+    encodings.push_back(tokenizer_->encode(t, {.around = true, .most = max_tokens_}));
   const auto tokens = [&](Index i) {
     return static_cast<Index>(encodings[static_cast<std::size_t>(i)].ids.size());
   };

@@ -1,6 +1,7 @@
 // TextEncoder: a pretrained BERT-style encoder and its tokenizer, from texts to one vector each.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +18,10 @@ struct TextEncoderOptions {
   Index batch_tokens = 2048;  // computed at once, at least one text
 };
 
+/// vocab.txt of a folder whose table has `rows` rows: no more pieces than these, [UNK], [CLS] and [SEP] among
+/// them.
+Vocabulary read_bert_vocabulary(const std::string& folder, Index rows);
+
 /// A folder as sentence-transformers lays it out: config.json, model.safetensors, vocab.txt, and where they
 /// are there tokenizer_config.json, sentence_bert_config.json and 1_Pooling/config.json (mean or [CLS]).
 class TextEncoder {
@@ -27,7 +32,7 @@ class TextEncoder {
   Tensor embed(std::span<const std::string> texts, Context& ctx, StepMemory& memory) const;
 
   const Transformer& model() const { return *model_; }
-  const WordPiece& tokenizer() const { return tokenizer_; }
+  const WordPiece& tokenizer() const { return *tokenizer_; }
   Index model_dim() const { return model_->config().model_dim; }
   Index max_tokens() const { return max_tokens_; }
 
@@ -36,7 +41,7 @@ class TextEncoder {
             const AnyView& out) const;
 
   TextEncoderOptions options_;
-  WordPiece tokenizer_;
+  std::optional<WordPiece> tokenizer_;
   ParamSet params_;
   std::optional<Transformer> model_;
   Index max_tokens_ = 0;

@@ -89,7 +89,7 @@ TEST(Pretrained, AVocabularyMayBeSmallerThanTheTable) {
     }
   tiny.folder.file("vocab.txt", std::string(TinyBert::kVocabulary) + "more\n");
   EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { read_pretrained(tiny.folder.path()); }),
-            "pretrained: " + tiny.folder.path() +
+            "text encoder: " + tiny.folder.path() +
                 ": vocab.txt has 13 pieces but config.json a vocab_size of 12; they are of different models");
 }
 
