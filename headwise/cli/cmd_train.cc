@@ -11,11 +11,9 @@
 #include "headwise/cli/corpora.h"
 #include "headwise/heads/any_head.h"
 #include "headwise/intent/model_folder.h"
+#include "headwise/intent/pretrained.h"
 #include "headwise/intent/report.h"
-#include "headwise/intent/training.h"
 #include "headwise/model/file.h"
-#include "headwise/model/hf_bert.h"
-#include "headwise/model/hf_config.h"
 
 namespace headwise::cli {
 namespace {
@@ -32,7 +30,6 @@ struct Request {
   TrainingOptions training;
   std::string pooling, norm, long_text, plant, dtype = "f32";
   double dropout = -1;
-  double encoder_rate = 0.1;  // behind --from, as a part of the rate
   bool norm_after = false, replace = false, quiet = false, heads_given = false;
   int threads = 0;
 };
@@ -77,19 +74,12 @@ Kind kind_named(const char* option, const std::string& name, const std::string_v
   throw Error(ErrorKind::bad_argument, text(option, ": got \"", name, "\"; give one of ", all));
 }
 
-/// A pretrained encoder with its vocabulary.
-struct Pretrained {
-  ParamSet params = ParamSet::blank();
-  std::optional<Transformer> model;
-  std::optional<Vocabulary> vocabulary;
-};
-
 /// The request's own words into the config; the pretrained encoder's sizes where one is given.
-RecognizerConfig config_of(const Request& r, Pretrained& pretrained) {
-  RecognizerConfig c = r.config;
+RecognizerConfig config_of(const Request& r, const Pretrained* pretrained) {
+  RecognizerConfig c = pretrained ? pretrained->config : r.config;
   if (!r.plant.empty()) c.planted = planted_text(r.plant, RoleBook::builtin());
   constexpr std::string_view norms[] = {"layer", "rms"};
-  if (r.from.empty()) {
+  if (!pretrained) {
     if (!r.norm.empty()) c.encoder.norm.kind = kind_named<NormKind>("--norm", r.norm, norms);
     c.encoder.norm_first = !r.norm_after;
     c.encoder.final_norm = c.encoder.norm_first;
@@ -97,15 +87,6 @@ RecognizerConfig config_of(const Request& r, Pretrained& pretrained) {
   } else {
     require(!r.heads_given && r.norm.empty() && !r.norm_after, ErrorKind::bad_argument, "train",
             "--from brings heads and norms of its own; leave out --heads, --norm and --norm-after");
-    BertWeights weights(r.from);
-    pretrained.model.emplace(pretrained.params, weights.config());
-    weights.load(pretrained.params);
-    pretrained.vocabulary.emplace(Vocabulary::read(r.from + "/vocab.txt"));
-    c.encoder = weights.config();
-    c.words = read_bert_tokenizer_config(r.from + "/tokenizer_config.json").words;
-    c.ngrams.buckets = 0;
-    c.pooling = Pooling::mean;
-    c.chunk_tokens = min_of(c.chunk_tokens, c.encoder.max_tokens);
   }
   // Refused here, before anything is written.
   ParamSet unused = ParamSet::blank();
@@ -114,6 +95,20 @@ RecognizerConfig config_of(const Request& r, Pretrained& pretrained) {
   if (!r.pooling.empty()) c.pooling = kind_named<Pooling>("--pooling", r.pooling, kPoolingNames);
   if (!r.long_text.empty()) c.long_text = kind_named<LongText>("--long-text", r.long_text, kLongTextNames);
   return c;
+}
+
+/// The recipe of fine-tuning in the place of every word that was not given.
+void take_recipe(Request& r, const CLI::App& word) {
+  const TrainingOptions given = r.training;
+  const auto said = [&](const char* option) { return word.count(option) > 0; };
+  TrainingOptions& t = r.training;
+  t = fine_tuning();
+  t.seed = given.seed, t.minutes = given.minutes;
+  if (said("--epochs")) t.epochs = given.epochs;
+  if (said("--batch")) t.batch = given.batch;
+  if (said("--rate")) t.rate = given.rate;
+  if (said("--encoder-rate")) t.encoder_rate = given.encoder_rate;
+  if (!said("--dtype")) r.dtype = text(t.compute);
 }
 
 std::string settings_in(const std::string& folder) {
@@ -157,8 +152,9 @@ int train(Request& r) {
   while (r.out.size() > 1 && r.out.back() == '/') r.out.pop_back();
   const std::string run = r.out + ".run", settings = settings_of(r).dump(2) + "\n";
   r.training.compute = parse_dtype(r.dtype);
-  Pretrained pretrained;
-  const RecognizerConfig config = config_of(r, pretrained);
+  std::optional<Pretrained> pretrained;
+  if (!r.from.empty()) pretrained.emplace(read_pretrained(r.from));
+  const RecognizerConfig config = config_of(r, pretrained ? &*pretrained : nullptr);
   if (is_done(r, run, settings)) {
     fmt::print(
         "{} was trained with these words before; headwise eval and headwise predict use it, --replace trains "
@@ -175,8 +171,8 @@ int train(Request& r) {
   r.training.run_folder = run;
   r.training.out = r.quiet ? nullptr : &std::cout;
   const Start start =
-      r.from.empty() ? from_scratch(config, all.train, r.training)
-                     : from_encoder(config, *pretrained.vocabulary, pretrained.params, all.train, r.training);
+      pretrained ? from_encoder(config, pretrained->vocabulary, pretrained->encoder, all.train, r.training)
+                 : from_scratch(config, all.train, r.training);
   const TrainedRecognizer made = train_recognizer(start, all.train, all.dev, r.training, session);
   if (made.ending == Ending::interrupted) {
     fmt::print(stderr, "headwise: train: stopped at step {}, nothing is lost; the same command goes on\n",
@@ -218,18 +214,17 @@ void add_train(CLI::App& app, int& exit_code) {
   word->add_option("--test", r->test, "Judged once, at the end");
   const CLI::Option* heads =
       word->add_option("--heads", e.heads, "Any head, as `headwise heads` names them")->capture_default_str();
-  word->add_option("--from", r->from,
-                   "Folder of a pretrained BERT-style encoder: config.json, model.safetensors, vocab.txt");
-  const CLI::Option* epochs =
-      word->add_option("--epochs", t.epochs, "Passes over the data (10 behind --from)")
-          ->capture_default_str();
+  word->add_option(
+      "--from", r->from,
+      "Folder of a pretrained BERT-style encoder: config.json, model.safetensors, vocab.txt; epochs, "
+      "batch, rates and dtype are then those of fine-tuning unless given");
+  word->add_option("--epochs", t.epochs, "Passes over the data")->capture_default_str();
   word->add_option("--minutes", t.minutes,
                    "Stops after so many and keeps the best; 0: when the epochs are done")
       ->capture_default_str();
   word->add_option("--batch", t.batch, "Texts of a step")->capture_default_str();
   word->add_option("--rate", t.rate, "The highest learning rate")->capture_default_str();
-  word->add_option("--encoder-rate", r->encoder_rate, "Of the encoder --from brings, as a part of --rate")
-      ->capture_default_str();
+  word->add_option("--encoder-rate", t.encoder_rate, "Of the encoder --from brings, as a part of --rate");
   word->add_option("--seed", t.seed, "Of weights, order and dropout")->capture_default_str();
   word->add_option("--dtype", r->dtype, "f32, or bf16 with f32 masters")->capture_default_str();
   word->add_option("--model-dim", e.model_dim, "Width of a token")->capture_default_str();
@@ -252,10 +247,9 @@ void add_train(CLI::App& app, int& exit_code) {
   word->add_flag("--replace", r->replace,
                  "Begins anew; a model of that name is replaced when the next one is done");
   word->add_flag("--quiet", r->quiet, "No progress");
-  word->callback([r, heads, epochs, &exit_code] {
+  word->callback([r, heads, word, &exit_code] {
     r->heads_given = heads->count() > 0;
-    if (!r->from.empty() && epochs->count() == 0) r->training.epochs = 10;
-    if (!r->from.empty()) r->training.encoder_rate = r->encoder_rate;
+    if (!r->from.empty()) take_recipe(*r, *word);
     exit_code = train(*r);
   });
 }
