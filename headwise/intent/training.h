@@ -70,7 +70,7 @@ TrainedRecognizer train_recognizer(const Start& start, const Corpus& train, cons
                                    const TrainingOptions& options, Session& session);
 
 /// The best probabilities to give labels from (multi-label) and to claim anything at all, on dev. In-scope
-/// accuracy counts twice the out-of-scope recall; without out-of-scope rows no right answer is given up.
+/// accuracy counts twice the out-of-scope recall; without out-of-scope rows nothing is refused.
 struct Thresholds {
   double threshold = 0.5, out_of_scope = 0;
 };

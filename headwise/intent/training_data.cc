@@ -110,17 +110,9 @@ Thresholds calibrate(const RecognizerConfig& config, const Corpus& dev, std::spa
     outside += out;
   }
   std::sort(answers.begin(), answers.end());
-  if (outside == 0) {
-    // A tenth below every right answer: nothing that is known to be right is given up. A model that may give
-    // no label says so by that.
-    if (c.multi_label && !c.at_least_one) return best;
-    for (const auto& [confidence, kind] : answers)
-      if (kind == 1) {
-        best.out_of_scope = 0.9 * confidence;
-        break;
-      }
-    return best;
-  }
+  // Nothing to tell scope by: nothing is refused. A guess from the right answers of dev refused 778 of the
+  // 1,200 test utterances of the built-in corpus, whose patterns are others than dev's.
+  if (outside == 0) return best;
   // In-scope accuracy counts twice the out-of-scope recall: a refused customer costs more than a wrong guess.
   double most = 0;
   Index lost = 0, caught = 0;
