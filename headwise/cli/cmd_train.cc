@@ -53,6 +53,7 @@ Json settings_of(const Request& r) {
               {"pooling", r.pooling},
               {"ngrams", r.config.ngrams.buckets},
               {"long_text", r.long_text},
+              {"chunk_tokens", r.config.chunk_tokens},
               {"vocabulary", t.pieces},
               {"epochs", t.epochs},
               {"minutes", t.minutes},
@@ -240,6 +241,8 @@ void add_train(CLI::App& app, int& exit_code) {
   word->add_option("--pooling", r->pooling, "attention (the default), labels, mean (behind --from) or first");
   word->add_option("--plant", r->plant,
                    "A designed head, CLASS:HEAD or CLASS:LAYER.HEAD, as number:0; see docs/report.md");
+  word->add_option("--chunk-tokens", r->config.chunk_tokens, "Longer texts are read in chunks of so many")
+      ->capture_default_str();
   word->add_option("--long-text", r->long_text,
                    "chunks (the default), or sparse: one piece of at most --max-tokens");
   word->add_option("--threads", r->threads, "0: HEADWISE_THREADS, else the CPUs of this process")
