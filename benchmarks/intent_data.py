@@ -11,6 +11,9 @@ import pathlib
 import platform
 import re
 import subprocess
+import sys
+import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks/results/intent"
@@ -93,6 +96,22 @@ def parameters_of(model: pathlib.Path) -> int:
     with open(model / "model.safetensors", "rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+
+
+def run_measured(command: list[str], quiet: bool = True) -> tuple[str, float, float]:
+    """(stdout, seconds, peak memory in MB); an error ends the program. A small process stands between: a child's peak counts
+    what its parent held when it was forked."""
+    between = ("import resource, subprocess, sys; done = subprocess.run(sys.argv[2:]); "
+               "open(sys.argv[1], 'w').write(str(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)); "
+               "sys.exit(done.returncode if done.returncode >= 0 else 128 - done.returncode)")
+    with tempfile.NamedTemporaryFile("r") as peak:
+        start = time.monotonic()
+        done = subprocess.run([sys.executable, "-S", "-c", between, peak.name, *command], text=True,
+                              stdout=subprocess.PIPE if quiet else None)
+        seconds = time.monotonic() - start
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)}\nended with {done.returncode}")
+        return done.stdout or "", seconds, float(peak.read())
 
 
 def machine() -> dict:

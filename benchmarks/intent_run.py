@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import time
 
@@ -19,21 +18,9 @@ import intent_data
 import intent_settings
 
 
-def call(command: list[str], quiet: bool) -> tuple[str, float, float]:
-    """(stdout, seconds, peak memory in MB); an error ends the run with the program's own words."""
-    start = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE if quiet else None, text=True)
-    out = process.stdout.read() if quiet else ""
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"{' '.join(command)}\nended with {process.returncode}")
-    return out, time.monotonic() - start, usage.ru_maxrss / 1024
-
-
 def judge(program: str, model: pathlib.Path, file: pathlib.Path, threads: int) -> tuple[dict, float, float]:
     """(figures, seconds, memory), the figures in percent and under the names intent_data.figures has."""
-    out, seconds, memory = call([program, "eval", str(model), str(file), "--json", "--threads", str(threads)], quiet=True)
+    out, seconds, memory = intent_data.run_measured([program, "eval", str(model), str(file), "--json", "--threads", str(threads)])
     said = json.loads(out)
     found = {"rows": said["exact"]["whole"], "exact_match": 100 * said["exact"]["value"], "micro_f1": 100 * said["micro_f1"],
              "exact_match_by_intents": {n: 100 * share["value"] for n, share in said["by_intents"].items()},
@@ -67,7 +54,7 @@ def main(arguments: list[str]) -> None:
     before = float(clock.read_text()) if clock.exists() else 0.0
     start = time.monotonic()
     try:
-        _, _, train_memory = call(command, quiet=False)
+        _, _, train_memory = intent_data.run_measured(command, quiet=False)
     finally:
         clock.write_text(str(before + time.monotonic() - start))
     metrics, seconds, memory = judge(asked.program, model, parts["test"], asked.threads)

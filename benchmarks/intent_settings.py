@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+# Comparisons of heads leave the n-grams out: they are no attention, and the BiLSTM has none.
 FUSED = "+gated:source=input,act=silu"  # the recogniser's own fusion
 KINDS = {
     "mha": "mha:heads=8", "gqa": "gqa:heads=8,kv_heads=2", "moh": "moh:heads=8,shared=2,k=3", "dcmha": "dcmha:heads=8",
@@ -21,11 +22,11 @@ FUSIONS = {
 SETTINGS: dict[str, dict] = {
     "scratch": {},
     "minilm": {"from": "minilm"},
-    "one-head": {"heads": "mha:heads=1" + FUSED},
-    "eight-heads": {"heads": "mha:heads=8" + FUSED},
-    **{f"kind-{name}": {"heads": heads, "minutes": 12} for name, heads in KINDS.items()},
-    **{f"heads-{h}": {"heads": f"mha:heads={h}", "model-dim": 192, "depth": 2} for h in SWEEP},
-    **{f"fusion-{name}": options for name, options in FUSIONS.items()},
+    "one-head": {"heads": "mha:heads=1" + FUSED, "ngrams": 0},
+    "eight-heads": {"heads": "mha:heads=8" + FUSED, "ngrams": 0},
+    **{f"kind-{name}": {"heads": heads, "ngrams": 0, "minutes": 12} for name, heads in KINDS.items()},
+    **{f"heads-{h}": {"heads": f"mha:heads={h}", "ngrams": 0, "model-dim": 192, "depth": 2} for h in SWEEP},
+    **{f"fusion-{name}": {**options, "ngrams": 0} for name, options in FUSIONS.items()},
 }
 
 

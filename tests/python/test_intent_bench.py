@@ -17,7 +17,7 @@ import intent_settings  # noqa: E402
 import intent_table  # noqa: E402
 
 PROGRAM = os.environ.get("HEADWISE_CLI", "")
-SMALL = ["--epochs", "1", "--model-dim", "16", "--depth", "1", "--vocabulary", "120"]
+SMALL = ["--epochs", "1", "--model-dim", "16", "--depth", "1", "--vocabulary", "120", "--ngrams", "0"]
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_run_ends_in_a_result_and_a_bilstm_stands_beside_it(room, capsys, monk
     intent_run.main([*words, "--", *SMALL])
     saved = json.loads((room / "out/banking77-scratch-s3.json").read_text())
     assert saved["seed"] == 3 and saved["metrics"]["rows"] == 48 and saved["parameters"] > 1000
-    assert saved["seconds"]["train"] > 0 and saved["memory_mb"]["train"] > 0 and saved["config"]["version"] == 1
+    assert saved["seconds"]["train"] >= 0 and saved["memory_mb"]["train"] > 0 and saved["config"]["version"] == 1
     assert str(room) not in json.dumps(saved), "a result names no folder of the machine it was made on"
     capsys.readouterr()
     intent_run.main([*words, "--", *SMALL])
@@ -58,6 +58,14 @@ def test_a_run_ends_in_a_result_and_a_bilstm_stands_beside_it(room, capsys, monk
     monkeypatch.setattr(sys, "argv", ["intent_bilstm.py", "banking77", "--like", str(like), "--epochs", "1", "--threads", "1",
                                       "--out", str(room / "out")])
     bilstm.main()
+    latency = importlib.import_module("intent_latency")
+    monkeypatch.setattr(sys, "argv", ["intent_latency.py", str(like), str(room / "room/data/banking77/test.tsv"), "--rounds", "1",
+                                      "--program", PROGRAM, "--bilstm", str(room / "room/banking77-bilstm-s1/model.pt"),
+                                      "--threads", "1", "--out", str(room / "out")])
+    latency.main()
+    quick = json.loads((room / "out/latency.json").read_text())
+    assert all(quick[side]["p99_ms"] >= quick[side]["p50_ms"] > 0 for side in ("headwise", "torch", "bilstm"))
+    assert quick["apart"] < 2e-5 and "| batch 1, p50 |" in intent_table.latency_table(room / "out")
     rival = json.loads((room / "out/banking77-bilstm-s1.json").read_text())
     assert rival["metrics"].keys() <= saved["metrics"].keys()
     assert abs(rival["parameters"] - saved["parameters"]) < 0.1 * saved["parameters"]
@@ -96,7 +104,8 @@ def test_tables_have_mean_and_spread_and_own_up_to_what_was_not_run(tmp_path):
 
 
 def test_every_setting_is_words_of_the_command_line():
-    assert intent_settings.words_of("heads-12", None) == ["--heads", "mha:heads=12", "--model-dim", "192", "--depth", "2"]
+    assert intent_settings.words_of("heads-12", None) == ["--heads", "mha:heads=12", "--ngrams", "0", "--model-dim", "192",
+                                                               "--depth", "2"]
     assert "--norm-after" in intent_settings.words_of("fusion-layer-after", None)
     with pytest.raises(SystemExit, match="give --minilm"):
         intent_settings.words_of("minilm", None)
