@@ -9,8 +9,9 @@ namespace headwise {
 namespace {
 
 constexpr const char* kForwardNames[] = {"cuda/decode", "cuda/hopper", "cuda/mma", "cuda/plain"};
-constexpr const char* kBackwardNames[] = {"cuda/hopper_backward", "cuda/plain_backward", "cuda/unordered"};
-constexpr CudaNames kForward{"attention", kForwardNames, 4}, kBackward{kBackwardOp, kBackwardNames, 2};
+constexpr const char* kBackwardNames[] = {"cuda/hopper_backward", "cuda/mma_backward", "cuda/plain_backward",
+                                          "cuda/unordered"};
+constexpr CudaNames kForward{"attention", kForwardNames, 4}, kBackward{kBackwardOp, kBackwardNames, 3};
 
 CudaFound<cuda::Kernel> find(const AttentionProblem& p, const AttentionArgs& a, Device device,
                              const std::string& kernels) {

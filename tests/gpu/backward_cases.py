@@ -6,16 +6,17 @@ import torch
 from common import DEVICE, TALLY, check, guarded, normal
 from harness import GUARD, Attention, Failed, Mask, gradient_formula, open_pairs
 
-TILES, FREE, PLAIN = "cuda/hopper_backward", "cuda/unordered", "cuda/plain_backward"
+TILES, FREE, MMA, PLAIN = "cuda/hopper_backward", "cuda/unordered", "cuda/mma_backward", "cuda/plain_backward"
 FORWARD = Attention("")
-BACKWARD = {name: Attention(name) for name in (TILES, FREE, PLAIN)}
+BACKWARD = {name: Attention(name) for name in (TILES, FREE, MMA, PLAIN)}
 END = -(2 ** 63)
 
 
 def error_of(got, truth):
-    """Relative to the truth, or to a gradient of 0.1 an element where the truth is nearly 0."""
+    """Relative to the truth, or to a gradient of 0.1 an element (1 where there is one alone) if the truth is nearly 0."""
     got, truth = got.double(), truth.double()
-    return ((got - truth).norm() / max(truth.norm().item(), 0.1 * math.sqrt(max(truth.numel(), 1)))).item()
+    least = 0.1 * math.sqrt(truth.numel()) if truth.numel() > 1 else 1.0
+    return ((got - truth).norm() / max(truth.norm().item(), least)).item()
 
 
 def judge(part, dtype, got, truth, yard):
@@ -56,7 +57,7 @@ def case(kernel, dtype, b, h, kv, tq, tk, d, dv=None, mask=None, band=None, q_st
         gradients = {n: x for n, (x, _) in bands.items()}
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         for term, name in (("sinks", "dsinks"), ("bias", "dbias"), ("gate", "dgate")):
-            if term in terms and (kernel == PLAIN or term == "sinks"):
+            if term in terms and (kernel == PLAIN or term == "sinks" or (kernel == MMA and term == "gate")):
                 gradients[name] = torch.full(terms[term].shape, math.nan, device=DEVICE, dtype=wide)
         BACKWARD[kernel].backward(q, k, v, out, lse, dout, gradients, **given)
         torch.cuda.synchronize()
@@ -184,38 +185,49 @@ def hostile_backward():
                 judge_slice(f"{TILES}-hostile {name} d{d} {mask}", torch.bfloat16, got, q, k, v, dout, open_)
 
 
-def plain_backward_cases():
+def portable_cases():
+    """cuda/plain_backward and cuda/mma_backward: widths, layouts, terms; other masks and terms against the double reference."""
+    shapes = [(1, 1, 1, 1, 1, 1, 1), (2, 4, 2, 33, 65, 59, 80), (1, 2, 1, 7, 100, 300, 20), (3, 3, 3, 40, 31, 64, 64), (1, 4, 2, 200, 333, 96, 96),
+              (1, 2, 1, 130, 257, 256, 256), (2, 4, 1, 65, 129, 192, 128)]
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
-        for i, (b, h, kv, tq, tk, d, dv) in enumerate([(1, 1, 1, 1, 1, 1, 1), (2, 4, 2, 33, 65, 59, 80), (1, 2, 1, 7, 100, 300, 20), (3, 3, 3, 40, 31, 64, 64)]):
-            for mask, band in ((None, None), ("causal", (None, 0)), ("window(5, 3)", (5, 3))):
-                case(PLAIN, dtype, b, h, kv, tq, tk, d, dv, mask, band, layout=("bshd", "bhsd", "packed")[i % 3])
-        h = 4
-        case(PLAIN, dtype, 2, h, 2, 30, 50, 40, softcap=5.0, slopes=torch.rand(h, device=DEVICE), q_start=11, sinks=torch.randn(h, device=DEVICE),
-             bias=torch.randn(2, h, 30, 50, device=DEVICE), gate=torch.rand(2, 30, h, device=DEVICE), scale=torch.rand(h, dtype=torch.float64) + 0.1)
+        widest = 128 if dtype == torch.float32 else 256
+        for kernel in (PLAIN, MMA) if dtype != torch.float64 else (PLAIN,):
+            for i, (b, h, kv, tq, tk, d, dv) in enumerate(shapes):
+                if kernel == MMA and max(d, dv) > widest:
+                    continue
+                for mask, band in ((None, None), ("causal", (None, 0)), ("window(5, 3)", (5, 3))):
+                    case(kernel, dtype, b, h, kv, tq, tk, d, dv, mask, band, q_start=tk - tq if i % 2 else 0, layout=("bshd", "bhsd", "packed")[i % 3])
+            h = 4
+            case(kernel, dtype, 2, h, 2, 30, 50, 40, softcap=5.0, slopes=torch.rand(h, device=DEVICE), q_start=11, sinks=torch.randn(h, device=DEVICE),
+                 bias=torch.randn(2, h, 30, 50, device=DEVICE), gate=torch.rand(2, 30, h, device=DEVICE), scale=torch.rand(h, dtype=torch.float64) + 0.1)
     reference = Attention("ref")
-    b, h, tq, tk, d = 2, 4, 37, 53, 24
-    masks = ("causal | prefix(9)", "documents(0, 7, 20, 53) & causal", "blocks(8, 8; 0, 2, 3, 5, 5, 6; 0, 1, 2, 4, 6, 3)", "per_head(causal; all; window(6, 0); strided(5, 2))")
-    terms = ({"dropout": 0.3, "seed": 77}, {"relative": torch.randn(32, h), "max_distance": 50}, {}, {"bias": torch.randn(1, h, 1, tk)})
+    b, h, tq, tk, d = 2, 4, 137, 153, 24
+    masks = ("causal | prefix(9)", "documents(0, 7, 20, 153) & causal", "blocks(32, 32; 0, 2, 3, 5, 5, 6; 0, 1, 2, 0, 4, 3)",
+             "per_head(causal; all; window(6, 0); strided(5, 2))", "lengths(30, 153)")
+    terms = ({"dropout": 0.3, "seed": 77}, {"relative": torch.randn(32, h), "max_distance": 50}, {}, {"bias": torch.randn(1, h, 1, tk)}, {})
     for text, more in zip(masks, terms):
-        x = [torch.randn(b, t, n, d, dtype=torch.float64) for t, n in ((tq, h), (tk, 2), (tk, 2), (tq, h))]
-        mask, names = Mask(text), ["dq", "dk", "dv"] + (["dbias"] if "bias" in more else [])
+        x = [torch.randn(b, t, n, d).double() for t, n in ((tq, h), (tk, 2), (tk, 2), (tq, h))]
+        mask = Mask(text)
         lse = torch.empty(b, h, tq, dtype=torch.float64)
         out = reference(*x[:3], None, lse, mask=mask, **more)
+        names = ["dq", "dk", "dv"] + (["dbias"] if "bias" in more else [])
         sizes = dict(zip(names, [t.shape for t in x[:3]] + [t.shape for n, t in more.items() if n == "bias"]))
         want = {n: torch.empty(*s, dtype=torch.float64) for n, s in sizes.items()}
-        got = {n: torch.empty(*s, dtype=torch.float64, device=DEVICE) for n, s in sizes.items()}
         reference.backward(*x[:3], out, lse, x[3], want, mask=mask, **more)
         there = {n: t.to(DEVICE) if torch.is_tensor(t) else t for n, t in more.items()}
-        BACKWARD[PLAIN].backward(*(t.to(DEVICE) for t in (*x[:3], out, lse, x[3])), got, mask=mask, **there)
-        for n in names:
-            check(error_of(got[n].cpu(), want[n]) < 1e-12, f"{PLAIN} {text}", f"{n}: {error_of(got[n].cpu(), want[n]):.1e}")
+        for kernel, dtype, limit in ((PLAIN, torch.float64, 1e-12), (PLAIN, torch.float32, 3e-6), (MMA, torch.float32, 3e-6)):
+            some = names if kernel == PLAIN else names[:3]
+            got = {n: torch.full(tuple(sizes[n]), math.nan, dtype=dtype, device=DEVICE) for n in some}
+            BACKWARD[kernel].backward(*(t.to(DEVICE).to(dtype) for t in (*x[:3], out, lse, x[3])), got, mask=mask, **there)
+            for n in some:
+                check(error_of(got[n].cpu(), want[n]) < limit, f"{kernel} {str(dtype)[6:]} {text}", f"{n}: {error_of(got[n].cpu(), want[n]):.1e}")
 
 
 def backward_refusals():
     q = normal(1, 200, 4, 80)
     out, lse = forward(q, q, q)
     lines = Attention("").backward_choice(q, q, q, out, lse, q, {"dq": torch.empty_like(q)})
-    check("cuda/hopper_backward: head_dim 80 and value_dim 80" in lines and "cuda/plain_backward: chosen" in lines, "refusals", lines)
+    check("cuda/hopper_backward: head_dim 80 and value_dim 80" in lines and "cuda/mma_backward: chosen" in lines, "refusals", lines)
     q = normal(1, 200, 4, 64)
     out, lse = forward(q, q, q)
     lines = Attention("").backward_choice(q, q, q, out, lse, q, {"dq": torch.empty_like(q)}, gate=torch.rand(1, 200, 4, device=DEVICE))
@@ -270,7 +282,7 @@ def backward_runs():
     torch.cuda.synchronize()
     check(all(torch.equal(x, y) for some in found for x, y in zip(some, whole)), "streams backward", "runs on four streams differ")
     found = None
-    for kernel in (TILES, PLAIN):
+    for kernel in (TILES, MMA, PLAIN):
         small = [x[:, :300] for x in (q, k, v)]
         out, lse = forward(*small, mask="lengths(200)")
         want = BACKWARD[kernel].backward(*small, out, lse, dout[:, :300], mask="lengths(200)")
@@ -292,5 +304,5 @@ def backward_runs():
     check(bool((dk == 0).all()), "sizes backward", "dk without queries is not 0")
 
 
-BACKWARD_SELFTEST = [tile_cases, ragged_backward, closed_key_cases, hostile_backward, plain_backward_cases, backward_refusals]
+BACKWARD_SELFTEST = [tile_cases, ragged_backward, closed_key_cases, hostile_backward, portable_cases, backward_refusals]
 BACKWARD_LAWS = [backward_bits, backward_runs]

@@ -12,6 +12,7 @@ extern const Kernel kPlain;   // a warp a row, every width, dtype and mask: the 
 
 extern const BackwardKernel kHopperBackward;     // tiles by wgmma, dq added in one order; Hopper
 extern const BackwardKernel kUnorderedBackward;  // the same, dq added in any order; by name alone
-extern const BackwardKernel kPlainBackward;      // a warp a row, every width, dtype and mask
+extern const BackwardKernel kMmaBackward;  // tiles by mma.sync: every mask, term and layout, widths up to 256
+extern const BackwardKernel kPlainBackward;  // a warp a row, every width, dtype and mask
 
 }  // namespace headwise::cuda

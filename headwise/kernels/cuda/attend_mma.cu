@@ -51,14 +51,6 @@ void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char 
   }
 }
 
-/// Rows of a head whose chunks of 16 bytes can be copied whole.
-bool by_chunks(const AnyView& v, const HeadLayout& layout, Index element) {
-  const Index chunk = 16 / element;
-  if (layout.row || v.step[3] != 1 || reinterpret_cast<std::uintptr_t>(v.data) % 16 != 0) return false;
-  for (int axis = 0; axis < 3; ++axis)
-    if (v.size[axis] > 1 && v.step[axis] % chunk != 0) return false;
-  return true;
-}
 bool by_pairs(const AnyView& v, Index element) {
   if (v.step[3] != 1 ||
       reinterpret_cast<std::uintptr_t>(v.data) % static_cast<std::uintptr_t>(2 * element) != 0)
@@ -67,15 +59,6 @@ bool by_pairs(const AnyView& v, Index element) {
     if (v.size[axis] > 1 && v.step[axis] % 2 != 0) return false;
   return true;
 }
-bool opens_runs(const MaskSet& mask) {
-  for (Index n = 0; n < mask.count; ++n)
-    for (int i = 0; i < mask.views[n].count; ++i) {
-      const MaskOp op = mask.views[n].steps[i].op;
-      if (op != MaskOp::all && op != MaskOp::both && !mask_terms::is_interval(op)) return false;
-    }
-  return true;
-}
-
 bool positive_scales(const AnyView& scale) {
   for (Index h = 0; scale.given() && h < scale.size[0]; ++h)
     if (!(load_double(scale.data, scale.dtype, h * scale.step[0]) > 0)) return false;

@@ -3,21 +3,13 @@
 #include <limits>
 
 #include "headwise/kernels/cuda/attend.h"
+#include "headwise/kernels/cuda/backward_inputs.h"
 #include "headwise/kernels/cuda/plain_score.cuh"
 
 namespace headwise::cuda {
 namespace {
 
-constexpr int kWarpsPerBlock = 4, kColumnsPerLane = 8, kColumns = 32 * kColumnsPerLane, kSinkThreads = 256;
-
-struct PlainBackward {
-  RunInputs in;
-  HeadsView dout, dq, dk, dv;
-  double* delta;  // [batch heads q]
-  void *dbias, *dsinks, *dgate;
-  DType dbias_dtype, dsinks_dtype, dgate_dtype;
-  Index dbias_size[4], dbias_step[4], dsinks_step, dgate_step[3];
-};
+constexpr int kWarpsPerBlock = 4, kColumnsPerLane = 8, kColumns = 32 * kColumnsPerLane;
 
 /// What one pair adds: its weight as v sees it, and the gradient of its score.
 template <class W>
@@ -25,7 +17,7 @@ struct Pair {
   W weight = 0, score = 0, slant = 0, value = 0;  // value: weight * dout.v before the gate
 };
 template <class T, class W>
-__device__ Pair<W> pair_of(const PlainBackward& p, const SequencePlace& at, Index b, Index h, Index i,
+__device__ Pair<W> pair_of(const BackwardInputs& p, const SequencePlace& at, Index b, Index h, Index i,
                            Index j) {
   const RunInputs& f = p.in;
   Pair<W> r;
@@ -56,28 +48,8 @@ __device__ Pair<W> pair_of(const PlainBackward& p, const SequencePlace& at, Inde
   return r;
 }
 
-/// delta = dout . out of a row.
 template <class T>
-__global__ void plain_delta(const __grid_constant__ PlainBackward p) {
-  using W = typename Work<T>::type;
-  const RunInputs& f = p.in;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  for (Index task = static_cast<Index>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / 32;
-       task < f.batch * f.heads * f.q_tokens; task += static_cast<Index>(gridDim.x) * kWarpsPerBlock) {
-    const Index b = task / (f.heads * f.q_tokens), h = task / f.q_tokens % f.heads, i = task % f.q_tokens;
-    const SequencePlace at = f.places[b];
-    W sum = 0;
-    if (i < at.q_tokens)
-      for (Index c = lane; c < f.v.layout.dim; c += 32)
-        sum = fma(element<T, W>(p.dout, at.tensor_batch, at.q_row + i, h, c),
-                  element<T, W>(f.out, at.tensor_batch, at.q_row + i, h, c), sum);
-    sum = warp_sum(sum);
-    if (lane == 0) p.delta[task] = static_cast<double>(sum);
-  }
-}
-
-template <class T>
-__global__ void plain_queries(const __grid_constant__ PlainBackward p) {
+__global__ void plain_queries(const __grid_constant__ BackwardInputs p) {
   using W = typename Work<T>::type;
   const RunInputs& f = p.in;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -118,7 +90,7 @@ __global__ void plain_queries(const __grid_constant__ PlainBackward p) {
 
 /// A row of dk, or of dv: over the heads that read it, then over queries.
 template <class T, bool Values>
-__global__ void plain_keys(const __grid_constant__ PlainBackward p, Index kv_tokens) {
+__global__ void plain_keys(const __grid_constant__ BackwardInputs p, Index kv_tokens) {
   using W = typename Work<T>::type;
   const RunInputs& f = p.in;
   const HeadsView &to = Values ? p.dv : p.dk, &from = Values ? p.dout : f.q;
@@ -156,7 +128,7 @@ __global__ void plain_keys(const __grid_constant__ PlainBackward p, Index kv_tok
 
 /// An element of dbias a thread; along axes of size 1 it is the sum, in ascending order.
 template <class T>
-__global__ void plain_bias(const __grid_constant__ PlainBackward p, Index kv_tokens) {
+__global__ void plain_bias(const __grid_constant__ BackwardInputs p, Index kv_tokens) {
   using W = typename Work<T>::type;
   const Index all[4] = {p.in.batch, p.in.heads, p.in.q_tokens, kv_tokens};
   const Index* size = p.dbias_size;
@@ -178,60 +150,20 @@ __global__ void plain_bias(const __grid_constant__ PlainBackward p, Index kv_tok
   }
 }
 
-/// dsinks[h] = - sum over rows of exp(sink - lse) delta, in one order.
-__global__ void __launch_bounds__(kSinkThreads) plain_sinks(const __grid_constant__ PlainBackward p) {
-  __shared__ double parts[kSinkThreads];
-  const RunInputs& f = p.in;
-  const int thread = static_cast<int>(threadIdx.x);
-  const Index h = blockIdx.x;
-  const double sink = static_cast<double>(number_of(f.sinks, static_cast<int>(h)));
-  double sum = 0;
-  for (Index n = thread; n < f.batch * f.q_tokens; n += kSinkThreads) {
-    const Index b = n / f.q_tokens, i = n % f.q_tokens;
-    const SequencePlace at = f.places[b];
-    if (i >= at.q_tokens) continue;
-    const Index lse_at = at.tensor_batch * f.lse_step[0] + h * f.lse_step[1] + (at.q_row + i) * f.lse_step[2];
-    const double lse = f.lse ? static_cast<double>(f.lse[lse_at]) : f.lse_double[lse_at];
-    if (lse > -std::numeric_limits<double>::infinity())
-      sum += exp(sink - lse) * p.delta[(b * f.heads + h) * f.q_tokens + i];
-  }
-  parts[thread] = sum;
-  __syncthreads();
-  for (int n = kSinkThreads / 2; n > 0; n /= 2) {
-    if (thread < n) parts[thread] += parts[thread + n];
-    __syncthreads();
-  }
-  if (thread == 0) store_float(p.dsinks, p.dsinks_dtype, h * p.dsinks_step, -parts[0]);
-}
-
-void refuse(const BackwardProblem& problem, const BackwardArgs& a, int device, char (&why)[kSentenceBytes]) {
-  const AttentionProblem& p = problem.forward;
-  inputs_refused(p, a.forward, device, why);
-  if (why[0]) return;
-  const auto say = [&](const char* words) { std::snprintf(why, sizeof why, "%s", words); };
-  if (!p.lse) return say("the forward kept no lse; it needs out and lse");
-  const HeadSpec& h = p.heads;
-  if (h.q.row || h.k.row || h.v.row || h.q.group != 1)
-    return say("heads that lie in rows or share q; it takes [batch tokens heads dim]");
-  GradientSpec rest = problem.wants;
-  rest.q = rest.k = rest.v = rest.bias = rest.sinks = rest.gate = false;
-  if (!(rest == GradientSpec{})) return say("gradients beside dq, dk, dv, dbias, dsinks and dgate");
-}
-
-HeadsView heads_of(const AnyView& v, const HeadLayout& layout) {
-  return {v.data, {v.step[0], v.step[1], v.step[2], v.step[3]}, layout};
+void refuse(const BackwardProblem& p, const BackwardArgs& a, int device, char (&why)[kSentenceBytes]) {
+  backward_refused(p, a, device, {.q = true, .k = true, .v = true, .bias = true, .sinks = true, .gate = true},
+                   "dq, dk, dv, dbias, dsinks and dgate", why);
 }
 
 template <class T>
-Status start(const PlainBackward& f, const AttentionProblem& p, cudaStream_t stream) {
+Status start(const BackwardInputs& f, const AttentionProblem& p, cudaStream_t stream) {
   const auto how = [&](Index warps) {
     const Index blocks = min_of(ceil_div(max_of(warps, 1), kWarpsPerBlock), Index{1} << 20);
     return Launch{"cuda/plain_backward", dim3(static_cast<unsigned>(blocks)), 32 * kWarpsPerBlock, 0, stream};
   };
   const Index rows = p.batch * p.heads.q.heads * p.q_tokens;
   Status status;
-  if (rows > 0) status = launch(how(rows), plain_delta<T>, f);
-  if (status.ok() && rows > 0 && (f.dq.data || f.dgate)) status = launch(how(rows), plain_queries<T>, f);
+  if (rows > 0 && (f.dq.data || f.dgate)) status = launch(how(rows), plain_queries<T>, f);
   if (status.ok() && f.dk.data)
     status = launch(how(p.batch * p.heads.k.slots() * p.kv_tokens), plain_keys<T, false>, f, p.kv_tokens);
   if (status.ok() && f.dv.data)
@@ -250,29 +182,15 @@ Status run(const BackwardProblem& problem, const BackwardArgs& a, int device, vo
   StreamState* state = state_of(device, static_cast<cudaStream_t>(stream));
   if (!state) return {"cuda/streams", 1, "more than 256 streams were used in this process"};
   const std::lock_guard lock(state->mutex);
-  PlainBackward f{};
-  const auto deltas = static_cast<std::size_t>(p.batch * p.heads.q.heads * p.q_tokens) * sizeof(double);
-  Status status = gather_inputs(p, a.forward, *state, 1, f.in, deltas);
+  BackwardInputs f;
+  Status status = gather_backward(p, a, *state, f);
   if (!status.ok()) return status;
-  f.delta = reinterpret_cast<double*>(state->scratch);
-  f.dout = heads_of(a.dout, HeadLayout::split(p.heads.q.heads, p.heads.v.dim));
-  f.dq = heads_of(a.dq, p.heads.q), f.dk = heads_of(a.dk, p.heads.k), f.dv = heads_of(a.dv, p.heads.v);
-  f.dbias = a.dbias.data, f.dbias_dtype = a.dbias.dtype;
-  for (int axis = 0; axis < 4; ++axis)
-    f.dbias_size[axis] = a.dbias.size[axis], f.dbias_step[axis] = a.dbias.step[axis];
-  f.dsinks = a.dsinks.data, f.dsinks_dtype = a.dsinks.dtype, f.dsinks_step = a.dsinks.step[0];
-  f.dgate = a.dgate.data, f.dgate_dtype = a.dgate.dtype;
-  for (int axis = 0; axis < 3; ++axis) f.dgate_step[axis] = a.dgate.step[axis];
   switch (p.dtype) {
     case DType::f32: status = start<float>(f, p, state->stream); break;
     case DType::bf16: status = start<bf16>(f, p, state->stream); break;
     case DType::f16: status = start<f16>(f, p, state->stream); break;
     default: status = start<double>(f, p, state->stream);
   }
-  if (status.ok() && f.dsinks)
-    status = launch(
-        {"cuda/plain_sinks", dim3(static_cast<unsigned>(p.heads.q.heads)), kSinkThreads, 0, state->stream},
-        plain_sinks, f);
   return status;
 }
 

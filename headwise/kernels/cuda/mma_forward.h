@@ -1,6 +1,8 @@
 // Attention by mma.sync as its host code sees it: parameters, and the instances by number format.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <cstdint>
+
 #include "headwise/kernels/cuda/run_inputs.h"
 
 namespace headwise::cuda {
@@ -18,6 +20,24 @@ struct MmaParams {
   bool vector_q, vector_k, vector_v;  // rows can be copied 16 bytes at a time
   bool pairs_out;                     // two numbers of a row can be stored at once
 };
+
+/// Rows of a head whose chunks of 16 bytes can be copied whole.
+inline bool by_chunks(const AnyView& v, const HeadLayout& layout, Index element) {
+  const Index chunk = 16 / element;
+  if (layout.row || v.step[3] != 1 || reinterpret_cast<std::uintptr_t>(v.data) % 16 != 0) return false;
+  for (int axis = 0; axis < 3; ++axis)
+    if (v.size[axis] > 1 && v.step[axis] % chunk != 0) return false;
+  return true;
+}
+/// Every mask is an `&` of terms that open one run of keys.
+inline bool opens_runs(const MaskSet& mask) {
+  for (Index n = 0; n < mask.count; ++n)
+    for (int i = 0; i < mask.views[n].count; ++i) {
+      const MaskOp op = mask.views[n].steps[i].op;
+      if (op != MaskOp::all && op != MaskOp::both && !mask_terms::is_interval(op)) return false;
+    }
+  return true;
+}
 
 /// Bytes of shared memory for a head_dim and `width` columns of values at a time.
 template <class T>
