@@ -40,5 +40,6 @@ void check_decode(const Options& options);
 void check_entmax(const Options& options);
 void check_mixed(const Options& options);
 void check_products(const Options& options);
+void check_rows(const Options& options);
 
 }  // namespace headwise::selftest

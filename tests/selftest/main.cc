@@ -65,6 +65,7 @@ int main(int argc, char** argv) {
   timed("mixed", options, check_mixed);
   timed("entmax", options, check_entmax);
   timed("products", options, check_products);
+  timed("rows", options, check_rows);
   std::printf("%d passed, %d failed\n", tally().passed, tally().failed);
   return tally().failed > 0 || tally().passed == 0 ? 1 : 0;
 }
