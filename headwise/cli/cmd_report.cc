@@ -32,7 +32,7 @@ std::string name_of_folder(const std::string& folder) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-/// Every number of the rows of "curve" but the step; a model without metrics.json has none.
+/// Every number of the rows of "curve" but those that only count; a model without metrics.json has none.
 std::vector<Curve> curves_of(const std::string& folder) {
   std::vector<Curve> all;
   const std::string path = folder + "/metrics.json";
@@ -42,7 +42,7 @@ std::vector<Curve> curves_of(const std::string& folder) {
   for (const auto& row : json["curve"]) {
     if (!row.is_object() || !row.contains("step") || !row["step"].is_number()) continue;
     for (const auto& [key, value] : row.items()) {
-      if (key == "step" || !value.is_number()) continue;
+      if (key == "step" || key == "examples" || key == "seconds" || !value.is_number()) continue;
       auto at = std::find_if(all.begin(), all.end(), [&](const Curve& c) { return c.name == key; });
       if (at == all.end()) at = all.insert(all.end(), {key, {}});
       at->points.emplace_back(row["step"].get<double>(), value.get<double>());
