@@ -86,8 +86,8 @@ class Bench:
     def run(self, seconds, requests):
         server = Server(self.program, self.model, self.options)
         try:
-            self.load(server, "closed", 16, 500)  # warm
-            closed = self.load(server, "closed", 32, max(1000, requests // 25))
+            self.load(server, "closed", 8, 500)  # warm
+            closed = self.load(server, "closed", 8, max(1000, requests // 25))  # no more than the queue takes
             saturation = closed["accepted"]["count"] / closed["seconds"]
             out = {"saturation_per_second": round(saturation, 1), "loads": {}}
             for share in SHARES:

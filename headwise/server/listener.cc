@@ -83,8 +83,8 @@ int Listener::accept() {
     ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     return fd;
   }
-  if ((errno == EMFILE || errno == ENFILE) && spare_ >= 0) {
-    ::close(spare_);
+  if (errno == EMFILE || errno == ENFILE) {
+    if (spare_ >= 0) ::close(spare_);
     const int refused = ::accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC);
     if (refused >= 0) ::close(refused);
     spare_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
