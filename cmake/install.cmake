@@ -25,8 +25,8 @@ install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/headwise)
 install(EXPORT headwise-targets NAMESPACE headwise:: DESTINATION ${package_dir})
 if(TARGET headwise_text_library)
-  install(FILES headwise/intent/builtin.h headwise/intent/corpus.h headwise/intent/grammar.h headwise/intent/report.h
-          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise/intent)
+  install(DIRECTORY headwise/intent DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise
+          FILES_MATCHING PATTERN "*.h" PATTERN "csv.h" EXCLUDE PATTERN "learner.h" EXCLUDE)
   # A file of its own: who finds headwise without ICU at hand gets the core.
   install(TARGETS headwise_text_library EXPORT headwise-text-targets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
           ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

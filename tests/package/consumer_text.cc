@@ -1,5 +1,7 @@
-// A user of the installed headwise::text: prints the version and the number of tokens of a word.
+// A user of the installed headwise::text: prints the version and the number of tokens of a word; its
+// recogniser compiles.
 #include <headwise/base/version.h>
+#include <headwise/intent/pretrained.h>
 #include <headwise/text/wordpiece.h>
 
 #include <cstdio>
@@ -7,5 +9,5 @@
 int main() {
   const headwise::WordPiece tokens(headwise::Vocabulary({"[UNK]", "head", "##wise"}));
   std::printf("%s %zu tokens\n", headwise::kVersion, tokens.encode("Headwise").ids.size());
-  return 0;
+  return headwise::fine_tuning().epochs > 0 ? 0 : 1;
 }
