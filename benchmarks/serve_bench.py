@@ -136,8 +136,7 @@ def draw(result):
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
            'font-family="DejaVu Sans, Helvetica, Arial, sans-serif" font-size="13" fill="#222">',
            "<title>Latency of the service against its load</title>", f'<rect width="{width}" height="{height}" fill="#fff"/>',
-           f'<text x="{left}" y="26" font-size="16" font-weight="bold">Under overload who is taken waits no longer; the others hear '
-           "it at once</text>",
+           f'<text x="{left}" y="26" font-size="16" font-weight="bold">Latency under overload: who is taken, and who is refused</text>',
            f'<text x="{left}" y="46" fill="#555">milliseconds; saturation is {result["saturation_per_second"]:.0f} requests a '
            f'second on {result["setting"]["cpus"]} CPUs, load included</text>']
     step = 10 ** len(str(int(highest / 2))) / 2 if highest >= 2 else 0.5
