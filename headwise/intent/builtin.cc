@@ -5,6 +5,7 @@
 
 #include "headwise/base/error.h"
 #include "headwise/base/random.h"
+#include "headwise/intent/report.h"
 
 namespace headwise {
 namespace {
@@ -57,7 +58,7 @@ class Generator {
                 " asked for; ask for fewer, or for more with several intents");
         Draw draw(options_.seed, split, attempt++);
         row = utterance(draw, intents, held_out);
-      } while (!seen_.insert(row.text).second);
+      } while (!seen_.insert(text_key(row.text)).second);
       row.line = i + 1;
       out.rows.push_back(std::move(row));
     }
@@ -125,7 +126,7 @@ class Generator {
 
   const BuiltinOptions& options_;
   const Grammar& grammar_;
-  std::unordered_set<std::string> seen_;  // over all splits
+  std::unordered_set<std::string> seen_;  // keys of texts, over all splits
 };
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace headwise {
 
 struct BuiltinOptions {
   std::vector<std::string> languages = {"en", "zh"};
-  Index train = 6000, dev = 600, test = 1200;  // utterances, all texts different
+  Index train = 6000, dev = 600, test = 1200;  // utterances; texts differ in more than case
   double two = 0.3, three = 0.1;               // shares of utterances with two and three intents
   std::uint64_t seed = 1;
 };

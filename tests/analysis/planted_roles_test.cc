@@ -12,10 +12,10 @@
 namespace headwise {
 namespace {
 
-/// One layer of four heads learns 600 English utterances; heads are judged by 600 it never saw.
+/// One layer of four heads learns 600 English utterances; heads are judged by 2400 it never saw.
 Survey learnt(std::string_view plant, bool shuffled, std::uint64_t seed) {
   BuiltinCorpus c = builtin_corpus(
-      {.languages = {"en"}, .train = 600, .dev = 600, .test = 1, .two = 0, .three = 0, .seed = seed});
+      {.languages = {"en"}, .train = 600, .dev = 2400, .test = 1, .two = 0, .three = 0, .seed = seed});
   std::vector<Utterance>& rows = c.train.rows;
   for (std::size_t i = rows.size() - 1; shuffled && i > 0; --i) {
     const double draw = 0.5 * std::erfc(-normal_at(seed, static_cast<Index>(i)) / std::sqrt(2.0));
@@ -31,7 +31,7 @@ Survey learnt(std::string_view plant, bool shuffled, std::uint64_t seed) {
   Session session;
   const Corpus few{c.dev.name, {c.dev.rows.begin(), c.dev.rows.begin() + 60}};
   const TrainedRecognizer t = train_recognizer(from_scratch(k, c.train, o), c.train, few, o, session);
-  return survey_heads(t.model, c.dev, RoleBook::builtin(), session, {.utterances = 600, .progress = {}});
+  return survey_heads(t.model, c.dev, RoleBook::builtin(), session, {.utterances = 2400, .progress = {}});
 }
 
 std::string role_of(const SurveyedHead& h) {
@@ -41,7 +41,7 @@ std::string role_of(const SurveyedHead& h) {
 TEST(PlantedRoles, ThePlantedHeadIsNamed) {
   const Survey s = learnt("negator:0", false, 1);
   EXPECT_EQ(role_of(s.at(0, 0)), "negation");
-  EXPECT_LT(s.loss, 0.5);  // it has learnt something to lose: chance is ln 30 = 3.4
+  EXPECT_LT(s.loss, 0.6);  // it has learnt something to lose: chance is ln 30 = 3.4
 }
 
 TEST(PlantedRoles, RandomLabelsNameNoHead) {
