@@ -148,10 +148,12 @@ TEST_F(IntentWords, BadModelFoldersAreOneSentence) {
 TEST_F(IntentWords, KilledOrInterruptedTheSameCommandGoesOn) {
   // Too long to be done before the signal; tests/intent holds that what goes on ends with the same bits.
   const auto begin_and = [&](const std::string& signal) {
-    return run("touch mark; sleep 0.01; " + std::string(HEADWISE_PROGRAM) +
-               " train one.tsv --out m --epochs 100000" + kSmall +
-               " & pid=$!; while set -- m.run/step-* && [ ! \"$1\" -nt mark ]; do sleep 0.01; done; kill -" +
-               signal + " $pid; wait $pid");
+    return run(
+        "touch mark; sleep 0.01; " + std::string(HEADWISE_PROGRAM) +
+        " train one.tsv --out m --epochs 100000" + kSmall +
+        " & pid=$!; while set -- m.run/step-* && [ ! \"$1\" -nt mark ] && kill -0 $pid; do sleep 0.01; done; "
+        "kill -" +
+        signal + " $pid; wait $pid");
   };
   EXPECT_EQ(begin_and("KILL").code, 128 + 9);
   EXPECT_FALSE(fs::exists(at("m")));
