@@ -9,7 +9,7 @@ rm -rf "$model" "$model.run"
 
 echo "1. Training on the built-in corpus: 30 financial intents, English and Chinese, one to three of them in a sentence."
 echo
-"$headwise" train --builtin --out "$model"
+"$headwise" train --builtin --out "$model" --epochs 8
 echo
 echo "2. The test: sentence patterns and connecting words that training never showed; a wrong or missing intent makes a sentence wrong."
 echo
