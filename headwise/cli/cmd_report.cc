@@ -41,7 +41,9 @@ std::vector<Curve> curves_of(const std::string& folder) {
   if (json.is_discarded() || !json.contains("curve") || !json["curve"].is_array()) return all;
   for (const auto& row : json["curve"]) {
     if (!row.is_object() || !row.contains("step") || !row["step"].is_number()) continue;
-    for (const auto& [key, value] : row.items()) {
+    for (const auto& item : row.items()) {
+      const std::string& key = item.key();
+      const auto& value = item.value();
       if (key == "step" || key == "examples" || key == "seconds" || !value.is_number()) continue;
       auto at = std::find_if(all.begin(), all.end(), [&](const Curve& c) { return c.name == key; });
       if (at == all.end()) at = all.insert(all.end(), {key, {}});
