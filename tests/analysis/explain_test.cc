@@ -25,6 +25,7 @@ Recognizer small(std::string heads = "mha:heads=2,dim=4", bool multi_label = fal
   c.encoder.norm_first = norm_first;
   c.labels = {"x", "y", "z"}, c.multi_label = multi_label;
   c.chunk_tokens = 12, c.chunk_overlap = 4;
+  c.ngrams.buckets = 0;  // a token's input is its row of the table
   return Recognizer(c, letters(), 3, DType::f64);
 }
 
