@@ -90,12 +90,18 @@ class Chromium:
                           const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; }})()""")
         for kind in ("mousePressed", "mouseReleased"):
             self.send("Input.dispatchMouseEvent", type=kind, x=at[0], y=at[1], button="left", clickCount=1)
+        self.settle()
+
+    def settle(self):
+        """What a click or key leads to, such as the toggle event of details, comes as tasks and frames of its own."""
+        self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 0))))")
 
     def press(self, key, code=None):
         for kind in ("keyDown", "keyUp"):
             text = {"Enter": "\r", " ": " "}.get(key)
             extra = {"text": text} if text and kind == "keyDown" else {}
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=code or key, windowsVirtualKeyCode={"Enter": 13, "Tab": 9, " ": 32, "ArrowRight": 39, "ArrowDown": 40}.get(key, 0), **extra)
+        self.settle()
 
     def prefer(self, scheme):
         self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])

@@ -74,6 +74,10 @@ def test_click_through(browser, small, tmp_path, scheme):
     assert browser.run("[...document.querySelectorAll('.flow g[tabindex]')].map((g) => g.textContent).join('')") == "[CLS]第2年第3次调整[SEP]"
 
     browser.click("details.case summary")
+    for _ in range(40):  # drawn when it is opened: a frame or a few later on a busy machine
+        if count(browser, "details.case[open] canvas.map"):
+            break
+        browser.settle()
     assert count(browser, "details.case[open] canvas.map") == 1
     browser.click("details.case[open] .chip:nth-of-type(2)")
     assert browser.run("document.querySelectorAll('details.case[open] .chip')[1].ariaPressed") == "true"
