@@ -33,14 +33,19 @@ def check(name, body):
         print(f"{fault}\n{name}: failed")
 
 
+def beside(room, kind):
+    """A build folder as deep in the tree as the release build's, and below with its flags: ccache has the objects then."""
+    return room.parent / f"{room.name}-{kind}"
+
+
 def install(room, kind):
     """Returns where the tree lies after it was moved: nothing in it may remember the first place."""
-    build, first, moved = room / f"build-{kind}", room / f"first-{kind}", room / f"moved-{kind}"
+    build, first, moved = beside(room, kind), room / f"first-{kind}", room / f"moved-{kind}"
     for old in (first, moved):
         shutil.rmtree(old, ignore_errors=True)
     run("cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DHEADWISE_CLI=OFF",
         f"-DBUILD_SHARED_LIBS={'ON' if kind == 'shared' else 'OFF'}", f"-DCMAKE_INSTALL_PREFIX={first}",
-        "-DCMAKE_INSTALL_LIBDIR=lib")
+        "-DCMAKE_INSTALL_LIBDIR=lib", "-DHEADWISE_WERROR=ON")
     run("cmake", "--build", build, "-j", JOBS)
     run("cmake", "--install", build)
     first.rename(moved)
@@ -117,7 +122,8 @@ def wheel_works(room, python, version):
     site = room / "site"
     shutil.rmtree(site, ignore_errors=True)
     run(python, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--target", site,
-        f"--config-settings=build-dir={room / 'build-wheel'}", ROOT, env={**os.environ, "CMAKE_BUILD_PARALLEL_LEVEL": JOBS})
+        f"--config-settings=build-dir={beside(room, 'wheel')}", "--config-settings=cmake.define.HEADWISE_WERROR=ON", ROOT,
+        env={**os.environ, "CMAKE_BUILD_PARALLEL_LEVEL": JOBS})
     program = "import headwise as hw, numpy as np; x = np.ones((1, 3, 2, 4), np.float32); hw.attention(x, x, x); print(hw.__version__)"
     out = run(python, "-c", program, env={**os.environ, "PYTHONPATH": str(site)}, cwd=room)
     assert out.strip() == version, f"hw.__version__ is {out!r}, not {version}"
