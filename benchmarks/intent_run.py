@@ -28,6 +28,15 @@ def judge(program: str, model: pathlib.Path, file: pathlib.Path, threads: int) -
     return found, seconds, memory
 
 
+def look_at_heads(program: str, model: pathlib.Path, file: pathlib.Path, threads: int) -> dict | None:
+    """How the weights of the heads look: a run of its own, so that the time and memory of the judging are its alone. A program from
+    before --heads-figures, and heads whose weights cannot be looked at, have none."""
+    if "--heads-figures" not in intent_data.run_measured([program, "eval", "--help"])[0]:
+        return None
+    out, _, _ = intent_data.run_measured([program, "eval", str(model), str(file), "--json", "--heads-figures", "--threads", str(threads)])
+    return json.loads(out)["heads"]
+
+
 def main(arguments: list[str]) -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("data", help=", ".join((*intent_data.SETS, "mixbanking77_10k")))
@@ -68,6 +77,8 @@ def main(arguments: list[str]) -> None:
         "memory_mb": {"train": round(train_memory, 1), "eval": round(memory, 1)},
         "metrics": metrics,
     }
+    if weights := look_at_heads(asked.program, model, parts["test"], asked.threads):
+        result["weights"] = weights
     if "oos" in parts:
         result["out_of_scope_recall"] = judge(asked.program, model, parts["oos"], asked.threads)[0]["out_of_scope_recall"]
     path = intent_data.save(name, result, asked.out)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The tables of docs/intent.md, made from benchmarks/results/intent/*.json: mean and spread over seeds, nothing that was not run.
+"""The tables of docs/intent.md and the plot docs/intent-heads.svg, made from benchmarks/results/intent/*.json: mean and spread over
+seeds, nothing that was not run.
 
 Usage: intent_table.py [--check]   --check only says whether the page is up to date"""
 # SPDX-License-Identifier: Apache-2.0
@@ -11,9 +12,11 @@ import statistics
 import sys
 
 import intent_data
+import intent_plot
 import intent_settings
 
 PAGE = intent_data.ROOT / "docs/intent.md"
+PLOT = PAGE.with_name("intent-heads.svg")
 BEGIN, END = "<!-- made by benchmarks/intent_table.py -->", "<!-- end -->"
 NOT_RUN = "not run yet"
 
@@ -115,6 +118,39 @@ def list_table(results: dict, data: str, settings: list[str], title: str) -> str
     return grid([title, *FIGURES], rows)
 
 
+SWEEP_DATA = "mixbanking77_10k"
+# column, key of a result's "weights", factor, digits; results from before these were measured have none
+WEIGHTS = (("own token, % of weight", "self_mass", 100, 1), ("entropy, nats", "entropy", 1, 2),
+           ("distance between heads, nats", "head_distance", 1, 3))
+
+
+def weights_of(runs: list[dict], key: str, factor: float) -> list[float]:
+    """One head has no distance to another."""
+    return [factor * r["weights"][key] for r in runs if "weights" in r and (key != "head_distance" or r["weights"]["heads"] > 1)]
+
+
+def sweep_table(results: dict) -> str:
+    rows = []
+    for heads in intent_settings.SWEEP:
+        runs = results.get((SWEEP_DATA, f"heads-{heads}"), [])
+        found = [weights_of(runs, key, factor) for _, key, factor, _ in WEIGHTS]
+        rows.append([f"`heads-{heads}`", *(figures(runs) if runs else EMPTY),
+                     *(spread(values, w[3]) if values else "" for values, w in zip(found, WEIGHTS))])
+    return grid(["heads", *FIGURES, *(w[0] for w in WEIGHTS)], rows)
+
+
+def sweep_plot(results: dict) -> str | None:
+    """The SVG; None before the first run."""
+    runs = {h: results[SWEEP_DATA, f"heads-{h}"] for h in intent_settings.SWEEP if (SWEEP_DATA, f"heads-{h}") in results}
+    if not runs:
+        return None
+    panels = [("exact match, %", exact), ("training, minutes", lambda some: [r["seconds"]["train"] / 60 for r in some]),
+              ("memory of training, MB", lambda some: [memory(r) for r in some]),
+              *((w[0], lambda some, w=w: weights_of(some, w[1], w[2])) for w in WEIGHTS)]
+    return intent_plot.heads_plot([(title, {h: v for h, some in runs.items() if (v := of(some))}) for title, of in panels],
+                                  intent_settings.SWEEP)
+
+
 def latency_table(folder: pathlib.Path) -> str:
     path = folder / "latency.json"
     titles = ["what", "headwise", "torch", "BiLSTM", "against torch", "against the BiLSTM"]
@@ -148,12 +184,12 @@ def long_table(folder: pathlib.Path) -> str:
 def tables(folder: pathlib.Path) -> str:
     results = read_results(folder)
     kinds = [f"kind-{name}" for name in intent_settings.KINDS]
-    sweep = [f"heads-{h}" for h in intent_settings.SWEEP]
     fusion = [f"fusion-{name}" for name in intent_settings.FUSIONS]
     return "\n\n".join([
         main_table(results), gap(results), out_of_scope(results),
         "### Kinds of heads, MixBANKING77, 12 minutes each", list_table(results, "mixbanking77", kinds, "head"),
-        "### Number of heads at equal parameters, 10,000 rows of MixBANKING77", list_table(results, "mixbanking77_10k", sweep, "heads"),
+        "### Number of heads at equal parameters, 10,000 rows of MixBANKING77", sweep_table(results),
+        *(["![What the number of heads changes](intent-heads.svg)"] if sweep_plot(results) else []),
         "### Fusion and norm, 10,000 rows of MixBANKING77", list_table(results, "mixbanking77_10k", fusion, "setting"),
         "### Latency", latency_table(folder),
         "### Long texts: fused and materialised attention", long_table(folder),
@@ -167,12 +203,15 @@ def filled(page: str, folder: pathlib.Path) -> str:
 
 def main(words: list[str]) -> int:
     page = PAGE.read_text(encoding="utf-8")
-    made = filled(page, intent_data.RESULTS)
+    made, plot = filled(page, intent_data.RESULTS), sweep_plot(read_results(intent_data.RESULTS))
     if "--check" in words:
-        print("intent_table: docs/intent.md is up to date" if made == page else
-              "intent_table: docs/intent.md differs from its results; run python3 benchmarks/intent_table.py")
-        return 0 if made == page else 1
+        same = made == page and (plot is None or (PLOT.exists() and plot == PLOT.read_text(encoding="utf-8")))
+        print("intent_table: docs/intent.md is up to date" if same else
+              "intent_table: docs/intent.md or its plot differs from its results; run python3 benchmarks/intent_table.py")
+        return 0 if same else 1
     PAGE.write_text(made, encoding="utf-8")
+    if plot:
+        PLOT.write_text(plot, encoding="utf-8")
     return 0
 
 

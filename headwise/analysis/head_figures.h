@@ -1,4 +1,4 @@
-// HeadFigures: what the weights of one head look like: entropy, spread, confidence, distance, as means.
+// HeadFigures: what the weights of heads look like, as means over rows, and how far heads differ.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/layers/taps.h"
@@ -14,6 +14,7 @@ struct HeadFigures {
   double spread = 0;      // entropy / ln keys: 0 one key, 1 all alike
   double confidence = 0;  // the largest weight
   double distance = 0;    // sum w |query - key|
+  double self = 0;        // the weight on the own token
 
   void add(const HeadFigures& sums);
   /// Sums to means.
@@ -22,6 +23,15 @@ struct HeadFigures {
 
 /// Sums over the rows of one head, or map, of a tap.
 HeadFigures sum_rows(const Tap& tap, Index head);
+
+/// Sums over pairs of heads and rows of their Jensen-Shannon divergence in nats: 0 alike, ln 2 = 0.693 apart.
+struct HeadsApart {
+  Index rows = 0;
+  double sum = 0;
+
+  void add(const Tap& tap);
+  double mean() const { return rows > 0 ? sum / static_cast<double>(rows) : 0; }
+};
 
 }  // namespace headwise
 #pragma GCC visibility pop

@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "headwise/analysis/weight_survey.h"
 #include "headwise/cli/args.h"
 #include "headwise/cli/corpora.h"
 #include "headwise/intent/evaluation.h"
@@ -20,7 +21,7 @@ struct Request {
   CorpusChoice data;
   Index wrong = 0;
   int threads = 0;
-  bool latency = false, json = false;
+  bool latency = false, heads = false, json = false;
 };
 
 /// One text at a time, then all of them in batches.
@@ -52,6 +53,33 @@ Latency measure(const Recognizer& model, const Corpus& corpus, Session& session)
           static_cast<double>(texts.size()) / seconds_since(start), texts.size()};
 }
 
+nlohmann::ordered_json facts_of(const LayerWeights& w) {
+  return {{"self_mass", w.figures.self},          {"entropy", w.figures.entropy},
+          {"of_uniform", w.figures.spread},       {"confidence", w.figures.confidence},
+          {"token_distance", w.figures.distance}, {"head_distance", w.apart}};
+}
+
+/// Null where the weights of this kind of head cannot be looked at.
+nlohmann::ordered_json facts_of(const WeightSurvey& s) {
+  if (s.layers.empty()) return nullptr;
+  nlohmann::ordered_json j = {{"texts", s.texts}, {"heads", s.heads}};
+  j.update(facts_of(s.mean()));
+  for (const LayerWeights& layer : s.layers) j["layers"].push_back(facts_of(layer));
+  return j;
+}
+
+void print(const WeightSurvey& s) {
+  if (s.layers.empty()) fmt::print("  heads         the weights of this kind of head cannot be looked at\n");
+  for (std::size_t i = 0; i < s.layers.size(); ++i) {
+    const LayerWeights& w = s.layers[i];
+    fmt::print(
+        "  layer {:<3}     {:.1f} % of the weight on the own token, entropy {:.2f} nats ({:.0f} % of "
+        "uniform), "
+        "distance between heads {:.3f} nats\n",
+        i, 100 * w.figures.self, w.figures.entropy, 100 * w.figures.spread, w.apart);
+  }
+}
+
 std::string joined(const std::vector<std::string>& labels) {
   std::string all;
   for (const std::string& label : labels) all += (all.empty() ? "" : ", ") + label;
@@ -67,6 +95,7 @@ int eval(const Request& r) {
   const Evaluation e =
       evaluate(model, corpus, session, {.out_of_scope = r.out_of_scope, .bad_cases = r.wrong});
   const Latency quick = r.latency ? measure(model, corpus, session) : Latency{};
+  const WeightSurvey weights = r.heads ? survey_weights(model, corpus, session) : WeightSurvey{};
   if (r.json) {
     nlohmann::ordered_json j = nlohmann::ordered_json::parse(e.json());
     if (r.latency)
@@ -75,6 +104,7 @@ int eval(const Request& r) {
                       {"p50_ms", quick.p50_ms},
                       {"p99_ms", quick.p99_ms},
                       {"texts_per_second", quick.texts_per_second}};
+    if (r.heads) j["heads"] = facts_of(weights);
     fmt::print("{}\n", j.dump(2));
     return kDone;
   }
@@ -83,6 +113,7 @@ int eval(const Request& r) {
     fmt::print(
         "  one text      {:.2f} ms, 99 in 100 within {:.2f} ms\n  batches       {:.0f} texts a second\n",
         quick.p50_ms, quick.p99_ms, quick.texts_per_second);
+  if (r.heads) print(weights);
   const Paint paint = Paint::for_stdout();
   for (const BadCase& b : e.bad_cases)
     fmt::print("\n{}\n  wanted {}, got {} ({:.1f} %)\n", paint.bold(b.text), paint.good(joined(b.wanted)),
@@ -107,6 +138,9 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   word->add_option("--wrong", r->wrong, "Wrong answers to show, the surest first")->capture_default_str();
   word->add_flag("--latency", r->latency, "Times of up to 2000 texts too, one by one and in batches");
+  word->add_flag(
+      "--heads-figures", r->heads,
+      "How the weights of up to 400 texts look: mass on the own token, entropy, distance between heads");
   word->add_option("--threads", r->threads, "0: HEADWISE_THREADS, else the CPUs of this process")
       ->capture_default_str();
   word->add_flag("--json", r->json, "One JSON object");

@@ -36,7 +36,28 @@ TEST(HeadFigures, OfKnownHeads) {
   EXPECT_EQ(own.entropy, 0);
   EXPECT_EQ(own.confidence, 1);
   EXPECT_EQ(own.distance, 0);
+  EXPECT_EQ(own.self, 1);
+  EXPECT_NEAR(alike.self, 0.25, 1e-12);
   EXPECT_EQ(sum_rows(tap_of(1, [](Index, Index) { return 1; }), 0).rows, 0);
+}
+
+/// Heads of one row each.
+double apart(std::vector<std::vector<float>> heads) {
+  Tap t{.heads = static_cast<Index>(heads.size()),
+        .q_tokens = 1,
+        .kv_tokens = static_cast<Index>(heads[0].size())};
+  for (const std::vector<float>& row : heads) t.weights.insert(t.weights.end(), row.begin(), row.end());
+  HeadsApart sum;
+  sum.add(t);
+  return sum.mean();
+}
+
+TEST(HeadsApart, IsJensenShannonOfPairs) {
+  EXPECT_EQ(apart({{0.5f, 0.5f}, {0.5f, 0.5f}}), 0);
+  EXPECT_NEAR(apart({{1, 0}, {0, 1}}), std::log(2.0), 1e-12);
+  EXPECT_NEAR(apart({{0.5f, 0.5f}, {1, 0}}), 0.215762, 1e-6);
+  EXPECT_NEAR(apart({{1, 0, 0}, {1, 0, 0}, {0, 0, 1}}), std::log(2.0) * 2 / 3, 1e-12);  // two of three pairs
+  EXPECT_EQ(apart({{0.25f, 0.75f}}), 0);  // one head differs from none
 }
 
 TEST(Roles, NormalQuantiles) {

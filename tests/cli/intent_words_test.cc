@@ -65,11 +65,14 @@ TEST_F(IntentWords, TrainEvalPredict) {
   EXPECT_FALSE(fs::exists(at("m.run")));
   EXPECT_NE(made.out.find("texts of one.tsv"), std::string::npos) << "leaks are reported: " << made.out;
 
-  const Answer judged = headwise("eval m one.tsv --json --latency --threads 1");
+  const Answer judged = headwise("eval m one.tsv --json --latency --heads-figures --threads 1");
   ASSERT_EQ(judged.code, 0) << judged.err;
   const Json figures = Json::parse(judged.out);
   EXPECT_EQ(figures.at("exact").at("whole"), 24);
   EXPECT_GT(figures.at("latency").at("p99_ms").get<double>(), 0);
+  EXPECT_GT(figures.at("heads").at("entropy").get<double>(), 0);
+  EXPECT_EQ(figures.at("heads").at("layers").size(), 1u);
+  EXPECT_NE(headwise("eval m one.tsv --heads-figures").out.find("distance between heads"), std::string::npos);
   EXPECT_NE(headwise("eval m one.tsv --wrong 2").out.find("exact match"), std::string::npos);
 
   const Answer said = headwise("predict m 'my card is lost' '' --json --explain --threads 1");

@@ -46,6 +46,7 @@ def test_a_run_ends_in_a_result_and_a_bilstm_stands_beside_it(room, capsys, monk
     saved = json.loads((room / "out/banking77-scratch-s3.json").read_text())
     assert saved["seed"] == 3 and saved["metrics"]["rows"] == 48 and saved["parameters"] > 1000
     assert saved["seconds"]["train"] >= 0 and saved["memory_mb"]["train"] > 0 and saved["config"]["version"] == 1
+    assert 0 < saved["weights"]["self_mass"] < 1 and saved["weights"]["heads"] == 8 and len(saved["weights"]["layers"]) == 1
     assert str(room) not in json.dumps(saved), "a result names no folder of the machine it was made on"
     capsys.readouterr()
     intent_run.main([*words, "--", *SMALL])
@@ -101,6 +102,21 @@ def test_tables_have_mean_and_spread_and_own_up_to_what_was_not_run(tmp_path):
         (tmp_path / f"mixbanking77-{setting}-s1.json").write_text(json.dumps(run))
     made = intent_table.tables(tmp_path)
     assert "+10.00 points beside the BiLSTM (1 seed), +4.00 points beside one head" in made and "80.0 / 70.0" in made
+
+
+def test_the_sweep_shows_what_weights_look_like_where_that_was_measured(tmp_path):
+    looks = {"texts": 400, "self_mass": 0.125, "entropy": 2.5, "head_distance": 0.25}
+    for heads, seed, weights in ((1, 1, {"heads": 1, **looks}), (8, 1, {"heads": 8, **looks}), (8, 2, {"heads": 8, **looks, "entropy": 1.5}),
+                                 (16, 1, None)):
+        run = result("mixbanking77_10k", f"heads-{heads}", seed=seed, exact=60.0 + heads)
+        (tmp_path / f"mixbanking77_10k-heads-{heads}-s{seed}.json").write_text(json.dumps({**run, **({"weights": weights} if weights else {})}))
+    made = intent_table.tables(tmp_path)
+    assert "| 12.5 | 2.50 |  |" in made, "one head has no distance to another"
+    assert "| 12.5 (12.5 to 12.5) | 2.00 (1.50 to 2.50) | 0.250 (0.250 to 0.250) |" in made
+    assert "| `heads-16` | 76.00, 1 seed |" in made and "(intent-heads.svg)" in made
+    plot = intent_table.sweep_plot(intent_table.read_results(tmp_path))
+    assert plot.count("<polyline") == 6 and plot.count("<circle") == 4 * 3 + 3 + 3 + 2
+    assert intent_table.sweep_plot({}) is None
 
 
 def test_every_setting_is_words_of_the_command_line():
