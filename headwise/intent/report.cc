@@ -103,10 +103,10 @@ std::string CorpusReport::print(const Corpus& corpus, Index most) const {
   return out;
 }
 
-SplitReport compare_splits(const Corpus& train, const Corpus& test) {
+SplitReport compare_splits(const Corpus& train, const Corpus& test, const std::string& out_of_scope) {
   SplitReport report;
   const std::unordered_map<std::string, Index> first = first_rows(train);
-  std::set<std::string> seen;
+  std::set<std::string> seen = {out_of_scope};
   for (const Utterance& row : train.rows) seen.insert(row.labels.begin(), row.labels.end());
   for (std::size_t i = 0; i < test.rows.size(); ++i) {
     if (const auto at = first.find(text_key(test.rows[i].text)); at != first.end())
@@ -143,8 +143,8 @@ void require_trainable(const Corpus& train) {
           "; there is nothing to tell apart, give a second class");
 }
 
-void require_seen_labels(const Corpus& train, const Corpus& test) {
-  const SplitReport report = compare_splits(train, test);
+void require_seen_labels(const Corpus& train, const Corpus& test, const std::string& out_of_scope) {
+  const SplitReport report = compare_splits(train, test, out_of_scope);
   std::string names;
   Index named = 0;
   for (const auto& [label, count] : report.unseen)

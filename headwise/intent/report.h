@@ -41,12 +41,13 @@ struct SplitReport {
 
   std::string print(const Corpus& train, const Corpus& test, Index most = 3) const;
 };
-SplitReport compare_splits(const Corpus& train, const Corpus& test);
+/// Rows labelled `out_of_scope` belong to no intent, so that label needs no training.
+SplitReport compare_splits(const Corpus& train, const Corpus& test, const std::string& out_of_scope = "oos");
 
 /// Refuses, in one sentence, what nothing can be learnt from: no label at all, or one class only.
 void require_trainable(const Corpus& train);
 /// Refuses labels in `test` that `train` never shows, naming up to three.
-void require_seen_labels(const Corpus& train, const Corpus& test);
+void require_seen_labels(const Corpus& train, const Corpus& test, const std::string& out_of_scope = "oos");
 
 }  // namespace headwise
 #pragma GCC visibility pop

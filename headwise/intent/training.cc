@@ -137,7 +137,7 @@ TrainedRecognizer train_recognizer(const Start& start, const Corpus& all, const 
   const Corpus train = learnt_rows(start.config, all, o.out_of_scope);
   require(!train.rows.empty() && !dev.rows.empty(), ErrorKind::bad_argument, kOp, "there are ",
           train.rows.size(), " rows to learn from and ", dev.rows.size(), " to judge by; give some of both");
-  require_seen_labels(all, dev);
+  require_seen_labels(all, dev, o.out_of_scope);
 
   const std::uint64_t seed = o.seed;
   Recognizer model = start.encoder ? Recognizer(start.config, start.vocabulary, *start.encoder, seed)

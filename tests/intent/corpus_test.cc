@@ -112,6 +112,7 @@ TEST(Corpus, ReportsDuplicatesAndLeaks) {
   EXPECT_EQ(compare_splits(train, test).print(train, test),
             "1 of 2 texts of test.tsv (50.0 %) stand in train.tsv too\n    line 1, there line 4: \"Other\"\n"
             "  label \"c\" is never shown in training; 1 test utterances have it\n");
+  require_seen_labels(train, parse_corpus("far away\toos\nmine\tb\n", "test.tsv"));  // of no intent
   EXPECT_EQ(
       sentence_of(ErrorKind::bad_argument, [&] { require_seen_labels(train, test); }),
       "corpus: test.tsv: has labels that train.tsv never shows: \"c\"; train with them or leave them out");
