@@ -19,6 +19,7 @@ constexpr Index kUnits = 32, kSplitTokens = 1024;
 Index parts_of(const AttentionProblem& p, Index sequences) {
   const Index group = p.heads.k.group, pairs = max_of(sequences * p.heads.k.slots(), 1);
   Index parts = 1;
+  if (p.heads.q.dim == kWideDim) return parts;
   while (p.q_tokens >= kSplitTokens && parts * pairs < kUnits && parts < group) {
     do ++parts;
     while (group % parts != 0);
@@ -55,7 +56,7 @@ void refuse(const BackwardProblem& problem, const BackwardArgs& a, int device, c
   hopper_refuses(p, a.forward, device, why);
   if (why[0]) return;
   if (!backward_takes(p.heads.q.dim, p.heads.v.dim))
-    return say("head_dim %lld and value_dim %lld; it takes 64 and 128 of both",
+    return say("head_dim %lld and value_dim %lld; it takes 64, 128 and 256 of both",
                static_cast<long long>(p.heads.q.dim), static_cast<long long>(p.heads.v.dim));
   if (p.heads.terms.gate) return say("a gate");
   if (p.q_tokens == 0) return say("there are no queries");
@@ -92,30 +93,53 @@ class Layout {
   std::size_t bytes_ = 0;
 };
 
-/// Order of the tiles. In turns a tile of keys waits for the one before it, so that only two to four of one
-/// head should run at a time; with one, q and dout would no longer be shared in L2 (0.76x at 2k). Free: a
-/// section's q, dout and dq fit half of L2; the last section of a band holds about four of the longest tiles
-/// a block, or they would be the kernel's tail.
-void set_order(const AttentionProblem& p, const Band& band, bool in_turns, int processors,
-               BackwardParams& f) {
-  const int units = f.batch * f.kv_heads * f.parts;
-  f.down = in_turns && !band.whole;
-  f.keys_outside = in_turns || !band.whole;
-  if (in_turns) {
-    const int at_once = processors / (band.whole ? 4 : 2) > 0 ? processors / (band.whole ? 4 : 2) : 1;
-    const int sections = (units + at_once - 1) / at_once;
-    f.section = (units + sections - 1) / sections;
-    f.sections = (units - 1) / f.section;
-    return;
-  }
-  const double unit_bytes = 8.0 * f.place.q_tokens * static_cast<double>(p.heads.q.dim) * f.group;
-  const int fitting = static_cast<int>(kL2Share / unit_bytes), cap = fitting > 1 ? fitting : 1;
-  int last = band.whole ? cap : (4 * processors + f.key_tiles - 1) / f.key_tiles;
+/// Order of tiles that do not wait for each other: what a section's tiles share fits half of L2; the last
+/// section of a band holds about four of the longest tiles a block, or they would be the kernel's tail.
+void set_sections(int units, double unit_bytes, const Band& band, int processors, BackwardParams& f) {
+  f.keys_outside = !band.whole;
+  const int fitting = static_cast<int>(kL2Share / (unit_bytes > 1 ? unit_bytes : 1)),
+            cap = fitting > 1 ? fitting : 1;
+  int last = band.whole ? cap : (4 * processors + f.unit_tiles - 1) / f.unit_tiles;
   last = last < cap ? cap : last;
   last = last > units ? units : last;
   f.sections = (units - last + cap - 1) / cap;
   f.section = f.sections ? (units - last) / f.sections : units;
   f.section = f.section < 1 ? 1 : f.section;
+}
+
+/// In turns a tile of keys waits for the one before it, so that only two to four of one head should run at a
+/// time; with one, q and dout would no longer be shared in L2 (0.76x at 2k).
+void set_order(const AttentionProblem& p, const Band& band, bool in_turns, int processors,
+               BackwardParams& f) {
+  const int units = f.batch * f.kv_heads * f.parts;
+  f.down = in_turns && !band.whole;
+  if (!in_turns)
+    return set_sections(units, 8.0 * f.place.q_tokens * static_cast<double>(p.heads.q.dim) * f.group, band,
+                        processors, f);
+  f.keys_outside = true;
+  const int at_once = processors / (band.whole ? 4 : 2) > 0 ? processors / (band.whole ? 4 : 2) : 1;
+  const int sections = (units + at_once - 1) / at_once;
+  f.section = (units + sections - 1) / sections;
+  f.sections = (units - 1) / f.section;
+}
+
+/// Heads of 256: a launch for dk and dv, one for dq.
+template <class T>
+Status start_wide(const Band& band, bool terms, const BackwardMaps& maps, BackwardParams f, int longest_kv,
+                  int device, cudaStream_t stream) {
+  const int processors = facts_of(device).processors;
+  Status status;
+  if ((f.dk || f.dv) && f.tiles > 0) {
+    set_sections(f.batch * f.kv_heads, 4.0 * f.place.q_tokens * kWideDim * f.group, band, processors, f);
+    status = wide_backward<T>(WideGradient::keys, terms, maps, f, device, processors, stream);
+  }
+  const int units = f.batch * f.kv_heads * f.group;
+  f.unit_tiles = static_cast<int>(ceil_div(f.place.q_tokens, 2 * kWideRows));
+  f.tiles = f.unit_tiles * units;
+  if (!status.ok() || !f.dq_out || f.tiles == 0) return status;
+  f.down = !band.whole;
+  set_sections(units, 4.0 * longest_kv * kWideDim, band, processors, f);
+  return wide_backward<T>(WideGradient::queries, terms, maps, f, device, processors, stream);
 }
 
 template <class T>
@@ -125,6 +149,9 @@ Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamSta
   const AttentionArgs& a = args.forward;
   const int processors = facts_of(device).processors, dim = static_cast<int>(p.heads.q.dim),
             heads = static_cast<int>(p.heads.q.heads), rows = backward_queries(dim);
+  const bool wide = dim == kWideDim;
+  const int keys = wide ? kWideRows : kBackwardKeys;
+  in_turns = in_turns && !wide;
   Band band;
   const char* why = nullptr;
   band_of(a.mask, 0, band, why);
@@ -141,14 +168,14 @@ Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamSta
   Layout layout;
   const std::size_t places = layout.add(table ? sequences : 0, sizeof(BackwardPlace)),
                     lse = layout.add(padded.q * heads, 4), delta = layout.add(padded.q * heads, 4),
-                    dq = layout.add(padded.q * heads * dim, 4),
+                    dq = layout.add(wide ? 0 : padded.q * heads * dim, 4),
                     turns = layout.add(in_turns ? padded.q * heads / rows : 0, 4);
   const Index part_rows = f.parts > 1 ? padded.kv * f.kv_heads * f.parts * dim : 0;
   const std::size_t dk_parts = layout.add(part_rows, 4), dv_parts = layout.add(part_rows, 4);
   Status status = state.reserve(1, layout.bytes());
   if (!status.ok()) return status;
   const auto floats = [&](std::size_t at) { return reinterpret_cast<float*>(state.scratch + at); };
-  f.lse = floats(lse), f.delta = floats(delta), f.dq = floats(dq);
+  f.lse = floats(lse), f.delta = floats(delta), f.dq = wide ? nullptr : floats(dq);
   f.turns = in_turns ? reinterpret_cast<int*>(state.scratch + turns) : nullptr;
   f.dk_parts = floats(dk_parts), f.dv_parts = floats(dv_parts);
   f.counter = state.counters;
@@ -175,8 +202,8 @@ Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamSta
   }
   f.places = table ? to : nullptr;
   if (!table) f.place.q_padded = static_cast<int>(q_at), f.place.kv_padded = static_cast<int>(kv_at);
-  f.key_tiles = static_cast<int>(ceil_div(longest_kv, kBackwardKeys));
-  f.tiles = f.key_tiles * f.batch * f.kv_heads * f.parts;
+  f.unit_tiles = static_cast<int>(ceil_div(longest_kv, keys));
+  f.tiles = f.unit_tiles * f.batch * f.kv_heads * f.parts;
 
   const double scale = scale_of(p, a);
   f.scale_log2 = static_cast<float>(scale * 1.4426950408889634074), f.scale = static_cast<float>(scale);
@@ -190,8 +217,10 @@ Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamSta
   f.store_rows = f.clear_tail = table || gaps;
   f.dk = args.dk.data, f.dv = args.dv.data;
   for (int axis = 0; axis < 3; ++axis)
-    f.dk_step[axis] = args.dk.step[axis], f.dv_step[axis] = args.dv.step[axis];
-  set_order(p, band, in_turns, processors, f);
+    f.dk_step[axis] = args.dk.step[axis], f.dv_step[axis] = args.dv.step[axis],
+    f.dq_step[axis] = args.dq.step[axis];
+  f.dq_out = args.dq.data;
+  if (!wide && f.tiles > 0) set_order(p, band, in_turns, processors, f);
 
   for (const AnyView* v : {&args.dk, &args.dv})
     if (v->given() && gaps) {
@@ -202,20 +231,25 @@ Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamSta
                            static_cast<const float*>(a.lse.data),
                            {a.lse.step[0], a.lse.step[1], a.lse.step[2]}, state.stream);
   if (!status.ok()) return status;
-  if (f.tiles > 0) {
+  if (f.tiles > 0 || wide) {
     BackwardMaps maps{};
     const int panels = dim / 64;
     status = state.map_of(map_spec(p, a.q, rows, panels), maps.q);
     if (status.ok()) status = state.map_of(map_spec(p, args.dout, rows, panels), maps.dout);
-    if (status.ok()) status = state.map_of(map_spec(p, a.k, kBackwardKeys, panels), maps.k);
-    if (status.ok()) status = state.map_of(map_spec(p, a.v, kBackwardKeys, panels), maps.v);
+    if (status.ok()) status = state.map_of(map_spec(p, a.k, keys, panels), maps.k);
+    if (status.ok()) status = state.map_of(map_spec(p, a.v, keys, panels), maps.v);
     // What is not asked has no map of its own; the kernel does not store there.
     if (status.ok()) status = state.map_of(map_spec(p, args.dk.given() ? args.dk : a.k, 64, 1), maps.dk);
     if (status.ok()) status = state.map_of(map_spec(p, args.dv.given() ? args.dv : a.v, 64, 1), maps.dv);
-    if (status.ok()) status = backward<T>(dim, terms, maps, f, device, processors, state.stream);
+    if (status.ok() && wide) {
+      status = state.map_of(map_spec(p, args.dq.given() ? args.dq : a.q, 64, 1), maps.dq);
+      if (status.ok()) status = start_wide<T>(band, terms, maps, f, longest_kv, device, state.stream);
+    } else if (status.ok()) {
+      status = backward<T>(dim, terms, maps, f, device, processors, state.stream);
+    }
     if (!status.ok()) return status;
   }
-  if (args.dq.given())
+  if (args.dq.given() && !wide)
     status = gather_rows<T>(f, {f.dq, 1, heads, dim, false, f.scale, rows_of(args.dq)}, state.stream);
   if (status.ok() && f.parts > 1 && args.dk.given())
     status = gather_rows<T>(f, {f.dk_parts, f.parts, f.kv_heads, dim, true, f.scale, rows_of(args.dk)},
@@ -242,12 +276,18 @@ Status run(const BackwardProblem& p, const BackwardArgs& a, int device, void* st
 }
 
 void numerics(const BackwardProblem& p, char (&words)[kSentenceBytes]) {
+  if (p.forward.heads.q.dim == kWideDim) {
+    std::snprintf(words, sizeof words, "cuda/hopper_backward sm_90a %s q%d k%d",
+                  name_of(p.forward.dtype).data(), kWideRows, kWideRows);
+    return;
+  }
   std::snprintf(words, sizeof words,
                 "cuda/hopper_backward sm_90a %s q%d k%d, heads of a group in parts up to %lld units",
                 name_of(p.forward.dtype).data(), backward_queries(static_cast<int>(p.forward.heads.q.dim)),
                 kBackwardKeys, static_cast<long long>(kUnits));
 }
 void numerics_unordered(const BackwardProblem& p, char (&words)[kSentenceBytes]) {
+  if (p.forward.heads.q.dim == kWideDim) return numerics(p, words);  // there is no order to leave
   std::snprintf(words, sizeof words, "cuda/unordered sm_90a %s: dq differs in its last bits from run to run",
                 name_of(p.forward.dtype).data());
 }

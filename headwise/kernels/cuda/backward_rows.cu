@@ -30,8 +30,10 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare(const __grid_constant
   const int row0 = at_block * kBlockRows;
   if (row0 >= padded_rows(at.q_tokens)) return;
   const int padded = head * p.params.q_padded + at.q_padded + row0;
-  auto* sums = reinterpret_cast<float4*>(p.params.dq + static_cast<Index>(padded) * p.dim);
-  for (int i = thread; i < kBlockRows * p.dim / 4; i += kPrepareThreads) sums[i] = float4{};
+  if (p.params.dq) {
+    auto* sums = reinterpret_cast<float4*>(p.params.dq + static_cast<Index>(padded) * p.dim);
+    for (int i = thread; i < kBlockRows * p.dim / 4; i += kPrepareThreads) sums[i] = float4{};
+  }
   if (p.params.turns && thread == 0 && padded % p.turn_rows == 0) p.params.turns[padded / p.turn_rows] = 0;
 
   const int lanes = p.dim / 8, column = thread % lanes * 8;
@@ -165,7 +167,7 @@ Status prepare_rows(const BackwardParams& params, int heads, int dim, int turn_r
 
 template <class T>
 Status gather_rows(const BackwardParams& params, const Gather& what, cudaStream_t stream) {
-  const int tokens = what.keys ? params.key_tiles * kBackwardKeys : params.place.q_tokens;
+  const int tokens = what.keys ? params.unit_tiles * kBackwardKeys : params.place.q_tokens;
   const GatherBlock p{params, what, static_cast<int>(ceil_div(tokens, kBlockRows))};
   return launch({"cuda/gather_rows", dim3(static_cast<unsigned>(p.blocks * what.heads * params.batch)),
                  kGatherThreads, 0, stream, true},

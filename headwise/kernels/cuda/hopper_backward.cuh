@@ -1,26 +1,9 @@
 // Gradients on Hopper: two warpgroups of 64 keys each make scores, dv, dk and half of dq, step by step of q.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/kernels/cuda/hopper_backward_copy.cuh"
-#include "headwise/kernels/cuda/number.cuh"
-#include "headwise/kernels/cuda/per_head.cuh"
-#include "headwise/kernels/cuda/wgmma.inc"
+#include "headwise/kernels/cuda/hopper_backward_tiles.cuh"
 
 namespace headwise::cuda {
-
-/// d = a b^T over `Steps` of 16 columns, rows of a and b in shared memory.
-template <int N, class T, int Steps, int ARows, int BRows>
-__device__ __forceinline__ void multiply_rows(float (&d)[N / 2], std::uint32_t a, std::uint32_t b) {
-  const std::uint64_t left = rows_descriptor(a), right = rows_descriptor(b);
-#pragma unroll
-  for (int i = 0; i < Steps; ++i) {
-    if (i == 0)
-      Wgmma<N, T>::template first_shared<0>(d, left, right);
-    else
-      Wgmma<N, T>::template more_shared<0>(d, advanced(left, k_step(ARows, i)),
-                                           advanced(right, k_step(BRows, i)));
-  }
-}
 
 /// One warpgroup: 64 keys of a tile. A step of queries:
 ///   s = k q^T | dp = v dout^T, p = exp(s) under it | dv += p dout, ds = p (dp - delta) under it | ds to
@@ -41,11 +24,6 @@ __device__ __forceinline__ void backward_products(const BackwardShared<C>& share
       slants[C::kTerms ? kQueries / 4 : 1];  // terms: 1 - tanh^2 in pairs of f16, or s would stay alive
   int used = 0;
 
-  // Rows [from, rows) of a tile become 0. Both groups clear all of them: zeros over zeros disturb nobody.
-  const auto clear_rows = [&](std::uint32_t tile, int rows, int from) {
-    for (int i = thread; i < (rows - from) * (kDim / 8); i += 128)
-      ptx::store_shared(tile + chunk_offset(rows, from + i / (kDim / 8), i % (kDim / 8)), 0u, 0u, 0u, 0u);
-  };
 #pragma unroll 1
   for (int tile = 0;; ++tile) {
     const int slot = tile % C::kSlots;
@@ -63,8 +41,8 @@ __device__ __forceinline__ void backward_products(const BackwardShared<C>& share
     if constexpr (C::kTerms)
       if (p.slopes.data) slope = kLog2e * number_of(p.slopes, head);
     if (p.clear_tail && kv_tokens - n * kKeys < kKeys) {
-      clear_rows(k, kKeys, kv_tokens - n * kKeys);
-      clear_rows(v, kKeys, kv_tokens - n * kKeys);
+      clear_tile_rows<kDim>(k, kKeys, kv_tokens - n * kKeys, thread);
+      clear_tile_rows<kDim>(v, kKeys, kv_tokens - n * kKeys, thread);
       ptx::fence_shared_for_async();
       ptx::barrier_sync(kOwnGroup + group, 128);
     }
@@ -72,8 +50,9 @@ __device__ __forceinline__ void backward_products(const BackwardShared<C>& share
     const auto await_queries = [&](int use, int at) {
       ptx::mbarrier_wait(shared.full + 8 * (use & 1), (use >> 1) & 1);
       if (p.clear_tail && q_tokens - at * kQueries < kQueries) {
-        clear_rows(shared.q + (use & 1) * C::kQBytes, kQueries, q_tokens - at * kQueries);
-        clear_rows(shared.dout + (use & 1) * C::kQBytes, kQueries, q_tokens - at * kQueries);
+        clear_tile_rows<kDim>(shared.q + (use & 1) * C::kQBytes, kQueries, q_tokens - at * kQueries, thread);
+        clear_tile_rows<kDim>(shared.dout + (use & 1) * C::kQBytes, kQueries, q_tokens - at * kQueries,
+                              thread);
         ptx::fence_shared_for_async();
         ptx::barrier_sync(kOwnGroup + group, 128);
       }
@@ -83,12 +62,6 @@ __device__ __forceinline__ void backward_products(const BackwardShared<C>& share
       multiply_rows<kQueries, T, kDim / 16, kKeys, kQueries>(s, k + group * 64 * kPanelRowBytes,
                                                              shared.q + (use & 1) * C::kQBytes);
       ptx::wgmma_commit();
-    };
-    // tanh(y) = 1 - 2 u, u = 1 / (1 + e^2y); its slope 1 - tanh^2 = 4 u (1 - u)
-    const auto capped = [&](float x, float& slant) {
-      const float u = ptx::reciprocal(1.f + ptx::exp2(x * p.inverse_cap * (2.f * kLog2e)));
-      slant = 4.f * u * (1.f - u);
-      return p.cap * fmaf(-2.f, u, 1.f);
     };
     const auto weigh = [&](int st) {
       const int position = q_start + m * kQueries;
@@ -120,7 +93,7 @@ __device__ __forceinline__ void backward_products(const BackwardShared<C>& share
             const int distance = position + column0 + 8 * j - (n * kKeys + row0 + 8 * r);
             float slant0 = 1.f, slant1 = 1.f;
             if (p.cap > 0.f) {
-              x0 = capped(x0, slant0), x1 = capped(x1, slant1);
+              x0 = capped(p, x0, slant0), x1 = capped(p, x1, slant1);
             } else {
               x0 *= p.scale_log2, x1 *= p.scale_log2;
             }
@@ -251,38 +224,14 @@ __device__ __forceinline__ void backward_products(const BackwardShared<C>& share
       if (thread == 0) ptx::mbarrier_arrive(shared.kv_empty + 8 * slot);
     } else {
       // dv leaves over this group's rows of v; dk over its rows of k, once the other group has made its dq.
-      const int left = kv_tokens - first_key;
-      const auto put = [&](const float(&d)[kDim / 2], std::uint32_t staged, float factor,
-                           const CUtensorMap* map, void* to, const Index(&to_step)[3]) {
-#pragma unroll
-        for (int j = 0; j < kDim / 16; ++j)
-          ptx::store_matrices(
-              staged + chunk_offset(kKeys, group * 64 + warp * 16 + (lane & 15), 2 * j + (lane >> 4)),
-              Number<T>::pack(factor * d[8 * j], factor * d[8 * j + 1]),
-              Number<T>::pack(factor * d[8 * j + 2], factor * d[8 * j + 3]),
-              Number<T>::pack(factor * d[8 * j + 4], factor * d[8 * j + 5]),
-              Number<T>::pack(factor * d[8 * j + 6], factor * d[8 * j + 7]));
-        ptx::fence_shared_for_async();
-        ptx::barrier_sync(kOwnGroup + group, 128);
-        if (!to) return;
-        if (p.store_rows && left < 64) {  // a bulk store would run into the next sequence
-          auto* out = static_cast<std::uint16_t*>(to) + at.x * to_step[0] + where.w * to_step[2];
-          for (int i = thread; i < left * (kDim / 8); i += 128) {
-            const int row = i / (kDim / 8), chunk = i % (kDim / 8);
-            *reinterpret_cast<int4*>(out + (at.z + first_key + row) * to_step[1] + chunk * 8) =
-                ptx::load_shared(staged + chunk_offset(kKeys, group * 64 + row, chunk));
-          }
-        } else if (thread == 0) {
-#pragma unroll
-          for (int c = 0; c < kDim / 64; ++c)
-            ptx::store_tile(map, staged + c * panel_bytes(kKeys) + group * 64 * kPanelRowBytes,
-                            at.z + first_key, c, where.w, at.x);
-          ptx::commit_stores();
-        }
+      const auto to = [&](const CUtensorMap* map, void* data, const Index(&step)[3]) {
+        return GradientRows{map, data, step, at.z + first_key, kv_tokens - first_key, where.w, at.x};
       };
-      put(dv, v, 1.f, &maps.dv, p.dv, p.dv_step);
+      store_gradient<T, kDim, kKeys>(dv, 1.f, v, group * 64, to(&maps.dv, p.dv, p.dv_step), p.store_rows,
+                                     kOwnGroup + group);
       ptx::barrier_sync(kBothGroups, 256);
-      put(dk, k, p.scale, &maps.dk, p.dk, p.dk_step);
+      store_gradient<T, kDim, kKeys>(dk, p.scale, k, group * 64, to(&maps.dk, p.dk, p.dk_step), p.store_rows,
+                                     kOwnGroup + group);
       if (p.store_rows) ptx::barrier_sync(kOwnGroup + group, 128);
       if (thread == 0) {
         ptx::wait_stores_read();

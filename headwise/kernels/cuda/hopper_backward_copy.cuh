@@ -50,6 +50,17 @@ struct BackwardShared {
   }
 };
 
+/// Tile t in the run's order: `n` of a unit's tiles.
+struct BackwardTile {
+  int n, unit;
+};
+__device__ __forceinline__ BackwardTile tile_at(const BackwardParams& p, int t, int units) {
+  const int section = min(t / (p.section * p.unit_tiles), p.sections), first = section * p.section,
+            r = t - first * p.unit_tiles, count = section < p.sections ? p.section : units - first;
+  if (p.keys_outside) return {r / count, first + r % count};
+  return {r % p.unit_tiles, first + r / p.unit_tiles};
+}
+
 /// The warp that copies: takes tiles of keys in order and keeps the ring of queries full. The first tile
 /// comes from the counter too: whoever waits for a turn waits for a block that runs.
 template <class C>
@@ -68,14 +79,7 @@ __device__ __forceinline__ void backward_copy(const BackwardShared<C>& shared, c
       ptx::mbarrier_arrive(kv_full);
       return;
     }
-    const int section = min(t / (p.section * p.key_tiles), p.sections), first = section * p.section,
-              r = t - first * p.key_tiles,
-              count = section < p.sections ? p.section : p.batch * p.kv_heads * p.parts - first;
-    int n, unit;
-    if (p.keys_outside)
-      n = r / count, unit = first + r % count;
-    else
-      unit = first + r / p.key_tiles, n = r % p.key_tiles;
+    const auto [n, unit] = tile_at(p, t, p.batch * p.kv_heads * p.parts);
     const int part = unit % p.parts, kv_head = unit / p.parts % p.kv_heads, b = unit / p.parts / p.kv_heads;
     const BackwardPlace at = p.place_of(b);
     if (n * kKeys >= at.kv_tokens) {  // this sequence is shorter
