@@ -126,7 +126,7 @@ def stage_sanitized(preset, targets=(), only=()):
         tally.one(False, f"build of {preset}")
         return tally
     return ctest(preset, {"ASAN_OPTIONS": "allocator_may_return_null=1", "UBSAN_OPTIONS": "print_stacktrace=1",
-                          "TSAN_OPTIONS": "halt_on_error=1"}, only)
+                          "TSAN_OPTIONS": "halt_on_error=1:allocator_may_return_null=1"}, only)
 
 
 def selftest(tally, name, *command, env=None):
