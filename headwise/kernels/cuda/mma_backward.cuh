@@ -140,37 +140,47 @@ __global__ void __launch_bounds__(128) mma_gradient(const __grid_constant__ MmaB
       Tile::scores(s, own, other, warp * 16, head_dim);
       if constexpr (What != MmaGradient::dv) Tile::scores(dp, own_value, other_value, warp * 16, value_dim);
       // The gradient of a score, or a weight; `open` pairs only.
-      const auto finish = [&](int j, int e, int query, float weight, float keep, float slant) {
+      const auto finish = [&](int e, int query, float weight, float keep, float slant, float d) {
         if constexpr (What == MmaGradient::dv) return weight * keep * facts.gate[query];
-        value[e >> 1] = fmaf(weight * keep, dp[j][e], value[e >> 1]);
-        return weight * (keep * facts.gate[query] * dp[j][e] - facts.delta[query]) * slant;
+        value[e >> 1] = fmaf(weight * keep, d, value[e >> 1]);
+        return weight * (keep * facts.gate[query] * d - facts.delta[query]) * slant;
       };
       const int first_key = static_cast<int>(kKeyRows ? row0 : column0);
+      const auto each = [&](int j, int e, auto&& pair) {
+        const int row = warp * 16 + lane / 4 + 8 * (e >> 1), column = 8 * j + 2 * (lane % 4) + (e & 1);
+        const int query = kKeyRows ? column : row, k = first_key + (kKeyRows ? row : column);
+        // A query that is not there has lse = -inf.
+        bool open = k < keys && facts.lse[query] > -INFINITY;
+        if (p.runs) open = open && facts.begin[query] <= k && k < facts.end[query];
+        return pair(open, query, k);
+      };
+      if (p.simple) {
 #pragma unroll
-      for (int j = 0; j < kColumns / 8; ++j)
+        for (int j = 0; j < kColumns / 8; ++j)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int row = warp * 16 + lane / 4 + 8 * (e >> 1), column = 8 * j + 2 * (lane % 4) + (e & 1);
-          const int query = kKeyRows ? column : row, k = first_key + (kKeyRows ? row : column);
-          // A query that is not there has lse = -inf.
-          bool open = k < keys && facts.lse[query] > -INFINITY;
-          if (p.runs) open = open && facts.begin[query] <= k && k < facts.end[query];
-          float result = 0.f;
-          if (p.simple) {
-            const float weight = ptx::exp2(fmaf(s[j][e], score.scale, -facts.lse[query]) * kLog2e);
-            if (open) result = finish(j, e, query, weight, 1.f, score.scale);
-          } else if (open) {
-            const Index i = (kKeyRows ? column0 : row0) + query;
-            if (p.runs || !mask || mask->may_attend(at.q_start + i, k, place)) {
+          for (int e = 0; e < 4; ++e)
+            s[j][e] = each(j, e, [&](bool open, int query, int) {
+              const float weight = ptx::exp2(fmaf(s[j][e], score.scale, -facts.lse[query]) * kLog2e);
+              return open ? finish(e, query, weight, 1.f, score.scale, dp[j][e]) : 0.f;
+            });
+      } else {
+        // Masks and terms are much code: it stands here once for 8 columns, and those turn round under it.
+#pragma unroll 1
+        for (int j = 0; j < kColumns / 8; ++j) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e)
+            s[0][e] = each(j, e, [&](bool open, int query, int k) {
+              const Index i = (kKeyRows ? column0 : row0) + query;
+              if (!open || (!p.runs && mask && !mask->may_attend(at.q_start + i, k, place))) return 0.f;
               float slant;
-              const float x = score(s[j][e], i, k, slant);
+              const float x = score(s[0][e], i, k, slant);
               const bool drops = f.dropout != 0 && !f.rule.keep(id, h, at.q_start + i, k);
-              result =
-                  finish(j, e, query, ptx::exp2((x - facts.lse[query]) * kLog2e), drops ? 0.f : kept, slant);
-            }
-          }
-          s[j][e] = result;
+              return finish(e, query, ptx::exp2((x - facts.lse[query]) * kLog2e), drops ? 0.f : kept, slant,
+                            dp[0][e]);
+            });
+          turn<1>(s), turn<1>(dp);
         }
+      }
       Tile::template values<Width>(sum, s, What == MmaGradient::dv ? other_value : other);
     }
   }

@@ -57,17 +57,17 @@ struct MmaRows {
       add_loaded([&](int i, int key) { return relative_number(f, h, position + i, first + key); }, rows - row,
                  keys - first);
   }
-  /// s += log2(e) number(row, key): eight keys at a time, or 32 addresses would fill the registers.
+  /// s += log2(e) number(row, key): 16 keys at a time, or 32 addresses would fill the registers.
   template <class Number>
   __device__ __forceinline__ void add_loaded(const Number& number, int rows, int keys) {
+#pragma unroll 1
+    for (int j = 0; j < kKeys / 8; j += 2) {
 #pragma unroll
-    for (int j = 0; j < kKeys / 8; ++j) {
-      asm volatile("" ::: "memory");
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int key = 8 * j + 2 * (lane() % 4) + (e & 1), i = 8 * (e >> 1);
-        if (i < rows && key < keys) s[j][e] = fmaf(kLog2e, number(i, key), s[j][e]);
+      for (int n = 0; n < 8; ++n) {
+        const int e = n & 3, key = 8 * (j + n / 4) + 2 * (lane() % 4) + (e & 1), i = 8 * (e >> 1);
+        if (i < rows && key < keys) s[n / 4][e] = fmaf(kLog2e, number(i, key), s[n / 4][e]);
       }
+      turn<2>(s);
     }
   }
   __device__ __forceinline__ void mask_runs(int first) {
@@ -158,7 +158,7 @@ struct MmaRows {
   /// row 1.
   __device__ __forceinline__ void drop(const DropoutRule& rule, Index id, Index h, int first) {
     const bool odd = lane() % 2 != 0;
-#pragma unroll
+#pragma unroll 1
     for (int j = 0; j < kKeys / 8; ++j) {
       const Philox::Block x = Philox::block(
           rule.seed, DropoutRule::counter(id, h, position + (odd ? 8 : 0), first + 8 * j + 2 * (lane() % 4)));
@@ -168,7 +168,8 @@ struct MmaRows {
                                       odd ? x[3] : other1};
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        if (words[e] < rule.threshold) s[j][e] = 0.f;
+        if (words[e] < rule.threshold) s[0][e] = 0.f;
+      turn<1>(s);
     }
   }
 };

@@ -44,6 +44,21 @@ __device__ inline int key_limit(const MaskView& mask, int keys, const MaskPlace&
   return static_cast<int>(max_of(end, 0));
 }
 
+/// Columns of an accumulator, 8 a row of x, move `Step` rows up and the first ones to the end: long code
+/// stands once, in a loop, for the columns in x[0] .. x[Step - 1].
+template <int Step, int N>
+__device__ __forceinline__ void turn(float (&x)[N][4]) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e)
+#pragma unroll
+    for (int first = 0; first < Step; ++first) {
+      const float gone = x[0][e];
+#pragma unroll
+      for (int j = 1; j < N; ++j) x[j - 1][e] = x[j][e];
+      x[N - 1][e] = gone;
+    }
+}
+
 /// Rows [row, row + rows) of a head, columns [column, column + columns), into a tile; what is not there is 0.
 template <class T>
 __device__ __forceinline__ void copy_tile(const MmaTile<T>& to, int tile_rows, const HeadsView& x,
@@ -62,19 +77,14 @@ __device__ __forceinline__ void copy_tile(const MmaTile<T>& to, int tile_rows, c
                      there * static_cast<int>(sizeof(T)));
         continue;
       }
-      alignas(16) T some[Tile::kChunk];
-#pragma unroll
+#pragma unroll 1
       for (int e = 0; e < Tile::kChunk; ++e) {
-        some[e] = static_cast<T>(0.f);
-        if (e >= there) continue;
-        if (x.layout.row == 0) {
-          some[e] = base[r * x.step[1] + (first + e) * x.step[3]];
-        } else if (const Index at = x.layout.column(head) + first + e; at >= 0 && at < x.layout.row) {
-          some[e] = base[r * x.step[1] + at * x.step[2]];
-        }
+        T number = static_cast<T>(0.f);
+        if (const Index at = x.layout.row ? x.layout.column(head) + first + e : first + e;
+            e < there && (x.layout.row == 0 || (at >= 0 && at < x.layout.row)))
+          number = base[r * x.step[1] + at * (x.layout.row ? x.step[2] : x.step[3])];
+        ptx::store_number(to.at(r, c) + static_cast<std::uint32_t>(e * sizeof(T)), number);
       }
-      const auto* words = reinterpret_cast<const std::uint32_t*>(some);
-      ptx::store_shared(to.at(r, c), words[0], words[1], words[2], words[3]);
     }
 }
 

@@ -197,6 +197,13 @@ __device__ __forceinline__ void store_shared(std::uint32_t to, std::uint32_t a, 
                                              std::uint32_t c, std::uint32_t d) {
   asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
+template <class T>
+__device__ __forceinline__ void store_number(std::uint32_t to, T x) {
+  if constexpr (sizeof(T) == 4)
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+  else
+    asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"(__builtin_bit_cast(unsigned short, x)) : "memory");
+}
 __device__ __forceinline__ void store_floats(std::uint32_t to, float a, float b, float c, float d) {
   asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
