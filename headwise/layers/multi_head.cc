@@ -2,6 +2,7 @@
 
 #include "headwise/layers/embed.h"
 #include "headwise/layers/head_gates.h"
+#include "headwise/layers/mixed_taps.h"
 #include "headwise/ops/projection.h"
 #include "headwise/ops/rope.h"
 
@@ -207,7 +208,8 @@ void MultiHead::attend(MultiHeadArgs a, Call& call, std::optional<HeadRun>& run,
   if (a.weights.given()) sizes.probe.scores = ScoreStage::weights;
   run.emplace(head(), sizes, keep);
   HeadCall& c = run->call;
-  if (a.taps) ask_weights(c.problem, c.run.forward.probe, a.sequences, call);
+  const bool mixes = c.problem.heads.mixes();
+  if (a.taps && !mixes) ask_weights(c.problem, c.run.forward.probe, a.sequences, call);
   AnyView parts[3] = {{}, a.memory ? a.memory->k : AnyView{}, a.memory ? a.memory->v : AnyView{}};
   const auto& [q, k, v] = parts;
   project(0, self ? 3 : 1, a.x, call, parts);
@@ -240,7 +242,8 @@ void MultiHead::attend(MultiHeadArgs a, Call& call, std::optional<HeadRun>& run,
   run->book(arena);
   run->forward(call.ctx, &call.memory.plans());
   call.loss += c.loss;
-  if (a.taps) keep_weights(c.problem, f.probe, a.sequences, a.kv_sequences, call.block, *a.taps);
+  if (a.taps && mixes) keep_mixed_weights(c.problem, f, a.sequences, a.kv_sequences, call, *a.taps);
+  if (a.taps && !mixes) keep_weights(c.problem, f.probe, a.sequences, a.kv_sequences, call.block, *a.taps);
 }
 
 /// Gates fit the rows W_O reads.

@@ -9,8 +9,8 @@
 #pragma GCC visibility push(default)
 namespace headwise {
 
-/// Weights of one block for one sequence, before dropout; a row that may attend anywhere sums to 1.
-/// Differential heads have two maps each: 2 h and 2 h + 1 belong to head h.
+/// Weights of one block for one sequence, before dropout; a row that may attend anywhere sums to 1 (mixed
+/// heads: see mixed_taps.h). Differential heads have two maps each: 2 h and 2 h + 1 belong to head h.
 struct Tap {
   Index block = 0, sequence = 0, heads = 0, q_tokens = 0, kv_tokens = 0;
   std::vector<float> weights = {};  // [heads q_tokens kv_tokens]
@@ -21,8 +21,8 @@ struct Tap {
 };
 
 /// What a Call fills: taps in the order of blocks, then of sequences. Rows are the picked-rows probe of the
-/// kernel that runs, so the output keeps its bits; heads that are mixed have no weights of their own and are
-/// refused.
+/// kernel that runs, so the output keeps its bits; mixed heads attend once more, to values that are rows of
+/// the identity.
 struct Taps {
   std::vector<Tap> all = {};
   std::vector<Index> blocks = {};  // those looked at; empty: every block
