@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 
-WIDTH, HEIGHT = 900, 560
+WIDTH, HEIGHT = 900, 530
 COLUMNS, LEFT, TOP, GAP_X, GAP_Y, PANEL_W, PANEL_H = 3, 62, 92, 80, 92, 210, 150
 
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace headwise {
 namespace {
@@ -22,43 +23,86 @@ void slope_of_odds(const Recognizer& r, const Prediction& p, Index label, const 
       store_double(to.data, to.dtype, static_cast<Index>(l), -static_cast<double>(p.probability[l]) / others);
 }
 
-/// The rows the first block reads, as its norm or its attention kept them.
-AnyView first_rows(const Recognizer& r, const Recognizer::Saved& saved) {
-  if (r.config().encoder.depth == 0) return saved.rows;
-  const Block::Saved& block = saved.encoder.stack.blocks[0];
-  return r.config().encoder.norm_first ? block.norms[0].x : block.self.args.x;
+/// s of one text: see slope_of_odds.
+double odds(const Recognizer& r, const AnyView& logits, Index text, Index label) {
+  const auto x = [&](Index l) {
+    return load_double(logits.data, logits.dtype, text * logits.step[0] + l * logits.step[1]);
+  };
+  if (r.config().multi_label) return x(label);
+  double most = -std::numeric_limits<double>::infinity(), others = 0;
+  for (Index l = 0; l < logits.size[1]; ++l)
+    if (l != label) most = std::max(most, x(l));
+  for (Index l = 0; l < logits.size[1]; ++l)
+    if (l != label) others += std::exp(x(l) - most);
+  return x(label) - most - std::log(others);
 }
 
-/// Where row `row` of chunk rows stands among the text's tokens; chunks overlap and have [CLS] and [SEP] of
-/// their own.
-std::vector<std::size_t> token_of_row(const TextBatch& batch, const Encoding& whole) {
-  std::vector<std::size_t> token(batch.ids.size(), 0);
-  for (std::size_t c = 0; c + 1 < batch.chunks.size(); ++c) {
-    const auto first = static_cast<std::size_t>(batch.chunks[c]),
-               end = static_cast<std::size_t>(batch.chunks[c + 1]);
-    if (end - first < 2) continue;
-    token[end - 1] = whole.ids.size() - 1;
-    std::size_t at = 1;
-    if (end - first > 2)
-      while (at < whole.spans.size() && whole.spans[at] != batch.spans[first + 1]) ++at;
-    for (std::size_t row = first + 1; row + 1 < end; ++row)
-      token[row] = std::min(at + row - first - 1, whole.ids.size() - 1);
+/// Gives every token its piece and the number of its word; returns how many words there are.
+Index add_tokens(const Recognizer& r, const Encoding& whole, std::vector<ExplainedToken>& tokens) {
+  const std::string& inside = r.tokenizer().options().inside;
+  Index words = 0;
+  for (std::size_t t = 0; t < whole.ids.size(); ++t) {
+    ExplainedToken token{.span = whole.spans[t], .piece = r.tokenizer().vocabulary().piece(whole.ids[t])};
+    const bool goes_on = t > 0 && tokens.back().word >= 0 && token.piece.starts_with(inside) &&
+                         tokens.back().span.end == token.span.begin;
+    if (token.span.begin != token.span.end) token.word = goes_on ? words - 1 : words++;
+    tokens.push_back(std::move(token));
   }
-  return token;
+  return words;
+}
+
+/// Hides words, some at a time, and gives their tokens what s loses.
+void hide_words(const Recognizer& r, const Encoding& whole, double s, Index label, Index words,
+                Session& session, std::vector<ExplainedToken>& tokens) {
+  constexpr Index kMostUnits = 128, kLeastUnits = 8, kMostTokens = Index{1} << 15, kGroupTokens = 2048;
+  const auto length = static_cast<Index>(whole.ids.size());
+  const Index units = min_of(words, std::clamp(kMostTokens / length, kLeastUnits, kMostUnits));
+  const Vocabulary& vocabulary = r.tokenizer().vocabulary();
+  const TokenId known = vocabulary.find("[MASK]"), hidden = known >= 0 ? known : r.tokenizer().unknown();
+  const auto unit_of = [&](const ExplainedToken& t) { return t.word < 0 ? -1 : t.word * units / words; };
+  for (Index first = 0; first < units;) {
+    TextBatch batch;
+    Index unit = first;
+    for (; unit < units && static_cast<Index>(batch.ids.size()) < kGroupTokens; ++unit) {
+      Encoding without = whole;
+      for (std::size_t t = 0; t < tokens.size(); ++t)
+        if (unit_of(tokens[t]) == unit) without.ids[t] = hidden;
+      r.add_to(batch, without);
+    }
+    session.memory.reset();
+    Call call{.ctx = session.ctx, .memory = session.memory};
+    const AnyView logits = r.forward(batch, call, nullptr);
+    for (Index u = first; u < unit; ++u) {
+      const auto pieces = std::count_if(tokens.begin(), tokens.end(),
+                                        [&](const ExplainedToken& t) { return unit_of(t) == u; });
+      const double lost = s - odds(r, logits, u - first, label);
+      for (ExplainedToken& t : tokens)
+        if (unit_of(t) == u) t.importance = lost / static_cast<double>(pieces);
+    }
+    first = unit;
+  }
+}
+
+/// Null: there is none.
+const MultiHead* attention_of(const Recognizer& r) {
+  return r.config().encoder.depth > 0 ? r.encoder().stack().block(0).self_attention() : nullptr;
 }
 
 }  // namespace
 
 Index gated_heads(const Recognizer& r) {
-  if (r.config().encoder.depth == 0) return 0;
-  const MultiHead* attention = r.encoder().stack().block(0).self_attention();
+  const MultiHead* attention = attention_of(r);
   return attention ? attention->head_count() : 0;
 }
 
-bool has_weights(const Recognizer& r) {
-  if (r.config().encoder.depth == 0) return false;
-  const MultiHead* attention = r.encoder().stack().block(0).self_attention();
-  return attention && !attention->head().spec().mixes();
+bool mixes_heads(const Recognizer& r) {
+  const MultiHead* attention = attention_of(r);
+  return attention && attention->head().spec().mixes();
+}
+
+Index drawn_heads(const Recognizer& r) {
+  const MultiHead* attention = attention_of(r);
+  return gated_heads(r) > 0 || !attention ? gated_heads(r) : attention->head().spec().v.heads;
 }
 
 Explanation explain_text(const Recognizer& r, std::string_view text, Session& session,
@@ -76,7 +120,7 @@ Explanation explain_text(const Recognizer& r, std::string_view text, Session& se
   Taps taps;
   session.memory.reset();
   Call call{.ctx = session.ctx, .memory = session.memory};
-  if (options.weights && has_weights(r)) call.taps = &taps;
+  if (options.weights) call.taps = &taps;
   AnyView slopes;
   if (e.heads > 0) call.dhead_gates = slopes = call.memory.take(DType::f64, {e.layers, rows, e.heads});
   Recognizer::Saved saved;
@@ -87,7 +131,7 @@ Explanation explain_text(const Recognizer& r, std::string_view text, Session& se
 
   const AnyView dlogits = call.memory.take(logits.dtype, {1, labels});
   slope_of_odds(r, e.prediction, e.label, dlogits);
-  const AnyView dx = r.backward(dlogits, call, saved);
+  r.backward(dlogits, call, saved);
   for (Index i = 0; i < e.layers; ++i)
     for (Index h = 0; h < e.heads; ++h) {
       double sum = 0;
@@ -96,16 +140,11 @@ Explanation explain_text(const Recognizer& r, std::string_view text, Session& se
       e.head_importance.push_back(sum);
     }
 
-  for (std::size_t t = 0; t < whole.ids.size(); ++t)
-    e.tokens.push_back({.span = whole.spans[t], .piece = r.tokenizer().vocabulary().piece(whole.ids[t])});
-  const AnyView x = first_rows(r, saved);
-  const std::vector<std::size_t> token = token_of_row(batch, whole);
-  for (Index t = 0; t < rows; ++t)
-    for (Index c = 0; c < x.size[1]; ++c)
-      e.tokens[token[static_cast<std::size_t>(t)]].importance +=
-          load_double(x.data, x.dtype, t * x.step[0] + c * x.step[1]) *
-          load_double(dx.data, dx.dtype, t * dx.step[0] + c * dx.step[1]);
+  const double s = odds(r, logits, 0, e.label);
+  const Index words = add_tokens(r, whole, e.tokens);
+  if (mixes_heads(r)) to_shares(taps);
   e.taps = std::move(taps.all);
+  hide_words(r, whole, s, e.label, words, session, e.tokens);
   return e;
 }
 

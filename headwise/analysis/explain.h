@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "headwise/intent/recognizer.h"
-#include "headwise/layers/taps.h"
+#include "headwise/layers/mixed_taps.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
@@ -19,32 +19,38 @@ struct ExplainOptions {
 struct ExplainedToken {
   TextSpan span;          // in the text's bytes; empty for [CLS] and [SEP]
   std::string piece;      // as the vocabulary has it
-  double importance = 0;  // gradient times input of the rows the first block reads
+  Index word = -1;        // pieces of one word have one number, from 0; -1: [CLS] and [SEP]
+  double importance = 0;  // its part of s - s', s' with the word hidden as [MASK]; 0 of [CLS] and [SEP]
 };
 
 /// Everything speaks of s, the log-odds of the label, ln p / (1 - p): positive numbers speak for the label,
-/// negative ones against it. They are first-order figures at the text itself, not shares of a whole.
+/// negative ones against it. No shares of a whole: of two words that say the same, each can be spared.
 struct Explanation {
   Prediction prediction;
   Index label = 0;
   std::vector<ExplainedToken> tokens;
   Index layers = 0, heads = 0;          // heads 0: this kind of head has no outputs of its own
   std::vector<double> head_importance;  // [layers heads]: ds / dgate, what the head adds to s
-  std::vector<Tap> taps;                // of every layer and chunk, where asked; none where heads are mixed
+  std::vector<Tap> taps;                // of every layer and chunk, where asked; of mixed heads as shares
 
   double head(Index layer, Index h) const {
     return head_importance[static_cast<std::size_t>(layer * heads + h)];
   }
 };
 
-/// One forward and one backward; the recogniser's gradients are not touched, so threads may share it, each
-/// with its session. The prediction has the bits of predict.
+/// A forward and a backward for the heads, a forward for each word. Pieces of a word get equal parts of its
+/// figure; above 128 words, or 2^15 tokens in all these forwards, neighbouring words are hidden together and
+/// share theirs. The recogniser's gradients are not touched, so threads may share it, each with its session;
+/// same bits for any number of threads. The prediction has the bits of predict.
 Explanation explain_text(const Recognizer& recognizer, std::string_view text, Session& session,
                          const ExplainOptions& options = {});
 
-/// Heads whose outputs can be switched off one by one; 0: none, whose weights can be looked at: false.
+/// Heads whose outputs can be switched off one by one; 0: none.
 Index gated_heads(const Recognizer& recognizer);
-bool has_weights(const Recognizer& recognizer);
+/// Heads exchange weights: taps are what multiplies the values after that, looked at as shares of each row.
+bool mixes_heads(const Recognizer& recognizer);
+/// Heads of a layer whose weights are drawn: those above, or where there are none all the maps.
+Index drawn_heads(const Recognizer& recognizer);
 
 }  // namespace headwise
 #pragma GCC visibility pop

@@ -23,7 +23,7 @@ Index heads_that_fit(const Recognizer& r, const Corpus& corpus, const Answers& a
     const Index n = min_of(o.tokens, static_cast<Index>(r.encode(corpus.rows[u].text).ids.size()));
     one += ceil_div(n * n, 3) * 4;
   }
-  const Index all = max_of(1, r.config().encoder.depth * gated_heads(r));
+  const Index all = max_of(1, r.config().encoder.depth * drawn_heads(r));
   return one == 0 ? all : std::clamp<Index>(o.weight_bytes / one, 1, all);
 }
 
@@ -54,7 +54,7 @@ std::string about(const Recognizer& r, const Report& report, const RoleBook& boo
       "alone. Rows of the roles: ",
       roles,
       ".</p><p>Colours of words in a mistake: blue speaks for the label that was given, orange against it "
-      "(gradient times input). Written by headwise ",
+      "(the log-odds it loses when the word is hidden). Written by headwise ",
       kVersion, "; the model is <code>", html(shown(r.config().encoder.heads)), "</code>, ",
       r.config().encoder.depth, " layers of width ", r.config().encoder.model_dim, ".</p>");
 }
@@ -62,10 +62,11 @@ std::string about(const Recognizer& r, const Report& report, const RoleBook& boo
 std::string heads_lead(const Survey& s) {
   if (s.heads == 0)
     return "Heads of this kind give the layer's output together, so none can be switched off or judged by "
-           "itself.";
-  const std::string known = s.weights ? ""
-                                      : " These heads mix their weights, so none has a picture of its own: "
-                                        "entropy and roles are left out.";
+           "itself; where each looks is drawn below.";
+  const std::string known = s.mixed
+                                ? " These heads mix their weights: what is drawn and judged is the size of "
+                                  "what multiplies the values after mixing, as shares of each row."
+                                : "";
   const auto with =
       std::count_if(s.all.begin(), s.all.end(), [](const SurveyedHead& h) { return h.role >= 0; });
   return text(

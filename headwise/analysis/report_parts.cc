@@ -96,19 +96,22 @@ DrawnSentence draw(const Recognizer& r, const std::string& text, Index most, con
     add_token(s, text, token.span, token.piece, o.redact ? &hide : nullptr);
     s.importance.push_back(token.importance);
   }
-  if (e.taps.empty() || e.heads == 0) return s;
-  std::vector<Index> order(e.head_importance.size());
+  if (e.taps.empty()) return s;
+  // Heads that cannot be parted have a map each all the same.
+  const Index heads = drawn_heads(r);
+  const auto importance = [&](Index n) {
+    return e.heads > 0 ? e.head_importance[static_cast<std::size_t>(n)] : 0;
+  };
+  std::vector<Index> order(static_cast<std::size_t>(e.layers * heads));
   std::iota(order.begin(), order.end(), Index{0});
   if (most > 0) {
-    std::stable_sort(order.begin(), order.end(), [&](Index x, Index y) {
-      return std::abs(e.head_importance[static_cast<std::size_t>(x)]) >
-             std::abs(e.head_importance[static_cast<std::size_t>(y)]);
-    });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](Index x, Index y) { return std::abs(importance(x)) > std::abs(importance(y)); });
     order.resize(static_cast<std::size_t>(min_of(most, static_cast<Index>(order.size()))));
   }
   for (const Index n : order) {
-    s.heads.push_back({n / e.heads, n % e.heads, e.head_importance[static_cast<std::size_t>(n)]});
-    add_weights(e.taps, n / e.heads, n % e.heads, e.heads, tokens, s.weights);
+    s.heads.push_back({n / heads, n % heads, importance(n)});
+    add_weights(e.taps, n / heads, n % heads, heads, tokens, s.weights);
   }
   return s;
 }

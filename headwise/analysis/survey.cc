@@ -47,8 +47,7 @@ class Surveyor {
  public:
   Surveyor(const Recognizer& r, const RoleBook& book, Session& session)
       : r_(r), book_(book), session_(session) {
-    s_.layers = r.config().encoder.depth, s_.heads = gated_heads(r),
-    s_.weights = s_.heads > 0 && has_weights(r);
+    s_.layers = r.config().encoder.depth, s_.heads = gated_heads(r), s_.mixed = mixes_heads(r);
     for (Index i = 0; i < s_.layers * s_.heads; ++i)
       s_.all.push_back({.layer = i / s_.heads,
                         .head = i % s_.heads,
@@ -63,7 +62,7 @@ class Surveyor {
  private:
   void add(const Utterance& u);
   void look_at(const Group& g);
-  void add_weights(const Group& g, const Taps& taps);
+  void add_weights(const Group& g, Taps& taps);
   /// Losses of all utterances with one head off.
   std::vector<double> without(Index head);
 
@@ -107,7 +106,8 @@ void Surveyor::collect(const Corpus& corpus, Index most) {
   for (Index i = 0; i < count; ++i) add(corpus.rows[static_cast<std::size_t>(i * rows / count)]);
 }
 
-void Surveyor::add_weights(const Group& g, const Taps& taps) {
+void Surveyor::add_weights(const Group& g, Taps& taps) {
+  if (s_.mixed) to_shares(taps);
   for (const Tap& tap : taps.all) {
     // The text whose only chunk this is; pairs of longer ones would be cut apart.
     const auto& first = g.batch.first_chunk;
@@ -126,7 +126,7 @@ void Surveyor::look_at(const Group& g) {
   Taps taps;
   session_.memory.reset();
   Call call{.ctx = session_.ctx, .memory = session_.memory};
-  if (s_.weights) call.taps = &taps;
+  if (s_.heads > 0) call.taps = &taps;
   const auto rows = static_cast<Index>(g.batch.ids.size());
   const AnyView slopes = call.memory.take(DType::f64, {s_.layers, rows, s_.heads});
   if (s_.heads > 0) call.dhead_gates = slopes;

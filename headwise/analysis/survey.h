@@ -19,7 +19,7 @@ struct SurveyOptions {
 
 struct SurveyedHead {
   Index layer = 0, head = 0;
-  HeadFigures figures = {};           // rows 0: its weights cannot be looked at
+  HeadFigures figures = {};
   double importance = 0;              // mean over utterances of |dL / dgate|, L the loss of the true labels
   double hurt = 0;                    // mean rise of L when the head is switched off
   std::vector<RoleScore> roles = {};  // one for each role of the book
@@ -30,7 +30,7 @@ struct Survey {
   Index layers = 0, heads = 0, utterances = 0;
   Index unknown = 0;                   // utterances left out: a label of theirs is none of the recogniser's
   double loss = 0;                     // mean L of the utterances with all heads on
-  bool weights = false;                // false: heads are mixed, so there are no figures and no roles
+  bool mixed = false;                  // figures and roles are of weights after mixing: see to_shares
   std::vector<SurveyedHead> all = {};  // layer by layer
 
   const SurveyedHead& at(Index layer, Index head) const {

@@ -20,7 +20,6 @@ WeightSurvey survey_weights(const Recognizer& r, const Corpus& corpus, Session& 
   require(texts > 0, ErrorKind::bad_argument, "survey_weights", "asked for ", texts,
           " texts; give 1 or more");
   WeightSurvey s;
-  if (!has_weights(r)) return s;
   const auto rows = static_cast<Index>(corpus.rows.size());
   s.texts = min_of(rows, texts);
   s.layers.resize(static_cast<std::size_t>(r.config().encoder.depth));
@@ -33,6 +32,7 @@ WeightSurvey survey_weights(const Recognizer& r, const Corpus& corpus, Session& 
     TextBatch batch;
     r.add_to(batch, r.encode(corpus.rows[static_cast<std::size_t>(i * rows / s.texts)].text));
     r.forward(batch, call, nullptr);
+    if (mixes_heads(r)) to_shares(taps);
     for (const Tap& tap : taps.all) {
       const auto layer = static_cast<std::size_t>(tap.block);
       s.heads = tap.heads;

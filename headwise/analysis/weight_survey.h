@@ -17,7 +17,7 @@ struct LayerWeights {
 
 struct WeightSurvey {
   Index texts = 0, heads = 0;        // looked at; maps of a layer
-  std::vector<LayerWeights> layers;  // empty: the weights of this kind of head cannot be looked at
+  std::vector<LayerWeights> layers;  // of mixed heads as shares of their rows
   /// Over layers.
   LayerWeights mean() const;
 };

@@ -59,9 +59,7 @@ nlohmann::ordered_json facts_of(const LayerWeights& w) {
           {"token_distance", w.figures.distance}, {"head_distance", w.apart}};
 }
 
-/// Null where the weights of this kind of head cannot be looked at.
 nlohmann::ordered_json facts_of(const WeightSurvey& s) {
-  if (s.layers.empty()) return nullptr;
   nlohmann::ordered_json j = {{"texts", s.texts}, {"heads", s.heads}};
   j.update(facts_of(s.mean()));
   for (const LayerWeights& layer : s.layers) j["layers"].push_back(facts_of(layer));
@@ -69,7 +67,6 @@ nlohmann::ordered_json facts_of(const WeightSurvey& s) {
 }
 
 void print(const WeightSurvey& s) {
-  if (s.layers.empty()) fmt::print("  heads         the weights of this kind of head cannot be looked at\n");
   for (std::size_t i = 0; i < s.layers.size(); ++i) {
     const LayerWeights& w = s.layers[i];
     fmt::print(

@@ -32,11 +32,9 @@ struct WordWeight {
 std::vector<WordWeight> words_of(const Explanation& e) {
   std::vector<WordWeight> words;
   for (const ExplainedToken& t : e.tokens) {
-    if (t.span.begin == t.span.end) continue;  // [CLS] and [SEP]
-    if (t.piece.starts_with("##") && !words.empty() && words.back().span.end == t.span.begin)
-      words.back().span.end = t.span.end, words.back().importance += t.importance;
-    else
-      words.push_back({t.span, t.importance});
+    if (t.word < 0) continue;  // [CLS] and [SEP]
+    if (t.word == static_cast<Index>(words.size())) words.push_back({t.span, 0});
+    words.back().span.end = t.span.end, words.back().importance += t.importance;
   }
   return words;
 }

@@ -1,4 +1,4 @@
-// explain_text: importance of heads and tokens against finite differences, chunks, refusals, shared threads.
+// explain_text: heads against finite differences, words against the text without them, chunks, threads.
 // SPDX-License-Identifier: Apache-2.0
 #include "headwise/analysis/explain.h"
 
@@ -29,18 +29,21 @@ Recognizer small(std::string heads = "mha:heads=2,dim=4", bool multi_label = fal
   return Recognizer(c, letters(), 3, DType::f64);
 }
 
+double odds(const Recognizer& r, const AnyView& logits, Index label) {
+  if (r.config().multi_label) return value(logits, label);
+  double others = 0;
+  for (Index l = 0; l < 3; ++l)
+    if (l != label) others += std::exp(value(logits, l));
+  return value(logits, label) - std::log(others);
+}
+
 /// The log-odds of a label under gates.
 double odds(const Recognizer& r, const std::string& text, Index label, const AnyView& gates) {
   Session session;
   const TextBatch batch = r.batch(std::span(&text, 1));
   Call call{.ctx = session.ctx, .memory = session.memory};
   call.head_gates = gates;
-  const AnyView logits = r.forward(batch, call, nullptr);
-  if (r.config().multi_label) return value(logits, label);
-  double others = 0;
-  for (Index l = 0; l < 3; ++l)
-    if (l != label) others += std::exp(value(logits, l));
-  return value(logits, label) - std::log(others);
+  return odds(r, r.forward(batch, call, nullptr), label);
 }
 
 TEST(Explain, HeadsAreWorthTheSlopeOfTheirGate) {
@@ -66,37 +69,56 @@ TEST(Explain, HeadsAreWorthTheSlopeOfTheirGate) {
     }
 }
 
-TEST(Explain, TokensAreGradientTimesInput) {
-  // Rows of the embedding table scaled by 1 + step scale the inputs of their tokens.
-  for (const bool norm_first : {true, false}) {
-    Recognizer r = small("mha:heads=2,dim=4", false, norm_first);
-    Session session;
-    const std::string text = "pay b c";
-    const Explanation e = explain_text(r, text, session);
-    ASSERT_EQ(e.tokens.size(), 7u);  // [CLS] p ##a ##y b c [SEP]
-    EXPECT_EQ(e.tokens[0].piece, "[CLS]");
-    EXPECT_EQ(e.tokens[2].piece, "##a");
-    EXPECT_EQ(e.tokens[4].span, (TextSpan{4, 5}));
-    Param& table = *std::find_if(r.params().all().begin(), r.params().all().end(),
-                                 [](const Param& p) { return p.name == "embed.table"; });
-    if (r.config().encoder.positions != Positions::none) {
-      for (Param& p : r.params().all())
-        if (p.name == "embed.positions") fill_zeros(p.value);
+/// The log-odds of a label of a text some of whose tokens read [MASK].
+double odds_hidden(const Recognizer& r, const std::string& text, Index label,
+                   std::vector<std::size_t> hidden) {
+  Encoding e = r.encode(text);
+  for (const std::size_t t : hidden) e.ids[t] = r.tokenizer().vocabulary().find("[MASK]");
+  TextBatch batch;
+  r.add_to(batch, e);
+  Session session;
+  Call call{.ctx = session.ctx, .memory = session.memory};
+  return odds(r, r.forward(batch, call, nullptr), label);
+}
+
+TEST(Explain, WordsAreWorthWhatIsLostWithoutThem) {
+  for (const bool multi_label : {false, true})
+    for (const bool norm_first : {true, false}) {
+      const Recognizer r = small("mha:heads=2,dim=4", multi_label, norm_first);
+      Session session;
+      const std::string text = "pay b c";
+      const Explanation e = explain_text(r, text, session);
+      ASSERT_EQ(e.tokens.size(), 7u);  // [CLS] p ##a ##y b c [SEP]
+      EXPECT_EQ(e.tokens[0].piece, "[CLS]");
+      EXPECT_EQ(e.tokens[2].piece, "##a");
+      EXPECT_EQ(e.tokens[4].span, (TextSpan{4, 5}));
+      std::vector<Index> words;
+      for (const ExplainedToken& t : e.tokens) words.push_back(t.word);
+      EXPECT_EQ(words, (std::vector<Index>{-1, 0, 0, 0, 1, 2, -1}));
+      const double s = odds_hidden(r, text, e.label, {});
+      const double of_word = e.tokens[1].importance + e.tokens[2].importance + e.tokens[3].importance;
+      EXPECT_NEAR(of_word, s - odds_hidden(r, text, e.label, {1, 2, 3}), 1e-12);
+      EXPECT_EQ(e.tokens[1].importance, e.tokens[3].importance);
+      EXPECT_NEAR(e.tokens[4].importance, s - odds_hidden(r, text, e.label, {4}), 1e-12);
+      EXPECT_NEAR(e.tokens[5].importance, s - odds_hidden(r, text, e.label, {5}), 1e-12);
+      EXPECT_EQ(e.tokens[0].importance, 0);
+      EXPECT_EQ(e.tokens[6].importance, 0);
     }
-    const Explanation plain = explain_text(r, text, session);
-    for (const std::size_t token : {std::size_t{1}, std::size_t{4}}) {
-      const Index id = r.tokenizer().vocabulary().find(token == 1 ? "p" : "b");
-      double* row = static_cast<double*>(table.value.data) + id * 8;
-      const auto at = [&](double step) {
-        for (Index c = 0; c < 8; ++c) row[c] *= 1 + step;
-        const double s = odds(r, text, plain.label, {});
-        for (Index c = 0; c < 8; ++c) row[c] /= 1 + step;
-        return s;
-      };
-      const double slope = (at(1e-5) - at(-1e-5)) / 2e-5;
-      EXPECT_NEAR(plain.tokens[token].importance, slope, 1e-7 * std::max(1.0, std::abs(slope)));
-    }
-  }
+}
+
+TEST(Explain, NeighboursShareInTextsOfManyWords) {
+  const Recognizer r = small();
+  Session session;
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += std::string(1, static_cast<char>('a' + i * 7 % 26)) + " ";
+  const Explanation e = explain_text(r, text, session);
+  ASSERT_EQ(e.tokens.size(), 202u);
+  // 128 groups of one or two words: word w is in group w * 128 / 200.
+  const double s = odds_hidden(r, text, e.label, {});
+  EXPECT_NEAR(e.tokens[1].importance + e.tokens[2].importance, s - odds_hidden(r, text, e.label, {1, 2}),
+              1e-12);
+  EXPECT_EQ(e.tokens[1].importance, e.tokens[2].importance);
+  EXPECT_NEAR(e.tokens[200].importance, s - odds_hidden(r, text, e.label, {200}), 1e-12);
 }
 
 TEST(Explain, LongTextsCountEveryTokenOnce) {
@@ -131,6 +153,8 @@ TEST(Explain, HasTheBitsOfPredictAndLeavesGradientsAlone) {
     EXPECT_EQ(e.prediction.probability, p.probability);
     EXPECT_EQ(e.label, p.labels[0]);
     EXPECT_EQ(e.head_importance, all[0].head_importance);
+    for (std::size_t t = 0; t < e.tokens.size(); ++t)
+      EXPECT_EQ(e.tokens[t].importance, all[0].tokens[t].importance);
   }
 }
 
@@ -143,7 +167,10 @@ TEST(Explain, HeadsThatCannotBePartedAreLeftOut) {
   EXPECT_EQ(whole.taps.size(), 2u);
   const Explanation mixed = explain_text(small("talking:heads=2,dim=4"), "pay", session, {.weights = true});
   EXPECT_EQ(mixed.heads, 2);
-  EXPECT_TRUE(mixed.taps.empty());
+  ASSERT_EQ(mixed.taps.size(), 2u);
+  EXPECT_NEAR(mixed.taps[0].at(0, 0, 0) + mixed.taps[0].at(0, 0, 1) + mixed.taps[0].at(0, 0, 2) +
+                  mixed.taps[0].at(0, 0, 3) + mixed.taps[0].at(0, 0, 4),
+              1, 1e-6);  // shares of a row of [CLS] p ##a ##y [SEP]
   EXPECT_EQ(error_of([&] { explain_text(small(), "pay", session, {.label = 3}); }),
             "explain: label 3 is asked but the recogniser has 3; give 0 to 2, or -1 for the best");
 }

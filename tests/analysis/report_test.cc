@@ -87,10 +87,6 @@ TEST(Survey, LeavesOutWhatItCannotJudge) {
   const Survey s = survey_heads(r, odd, RoleBook::builtin(), session, {.utterances = 2});
   EXPECT_EQ(s.unknown, 1);
   EXPECT_EQ(s.utterances, 1);
-  const Survey mixed = survey_heads(small("talking:heads=2,dim=4"), kCorpus, RoleBook::builtin(), session);
-  EXPECT_FALSE(mixed.weights);
-  EXPECT_EQ(mixed.all[0].figures.rows, 0);
-  EXPECT_NE(mixed.all[0].hurt, 0);
   EXPECT_TRUE(survey_heads(small("gated:heads=2,dim=4,source=heads"), kCorpus, RoleBook::builtin(), session)
                   .all.empty());
 }
@@ -120,6 +116,33 @@ TEST(Report, IsTheSameForAnyThreadsAndHoldsTextAsText) {
   for (std::size_t at = first.find("</script"); at != std::string::npos; at = first.find("</script", at + 1))
     ++ends;
   EXPECT_EQ(ends, 2u);  // the data's and the viewer's own
+}
+
+TEST(Report, EveryKindOfHeadHasAPicture) {
+  std::vector<std::string> kinds = {"gated:heads=2,source=heads"};
+  const std::string names = head_names();
+  for (std::size_t at = 0; at < names.size(); at = std::min(names.find(", ", at), names.size() - 2) + 2) {
+    const std::string name = names.substr(at, names.find(", ", at) - at);
+    kinds.push_back(name + (name == "moh" ? ":heads=2,shared=1,k=1" : ":heads=2"));
+  }
+  ASSERT_GE(kinds.size(), 12u);
+  Session session({.threads = 1});
+  for (const std::string& kind : kinds) {
+    const Report made = make_report(small(kind), kCorpus, RoleBook::builtin(), session);
+    const std::size_t gallery = made.page.find("\"gallery\":[{");
+    const std::size_t heads = made.page.find(",\"h\":[[0,0,", gallery);
+    const std::size_t weights = made.page.find("\"w\":\"", heads) + 5;
+    ASSERT_NE(heads, std::string::npos) << kind;
+    EXPECT_LT(made.page.find_first_not_of('A', weights), made.page.find('"', weights)) << kind;  // A: all 0
+    for (const SurveyedHead& h : made.survey.all) {
+      EXPECT_GT(h.figures.entropy, 0) << kind;
+      EXPECT_NE(h.hurt, 0) << kind;
+    }
+    const bool mixed = kind.starts_with("talking") || kind.starts_with("dcmha");
+    EXPECT_EQ(made.survey.mixed, mixed) << kind;
+    EXPECT_EQ(made.page.find("mix their weights") != std::string::npos, mixed) << kind;
+    EXPECT_EQ(made.survey.all.empty(), kind == kinds[0]) << kind;
+  }
 }
 
 TEST(Report, RedactsAndSaysSo) {
