@@ -159,17 +159,21 @@ struct MmaRows {
   __device__ __forceinline__ void drop(const DropoutRule& rule, Index id, Index h, int first) {
     const bool odd = lane() % 2 != 0;
 #pragma unroll 1
-    for (int j = 0; j < kKeys / 8; ++j) {
-      const Philox::Block x = Philox::block(
-          rule.seed, DropoutRule::counter(id, h, position + (odd ? 8 : 0), first + 8 * j + 2 * (lane() % 4)));
-      const std::uint32_t other0 = __shfl_xor_sync(~0u, odd ? x[0] : x[2], 1),
-                          other1 = __shfl_xor_sync(~0u, odd ? x[1] : x[3], 1);
-      const std::uint32_t words[4] = {odd ? other0 : x[0], odd ? other1 : x[1], odd ? x[2] : other0,
-                                      odd ? x[3] : other1};
+    for (int j = 0; j < kKeys / 8; j += 2) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        if (words[e] < rule.threshold) s[0][e] = 0.f;
-      turn<1>(s);
+      for (int n = 0; n < 2; ++n) {
+        const int key = first + 8 * (j + n) + 2 * (lane() % 4);
+        const Philox::Block x =
+            Philox::block(rule.seed, DropoutRule::counter(id, h, position + (odd ? 8 : 0), key));
+        const std::uint32_t other0 = __shfl_xor_sync(~0u, odd ? x[0] : x[2], 1),
+                            other1 = __shfl_xor_sync(~0u, odd ? x[1] : x[3], 1);
+        const std::uint32_t words[4] = {odd ? other0 : x[0], odd ? other1 : x[1], odd ? x[2] : other0,
+                                        odd ? x[3] : other1};
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          if (words[e] < rule.threshold) s[n][e] = 0.f;
+      }
+      turn<2>(s);
     }
   }
 };
