@@ -182,7 +182,7 @@ def backward(head_dim, batch, heads, kv_heads, tokens, causal, quick, must=None)
     run()
     x = [t.transpose(1, 2) for t in (q, k, v, out)]
     found = {n: {m: torch.empty_like(t).transpose(1, 2) for m, t in (("dq", q), ("dk", k), ("dv", v))} for n in ("headwise", "unordered")}
-    if head_dim == 256:  # there is no order to leave
+    if head_dim not in (64, 128):  # there is no order to leave
         del found["unordered"]
     args = {n: {"headwise": HEADWISE, "unordered": UNORDERED}[n].backward_args(*x, lse, dout.transpose(1, 2), found[n], mask=mask) for n in found}
     leaves = [t.detach().requires_grad_() for t in (q, k, v)]
@@ -190,7 +190,7 @@ def backward(head_dim, batch, heads, kv_heads, tokens, causal, quick, must=None)
         made = F.scaled_dot_product_attention(*leaves, is_causal=causal, enable_gqa=heads != kv_heads)
     runs = {"headwise": lambda: HEADWISE.run_backward(args["headwise"]), "unordered": lambda: UNORDERED.run_backward(args["unordered"]),
             "cudnn": lambda: torch.autograd.grad(made, leaves, dout, retain_graph=True)}
-    if head_dim == 256:
+    if head_dim not in (64, 128):
         del runs["unordered"]
     want = runs["cudnn"]()
     for n in found:
@@ -208,6 +208,8 @@ def backwards(quick):
                 must = 0.98 if tokens <= 2048 and d < 256 else musts[causal] if tokens == 8192 else None
                 backward(d, 16384 // tokens, 2048 // d, 2048 // d, tokens, causal, quick, must)
     for causal in (False, True):
+        for d in (96, 192):
+            backward(d, 2, 16, 16, 8192, causal, quick)
         for tokens in (2048, 8192):
             backward(128, 1, 64, 8, tokens, causal, quick, {(True, 2048): 0.95, (True, 8192): 1.0}.get((causal, tokens)))
 

@@ -74,6 +74,9 @@ def case(kernel, dtype, b, h, kv, tq, tk, d, dv=None, mask=None, band=None, q_st
     for name in ("dsinks", "dbias", "dgate"):
         if name in gradients:
             error, limit = error_of(gradients[name], more[name]), max(4 * GUARD[dtype], error_of(more_yard[name], more[name]))
+            if name == "dsinks":  # a sum that cancels: rounding of out alone may cost this
+                cost = (terms["sinks"].double().view(1, -1, 1) - lse.double()).exp() * (dout.double() * out.double()).abs().sum(-1).transpose(1, 2)
+                limit = max(limit, torch.finfo(dtype).eps / 2 * cost.sum((0, 2)).norm().item() / max(more[name].norm().item(), 0.1 * math.sqrt(h)))
             check(error <= limit, part, f"{name}: relative error {error:.2e}, allowed {limit:.2e}")
     check(all(ok() for _, ok in bands.values()), part, "wrote outside of its gradients")
     closed = ~open_.any(1)
@@ -88,7 +91,7 @@ MASKS = [(None, None), ("causal", (None, 0)), ("window(100, 0)", (100, 0)), ("wi
 
 
 def tile_cases():
-    for widths, dtype in (((64, 128), torch.bfloat16), ((64, 128), torch.float16), ((256,), torch.bfloat16), ((256,), torch.float16)):
+    for widths, dtype in (((64, 128), torch.bfloat16), ((64, 128), torch.float16), ((96, 192, 256), torch.bfloat16), ((96, 192, 256), torch.float16)):
         for d in widths:
             for i, (b, h, kv, tq, tk) in enumerate(SHAPES):
                 for n, (mask, band) in enumerate(MASKS):
@@ -113,7 +116,7 @@ def ragged_backward():
     lengths = [(70, 70), (0, 5), (300, 300), (1, 200), (129, 64), (64, 0), (193, 800)]
     offsets = [torch.tensor([sum(x[i] for x in lengths[:n]) for n in range(len(lengths) + 1)]) for i in (0, 1)]
     tq, tk, h, kv = int(offsets[0][-1]), int(offsets[1][-1]), 8, 2
-    for d in (64, 128, 256):
+    for d in (64, 128, 256, 96, 192):
         for dtype in (torch.bfloat16, torch.float16):
             q, k, v, dout = normal(1, tq, h, d, dtype=dtype), normal(1, tk, kv, d, dtype=dtype), normal(1, tk, kv, d, dtype=dtype), normal(1, tq, h, d, dtype=dtype)
             bad = slice(int(offsets[0][2]), int(offsets[0][3])), slice(int(offsets[1][2]), int(offsets[1][3]))
@@ -142,7 +145,7 @@ def ragged_backward():
 def closed_key_cases():
     """lengths, prefix and documents: keys no query may see hold NaN, their gradients are 0."""
     h, kv, tq, tk = 4, 2, 260, 300
-    for d in (64, 128, 256):
+    for d in (64, 128, 256, 96, 192):
         for text, rows, keys in (("lengths(1, 80, 0, 300) & causal", lambda n: slice(0, tq), lambda n: slice(0, (1, 80, 0, 300)[n])),
                                  ("prefix(130)", lambda n: slice(0, tq), lambda n: slice(0, 130)),
                                  ("documents(0, 70, 200) & window(90, 4)", lambda n: slice(70, 200), lambda n: slice(70, 200))):
@@ -167,7 +170,7 @@ def closed_key_cases():
 
 def hostile_backward():
     """Logits of +-1e4, equal and growing ones: finite, and near the truth as far as rounded scores allow."""
-    for d in (64, 128, 256):
+    for d in (64, 128, 256, 96, 192):
         for name in ("huge", "equal", "growing"):
             t = 1000
             q, k, v, dout = (torch.randn(1, t, 4, d, device=DEVICE) for _ in range(4))
@@ -242,7 +245,7 @@ def backward_refusals():
 
 def backward_bits():
     """Equal bits over repeats, batch, heads, streams and graphs."""
-    for d in (64, 128, 256):
+    for d in (64, 128, 256, 96, 192):
         for dtype in (torch.bfloat16, torch.float16):
             b, h, kv, t = 5, 8, 2, 777
             q, k, v, dout = (normal(b, t, n, d, dtype=dtype) for n in (h, kv, kv, h))

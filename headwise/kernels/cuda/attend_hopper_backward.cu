@@ -19,7 +19,7 @@ constexpr Index kUnits = 32, kSplitTokens = 1024;
 Index parts_of(const AttentionProblem& p, Index sequences) {
   const Index group = p.heads.k.group, pairs = max_of(sequences * p.heads.k.slots(), 1);
   Index parts = 1;
-  if (p.heads.q.dim == kWideDim) return parts;
+  if (backward_sweeps(p.heads.q.dim)) return parts;
   while (p.q_tokens >= kSplitTokens && parts * pairs < kUnits && parts < group) {
     do ++parts;
     while (group % parts != 0);
@@ -56,7 +56,7 @@ void refuse(const BackwardProblem& problem, const BackwardArgs& a, int device, c
   hopper_refuses(p, a.forward, device, why);
   if (why[0]) return;
   if (!backward_takes(p.heads.q.dim, p.heads.v.dim))
-    return say("head_dim %lld and value_dim %lld; it takes 64, 128 and 256 of both",
+    return say("head_dim %lld and value_dim %lld; it takes 64, 96, 128, 192 and 256 of both",
                static_cast<long long>(p.heads.q.dim), static_cast<long long>(p.heads.v.dim));
   if (p.heads.terms.gate) return say("a gate");
   if (p.q_tokens == 0) return say("there are no queries");
@@ -108,7 +108,8 @@ void set_sections(int units, double unit_bytes, const Band& band, int processors
 }
 
 /// In turns a tile of keys waits for the one before it, so that only two to four of one head should run at a
-/// time; with one, q and dout would no longer be shared in L2 (0.76x at 2k).
+/// time; with one, q and dout would no longer be shared in L2 (0.76x at 2k). Sections that begin one after
+/// another, a tile apart, were slower (0.91x at 2k).
 void set_order(const AttentionProblem& p, const Band& band, bool in_turns, int processors,
                BackwardParams& f) {
   const int units = f.batch * f.kv_heads * f.parts;
@@ -117,29 +118,29 @@ void set_order(const AttentionProblem& p, const Band& band, bool in_turns, int p
     return set_sections(units, 8.0 * f.place.q_tokens * static_cast<double>(p.heads.q.dim) * f.group, band,
                         processors, f);
   f.keys_outside = true;
-  const int at_once = processors / (band.whole ? 4 : 2) > 0 ? processors / (band.whole ? 4 : 2) : 1;
+  const int share = processors / (band.whole ? 4 : 2), at_once = share > 0 ? share : 1;
   const int sections = (units + at_once - 1) / at_once;
   f.section = (units + sections - 1) / sections;
   f.sections = (units - 1) / f.section;
 }
 
-/// Heads of 256: a launch for dk and dv, one for dq.
+/// Two sweeps: a launch for dk and dv, one for dq.
 template <class T>
-Status start_wide(const Band& band, bool terms, const BackwardMaps& maps, BackwardParams f, int longest_kv,
-                  int device, cudaStream_t stream) {
+Status start_sweeps(const Band& band, bool terms, const BackwardMaps& maps, BackwardParams f, int dim,
+                    int longest_kv, int device, cudaStream_t stream) {
   const int processors = facts_of(device).processors;
   Status status;
   if ((f.dk || f.dv) && f.tiles > 0) {
-    set_sections(f.batch * f.kv_heads, 4.0 * f.place.q_tokens * kWideDim * f.group, band, processors, f);
-    status = wide_backward<T>(WideGradient::keys, terms, maps, f, device, processors, stream);
+    set_sections(f.batch * f.kv_heads, 4.0 * f.place.q_tokens * dim * f.group, band, processors, f);
+    status = sweep_backward<T>(SweepGradient::keys, dim, terms, maps, f, device, processors, stream);
   }
   const int units = f.batch * f.kv_heads * f.group;
-  f.unit_tiles = static_cast<int>(ceil_div(f.place.q_tokens, 2 * kWideRows));
+  f.unit_tiles = static_cast<int>(ceil_div(f.place.q_tokens, 2 * kSweepRows));
   f.tiles = f.unit_tiles * units;
   if (!status.ok() || !f.dq_out || f.tiles == 0) return status;
   f.down = !band.whole;
-  set_sections(units, 4.0 * longest_kv * kWideDim, band, processors, f);
-  return wide_backward<T>(WideGradient::queries, terms, maps, f, device, processors, stream);
+  set_sections(units, 4.0 * longest_kv * dim, band, processors, f);
+  return sweep_backward<T>(SweepGradient::queries, dim, terms, maps, f, device, processors, stream);
 }
 
 template <class T>
@@ -149,9 +150,9 @@ Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamSta
   const AttentionArgs& a = args.forward;
   const int processors = facts_of(device).processors, dim = static_cast<int>(p.heads.q.dim),
             heads = static_cast<int>(p.heads.q.heads), rows = backward_queries(dim);
-  const bool wide = dim == kWideDim;
-  const int keys = wide ? kWideRows : kBackwardKeys;
-  in_turns = in_turns && !wide;
+  const bool sweeps = backward_sweeps(dim);
+  const int keys = sweeps ? kSweepRows : kBackwardKeys;
+  in_turns = in_turns && !sweeps;
   Band band;
   const char* why = nullptr;
   band_of(a.mask, 0, band, why);
@@ -168,14 +169,14 @@ Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamSta
   Layout layout;
   const std::size_t places = layout.add(table ? sequences : 0, sizeof(BackwardPlace)),
                     lse = layout.add(padded.q * heads, 4), delta = layout.add(padded.q * heads, 4),
-                    dq = layout.add(wide ? 0 : padded.q * heads * dim, 4),
+                    dq = layout.add(sweeps ? 0 : padded.q * heads * dim, 4),
                     turns = layout.add(in_turns ? padded.q * heads / rows : 0, 4);
   const Index part_rows = f.parts > 1 ? padded.kv * f.kv_heads * f.parts * dim : 0;
   const std::size_t dk_parts = layout.add(part_rows, 4), dv_parts = layout.add(part_rows, 4);
   Status status = state.reserve(1, layout.bytes());
   if (!status.ok()) return status;
   const auto floats = [&](std::size_t at) { return reinterpret_cast<float*>(state.scratch + at); };
-  f.lse = floats(lse), f.delta = floats(delta), f.dq = wide ? nullptr : floats(dq);
+  f.lse = floats(lse), f.delta = floats(delta), f.dq = sweeps ? nullptr : floats(dq);
   f.turns = in_turns ? reinterpret_cast<int*>(state.scratch + turns) : nullptr;
   f.dk_parts = floats(dk_parts), f.dv_parts = floats(dv_parts);
   f.counter = state.counters;
@@ -220,7 +221,7 @@ Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamSta
     f.dk_step[axis] = args.dk.step[axis], f.dv_step[axis] = args.dv.step[axis],
     f.dq_step[axis] = args.dq.step[axis];
   f.dq_out = args.dq.data;
-  if (!wide && f.tiles > 0) set_order(p, band, in_turns, processors, f);
+  if (!sweeps && f.tiles > 0) set_order(p, band, in_turns, processors, f);
 
   for (const AnyView* v : {&args.dk, &args.dv})
     if (v->given() && gaps) {
@@ -231,7 +232,7 @@ Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamSta
                            static_cast<const float*>(a.lse.data),
                            {a.lse.step[0], a.lse.step[1], a.lse.step[2]}, state.stream);
   if (!status.ok()) return status;
-  if (f.tiles > 0 || wide) {
+  if (f.tiles > 0 || sweeps) {
     BackwardMaps maps{};
     const int panels = dim / 64;
     status = state.map_of(map_spec(p, a.q, rows, panels), maps.q);
@@ -241,15 +242,15 @@ Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamSta
     // What is not asked has no map of its own; the kernel does not store there.
     if (status.ok()) status = state.map_of(map_spec(p, args.dk.given() ? args.dk : a.k, 64, 1), maps.dk);
     if (status.ok()) status = state.map_of(map_spec(p, args.dv.given() ? args.dv : a.v, 64, 1), maps.dv);
-    if (status.ok() && wide) {
+    if (status.ok() && sweeps) {
       status = state.map_of(map_spec(p, args.dq.given() ? args.dq : a.q, 64, 1), maps.dq);
-      if (status.ok()) status = start_wide<T>(band, terms, maps, f, longest_kv, device, state.stream);
+      if (status.ok()) status = start_sweeps<T>(band, terms, maps, f, dim, longest_kv, device, state.stream);
     } else if (status.ok()) {
       status = backward<T>(dim, terms, maps, f, device, processors, state.stream);
     }
     if (!status.ok()) return status;
   }
-  if (args.dq.given() && !wide)
+  if (args.dq.given() && !sweeps)
     status = gather_rows<T>(f, {f.dq, 1, heads, dim, false, f.scale, rows_of(args.dq)}, state.stream);
   if (status.ok() && f.parts > 1 && args.dk.given())
     status = gather_rows<T>(f, {f.dk_parts, f.parts, f.kv_heads, dim, true, f.scale, rows_of(args.dk)},
@@ -276,9 +277,9 @@ Status run(const BackwardProblem& p, const BackwardArgs& a, int device, void* st
 }
 
 void numerics(const BackwardProblem& p, char (&words)[kSentenceBytes]) {
-  if (p.forward.heads.q.dim == kWideDim) {
+  if (backward_sweeps(p.forward.heads.q.dim)) {
     std::snprintf(words, sizeof words, "cuda/hopper_backward sm_90a %s q%d k%d",
-                  name_of(p.forward.dtype).data(), kWideRows, kWideRows);
+                  name_of(p.forward.dtype).data(), kSweepRows, kSweepRows);
     return;
   }
   std::snprintf(words, sizeof words,
@@ -287,7 +288,7 @@ void numerics(const BackwardProblem& p, char (&words)[kSentenceBytes]) {
                 kBackwardKeys, static_cast<long long>(kUnits));
 }
 void numerics_unordered(const BackwardProblem& p, char (&words)[kSentenceBytes]) {
-  if (p.forward.heads.q.dim == kWideDim) return numerics(p, words);  // there is no order to leave
+  if (backward_sweeps(p.forward.heads.q.dim)) return numerics(p, words);  // there is no order to leave
   std::snprintf(words, sizeof words, "cuda/unordered sm_90a %s: dq differs in its last bits from run to run",
                 name_of(p.forward.dtype).data());
 }

@@ -19,7 +19,7 @@ struct Prepare {
   float *lse, *delta;
 };
 
-/// 64 rows of a head; dim / 8 lanes share a row.
+/// 64 rows of a head; lanes of 8 columns share a row, a power of two of them.
 template <class T>
 __global__ void __launch_bounds__(kPrepareThreads) prepare(const __grid_constant__ Prepare p) {
   ptx::let_follower_start();
@@ -36,11 +36,11 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare(const __grid_constant
   }
   if (p.params.turns && thread == 0 && padded % p.turn_rows == 0) p.params.turns[padded / p.turn_rows] = 0;
 
-  const int lanes = p.dim / 8, column = thread % lanes * 8;
+  const int lanes = p.dim <= 64 ? 8 : p.dim <= 128 ? 16 : 32, column = thread % lanes * 8;
   for (int r = thread / lanes; r < kBlockRows; r += kPrepareThreads / lanes) {
     const int row = row0 + r;
     float sum = 0.f, lse = INFINITY;
-    if (row < at.q_tokens) {
+    if (row < at.q_tokens && column < p.dim) {
       const auto load = [&](const RowsOf16& x) {
         return *reinterpret_cast<const uint4*>(static_cast<const std::uint16_t*>(x.data) +
                                                at.batch * x.step[0] + (at.q_row + row) * x.step[1] +

@@ -12,13 +12,17 @@ struct BackwardPlace : Place {
 inline constexpr int kBackwardKeys = 128, kPaddedRows = 128;
 HW_FN constexpr int padded_rows(int rows) { return (rows + kPaddedRows - 1) / kPaddedRows * kPaddedRows; }
 
+/// Widths whose gradients are made in two sweeps, one for dk and dv, one for dq, over tiles of so many keys
+/// and queries; 64 and 128 have one kernel for all three.
+HW_FN constexpr bool backward_sweeps(Index head_dim) {
+  return head_dim == 96 || head_dim == 192 || head_dim == 256;
+}
+inline constexpr int kSweepRows = 64;
 HW_FN constexpr bool backward_takes(Index head_dim, Index value_dim) {
-  return head_dim == value_dim && (head_dim == 64 || head_dim == 128 || head_dim == 256);
+  return head_dim == value_dim && (head_dim == 64 || head_dim == 128 || backward_sweeps(head_dim));
 }
 /// Queries in a tile.
 HW_FN constexpr int backward_queries(int head_dim) { return head_dim == 64 ? 128 : 64; }
-/// Heads of 256 have kernels of their own: tiles of so many keys and queries.
-inline constexpr int kWideDim = 256, kWideRows = 64;
 
 struct BackwardParams {
   float scale_log2 = 0;            // scale * log2(e): scores to exponents of 2
@@ -28,12 +32,12 @@ struct BackwardParams {
   // The run's own buffers, rows padded: log2(e) * lse, +inf where a row has no key; rows of dout * out; sums
   // of dq.
   const float *lse = nullptr, *delta = nullptr;  // [heads padded]
-  float* dq = nullptr;   // [heads padded head_dim], fragments by 64 rows; null: heads of 256
+  float* dq = nullptr;   // [heads padded head_dim], fragments by 64 rows; null: two sweeps
   int* turns = nullptr;  // [heads padded / rows]: tiles of keys that have added; null: they add in any order
   float *dk_parts = nullptr, *dv_parts = nullptr;  // [parts kv_heads kv_padded head_dim], where parts > 1
   void *dk = nullptr, *dv = nullptr;               // null: not asked
   Index dk_step[3] = {}, dv_step[3] = {};          // batch, row, head
-  void* dq_out = nullptr;                          // heads of 256: dq leaves its tile as it is
+  void* dq_out = nullptr;                          // two sweeps: dq leaves its tile as it is
   Index dq_step[3] = {};
   bool store_rows = false;                // tiles at the end of a sequence may not touch the rows below them
   bool clear_tail = false;                // rows past a sequence's end hold anything: they must read as 0
@@ -65,16 +69,16 @@ struct BackwardMaps {
 template <class T>
 Status backward(int head_dim, bool terms, const BackwardMaps& maps, const BackwardParams& params, int device,
                 int processors, cudaStream_t stream);
-/// Heads of 256: starts the kernel for dk and dv, whose units are (batch, kv head), or the one for dq, whose
+/// Two sweeps: starts the kernel for dk and dv, whose units are (batch, kv head), or the one for dq, whose
 /// units are (batch, head) and whose tiles have 128 queries.
-enum class WideGradient { keys, queries };
+enum class SweepGradient { keys, queries };
 template <class T>
-Status wide_backward(WideGradient what, bool terms, const BackwardMaps& maps, const BackwardParams& params,
-                     int device, int processors, cudaStream_t stream);
-extern template Status wide_backward<bf16>(WideGradient, bool, const BackwardMaps&, const BackwardParams&,
-                                           int, int, cudaStream_t);
-extern template Status wide_backward<f16>(WideGradient, bool, const BackwardMaps&, const BackwardParams&, int,
-                                          int, cudaStream_t);
+Status sweep_backward(SweepGradient what, int head_dim, bool terms, const BackwardMaps& maps,
+                      const BackwardParams& params, int device, int processors, cudaStream_t stream);
+extern template Status sweep_backward<bf16>(SweepGradient, int, bool, const BackwardMaps&,
+                                            const BackwardParams&, int, int, cudaStream_t);
+extern template Status sweep_backward<f16>(SweepGradient, int, bool, const BackwardMaps&,
+                                           const BackwardParams&, int, int, cudaStream_t);
 extern template Status backward<bf16>(int, bool, const BackwardMaps&, const BackwardParams&, int, int,
                                       cudaStream_t);
 extern template Status backward<f16>(int, bool, const BackwardMaps&, const BackwardParams&, int, int,

@@ -69,9 +69,9 @@ __device__ __forceinline__ void store_gradient(const float (&d)[Dim / 2], float 
     }
   } else if (thread == 0) {
 #pragma unroll
-    for (int c = 0; c < Dim / 64; ++c)
-      ptx::store_tile(to.map, staged + c * panel_bytes(TileRows) + first * kPanelRowBytes, to.row, c, to.head,
-                      to.batch);
+    for (int c = 0; c < (Dim + 63) / 64; ++c)
+      ptx::store_tile(to.map, staged + c * panel_bytes(TileRows) + first * kPanelRowBytes, to.row,
+                      Dim % 64 ? 0 : c, to.head, to.batch, Dim % 64 ? 64 * c : 0);
     ptx::commit_stores();
   }
 }

@@ -1,17 +1,19 @@
-// Gradients of heads of 256 on Hopper: sizes and shared memory of the two kernels, and the warps that copy.
+// Gradients in two sweeps on Hopper: sizes and shared memory of the two kernels, and the warps that copy.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cuda/hopper_backward_copy.cuh"
+#include "headwise/kernels/cuda/hopper_forward_copy.cuh"
 
 namespace headwise::cuda {
 
-/// Every tile has 64 rows of all columns: 32 KB. 24 + 2 * 240 registers as at the smaller widths.
-template <class T_, bool Terms>
-struct WideConfig {
+/// Every tile has 64 rows of all columns: 32 KB at 256. 24 + 2 * 240 registers as in BackwardConfig.
+template <class T_, int HeadDim, bool Terms>
+struct SweepConfig {
   using T = T_;
-  static constexpr int kDim = 256, kRows = kWideRows;
+  static constexpr int kDim = HeadDim, kRows = kSweepRows;
   static constexpr bool kTerms = Terms;
-  static constexpr int kTileBytes = kRows * kDim * 2, kRowBytes = kRows * 4, kPairBytes = kRows * kRows * 2;
+  static constexpr int kTileBytes = (kDim + 63) / 64 * kRows * kPanelRowBytes, kRowBytes = kRows * 4,
+                       kPairBytes = kRows * kRows * 2;
   static constexpr int kThreads = 384, kCopyRegisters = 24, kProductRegisters = 240;
   static constexpr int kKeysShared = 6 * kTileBytes + 2 * kPairBytes + 4 * kRowBytes + 80 + 64,
                        kQueriesShared = 7 * kTileBytes + 64 + 64;
@@ -19,14 +21,14 @@ struct WideConfig {
 };
 
 /// Barriers of a block: weights handed from one group to the other, in two slots.
-enum WideBarrier { kPairFull = 1, kPairEmpty = 3, kWideGroup = 5 };
+enum SweepBarrier { kPairFull = 1, kPairEmpty = 3, kSweepGroup = 5 };
 
 /// The kernel of dk and dv: a tile of k and v stays, q and dout pass in rings of two.
 template <class C>
-struct WideKeysShared {
+struct SweepKeysShared {
   std::uint32_t k, v, q, dout, pair, lse, delta, kv_full, kv_empty, q_full, q_empty, dout_full, dout_empty,
       info;
-  __device__ __forceinline__ explicit WideKeysShared(const void* raw) {
+  __device__ __forceinline__ explicit SweepKeysShared(const void* raw) {
     k = ptx::shared_address(raw);
     v = k + C::kTileBytes, q = k + 2 * C::kTileBytes, dout = k + 4 * C::kTileBytes;
     pair = k + 6 * C::kTileBytes;
@@ -41,9 +43,9 @@ struct WideKeysShared {
 
 /// The kernel of dq: q and dout of two groups stay, k passes in a ring of two, v in one slot.
 template <class C>
-struct WideQueriesShared {
+struct SweepQueriesShared {
   std::uint32_t q, dout, k, v, own_full, own_empty, k_full, k_empty, v_full, v_empty, info;
-  __device__ __forceinline__ explicit WideQueriesShared(const void* raw) {
+  __device__ __forceinline__ explicit SweepQueriesShared(const void* raw) {
     q = ptx::shared_address(raw);
     dout = q + 2 * C::kTileBytes, k = q + 4 * C::kTileBytes, v = q + 6 * C::kTileBytes;
     own_full = q + 7 * C::kTileBytes;
@@ -71,8 +73,8 @@ __device__ __forceinline__ void store_facts(std::uint32_t info, int tile, int be
 }
 
 template <class C>
-__device__ __forceinline__ void wide_copy(const WideKeysShared<C>& shared, const BackwardMaps& maps,
-                                          const BackwardParams& p) {
+__device__ __forceinline__ void sweep_copy(const SweepKeysShared<C>& shared, const BackwardMaps& maps,
+                                           const BackwardParams& p) {
   constexpr int kRows = C::kRows;
   int used = 0, tile = 0;
   for (int t = atomicAdd(p.counter, 1);;) {
@@ -93,10 +95,10 @@ __device__ __forceinline__ void wide_copy(const WideKeysShared<C>& shared, const
     ptx::mbarrier_wait(shared.kv_empty, (tile & 1) ^ 1);
     store_facts(shared.info, n, m.begin, m.end, head, kv_head, at);
     ptx::mbarrier_expect(shared.kv_full, 2 * C::kTileBytes);
-    ptx::load_tile(shared.k, &maps.k, shared.kv_full, at.kv_row + n * kRows, 0, kv_head, at.batch,
-                   ptx::kEvictFirst);
-    ptx::load_tile(shared.v, &maps.v, shared.kv_full, at.kv_row + n * kRows, 0, kv_head, at.batch,
-                   ptx::kEvictFirst);
+    load_panels<C::kDim>(shared.k, kRows, &maps.k, shared.kv_full, at.kv_row + n * kRows, kv_head, at.batch,
+                         ptx::kEvictFirst);
+    load_panels<C::kDim>(shared.v, kRows, &maps.v, shared.kv_full, at.kv_row + n * kRows, kv_head, at.batch,
+                         ptx::kEvictFirst);
     t = atomicAdd(p.counter, 1);  // the next tile; its latency hides behind the rings
     for (int h = head; h < head + p.group; ++h)
       for (int i = m.begin; i < m.end; ++i, ++used) {
@@ -104,13 +106,13 @@ __device__ __forceinline__ void wide_copy(const WideKeysShared<C>& shared, const
         const int padded = h * p.q_padded + at.q_padded + i * kRows;
         ptx::mbarrier_wait(shared.q_empty + 8 * s, phase);
         ptx::mbarrier_expect(shared.q_full + 8 * s, C::kTileBytes + C::kRowBytes);
-        ptx::load_tile(shared.q + s * C::kTileBytes, &maps.q, shared.q_full + 8 * s, row, 0, h, at.batch,
-                       ptx::kEvictLast);
+        load_panels<C::kDim>(shared.q + s * C::kTileBytes, kRows, &maps.q, shared.q_full + 8 * s, row, h,
+                             at.batch, ptx::kEvictLast);
         ptx::load_bytes(shared.lse + s * C::kRowBytes, p.lse + padded, C::kRowBytes, shared.q_full + 8 * s);
         ptx::mbarrier_wait(shared.dout_empty + 8 * s, phase);
         ptx::mbarrier_expect(shared.dout_full + 8 * s, C::kTileBytes + C::kRowBytes);
-        ptx::load_tile(shared.dout + s * C::kTileBytes, &maps.dout, shared.dout_full + 8 * s, row, 0, h,
-                       at.batch, ptx::kEvictLast);
+        load_panels<C::kDim>(shared.dout + s * C::kTileBytes, kRows, &maps.dout, shared.dout_full + 8 * s,
+                             row, h, at.batch, ptx::kEvictLast);
         ptx::load_bytes(shared.delta + s * C::kRowBytes, p.delta + padded, C::kRowBytes,
                         shared.dout_full + 8 * s);
       }
@@ -119,8 +121,8 @@ __device__ __forceinline__ void wide_copy(const WideKeysShared<C>& shared, const
 }
 
 template <class C>
-__device__ __forceinline__ void wide_copy(const WideQueriesShared<C>& shared, const BackwardMaps& maps,
-                                          const BackwardParams& p) {
+__device__ __forceinline__ void sweep_copy(const SweepQueriesShared<C>& shared, const BackwardMaps& maps,
+                                           const BackwardParams& p) {
   constexpr int kRows = C::kRows, kOwn = 2 * kRows;
   int used = 0, tile = 0;
   for (int t = atomicAdd(p.counter, 1);;) {
@@ -144,21 +146,21 @@ __device__ __forceinline__ void wide_copy(const WideQueriesShared<C>& shared, co
 #pragma unroll
     for (int g = 0; g < 2; ++g) {
       const int row = at.q_row + m * kOwn + g * kRows;
-      ptx::load_tile(shared.q + g * C::kTileBytes, &maps.q, shared.own_full, row, 0, head, at.batch,
-                     ptx::kEvictFirst);
-      ptx::load_tile(shared.dout + g * C::kTileBytes, &maps.dout, shared.own_full, row, 0, head, at.batch,
-                     ptx::kEvictFirst);
+      load_panels<C::kDim>(shared.q + g * C::kTileBytes, kRows, &maps.q, shared.own_full, row, head, at.batch,
+                           ptx::kEvictFirst);
+      load_panels<C::kDim>(shared.dout + g * C::kTileBytes, kRows, &maps.dout, shared.own_full, row, head,
+                           at.batch, ptx::kEvictFirst);
     }
     t = atomicAdd(p.counter, 1);
     for (int i = n.begin; i < n.end; ++i, ++used) {
       const int s = used & 1, row = at.kv_row + i * kRows;
       ptx::mbarrier_wait(shared.k_empty + 8 * s, ((used >> 1) & 1) ^ 1);
       ptx::mbarrier_expect(shared.k_full + 8 * s, C::kTileBytes);
-      ptx::load_tile(shared.k + s * C::kTileBytes, &maps.k, shared.k_full + 8 * s, row, 0, kv_head, at.batch,
-                     ptx::kEvictLast);
+      load_panels<C::kDim>(shared.k + s * C::kTileBytes, kRows, &maps.k, shared.k_full + 8 * s, row, kv_head,
+                           at.batch, ptx::kEvictLast);
       ptx::mbarrier_wait(shared.v_empty, (used & 1) ^ 1);
       ptx::mbarrier_expect(shared.v_full, C::kTileBytes);
-      ptx::load_tile(shared.v, &maps.v, shared.v_full, row, 0, kv_head, at.batch, ptx::kEvictLast);
+      load_panels<C::kDim>(shared.v, kRows, &maps.v, shared.v_full, row, kv_head, at.batch, ptx::kEvictLast);
     }
     ++tile;
   }

@@ -1,17 +1,17 @@
-// Gradients of heads of 256 on Hopper: one kernel for dk and dv, one for dq; scores are made in both.
+// Gradients in two sweeps on Hopper: one kernel for dk and dv, one for dq; scores are made in both.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cuda/hopper_backward_tiles.cuh"
-#include "headwise/kernels/cuda/hopper_wide_copy.cuh"
+#include "headwise/kernels/cuda/hopper_sweeps_copy.cuh"
 
 namespace headwise::cuda {
 
-// Seven products instead of five. In one kernel the sums of dk, dv and dq do not fit the registers, and 64 KB
-// of dq would leave for every 64 x 64 scores, as much as q and dout bring; here none leaves, there is no
-// order to wait for, and a tile's bits depend on nothing but its sequence.
+// Seven products instead of five. At head_dim 256 the sums of dk, dv and dq do not fit one kernel's
+// registers, and 64 KB of dq would leave for every 64 x 64 scores, as much as q and dout bring; here none
+// leaves, there is no order to wait for, and a tile's bits depend on nothing but its sequence.
 
-/// exp2 of scores over the rows' or columns' lse, in place. `exponent` is log2(e) lse of (j, r, e),
-/// `distance` query - key there; slanted: weight times the slope of the softcap, in pairs.
+/// Weights of scores, in place: exp2 over the rows' or columns' lse. `exponent(j, r)` is log2(e) lse of two
+/// pairs, `distance(j, r, e)` query - key of one; slanted: weight times the slope of the softcap, packed.
 template <class C, class Exponent, class Distance>
 __device__ __forceinline__ void weights_of(float (&s)[32], const BackwardParams& p, float slope,
                                            std::uint32_t (&slanted)[C::kTerms ? 16 : 1], Exponent&& exponent,
@@ -59,14 +59,14 @@ __device__ __forceinline__ void close_weights(float (&s)[32], std::uint32_t (&sl
 ///   values: p handed over | the next s, dv | the next exp under dv
 ///   keys:   dp of this step | ds | dk, the next dp
 template <class C, bool Values>
-__device__ __forceinline__ void wide_key_sums(const WideKeysShared<C>& shared, const BackwardMaps& maps,
-                                              const BackwardParams& p) {
+__device__ __forceinline__ void sweep_key_sums(const SweepKeysShared<C>& shared, const BackwardMaps& maps,
+                                               const BackwardParams& p) {
   using T = typename C::T;
   constexpr int kDim = C::kDim, kRows = C::kRows;
   constexpr float kLog2e = 1.44269504088896341f;
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
   const int row0 = warp * 16 + lane / 4, column0 = lane % 4 * 2;
-  constexpr int kBarrier = kWideGroup + (Values ? 0 : 1);
+  constexpr int kBarrier = kSweepGroup + (Values ? 0 : 1);
   const std::uint32_t own = Values ? shared.k : shared.v;
   float sum[kDim / 2], s[kRows / 2];                                  // s: scores, or dp
   std::uint32_t left[kRows / 4], slanted[C::kTerms ? kRows / 4 : 1];  // weights, or ds
@@ -251,13 +251,14 @@ __device__ __forceinline__ void wide_key_sums(const WideKeysShared<C>& shared, c
 /// A warpgroup's 64 queries: dq = ds k over tiles of keys. The two groups share k and v and never meet.
 ///   s of this step | dp, exp under it | ds | dq, the next s behind it
 template <class C>
-__device__ __forceinline__ void wide_query_sums(const WideQueriesShared<C>& shared, const BackwardMaps& maps,
-                                                const BackwardParams& p, int group) {
+__device__ __forceinline__ void sweep_query_sums(const SweepQueriesShared<C>& shared,
+                                                 const BackwardMaps& maps, const BackwardParams& p,
+                                                 int group) {
   using T = typename C::T;
   constexpr int kDim = C::kDim, kRows = C::kRows;
   constexpr float kLog2e = 1.44269504088896341f;
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
-  const int row0 = warp * 16 + lane / 4, column0 = lane % 4 * 2, barrier = kWideGroup + group;
+  const int row0 = warp * 16 + lane / 4, column0 = lane % 4 * 2, barrier = kSweepGroup + group;
   const std::uint32_t q = shared.q + group * C::kTileBytes, dout = shared.dout + group * C::kTileBytes;
   float sum[kDim / 2], s[kRows / 2], dp[kRows / 2];
   std::uint32_t ds[kRows / 4];
@@ -374,10 +375,10 @@ __device__ __forceinline__ void wide_query_sums(const WideQueriesShared<C>& shar
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1)
-    hopper_wide_keys(const __grid_constant__ BackwardMaps maps,
-                     const __grid_constant__ BackwardParams params) {
+    hopper_sweep_keys(const __grid_constant__ BackwardMaps maps,
+                      const __grid_constant__ BackwardParams params) {
   extern __shared__ __align__(1024) std::uint8_t raw[];
-  const WideKeysShared<C> shared(raw);
+  const SweepKeysShared<C> shared(raw);
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
   if (threadIdx.x == 0) {
     if (shared.k % kTileAlign != 0) __trap();
@@ -393,22 +394,22 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   ptx::wait_for_forerunner();
   if (group == 0) {
     ptx::give_registers<C::kCopyRegisters>();
-    if (threadIdx.x < 32 && ptx::elect_one()) wide_copy<C>(shared, maps, params);
+    if (threadIdx.x < 32 && ptx::elect_one()) sweep_copy<C>(shared, maps, params);
   } else {
     ptx::take_registers<C::kProductRegisters>();
     if (group == 1)
-      wide_key_sums<C, true>(shared, maps, params);
+      sweep_key_sums<C, true>(shared, maps, params);
     else
-      wide_key_sums<C, false>(shared, maps, params);
+      sweep_key_sums<C, false>(shared, maps, params);
   }
 }
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1)
-    hopper_wide_queries(const __grid_constant__ BackwardMaps maps,
-                        const __grid_constant__ BackwardParams params) {
+    hopper_sweep_queries(const __grid_constant__ BackwardMaps maps,
+                         const __grid_constant__ BackwardParams params) {
   extern __shared__ __align__(1024) std::uint8_t raw[];
-  const WideQueriesShared<C> shared(raw);
+  const SweepQueriesShared<C> shared(raw);
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
   if (threadIdx.x == 0) {
     if (shared.q % kTileAlign != 0) __trap();
@@ -423,21 +424,21 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   ptx::wait_for_forerunner();
   if (group == 0) {
     ptx::give_registers<C::kCopyRegisters>();
-    if (threadIdx.x < 32 && ptx::elect_one()) wide_copy<C>(shared, maps, params);
+    if (threadIdx.x < 32 && ptx::elect_one()) sweep_copy<C>(shared, maps, params);
   } else {
     ptx::take_registers<C::kProductRegisters>();
-    wide_query_sums<C>(shared, maps, params, group - 1);
+    sweep_query_sums<C>(shared, maps, params, group - 1);
   }
 }
 
 template <class T>
-Status wide_backward(WideGradient what, bool terms, const BackwardMaps& maps, const BackwardParams& params,
-                     int device, int processors, cudaStream_t stream) {
+Status sweep_backward(SweepGradient what, int head_dim, bool terms, const BackwardMaps& maps,
+                      const BackwardParams& params, int device, int processors, cudaStream_t stream) {
   constexpr const char* kName = "cuda/hopper_backward";
-  const auto start = [&]<bool Terms>() {
-    using C = WideConfig<T, Terms>;
-    const bool keys = what == WideGradient::keys;
-    const auto kernel = keys ? hopper_wide_keys<C> : hopper_wide_queries<C>;
+  const auto start = [&]<int HeadDim, bool Terms>() {
+    using C = SweepConfig<T, HeadDim, Terms>;
+    const bool keys = what == SweepGradient::keys;
+    const auto kernel = keys ? hopper_sweep_keys<C> : hopper_sweep_queries<C>;
     const std::size_t bytes = keys ? C::kKeysShared : C::kQueriesShared;
     static bool allowed[2][64] = {};
     const Status status = allow_shared(kName, kernel, bytes, allowed[keys], device);
@@ -445,7 +446,14 @@ Status wide_backward(WideGradient what, bool terms, const BackwardMaps& maps, co
     const auto grid = static_cast<unsigned>(params.tiles < processors ? params.tiles : processors);
     return launch({kName, dim3(grid), C::kThreads, bytes, stream, true}, kernel, maps, params);
   };
-  return terms ? start.template operator()<true>() : start.template operator()<false>();
+  const auto of_width = [&]<int HeadDim>() {
+    return terms ? start.template operator()<HeadDim, true>() : start.template operator()<HeadDim, false>();
+  };
+  switch (head_dim) {
+    case 96: return of_width.template operator()<96>();
+    case 192: return of_width.template operator()<192>();
+    default: return of_width.template operator()<256>();
+  }
 }
 
 }  // namespace headwise::cuda
