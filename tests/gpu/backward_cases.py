@@ -257,6 +257,17 @@ def backward_bits():
                 check(all(all(torch.equal(x, y) for x, y in zip(run(q, k, v, out, lse, dout), whole)) for _ in range(20)), part, "a repeat differs")
                 one = [x[2:3] for x in (q, k, v, out, lse, dout)]
                 check(all(torch.equal(x, y[2:3]) for x, y in zip(run(*one), whole)), part, "alone differs from in a batch")
+    for d in (64, 128, 256, 96, 192):  # groups cut into parts, beside sequences so short that they are not
+        lengths = [1100] * 19 + [300, 1500]
+        ends = [sum(lengths[:n]) for n in range(len(lengths) + 1)]
+        q, k, v, dout = (normal(1, ends[-1], n, d) for n in (8, 2, 2, 8))
+        given = dict(mask="causal", q_offsets=torch.tensor(ends), kv_offsets=torch.tensor(ends), q_start=torch.tensor([END]))
+        out, lse = forward(q, k, v, **given)
+        whole = BACKWARD[TILES].backward(q, k, v, out, lse, dout, **given)
+        for n in (0, 7, 19, 20):
+            at = slice(ends[n], ends[n + 1])
+            one = BACKWARD[TILES].backward(*(x[:, at] for x in (q, k, v, out)), lse[:, :, at], dout[:, at], mask="causal")
+            check(all(torch.equal(x, y[:, at]) for x, y in zip(one, whole)), f"bits backward d{d} groups", f"{lengths[n]} tokens alone differ from in a batch")
     q, k, v, dout = (normal(2, 1500, 16, 128) for _ in range(4))
     out, lse = forward(q, k, v, mask="causal")
     whole = BACKWARD[TILES].backward(q, k, v, out, lse, dout, mask="causal")

@@ -10,17 +10,17 @@ namespace headwise::cuda {
 namespace {
 
 constexpr double kL2Share = 28e6;  // bytes of q, dout and sums of dq a section may hold: about half of L2
-/// Heads that share k and v are cut into parts until there are so many (batch, kv head, part): with fewer,
-/// long chains of tiles wait for each other's turn and the longest is the kernel's tail. A constant: bits
-/// must not depend on the device's size. Below kSplitTokens queries the parts' sums cost more than they
-/// bring.
-constexpr Index kUnits = 32, kSplitTokens = 1024;
+/// Heads that share k and v are cut into parts until there are so many (kv head, part): with fewer, a batch
+/// of one has long chains of tiles that wait for each other's turn, and the longest is the kernel's tail. A
+/// constant of the heads: bits must not depend on the batch or on the device's size. In short sequences the
+/// parts' sums cost more than they bring.
+constexpr Index kUnits = 32;
 
-Index parts_of(const AttentionProblem& p, Index sequences) {
-  const Index group = p.heads.k.group, pairs = max_of(sequences * p.heads.k.slots(), 1);
+Index parts_of(const AttentionProblem& p) {
+  const Index group = p.heads.k.group, slots = p.heads.k.slots();
   Index parts = 1;
-  if (backward_sweeps(p.heads.q.dim)) return parts;
-  while (p.q_tokens >= kSplitTokens && parts * pairs < kUnits && parts < group) {
+  if (backward_sweeps(p.heads.q.dim) || p.q_tokens < kSplitQueries) return parts;
+  while (parts * slots < kUnits && parts < group) {
     do ++parts;
     while (group % parts != 0);
   }
@@ -162,7 +162,7 @@ Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamSta
 
   BackwardParams f;
   f.batch = static_cast<int>(sequences), f.kv_heads = static_cast<int>(p.heads.k.slots());
-  f.parts = static_cast<int>(parts_of(p, sequences));
+  f.parts = static_cast<int>(parts_of(p));
   f.group = static_cast<int>(p.heads.k.group) / f.parts;
   f.back = static_cast<int>(band.back), f.ahead = static_cast<int>(band.ahead);
   f.q_padded = static_cast<int>(padded.q), f.kv_padded = static_cast<int>(padded.kv);
@@ -251,13 +251,11 @@ Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamSta
     if (!status.ok()) return status;
   }
   if (args.dq.given() && !sweeps)
-    status = gather_rows<T>(f, {f.dq, 1, heads, dim, false, f.scale, rows_of(args.dq)}, state.stream);
+    status = gather_rows<T>(f, {f.dq, heads, dim, false, f.scale, rows_of(args.dq)}, state.stream);
   if (status.ok() && f.parts > 1 && args.dk.given())
-    status = gather_rows<T>(f, {f.dk_parts, f.parts, f.kv_heads, dim, true, f.scale, rows_of(args.dk)},
-                            state.stream);
+    status = gather_rows<T>(f, {f.dk_parts, f.kv_heads, dim, true, f.scale, rows_of(args.dk)}, state.stream);
   if (status.ok() && f.parts > 1 && args.dv.given())
-    status =
-        gather_rows<T>(f, {f.dv_parts, f.parts, f.kv_heads, dim, true, 1.f, rows_of(args.dv)}, state.stream);
+    status = gather_rows<T>(f, {f.dv_parts, f.kv_heads, dim, true, 1.f, rows_of(args.dv)}, state.stream);
   if (status.ok() && args.dsinks.given())
     status = sum_sinks(f, heads, per_head(true, a.inputs.sinks), args.dsinks.data, args.dsinks.dtype,
                        args.dsinks.step[0], state.stream);

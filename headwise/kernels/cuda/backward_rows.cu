@@ -81,6 +81,7 @@ __global__ void __launch_bounds__(kGatherThreads) gather(const __grid_constant__
   if (row0 >= tokens) return;
   const int padded = w.keys ? p.params.kv_padded : p.params.q_padded;
   const Index part = static_cast<Index>(w.heads) * padded * w.dim / 4;
+  const int parts = w.keys ? p.params.parts_at(at) : 1;
   const auto* from =
       reinterpret_cast<const float4*>(
           w.from + static_cast<Index>(head * padded + (w.keys ? at.kv_padded : at.q_padded) + row0) * w.dim) +
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(kGatherThreads) gather(const __grid_constant__
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       float4 sum = from[(4 * j + k) * 128];
-      for (int n = 1; n < w.parts; ++n) {
+      for (int n = 1; n < parts; ++n) {
         const float4 more = from[n * part + (4 * j + k) * 128];
         sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
       }

@@ -16,11 +16,11 @@ template <class T>
 Status prepare_rows(const BackwardParams& params, int heads, int dim, int turn_rows, const RowsOf16& out,
                     const RowsOf16& dout, const float* lse, const Index (&lse_step)[3], cudaStream_t stream);
 
-/// to = factor * (the sum of `parts` buffers of fragments, in order), rounded once. Rows of queries or of
-/// keys.
+/// to = factor * (the sum of a group's parts, buffers of fragments, in order), rounded once. Rows of queries,
+/// which have one part, or of keys.
 struct Gather {
   const float* from = nullptr;  // [parts heads padded dim]
-  int parts = 1, heads = 0, dim = 0;
+  int heads = 0, dim = 0;
   bool keys = false;
   float factor = 1;
   RowsOf16 to = {};

@@ -34,7 +34,7 @@ __device__ __forceinline__ void backward_products(const BackwardShared<C>& share
     const int4 where = ptx::load_shared(info + 16);
     const int n = what.x, kv_tokens = where.x, q_tokens = where.y, q_start = where.z;
     const std::uint32_t k = shared.k + slot * C::kKeyBytes, v = shared.v + slot * C::kKeyBytes;
-    const int steps = p.group * (what.z - what.y);
+    const int steps = ptx::load_shared(info + 48).z * (what.z - what.y);
     const int first_key = n * kKeys + group * 64;
     int m = p.down ? what.z - 1 : what.y, head = what.w;
     float slope = 0.f;

@@ -23,6 +23,8 @@ HW_FN constexpr bool backward_takes(Index head_dim, Index value_dim) {
 }
 /// Queries in a tile.
 HW_FN constexpr int backward_queries(int head_dim) { return head_dim == 64 ? 128 : 64; }
+/// A group of heads that share k and v may be cut into parts; a sequence of fewer queries never is.
+inline constexpr int kSplitQueries = 1024;
 
 struct BackwardParams {
   float scale_log2 = 0;            // scale * log2(e): scores to exponents of 2
@@ -47,12 +49,14 @@ struct BackwardParams {
   const BackwardPlace* places = nullptr;  // one a sequence, or null: all lie like `place`
   BackwardPlace place = {};               // its q_padded, kv_padded: those of one sequence
   int batch = 0, kv_heads = 0;
-  int parts = 0, group = 0;  // heads that share a kv head are cut into `parts` of `group`
+  int parts = 0, group = 0;  // heads that share a kv head are cut into `parts` of `group`, see parts_at
   int back = 0, ahead = 0;
   int q_padded = 0, kv_padded = 0;  // rows of all sequences; times heads below 2^31
   int unit_tiles = 0, tiles = 0;    // of the longest sequence; in all
   int section = 0, sections = 0;    // as in the forward, of units: (batch, kv head, part)
 
+  /// Parts of a group in a sequence: its own length decides, or its bits would depend on its neighbours.
+  HW_FN int parts_at(const BackwardPlace& at) const { return at.q_tokens < kSplitQueries ? 1 : parts; }
   HW_FN BackwardPlace place_of(int b) const {
     if (places) return places[b];
     BackwardPlace at = place;

@@ -44,7 +44,8 @@ struct BackwardShared {
     kv_empty = kv_full + 16, full = kv_full + 32, empty = kv_full + 48, info = kv_full + 64;
   }
   // A tile's facts travel with its k and v: (tile of keys, first and end tile of queries, first head), (keys,
-  // queries, position of query 0, kv head), (batch, row of q, row of k, part), (padded rows of q and k).
+  // queries, position of query 0, kv head), (batch, row of q, row of k, part), (padded rows of q and k,
+  // heads, end of heads).
   __device__ __forceinline__ std::uint32_t info_of(int tile) const {
     return info + C::kInfoBytes * (tile % C::kSlots);
   }
@@ -82,25 +83,26 @@ __device__ __forceinline__ void backward_copy(const BackwardShared<C>& shared, c
     const auto [n, unit] = tile_at(p, t, p.batch * p.kv_heads * p.parts);
     const int part = unit % p.parts, kv_head = unit / p.parts % p.kv_heads, b = unit / p.parts / p.kv_heads;
     const BackwardPlace at = p.place_of(b);
-    if (n * kKeys >= at.kv_tokens) {  // this sequence is shorter
+    const bool whole = p.parts_at(at) == 1;                  // one part does all of the group's heads
+    if (n * kKeys >= at.kv_tokens || (whole && part > 0)) {  // this sequence is shorter
       t = atomicAdd(p.counter, 1);
       continue;
     }
     const QueryTiles m =
         query_tiles(n * kKeys, kKeys, at.kv_tokens, at.q_tokens, at.q_start, p.back, p.ahead, kQueries);
-    const int head = (kv_head * p.parts + part) * p.group;
+    const int head = (kv_head * p.parts + part) * p.group, heads = whole ? p.parts * p.group : p.group;
     ptx::mbarrier_wait(shared.kv_empty + 8 * slot, phase ^ 1);
     ptx::store_shared(info, n, m.begin, m.end, head);
     ptx::store_shared(info + 16, at.kv_tokens, at.q_tokens, at.q_start, kv_head);
     ptx::store_shared(info + 32, at.batch, at.q_row, at.kv_row, part);
-    ptx::store_shared(info + 48, at.q_padded, at.kv_padded, 0, 0);
+    ptx::store_shared(info + 48, at.q_padded, at.kv_padded, heads, head + heads);
     ptx::mbarrier_expect(kv_full, 2 * C::kKeyBytes);
     ptx::load_tile(shared.k + slot * C::kKeyBytes, &maps.k, kv_full, at.kv_row + n * kKeys, 0, kv_head,
                    at.batch, ptx::kEvictFirst);
     ptx::load_tile(shared.v + slot * C::kKeyBytes, &maps.v, kv_full, at.kv_row + n * kKeys, 0, kv_head,
                    at.batch, ptx::kEvictFirst);
     t = atomicAdd(p.counter, 1);  // the next tile; its latency hides behind the ring
-    for (int h = head; h < head + p.group; ++h)
+    for (int h = head; h < head + heads; ++h)
       for (int i = m.begin; i < m.end; ++i, ++used) {
         const int row = (p.down ? m.begin + m.end - 1 - i : i) * kQueries, s = used & 1;
         const std::uint32_t full = shared.full + 8 * s;
@@ -132,18 +134,19 @@ __device__ __forceinline__ void backward_add(const BackwardShared<C>& shared, co
     ptx::mbarrier_wait(shared.kv_full + 8 * slot, (tile / C::kSlots) & 1);
     const std::uint32_t info = shared.info_of(tile);
     const int4 what = ptx::load_shared(info);
-    const int q_start = ptx::load_shared(info + 16).z, q_padded = ptx::load_shared(info + 48).x;
+    const int q_start = ptx::load_shared(info + 16).z;
+    const int4 padded = ptx::load_shared(info + 48);
     __syncwarp();
     // A short tile may end before its adders look at it: the slot waits for them too.
     if (lane == 0) ptx::mbarrier_arrive(shared.kv_empty + 8 * slot);
     if (what.x < 0) break;
 #pragma unroll 1
-    for (int h = 0; h < p.group; ++h)
+    for (int h = what.w; h < padded.w; ++h)
 #pragma unroll 1
       for (int i = what.y; i < what.z; ++i, ++used) {
         if ((used & 1) != turn) continue;
         const int m = p.down ? what.y + what.z - 1 - i : i;
-        const int block = ((what.w + h) * p.q_padded + q_padded) / kQueries + m;
+        const int block = (h * p.q_padded + padded.x) / kQueries + m;
         if (p.turns && lane == 0) {
           const int mine = what.x - first_adder(q_start + m * kQueries, p.back, C::kKeys);
           while (ptx::load_acquire(p.turns + block) != mine) {
