@@ -55,11 +55,13 @@ struct Lanes {
   static F div(F a, F b) { return _mm256_div_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
   static F fnma(F a, F b, F c) { return _mm256_fnmadd_ps(a, b, c); }
+  static F fms(F a, F b, F c) { return _mm256_fmsub_ps(a, b, c); }
   /// The larger; b when either is NaN.
   static F max(F a, F b) { return _mm256_max_ps(a, b); }
   static F min(F a, F b) { return _mm256_min_ps(a, b); }
   static F abs(F a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
   /// p * 2^n for p in [0.7, 1.5], whole n <= 0: exactly +0 below 2^-125; NaN stays NaN.
+  static constexpr bool closes_by_n = false;  // p counts too: its d is clamped
   static F scale2(F p, F n) {
     const F lowest = _mm256_set1_ps(-125.0f);
     const U e = _mm256_slli_epi32(_mm256_cvtps_epi32(_mm256_max_ps(lowest, n)), 23);

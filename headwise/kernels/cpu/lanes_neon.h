@@ -55,6 +55,7 @@ struct Lanes {
   static F div(F a, F b) { return vdivq_f32(a, b); }
   static F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
   static F fnma(F a, F b, F c) { return vfmsq_f32(c, a, b); }
+  static F fms(F a, F b, F c) { return vfmaq_f32(vnegq_f32(c), a, b); }
   /// x * y[Lane] + c
   template <int Lane>
   static F fma_lane(F x, F y, F c) {
@@ -82,6 +83,7 @@ struct Lanes {
   static F abs(F a) { return vabsq_f32(a); }
   /// p * 2^n for p in [0.7, 1.5], whole n <= 0: exactly +0 for n < -126; NaN stays NaN. Adding 1.5 * 2^23 +
   /// 127 leaves n + 127, the exponent of 2^n, in the low bits (FCVT is slow); that of -127 is 0.
+  static constexpr bool closes_by_n = false;  // p counts too: its d is clamped
   static F scale2(F p, F n) {
     const F shifted = vaddq_f32(vmaxq_f32(n, vdupq_n_f32(-127.0f)), vdupq_n_f32(12583039.0f));
     return vmulq_f32(p, vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(shifted), 23)));

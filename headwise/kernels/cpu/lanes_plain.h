@@ -92,6 +92,9 @@ struct Lanes {
   static F fnma(F a, F b, F c) {
     return each([&](int i) { return __builtin_fmaf(-a.v[i], b.v[i], c.v[i]); });
   }
+  static F fms(F a, F b, F c) {
+    return each([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], -c.v[i]); });
+  }
   static F max(F a, F b) {
     return each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
   }
@@ -102,6 +105,7 @@ struct Lanes {
     return each([&](int i) { return __builtin_fabsf(a.v[i]); });
   }
   /// p * 2^n for p in [0.7, 1.5], whole n <= 0: exactly +0 below 2^-125; NaN stays NaN.
+  static constexpr bool closes_by_n = false;  // p counts too: its d is clamped
   static F scale2(F p, F n) {
     return each([&](int i) {
       if (p.v[i] != p.v[i]) return p.v[i];

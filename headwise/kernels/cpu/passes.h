@@ -14,9 +14,10 @@ constexpr float kMinusInf = -__builtin_inff();
 /// exactly. Degree 6 is 1.6e-8 off after rounding its coefficients, below half an ulp of f32.
 inline F exp2_product(F d, F c, F lowest) {
   const F magic = Lanes::set(12582912.0f);
-  d = Lanes::max(lowest, d);  // NaN passes: max returns its second operand then
+  if constexpr (!Lanes::closes_by_n)
+    d = Lanes::max(lowest, d);  // NaN passes: max returns its second operand then
   const F n = Lanes::sub(Lanes::fma(d, c, magic), magic);
-  const F f = Lanes::fma(d, c, Lanes::sub(Lanes::zero(), n));
+  const F f = Lanes::fms(d, c, n);
   const F f2 = Lanes::mul(f, f);
   const F high = Lanes::fma(Lanes::set(0.00015353362f), f, Lanes::set(0.0013398875f));
   const F middle = Lanes::fma(Lanes::set(0.009618437f), f, Lanes::set(0.055503324f));
