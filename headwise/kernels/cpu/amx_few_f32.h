@@ -180,8 +180,8 @@ struct AmxFew<F32Operands> {
           const Index left = n - b * 16, key = first + k + b * 16;
           const Ahead next{static_cast<const float*>(rows.data) + (key + 16) * rows.row_step,
                            rows.row_step * 4, dim * 4};
-          Few::Fetch fetch(next, 0);
-          Few::gather_block<RowType::f32>(rows, key, left < 16 ? left : 16, dim, fetch, Few::lines_of(next),
+          Fetch fetch(next, 0);
+          Few::gather_block<RowType::f32>(rows, key, left < 16 ? left : 16, dim, fetch, lines_of(next),
                                           gathered + b * step);
         }
       }

@@ -81,23 +81,8 @@ struct AmxStripes {
     else
       weights<2>(s, p, from, to, e, look, beside);
   }
-  /// The statistics of a panel whose top moved by `shrink`, as rebase_stats has them.
-  static void rebase(const Stripe& t, const float* old_top, const float* used, const float* shrink) {
-    for (int j = 0; j < kPanel; j += Amx::W) {
-      const F keep = Lanes::load(shrink + j), sum = Lanes::load(t.sum + j);
-      const F moved =
-          Lanes::mul(Lanes::sub(Lanes::load(old_top + j), Lanes::load(used + j)), Lanes::load(t.factor + j));
-      const F delta = Lanes::select(Lanes::greater(sum, Lanes::zero()), moved, Lanes::zero());
-      const RowStats& r = *t.stats;
-      const F score = Lanes::add(Lanes::load(r.weighted_score + j), Lanes::mul(delta, sum));
-      Lanes::store(r.weighted_score + j, Lanes::mul(keep, score));
-      Lanes::store(r.square + j, Lanes::mul(Lanes::load(r.square + j), Lanes::mul(keep, keep)));
-      Lanes::store(r.distance + j, Lanes::mul(Lanes::load(r.distance + j), keep));
-    }
-  }
-
   static void run(const Stripe* list, Index count, const void* keys, const void* values, Index dim,
-                  Index value_dim, float* s, void* p) {
+                  Index value_dim, const Next&, float* s, void* p) {
     if (count == 0) return;
     alignas(64) float used[2][kPanel], shrink[2][kPanel], top[kPanel], old_top[kPanel], sum[kPanel];
     float* sums = Amx::sums_of(p);
@@ -111,7 +96,7 @@ struct AmxStripes {
       Amx::row_max(at, t.from, t.to, top);
       for (int j = 0; j < kPanel; j += Amx::W) Lanes::store(old_top + j, Lanes::load(t.top + j));
       Passes<2>::advance(t.top, top, t.factor, used[i & 1], shrink[i & 1]);
-      if (t.stats) rebase(t, old_top, used[i & 1], shrink[i & 1]);
+      if (t.stats) Passes<2>::rebase(t, old_top, used[i & 1], shrink[i & 1]);
     };
     const auto score_steps = [&](Index i) {
       return Amx::score_steps(list[i].queries, keys, list[i].from, list[i].to, dim,

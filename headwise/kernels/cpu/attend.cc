@@ -200,6 +200,12 @@ Index lay_stripe(const Run& run, const SequencePlace& at, Index sequence, Scratc
   return 1;
 }
 
+Next next_granule(const Run& run, const Rows& keys, const Rows& values, Index first, Index end) {
+  if (first >= end) return {};
+  return {ahead_of(keys, first, run.problem.heads.k.dim), ahead_of(values, first, run.problem.heads.v.dim),
+          std::min<Index>(run.core.granule, end - first)};
+}
+
 /// Divides and gates the panel's outputs and writes them where the caller wants them.
 void write_rows(const Run& run, const SequencePlace& at, const Scratch& s, const Panel& panel,
                 const float* total, const float* gate) {
@@ -343,7 +349,8 @@ void attend_rows(const Run& run, Scratch& s, Index sequence, Index head0, Index 
         attend_tile(run, at, sequence, s, s.panels[i], kind, values, finite, key0, n);
     }
     if (stripes > 0)
-      core.stripes(s.stripes, stripes, s.tile_keys, s.values, p.heads.q.dim, p.heads.v.dim, s.s, s.weights);
+      core.stripes(s.stripes, stripes, s.tile_keys, s.values, p.heads.q.dim, p.heads.v.dim,
+                   next_granule(run, keys, values, key0 + n, at.kv_tokens), s.s, s.weights);
   }
   for (Index i = 0; i < panels; ++i) finish_panel(run, at, s, s.panels[i]);
   core.end();

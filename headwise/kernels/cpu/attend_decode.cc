@@ -100,13 +100,6 @@ void turn(const Run& run, const Panel& panel, float* spare, bool to_columns) {
           spare[to_columns ? r * width + d : d * n + r];
 }
 
-/// The rows that are read after those at hand, from row `first` on.
-Ahead ahead_of(const Rows& rows, Index first, Index width) {
-  const Index item = rows.type == RowType::f32 ? 4 : rows.type == RowType::i8 ? 1 : 2;
-  const Index step = rows.block > 0 ? width : rows.row_step;  // a block holds 16 rows
-  return {static_cast<const std::byte*>(rows.data) + first * step * item, step * item, width * item};
-}
-
 /// One panel against one granule with keys in the lanes; o is [count][value_dim]. A granule with values,
 /// weights or sums that are not finite goes through the packed tile as in cpu/online.
 void attend_few(const Run& run, const Heads& h, Scratch& s, Panel& panel, TileKind kind, const Rows& keys,

@@ -13,7 +13,7 @@ namespace {
 /// vectors, leaves half of L1 to the rows beside it. L is Lanes.
 template <class L, int NV, int MR, int Keys>
 struct F32Core {
-  static constexpr int W = Lanes::width, kPanel = NV * W, kGranule = Keys;
+  static constexpr int W = Lanes::width, kVectors = NV, kRows = MR, kPanel = NV * W, kGranule = Keys;
   static constexpr int kGroup = Lanes::multiplies_by_lane ? MR : 4;  // rows of A that lie together
   static_assert(MR % kGroup == 0);
 
@@ -127,7 +127,11 @@ struct F32Core {
       }
     }
   }
-  static void scores(const void* queries, const void* keys, Index from, Index to, Index dim, float* s) {
+  /// Scores of MR keys at a time; each(row, c) sees them on their way.
+  template <class Each>
+  static inline __attribute__((always_inline)) void each_tile(const void* queries, const void* keys,
+                                                              Index from, Index to, Index dim, float* s,
+                                                              Each each) {
     const auto* q = static_cast<const float*>(queries);
     const auto* k = static_cast<const float*>(keys);
     const Index wide = rounded(dim, 16);
@@ -139,7 +143,11 @@ struct F32Core {
       for (int i = 0; i < MR; ++i)
 #pragma GCC unroll 4
         for (int j = 0; j < NV; ++j) Lanes::store(s + (row + i) * kPanel + j * W, c[i][j]);
+      each(row, c);
     }
+  }
+  static void scores(const void* queries, const void* keys, Index from, Index to, Index dim, float* s) {
+    each_tile(queries, keys, from, to, dim, s, [](Index, const F(&)[MR][NV]) {});
   }
   /// Values of a group to come: a run of a few keys is too short for what looks ahead by itself.
   static void fetch_values(const float* values, Index floats) {

@@ -30,24 +30,6 @@ struct FewRows : Base {
     return rows == 1 ? (W == 16 ? 4 : 2) : rows == 2 && W > 4 ? 2 : 1;
   }
 
-  /// Walks over the lines of rows that come later.
-  struct Fetch {
-    const char* row;
-    Index step, bytes, at = 0;
-    Fetch(const Ahead& a, Index first)
-        : row(static_cast<const char*>(a.data) + first * a.step), step(a.step), bytes(a.bytes) {}
-    void next() {
-      Lanes::prefetch(row + at);
-      at += 64;
-      if (at >= bytes) at = 0, row += step;
-    }
-    void next(Index lines) {
-      if constexpr (Lanes::prefetches)
-        for (Index i = 0; i < lines; ++i) next();
-    }
-  };
-  static Index lines_of(const Ahead& a) { return Lanes::prefetches ? (a.bytes + 63) / 64 : 0; }
-
   /// sums[r][g * 16 + key] = one chain over dim for R queries x G blocks [dim][16] of keys; scale: of each
   /// key.
   template <RowType T, int R, int G>

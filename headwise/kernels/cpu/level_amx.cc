@@ -8,6 +8,7 @@
 #include "headwise/kernels/cpu/amx_gradient_stripes.h"
 #include "headwise/kernels/cpu/amx_gradients.h"
 #include "headwise/kernels/cpu/amx_stripes.h"
+#include "headwise/kernels/cpu/f32_stripes.h"
 #include "headwise/kernels/cpu/few_rows.h"
 #include "headwise/kernels/cpu/gradient_core.h"
 #include "headwise/kernels/cpu/levels.h"
@@ -26,8 +27,8 @@ constexpr Core kBf16 = amx_core<Bf16Operands>(), kF32Parts = amx_core<F32Operand
 /// Below, packing in parts eats what tiles save where sequences are short (against torch, N 32 and 64,
 /// head_dim 64: 0.75 to 1.0 times as fast, FMA chains 1.1 to 1.3).
 constexpr Index kPartsFrom = 96;
-constexpr Core kNarrow = F32Core<Lanes, 2, 8, 128>::table();
-constexpr Core kF32 = F32Core<Lanes, 4, 4, 128>::table();
+constexpr Core kNarrow = F32Stripes<F32Core<Lanes, 2, 8, 128>>::table();
+constexpr Core kF32 = F32Stripes<F32Core<Lanes, 4, 4, 128>>::table();
 constexpr Core kFew = FewRows<F32Core<Lanes, 1, 8, 128>>::table();
 constexpr Core kGradients = GradientCore<Lanes, 4, 4, 4>::joined(kF32);
 constexpr Core kBf16Gradients = AmxGradients::joined(kBf16);

@@ -1,6 +1,7 @@
 #include "headwise/kernels/cpu/lanes_neon.h"
 
 #include "headwise/kernels/cpu/bf16_mmla_core.h"
+#include "headwise/kernels/cpu/f32_stripes.h"
 #include "headwise/kernels/cpu/few_rows.h"
 #include "headwise/kernels/cpu/gradient_core.h"
 #include "headwise/kernels/cpu/levels.h"
@@ -10,7 +11,7 @@ namespace headwise::cpu {
 namespace {
 
 constexpr Core kBf16 = MmlaCore<6, 256>::table();
-constexpr Core kF32 = F32Core<Lanes, 2, 8, 256>::table();
+constexpr Core kF32 = F32Stripes<F32Core<Lanes, 2, 8, 256>>::table();
 constexpr Core kFew = FewRows<F32Core<Lanes, 1, 8, 256>>::table();
 constexpr Core kGradients = GradientCore<Lanes, 2, 2, 8>::joined(kF32);
 constexpr SparseKernels kSparse = SparseCore<Lanes>::table();

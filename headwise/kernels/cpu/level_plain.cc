@@ -1,5 +1,6 @@
 #include "headwise/kernels/cpu/lanes_plain.h"
 
+#include "headwise/kernels/cpu/f32_stripes.h"
 #include "headwise/kernels/cpu/few_rows.h"
 #include "headwise/kernels/cpu/gradient_core.h"
 #include "headwise/kernels/cpu/levels.h"
@@ -8,7 +9,7 @@
 namespace headwise::cpu {
 namespace {
 
-constexpr Core kF32 = F32Core<Lanes, 2, 4, 128>::table();
+constexpr Core kF32 = F32Stripes<F32Core<Lanes, 2, 4, 128>>::table();
 constexpr Core kFew = FewRows<F32Core<Lanes, 1, 4, 128>>::table();
 constexpr Core kGradients = GradientCore<Lanes, 2, 2, 4>::joined(kF32);
 constexpr SparseKernels kSparse = SparseCore<Lanes>::table();

@@ -65,6 +65,20 @@ struct Passes {
       Lanes::store(sum + j * W, Lanes::fma(Lanes::load(sum + j * W), Lanes::load(shrink + j * W),
                                            Lanes::load(tile_sum + j * W)));
   }
+  /// The statistics of a panel whose top moved by `shrink`, as rebase_stats has them.
+  static void rebase(const Stripe& t, const float* old_top, const float* used, const float* shrink) {
+    for (int j = 0; j < kPanel; j += W) {
+      const F keep = Lanes::load(shrink + j), sum = Lanes::load(t.sum + j);
+      const F moved =
+          Lanes::mul(Lanes::sub(Lanes::load(old_top + j), Lanes::load(used + j)), Lanes::load(t.factor + j));
+      const F delta = Lanes::select(Lanes::greater(sum, Lanes::zero()), moved, Lanes::zero());
+      const RowStats& r = *t.stats;
+      const F score = Lanes::add(Lanes::load(r.weighted_score + j), Lanes::mul(delta, sum));
+      Lanes::store(r.weighted_score + j, Lanes::mul(keep, score));
+      Lanes::store(r.square + j, Lanes::mul(Lanes::load(r.square + j), Lanes::mul(keep, keep)));
+      Lanes::store(r.distance + j, Lanes::mul(Lanes::load(r.distance + j), keep));
+    }
+  }
   static void scale(float* s, Index from, Index to, const float* scale) {
     for (Index k = from; k < to; ++k)
       for (int j = 0; j < NV; ++j) {

@@ -9,6 +9,24 @@ namespace {
 
 inline Index rounded(Index n, Index multiple) { return (n + multiple - 1) / multiple * multiple; }
 
+/// Walks over the lines of rows that come later.
+struct Fetch {
+  const char* row;
+  Index step, bytes, at = 0;
+  Fetch(const Ahead& a, Index first)
+      : row(static_cast<const char*>(a.data) + first * a.step), step(a.step), bytes(a.bytes) {}
+  void next() {
+    Lanes::prefetch(row + at);
+    at += 64;
+    if (at >= bytes) at = 0, row += step;
+  }
+  void next(Index lines) {
+    if constexpr (Lanes::prefetches)
+      for (Index i = 0; i < lines; ++i) next();
+  }
+};
+inline Index lines_of(const Ahead& a) { return Lanes::prefetches ? (a.bytes + 63) / 64 : 0; }
+
 template <RowType T>
 struct Element;
 template <>

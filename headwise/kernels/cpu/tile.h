@@ -124,6 +124,12 @@ struct Ahead {
   Index step = 0, bytes = 0;
 };
 
+/// Keys and values of the granule that is packed after the one at hand.
+struct Next {
+  Ahead keys, values;
+  Index rows = 0;
+};
+
 /// How one ISA level multiplies: scores and outputs of a panel of queries against a granule of keys.
 /// Layouts of packed operands are private to the core. Every value is one chain in a fixed order; no decision
 /// looks at a neighbour lane.
@@ -166,9 +172,9 @@ struct Core {
 
   /// Many panels against one granule at once: the bits of scores, select, row_max, advance, weights and weigh
   /// one after the other, with the products of one panel beside the exponentials of another. Null: this core
-  /// has no such way.
+  /// has no such way. `next` may be asked for meanwhile.
   void (*stripes)(const Stripe* list, Index count, const void* keys, const void* values, Index dim,
-                  Index value_dim, float* s, void* p);
+                  Index value_dim, const Next& next, float* s, void* p);
 
   /// sum = sum * shrink + tile_sum, as one output column is weighed.
   void (*add_sum)(float* sum, const float* shrink, const float* tile_sum);
