@@ -142,6 +142,22 @@ TEST(Few, TheBitsOfTilesAtEverySize) {
   });
 }
 
+TEST(Few, TheBitsOfChainsWithKeysInTheLanes) {
+  for (const cpu::IsaLevel& level : cpu::isa_levels()) {
+    if (!level.supported() || !level.kernels()->few) continue;
+    const Core& c = *level.kernels()->few;
+    for (const int count : {1, 2, 3, 5, 8, 9})  // up to 8 queries meet whole blocks of 16 keys in registers
+      for (const Index dim : {16, 40, 128})
+        for (const Index to : {17, 100}) {
+          if (count > c.panel) continue;
+          SCOPED_TRACE(testing::Message()
+                       << level.name << ' ' << count << " rows, dim " << dim << " keys " << to);
+          compare(c, DType::f32, count, dim, 48, to > 64 ? 32 : 0, to, kAsTheyAre, kAsTheyAre, kAsTheyAre,
+                  0.1f);
+        }
+  }
+}
+
 TEST(Few, TheBitsOfTilesOnNumbersOfEverySize) {
   // 0x1.fffffep-127 is the largest denormal: the bf16 nearest to it is the smallest normal number.
   const Bend bends[] = {
