@@ -18,13 +18,13 @@ bool has_terms(const AttentionProblem& p, const AttentionArgs& a) {
 }
 /// What the instance for terms alone does.
 bool needs_terms(const AttentionProblem& p, const AttentionArgs& a) {
-  return has_terms(p, a) || p.heads.terms.gate || p.probe.rows;
+  return has_terms(p, a) || p.heads.terms.gate;
 }
 
 void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
   hopper_refuses(p, a, device, why);
   if (why[0]) return;
-  if (p.heads.q.dim != p.heads.v.dim && needs_terms(p, a)) {
+  if (p.heads.q.dim != p.heads.v.dim && (needs_terms(p, a) || p.probe.rows)) {
     std::snprintf(why, sizeof why,
                   "softcap, ALiBi, a gate, probes or no positive scale; it takes them where head_dim is "
                   "value_dim");
@@ -71,7 +71,7 @@ int groups_for(const AttentionProblem& p, const Band& band, const Place& place, 
                int processors) {
   const auto head_dim = static_cast<int>(p.heads.q.dim), value_dim = static_cast<int>(p.heads.v.dim);
   if (value_dim > 128 || passes == TilePasses::terms) return 2;
-  if (head_dim != value_dim || head_dim == 96) return 3;
+  if (head_dim != value_dim || head_dim == 96 || passes == TilePasses::probes) return 3;
   const double gain = head_dim == 64 ? 1.22 : 1.15;
   const double pairs = static_cast<double>(p.batch * pieces_of(band) * p.heads.q.heads);
   const auto time_of = [&](int groups, double speed) {
@@ -93,6 +93,7 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   Status status = sequence_places(p, a, state, 1, 0, f.place, f.places);
   if (!status.ok()) return status;
   const TilePasses passes = needs_terms(p, a) ? TilePasses::terms
+                            : p.probe.rows    ? TilePasses::probes
                             : band.whole      ? TilePasses::whole
                                               : TilePasses::band;
   set_terms(p, a, f);

@@ -477,7 +477,6 @@ Status decode(int head_dim, int rows, const DecodeMaps& maps, const DecodeParams
               int processors, cudaStream_t stream) {
   const auto start = [&]<class C>(C*) { return start_decode<C>(maps, params, device, processors, stream); };
   switch (head_dim + rows) {
-    case 64 + 8: return start(static_cast<DecodeConfig<T, 64, 8>*>(nullptr));
     case 64 + 16: return start(static_cast<DecodeConfig<T, 64, 16>*>(nullptr));
     case 64 + 32: return start(static_cast<DecodeConfig<T, 64, 32>*>(nullptr));
     case 128 + 8: return start(static_cast<DecodeConfig<T, 128, 8>*>(nullptr));

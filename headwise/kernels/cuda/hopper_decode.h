@@ -10,7 +10,7 @@ namespace headwise::cuda {
 inline constexpr int kDecodeKeys = 64, kSplitKeys = 1024;
 /// Rows (query token, head of the group) one block multiplies. The bits of a row do not depend on it.
 HW_FN constexpr int decode_rows(Index rows, int head_dim) {
-  return head_dim == 256 ? 16 : rows <= 8 ? 8 : rows <= 16 ? 16 : 32;
+  return head_dim == 256 ? 16 : rows <= 8 && head_dim == 128 ? 8 : rows <= 16 ? 16 : 32;
 }
 
 struct DecodeParams {

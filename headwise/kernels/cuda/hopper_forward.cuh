@@ -17,12 +17,13 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   using T = typename C::T;
   constexpr int kDim = C::kHeadDim, kValueDim = C::kValueDim, kKeys = C::kKeys, kRows = C::kRows,
                 kGroups = C::kGroups;
-  constexpr bool kTerms = C::kPasses == TilePasses::terms, kProbes = kTerms && forward_probes(kValueDim);
+  constexpr bool kTerms = C::kPasses == TilePasses::terms, kProbes = C::kProbes;
   constexpr float kLn2 = 0.693147180559945309f, kLog2e = 1.44269504088896341f;
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, thread = threadIdx.x % 128;
   const int row0 = group * 64 + warp * 16 + lane / 4, column0 = lane % 4 * 2;
   const int turn = 2 + group, next_turn = 2 + (group + 1) % kGroups, own_barrier = 2 + kGroups + group;
   const bool termed = kTerms && p.terms;
+  const bool probed = kProbes && (!kTerms || p.probes.asked);
   const float unit = termed ? 1.f : p.scale_log2;
   if (group == 0) ptx::barrier_arrive(turn, 256);  // group 0 goes first
 
@@ -30,7 +31,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   std::uint32_t weights[kKeys / 4];
   bool rescale = false;
   int used = 0;
-  RowSums sums;
+  const RowSums sums(shared.sums, group * 128 + thread);
 
   const auto await_tile = [&](int tile) {
     ptx::mbarrier_wait(shared.q_full + 8 * (tile % C::kQSlots), (tile / C::kQSlots) & 1);
@@ -108,7 +109,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   // s becomes weights relative to 2^(top * unit). The reference stays until a row's maximum grows by more
   // than 8 exponents, then weights are at most 256; the choice is each row's own and a row that keeps it has
   // factor 1.
-  const auto weigh = [&](bool first, int n, std::uint32_t info) {
+  const auto weigh = [&](bool first, bool masked, int n, std::uint32_t info) {
     float most[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -126,7 +127,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       most[1] = fmaxf(most[1], __shfl_xor_sync(~0u, most[1], x));
     }
     if constexpr (kProbes)
-      if (p.probes.asked) sums.meet(first, most, s, n * kKeys + column0);
+      if (probed) sums.meet(first, most, s, n * kKeys + column0);
     rescale = false;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -149,11 +150,34 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
           seen(x0, e0, static_cast<float>(8 * j)), seen(x1, e1, static_cast<float>(8 * j + 1));
         }
       };
-      if (kProbes && p.probes.asked) {
-        if (!first && grown) sums.rebase(r, factor[r], (old - top[r]) * unit * sum[r]);
-        const int position = ptx::load_shared(info + 32).y + row0 + 8 * r;
-        const auto distance = static_cast<float>(position - n * kKeys - column0);
-        weigh_row([&](float w, float e, float column) { sums.add(r, w, e, distance - column); });
+      if (probed) {
+        RowSums::Tile tile;
+        // Exponents of -inf add nothing. Masks make them; without one, only inputs that are not finite.
+        weigh_row(
+            [&](float w, float e, float column) { tile.add(w, masked ? fmaxf(e, -1000.f) : e, column); });
+        const bool lost = tile.exponents != tile.exponents;
+        if (!masked && __any_sync(~0u, lost)) {
+          float again = 0.f;
+#pragma unroll
+          for (int i = 0; i < kKeys / 4; ++i) {
+            const float w = s[4 * (i / 2) + 2 * r + (i & 1)];
+            again = fmaf(w, fmaxf(__log2f(w), -1000.f), again);
+          }
+          if (lost) tile.exponents = again;
+        }
+        // sum of w |d - column|: in a tile on one side of the row, |d * sum of w - sum of w * column|
+        const float d =
+            static_cast<float>(ptx::load_shared(info + 32).y + row0 + 8 * r - n * kKeys - column0);
+        float distances = fabsf(fmaf(d, even + odd, -tile.columns));
+        if (__any_sync(~0u, p.ahead > 0 && d > 0.f && d < kKeys)) {
+          distances = 0.f;
+#pragma unroll
+          for (int j = 0; j < kKeys / 8; ++j) {
+            distances = fmaf(s[4 * j + 2 * r], fabsf(d - static_cast<float>(8 * j)), distances);
+            distances = fmaf(s[4 * j + 2 * r + 1], fabsf(d - static_cast<float>(8 * j + 1)), distances);
+          }
+        }
+        sums.join(r, !first && grown, factor[r], (old - top[r]) * unit * sum[r], tile, distances);
       } else {
         weigh_row([](float, float, float) {});
       }
@@ -205,7 +229,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       release(shared.k_empty + 8 * ((used + 1) & 1));
       apply_terms(n, info, slope);
       if (masked) mask(n, info);
-      weigh(false, n, info);  // while the products of the other groups run
+      weigh(false, masked, n, info);  // while the products of the other groups run
       ptx::wgmma_wait<0>();
       ptx::pin(o);
       release(shared.v_empty + 8 * (used & 1));
@@ -229,7 +253,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     }
     apply_terms(last, info, slope);
     mask(last, info);
-    weigh(true, last, info);
+    weigh(true, true, last, info);
     round_weights();
     if (p.clear_tail) clear_tail(last, info);
     // Right to left; two loops: one with a branch around mask() measured about 3 % slower.
@@ -263,6 +287,12 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);
       multiply_values(used);
     }
+    const auto await_values = [&] {
+      ptx::wgmma_wait<C::kAcross ? 1 : 0>();
+      ptx::pin(o);
+      release(shared.v_empty + 8 * (used & 1));
+    };
+    if constexpr (kProbes) await_values();        // the last weights leave their registers to the statistics
     const int4 at = ptx::load_shared(info + 16);  // head, batch, row of the tensor, rows left in the sequence
 #pragma unroll
     for (int x = 1; x <= 2; x *= 2) {
@@ -283,7 +313,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
         reference = higher;
       }
       if constexpr (kProbes)
-        if (p.probes.asked)
+        if (probed)
           sums.finish(p.probes, r, at, row0 + 8 * r, keys, reference, keys_reference - reference, sink_part,
                       sink, sum[r], unit);
       // A row without keys keeps 0 and has -inf; one whose scores hold a NaN passes it on.
@@ -297,9 +327,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
         p.lse[at.y * p.lse_step[0] + at.x * p.lse_step[1] + (at.z + row) * p.lse_step[2]] =
             sum[r] == 0.f ? -INFINITY : (reference + log2f(sum[r])) * kLn2;
     }
-    ptx::wgmma_wait<C::kAcross ? 1 : 0>();
-    ptx::pin(o);
-    release(shared.v_empty + 8 * (used & 1));
+    if constexpr (!kProbes) await_values();
     ++used;
     scale_out();
 
@@ -391,15 +419,18 @@ Status start_forward(TilePasses passes, const ForwardMaps& maps, const ForwardPa
     return start_forward<ForwardConfig<T, HeadDim, ValueDim, Groups, kQSlots, Passes>>(maps, params, device,
                                                                                        processors, stream);
   };
-  // Three groups have no registers left for terms; where three fit, two are needed at short sequences and
-  // for terms, but at 96 for terms alone, to spare instances.
-  constexpr bool kWithTerms = Groups == 2, kOnlyTerms = Groups == 2 && HeadDim == 96;
-  if constexpr (kWithTerms)
+  // Three groups have no registers left for terms. Where three fit, two are for terms and for sequences so
+  // short that a pass of their own for whole masks would be an instance wasted; at 96 for terms alone.
+  constexpr bool kThreeFit = ValueDim <= 128;
+  if constexpr (Groups == 2)
     if (passes == TilePasses::terms) return start.template operator()<TilePasses::terms>();
-  if constexpr (!kOnlyTerms) {
+  if constexpr (Groups == 3 && HeadDim == ValueDim)
+    if (passes == TilePasses::probes) return start.template operator()<TilePasses::probes>();
+  if constexpr (Groups == 3 || !kThreeFit)
     if (passes == TilePasses::whole) return start.template operator()<TilePasses::whole>();
-    if (passes == TilePasses::band) return start.template operator()<TilePasses::band>();
-  }
+  if constexpr (Groups == 3 || HeadDim != 96)
+    if (passes == TilePasses::band || (kThreeFit && passes == TilePasses::whole))
+      return start.template operator()<TilePasses::band>();
   return {"cuda/hopper_forward", 1, "no such pass"};
 }
 

@@ -12,7 +12,8 @@ namespace headwise::cuda {
 enum class TilePasses {
   whole,  // every query sees the same keys
   band,   // causal and window: tiles at the edges are masked
-  terms   // band, and scores are scaled, capped and biased one by one
+  terms,  // band, and scores are scaled, capped and biased one by one; statistics of rows if asked for
+  probes  // band, and the statistics of rows
 };
 
 /// A view of one number per head, in any float format.
@@ -47,7 +48,7 @@ struct ForwardParams {
   float inverse_cap = 0, cap = 0;   // terms: scale / softcap, softcap * log2(e); cap 0: none
   PerHead slopes = {}, sinks = {};  // ALiBi; sinks
   RowGate gate = {};
-  RowProbes probes = {};  // terms, up to value_dim 128
+  RowProbes probes = {};  // probes and terms, up to value_dim 128
   float* lse = nullptr;
   Index lse_step[3] = {};  // batch, head, row
   void* out = nullptr;

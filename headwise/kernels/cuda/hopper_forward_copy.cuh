@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cuda/hopper_forward.h"
+#include "headwise/kernels/cuda/hopper_row_sums.cuh"
 #include "headwise/kernels/cuda/ptx.cuh"
 #include "headwise/kernels/cuda/tile.h"
 
@@ -21,7 +22,10 @@ struct ForwardConfig {
   static constexpr int kQBytes = kPanels * kRows * kPanelRowBytes;
   static constexpr int kKeyBytes = kPanels * kKeys * kPanelRowBytes;
   static constexpr int kValueBytes = kValuePanels * kKeys * kPanelRowBytes;
-  static constexpr int kShared = QSlots * kQBytes + kSlots * (kKeyBytes + kValueBytes) + 256 + kTileAlign;
+  static constexpr bool kProbes =
+      Passes == TilePasses::probes || (Passes == TilePasses::terms && forward_probes(ValueDim));
+  static constexpr int kShared = QSlots * kQBytes + kSlots * (kKeyBytes + kValueBytes) + 256 +
+                                 (kProbes ? 128 * Groups * RowSums::kBytes : 0) + kTileAlign;
   static constexpr int kThreads = 128 * (Groups + 1);
   // Registers after the exchange; 512 threads begin with 128 each, 384 with 168.
   static constexpr int kCopyRegisters = Groups == 3 ? 32 : 24, kProductRegisters = Groups == 3 ? 160 : 240;
@@ -31,7 +35,7 @@ struct ForwardConfig {
 /// pair kept apart ptxas moved the descriptors of wgmma to vector registers and the kernel lost 15 %.
 template <class C>
 struct ForwardShared {
-  std::uint32_t q, k, v, q_full, q_empty, k_full, k_empty, v_full, v_empty, info;
+  std::uint32_t q, k, v, q_full, q_empty, k_full, k_empty, v_full, v_empty, info, sums;
   __device__ __forceinline__ explicit ForwardShared(const void* raw) {
     q = (ptx::shared_address(raw) + kTileAlign - 1) & ~static_cast<std::uint32_t>(kTileAlign - 1);
     k = q + C::kQSlots * C::kQBytes;
@@ -39,7 +43,7 @@ struct ForwardShared {
     q_full = v + C::kSlots * C::kValueBytes;
     q_empty = q_full + 16, k_full = q_full + 32, k_empty = q_full + 48, v_full = q_full + 64,
     v_empty = q_full + 80;
-    info = q_full + 96;
+    info = q_full + 96, sums = q_full + 256;
   }
   // A tile's facts travel with its q: written before the arrival on q_full, read after the wait on it.
   static constexpr int kInfoBytes = 48;

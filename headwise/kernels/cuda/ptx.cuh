@@ -217,6 +217,19 @@ __device__ __forceinline__ std::uint32_t load_word(std::uint32_t from) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
   return x;
 }
+__device__ __forceinline__ void store_word(std::uint32_t to, std::uint32_t x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
+}
+__device__ __forceinline__ float load_float(std::uint32_t from) { return __uint_as_float(load_word(from)); }
+__device__ __forceinline__ void store_float(std::uint32_t to, float x) { store_word(to, __float_as_uint(x)); }
+__device__ __forceinline__ float4 load_floats(std::uint32_t from) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
 __device__ __forceinline__ int4 load_shared(std::uint32_t from) {
   int4 v;
   asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
