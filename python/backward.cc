@@ -167,10 +167,10 @@ void bind_backward(nb::module_& m) {
          nb::handle q_start, nb::handle q_offsets, nb::handle kv_offsets, nb::handle layout, nb::handle wants,
          nb::handle kernels, nb::handle ctx, nb::handle head, nb::handle coefficients) {
         const nb::handle none(Py_None), yes(Py_True);
-        const AttentionWords words{q,         k,          v,     mask, scale,       softcap, bias,
-                                   alibi,     relative,   sinks, gate, dropout,     seed,    q_start,
-                                   q_offsets, kv_offsets, none,  none, layout,      none,    yes,
-                                   none,      kernels,    ctx,   head, coefficients};
+        const AttentionWords words{q,         k,          v,     mask, scale,        softcap, bias,
+                                   alibi,     relative,   sinks, gate, dropout,      seed,    q_start,
+                                   q_offsets, kv_offsets, none,  none, layout,       none,    yes,
+                                   none,      kernels,    ctx,   head, coefficients, none};
         return BackwardCall(words, dout, out, lse, wants).run();
       },
       nb::arg("dout").none(), nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(),

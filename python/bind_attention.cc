@@ -22,7 +22,9 @@ constexpr const char* kParameters =
     "None = None, "
     "return_lse: bool = False, probe: Probe | Scores | None = None, kernels: str | Sequence[str] | None = "
     "None, ctx: "
-    "Context | None = None, head: Head | str | None = None, coefficients: dict[str, Array] | None = None)";
+    "Context | None = None, head: Head | str | None = None, coefficients: dict[str, Array] | None = None, "
+    "pages: "
+    "Pages | None = None)";
 
 nb::handle list_helper(const char* name) {
   return nb::object(nb::module_::import_("headwise._lists").attr(name)).release();
@@ -39,7 +41,7 @@ nb::object attend_lists(const AttentionWords& w) {
                 nb::arg("v_scale") = w.v_scale, nb::arg("layout") = w.layout, nb::arg("out") = w.out,
                 nb::arg("return_lse") = w.return_lse, nb::arg("probe") = w.probe,
                 nb::arg("kernels") = w.kernels, nb::arg("ctx") = w.ctx, nb::arg("head") = w.head,
-                nb::arg("coefficients") = w.coefficients);
+                nb::arg("coefficients") = w.coefficients, nb::arg("pages") = w.pages);
 }
 
 /// Measuring takes about 100 ms of this machine; the answer for a number of threads is kept.
@@ -72,11 +74,11 @@ void def_attention(nb::module_& m, const char* name, F f, const Extra&... extra)
           nb::handle dropout, nb::handle seed, nb::handle q_start, nb::handle q_offsets,
           nb::handle kv_offsets, nb::handle k_scale, nb::handle v_scale, nb::handle layout, nb::handle out,
           nb::handle return_lse, nb::handle probe, nb::handle kernels, nb::handle ctx, nb::handle head,
-          nb::handle coefficients) {
-        return f(AttentionWords{q,         k,          v,       mask,    scale,       softcap, bias,
-                                alibi,     relative,   sinks,   gate,    dropout,     seed,    q_start,
-                                q_offsets, kv_offsets, k_scale, v_scale, layout,      out,     return_lse,
-                                probe,     kernels,    ctx,     head,    coefficients});
+          nb::handle coefficients, nb::handle pages) {
+        return f(AttentionWords{q,         k,          v,       mask,    scale,        softcap, bias,
+                                alibi,     relative,   sinks,   gate,    dropout,      seed,    q_start,
+                                q_offsets, kv_offsets, k_scale, v_scale, layout,       out,     return_lse,
+                                probe,     kernels,    ctx,     head,    coefficients, pages});
       },
       nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("mask") = nb::none(),
       nb::kw_only(), nb::arg("scale") = nb::none(), nb::arg("softcap") = nb::none(),
@@ -86,7 +88,8 @@ void def_attention(nb::module_& m, const char* name, F f, const Extra&... extra)
       nb::arg("kv_offsets") = nb::none(), nb::arg("k_scale") = nb::none(), nb::arg("v_scale") = nb::none(),
       nb::arg("layout") = "bshd", nb::arg("out") = nb::none(), nb::arg("return_lse") = false,
       nb::arg("probe") = nb::none(), nb::arg("kernels") = nb::none(), nb::arg("ctx") = nb::none(),
-      nb::arg("head") = nb::none(), nb::arg("coefficients") = nb::none(), extra...);
+      nb::arg("head") = nb::none(), nb::arg("coefficients") = nb::none(), nb::arg("pages") = nb::none(),
+      extra...);
 }
 
 }  // namespace

@@ -110,6 +110,7 @@ AttentionCall::AttentionCall(const AttentionWords& words)
   read_keys_and_values(words);
   want_lse_ = read_bool({kOp, "return_lse"}, words.return_lse);
   read_places(words);
+  if (words.pages.is_valid() && given(words.pages)) read_pages(words.pages);
   if (given(words.mask)) read_mask(words.mask);
   read_scores(words);
   read_head(words);
@@ -160,6 +161,23 @@ void AttentionCall::read_places(const AttentionWords& words) {
                    : read_indices({kOp, "q_start"}, words.q_start);
   }
   args_.q_start = AnyView::packed(q_start_.data(), DType::i64, {static_cast<Index>(q_start_.size())});
+}
+
+void AttentionCall::read_pages(nb::handle pages) {
+  require(!args_.packed.given(), ErrorKind::bad_argument, kOp,
+          "k is packed and pages are given; give k as [pages page_size kv_heads dim]");
+  const auto part = [&](const char* name) {
+    require(nb::hasattr(pages, name), ErrorKind::bad_argument, kOp, "pages is no hw.Pages(table, lengths)");
+    return nb::object(pages.attr(name));
+  };
+  const nb::object table = part("table"), lengths = part("lengths");
+  page_lengths_ = read_indices({kOp, "pages.lengths"}, lengths);
+  args_.page_table.lengths =
+      AnyView::packed(page_lengths_.data(), DType::i64, {static_cast<Index>(page_lengths_.size())});
+  const Array a = read_anywhere(kOp, "pages.table", table);
+  if (!(a.kind.device == kind_.device)) refuse_kinds(kOp, {"q", like_}, {"pages.table", table});
+  args_.page_table.table = a.view;
+  args_.page_table.on_device = on_cuda();
 }
 
 void AttentionCall::read_mask(nb::handle mask) {

@@ -13,7 +13,7 @@ namespace headwise::python {
 struct AttentionWords {
   nb::handle q, k, v, mask, scale, softcap, bias, alibi, relative, sinks, gate, dropout, seed, q_start,
       q_offsets, kv_offsets, k_scale, v_scale, layout, out, return_lse, probe, kernels, ctx, head,
-      coefficients;
+      coefficients, pages;
 };
 
 /// Where a tensor of the caller keeps its axes; dim is always the last.
@@ -76,6 +76,7 @@ class AttentionCall {
   void read_keys_and_values(const AttentionWords& words);
   void read_scores(const AttentionWords& words);
   void read_places(const AttentionWords& words);
+  void read_pages(nb::handle pages);
   void read_mask(nb::handle mask);
   void read_head(const AttentionWords& words);
   void read_coefficients(nb::handle coefficients);
@@ -97,7 +98,7 @@ class AttentionCall {
   Mask heads_mask_;  // where a list was given
   double scale_ = 0;
   std::vector<float> slopes_;
-  std::vector<Index> q_offsets_, kv_offsets_, q_start_, picks_, row_offsets_, row_index_;
+  std::vector<Index> q_offsets_, kv_offsets_, q_start_, picks_, row_offsets_, row_index_, page_lengths_;
   std::vector<std::int32_t> class_of_;
   nb::object out_, lse_, probe_result_, slopes_there_;
 };

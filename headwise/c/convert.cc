@@ -136,7 +136,8 @@ AttentionProblem problem_from(const hw_attention_problem& p, const char* entry) 
   r.lse = p.lse != 0;
   r.probe = probe_from(p, entry);
   r.int8_kv = p.int8_kv != 0;
-  r.keys = p.packed_keys != 0 ? KeyForm::packed : KeyForm::plain;
+  r.keys = p.packed_keys != 0 ? KeyForm::packed : p.page_size != 0 ? KeyForm::paged : KeyForm::plain;
+  r.pages = p.pages, r.page_size = p.page_size;
   return r;
 }
 
@@ -157,6 +158,7 @@ void fill(hw_attention_problem& p, const AttentionProblem& r) {
   p.q_total = r.q_total, p.kv_total = r.kv_total;
   p.int8_kv = r.int8_kv ? 1 : 0;
   p.packed_keys = r.keys == KeyForm::packed ? 1 : 0;
+  p.pages = r.pages, p.page_size = r.page_size;
   p.q_layout = layout_to(r.heads.q), p.k_layout = layout_to(r.heads.k), p.v_layout = layout_to(r.heads.v);
 }
 
@@ -181,6 +183,9 @@ AttentionArgs args_from(const hw_attention_args* given, const char* entry, hw_de
   r.probe = probe_views(a.probe, entry, where);
   r.k_scale = view_of(a.k_scale, entry, "k_scale");
   r.v_scale = view_of(a.v_scale, entry, "v_scale");
+  r.page_table.table = view_of(a.page_table, entry, "page_table", where);
+  r.page_table.lengths = view_of(a.page_lengths, entry, "page_lengths");
+  r.page_table.on_device = where.device_type == HW_DEVICE_CUDA;
   if (a.packed != nullptr) r.packed = packed_from(a.packed, entry);
   return r;
 }

@@ -184,6 +184,7 @@ typedef struct hw_attention_problem {
   int32_t reserved_heads;                       // 0
   int64_t mix_rank;                             // R of a dynamic mix
   int64_t normal_heads;                         // between the mixes; 0: as many as q
+  int64_t pages, page_size;                     // of k and v; both 0: they lie in one piece
 } hw_attention_problem;
 
 /// Where probes go (and class_of, picks: where they come from); shapes as in headwise/spec/probe.h. NULL =
@@ -238,6 +239,8 @@ typedef struct hw_attention_args {
   const hw_tensor *row_offsets, *row_index;  // i64 [batch * heads + 1] and [listed], as headwise::RowLists
   const hw_tensor *mix_before, *mix_after;   // [q_heads heads], [heads v_heads]
   const hw_tensor *mix_q, *mix_k;            // [batch tokens mixes*(2*rank+1) heads], as headwise::HeadInputs
+  const hw_tensor* page_table;    // i32 [batch pages_each]: k and v are [pages page_size kv_heads dim]
+  const hw_tensor* page_lengths;  // i64 [batch] on the CPU: tokens of each sequence in its pages
 } hw_attention_args;
 
 /// A q_start of this value: the last query meets the last key.

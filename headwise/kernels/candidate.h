@@ -15,6 +15,8 @@ enum class Status { ok, out_of_memory };
 
 /// Why kernels that go head by head refuse a mix.
 inline constexpr const char* kHeadsAreMixed = "heads are mixed: a row needs all its heads at once";
+/// What the others say of keys in pages.
+inline constexpr const char* kKeysInPages = "keys lie in pages: cpu/decode and ref read them";
 
 struct AttentionKernel {
   const char* name;

@@ -74,6 +74,16 @@ Index longest_of(std::string_view op, const char* name, const AnyView& offsets) 
   return longest;
 }
 
+/// The most tokens a sequence has in pages; check_args later checks each of them.
+Index longest_in(std::string_view op, const AnyView& lengths) {
+  require(lengths.rank == 1 && lengths.dtype == DType::i64 && (lengths.data || lengths.size[0] == 0),
+          ErrorKind::bad_shape, op, "page lengths are ", lengths, " but i64 [batch] is needed");
+  Index longest = 0;
+  for (Index b = 0; b < lengths.size[0]; ++b)
+    longest = max_of(longest, static_cast<const Index*>(lengths.data)[b * lengths.step[0]]);
+  return longest;
+}
+
 }  // namespace
 
 AttentionProblem problem_of(const AttentionArgs& args, const ProbeSpec& probe, const HeadSpec& heads) {
@@ -90,6 +100,11 @@ AttentionProblem problem_in(std::string_view op, const AttentionArgs& args, cons
   }
   const Index count = p.heads.q.heads;
   if (args.packed.given()) p.keys = KeyForm::packed;
+  if (args.page_table.given()) {
+    require(!args.packed.given(), ErrorKind::bad_argument, op,
+            "packed keys came with a page table; give one of both");
+    p.keys = KeyForm::paged;
+  }
   if (heads.k.heads == 0 && p.keys == KeyForm::packed) {
     const Index slots = args.packed.kv_heads;
     require(slots > 0 ? count % slots == 0 : count == 0, ErrorKind::bad_shape, op, "heads (", count,
@@ -112,6 +127,10 @@ AttentionProblem problem_in(std::string_view op, const AttentionArgs& args, cons
   p.batch = args.q.size[0];
   p.q_tokens = args.q.size[1];
   p.kv_tokens = p.keys == KeyForm::packed ? args.packed.tokens : args.k.size[1];
+  if (p.keys == KeyForm::paged) {
+    p.pages = args.k.size[0], p.page_size = args.k.size[1];
+    p.kv_tokens = longest_in(op, args.page_table.lengths);
+  }
   p.int8_kv = args.k.dtype == DType::i8 || args.v.dtype == DType::i8;
   p.ragged = args.q_offsets.given() || args.kv_offsets.given();
   if (p.ragged) {

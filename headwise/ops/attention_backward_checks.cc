@@ -98,7 +98,9 @@ void check_backward_problem(const BackwardProblem& problem) {
   require(!p.int8_kv, ErrorKind::bad_dtype, kBackwardOp,
           "gradients asked of integer inputs: k or v is i8; use the floats it was made of");
   require(p.keys == KeyForm::plain, ErrorKind::unsupported, kBackwardOp,
-          "keys are packed, and gradients are computed of plain ones; unpack them");
+          p.keys == KeyForm::packed
+              ? "keys are packed, and gradients are computed of plain ones; unpack them"
+              : "keys lie in pages, and gradients are computed of tensors in one piece; gather them");
   require(!p.probe.any(), ErrorKind::bad_argument, kBackwardOp,
           "the problem asks for probes, but probes have no gradient; plan without them");
   kChecks.check_problem(p);

@@ -23,9 +23,15 @@ std::string dtype_names(unsigned allowed) {
       names += (names.empty() ? "" : " or ") + std::string(name_of(static_cast<DType>(t)));
   return names;
 }
+/// Sizes of k and v before their heads.
+Index kv_batch(const AttentionProblem& p) {
+  return p.keys == KeyForm::paged ? p.pages : p.ragged ? 1 : p.batch;
+}
 Index batch_in_tensors(const AttentionProblem& p) { return p.ragged ? 1 : p.batch; }
 Index q_rows(const AttentionProblem& p) { return p.ragged ? p.q_total : p.q_tokens; }
-Index kv_rows(const AttentionProblem& p) { return p.ragged ? p.kv_total : p.kv_tokens; }
+Index kv_rows(const AttentionProblem& p) {
+  return p.keys == KeyForm::paged ? p.page_size : p.ragged ? p.kv_total : p.kv_tokens;
+}
 
 std::string in_brackets(std::span<const Index> sizes) {
   std::string s = "[";
@@ -230,12 +236,14 @@ void ArgChecks::check_problem(const AttentionProblem& p) const {
   require(plain_heads || !p.int8_kv, ErrorKind::unsupported, op,
           "int8 keys and values have a scale for each kv head; give tensors with a head axis, not rows");
   require(
-      p.keys == KeyForm::plain || (plain_heads && !p.ragged), ErrorKind::unsupported, op,
+      p.keys != KeyForm::packed || (plain_heads && !p.ragged), ErrorKind::unsupported, op,
       "packed keys hold one padded batch of kv heads; unpack them for ragged batches and rows, or mask with "
       "lengths(...)");
+  check_pages(p);
   // Kernels multiply these in any order, also where one of them is 0.
   const Index tokens = max_of(max_of(p.q_tokens, p.kv_tokens), p.ragged ? max_of(p.q_total, p.kv_total) : 1);
-  const Checked rows = Checked(max_of(p.batch, 1)) * Checked(max_of(heads, 1)) * Checked(max_of(tokens, 1));
+  const Checked rows = Checked(max_of(max_of(p.batch, p.pages), 1)) * Checked(max_of(heads, 1)) *
+                       Checked(max_of(tokens, p.page_size > 1 ? p.page_size : 1));
   const Checked widest = rows * Checked(max_of(p.heads.q.dim, p.heads.v.dim)) * Checked(8);
   require(widest.ok, ErrorKind::bad_shape, op, "[", p.batch, " ", max_of(p.q_tokens, p.kv_tokens), " ", heads,
           " ", max_of(p.heads.q.dim, p.heads.v.dim),
@@ -259,10 +267,10 @@ void ArgChecks::check_problem(const AttentionProblem& p) const {
 
 void ArgChecks::check_tensors(const AttentionProblem& p, const AttentionArgs& args) const {
   check_heads("q", args.q, p, p.heads.q);
-  if (p.keys == KeyForm::plain)
-    check_heads("k", args.k, p, p.heads.k);
-  else
+  if (p.keys == KeyForm::packed)
     check_packed(p, args);
+  else
+    check_heads("k", args.k, p, p.heads.k);
   check_heads("v", args.v, p, p.heads.v);
   check_scales("k_scale", args.k_scale, p, p.heads.k);
   check_scales("v_scale", args.v_scale, p, p.heads.v);
@@ -302,15 +310,16 @@ void ArgChecks::check_packed(const AttentionProblem& p, const AttentionArgs& a) 
 void ArgChecks::check_heads(const char* name, const AnyView& v, const AttentionProblem& p,
                             const HeadLayout& l) const {
   const bool of_q = &l == &p.heads.q;
-  const Index batch = batch_in_tensors(p), rows = of_q ? q_rows(p) : kv_rows(p);
+  const Index batch = of_q ? batch_in_tensors(p) : kv_batch(p), rows = of_q ? q_rows(p) : kv_rows(p);
   const unsigned dtype = only(of_q ? p.dtype : p.kv_dtype());
   if (l.row > 0) return check_view(name, v, {dtype, {batch, rows, l.row}, "[batch tokens row]"});
   check_view(name, v,
              {dtype,
               {batch, rows, l.slots(), l.dim},
-              of_q               ? "[batch q_tokens heads head_dim]"
-              : &l == &p.heads.k ? "[batch kv_tokens kv_heads head_dim]"
-                                 : "[batch kv_tokens kv_heads value_dim]"});
+              of_q                       ? "[batch q_tokens heads head_dim]"
+              : p.keys == KeyForm::paged ? "[pages page_size kv_heads dim]"
+              : &l == &p.heads.k         ? "[batch kv_tokens kv_heads head_dim]"
+                                         : "[batch kv_tokens kv_heads value_dim]"});
 }
 
 void ArgChecks::check_out(const char* name, const AnyView& v, const AttentionProblem& p) const {
@@ -336,6 +345,7 @@ void ArgChecks::check_inputs(const AttentionProblem& p, const AttentionArgs& a) 
     require(!a.q_offsets.given() && !a.kv_offsets.given(), ErrorKind::bad_argument, op,
             "offsets are given but the plan is for a padded batch; plan a ragged one");
   }
+  check_page_table(p, a);
   check_starts(p, a.q_start);
   check_terms(p, a.inputs, batch_in_tensors(p), q_rows(p));
   check_rows(p, a);

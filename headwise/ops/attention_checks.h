@@ -57,6 +57,9 @@ struct ArgChecks {
  private:
   void check_scales(const char* name, const AnyView& v, const AttentionProblem& p,
                     const HeadLayout& layout) const;
+  /// Pages: what goes with them; the table and the lengths of a run.
+  void check_pages(const AttentionProblem& p) const;
+  void check_page_table(const AttentionProblem& p, const AttentionArgs& args) const;
   /// Packed keys: the description is what the problem needs and what this level reads, the buffer is as
   /// described.
   void check_packed(const AttentionProblem& p, const AttentionArgs& args) const;
@@ -87,6 +90,7 @@ void each_view(Args& a, F&& visit) {
   visit("sequence_ids", a.inputs.sequence_ids, false), visit("q_start", a.q_start, false);
   visit("alpha", a.inputs.alpha, false), visit("rows.offsets", a.inputs.rows.offsets, false),
       visit("rows.index", a.inputs.rows.index, false);
+  visit("page table", a.page_table.table, false), visit("page lengths", a.page_table.lengths, false);
   visit("q_offsets", a.q_offsets, false), visit("kv_offsets", a.kv_offsets, false);
   visit("probe class_of", a.probe.class_of, false), visit("probe picks", a.probe.picks, false);
   visit("out", a.out, true), visit("lse", a.lse, true);

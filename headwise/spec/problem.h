@@ -4,13 +4,14 @@
 #include "headwise/spec/head.h"
 #include "headwise/spec/mask.h"
 #include "headwise/spec/packed_keys.h"
+#include "headwise/spec/pages.h"
 #include "headwise/spec/probe.h"
 #include "headwise/spec/score.h"
 
 namespace headwise {
 
-/// How k lies: the user's strided view, or packed by pack_keys.
-enum class KeyForm : std::uint8_t { plain, packed };
+/// How k lies: the user's strided view, packed by pack_keys, or, v too, in pages.
+enum class KeyForm : std::uint8_t { plain, packed, paged };
 
 /// Sizes, kinds and dtypes: no address, comparable, the whole key of a plan.
 struct AttentionProblem {
@@ -22,7 +23,8 @@ struct AttentionProblem {
   bool lse = false;
   ProbeSpec probe = {};
   KeyForm keys = KeyForm::plain;
-  bool int8_kv = false;  // k and v are i8 with a scale for each token and kv head
+  bool int8_kv = false;            // k and v are i8 with a scale for each token and kv head
+  Index pages = 0, page_size = 0;  // paged: of k and v; kv_tokens is the longest sequence's
   DType kv_dtype() const { return int8_kv ? DType::i8 : dtype; }
   friend constexpr bool operator==(const AttentionProblem&, const AttentionProblem&) = default;
 };
@@ -39,6 +41,7 @@ struct AttentionArgs {
   AnyView q_offsets = {}, kv_offsets = {};  // [batch + 1] i64, ragged only
   ProbeOut probe = {};
   AnyView k_scale = {}, v_scale = {};  // [batch kv_tokens kv_heads] f32: k = k_scale * i8; int8 KV only
+  PageTable page_table = {};           // given: k and v are [pages page_size kv_heads dim]
   PackedKeys packed = {};  // given: k is [batch kv_heads room] in this order, kv_tokens = its tokens
 };
 
@@ -59,6 +62,7 @@ inline SequencePlace place_of(const AttentionProblem& p, const AttentionArgs& a,
     s.q_tokens = at(a.q_offsets, b + 1) - s.q_row;
     s.kv_tokens = at(a.kv_offsets, b + 1) - s.kv_row;
   }
+  if (p.keys == KeyForm::paged) s.kv_tokens = a.page_table.length(b);
   if (a.q_start.given()) s.q_start = at(a.q_start, a.q_start.size[0] == 1 ? 0 : b);
   if (s.q_start == kStartEnd) s.q_start = s.kv_tokens - s.q_tokens;
   s.sequence = b;

@@ -39,7 +39,7 @@ from ._core import (
 )
 from ._heads import TYPES as _HEADS
 from ._heads import Head
-from ._types import T5, AttentionGradients, AttentionResult, Probe, ProbeResult, Scores, end
+from ._types import T5, AttentionGradients, AttentionResult, Pages, Probe, ProbeResult, Scores, end
 
 if TYPE_CHECKING:
     from . import torch
@@ -55,6 +55,7 @@ __all__ = [
     "MultiHead",
     "PackedKeys",
     "PackedWeight",
+    "Pages",
     "Probe",
     "ProbeResult",
     "RopeScaling",

@@ -21,6 +21,18 @@ class T5:
 
 
 @dataclass(frozen=True)
+class Pages:
+    """k and v are pools of pages: token t of sequence b is token t % page_size of page table[b][t // page_size].
+
+    table: int32 [batch pages_each], where k and v lie. lengths: tokens of each sequence, [batch], on the CPU.
+    k and v: [pages page_size kv_heads dim], with layout="bhsd" [pages kv_heads page_size dim]; pages of 8 to 256 tokens.
+    """
+
+    table: Any
+    lengths: Any
+
+
+@dataclass(frozen=True)
 class Probe:
     """Which statistics of the normalized weights a call returns, per head, before dropout.
 

@@ -16,7 +16,7 @@ from . import _core, _lists
 from ._core import Context, Mask
 from ._heads import Head
 from ._torch_ops import MASK_TYPE, Attention, Call, attention_op
-from ._types import T5, AttentionResult, Probe, Scores
+from ._types import T5, AttentionResult, Pages, Probe, Scores
 
 __all__ = ["attention", "scaled_dot_product_attention"]
 
@@ -68,21 +68,22 @@ def attention(
     ctx: Context | None = None,
     head: Head | str | None = None,
     coefficients: dict[str, Any] | None = None,
+    pages: Pages | None = None,
 ) -> Any:
     """headwise.attention on torch tensors of the CPU or a CUDA device, differentiable once, visible to torch.compile and
     autocast.
 
     Gradients reach q, k, v and every tensor among bias, alibi, relative's table, sinks, scale, gate and the coefficients;
     not lse, not probes. A compiled graph holds the call as one op. Lists of tensors, a list of masks, `out`, `probe`,
-    `ctx`, `head` and `coefficients` have no place in a graph: with them it breaks there and the call runs between two
-    graphs.
+    `ctx`, `head`, `coefficients` and `pages` have no place in a graph: with them it breaks there and the call runs
+    between two graphs.
     """
     if isinstance(q, (list, tuple)):
         return _lists.attention(
             q, k, v, mask, attend=attention, scale=scale, softcap=softcap, bias=bias, alibi=alibi, relative=relative,
             sinks=sinks, gate=gate, dropout=dropout, seed=seed, q_start=q_start, q_offsets=q_offsets,
             kv_offsets=kv_offsets, k_scale=k_scale, v_scale=v_scale, layout=layout, out=out, return_lse=return_lse,
-            probe=probe, kernels=kernels, ctx=ctx, head=head, coefficients=coefficients,
+            probe=probe, kernels=kernels, ctx=ctx, head=head, coefficients=coefficients, pages=pages,
         )  # fmt: skip
     if isinstance(q, Tensor) and _is_autocast_enabled(q.device.type):
         q, k, v = _autocast(q), _autocast(k), _autocast(v)
@@ -94,7 +95,7 @@ def attention(
             q, k, v, mask, scale=scale, softcap=softcap, bias=bias, alibi=alibi, relative=relative, sinks=sinks,
             gate=gate, dropout=dropout, seed=seed, q_start=q_start, q_offsets=q_offsets, kv_offsets=kv_offsets,
             k_scale=k_scale, v_scale=v_scale, layout=layout, out=out, return_lse=return_lse, probe=probe,
-            kernels=kernels, ctx=ctx, head=head, coefficients=coefficients,
+            kernels=kernels, ctx=ctx, head=head, coefficients=coefficients, pages=pages,
         )  # fmt: skip
     words: dict[str, Any] = dict(
         scale=scale,
@@ -115,16 +116,18 @@ def attention(
         return_lse=return_lse,
         kernels=kernels,
     )
+    if records and pages is not None:
+        raise NotImplementedError("attention: k and v lie in pages, which have no gradient; gather them, or call it under torch.no_grad()")
     if records and out is not None:
         raise ValueError("attention: out was given and a gradient is recorded; autograd makes its own out, leave it away")
     in_graph = out is None and probe is None and ctx is None and k_scale is None and v_scale is None
-    in_graph = in_graph and head is None and coefficients is None
+    in_graph = in_graph and head is None and coefficients is None and pages is None
     in_graph = in_graph and (mask is None or (MASK_TYPE is not None and isinstance(mask, Mask)))
     if _traced(q) and in_graph:
         return _through_op(q, k, v, mask, None, records=records, **words)
     words.update(head=head, coefficients=coefficients)
     if not records:
-        return _attention_here(q, k, v, mask, out=out, probe=probe, ctx=ctx, **words)
+        return _attention_here(q, k, v, mask, out=out, probe=probe, ctx=ctx, pages=pages, **words)
     return _recorded(q, k, v, mask, words, probe, ctx)
 
 

@@ -14,6 +14,7 @@ from backward_cases import BACKWARD_LAWS, BACKWARD_SELFTEST
 from common import DEVICE, TALLY, check, guarded, normal
 from harness import GUARD, ROW_PROBES, Attention, Failed, Mask, devices, formula, open_pairs, relative
 from module_cases import MODULE
+from page_cases import page_cases
 
 RUN = {name: Attention(name) for name in ("cuda/hopper", "cuda/decode", "cuda/mma", "cuda/plain")}
 
@@ -426,7 +427,7 @@ def run_laws():
     check(relative(out[:, -128:].double(), truth) < 2.5e-3, "sizes", "offsets past 2^31")
 
 
-PARTS = {"selftest": [plain_cases, mma_cases, probe_cases, mask_cases, hopper_cases, decode_cases, ragged_cases, document_cases, length_cases, hostile_cases, refusal_cases] + BACKWARD_SELFTEST,
+PARTS = {"selftest": [plain_cases, mma_cases, probe_cases, mask_cases, hopper_cases, decode_cases, page_cases, ragged_cases, document_cases, length_cases, hostile_cases, refusal_cases] + BACKWARD_SELFTEST,
          "module": MODULE, "laws": [bit_laws, mma_laws, repeat_laws, run_laws] + BACKWARD_LAWS,
          "backward": BACKWARD_SELFTEST + BACKWARD_LAWS}
 

@@ -28,7 +28,8 @@ class Args(ctypes.Structure):
                 ("q_offsets", P), ("kv_offsets", P), ("scale", P), ("softcap", ctypes.c_double), ("slopes", P),
                 ("bias", P), ("relative", P), ("relative_max_distance", I64), ("relative_bidirectional", I32),
                 ("sinks", P), ("gate", P), ("dropout", ctypes.c_double), ("seed", ctypes.c_uint64),
-                ("sequence_ids", P), ("probe", P), ("k_scale", P), ("v_scale", P), ("packed", P), ("stream", P)]
+                ("sequence_ids", P), ("probe", P), ("k_scale", P), ("v_scale", P), ("packed", P), ("stream", P), ("alpha", P),
+                ("row_offsets", P), ("row_index", P), ("mix_before", P), ("mix_after", P), ("mix_q", P), ("mix_k", P), ("page_table", P), ("page_lengths", P)]
 
 
 GRADIENTS = ("dq", "dk", "dv", "dbias", "dslopes", "drelative", "dsinks", "dscale", "dgate")
@@ -101,7 +102,8 @@ class Attention:
         lib.hw_context_destroy(self.context)
 
     def args(self, q, k, v, out, lse=None, mask=None, softcap=0.0, dropout=0.0, seed=0, max_distance=0, bidirectional=0, probe=None, **tensors):
-        """mask: a text, or a Mask. tensors: scale, q_start, q_offsets, kv_offsets, slopes, bias, relative, sinks, gate.
+        """mask: a text, or a Mask. tensors: scale, q_start, q_offsets, kv_offsets, slopes, bias, relative, sinks, gate,
+        page_table, page_lengths.
         probe: tensors by name, ROW_PROBES."""
         a = Args(struct_size=ctypes.sizeof(Args), softcap=softcap, dropout=dropout, seed=seed, relative_max_distance=max_distance,
                  relative_bidirectional=bidirectional)

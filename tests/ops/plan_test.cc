@@ -264,7 +264,8 @@ TEST(Plan, R066_KeyIsComplete) {
     changed([&](AttentionProblem& p) { p.heads.terms.*term = true; });
   for (Index AttentionProblem::*size :
        {&AttentionProblem::batch, &AttentionProblem::q_tokens, &AttentionProblem::kv_tokens,
-        &AttentionProblem::q_total, &AttentionProblem::kv_total})
+        &AttentionProblem::q_total, &AttentionProblem::kv_total, &AttentionProblem::pages,
+        &AttentionProblem::page_size})
     changed([&](AttentionProblem& p) { ++(p.*size); });
   changed([](AttentionProblem& p) { p.dtype = DType::bf16; });
   changed([](AttentionProblem& p) { p.heads.norm = Norm::entmax; });
@@ -278,6 +279,7 @@ TEST(Plan, R066_KeyIsComplete) {
   changed([](AttentionProblem& p) { p.probe.scores = ScoreStage::scaled; });
   changed([](AttentionProblem& p) { p.int8_kv = true; });
   changed([](AttentionProblem& p) { p.keys = KeyForm::packed; });
+  changed([](AttentionProblem& p) { p.keys = KeyForm::paged; });
   others.push_back(base);
   for (std::size_t a = 0; a < others.size(); ++a)
     for (std::size_t b = 0; b < a; ++b) EXPECT_FALSE(others[a] == others[b]) << a << " " << b;
@@ -285,7 +287,7 @@ TEST(Plan, R066_KeyIsComplete) {
   EXPECT_EQ(sizeof(HeadLayout), 6 * sizeof(Index));
   EXPECT_EQ(sizeof(Terms), 8u);
   EXPECT_EQ(sizeof(ProbeSpec), 6 * sizeof(Index));
-  EXPECT_EQ(sizeof(AttentionProblem), sizeof(HeadSpec) + sizeof(ProbeSpec) + 9 * sizeof(Index));
+  EXPECT_EQ(sizeof(AttentionProblem), sizeof(HeadSpec) + sizeof(ProbeSpec) + 11 * sizeof(Index));
 }
 
 TEST(Plan, ProblemOfReadsTheTensors) {

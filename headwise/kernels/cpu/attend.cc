@@ -361,6 +361,7 @@ namespace {
 std::string refuse(const AttentionProblem& p) {
   if (p.dtype == DType::f64) return "dtype is f64: this kernel computes in f32";
   if (p.heads.mixes()) return kHeadsAreMixed;
+  if (p.keys == KeyForm::paged) return kKeysInPages;
   if (p.heads.norm == Norm::entmax) return "weights are entmax: no running maximum makes them";
   if (p.probe.scores != ScoreStage::none)
     return "the scores probe needs the whole matrix, which is never formed here";

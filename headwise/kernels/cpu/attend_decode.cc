@@ -1,6 +1,7 @@
 #include "headwise/kernels/cpu/attend_decode.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "headwise/kernels/cpu/attend_parts.h"
@@ -138,16 +139,49 @@ void clear_scores(const Run& run, Scratch& s) {
   if (run.core.few_scores) std::fill_n(s.s, run.core.granule * run.core.panel, 0.0f);
 }
 
+/// Rows key0 .. key0 + n of a pool of pages, numbered by their keys: where they lie when one page holds them
+/// all, else put together in `to`.
+Rows paged_rows(const Run& run, const Heads& h, const AnyView& pool, const HeadLayout& layout, Index key0,
+                Index n, std::byte* to) {
+  const Index size = run.problem.page_size, item = size_of(pool.dtype);
+  const auto from = [&](Index key) {
+    return rows_of(pool, layout, h.head0, run.args.page_table.page(h.sequence, key / size), key % size);
+  };
+  Rows rows = from(key0);
+  if ((key0 + n - 1) / size != key0 / size) {
+    for (Index i = 0; i < n; ++i) {
+      const auto* row = static_cast<const std::byte*>(from(key0 + i).data);
+      std::byte* at = to + i * layout.dim * item;
+      if (rows.column_step == 1) {
+        std::memcpy(at, row, static_cast<std::size_t>(layout.dim * item));
+      } else {
+        for (Index c = 0; c < layout.dim; ++c)
+          std::memcpy(at + c * item, row + c * rows.column_step * item, static_cast<std::size_t>(item));
+      }
+    }
+    rows.data = to, rows.row_step = layout.dim, rows.column_step = 1;
+  }
+  const auto first = reinterpret_cast<std::uintptr_t>(rows.data);  // of row 0, which need not be there
+  rows.data = reinterpret_cast<const void*>(first - static_cast<std::uintptr_t>(key0 * rows.row_step * item));
+  return rows;
+}
+
 /// All panels against the keys of one split.
 void attend_split(const Run& run, const Heads& h, Scratch& s, Index split) {
   const AttentionProblem& p = run.problem;
   const Core& core = run.core;
-  const Rows keys = key_rows(run, h.at, h.head0), values = value_rows_of(run, h.at, h.head0);
+  const bool paged = p.keys == KeyForm::paged;
+  Rows keys = paged ? Rows{} : key_rows(run, h.at, h.head0),
+       values = paged ? rows_of(run.args.v, p.heads.v, h.head0, 0, 0) : value_rows_of(run, h.at, h.head0);
   const Index end = std::min(h.at.kv_tokens, (split + 1) * kSplit);
   const bool few = core.few_scores && h.rows <= core.few_rows && columns_fit(values, p.heads.v.dim);
   for (Index key0 = split * kSplit; key0 < end; key0 += core.granule) {
     const Index n = std::min<Index>(core.granule, end - key0);
     bool packed = false, finite = true;
+    if (paged) {
+      keys = paged_rows(run, h, run.args.k, p.heads.k, key0, n, s.paged_keys);
+      values = paged_rows(run, h, run.args.v, p.heads.v, key0, n, s.paged_values);
+    }
     for (Index i = 0; i < h.panels; ++i) {
       const TileKind kind = tile_kind(run, h.at, h.sequence, s.panels[i], key0, n);
       if (kind == TileKind::empty) continue;
@@ -230,6 +264,7 @@ std::string refuse(const AttentionProblem& p) {
   if (p.heads.norm == Norm::entmax) return "weights are entmax: no running maximum makes them";
   if (p.probe.any()) return "probes are gathered by cpu/online";
   if (p.heads.terms.rows) return "heads list their rows: cpu/online gathers them";
+  if (p.keys == KeyForm::paged) return {};  // the only one that reads them; any number of tokens
   if (p.q_tokens > kMostDecodeQueries)
     return text("q_tokens is ", p.q_tokens, ": decode takes up to ", kMostDecodeQueries);
   if (p.kv_tokens < kFewestDecodeKeys)

@@ -1,5 +1,5 @@
-// cpu/decode: few queries against a long KV: splits of keys side by side, folded in order; bits of
-// cpu/online. SPDX-License-Identifier: Apache-2.0
+// cpu/decode: few queries against a long KV: splits of keys side by side, folded in order; keys in
+// pages; bits of cpu/online. SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/candidate.h"
 

@@ -411,6 +411,7 @@ std::size_t worker_bytes(MixForm form, const MixedRun& run) {
 std::string refuse(const AttentionProblem& p) {
   if (!p.heads.mixes()) return "heads are not mixed: cpu/online takes them one by one";
   if (p.dtype == DType::f64) return "dtype is f64: this kernel computes in f32";
+  if (p.keys == KeyForm::paged) return kKeysInPages;
   if (p.keys == KeyForm::packed) return "keys are packed: it packs blocks of all heads itself";
   return {};
 }

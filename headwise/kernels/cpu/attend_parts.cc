@@ -163,6 +163,9 @@ Scratch book(const AttentionProblem& p, const Core& core, Index task_rows, Arena
                                  core.key_bytes(head_dim) * (p.probe.columns ? kColumnGranules : 1));
   s.values = arena.take<std::byte>("attention.values", core.value_bytes(p.heads.v.dim));
   s.weights = arena.take<std::byte>("attention.weights", core.weight_bytes());
+  const Index paged = p.keys == KeyForm::paged ? granule * size_of(p.dtype) : 0;
+  s.paged_keys = arena.take<std::byte>("attention.pages", paged * head_dim);
+  s.paged_values = arena.take<std::byte>("attention.pages", paged * p.heads.v.dim);
   s.s = arena.take<float>("attention.scores", granule * panel);
   s.gather = arena.take<float>("attention.gather", panel * round_up(head_dim, 16));
   s.rows = arena.take<float>("attention.rows", panel * value_rows);

@@ -65,7 +65,8 @@ struct Panel {
 struct Scratch {
   Panel* panels;
   void *keys, *values, *weights;
-  const void* tile_keys;  // of the present granule, as scores takes them
+  std::byte *paged_keys, *paged_values;  // rows of a granule that lie in several pages
+  const void* tile_keys;                 // of the present granule, as scores takes them
   float *s, *gather, *rows, *term, *by_distance, *column_lanes;
   float* cap_slope;  // [granule][panel] slope of the softcap, for gradients; null: nobody asks
   float *tile_top, *used, *shrink, *tile_sum, *ones, *a, *b;

@@ -136,6 +136,7 @@ void entmax_rows(const Run& run, EntmaxScratch& s, Index sequence, Index head, I
 std::string refuse(const AttentionProblem& p) {
   if (p.heads.norm != Norm::entmax) return "weights are softmax";
   if (p.dtype == DType::f64) return "dtype is f64: this kernel computes in f32";
+  if (p.keys == KeyForm::paged) return kKeysInPages;
   if (p.probe.any()) return "probes look at all weights, and entmax keeps few";
   if (p.kv_tokens >= Index{1} << 31) return "lists of keys end at 2^31";
   return {};

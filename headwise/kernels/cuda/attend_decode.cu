@@ -70,11 +70,18 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   set_outputs(p, a, d);
   d.q = a.q.data;
   for (int axis = 0; axis < 3; ++axis) d.q_step[axis] = a.q.step[axis];
-  d.clear_tail = p.ragged || band.keys < p.kv_tokens || band.by_length;
+  const bool paged = p.keys == KeyForm::paged;
+  if (paged) {
+    const AnyView& table = a.page_table.table;
+    d.pages = static_cast<const std::int32_t*>(table.data), d.page_size = static_cast<int>(p.page_size);
+    d.pages_step[0] = table.step[0], d.pages_step[1] = table.step[1];
+  }
+  d.clear_tail = paged || p.ragged || band.keys < p.kv_tokens || band.by_length;
   d.back = static_cast<int>(band.back), d.ahead = static_cast<int>(band.ahead);
   DecodeMaps maps;
-  Status mapped = state.map_of(map_spec(p, a.k, kDecodeKeys, head_dim / 64), maps.k);
-  if (mapped.ok()) mapped = state.map_of(map_spec(p, a.v, kDecodeKeys, head_dim / 64), maps.v);
+  const int box_rows = paged ? page_piece(d.page_size) : kDecodeKeys, box_panels = paged ? 1 : head_dim / 64;
+  Status mapped = state.map_of(map_spec(p, a.k, box_rows, box_panels), maps.k);
+  if (mapped.ok()) mapped = state.map_of(map_spec(p, a.v, box_rows, box_panels), maps.v);
   if (!mapped.ok()) return mapped;
   return decode<T>(head_dim, block_rows, maps, d, device, facts_of(device).processors, state.stream);
 }

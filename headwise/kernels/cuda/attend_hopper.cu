@@ -24,6 +24,10 @@ bool needs_terms(const AttentionProblem& p, const AttentionArgs& a) {
 void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
   hopper_refuses(p, a, device, why);
   if (why[0]) return;
+  if (p.keys == KeyForm::paged) {
+    std::snprintf(why, sizeof why, "keys lie in pages; its tiles are longer than a page may be");
+    return;
+  }
   if (p.heads.q.dim != p.heads.v.dim && (needs_terms(p, a) || p.probe.rows)) {
     std::snprintf(why, sizeof why,
                   "softcap, ALiBi, a gate, probes or no positive scale; it takes them where head_dim is "

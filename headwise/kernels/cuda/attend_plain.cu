@@ -45,7 +45,7 @@ __global__ void attend_plain(const __grid_constant__ RunInputs p) {
           for (int n = 0; n < kColumnsPerLane; ++n) {
             const Index c = c0 + 32 * n + lane;
             if (c < p.v.layout.dim)
-              out[n] = fma(weight, element<T, W>(p.v, at.tensor_batch, at.kv_row + j0 + key, h, c), out[n]);
+              out[n] = fma(weight, kv_element<T, W>(p, p.v, at, b, j0 + key, h, c), out[n]);
           }
         }
       }

@@ -96,6 +96,24 @@ struct DecodeShared {
   }
 };
 
+/// The rows of q of an item, while the keys of the one before are still multiplied.
+template <class C>
+__device__ __forceinline__ void decode_copy_q(const DecodeShared<C>& shared, const DecodeParams& p,
+                                              const DecodeItem& d, int& q_phase) {
+  const int packed = d.row_block * C::kRows, count = min(C::kRows, d.place.q_tokens * p.group - packed);
+  ptx::mbarrier_wait(shared.q_empty, q_phase);
+  q_phase ^= 1;
+  ptx::mbarrier_expect(shared.q_full, static_cast<std::uint32_t>(count * C::kHeadDim * 2));
+  for (int row = 0; row < count; ++row) {
+    const int token = (packed + row) / p.group, head = d.kv_head * p.group + (packed + row) % p.group;
+    ptx::load_bytes(shared.q + row * C::kQPitch,
+                    static_cast<const std::uint16_t*>(p.q) + (p.ragged ? 0 : d.b) * p.q_step[0] +
+                        (d.place.q_row + token) * p.q_step[1] + head * p.q_step[2],
+                    C::kHeadDim * 2, shared.q_full);
+  }
+}
+
+/// One thread copies tiles that lie in one piece.
 template <class C>
 __device__ __forceinline__ void decode_copy(const DecodeShared<C>& shared, const DecodeMaps& maps,
                                             const DecodeParams& p) {
@@ -103,18 +121,7 @@ __device__ __forceinline__ void decode_copy(const DecodeShared<C>& shared, const
   DecodeItem d;
   for (int item = static_cast<int>(blockIdx.x); (item = decode_next<C>(p, item, d)) < p.items;
        item += static_cast<int>(gridDim.x)) {
-    // q of an item arrives while the keys of the one before are still multiplied.
-    const int packed = d.row_block * C::kRows, count = min(C::kRows, d.place.q_tokens * p.group - packed);
-    ptx::mbarrier_wait(shared.q_empty, q_phase);
-    q_phase ^= 1;
-    ptx::mbarrier_expect(shared.q_full, static_cast<std::uint32_t>(count * C::kHeadDim * 2));
-    for (int row = 0; row < count; ++row) {
-      const int token = (packed + row) / p.group, head = d.kv_head * p.group + (packed + row) % p.group;
-      ptx::load_bytes(shared.q + row * C::kQPitch,
-                      static_cast<const std::uint16_t*>(p.q) + (p.ragged ? 0 : d.b) * p.q_step[0] +
-                          (d.place.q_row + token) * p.q_step[1] + head * p.q_step[2],
-                      C::kHeadDim * 2, shared.q_full);
-    }
+    decode_copy_q(shared, p, d, q_phase);
     for (int t = d.begin; t < d.end; ++t) {
       const std::uint32_t to = shared.ring + slot * 2 * C::kTileBytes, full = shared.full + 8 * slot;
       ptx::mbarrier_wait(shared.empty + 8 * slot, phase);
@@ -122,6 +129,47 @@ __device__ __forceinline__ void decode_copy(const DecodeShared<C>& shared, const
       const int row = d.place.kv_row + t * kDecodeKeys, batch = p.ragged ? 0 : d.b;
       ptx::load_tile(to, &maps.k, full, row, 0, d.kv_head, batch, ptx::kEvictFirst);
       ptx::load_tile(to + C::kTileBytes, &maps.v, full, row, 0, d.kv_head, batch, ptx::kEvictFirst);
+      if (++slot == C::kSlots) slot = 0, phase ^= 1;
+    }
+  }
+}
+
+/// A warp copies tiles from pages, each lane a piece of one page; the page of the next piece is looked up a
+/// tile ahead. A page outside the pool, and a piece past the last key, arrives as zeros.
+template <class C>
+__device__ __forceinline__ void decode_copy_pages(const DecodeShared<C>& shared, const DecodeMaps& maps,
+                                                  const DecodeParams& p) {
+  int slot = 0, phase = 1, q_phase = 1;
+  const int lane = threadIdx.x % 32, piece = page_piece(p.page_size);
+  const bool copies = lane < kDecodeKeys / piece;
+  const auto page_of = [&](const DecodeItem& d, int t) {
+    const int key = t * kDecodeKeys + lane * piece;
+    return copies && key < d.place.kv_tokens
+               ? __ldg(p.pages + d.b * p.pages_step[0] + key / p.page_size * p.pages_step[1])
+               : -1;
+  };
+  DecodeItem d;
+  for (int item = static_cast<int>(blockIdx.x); (item = decode_next<C>(p, item, d)) < p.items;
+       item += static_cast<int>(gridDim.x)) {
+    int page = page_of(d, d.begin);
+    if (lane == 0) decode_copy_q(shared, p, d, q_phase);
+    for (int t = d.begin; t < d.end; ++t) {
+      const int next = t + 1 < d.end ? page_of(d, t + 1) : -1;
+      const std::uint32_t full = shared.full + 8 * slot,
+                          to = shared.ring + slot * 2 * C::kTileBytes + lane * piece * kPanelRowBytes;
+      ptx::mbarrier_wait(shared.empty + 8 * slot, phase);
+      if (lane == 0) ptx::mbarrier_expect(full, 2 * C::kTileBytes);
+      __syncwarp();
+      if (copies) {
+        const int row = (t * kDecodeKeys + lane * piece) % p.page_size;
+#pragma unroll
+        for (int c = 0; c < C::kHeadDim / 64; ++c) {
+          const std::uint32_t panel = to + c * panel_bytes(kDecodeKeys);
+          ptx::load_tile(panel, &maps.k, full, row, c, d.kv_head, page, ptx::kEvictFirst);
+          ptx::load_tile(panel + C::kTileBytes, &maps.v, full, row, c, d.kv_head, page, ptx::kEvictFirst);
+        }
+      }
+      page = next;
       if (++slot == C::kSlots) slot = 0, phase ^= 1;
     }
   }
@@ -454,7 +502,10 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   }
   __syncthreads();
   if (threadIdx.x >= C::kConsumers) {
-    if (ptx::elect_one()) decode_copy<C>(shared, maps, params);
+    if (params.pages)
+      decode_copy_pages<C>(shared, maps, params);
+    else if (ptx::elect_one())
+      decode_copy<C>(shared, maps, params);
   } else {
     decode_products<C>(shared, params);
   }

@@ -25,7 +25,10 @@ struct DecodeParams {
   Index lse_step[3] = {};  // batch, head, row
   float* parts = nullptr;  // [pair row_block split row head_dim], then [pair row_block split row 2]
   float* part_stats = nullptr;
-  int* arrived = nullptr;  // [pair row_block]; zero before and after every launch
+  int* arrived = nullptr;               // [pair row_block]; zero before and after every launch
+  const std::int32_t* pages = nullptr;  // [batch pages_each], or null: keys lie in one piece
+  Index pages_step[2] = {};
+  int page_size = 0;
   const Place* places = nullptr;
   Place place = {};
   bool ragged = false, clear_tail = false;
@@ -33,6 +36,9 @@ struct DecodeParams {
   int back = 0, ahead = 0;
   int row_blocks = 0, splits = 0, items = 0;  // items = batch * kv_heads * row_blocks * splits
 };
+
+/// Keys one copy takes from a page.
+HW_FN constexpr int page_piece(int page_size) { return page_size < kDecodeKeys ? page_size : kDecodeKeys; }
 
 struct DecodeMaps {
   CUtensorMap k, v;

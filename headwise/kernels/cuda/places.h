@@ -38,7 +38,8 @@ inline bool place_for(const AttentionProblem& p, const AttentionArgs& a, Index b
 
 /// Every sequence lies alike: one place serves all and no table is needed.
 inline bool alike(const AttentionProblem& p, const AttentionArgs& a, const Band& band) {
-  return !p.ragged && !band.by_length && !band.documents && (!a.q_start.given() || a.q_start.size[0] == 1);
+  return !p.ragged && p.keys != KeyForm::paged && !band.by_length && !band.documents &&
+         (!a.q_start.given() || a.q_start.size[0] == 1);
 }
 
 }  // namespace headwise::cuda

@@ -28,6 +28,14 @@ __device__ W element(const HeadsView& x, Index batch, Index row, Index head, Ind
              ? W(0)
              : static_cast<W>(data[batch * x.step[0] + row * x.step[1] + column * x.step[2]]);
 }
+/// Element c of key or value j of sequence b; pages outside the pool read as 0.
+template <class T, class W>
+__device__ W kv_element(const RunInputs& p, const HeadsView& x, const SequencePlace& at, Index b, Index j,
+                        Index head, Index c) {
+  if (!p.pages) return element<T, W>(x, at.tensor_batch, at.kv_row + j, head, c);
+  const Index page = p.pages[b * p.pages_step[0] + j / p.page_size * p.pages_step[1]];
+  return page < 0 || page >= p.page_count ? W(0) : element<T, W>(x, page, j % p.page_size, head, c);
+}
 template <class W>
 __device__ W warp_most(W x) {
   for (int n = 16; n > 0; n /= 2) x = fmax(x, __shfl_xor_sync(~0u, x, n));
@@ -46,7 +54,7 @@ __device__ W score(const RunInputs& p, const SequencePlace& at, Index b, Index h
   W dot = 0;
   for (Index c = 0; c < p.q.layout.dim; ++c)
     dot = fma(element<T, W>(p.q, at.tensor_batch, at.q_row + i, h, c),
-              element<T, W>(p.k, at.tensor_batch, at.kv_row + j, h, c), dot);
+              kv_element<T, W>(p, p.k, at, b, j, h, c), dot);
   W s = static_cast<W>(p.scales[p.scale_count == 1 ? 0 : h]) * dot;
   if (slant) *slant = 1;
   if (p.softcap != 0) {

@@ -197,6 +197,12 @@ Status gather_inputs(const AttentionProblem& p, const AttentionArgs& a, StreamSt
   if (!status.ok()) return status;
   f.batch = p.batch, f.heads = p.heads.q.heads, f.q_tokens = p.q_tokens;
   f.q = heads_of(a.q, p.heads.q), f.k = heads_of(a.k, p.heads.k), f.v = heads_of(a.v, p.heads.v);
+  if (p.keys == KeyForm::paged) {
+    const AnyView& table = a.page_table.table;
+    f.pages = static_cast<const std::int32_t*>(table.data);
+    f.pages_step[0] = table.step[0], f.pages_step[1] = table.step[1];
+    f.page_size = p.page_size, f.page_count = p.pages;
+  }
   f.out = heads_of(a.out, HeadLayout::split(p.heads.q.heads, p.heads.v.dim));
   if (p.lse) {
     if (a.lse.dtype == DType::f32)

@@ -20,6 +20,8 @@ struct RunInputs {
   float* lse;
   double* lse_double;
   Index lse_step[3];
+  const std::int32_t* pages;  // [batch pages_each], or null: keys lie in one piece
+  Index pages_step[2], page_size, page_count;
   const SequencePlace* places;
   const MaskView* masks;
   Index mask_count;

@@ -47,10 +47,18 @@ double times_scale(double x, const AnyView& scale, const HeadLayout& layout, con
   return static_cast<double>(static_cast<float>(x) * static_cast<float>(s));
 }
 
+/// Element of token j of the row's sequence in a pool of pages.
+double paged_element(const AttentionProblem& p, const AttentionArgs& a, const AnyView& pool,
+                     const HeadLayout& layout, const Row& row, Index j, Index c) {
+  return head_element(pool, layout, a.page_table.page(row.sequence, j / p.page_size), j % p.page_size,
+                      row.head, c);
+}
+
 }  // namespace
 
 double key_element(const AttentionProblem& p, const AttentionArgs& a, const Row& row, Index j, Index c) {
   const HeadLayout& layout = p.heads.k;
+  if (p.keys == KeyForm::paged) return paged_element(p, a, a.k, layout, row, j, c);
   const double x =
       p.keys == KeyForm::plain
           ? head_element(a.k, layout, row.place.tensor_batch, row.place.kv_row + j, row.head, c)
@@ -59,6 +67,7 @@ double key_element(const AttentionProblem& p, const AttentionArgs& a, const Row&
 }
 double value_element(const AttentionProblem& p, const AttentionArgs& a, const Row& row, Index j, Index c) {
   const HeadLayout& layout = p.heads.v;
+  if (p.keys == KeyForm::paged) return paged_element(p, a, a.v, layout, row, j, c);
   const double x = head_element(a.v, layout, row.place.tensor_batch, row.place.kv_row + j, row.head, c);
   return p.int8_kv ? times_scale(x, a.v_scale, layout, row, j) : x;
 }

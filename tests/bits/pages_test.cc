@@ -1,0 +1,188 @@
+// Keys in pages: the bits of keys in one piece, whatever the pages' size, order, layout and threads; bad
+// tables are refused in words. SPDX-License-Identifier: Apache-2.0
+#include "tests/base/sentence.h"
+#include "tests/support/decode.h"
+
+namespace headwise::test {
+namespace {
+
+/// Sequences of different lengths, their keys once in one piece and once in pages: in an order of their own,
+/// NaN wherever no token lies, heads inside tokens or tokens inside heads.
+struct Paged {
+  std::vector<Index> lengths;
+  Index size, each, pages;
+  Tensor k, v;
+  std::vector<std::int32_t> table;
+
+  Paged(const CaseRun& r, std::vector<Index> tokens, Index page_size, bool by_head)
+      : lengths(std::move(tokens)), size(page_size) {
+    const Index batch = r.k.view().size[0];
+    each = ceil_div(r.k.view().size[1], size) + 1, pages = batch * each + 2;
+    while (pages % 7 == 0) ++pages;  // so that steps of 7 meet every page once
+    table.assign(static_cast<std::size_t>(batch * each), -9);
+    for (Index b = 0; b < batch; ++b)
+      for (Index i = 0; i * size < lengths[static_cast<std::size_t>(b)]; ++i)
+        table[static_cast<std::size_t>(b * each + i)] =
+            static_cast<std::int32_t>((7 * (b * each + i) + 3) % pages);
+    k = pool_of(r.k.view(), by_head), v = pool_of(r.v.view(), by_head);
+  }
+  Tensor pool_of(const AnyView& x, bool by_head) {
+    Tensor pool = by_head ? Tensor(x.dtype, {pages, x.size[2], size, x.size[3]})
+                          : Tensor(x.dtype, {pages, size, x.size[2], x.size[3]});
+    poison(pool);
+    const AnyView to = turned(pool.view(), by_head);
+    for (Index b = 0; b < x.size[0]; ++b)
+      for (Index t = 0; t < lengths[static_cast<std::size_t>(b)]; ++t)
+        for (Index h = 0; h < x.size[2]; ++h)
+          for (Index c = 0; c < x.size[3]; ++c) {
+            const Index page = table[static_cast<std::size_t>(b * each + t / size)];
+            store_double(
+                to.data, x.dtype, page * to.step[0] + t % size * to.step[1] + h * to.step[2] + c * to.step[3],
+                load_double(x.data, x.dtype, b * x.step[0] + t * x.step[1] + h * x.step[2] + c * x.step[3]));
+          }
+    return pool;
+  }
+  static AnyView turned(AnyView v, bool by_head) {
+    if (by_head) std::swap(v.size[1], v.size[2]), std::swap(v.step[1], v.step[2]);
+    return v;
+  }
+  void use(AttentionArgs& a, bool by_head) {
+    a.k = turned(k.view(), by_head), a.v = turned(v.view(), by_head);
+    const auto batch = static_cast<Index>(lengths.size());
+    a.page_table.table = AnyView::packed(table.data(), DType::i32, {batch, each});
+    a.page_table.lengths = AnyView::packed(lengths.data(), DType::i64, {batch});
+  }
+};
+
+const Tensor& at_end() {
+  static const Tensor start = tensor_of(std::vector<Index>{kStartEnd});
+  return start;
+}
+
+TEST(Pages, HaveTheBitsOfOnePiece) {
+  each_level([] {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+      for (const Index size : {8, 16, 64, 256})
+        for (const Index q_tokens : {1, 3, 40}) {
+          const Case c = with_dtype({.name = "pages",
+                                     .batch = 3,
+                                     .q_tokens = q_tokens,
+                                     .kv_tokens = 530,
+                                     .heads = 8,
+                                     .kv_heads = 2,
+                                     .head_dim = 32,
+                                     .value_dim = 48},
+                                    dtype);
+          CaseRun r(c);
+          const std::vector<Index> lengths = {530, 0, 77};
+          const Mask mask = Mask::window(300, 0) & Mask::lengths(lengths);
+          const std::vector<Index> starts = {530 - q_tokens, -q_tokens, 77 - q_tokens};
+          r.args.q_start = AnyView::packed(const_cast<Index*>(starts.data()), DType::i64, {3});
+          r.args.mask = mask.set();
+          attention(r.args, online(1));
+          const Tensor out = r.out.clone(), lse = r.lse.clone();
+          const Mask window = Mask::window(300, 0);
+          for (const bool by_head : {false, true}) {
+            Paged paged(r, lengths, size, by_head);
+            AttentionArgs a = r.args;
+            a.q_start = at_end().view(), a.mask = window.set();
+            paged.use(a, by_head);
+            for (const int threads : {1, 2}) {
+              poison(r.out), poison(r.lse);
+              attention(a, decoding(threads));
+              EXPECT_TRUE(same_bits(out, r.out)) << text(c) << " of " << size << " by_head " << by_head;
+              EXPECT_TRUE(same_bits(lse, r.lse)) << text(c) << " of " << size << " lse " << by_head;
+            }
+          }
+        }
+  });
+}
+
+TEST(Pages, RefReadsThem) {
+  const Case c{.name = "ref",
+               .batch = 2,
+               .q_tokens = 2,
+               .kv_tokens = 40,
+               .heads = 4,
+               .kv_heads = 2,
+               .head_dim = 8,
+               .value_dim = 8};
+  CaseRun r(c);
+  Context ref({.threads = 1, .kernels = "ref"});
+  attention(r.args, ref);
+  const Tensor out = r.out.clone();
+  for (const bool by_head : {false, true}) {
+    Paged paged(r, {40, 40}, 16, by_head);
+    AttentionArgs a = r.args;
+    paged.use(a, by_head);
+    poison(r.out);
+    attention(a, ref);
+    EXPECT_TRUE(same_bits(out, r.out));
+  }
+}
+
+struct BadPages : testing::Test {
+  CaseRun run{{.name = "bad",
+               .batch = 2,
+               .q_tokens = 1,
+               .kv_tokens = 20,
+               .heads = 2,
+               .kv_heads = 2,
+               .head_dim = 8,
+               .value_dim = 8}};
+  Paged paged{run, {20, 9}, 8, false};
+  AttentionArgs args = run.args;
+  Context ctx{{.threads = 1}};
+  BadPages() { paged.use(args, false); }
+  std::string sentence(ErrorKind kind) {
+    return sentence_of(kind, [&] { attention(args, ctx); });
+  }
+};
+
+TEST_F(BadPages, AreRefusedInWords) {
+  attention(args, ctx);
+  paged.table[static_cast<std::size_t>(paged.each + 1)] = static_cast<std::int32_t>(paged.pages);
+  EXPECT_EQ(sentence(ErrorKind::bad_argument), text("attention: page 1 of sequence 1 is ", paged.pages,
+                                                    " but there are ", paged.pages, " pages"));
+  paged.table[static_cast<std::size_t>(paged.each + 1)] = -1;
+  EXPECT_EQ(sentence(ErrorKind::bad_argument),
+            text("attention: page 1 of sequence 1 is -1 but there are ", paged.pages, " pages"));
+}
+TEST_F(BadPages, LengthsBeyondTheTable) {
+  paged.lengths[1] = 8 * paged.each + 1;
+  EXPECT_EQ(sentence(ErrorKind::bad_shape), text("attention: sequence 1 has ", 8 * paged.each + 1,
+                                                 " tokens but its row of the page table names ", paged.each,
+                                                 " pages of 8 tokens; give it a longer row"));
+  const AttentionProblem p = [&] {
+    paged.lengths[1] = 9;
+    return problem_of(args);
+  }();
+  const AttentionPlan plan(p, ctx);
+  paged.lengths[0] = -3;
+  EXPECT_EQ(sentence_of(ErrorKind::bad_shape, [&] { plan.run(args, ctx); }),
+            "attention: sequence 0 has -3 tokens in pages but the plan was made for 0 to 20; plan for these "
+            "lengths");
+}
+TEST_F(BadPages, SizesAndCompany) {
+  AnyView wide = args.k;
+  wide.size[1] = 7;
+  args.k = wide, args.v.size[1] = 7;
+  EXPECT_EQ(sentence(ErrorKind::bad_shape),
+            "attention: a page has 7 tokens; it may have 8, 16, 32, 64, 128 or 256");
+  args.k.size[1] = args.v.size[1] = 8;
+  EXPECT_EQ(sentence_of(ErrorKind::unsupported, [&] { attention(args, ctx, {.rows = true}); }),
+            "attention: probes look at tensors in one piece, and keys lie in pages; gather them");
+  AttentionArgs alone = run.args;
+  alone.page_table = args.page_table;
+  EXPECT_EQ(
+      sentence_of(ErrorKind::bad_argument, [&] { AttentionPlan(problem_of(run.args), ctx).run(alone, ctx); }),
+      "attention: a page table is given but the plan is for k and v in one piece; plan for pages");
+}
+TEST_F(BadPages, TheOthersSayWhy) {
+  Context online_only({.threads = 1, .kernels = "cpu/online"});
+  const std::string why = sentence_of(ErrorKind::unsupported, [&] { attention(args, online_only); });
+  EXPECT_NE(why.find("keys lie in pages: cpu/decode and ref read them"), std::string::npos) << why;
+}
+
+}  // namespace
+}  // namespace headwise::test
