@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from ._heads import Head
-from ._types import AttentionGradients, AttentionResult, Probe, Scores, T5
+from ._types import AttentionGradients, AttentionResult, Pages, Probe, Scores, T5
 
 __version__: str
 
@@ -229,6 +229,7 @@ def attention(
     ctx: Context | None = None,
     head: Head | str | None = None,
     coefficients: dict[str, Array] | None = None,
+    pages: Pages | None = None,
 ) -> ArrayT:
     """
     Multi-head attention of q [batch tokens heads dim] over k and v, heads shared by division.
@@ -266,9 +267,10 @@ def attention(
     ctx: Context | None = None,
     head: Head | str | None = None,
     coefficients: dict[str, Array] | None = None,
+    pages: Pages | None = None,
 ) -> ArrayT | AttentionResult: ...
 
-def explain(q: ArrayT, k: ArrayT | PackedKeys, v: ArrayT, mask: Mask | Sequence[Mask] | None = None, *, scale: float | Array | None = None, softcap: float | None = None, bias: Array | None = None, alibi: bool | Array | None = None, relative: T5 | None = None, sinks: Array | None = None, gate: Array | None = None, dropout: float = 0.0, seed: int = 0, q_start: int | Sequence[int] | Array = 0, q_offsets: Sequence[int] | Array | None = None, kv_offsets: Sequence[int] | Array | None = None, k_scale: Array | None = None, v_scale: Array | None = None, layout: str = 'bshd', out: ArrayT | None = None, return_lse: bool = False, probe: Probe | Scores | None = None, kernels: str | Sequence[str] | None = None, ctx: Context | None = None, head: Head | str | None = None, coefficients: dict[str, Array] | None = None) -> str:
+def explain(q: ArrayT, k: ArrayT | PackedKeys, v: ArrayT, mask: Mask | Sequence[Mask] | None = None, *, scale: float | Array | None = None, softcap: float | None = None, bias: Array | None = None, alibi: bool | Array | None = None, relative: T5 | None = None, sinks: Array | None = None, gate: Array | None = None, dropout: float = 0.0, seed: int = 0, q_start: int | Sequence[int] | Array = 0, q_offsets: Sequence[int] | Array | None = None, kv_offsets: Sequence[int] | Array | None = None, k_scale: Array | None = None, v_scale: Array | None = None, layout: str = 'bshd', out: ArrayT | None = None, return_lse: bool = False, probe: Probe | Scores | None = None, kernels: str | Sequence[str] | None = None, ctx: Context | None = None, head: Head | str | None = None, coefficients: dict[str, Array] | None = None, pages: Pages | None = None) -> str:
     """
     Which kernel this call would take and why, its cost against what this machine can do. Takes attention's arguments;
     runs nothing but a measurement of the machine, once per number of threads.

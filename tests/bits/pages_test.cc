@@ -62,26 +62,26 @@ const Tensor& at_end() {
 TEST(Pages, HaveTheBitsOfOnePiece) {
   each_level([] {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
-      for (const Index size : {8, 16, 64, 256})
-        for (const Index q_tokens : {1, 3, 40}) {
+      for (const Index size : {8, 32, 256})
+        for (const Index q_tokens : {1, 20}) {
           const Case c = with_dtype({.name = "pages",
                                      .batch = 3,
                                      .q_tokens = q_tokens,
-                                     .kv_tokens = 530,
-                                     .heads = 8,
+                                     .kv_tokens = 290,
+                                     .heads = 4,
                                      .kv_heads = 2,
                                      .head_dim = 32,
-                                     .value_dim = 48},
+                                     .value_dim = 32},
                                     dtype);
           CaseRun r(c);
-          const std::vector<Index> lengths = {530, 0, 77};
-          const Mask mask = Mask::window(300, 0) & Mask::lengths(lengths);
-          const std::vector<Index> starts = {530 - q_tokens, -q_tokens, 77 - q_tokens};
+          const std::vector<Index> lengths = {290, 0, 77};
+          const Mask mask = Mask::window(200, 0) & Mask::lengths(lengths);
+          const std::vector<Index> starts = {290 - q_tokens, -q_tokens, 77 - q_tokens};
           r.args.q_start = AnyView::packed(const_cast<Index*>(starts.data()), DType::i64, {3});
           r.args.mask = mask.set();
           attention(r.args, online(1));
           const Tensor out = r.out.clone(), lse = r.lse.clone();
-          const Mask window = Mask::window(300, 0);
+          const Mask window = Mask::window(200, 0);
           for (const bool by_head : {false, true}) {
             Paged paged(r, lengths, size, by_head);
             AttentionArgs a = r.args;
@@ -96,6 +96,28 @@ TEST(Pages, HaveTheBitsOfOnePiece) {
           }
         }
   });
+}
+
+TEST(Pages, SplitsAreFoldedAlike) {
+  const Case c{.name = "splits",
+               .batch = 1,
+               .q_tokens = 1,
+               .kv_tokens = 2150,
+               .heads = 2,
+               .kv_heads = 1,
+               .head_dim = 16,
+               .value_dim = 16};
+  CaseRun r(c);
+  attention(r.args, online(1));
+  const Tensor out = r.out.clone();
+  Paged paged(r, {2150}, 16, false);
+  AttentionArgs a = r.args;
+  paged.use(a, false);
+  for (const int threads : {1, 2}) {
+    poison(r.out);
+    attention(a, decoding(threads));
+    EXPECT_TRUE(same_bits(out, r.out)) << threads;
+  }
 }
 
 TEST(Pages, RefReadsThem) {

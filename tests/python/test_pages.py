@@ -1,0 +1,63 @@
+"""hw.attention with pages=: the bits of k and v in one piece, and tables that are refused in words."""
+# SPDX-License-Identifier: Apache-2.0
+import numpy as np
+import pytest
+
+import headwise as hw
+
+
+def paged(x, lengths, size, layout):
+    """x [batch tokens heads dim] in pages of `size` tokens in a shuffled order, NaN where no token lies."""
+    batch, tokens, heads, dim = x.shape
+    each = -(-tokens // size)
+    order = np.random.default_rng(size).permutation(batch * each + 2)
+    pool = np.full((batch * each + 2, size, heads, dim), np.nan, x.dtype)
+    table = np.full((batch, each), -1, np.int32)
+    for b, length in enumerate(lengths):
+        for i in range(-(-length // size)):
+            n = min(size, length - i * size)
+            table[b, i] = order[b * each + i]
+            pool[table[b, i], :n] = x[b, i * size : i * size + n]
+    return (np.ascontiguousarray(pool.transpose(0, 2, 1, 3)) if layout == "bhsd" else pool), table
+
+
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+@pytest.mark.parametrize("size", [8, 64])
+def test_bits_of_one_piece(layout, size):
+    rng = np.random.default_rng(1)
+    lengths = [70, 3]
+    q, k, v = (rng.standard_normal((2, n, h, 16), np.float32) for n, h in ((1, 4), (70, 2), (70, 2)))
+    want = hw.attention(q, k, v, hw.Mask.lengths(lengths), return_lse=True)
+    (pk, table), (pv, _) = paged(k, lengths, size, layout), paged(v, lengths, size, layout)
+    turned = q.transpose(0, 2, 1, 3) if layout == "bhsd" else q
+    got = hw.attention(turned, pk, pv, pages=hw.Pages(table, lengths), layout=layout, return_lse=True)
+    out = got.out.transpose(0, 2, 1, 3) if layout == "bhsd" else got.out
+    assert np.array_equal(out, want.out) and np.array_equal(got.lse, want.lse)
+    assert "cpu/decode  chosen" in hw.explain(turned, pk, pv, pages=hw.Pages(table, lengths), layout=layout)
+
+
+def test_torch_tensors():
+    torch = pytest.importorskip("torch")
+    import headwise.torch as hwt
+
+    q, pool = torch.randn(1, 1, 2, 8), torch.randn(3, 8, 2, 8)
+    pages = hw.Pages(torch.tensor([[2, 0]], dtype=torch.int32), [13])
+    want = hwt.attention(q, pool[[2, 0]].reshape(1, 16, 2, 8)[:, :13], pool[[2, 0]].reshape(1, 16, 2, 8)[:, :13])
+    assert torch.equal(hwt.attention(q, pool, pool, pages=pages), want)
+    with pytest.raises(NotImplementedError, match="pages, which have no gradient"):
+        hwt.attention(q.requires_grad_(), pool, pool, pages=pages)
+
+
+def test_bad_tables_are_refused_in_words():
+    q, pool = np.zeros((1, 1, 2, 8), np.float32), np.zeros((3, 8, 2, 8), np.float32)
+    table = np.array([[2, 5]], np.int32)
+    with pytest.raises(ValueError, match="page 1 of sequence 0 is 5 but there are 3 pages"):
+        hw.attention(q, pool, pool, pages=hw.Pages(table, [16]))
+    with pytest.raises(ValueError, match="sequence 0 has 17 tokens but its row of the page table names 2 pages of 8 tokens"):
+        hw.attention(q, pool, pool, pages=hw.Pages(table, [17]))
+    with pytest.raises(ValueError, match="a page has 7 tokens; it may have 8, 16, 32, 64, 128 or 256"):
+        hw.attention(q, pool[:, :7], pool[:, :7], pages=hw.Pages(table, [5]))
+    with pytest.raises(TypeError, match="page table is i64"):
+        hw.attention(q, pool, pool, pages=hw.Pages(table.astype(np.int64), [5]))
+    with pytest.raises(ValueError, match="pages is no hw.Pages"):
+        hw.attention(q, pool, pool, pages=[table, [5]])
