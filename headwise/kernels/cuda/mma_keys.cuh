@@ -88,6 +88,13 @@ __device__ __forceinline__ void copy_tile(const MmaTile<T>& to, int tile_rows, c
     }
 }
 
+/// What a tile of pairs is to a mask. Called, not inlined: it runs once for 128 tiles of keys and was a third
+/// of a kernel's code.
+__device__ __noinline__ inline TileKind kind_of(const MaskView& mask, Index q0, Index q1, int k0, int k1,
+                                                const MaskPlace& place) {
+  return mask.tile(q0, q1, k0, k1, place);
+}
+
 /// Which tiles of keys have an open pair, and which no closed one: one a thread at a time.
 template <int Keys>
 struct OpenTiles {
@@ -103,7 +110,7 @@ struct OpenTiles {
     TileKind kind = TileKind::empty;
     if (n < tiles) {
       const int end = min((n + 1) * Keys, keys);
-      kind = mask ? mask->tile(q0, q1, n * Keys, end, place) : TileKind::full;
+      kind = mask ? kind_of(*mask, q0, q1, n * Keys, end, place) : TileKind::full;
       if (kind == TileKind::full && end < (n + 1) * Keys) kind = TileKind::mixed;
     }
     __syncthreads();
