@@ -39,10 +39,11 @@ std::byte* aligned(const Buffer& buffer) {
 
 }  // namespace
 
-PackedMatrix pack_matrix(const AnyView& weight, DType x, Context& ctx) {
+PackedMatrix pack_matrix(const AnyView& weight, DType x, Context& ctx, bool parts) {
   check_weight(weight);
   PackedMatrix r;
-  r.problem_ = {.n = weight.size[0], .k = weight.size[1], .a = x, .b = weight.dtype, .packed = true};
+  r.problem_ = {
+      .n = weight.size[0], .k = weight.size[1], .a = x, .b = weight.dtype, .packed = true, .parts = parts};
   check_gemm_problem("pack_matrix", r.problem_);
   r.kernel_ =
       &Choice<GemmKernel, GemmProblem>{"pack_matrix", gemm_kernels()}.first(ctx.kernels(), r.problem_);
@@ -117,6 +118,7 @@ GemmProblem projection_problem_of(const ProjectionArgs& args, Activation activat
           ", ", p.m, " rows; give as many");
   p.a = args.x.dtype, p.out = args.out.dtype;
   p.activation = activation, p.packed = args.packed != nullptr;
+  p.parts = args.packed ? args.packed->parts() : args.parts;
   require(each_element_once(args.out), ErrorKind::bad_argument, kOp, "out is ", args.out,
           " with steps that put several elements in one place; give each its own");
   check_apart(kOp, args.out, "x", args.x);

@@ -16,10 +16,11 @@ class PackedMatrix {
   /// Of the x it was packed for, and of the weight.
   DType x() const noexcept { return problem_.a; }
   DType dtype() const noexcept { return problem_.b; }
+  bool parts() const noexcept { return problem_.parts; }
   std::size_t bytes() const noexcept { return memory_.size(); }
 
  private:
-  friend PackedMatrix pack_matrix(const AnyView& weight, DType x, Context& ctx);
+  friend PackedMatrix pack_matrix(const AnyView& weight, DType x, Context& ctx, bool parts);
   friend class ProjectionPlan;
   GemmProblem problem_;
   const GemmKernel* kernel_ = nullptr;
@@ -27,16 +28,18 @@ class PackedMatrix {
   Buffer memory_;
 };
 
-/// weight [out in], any steps, for x of that dtype.
-PackedMatrix pack_matrix(const AnyView& weight, DType x, Context& ctx);
+/// weight [out in], any steps, for x of that dtype and runs with the same `parts` (GemmProblem).
+PackedMatrix pack_matrix(const AnyView& weight, DType x, Context& ctx, bool parts = false);
 
 /// One run. x is [... in] or [... heads dim] with heads * dim = in; out and residual likewise with `out`
 /// columns, and so have factor and slope; their rows are all axes before, equal in number. bias [out], any
 /// float dtype. slope: written where given, activation'(x W^T + b), what a backward multiplies by. Either
-/// weight or packed is given. out and slope overlap none of the others.
+/// weight or packed is given. out and slope overlap none of the others. parts: see GemmProblem; a packed
+/// weight brings its own.
 struct ProjectionArgs {
   AnyView x = {}, weight = {}, bias = {}, residual = {}, factor = {}, slope = {}, out = {};
   const PackedMatrix* packed = nullptr;
+  bool parts = false;
 };
 
 /// Bits of an output depend on its row of x, its weights and the numerics class alone: not on the number of

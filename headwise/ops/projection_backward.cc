@@ -56,6 +56,7 @@ ProjectionBackwardProblem projection_backward_problem_of(const ProjectionGrads& 
             ", ", rows, " rows; give as many");
     check_written("dx", a.dx, a);
     p.dx = {.m = rows, .n = in, .k = out, .a = a.dy.dtype, .b = a.weight.dtype, .out = a.dx.dtype};
+    p.dx.parts = a.parts;
     check_gemm_problem(kOp, p.dx);
   }
   if (p.wants_dweight) {
@@ -73,7 +74,8 @@ ProjectionBackwardProblem projection_backward_problem_of(const ProjectionGrads& 
                  .a = a.dy.dtype,
                  .b = a.x.dtype,
                  .out = a.dweight.dtype,
-                 .accumulate = true};
+                 .accumulate = true,
+                 .parts = a.parts};
     check_gemm_problem(kOp, p.dweight);
   }
   if (p.wants_dbias) {

@@ -45,6 +45,10 @@ struct GemmProblem {
   bool bias = false, residual = false, factor = false, slope = false;
   Activation activation = Activation::none;
   bool packed = false;  // b comes as a PackedMatrix
+  /// f32 by f32 in three parts of bf16 where the ISA level has tiles for them: another numerics class, better
+  /// from some rows on (training), worse for a few (docs/projection.md). So the caller says, and m never
+  /// does.
+  bool parts = false;
   friend constexpr bool operator==(const GemmProblem&, const GemmProblem&) = default;
 };
 

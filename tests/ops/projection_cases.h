@@ -30,6 +30,7 @@ inline void each_level(const std::function<void()>& body) {
 struct Linear {
   Tensor x, weight, bias, residual;
   Activation activation = Activation::none;
+  bool parts = false;
 
   Linear(Index rows, Index in, Index out, DType dtype, std::uint64_t seed, Activation act = Activation::none,
          bool adds = false)
@@ -47,7 +48,8 @@ struct Linear {
             .weight = weight.view(),
             .bias = bias.view(),
             .residual = residual.view(),
-            .out = y.view()};
+            .out = y.view(),
+            .parts = parts};
   }
   Tensor run(int threads = 2, const std::string& kernels = "") const {
     Context ctx({.threads = threads, .kernels = kernels});

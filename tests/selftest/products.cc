@@ -16,6 +16,7 @@ constexpr DType kDtypes[] = {DType::f32, DType::bf16, DType::f16};
 struct Linear {
   Tensor x, weight, bias, residual;
   Activation activation;
+  bool parts = false;
 
   Linear(Index rows, Index in, Index out, DType dtype, std::uint64_t seed, Activation act)
       : x(random_normal({rows, in}, dtype, seed)),
@@ -27,13 +28,14 @@ struct Linear {
     Context& ctx = context("", threads);
     const AnyView& w = weight.view();
     Tensor y(x.dtype(), {x.view().size[0], w.size[0]});
-    const PackedMatrix packed = packs ? pack_matrix(w, x.dtype(), ctx) : PackedMatrix();
+    const PackedMatrix packed = packs ? pack_matrix(w, x.dtype(), ctx, parts) : PackedMatrix();
     projection({.x = x.view(),
                 .weight = packs ? AnyView() : w,
                 .bias = bias.view(),
                 .residual = residual.view(),
                 .out = y.view(),
-                .packed = packs ? &packed : nullptr},
+                .packed = packs ? &packed : nullptr,
+                .parts = parts},
                activation, ctx);
     return y;
   }
@@ -78,7 +80,8 @@ void rows_alone(const Linear& p, const std::string& part) {
                 .weight = p.weight.view(),
                 .bias = p.bias.view(),
                 .residual = row(p.residual),
-                .out = y.view()},
+                .out = y.view(),
+                .parts = p.parts},
                p.activation, context("", 1));
     same = same && std::memcmp(y.view().data, row(whole).data,
                                static_cast<std::size_t>(out * size_of(y.dtype()))) == 0;
@@ -92,13 +95,13 @@ void rows_alone(const Linear& p, const std::string& part) {
 }
 
 /// The gradients of a batch in one run and in two, cut at 32 rows.
-void gradients(DType dtype, const std::string& part) {
-  const Linear p(70, 35, 50, dtype, 40, Activation::none);
-  const Tensor dy = random_normal({70, 50}, dtype, 50);
+void gradients(DType dtype, Index in, Index out, bool parts, const std::string& part) {
+  const Linear p(70, in, out, dtype, 40, Activation::none);
+  const Tensor dy = random_normal({70, out}, dtype, 50);
   const auto run = [&](std::vector<Index> ends, int threads) {
     struct {
       Tensor dx, dweight, dbias;
-    } g{Tensor(dtype, {70, 35}), Tensor(DType::f32, {50, 35}), Tensor(DType::f32, {50})};
+    } g{Tensor(dtype, {70, in}), Tensor(DType::f32, {out, in}), Tensor(DType::f32, {out})};
     Index first = 0;
     for (const Index end : ends) {
       const auto rows = [&](const Tensor& t) {
@@ -112,7 +115,8 @@ void gradients(DType dtype, const std::string& part) {
                            .weight = p.weight.view(),
                            .dx = rows(g.dx),
                            .dweight = g.dweight.view(),
-                           .dbias = g.dbias.view()},
+                           .dbias = g.dbias.view(),
+                           .parts = parts},
                           context("", threads));
       first = end;
     }
@@ -123,8 +127,8 @@ void gradients(DType dtype, const std::string& part) {
             same_bits(whole.dbias, cut.dbias),
         part, "gradients of micro-batches do not add up to those of the batch");
   double worst = 0;
-  for (Index j = 0; j < 50; ++j)
-    for (Index c = 0; c < 35; ++c) {
+  for (Index j = 0; j < out; ++j)
+    for (Index c = 0; c < in; ++c) {
       double sum = 0;
       for (Index i = 0; i < 70; ++i) sum += at(dy.view(), i, j) * at(p.x.view(), i, c);
       worst = std::fmax(worst, std::fabs(sum - at(whole.dweight.view(), j, c)));
@@ -136,24 +140,30 @@ void gradients(DType dtype, const std::string& part) {
 
 void check_products(const Options& options) {
   std::uint64_t seed = 1000;
+  const auto products = [&](DType dtype, Index rows, Index in, Index out, bool parts) {
+    if (options.quick && rows * in * out > 50000) return;
+    const std::string part =
+        text("projection ", dtype, parts ? " in parts " : " ", rows, " rows ", in, " in ", out, " out");
+    piece(part, [&] {
+      Linear p(rows, in, out, dtype, seed, static_cast<Activation>(seed / 10 % 6));
+      p.parts = parts;
+      against_double(p, part);
+      rows_alone(p, part);
+    });
+    seed += 10;
+  };
   for (const DType dtype : kDtypes)
-    for (const auto& size :
-         {std::array<Index, 3>{1, 1, 1}, {3, 5, 7}, {13, 31, 33}, {40, 600, 50}, {100, 70, 65}}) {
-      const Index rows = size[0], in = size[1], out = size[2];
-      if (options.quick && rows * in * out > 50000) continue;
-      const std::string part = text("projection ", dtype, " ", rows, " rows ", in, " in ", out, " out");
-      const auto activation = static_cast<Activation>(seed / 10 % 6);
-      piece(part, [&] {
-        const Linear p(rows, in, out, dtype, seed, activation);
-        against_double(p, part);
-        rows_alone(p, part);
-      });
-      seed += 10;
-    }
+    for (const auto& [rows, in, out] :
+         {std::array<Index, 3>{1, 1, 1}, {3, 5, 7}, {13, 31, 33}, {40, 600, 50}, {100, 70, 65}})
+      products(dtype, rows, in, out, false);
+  for (const auto& [rows, in, out] : {std::array<Index, 3>{5, 128, 65}, {100, 70, 130}, {40, 600, 77}})
+    products(DType::f32, rows, in, out, true);
   for (const DType dtype : kDtypes) {
     const std::string part = text("projection_backward ", dtype);
-    piece(part, [&] { gradients(dtype, part); });
+    piece(part, [&] { gradients(dtype, 35, 50, false, part); });
   }
+  const std::string part = "projection_backward f32 in parts";
+  piece(part, [&] { gradients(DType::f32, 100, 130, true, part); });
 }
 
 }  // namespace headwise::selftest

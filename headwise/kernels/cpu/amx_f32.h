@@ -60,6 +60,18 @@ inline F sixteen(const Rows& rows, Index row, Index c0, Index dim) {
   return Lanes::load(spare);
 }
 
+/// Column i = 0 .. 15 of 16 rows at `even`, and of those at `odd`.
+template <class Store>
+inline __attribute__((always_inline)) void in_pairs(const char* even, Index step, const char* odd,
+                                                    Store&& store) {
+  for (int c = 0; c < 16; c += 4) {
+    __m512i x[4], y[4];
+    four_columns(even + c * 4, step, x), four_columns(odd + c * 4, step, y);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) store(_mm512_castsi512_ps(x[i]), _mm512_castsi512_ps(y[i]), c + i);
+  }
+}
+
 /// Tiles flush what is below 2^-126, and 2^128 is inf. So a row is *ordinary* when its largest element is in
 /// [2^-40, 2^50), or all are 0: what tiles lose of a score is then below 2^-60 of the largest product's
 /// rounding. A pair of rows that are not both ordinary (inf and NaN are not) is one chain of fused
@@ -307,17 +319,6 @@ struct F32OperandsOf {
   }
   static const char* address(const Rows& rows, Index row) {
     return static_cast<const char*>(rows.data) + row_offset(rows, row) * 4;
-  }
-  /// Column i = 0 .. 15 of 16 rows at `even`, and of those at `odd`.
-  template <class Store>
-  static inline __attribute__((always_inline)) void in_pairs(const char* even, Index step, const char* odd,
-                                                             Store&& store) {
-    for (int c = 0; c < 16; c += 4) {
-      __m512i x[4], y[4];
-      four_columns(even + c * 4, step, x), four_columns(odd + c * 4, step, y);
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) store(_mm512_castsi512_ps(x[i]), _mm512_castsi512_ps(y[i]), c + i);
-    }
   }
 };
 using F32Operands = F32OperandsOf<256>;

@@ -30,6 +30,7 @@ struct GemmBlock {
   Index c_step;
   bool add;          // the sums start at c, else at 0
   Index a_step = 0;  // elements from row to row of rows as they lie; 0: packed
+  Index live = 0;    // of the rows, those that exist
 };
 
 /// How one ISA level multiplies. Every element is one chain over k in ascending order, whatever tile it lies
@@ -70,6 +71,7 @@ struct GemmKernels {
   /// The other way, rounded to nearest even.
   void (*store_run)(const float* from, Index count, RowType type, void* data, const Axis& axis, Index start);
   RowKernels rows;
+  const GemmCore* f32_parts = nullptr;  // matrix core for f32 in three parts of bf16; null: none
 };
 
 extern const GemmKernels kGemmPlain;
