@@ -23,7 +23,8 @@ AnyView project_rows(const AnyView& x, const Learned& weight, const Learned& bia
               .bias = bias.value(),
               .residual = residual,
               .slope = slope,
-              .out = y},
+              .out = y,
+              .parts = call.training},
              activation, call.ctx);
   return y;
 }
@@ -43,10 +44,12 @@ AnyView project_rows_backward(const AnyView& dy, const AnyView& x, const LinearV
   AnyView turned = w;
   turned.size[0] = w.size[1], turned.size[1] = w.size[0];
   turned.step[0] = w.step[1], turned.step[1] = w.step[0];
-  projection({.x = dy, .weight = turned, .residual = residual, .factor = factor, .out = dx}, Activation::none,
-             call.ctx);
+  projection(
+      {.x = dy, .weight = turned, .residual = residual, .factor = factor, .out = dx, .parts = call.training},
+      Activation::none, call.ctx);
   if (of.dweight.given() || of.dbias.given())
-    projection_backward({.dy = dy, .x = x, .dweight = of.dweight, .dbias = of.dbias}, call.ctx);
+    projection_backward({.dy = dy, .x = x, .dweight = of.dweight, .dbias = of.dbias, .parts = call.training},
+                        call.ctx);
   return dx;
 }
 

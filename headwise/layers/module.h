@@ -84,7 +84,7 @@ struct Call {
   Sequences source_sequences = {};
   MaskSet source_mask = {};          // of cross-attention
   AnyView dsource = {};              // like source: backward adds the gradient of source to it, where given
-  bool training = false;             // dropout is on
+  bool training = false;             // dropout is on; f32 products may run in parts (GemmProblem)
   std::uint64_t seed = 0, step = 0;  // what every draw of this call depends on
   double loss = 0;                   // heads' own losses (routing balance) are added here by forward
   double loss_weight = 0;            // their weight in the total loss, read by backward

@@ -164,7 +164,8 @@ void MultiHead::project(int first, int last, const AnyView& from, Call& call, An
     projection({.x = from,
                 .weight = spanned(part.weight().value(), count * part.out()),
                 .bias = spanned(part.bias().value(), count * part.out()),
-                .out = side_by_side(parts[i], count)},
+                .out = side_by_side(parts[i], count),
+                .parts = call.training},
                Activation::none, call.ctx);
   }
 }
