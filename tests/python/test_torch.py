@@ -148,7 +148,7 @@ def test_attention_takes_everything_headwise_takes():
     assert list(inspect.signature(hw.torch.attention).parameters) == [
         "q", "k", "v", "mask", "scale", "softcap", "bias", "alibi", "relative", "sinks", "gate", "dropout", "seed",
         "q_start", "q_offsets", "kv_offsets", "k_scale", "v_scale", "layout", "out", "return_lse", "probe", "kernels", "ctx",
-        "head", "coefficients",
+        "head", "coefficients", "pages",
     ]  # fmt: skip
 
 
