@@ -56,10 +56,10 @@ BackwardArgs backward_args_from(const hw_backward_args* given, const char* entry
   r.drelative = view_of(a.drelative, entry, "drelative", where),
   r.dsinks = view_of(a.dsinks, entry, "dsinks", where);
   r.dscale = view_of(a.dscale, entry, "dscale"), r.dgate = view_of(a.dgate, entry, "dgate", where);
-  r.dalpha = view_of(a.dalpha, entry, "dalpha");
-  r.dmix_before = view_of(a.dmix_before, entry, "dmix_before"),
-  r.dmix_after = view_of(a.dmix_after, entry, "dmix_after");
-  r.dmix_q = view_of(a.dmix_q, entry, "dmix_q"), r.dmix_k = view_of(a.dmix_k, entry, "dmix_k");
+  r.dalpha = view_of(a.dalpha, entry, "dalpha", where);
+  r.dmix_before = view_of(a.dmix_before, entry, "dmix_before", where),
+  r.dmix_after = view_of(a.dmix_after, entry, "dmix_after", where);
+  r.dmix_q = view_of(a.dmix_q, entry, "dmix_q", where), r.dmix_k = view_of(a.dmix_k, entry, "dmix_k", where);
   return r;
 }
 

@@ -235,7 +235,7 @@ typedef struct hw_attention_args {
       *v_scale;                  // f32 [batch kv_tokens kv_heads]: k = k_scale * int8; int8 k and v only
   const hw_packed_keys* packed;  // given: k is the buffer [batch kv_heads room] it describes
   void* stream;                  // CUDA tensors: the cudaStream_t to run on; NULL: the default stream
-  const hw_tensor* alpha;        // [heads], entmax: 1, or from 1.01 to 2
+  const hw_tensor* alpha;        // [heads], entmax: 1, or from 1.01 to 2; unchecked on CUDA
   const hw_tensor *row_offsets, *row_index;  // i64 [batch * heads + 1] and [listed], as headwise::RowLists
   const hw_tensor *mix_before, *mix_after;   // [q_heads heads], [heads v_heads]
   const hw_tensor *mix_q, *mix_k;            // [batch tokens mixes*(2*rank+1) heads], as headwise::HeadInputs
@@ -272,9 +272,9 @@ hw_status hw_attention_run(const hw_attention_plan* plan, hw_context* context, c
 
 /// Plans and runs in one call: plain layouts, no probes; matrices alone are a fixed mix, mix_q or mix_k two
 /// dynamic ones, alpha is entmax. Where q is a CUDA tensor, so are k, v, out, lse,
-/// slopes, sinks, bias, relative and gate, and the six statistics of rows may be given in `probe`; scale,
-/// q_start, offsets and sequence_ids stay on the CPU. The call then starts the work on `stream` and returns
-/// without waiting.
+/// slopes, sinks, bias, relative, gate, alpha and mix_*, and the six statistics of rows may be given in
+/// `probe`; scale, q_start, offsets and sequence_ids stay on the CPU. The call then starts the work on
+/// `stream` and returns without waiting.
 hw_status hw_attention(hw_context* context, const hw_attention_args* args);
 /// The choice hw_attention would make for CUDA tensors: one line "kernel: chosen, numerics" or "kernel: why
 /// it refused" for each kernel up to the chosen one.

@@ -8,10 +8,12 @@
 namespace headwise {
 namespace {
 
-constexpr const char* kForwardNames[] = {"cuda/decode", "cuda/hopper", "cuda/mma", "cuda/plain"};
-constexpr const char* kBackwardNames[] = {"cuda/hopper_backward", "cuda/mma_backward", "cuda/plain_backward",
-                                          "cuda/unordered"};
-constexpr CudaNames kForward{"attention", kForwardNames, 4}, kBackward{kBackwardOp, kBackwardNames, 3};
+constexpr const char* kForwardNames[] = {"cuda/decode", "cuda/hopper", "cuda/mma",  "cuda/rows",
+                                         "cuda/mixed",  "cuda/entmax", "cuda/plain"};
+constexpr const char* kBackwardNames[] = {"cuda/hopper_backward", "cuda/mma_backward",
+                                          "cuda/mixed_backward",  "cuda/entmax_backward",
+                                          "cuda/plain_backward",  "cuda/unordered"};
+constexpr CudaNames kForward{"attention", kForwardNames, 7}, kBackward{kBackwardOp, kBackwardNames, 5};
 
 CudaFound<cuda::Kernel> find(const AttentionProblem& p, const AttentionArgs& a, Device device,
                              const std::string& kernels) {
@@ -28,6 +30,15 @@ CudaFound<cuda::BackwardKernel> find(const BackwardProblem& p, const BackwardArg
       table ? std::span(table->backward, static_cast<std::size_t>(table->backward_count))
             : std::span<const cuda::BackwardKernel>();
   return find_cuda(all, cuda_names_of(kBackward, kForwardNames, kernels), p.forward, p, a, device);
+}
+
+/// Checks read alpha's numbers, and a GPU's are not to be read here: a number that fits stands for them.
+AttentionArgs without_alpha(AttentionArgs a) {
+  static double alpha = 2;
+  AnyView& v = a.inputs.alpha;
+  v.data = &alpha, v.dtype = DType::f64;
+  for (Index& step : v.step) step = 0;
+  return a;
 }
 
 }  // namespace
@@ -67,10 +78,6 @@ std::vector<std::string> cuda_names_of(const CudaNames& own, std::span<const cha
 const char* cuda_unread(const AttentionProblem& p) {
   if (p.int8_kv) return "keys and values are int8, which is read on the CPU only; give them as floats";
   if (p.keys == KeyForm::packed) return "keys are packed, which is read on the CPU only; give plain ones";
-  if (p.heads.mixes()) return "heads are mixed, which is computed on the CPU only";
-  if (p.heads.norm != Norm::softmax) return "entmax is computed on the CPU only; copy the tensors there";
-  if (p.heads.terms.rows)
-    return "heads list their rows, which is done on the CPU only; give a gate of 0s and 1s";
   return "";
 }
 
@@ -93,7 +100,8 @@ void attention_cuda(const AttentionArgs& args, Device device, void* stream, cons
                     const HeadSpec& heads) {
   const AttentionProblem problem = cuda_problem_of(args, heads);
   check_problem(problem);
-  const AttentionArgs checked = check_args(problem, args);
+  AttentionArgs checked = check_args(problem, without_alpha(args));
+  checked.inputs.alpha = args.inputs.alpha;
   run_cuda(kForward.op, find(problem, checked, device, kernels), problem, checked, device, stream);
 }
 
@@ -101,7 +109,10 @@ void attention_backward_cuda(const BackwardArgs& args, Device device, void* stre
                              const std::string& kernels, const HeadSpec& heads) {
   const BackwardProblem problem = backward_problem_of(args, heads);
   check_backward_problem(problem);
-  const BackwardArgs checked = check_backward_args(problem, args);
+  BackwardArgs safe = args;
+  safe.forward = without_alpha(args.forward);
+  BackwardArgs checked = check_backward_args(problem, safe);
+  checked.forward.inputs.alpha = args.forward.inputs.alpha;
   run_cuda(kBackward.op, find(problem, checked, device, kernels), problem, checked, device, stream);
 }
 

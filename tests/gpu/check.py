@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Is this build right on this GPU? Every kernel against double, its laws, its bits. Ends in "N passed, M failed".
 
-Usage: check.py [selftest] [laws] [module] [backward] [--json FILE]   (backward: what both hold of gradients)"""
+Usage: check.py [selftest] [laws] [module] [backward] [heads] [--json FILE]
+(backward, heads: what selftest and laws hold of gradients, and of mixed heads and entmax)"""
 import json
 import math
 import random
@@ -12,6 +13,7 @@ import torch
 
 from backward_cases import BACKWARD_LAWS, BACKWARD_SELFTEST
 from common import DEVICE, TALLY, check, guarded, normal
+from head_cases import HEAD_LAWS, HEAD_SELFTEST
 from harness import GUARD, ROW_PROBES, Attention, Failed, Mask, devices, formula, open_pairs, relative
 from module_cases import MODULE
 from page_cases import page_cases
@@ -427,9 +429,9 @@ def run_laws():
     check(relative(out[:, -128:].double(), truth) < 2.5e-3, "sizes", "offsets past 2^31")
 
 
-PARTS = {"selftest": [plain_cases, mma_cases, probe_cases, mask_cases, hopper_cases, decode_cases, page_cases, ragged_cases, document_cases, length_cases, hostile_cases, refusal_cases] + BACKWARD_SELFTEST,
-         "module": MODULE, "laws": [bit_laws, mma_laws, repeat_laws, run_laws] + BACKWARD_LAWS,
-         "backward": BACKWARD_SELFTEST + BACKWARD_LAWS}
+PARTS = {"selftest": [plain_cases, mma_cases, probe_cases, mask_cases, hopper_cases, decode_cases, page_cases, ragged_cases, document_cases, length_cases, hostile_cases, refusal_cases] + BACKWARD_SELFTEST + HEAD_SELFTEST,
+         "module": MODULE, "laws": [bit_laws, mma_laws, repeat_laws, run_laws] + BACKWARD_LAWS + HEAD_LAWS,
+         "backward": BACKWARD_SELFTEST + BACKWARD_LAWS, "heads": HEAD_SELFTEST + HEAD_LAWS}
 
 
 def main(words):

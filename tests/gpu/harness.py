@@ -32,7 +32,8 @@ class Args(ctypes.Structure):
                 ("row_offsets", P), ("row_index", P), ("mix_before", P), ("mix_after", P), ("mix_q", P), ("mix_k", P), ("page_table", P), ("page_lengths", P)]
 
 
-GRADIENTS = ("dq", "dk", "dv", "dbias", "dslopes", "drelative", "dsinks", "dscale", "dgate")
+GRADIENTS = ("dq", "dk", "dv", "dbias", "dslopes", "drelative", "dsinks", "dscale", "dgate", "dalpha", "dmix_before",
+             "dmix_after", "dmix_q", "dmix_k")
 
 
 class BackwardArgs(ctypes.Structure):

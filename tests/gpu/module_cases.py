@@ -89,4 +89,28 @@ def module_runs():
     check(math.isfinite(want.float().sum().item()), "hw.torch", "not finite")
 
 
-MODULE = [module_cases, module_runs]
+def module_heads():
+    """hw.torch.attention(head=...) and its gradients: a head's coefficients lie on the device, row lists on the CPU."""
+    if hw is None:
+        return
+    from head_cases import formula as head_formula
+    q, k, v, dout = (normal(2, 70, 4, 64, dtype=torch.float32) for _ in range(4))
+    mix = {n: torch.eye(4, device=DEVICE) + 0.3 * torch.randn(4, 4, device=DEVICE) for n in ("mix_before", "mix_after")}
+    for head, given in ((hw.Talking(heads=4), mix), (hw.Entmax(heads=4), {"alpha": torch.tensor([1.5, 2.0, 1.3, 1.7], device=DEVICE)})):
+        part = f"hw.torch {head.name}"
+        leaves = {n: x.clone().requires_grad_() for n, x in dict(q=q, k=k, v=v, **given).items()}
+        out = hw.torch.attention(leaves["q"], leaves["k"], leaves["v"], hw.Mask.causal(), head=head, coefficients={n: leaves[n] for n in given})
+        out.backward(dout)
+        truths = {n: x.detach().double().requires_grad_() for n, x in leaves.items()}
+        truth, _ = head_formula(truths, open_pairs(70, 70, 0, None, 0, device=DEVICE), torch.float64)
+        truth.backward(dout.double())
+        check(relative(out.detach().double(), truth.detach()) < 2e-6, part, "forward")
+        for n, x in leaves.items():
+            check(relative(x.grad.double(), truths[n].grad) < 1e-5, part, f"gradient of {n}: {relative(x.grad.double(), truths[n].grad):.1e}")
+    offsets = torch.arange(9) * 35
+    index = torch.arange(0, 70, 2).repeat(8)
+    got, whole = hw.attention(q, k, v, coefficients={"rows": (offsets, index)}), hw.attention(q, k, v)
+    check(bool((got[:, 1::2] == 0).all()) and relative(got[:, ::2], whole[:, ::2]) < 1e-6, "hw.torch rows", "listed rows")
+
+
+MODULE = [module_cases, module_runs, module_heads]

@@ -47,7 +47,7 @@ TEST(AttentionCuda, ListsOfKernels) {
       sentence_of(ErrorKind::bad_argument,
                   [] { choose_cuda(small_problem(), {}, Device::cuda(0), "cuda/fastest"); }),
       "attention: there is no kernel \"cuda/fastest\" for CUDA tensors; there are: cuda/decode, cuda/hopper, "
-      "cuda/mma, cuda/plain");
+      "cuda/mma, cuda/rows, cuda/mixed, cuda/entmax, cuda/plain");
   EXPECT_EQ(sentence_of(ErrorKind::unsupported,
                         [] { choose_cuda(small_problem(), {}, Device::cuda(0), "cpu/online,ref"); }),
             "attention: the tensors are on a CUDA device but the list \"cpu/online,ref\" allows no kernel "
@@ -63,7 +63,8 @@ TEST(AttentionCuda, GradientsHaveKernelsOfTheirOwn) {
   EXPECT_EQ(
       sentence_of(ErrorKind::bad_argument, [&] { choose_cuda(p, {}, Device::cuda(0), "cuda/fastest"); }),
       "attention_backward: there is no kernel \"cuda/fastest\" for CUDA tensors; there are: "
-      "cuda/hopper_backward, cuda/mma_backward, cuda/plain_backward, cuda/unordered");
+      "cuda/hopper_backward, cuda/mma_backward, cuda/mixed_backward, cuda/entmax_backward, "
+      "cuda/plain_backward, cuda/unordered");
   // One list serves both directions; it must hold a kernel of this one.
   EXPECT_EQ(sentence_of(ErrorKind::unsupported, [&] { choose_cuda(p, {}, Device::cuda(0), "cuda/hopper"); }),
             "attention_backward: the tensors are on a CUDA device but the list \"cuda/hopper\" allows no "

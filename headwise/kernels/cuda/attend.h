@@ -9,10 +9,14 @@ extern const Kernel kDecode;  // few queries, many keys; Hopper
 extern const Kernel kHopper;  // tiles by wgmma; Hopper
 extern const Kernel kMma;     // tiles by mma.sync: every mask, term and layout, widths up to 512
 extern const Kernel kPlain;   // a warp a row, every width, dtype and mask: the GPU's own reference
+extern const Kernel kRows;    // heads that list their query rows
+extern const Kernel kMixed;   // heads that are mixed, in chunks of 64 queries
+extern const Kernel kEntmax;  // entmax, in chunks of 64 queries
 
 extern const BackwardKernel kHopperBackward;     // tiles by wgmma, dq added in one order; Hopper
 extern const BackwardKernel kUnorderedBackward;  // the same, dq added in any order; by name alone
 extern const BackwardKernel kMmaBackward;  // tiles by mma.sync: every mask, term and layout, widths up to 256
 extern const BackwardKernel kPlainBackward;  // a warp a row, every width, dtype and mask
+extern const BackwardKernel kMixedBackward, kEntmaxBackward;
 
 }  // namespace headwise::cuda

@@ -53,7 +53,9 @@ void refuse(const BackwardProblem& problem, const BackwardArgs& a, int device, c
   const AttentionProblem& p = problem.forward;
   const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };
   if (!p.lse) return say("the forward kept no lse; it needs out and lse");
-  hopper_refuses(p, a.forward, device, why);
+  AttentionProblem all_rows = p;  // a row that is not listed has an lse of -inf
+  all_rows.heads.terms.rows = false;
+  hopper_refuses(all_rows, a.forward, device, why);
   if (why[0]) return;
   if (!backward_takes(p.heads.q.dim, p.heads.v.dim))
     return say("head_dim %lld and value_dim %lld; it takes 64, 96, 128, 192 and 256 of both",

@@ -34,6 +34,7 @@ void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char 
   if (why[0]) return;
   const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };
   if (p.keys == KeyForm::paged) return say("keys lie in pages; cuda/decode and cuda/plain read them");
+  if (const char* heads = special_heads(p)) return say("%s", heads);
   if (p.dtype == DType::f64) return say("dtype f64; it takes f32, bf16 and f16");
   if (p.heads.q.dim > kWidestHead || p.heads.v.dim > kWidestHead)
     return say("head_dim %lld and value_dim %lld; it takes up to %lld of both",

@@ -87,6 +87,7 @@ __global__ void attend_plain(const __grid_constant__ RunInputs p) {
 void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
   inputs_refused(p, a, device, why);
   if (!why[0] && p.probe.any()) std::snprintf(why, sizeof why, "probes");
+  if (const char* heads = special_heads(p); heads && !why[0]) std::snprintf(why, sizeof why, "%s", heads);
 }
 
 Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {

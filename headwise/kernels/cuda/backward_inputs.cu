@@ -68,6 +68,7 @@ void backward_refused(const BackwardProblem& problem, const BackwardArgs& a, int
   inputs_refused(p, a.forward, device, why);
   if (why[0]) return;
   const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };
+  if (const char* heads = special_heads(p, false)) return say("%s", heads);
   if (!p.lse) return say("the forward kept no lse; it needs out and lse");
   const HeadSpec& h = p.heads;
   if (h.q.row || h.k.row || h.v.row || h.q.group != 1)

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstdio>
 
+#include "headwise/kernels/cuda/run_inputs.h"
+
 namespace headwise::cuda {
 const char* copy_refuses(const AnyView& v) {
   if (v.step[3] != 1) return "a last step of 1";
@@ -30,6 +32,7 @@ void hopper_refuses(const AttentionProblem& p, const AttentionArgs& a, int devic
   if (!facts.there) return say("there is no CUDA device %d", device);
   if (facts.major != 9)
     return say("device %d is of capability %d.%d; it needs 9.0", device, facts.major, facts.minor);
+  if (const char* heads = special_heads(p)) return say("%s", heads);
   if (p.dtype != DType::bf16 && p.dtype != DType::f16)
     return say("dtype %s; it takes bf16 and f16", name_of(p.dtype).data());
   if (h.q.row || h.k.row || h.v.row) return say("heads that lie in rows; it takes [batch tokens heads dim]");

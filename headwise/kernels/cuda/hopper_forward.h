@@ -57,6 +57,7 @@ struct ForwardParams {
   bool clear_tail = false;        // rows of v past a sequence's last key hold anything: they must read as 0
   int* counter = nullptr;         // next tile; zero before and after every launch
   const Place* places = nullptr;  // one a sequence, or null: all lie at `place`
+  bool by_head = false;           // places: one a head of a sequence
   Place place = {};
   int batch = 0, heads = 0, group = 0;
   int back = 0, ahead = 0;

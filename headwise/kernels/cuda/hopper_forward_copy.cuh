@@ -90,7 +90,7 @@ __device__ __forceinline__ void forward_copy(const ForwardShared<C>& shared, con
     else
       q_tile = p.q_tiles - 1 - r / count, pair = first + r % count;
     const int b = pair / p.heads, head = pair - b * p.heads, kv_head = head / p.group;
-    const Place place = p.places ? p.places[b] : p.place;
+    const Place place = p.places ? p.places[p.by_head ? pair : b] : p.place;
     const int tensor_batch = p.places ? place.batch : b, row = q_tile * kRows;
     if (row >= place.q_tokens) {  // ragged: this sequence is shorter
       const int old = atomicAdd(p.counter, 1);

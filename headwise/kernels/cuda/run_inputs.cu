@@ -163,6 +163,13 @@ RowProbes probes_of(const AttentionProblem& p, const AttentionArgs& a) {
           rows_of(to.sink_mass)};
 }
 
+const char* special_heads(const AttentionProblem& p, bool rows_too) {
+  if (p.heads.mixes()) return "heads are mixed: a row needs all its heads at once";
+  if (p.heads.norm != Norm::softmax) return "weights are entmax";
+  if (rows_too && p.heads.terms.rows) return "heads list their rows";
+  return nullptr;
+}
+
 void inputs_refused(const AttentionProblem& p, const AttentionArgs& a, int device,
                     char (&why)[kSentenceBytes]) {
   const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };

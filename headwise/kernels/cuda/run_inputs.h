@@ -53,6 +53,10 @@ RowProbes probes_of(const AttentionProblem& p, const AttentionArgs& a);
 void inputs_refused(const AttentionProblem& p, const AttentionArgs& a, int device,
                     char (&why)[kSentenceBytes]);
 
+/// What only kernels of their own compute, or null. Gradients need no word of rows: those that are not listed
+/// have an lse of -inf.
+const char* special_heads(const AttentionProblem& p, bool rows_too = true);
+
 /// Reserves scratch and `counters`, sends places, scales, ids, buckets and masks with launches on the stream,
 /// behind the first `own_bytes` of scratch, and fills `f`.
 Status gather_inputs(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, Index counters,

@@ -1,0 +1,210 @@
+// cuda/mixed and cuda/mixed_backward: talking heads and DCMHA, chunks of queries with all their heads.
+#include <cstdio>
+
+#include "headwise/kernels/cuda/attend.h"
+#include "headwise/kernels/cuda/chunk_run.h"
+#include "headwise/kernels/cuda/entmax_rows.h"
+#include "headwise/kernels/cuda/mixed_rows.h"
+#include "headwise/kernels/cuda/mixed_tiles.h"
+#include "headwise/kernels/cuda/mma_forward.h"
+
+namespace headwise::cuda {
+namespace {
+
+void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
+  chunks_refused(p, a, device, why);
+  if (why[0]) return;
+  const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };
+  const HeadSpec& h = p.heads;
+  if (!h.mixes()) return say("heads are not mixed");
+  if (h.norm != Norm::softmax) return say("entmax of mixed heads");
+  if (const Index most = max_of(max_of(h.q.heads, h.normal_heads()), h.v.heads); most > kMostMixHeads)
+    return say("%lld heads; it mixes up to %d", static_cast<long long>(most), kMostMixHeads);
+  if (p.kv_tokens > Index{1} << 19) return say("sequences past 2^19 keys");
+  if (h.mix_rank > kMostMixRank)
+    return say("a mix of rank %lld; it takes up to %d", static_cast<long long>(h.mix_rank), kMostMixRank);
+}
+void refuse_backward(const BackwardProblem& problem, const BackwardArgs& a, int device,
+                     char (&why)[kSentenceBytes]) {
+  refuse(problem.forward, a.forward, device, why);
+  if (why[0]) return;
+  GradientSpec rest = problem.wants;
+  rest.q = rest.k = rest.v = rest.sinks = rest.mix_before = rest.mix_after = rest.mix_q = rest.mix_k = false;
+  chunk_gradients_refused(problem, rest, "dq, dk, dv, dsinks and those of the mix", why);
+}
+
+/// What both directions know of a mix, and copies of its coefficients.
+MixRows rows_of(const AttentionProblem& p) {
+  const HeadSpec& h = p.heads;
+  MixRows f{};
+  f.rank = static_cast<int>(h.mix_rank), f.heads = static_cast<int>(h.normal_heads());
+  f.before = {h.before, static_cast<int>(h.q.heads), f.heads, 0, nullptr};
+  f.after = {h.after, f.heads, static_cast<int>(h.v.heads),
+             h.before == Mix::dynamic ? 2 * static_cast<int>(h.mix_rank) + 1 : 0, nullptr};
+  f.mix_rows = h.mix_rows(), f.dtype = p.dtype;
+  f.q_rows = p.ragged ? p.q_total : p.q_tokens, f.k_rows = p.ragged ? p.kv_total : p.kv_tokens;
+  f.key_pitch = round_up((p.ragged ? 1 : p.batch) * f.k_rows, 32);
+  f.score_planes = static_cast<int>(max_of(h.q.heads, h.normal_heads()));
+  return f;
+}
+void take_coefficients(const HeadInputs& in, MixRows& f, Bytes256& room) {
+  if (in.mix_before.given()) f.before.given = room.take<float>(in.mix_before.count());
+  if (in.mix_after.given()) f.after.given = room.take<float>(in.mix_after.count());
+  if (in.mix_q.given()) f.of_queries = room.take<float>(in.mix_q.count());
+  if (in.mix_k.given()) f.of_keys = room.take<float>(f.mix_rows * f.heads * f.key_pitch);
+}
+Status send_coefficients(const HeadInputs& in, const MixRows& f, cudaStream_t stream) {
+  Status status;
+  if (f.before.given) status = copy_matrix(in.mix_before, const_cast<float*>(f.before.given), stream);
+  if (status.ok() && f.after.given)
+    status = copy_matrix(in.mix_after, const_cast<float*>(f.after.given), stream);
+  if (status.ok() && f.of_queries)
+    status = copy_coefficients(in.mix_q, const_cast<float*>(f.of_queries), stream);
+  if (status.ok() && f.of_keys)
+    status = turn_coefficients(in.mix_k, const_cast<float*>(f.of_keys), f.key_pitch, stream);
+  return status;
+}
+
+/// Scores need not be in memory: mixed_tiles takes the run.
+bool tiles_fit(const AttentionProblem& p, const AttentionArgs& a, int device) {
+  const HeadSpec& h = p.heads;
+  const Terms& t = h.terms;
+  return p.dtype != DType::f32 && h.before != Mix::dynamic && h.after != Mix::dynamic &&
+         max_of(max_of(h.q.heads, h.normal_heads()), h.v.heads) <= 16 && h.q.dim <= 64 && h.q.dim % 16 == 0 &&
+         !(t.softcap || t.bias || t.alibi || t.relative || t.dropout) && opens_runs(a.mask) &&
+         a.mask.count <= 1 && by_chunks(a.q, h.q, 2) && by_chunks(a.k, h.k, 2) &&
+         facts_of(device).shared_bytes >= mixed_tiles_shared();
+}
+
+Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {
+  if (p.batch == 0 || p.heads.q.heads == 0 || p.q_tokens == 0) return {};
+  const Index element = size_of(p.dtype), v_heads = p.heads.v.heads;
+  const bool tiles = tiles_fit(p, a, device);
+  MixTiles t{rows_of(p), nullptr};
+  MixRows& f = t.rows;
+  ChunkRun chunks(p, a, device, stream, (tiles ? 0 : 4 * f.score_planes) + element * v_heads);
+  Status status = chunks.begin(f.in, [&](Bytes256& room) {
+    const Index rows = chunks.rows(), plane = rows * chunks.pitch();
+    take_coefficients(a.inputs, f, room);
+    if (tiles)
+      t.parts = room.take<float2>(2 * ceil_div(chunks.pitch(), kMixPart) * f.heads * rows);
+    else
+      f.scores = room.take<float>(f.score_planes * plane);
+    f.weights = room.take<std::byte>(element * v_heads * plane);
+    f.lse = room.take<float>(f.heads * rows);
+  });
+  if (status.ok()) status = send_coefficients(a.inputs, f, chunks.stream());
+  if (!status.ok()) return status;
+  return chunks.each_group([&](const ChunkGroup& group, int keys, int, int) {
+    f.group = group;
+    Status done;
+    if (tiles) {
+      done = p.dtype == DType::bf16 ? mixed_tiles<bf16>(t, keys, device, chunks.stream())
+                                    : mixed_tiles<f16>(t, keys, device, chunks.stream());
+    } else {
+      done = chunks.scores(f.in.q, f.in.k, true, f.score_planes, f.scores, keys);
+      if (done.ok()) done = mix_logits(f, chunks.stream());
+      if (done.ok()) done = mix_lse(f, chunks.stream());
+      if (done.ok()) done = mix_weights(f, chunks.stream());
+    }
+    ChunkValues v = chunks.values_of(f.weights, f.in.v, f.in.out, v_heads);
+    v.lse = f.lse, v.lse_heads = f.heads, v.all_heads = p.heads.after != Mix::none;
+    v.gate = f.in.gate, v.gate_dtype = f.in.gate_dtype;
+    for (int axis = 0; axis < 3; ++axis) v.gate_step[axis] = f.in.gate_step[axis];
+    return done.ok() ? chunks.values(v) : done;
+  });
+}
+
+/// The gradient of one stage's coefficients: x and dy are what went in and the gradient of what came out.
+MixGradient gradient_of(const MixRows& f, const MixStage& stage, const BackwardArgs& a) {
+  MixGradient g{};
+  g.stage = stage, g.rank = f.rank, g.heads = f.heads, g.mix_rows = static_cast<int>(f.mix_rows);
+  g.of_queries = f.of_queries, g.of_keys = f.of_keys;
+  g.q_rows = f.q_rows, g.k_rows = f.k_rows, g.key_pitch = f.key_pitch;
+  if (stage.kind != Mix::dynamic) return g;
+  g.dmix_q = a.dmix_q.data, g.dmix_q_dtype = a.dmix_q.dtype;
+  g.dmix_k = a.dmix_k.data, g.dmix_k_dtype = a.dmix_k.dtype;
+  for (int axis = 0; axis < 4; ++axis)
+    g.dmix_q_step[axis] = a.dmix_q.step[axis], g.dmix_k_step[axis] = a.dmix_k.step[axis];
+  return g;
+}
+
+Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int device, void* stream) {
+  const AttentionProblem& p = problem.forward;
+  if (p.batch == 0 || p.heads.q.heads == 0) return {};
+  const Index element = size_of(p.dtype), q_heads = p.heads.q.heads, v_heads = p.heads.v.heads;
+  MixRows f = rows_of(p);
+  f.probabilities_given = f.gated = true;
+  ChunkRun chunks(p, a.forward, device, stream,
+                  4 * (q_heads + v_heads + 2 * f.heads) + element * (q_heads + v_heads));
+  f.score_planes = static_cast<int>(q_heads);  // the logits do not take their place here
+  ChunkGradients g;
+  MixGradient before, after;
+  double* sums = nullptr;
+  float* key_sums = nullptr;
+  Status status = chunks.begin(f.in, [&](Bytes256& room) {
+    const Index rows = chunks.rows(), plane = rows * chunks.pitch();
+    take_coefficients(a.forward.inputs, f, room);
+    f.scores = room.take<float>(q_heads * plane), f.dweights = room.take<float>(v_heads * plane);
+    f.probabilities = room.take<float>(f.heads * plane), f.dprobabilities = room.take<float>(f.heads * plane);
+    f.weights = room.take<std::byte>(element * v_heads * plane);
+    f.dscores = room.take<std::byte>(element * q_heads * plane);
+    f.lse = room.take<float>(f.heads * rows), f.delta = room.take<float>(f.heads * rows);
+    if (a.dsinks.given()) f.dsink_rows = room.take<float>(f.heads * rows);
+    sums = room.take<double>(f.heads + q_heads * f.heads + f.heads * v_heads);
+    if (a.dmix_k.given()) key_sums = room.take<float>(f.mix_rows * f.heads * f.key_pitch);
+    before = gradient_of(f, f.before, a), after = gradient_of(f, f.after, a);
+    if (a.dmix_before.given()) before.given = sums + f.heads;
+    if (a.dmix_after.given()) after.given = sums + f.heads + q_heads * f.heads;
+    if (before.given) before.products = room.take<float>(rows * q_heads * f.heads);
+    if (after.given) after.products = room.take<float>(rows * f.heads * v_heads);
+    before.x = f.scores, before.x_planes = f.score_planes, before.dy = f.dprobabilities;
+    before.dy_planes = f.heads;
+    after.x = f.probabilities, after.x_planes = f.heads, after.dy = f.dweights;
+    after.dy_planes = static_cast<int>(v_heads);
+    g = chunks.gradients_of(a, room);
+  });
+  if (!status.ok()) return status;
+  const auto sum_count = static_cast<std::size_t>(f.heads + q_heads * f.heads + f.heads * v_heads);
+  status = status_of("cuda/clear", cudaMemsetAsync(sums, 0, sum_count * sizeof(double), chunks.stream()));
+  if (status.ok()) status = send_coefficients(a.forward.inputs, f, chunks.stream());
+  if (!status.ok()) return status;
+  before.softcap = f.in.softcap;
+  status = chunks.each_group([&](const ChunkGroup& group, int keys, int first, int sequences) {
+    f.group = before.group = after.group = group;
+    cudaStream_t on = chunks.stream();
+    Status done = chunks.scores(f.in.q, f.in.k, true, f.score_planes, f.scores, keys);
+    if (done.ok()) done = chunks.scores(g.dout, f.in.v, false, static_cast<int>(v_heads), f.dweights, keys);
+    if (done.ok()) done = mix_probabilities(f, on);
+    if (done.ok()) done = mix_delta(f, on);
+    if (done.ok()) done = mix_weights(f, on);
+    if (done.ok()) done = mix_scores_gradient(f, on);
+    if (done.ok() && f.dsink_rows) done = add_rows(f.dsink_rows, sums, f.heads, group.count, on);
+    for (MixGradient* m : {&before, &after}) {
+      if (m->stage.kind == Mix::dynamic) m->key_sums = key_sums;
+      m->first_sequence = first, m->sequences = sequences, m->kv_tokens = static_cast<int>(p.kv_tokens);
+      if (done.ok()) done = mix_gradient(*m, on);
+    }
+    return done.ok() ? chunks.gradients(g, f.in, f.dscores, q_heads, f.weights, v_heads, first, sequences)
+                     : done;
+  });
+  if (status.ok() && f.dsink_rows) status = write_heads(sums, f.heads, a.dsinks, chunks.stream());
+  if (status.ok() && before.given) status = write_matrix(before.given, a.dmix_before, chunks.stream());
+  if (status.ok() && after.given) status = write_matrix(after.given, a.dmix_after, chunks.stream());
+  return status;
+}
+
+void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
+  std::snprintf(words, sizeof words, "cuda/mixed sm_80 %s r64", name_of(p.dtype).data());
+}
+void numerics_backward(const BackwardProblem& p, char (&words)[kSentenceBytes]) {
+  std::snprintf(words, sizeof words, "cuda/mixed_backward sm_80 %s r64", name_of(p.forward.dtype).data());
+}
+
+}  // namespace
+
+const Kernel kMixed = {"cuda/mixed", refuse, run, numerics};
+const BackwardKernel kMixedBackward = {"cuda/mixed_backward", refuse_backward, run_backward,
+                                       numerics_backward};
+
+}  // namespace headwise::cuda
