@@ -200,10 +200,19 @@ Index lay_stripe(const Run& run, const SequencePlace& at, Index sequence, Scratc
   return 1;
 }
 
-Next next_granule(const Run& run, const Rows& keys, const Rows& values, Index first, Index end) {
-  if (first >= end) return {};
-  return {ahead_of(keys, first, run.problem.heads.k.dim), ahead_of(values, first, run.problem.heads.v.dim),
-          std::min<Index>(run.core.granule, end - first)};
+/// What is touched after the granule at hand: the next keys and values, or at last where the rows of the task
+/// go (of its first head; a single granule leaves too little time).
+Next after_granule(const Run& run, const SequencePlace& at, const Rows& keys, const Rows& values, Index first,
+                   Index head0, Index row0, Index row1) {
+  const Index value_dim = run.problem.heads.v.dim;
+  if (first < at.kv_tokens)
+    return {ahead_of(keys, first, run.problem.heads.k.dim), ahead_of(values, first, value_dim),
+            std::min<Index>(run.core.granule, at.kv_tokens - first)};
+  if (first <= run.core.granule || run.problem.heads.terms.rows) return {};
+  const Index token = row0 % at.q_tokens, head = head0 + row0 / at.q_tokens;
+  const Rows out = rows_of(run.args.out, HeadLayout::split(run.problem.heads.q.heads, value_dim), head,
+                           at.tensor_batch, at.q_row);
+  return {ahead_of(out, token, value_dim), {}, std::min(row1 - row0, at.q_tokens - token)};
 }
 
 /// Divides and gates the panel's outputs and writes them where the caller wants them.
@@ -350,7 +359,7 @@ void attend_rows(const Run& run, Scratch& s, Index sequence, Index head0, Index 
     }
     if (stripes > 0)
       core.stripes(s.stripes, stripes, s.tile_keys, s.values, p.heads.q.dim, p.heads.v.dim,
-                   next_granule(run, keys, values, key0 + n, at.kv_tokens), s.s, s.weights);
+                   after_granule(run, at, keys, values, key0 + n, head0, row0, row1), s.s, s.weights);
   }
   for (Index i = 0; i < panels; ++i) finish_panel(run, at, s, s.panels[i]);
   core.end();
