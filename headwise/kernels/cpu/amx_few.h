@@ -93,7 +93,7 @@ struct FewRowsOnAmx {
   /// All steps of one granule with keys in the lanes throughout: S and the operand of weigh, a vector for
   /// every key and most of it idle, are never made (they would fill L1 while memory is waited for).
   static bool few_stripe(const Stripe& t, int count, const Rows& keys, const Rows& values, Index first,
-                         Index dim, Index value_dim, void* scratch, float* sums) {
+                         Index dim, Index value_dim, const Ahead&, const Ahead&, void* scratch, float* sums) {
     alignas(64) float scores[kRows * kFewGranule], weights[Own::kNumbers];
     alignas(64) float top[kPanel], tile_top[kPanel], used[kPanel], shrink[kPanel], sum[kRows];
     Own::scores(t.queries, count, keys, first, t.from, t.to, dim, scratch, scores);

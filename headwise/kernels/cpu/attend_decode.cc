@@ -110,17 +110,18 @@ void attend_few(const Run& run, const Heads& h, Scratch& s, Panel& panel, TileKi
   const Index value_dim = p.heads.v.dim;
   Index from = 0, to = n;
   if (!open_tile(run, h.at, h.sequence, s, panel, kind, key0, from, to)) return;
+  const Ahead to_values = ahead_of(values, key0, value_dim),
+              to_keys = last ? Ahead{} : ahead_of(keys, key0 + core.granule, p.heads.q.dim);
   if (core.few_stripe && !run.scaled_first && !p.heads.terms.dropout) {
     const Stripe stripe{panel.queries, from,      to,        kind == TileKind::mixed ? s.open : nullptr,
                         panel.factor,  panel.top, panel.sum, panel.o,
                         nullptr,       nullptr,   key0};
-    if (core.few_stripe(stripe, panel.count, keys, values, key0, p.heads.q.dim, value_dim, s.keys, s.rows))
+    if (core.few_stripe(stripe, panel.count, keys, values, key0, p.heads.q.dim, value_dim, to_values, to_keys,
+                        s.keys, s.rows))
       return;
   } else {
     float *top = s.lane_f[4], *sum = s.lane_f[5];
     std::copy_n(panel.top, core.panel, top), std::copy_n(panel.sum, core.panel, sum);
-    const Ahead to_values = ahead_of(values, key0, value_dim),
-                to_keys = last ? Ahead{} : ahead_of(keys, key0 + core.granule, p.heads.q.dim);
     core.few_scores(panel.queries, panel.count, keys, key0, from, to, p.heads.q.dim, to_values, s.keys, s.s);
     const Tile tile = make_weights(run, h.at, h.sequence, s, panel, kind, true, key0, from, to);
     if (core.weigh_few(tile, panel.count, values, key0, value_dim, s.shrink, to_keys, s.rows, panel.o))

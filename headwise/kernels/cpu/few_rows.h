@@ -181,9 +181,10 @@ struct FewRows : Base {
     return false;
   }
 
-  template <RowType T>
+  /// put(k, n, sums) takes the scores of n keys from k on, n a multiple of 16, each query's in a row of sums.
+  template <RowType T, class Put>
   static void scores_of(const float* q, int count, const Rows& rows, Index first, Index from, Index to,
-                        Index dim, const Ahead& ahead, float* scratch, float* s) {
+                        Index dim, const Ahead& ahead, float* scratch, Put put) {
     alignas(64) float sums[kPanel * kMost], scale[kMost] = {};
     for (Index k = from; k < to; k += kMost) {
       const Index n = to - k < kMost ? to - k : kMost, blocks = (n + kBlock - 1) / kBlock,
@@ -208,38 +209,58 @@ struct FewRows : Base {
         panel_products<RowType::f32>(q, count, scratch + b * kBlock * dim, scale, blocks - b, dim, fetch, 0,
                                      sums + b * kBlock);
       }
-      if (count <= 2) {  // lanes of no query keep what they held: nobody reads them
-        for (Index i = 0; i < blocks * kBlock; ++i)
-          for (int r = 0; r < count; ++r) s[(k + i) * kPanel + r] = sums[r * kMost + i];
-        continue;
-      }
-      for (Index i = 0; i < blocks * kBlock; i += W) {
-        F t[W];
-        for (int r = 0; r < W; ++r) t[r] = r < count ? Lanes::load(sums + r * kMost + i) : Lanes::zero();
-        Lanes::transpose(t);
-        for (int j = 0; j < W; ++j) Lanes::store(s + (k + i + j) * kPanel, t[j]);
-      }
+      put(k, blocks * kBlock, sums);
+    }
+  }
+  template <class Put>
+  static void scores_of(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
+                        Index dim, const Ahead& ahead, void* scratch, Put put) {
+    const auto* q = static_cast<const float*>(queries);
+    auto* room = static_cast<float*>(scratch);
+    switch (rows.type) {
+      case RowType::f32:
+        return scores_of<RowType::f32>(q, count, rows, first, from, to, dim, ahead, room, put);
+      case RowType::bf16:
+        return scores_of<RowType::bf16>(q, count, rows, first, from, to, dim, ahead, room, put);
+      case RowType::f16:
+        return scores_of<RowType::f16>(q, count, rows, first, from, to, dim, ahead, room, put);
+      case RowType::i8: return scores_of<RowType::i8>(q, count, rows, first, from, to, dim, ahead, room, put);
     }
   }
   static void few_scores(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
                          Index dim, const Ahead& ahead, void* scratch, float* s) {
-    const auto* q = static_cast<const float*>(queries);
-    auto* room = static_cast<float*>(scratch);
-    switch (rows.type) {
-      case RowType::f32: return scores_of<RowType::f32>(q, count, rows, first, from, to, dim, ahead, room, s);
-      case RowType::bf16:
-        return scores_of<RowType::bf16>(q, count, rows, first, from, to, dim, ahead, room, s);
-      case RowType::f16: return scores_of<RowType::f16>(q, count, rows, first, from, to, dim, ahead, room, s);
-      case RowType::i8: return scores_of<RowType::i8>(q, count, rows, first, from, to, dim, ahead, room, s);
-    }
+    scores_of(queries, count, rows, first, from, to, dim, ahead, scratch,
+              [=](Index k, Index n, const float* sums) {
+                if (count <= 2) {  // lanes of no query keep what they held: nobody reads them
+                  for (Index i = 0; i < n; ++i)
+                    for (int r = 0; r < count; ++r) s[(k + i) * kPanel + r] = sums[r * kMost + i];
+                  return;
+                }
+                for (Index i = 0; i < n; i += W) {
+                  F t[W];
+                  for (int r = 0; r < W; ++r)
+                    t[r] = r < count ? Lanes::load(sums + r * kMost + i) : Lanes::zero();
+                  Lanes::transpose(t);
+                  for (int j = 0; j < W; ++j) Lanes::store(s + (k + i + j) * kPanel, t[j]);
+                }
+              });
   }
 
-  /// R queries x V vectors of value columns from d on: one chain over keys.
+  /// Weights of keys from .. to: of key k and row r at p[k * key_step + r * row_step].
+  struct Weights {
+    const float* p;
+    Index key_step, row_step, from, to;
+    float* sum;  // of each row, one chain over keys; null: nobody asks
+  };
+  /// R queries x V vectors of value columns from d on: one chain over keys. The sums of weights come with the
+  /// first columns.
   template <RowType T, int R, int V>
-  static void weighed(const Tile& t, int row, const Rows& values, Index first, Index d, float* sums,
+  static void weighed(const Weights& t, int row, const Rows& values, Index first, Index d, float* sums,
                       Index sums_step, Fetch fetch, Index lines, F& unusual) {
     using E = Element<T>;
-    F c[R][V];
+    F c[R][V], total[R];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) total[r] = Lanes::zero();
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
@@ -253,7 +274,8 @@ struct FewRows : Base {
       for (int v = 0; v < V; ++v) x[v] = scaled<T>(E::load(from + k * values.row_step + v * W), times);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        const F p = Lanes::bcast(t.s + k * kPanel + row + r);
+        const F p = Lanes::bcast(t.p + k * t.key_step + (row + r) * t.row_step);
+        total[r] = Lanes::add(total[r], p);
 #pragma GCC unroll 8
         for (int v = 0; v < V; ++v) c[r][v] = Lanes::fma(x[v], p, c[r][v]);
       }
@@ -265,9 +287,16 @@ struct FewRows : Base {
         unusual = Lanes::fma(c[r][v], Lanes::zero(), unusual);
         Lanes::store(sums + (row + r) * sums_step + d + v * W, c[r][v]);
       }
+    if (!t.sum || d > 0) return;
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      float same[W];
+      Lanes::store(same, total[r]);
+      t.sum[row + r] = same[0];
+    }
   }
   template <RowType T>
-  static bool weighed_rows(const Tile& t, int count, const Rows& values, Index first, Index value_dim,
+  static bool weighed_rows(const Weights& t, int count, const Rows& values, Index first, Index value_dim,
                            const Ahead& ahead, float* sums) {
     F unusual = Lanes::zero();  // x * 0 is NaN for what is not finite
     for (int row = 0; row < count;) {
@@ -292,7 +321,7 @@ struct FewRows : Base {
     }
     return !Lanes::any(Lanes::is_nan(unusual));
   }
-  static bool weighed_rows(const Tile& t, int count, const Rows& values, Index first, Index value_dim,
+  static bool weighed_rows(const Weights& t, int count, const Rows& values, Index first, Index value_dim,
                            const Ahead& ahead, float* sums) {
     switch (values.type) {
       case RowType::f32: return weighed_rows<RowType::f32>(t, count, values, first, value_dim, ahead, sums);
@@ -304,18 +333,66 @@ struct FewRows : Base {
   }
   static bool weigh_few(const Tile& t, int count, const Rows& values, Index first, Index value_dim,
                         const float* shrink, const Ahead& ahead, float* sums, float* o) {
-    if (!weighed_rows(t, count, values, first, value_dim, ahead, sums)) return false;
+    if (!weighed_rows({t.s, kPanel, 1, t.from, t.to, nullptr}, count, values, first, value_dim, ahead, sums))
+      return false;
+    take_sums(sums, count, value_dim, shrink, o);
+    return true;
+  }
+  /// o = o * shrink + sums, rows of value_dim.
+  static void take_sums(const float* sums, int count, Index value_dim, const float* shrink, float* o) {
     for (Index r = 0; r < count; ++r) {
       const F keep = Lanes::bcast(shrink + r);
       for (Index at = r * value_dim; at < (r + 1) * value_dim; at += W)
         Lanes::store(o + at, Lanes::fma(Lanes::load(o + at), keep, Lanes::load(sums + at)));
     }
+  }
+
+  /// All steps of one granule with keys in the lanes throughout. S would have a vector for every key, most of
+  /// it idle, and nothing is fetched while it becomes weights.
+  static bool few_stripe(const Stripe& t, int count, const Rows& keys, const Rows& values, Index first,
+                         Index dim, Index value_dim, const Ahead& to_values, const Ahead& to_keys,
+                         void* scratch, float* sums) {
+    constexpr Index G = Base::kGranule;
+    alignas(64) float p[kPanel * G], top[kPanel], tile_top[kPanel], used[kPanel], shrink[kPanel],
+        sum[kPanel] = {};
+    scores_of(t.queries, count, keys, first, t.from, t.to, dim, to_values, scratch,
+              [&](Index k, Index n, const float* scores) {
+                for (Index r = 0; r < count; ++r)
+                  for (Index i = 0; i < n; i += W)
+                    Lanes::store(p + r * G + k + i, Lanes::load(scores + r * kMost + i));
+              });
+    const Index end = rounded(t.to, W);
+    for (int r = 0; r < kPanel; ++r) top[r] = t.top[r], tile_top[r] = kMinusInf;
+    for (int r = 0; r < count; ++r) {
+      float* row = p + r * G;
+      for (Index k = t.from; t.open && k < t.to; ++k)
+        if (!(t.open[k] >> r & 1u)) row[k] = kMinusInf;
+      for (Index k = t.to; k < end; ++k) row[k] = kMinusInf;
+      F most = Lanes::set(kMinusInf);
+      for (Index k = t.from; k < end; k += W) most = Lanes::max(Lanes::load(row + k), most);
+      float lanes[W];
+      Lanes::store(lanes, most);
+      for (const float x : lanes) tile_top[r] = x > tile_top[r] ? x : tile_top[r];
+    }
+    Passes<1>::advance(top, tile_top, t.factor, used, shrink);
+    for (Index r = count; r < rounded(count, 4); ++r)  // three rows are weighed as four
+      for (Index k = t.from; k < end; ++k) p[r * G + k] = 0.0f;
+    for (int r = 0; r < count; ++r) {
+      const F most = Lanes::bcast(used + r), c = Lanes::bcast(t.factor + r), low = lowest_for(c);
+      float* row = p + r * G;
+      for (Index k = t.from; k < end; k += W)
+        Lanes::store(row + k, exp2_product(Lanes::sub(Lanes::load(row + k), most), c, low));
+    }
+    if (!weighed_rows({p, 1, G, t.from, t.to, sum}, count, values, first, value_dim, to_keys, sums))
+      return false;
+    take_sums(sums, count, value_dim, shrink, t.o);
+    for (int r = 0; r < count; ++r) t.top[r] = top[r], t.sum[r] = __builtin_fmaf(t.sum[r], shrink[r], sum[r]);
     return true;
   }
 
   static constexpr Core table() {
     Core c = Base::table();
-    c.few_rows = 64, c.few_scores = few_scores, c.weigh_few = weigh_few;
+    c.few_rows = 64, c.few_scores = few_scores, c.weigh_few = weigh_few, c.few_stripe = few_stripe;
     return c;
   }
 };

@@ -219,7 +219,8 @@ struct Core {
   /// between scores and weights; t.o is [count][value_dim]. Null: this core has no such way. False, and all
   /// as it was, as above.
   bool (*few_stripe)(const Stripe& t, int count, const Rows& keys, const Rows& values, Index first, Index dim,
-                     Index value_dim, void* scratch, float* sums);
+                     Index value_dim, const Ahead& to_values, const Ahead& to_keys, void* scratch,
+                     float* sums);
 
   // Mixed heads.
   int mix_rows;  // heads of y a tile of MixTile::matrix
