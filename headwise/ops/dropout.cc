@@ -1,6 +1,8 @@
 #include "headwise/ops/dropout.h"
 
 #include "headwise/base/float_env.h"
+#include "headwise/kernels/cpu/gemm_tile.h"
+#include "headwise/kernels/cpu/isa.h"
 #include "headwise/kernels/cpu/row.h"
 #include "headwise/ops/in_out_checks.h"
 
@@ -43,6 +45,17 @@ void dropout(const AnyView& x, const AnyView& residual, const DropoutOptions& o,
   const std::uint32_t threshold = DropoutRule::of(o.p, o.seed).threshold;
   const double scale = o.p < 1 ? 1 / (1 - o.p) : 0;
   const Index grain = max_of(1, kTaskElements / columns);
+  const auto in_runs = [](const AnyView& v) { return v.dtype == DType::f32 && v.step[1] == 1; };
+  if (o.p < 1 && in_runs(x) && in_runs(out) && (!residual.given() || in_runs(residual))) {
+    const cpu::RowKernels& kernels = cpu::chosen_isa().gemm()->rows;
+    const auto at = [](const AnyView& v, Index row) { return static_cast<float*>(v.data) + row * v.step[0]; };
+    ctx.pool().parallel_for(ceil_div(rows, grain), [&](Index task, int) noexcept {
+      for (Index row = task * grain; row < min_of(rows, (task + 1) * grain); ++row)
+        kernels.dropout({at(x, row), residual.given() ? at(residual, row) : nullptr, at(out, row), columns,
+                         scale, o.seed, static_cast<std::uint64_t>(row + o.first_row), threshold, o.site});
+    });
+    return;
+  }
   visit_float(x.dtype, [&]<class T>(Type<T>) {
     ctx.pool().parallel_for(ceil_div(rows, grain), [&](Index task, int) noexcept {
       for (Index row = task * grain; row < min_of(rows, (task + 1) * grain); ++row)

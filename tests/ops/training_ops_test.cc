@@ -328,6 +328,28 @@ TEST(CrossEntropy, SameBitsForThreads) {
   }
 }
 
+/// Side by side f32 goes through the lanes, what has gaps does not: the same bits.
+TEST(DropoutBits, LayoutsAndLevelsChangeNothing) {
+  Context ctx({.threads = 2});
+  const DropoutOptions options{.p = 0.3, .seed = 5, .site = 2, .first_row = (Index{1} << 33) + 7};
+  for (const Index columns : {1, 63, 64, 101, 200})
+    for (const bool adds : {false, true}) {
+      const Tensor x = random_normal({9, columns}, DType::f32, 3),
+                   r = random_normal({9, columns}, DType::f32, 4);
+      for (std::size_t i = 0; i < 9; ++i) x.values<float>()[i] = i % 3 == 0 ? -0.0f : INFINITY;
+      const Scattered apart(x.view(), {0, 1}, 1);
+      dropout(apart.view, adds ? r.view() : AnyView{}, options, apart.view, ctx);
+      const Tensor wanted = apart.packed();
+      for (const cpu::IsaLevel& level : cpu::isa_levels()) {
+        if (!level.supported()) continue;
+        cpu::force_isa(&level);
+        const Tensor y = x.clone();
+        dropout(y.view(), adds ? r.view() : AnyView{}, options, y.view(), ctx);
+        EXPECT_TRUE(same_bits(y.view(), wanted.view())) << level.name << " " << columns << " " << adds;
+      }
+      cpu::force_isa(nullptr);
+    }
+}
 TEST(Dropout, FollowsItsRuleAndKeepsTheMean) {
   Context ctx({.threads = 3});
   const Tensor x(DType::f32, {300, 101}), out = tensor_like(x.view());

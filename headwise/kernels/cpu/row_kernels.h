@@ -1,6 +1,8 @@
 // RowKernels: the passes over runs of side-by-side f32 that one ISA level brings; plain types only, since
 // every level includes it. SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <cstdint>
+
 #include "headwise/base/index.h"
 
 namespace headwise::cpu {
@@ -45,6 +47,17 @@ struct ExpRow {
   double sum, all;
 };
 
+/// n columns of one row of dropout, see ops/dropout.h: out = x * scale where kept, else 0, plus residual
+/// where given, in double. out is x or residual itself or apart from both.
+struct DropoutRun {
+  const float *x, *residual;
+  float* out;
+  Index n;
+  double scale;
+  std::uint64_t seed, row;
+  std::uint32_t threshold, site;
+};
+
 /// The same bits at every level: sums are chains of doubles (layer norm: 32, element i belongs to chain i %
 /// 32; else 8), and no product is contracted with a sum.
 struct RowKernels {
@@ -58,6 +71,7 @@ struct RowKernels {
   static constexpr Index kSumColumns = 64;
   /// Sum of squares: chains folded ((0+4)+(2+6)) + ((1+5)+(3+7)).
   double (*sum_squares)(const float* x, Index n);
+  void (*dropout)(const DropoutRun&);
 };
 
 }  // namespace headwise::cpu

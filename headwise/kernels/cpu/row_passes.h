@@ -1,9 +1,9 @@
 // Passes over rows of f32 in vectors of eight doubles: layer norm and its gradient, AdamW, exponentials,
-// sums of squares. Included by every ISA level after its Lanes; the compiler cuts the vectors to what the
-// level has. Internal linkage throughout.
-// SPDX-License-Identifier: Apache-2.0
+// sums of squares, dropout. Included by every ISA level after its Lanes; the compiler cuts the vectors to
+// what the level has. Internal linkage throughout. SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cpu/activations.h"
+#include "headwise/kernels/cpu/draws.h"
 #include "headwise/kernels/cpu/row_kernels.h"
 
 namespace headwise::cpu {
@@ -212,7 +212,49 @@ inline void column_sums(const float* x, Index step, Index rows, Index columns, f
   for (int j = 0; j < kMost; ++j) Lanes::store(sum + j * W, s[j]);
 }
 
-constexpr RowKernels kRowPasses{norm_run, norm_run_backward, adamw_run, exp_run, column_sums, squares_of};
+/// 64 columns at a time: 16 blocks of four words, then put in the order of the columns.
+inline void dropout_run(const DropoutRun& r) {
+  using U = Lanes::U;
+  constexpr int W = Lanes::width, kBlocks = 16, kColumns = 4 * kBlocks;
+  const U threshold = Lanes::setu(r.threshold);
+  for (Index begin = 0; begin < r.n; begin += kColumns) {
+    const Index n = r.n - begin < kColumns ? r.n - begin : kColumns;
+    alignas(64) std::uint32_t count[kBlocks], drawn[kColumns];
+    alignas(64) float words[kColumns], ordered[kColumns], x[kColumns] = {};
+    for (int b = 0; b < kBlocks; ++b) count[b] = static_cast<std::uint32_t>(begin / 4 + b);
+    for (int b = 0; b < kBlocks; b += W) {
+      U c[4] = {Lanes::loadu(count + b), Lanes::setu(static_cast<std::uint32_t>(r.row)),
+                Lanes::setu(static_cast<std::uint32_t>(r.row >> 32)), Lanes::setu(r.site)};
+      draw_blocks(c, r.seed);
+      for (int j = 0; j < 4; ++j) __builtin_memcpy(words + j * kBlocks + b, &c[j], sizeof(U));
+    }
+    Lanes::interleave4(words, kBlocks, kBlocks, ordered);
+    __builtin_memcpy(drawn, ordered, sizeof(drawn));
+    __builtin_memcpy(x, r.x + begin, static_cast<std::size_t>(n) * sizeof(float));
+    // Selected, not multiplied by 0: a dropped infinity gives 0.
+    for (int i = 0; i < kColumns; i += W)
+      Lanes::store(x + i, Lanes::select(Lanes::not_below(Lanes::loadu(drawn + i), threshold),
+                                        Lanes::load(x + i), Lanes::zero()));
+    const float* residual = r.residual ? r.residual + begin : nullptr;
+    float* out = r.out + begin;
+    Index i = 0;
+    Eight v, add;
+    for (; i + 8 <= n; i += 8) {
+      load_eight(x + i, v);
+      v *= r.scale;
+      if (residual) load_eight(residual + i, add), v += add;
+      store_eight(v, out + i);
+    }
+    for (; i < n; ++i) {
+      double kept = static_cast<double>(x[i]) * r.scale;
+      if (residual) kept += static_cast<double>(residual[i]);
+      out[i] = static_cast<float>(kept);
+    }
+  }
+}
+
+constexpr RowKernels kRowPasses{norm_run,    norm_run_backward, adamw_run,  exp_run,
+                                column_sums, squares_of,        dropout_run};
 
 }  // namespace
 }  // namespace headwise::cpu
