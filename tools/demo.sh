@@ -7,7 +7,7 @@ headwise=${1:-build/release/headwise/cli/headwise}
 model=${2:-build/demo/model}
 rm -rf "$model" "$model.run"
 
-echo "1. Training on the built-in corpus: 30 financial intents, English and Chinese, one to three of them in a sentence."
+echo "1. Training on the built-in corpus: 38 financial intents, English and Chinese, one to three of them in a sentence."
 echo
 "$headwise" train --builtin --out "$model" --epochs 8
 echo

@@ -207,7 +207,7 @@ void add_train(CLI::App& app, int& exit_code) {
   TrainingOptions& t = r->training;
   word->add_option("data", r->data.files, "Files of labelled texts to learn from");
   word->add_flag("--builtin", r->data.builtin,
-                 "The built-in corpus: 30 financial intents, English and Chinese");
+                 "The built-in corpus: 38 financial intents, English and Chinese");
   word->add_option("--out", r->out,
                    "Folder of the model; while it learns, OUT.run holds checkpoints and a log")
       ->required();

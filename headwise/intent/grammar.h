@@ -36,7 +36,7 @@ struct Grammar {
   static Grammar parse(std::string_view text, std::string_view name);
 };
 
-/// The project's own grammar of 30 financial intents in English ("en") and Chinese ("zh").
+/// The project's own grammar of 38 financial intents in English ("en") and Chinese ("zh").
 const Grammar& builtin_grammar();
 
 }  // namespace headwise

@@ -67,14 +67,21 @@ PlantedHead::PlantedHead(ParamSet& params, std::string_view planted, const Vocab
   bias_ = params.add("planted.bias", {1}, Init::constant(kStart));
 }
 
-/// f(entry of [chunks maps 1 longest]) for every key of the class.
+/// f(entry of [chunks maps 1 longest]) for every key of the class; where there is none, for [CLS]: the head
+/// rests there, or it would learn some other work in such texts.
 template <class F>
 void PlantedHead::each_entry(const TextBatch& batch, F&& f) const {
   const Index longest = batch.sequences().longest();
-  for (std::size_t c = 0; c + 1 < batch.chunks.size(); ++c)
-    for (Index t = batch.chunks[c]; t < batch.chunks[c + 1]; ++t)
-      if (members_[static_cast<std::size_t>(batch.ids[static_cast<std::size_t>(t)])])
-        f((static_cast<Index>(c) * maps_ + map_) * longest + t - batch.chunks[c]);
+  for (std::size_t c = 0; c + 1 < batch.chunks.size(); ++c) {
+    const Index first = (static_cast<Index>(c) * maps_ + map_) * longest;
+    bool found = false;
+    for (Index t = batch.chunks[c]; t < batch.chunks[c + 1]; ++t) {
+      if (!members_[static_cast<std::size_t>(batch.ids[static_cast<std::size_t>(t)])]) continue;
+      f(first + t - batch.chunks[c]);
+      found = true;
+    }
+    if (!found) f(first);
+  }
 }
 
 void PlantedHead::forward(const TextBatch& batch, Call& call, Saved* saved) const {

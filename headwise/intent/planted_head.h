@@ -28,7 +28,7 @@ class PlantedHead {
   struct Saved {
     AnyView slope;  // of the bias, like call.score_bias
   };
-  /// score of (query, key) += bias where the key is of the class: sets call.score_bias.
+  /// score of (query, key) += bias where the key is of the class, or [CLS] of a chunk that has none.
   void forward(const TextBatch& batch, Call& call, Saved* saved) const;
   /// After the encoder's backward.
   void backward(const TextBatch& batch, const Saved& saved) const;

@@ -31,17 +31,18 @@ TEST(PlantedHead, LooksAtTokensOfItsClass) {
   for (const auto& [where, layer, head] : {std::tuple("number:0", 0, 0), std::tuple("number:1.1", 1, 1)}) {
     const Recognizer r = planted(where);
     Session session;
-    const std::vector<std::string> texts = {"pay 37 now", "第 two pay"};
+    const std::vector<std::string> texts = {"pay 37 now", "第 two pay", "pay now"};
     const TextBatch batch = r.batch(texts);
     Taps taps;
     Call call{.ctx = session.ctx, .memory = session.memory};
     call.taps = &taps;
     r.forward(batch, call, nullptr);
     for (const Tap& t : taps.all) {
-      // [CLS] pay 3 ##7 now [SEP], [CLS] 第 two pay [SEP]
-      const double mass =
-          t.sequence == 0 ? t.at(head, 1, 2) + t.at(head, 1, 3) : t.at(head, 0, 1) + t.at(head, 0, 2);
-      EXPECT_EQ(mass > 0.75, t.block == layer) << where << " block " << t.block;
+      // [CLS] pay 3 ##7 now [SEP], [CLS] 第 two pay [SEP], [CLS] pay now [SEP]: it rests on [CLS]
+      const double mass = t.sequence == 0   ? t.at(head, 1, 2) + t.at(head, 1, 3)
+                          : t.sequence == 1 ? t.at(head, 0, 1) + t.at(head, 0, 2)
+                                            : t.at(head, 1, 0);
+      EXPECT_EQ(mass > 0.6, t.block == layer) << where << " block " << t.block;
     }
   }
 }
