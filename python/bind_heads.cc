@@ -61,6 +61,8 @@ nb::dict head_info(nb::handle head, nb::handle model_dim, nb::handle layer, nb::
   }
   info["settings"] = word(made.settings()), info["meets"] = word(made.meets());
   info["widths"] = widths, info["parameters"] = parameters;
+  const HeadSpec spec = made.spec();
+  info["attends"] = nb::make_tuple(spec.normal_heads(), spec.v.heads, spec.v.dim);
   return info;
 }
 
@@ -99,8 +101,10 @@ void bind_heads(nb::module_& m) {
       nb::arg("depth") = 1,
       nb::sig("def head_info(head: Head | str, model_dim: int, layer: int = 0, depth: int = 1) -> dict[str, "
               "Any]"),
-      "A head in a layer: its settings filled in, where its heads meet, rows of its projections, and the "
-      "parameters it\ndeclares with their sizes.");
+      "A head in a layer: its settings filled in, where its heads meet, rows of its projections, the "
+      "parameters it\ndeclares with their sizes, and what it attends with: heads of the normalizer, heads "
+      "and "
+      "columns of the output.");
 }
 
 }  // namespace headwise::python

@@ -196,8 +196,8 @@ def head_fields() -> list[tuple[str, str, tuple[Any, ...]]]:
 
 def head_info(head: Head | str, model_dim: int, layer: int = 0, depth: int = 1) -> dict[str, Any]:
     """
-    A head in a layer: its settings filled in, where its heads meet, rows of its projections, and the parameters it
-    declares with their sizes.
+    A head in a layer: its settings filled in, where its heads meet, rows of its projections, the parameters it
+    declares with their sizes, and what it attends with: heads of the normalizer, heads and columns of the output.
     """
 
 @overload

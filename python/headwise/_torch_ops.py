@@ -53,6 +53,7 @@ TWICE = (
 # What has a gradient, in the order of hw.AttentionGradients, and the same as arguments of the registered ops.
 WORDS = ("q", "k", "v", "bias", "alibi", "relative", "sinks", "scale", "gate")
 _DIFFERENTIABLE = ("q", "k", "v", "bias", "slopes", "table", "sinks", "scales", "gate")
+COEFFICIENTS = ("mix_before", "mix_after", "mix_q", "mix_k", "alpha")
 
 _INPUTS = (
     "Tensor q, Tensor k, Tensor v, "
@@ -60,7 +61,9 @@ _INPUTS = (
     + "Tensor? open, "
     "float? scale, Tensor? scales, float? softcap, Tensor? bias, bool alibi, Tensor? slopes, Tensor? table, "
     "bool bidirectional, int max_distance, Tensor? sinks, Tensor? gate, float dropout, int seed, int[] q_start, "
-    "Tensor? q_starts, Tensor? q_offsets, Tensor? kv_offsets, str layout, "
+    "Tensor? q_starts, Tensor? q_offsets, Tensor? kv_offsets, str layout, str? head, "
+    + "".join(f"Tensor? {name}, " for name in COEFFICIENTS)
+    + "Tensor? row_offsets, Tensor? row_index, "
 )
 _NAMES = [part.split()[-1] for part in _INPUTS.split(", ") if part]
 
@@ -83,7 +86,28 @@ def _call_words(given: dict[str, Any]) -> dict[str, Any]:
         q_offsets=g["q_offsets"],
         kv_offsets=g["kv_offsets"],
         layout=g["layout"],
+        head=g["head"],
+        coefficients=_coefficients(g),
     )
+
+
+def _coefficients(given: dict[str, Any]) -> dict[str, Any] | None:
+    found = {name: given[name] for name in COEFFICIENTS if given[name] is not None}
+    if given["row_offsets"] is not None:
+        found["rows"] = (given["row_offsets"], given["row_index"])
+    return found or None
+
+
+def _head_counts(given: dict[str, Any], q: Tensor, v: Tensor) -> tuple[Any, Any, Any]:
+    """Heads of the normalizer, and heads and columns of the output."""
+    axis = -3 if given["layout"] in ("bhsd", "bnsh", "htd", "hnd") else -2
+    heads = q.shape[axis]
+    if given["head"] is not None:
+        attends: tuple[int, int, int] = _core.head_info(given["head"], int(heads * q.shape[-1]))["attends"]
+        return attends
+    if given["mix_before"] is not None:
+        heads = given["mix_before"].shape[1]
+    return heads, heads if given["mix_after"] is None else given["mix_after"].shape[1], v.shape[-1]
 
 
 @torch.library.custom_op(
@@ -102,16 +126,18 @@ def attention_op(q, k, v, *rest):
 def _(q, k, v, *rest):
     given = dict(zip(_NAMES, (q, k, v, *rest)))
     layout, lse = given["layout"], rest[-2]
-    out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+    normal, heads, dim = _head_counts(given, q, v)
+    if layout in ("bhsd", "bnsh", "htd", "hnd"):
+        out = q.new_empty((*q.shape[:-3], heads, q.shape[-2], dim))
+    else:
+        out = q.new_empty((*q.shape[:-2], heads, dim))
     if not lse:
         return out, q.new_empty(0, dtype=torch.float32)
-    tokens_first = {"bhsd": (0, 1, 2), "bnsh": (0, 1, 2), "sbhd": (1, 2, 0)}.get(layout, (0, 2, 1))
+    batch, tokens = {"bhsd": (0, 2), "bnsh": (0, 2), "sbhd": (1, 0)}.get(layout, (0, 1))
     if given["q_offsets"] is None:
-        sizes = [q.shape[axis] for axis in tokens_first]
+        sizes = [q.shape[batch], normal, q.shape[tokens]]
     else:
-        sizes = (
-            [q.shape[0], q.shape[1]] if layout in ("bhsd", "bnsh", "htd", "hnd") else [q.shape[1], q.shape[0]]
-        )
+        sizes = [normal, q.shape[1 if layout in ("bhsd", "bnsh", "htd", "hnd") else 0]]
     return out, q.new_empty(sizes, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
 
 
@@ -129,13 +155,15 @@ def attention_backward_op(dout, out, lse, q, k, v, *rest):
     given = dict(zip(_NAMES, (q, k, v, *rest)))
     wants = rest[-1]
     found = _core.attention_backward(_dense(dout), q, k, v, out, lse, wants=wants, **_call_words(given))
-    return [gradient for gradient in found[: len(WORDS)] if gradient is not None]
+    terms = [gradient for gradient in found[: len(WORDS)] if gradient is not None]
+    return terms + [found[-1][name] for name in COEFFICIENTS if name in wants]
 
 
 @attention_backward_op.register_fake
 def _(dout, out, lse, q, k, v, *rest):
     given = dict(zip(_NAMES, (q, k, v, *rest)))
-    asked = [given[_DIFFERENTIABLE[WORDS.index(word)]] for word in rest[-1]]
+    names = dict(zip((*WORDS, *COEFFICIENTS), (*_DIFFERENTIABLE, *COEFFICIENTS)))
+    asked = [given[names[word]] for word in rest[-1]]
     return [x.new_empty(x.shape) for x in asked]
 
 
@@ -151,8 +179,9 @@ def _keep(ctx, inputs, output):
 def _differentiate(ctx, dout, _):
     out, lse, *tensors = ctx.saved_tensors
     given = {**ctx.plain, **dict(zip(ctx.tensors, tensors))}
-    at = {name: _NAMES.index(name) for name in _DIFFERENTIABLE}
-    pairs = [pair for pair in zip(WORDS, _DIFFERENTIABLE) if ctx.needs_input_grad[at[pair[1]]]]
+    words, names = (*WORDS, *COEFFICIENTS), (*_DIFFERENTIABLE, *COEFFICIENTS)
+    at = {name: _NAMES.index(name) for name in names}
+    pairs = [pair for pair in zip(words, names) if ctx.needs_input_grad[at[pair[1]]]]
     found = attention_backward_op(dout, out, lse, *(given[name] for name in _NAMES), [word for word, _ in pairs])
     gradients: list[Tensor | None] = [None] * ctx.arguments
     for (_, name), gradient in zip(pairs, found):

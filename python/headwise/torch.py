@@ -15,7 +15,7 @@ from torch import Tensor
 from . import _core, _lists
 from ._core import Context, Mask
 from ._heads import Head
-from ._torch_ops import MASK_TYPE, Attention, Call, attention_op
+from ._torch_ops import COEFFICIENTS, MASK_TYPE, Attention, Call, attention_op
 from ._types import T5, AttentionResult, Pages, Probe, Scores
 
 __all__ = ["attention", "scaled_dot_product_attention"]
@@ -75,8 +75,7 @@ def attention(
 
     Gradients reach q, k, v and every tensor among bias, alibi, relative's table, sinks, scale, gate and the coefficients;
     not lse, not probes. A compiled graph holds the call as one op. Lists of tensors, a list of masks, `out`, `probe`,
-    `ctx`, `head`, `coefficients` and `pages` have no place in a graph: with them it breaks there and the call runs
-    between two graphs.
+    `ctx` and `pages` have no place in a graph: with them it breaks there and the call runs between two graphs.
     """
     if isinstance(q, (list, tuple)):
         return _lists.attention(
@@ -123,11 +122,11 @@ def attention(
     if records and out is not None:
         raise ValueError("attention: out was given and a gradient is recorded; autograd makes its own out, leave it away")
     in_graph = out is None and probe is None and ctx is None and k_scale is None and v_scale is None
-    in_graph = in_graph and head is None and coefficients is None and pages is None
+    in_graph = in_graph and pages is None
     in_graph = in_graph and (mask is None or (MASK_TYPE is not None and isinstance(mask, Mask)))
+    words.update(head=head, coefficients=coefficients)
     if _traced(q) and in_graph:
         return _through_op(q, k, v, mask, None, records=records, **words)
-    words.update(head=head, coefficients=coefficients)
     if not records:
         return _attention_here(q, k, v, mask, out=out, probe=probe, ctx=ctx, pages=pages, **words)
     return _recorded(q, k, v, mask, words, probe, ctx)
@@ -164,12 +163,18 @@ def _through_op(
     bias: Tensor | None = None, alibi: Any = None, relative: T5 | None = None, sinks: Any = None, gate: Any = None,
     dropout: float = 0.0, seed: int = 0, q_start: Any = 0, q_offsets: Any = None, kv_offsets: Any = None,
     k_scale: Any = None, v_scale: Any = None, layout: str = "bshd", return_lse: bool = False, kernels: Any = None,
-    records: bool = False,
+    records: bool = False, head: Head | str | None = None, coefficients: dict[str, Any] | None = None,
 ) -> Any:  # fmt: skip
     def offsets(x: Any) -> Tensor | None:
         return x if x is None or isinstance(x, Tensor) else torch.tensor(list(x), dtype=torch.int64)
 
     starts = q_start if isinstance(q_start, Tensor) else None
+    given = {} if coefficients is None else coefficients
+    if unknown := set(given) - {*COEFFICIENTS, "rows"}:
+        raise ValueError(
+            f'attention: coefficients holds "{min(unknown)}"; it may hold {", ".join(COEFFICIENTS)}, rows'
+        )
+    rows = given.get("rows", (None, None))
     start_list = [] if starts is not None else [q_start] if isinstance(q_start, int) else list(q_start)
     result, lse = attention_op(
         q,
@@ -195,6 +200,10 @@ def _through_op(
         offsets(q_offsets),
         offsets(kv_offsets),
         layout,
+        head if head is None or isinstance(head, str) else head.settings,
+        *(given.get(name) for name in COEFFICIENTS),
+        offsets(rows[0]),
+        offsets(rows[1]),
         return_lse or records,
         kernels if kernels is None or isinstance(kernels, str) else ",".join(kernels),
     )

@@ -167,6 +167,9 @@ def test_autocast_computes_in_its_dtype(dtype):
 CAUSAL, DENSE = hw.Mask.causal() & hw.Mask.window(3, 0), hw.Mask.dense(normal(9, 6, 6) > -0.5)
 BIAS, SINKS, GATE = tensors((2, 6, 6), (2,), (1, 6, 2))
 TABLE = tensors((16, 2))[0]
+TALKING, ALPHA = hw.Talking(heads=2), torch.tensor([1.5, 1.2])
+MIXES = dict(zip(("mix_before", "mix_after"), tensors((2, 2), (2, 2))))
+WIDER = dict(zip(("mix_before", "mix_after"), tensors((2, 2), (2, 3))))
 COMPILED = {
     "plain": lambda q, k, v: hw.torch.attention(q * 2, k, v) + 1,
     "mask": lambda q, k, v: hw.torch.attention(q * 2, k, v, CAUSAL) + 1,
@@ -198,6 +201,22 @@ COMPILED = {
         ).lse
         + 1
     ),
+    "talking": lambda q, k, v: hw.torch.attention(q * 2, k, v, CAUSAL, head=TALKING, coefficients=MIXES) + 1,
+    "talking lse": lambda q, k, v: (
+        hw.torch.attention(q * 2, k, v, coefficients=MIXES, return_lse=True, layout="bshd").lse + 1
+    ),
+    "more value heads": lambda q, k, v: (
+        hw.torch.attention(
+            q * 2, k, torch.cat((v, v), 2)[:, :, :3], head="talking:heads=2,value_heads=3,dim=8", coefficients=WIDER
+        )
+        + 1
+    ),
+    "entmax": lambda q, k, v: (
+        hw.torch.attention(q * 2, k, v, head=hw.Entmax(heads=2), coefficients={"alpha": ALPHA}) + 1
+    ),
+    "rows": lambda q, k, v: (
+        hw.torch.attention(q * 2, k, v, coefficients={"rows": ([0, 6, 8], [0, 1, 2, 3, 4, 5, 1, 4])}) + 1
+    ),
     "sdpa": lambda q, k, v: sdpa(q * 2, k, v, is_causal=True) + 1,
     "sdpa bool": lambda q, k, v: (
         sdpa(q * 2, k, v, q[0, 0, 0, 0] < torch.arange(4.0).reshape(2, 2) + 0 * q[0, 0, 0, 0]) + 1
@@ -212,6 +231,29 @@ def test_compiled_graphs_are_whole_and_give_the_same_bits(case):
     q, k, v = tensors(*[(1, 6, 2, 8)] * 3)
     compiled = torch.compile(COMPILED[case], fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(q, k, v), COMPILED[case](q, k, v))
+
+
+def test_a_compiled_head_hands_on_the_gradients_of_its_coefficients():
+    torch._dynamo.reset()
+    inputs = [x.requires_grad_() for x in tensors(*[(1, 6, 2, 8)] * 3, (1, 6, 10, 2), (1, 6, 10, 2))]
+
+    def mixed(q, k, v, mix_q, mix_k):
+        return hw.torch.attention(
+            q, k, v, CAUSAL, head=hw.Dcmha(heads=2, window=0), coefficients={"mix_q": mix_q, "mix_k": mix_k}
+        )
+
+    for f in (mixed, torch.compile(mixed, fullgraph=True, backend="aot_eager")):
+        found = torch.autograd.grad(f(*inputs).square().sum(), inputs)
+        if f is mixed:
+            truth = found
+    assert all(torch.equal(a, b) for a, b in zip(found, truth))
+
+
+def test_a_coefficient_no_head_has_is_named():
+    q = torch.zeros(1, 2, 2, 8)
+    with pytest.raises(ValueError, match='coefficients holds "mixing"; it may hold mix_before'):
+        with torch._subclasses.FakeTensorMode() as fake:
+            hw.torch.attention(*[fake.from_tensor(q)] * 3, coefficients={"mixing": q})
 
 
 def test_the_default_backend_compiles_it_too():
@@ -291,7 +333,10 @@ def test_the_registered_op_obeys_the_rules_of_torch_library():
         None,
         None,
     )
-    torch.library.opcheck(torch.ops.headwise.attention.default, (q, k, v, *rest, "bshd", True, None))
+    no_head = (None,) * 8
+    talking = ("talking:heads=2", *MIXES.values(), *[None] * 5)
+    for head in (no_head, talking):
+        torch.library.opcheck(torch.ops.headwise.attention.default, (q, k, v, *rest, "bshd", *head, True, None))
 
 
 def test_fake_tensors_give_shapes_without_computing():
