@@ -180,6 +180,79 @@ TEST(Mixed, OpenPairsPassWhatIsNotFiniteOn) {
   });
 }
 
+void multiply(const AnyView& v, double by) {
+  for (Index n = 0; n < v.count(); ++n)
+    store_double(v.data, v.dtype, n, by * load_double(v.data, v.dtype, n));
+}
+TEST(Mixed, NumbersOfAnySizeAreMixedAlike) {
+  // What a core multiplies in parts goes another way where its numbers are too large or too small for that.
+  struct Sizes {
+    int q = 0, k = 0, v = 0, before = 0, after = 0;  // powers of 2
+  };
+  each_level([] {
+    for (const Sizes& e : {Sizes{.v = -110},
+                           {.v = 80},
+                           {.after = 12},
+                           {.after = 60},
+                           {.after = -60},
+                           {.q = -50, .before = 50},
+                           {.q = 30, .before = -30},
+                           {.q = 60, .k = -60},
+                           {.q = -70, .k = 70},
+                           {.v = 60, .after = 12},
+                           {.v = -60, .after = -50}})
+      for (const Mix kind : {kFixed, kDynamic}) {
+        if (kind == kDynamic && (e.before || e.after)) continue;
+        MixRun run({.name = "sizes",
+                    .before = kind,
+                    .after = kind,
+                    .rank = kind == kDynamic ? 2 : 0,
+                    .q_tokens = 37,
+                    .kv_tokens = 70,
+                    .dim = 33,
+                    .value_dim = 34,
+                    .dtype = DType::f32});
+        const AttentionArgs& a = run.args.forward;
+        multiply(a.q, std::ldexp(0.5, e.q)), multiply(a.k, std::ldexp(1, e.k));
+        multiply(a.v, std::ldexp(1, e.v));
+        multiply(a.inputs.mix_before, std::ldexp(1, e.before));
+        multiply(a.inputs.mix_after, std::ldexp(1, e.after));
+        const std::string name = text("q ", e.q, " k ", e.k, " v ", e.v, " mixes ", e.before, " ", e.after);
+        const Got kept = run_form(run, cpu::MixForm::kept, 1), twice = run_form(run, cpu::MixForm::twice, 1);
+        expect_close(run, kept, name);
+        EXPECT_TRUE(same_bits(kept.out.view(), twice.out.view())) << name;
+      }
+  });
+}
+
+TEST(Mixed, ARowOfOddNumbersChangesNoOther) {
+  each_level([] {
+    for (const Mix kind : {kFixed, kDynamic})
+      for (const double odd : {0x1p90, 0x1p-90, static_cast<double>(INFINITY), std::nan("")}) {
+        const MixCase c{.name = "odd",
+                        .before = kind,
+                        .after = kind,
+                        .rank = kind == kDynamic ? 2 : 0,
+                        .q_tokens = 40,
+                        .kv_tokens = 50,
+                        .dim = 32,
+                        .value_dim = 32,
+                        .dtype = DType::f32};
+        MixRun clean(c), run(c);
+        const Index row = 3 * 32;
+        const AnyView& q = run.args.forward.q;
+        for (Index n = 7 * row; n < 8 * row; ++n) store_double(q.data, q.dtype, n, odd);
+        const Got x = run_form(clean, cpu::MixForm::kept, 1), y = run_form(run, cpu::MixForm::kept, 1);
+        for (Index n = 0; n < 40 * row; ++n) {
+          if (n / row == 7) continue;
+          ASSERT_EQ(load_double(x.out.view().data, DType::f32, n),
+                    load_double(y.out.view().data, DType::f32, n))
+              << odd << " row " << n / row;
+        }
+      }
+  });
+}
+
 TEST(Mixed, IdentitiesAreMhaToTheLastBits) {
   Context mixed({.threads = 1, .kernels = "cpu/mixed"}), online({.threads = 1, .kernels = "cpu/online"});
   MixRun run({.name = "identity",
