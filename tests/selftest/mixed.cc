@@ -72,7 +72,8 @@ void check_mixed(const Options& options) {
           if (kind == Mix::fixed) c.q_heads = 4, c.v_heads = 6, c.kv_group = 2, c.v_group = 3;
           c.rank = kind == Mix::dynamic ? 2 : 0;
           c.batch = 2, c.q_tokens = c.kv_tokens = tokens, c.dim = 24, c.value_dim = 17;
-          c.mask = mask, c.sinks = tokens == 40, c.gate = c.dropout = tokens == 7, c.dtype = dtype;
+          c.mask = mask, c.sinks = c.relative = tokens == 40, c.gate = c.dropout = c.bias = tokens == 7;
+          c.dtype = dtype;
           piece(c.name, [&] { against_ref(c); });
         }
 }

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "headwise/kernels/cpu/backward_parts.h"
+#include "headwise/kernels/cpu/bias_sums.h"
 
 namespace headwise::cpu {
 namespace {
@@ -30,34 +31,32 @@ void each_tile(const BackwardRun& run, BackwardScratch& s, const SequencePlace& 
   run.core.end();
 }
 
-/// An axis of dbias along which all elements are one.
+}  // namespace
+
 bool is_summed(const AnyView& bias, int axis) { return bias.size[axis] == 1 || bias.step[axis] == 0; }
 
-/// Writes sums [kv][panel] of rows first_row.. of one (batch, head) of dbias.
-void write_bias(const BackwardRun& run, BackwardScratch& s, Index batch, Index head, Index first_row) {
-  const AttentionProblem& p = run.problem.forward;
-  const AnyView& to = run.args.dbias;
-  const Index size = run.core.panel, base = batch * to.step[0] + head * to.step[1];
+void write_bias(const AttentionProblem& p, const AnyView& to, const float* sums, Index size, Index batch,
+                Index head, Index first_row) {
+  constexpr Index kKeys = 32;  // whose lines stay in L1
+  const Index base = batch * to.step[0] + head * to.step[1];
   const bool one_query = is_summed(to, 2), one_key = is_summed(to, 3);
   const Index rows = one_query ? 1 : std::min(size, p.q_tokens - first_row);
   const Index keys = one_key ? 1 : p.kv_tokens;
-  for (Index k0 = 0; k0 < keys; k0 += run.step_keys)
+  for (Index k0 = 0; k0 < keys; k0 += kKeys)
     for (Index row = 0; row < rows; ++row)
-      for (Index k = k0; k < std::min(keys, k0 + run.step_keys); ++k) {
+      for (Index k = k0; k < std::min(keys, k0 + kKeys); ++k) {
         const Index at = base + (one_query ? 0 : first_row + row) * to.step[2] + k * to.step[3];
         if (!one_query && !one_key && to.dtype == DType::f32) {
-          static_cast<float*>(to.data)[at] = s.bias[k * size + row];
+          static_cast<float*>(to.data)[at] = sums[k * size + row];
           continue;
         }
         double sum = 0;
         for (Index i = k; i < (one_key ? p.kv_tokens : k + 1); ++i)
           for (Index lane = row; lane < (one_query ? size : row + 1); ++lane)
-            sum += static_cast<double>(s.bias[i * size + lane]);
+            sum += static_cast<double>(sums[i * size + lane]);
         store_double(to.data, to.dtype, at, sum);
       }
 }
-
-}  // namespace
 
 void bias_gradient(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& pool, int threads) noexcept {
   const AttentionProblem& p = run.problem.forward;
@@ -79,7 +78,7 @@ void bias_gradient(const BackwardRun& run, BackwardScratch* scratch, ThreadPool&
               run.core.join(s.bias + (key0 + from) * size, s.ds + from * size, end - from, s.ones, s.ones);
             });
     }
-    write_bias(run, s, batch, head, block * size);
+    write_bias(p, to, s.bias, size, batch, head, block * size);
   };
   if (to.count() > 0) pool.parallel_for(own_batch * own_heads * blocks, body, threads);
 }

@@ -37,18 +37,6 @@ double delta_error(const GradientRun& run, const RowTask& task, const GradientPa
   return worst;
 }
 
-template <class Body>
-void each_block(const GradientRun& run, GradientScratch& s, const RowTask& task, Body&& body) {
-  for (Index key0 = 0; key0 < task.at.kv_tokens; key0 += kMixKeys) {
-    const Index keys = std::min(kMixKeys, task.at.kv_tokens - key0);
-    const Opening opening = open_block(run.mixed, task.at, task.sequence, s.in, s.panel.in, key0, keys);
-    if (!opening.some) continue;
-    note_open_pairs(run, s, opening);
-    look_at_block(run, task, key0 / kMixKeys, s);
-    body(opening, key0);
-  }
-}
-
 /// Waits until the panel before has passed more than `block` blocks. Panels start in ascending order, so the
 /// one waited for is at work or done.
 void await_turn(const GradientRun& run, Index panel, Index block) {
@@ -110,6 +98,7 @@ void attend_panel(const GradientRun& run, GradientScratch& s, Index sequence, In
   if (q * n >= task.at.q_tokens) return;
   pack_panel(run, task, q, s);
   GradientPanel& panel = s.panel;
+  clear_sums(run, panel);
   each_block(run, s, task, [&](const Opening& opening, Index key0) {
     weights_of_block(run, s, task, opening, key0);
     if (wants.gate) outputs_of_block(run, s, task, opening, key0, false);
@@ -152,8 +141,6 @@ std::string refuse(const BackwardProblem& p) {
   if (!f.heads.mixes()) return "heads are not mixed: cpu/backward takes them one by one";
   if (f.dtype == DType::f64) return "dtype is f64: this kernel computes in f32";
   if (!f.lse) return "it starts from the log-sum-exp of the forward, and none is given";
-  if (p.wants.bias || p.wants.relative)
-    return "gradients of a bias or of a relative table are asked with mixed heads";
   return {};
 }
 
@@ -220,6 +207,8 @@ Status run_mixed_backward_as(MixForm form, const BackwardProblem& p, const Backw
       write_key_sums(run, scratch[worker], task, key0, keys);
     });
   fold_shared(run, pool);
+  if (p.wants.bias) mixed_bias_gradient(run, scratch, pool);
+  if (p.wants.relative) mixed_relative_gradient(run, scratch, pool);
   for (int worker = 0; worst && worker < pool.threads(); ++worker)
     *worst = std::max(*worst, scratch[worker].worst);
   return Status::ok;

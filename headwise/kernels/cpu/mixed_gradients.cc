@@ -88,6 +88,9 @@ void book_shared(GradientRun& run, Arena& arena) {
   }
   run.dslopes = arena.take<float>("mixed.rows", run.problem.wants.slopes ? rows : 0);
   run.dscale = arena.take<double>("mixed.rows", run.problem.wants.scale ? panels * p.heads.q.heads : 0);
+  run.drelative = arena.take<double>(
+      "mixed.buckets",
+      run.problem.wants.relative ? kRelativeTasks * p.heads.normal_heads() * kMixedBuckets : 0);
 }
 
 GradientScratch book_gradients(const GradientRun& run, Arena& arena) {
@@ -118,6 +121,7 @@ GradientScratch book_gradients(const GradientRun& run, Arena& arena) {
   s.tiles = arena.take<float>("mixed.tiles", blocks * 3 * tiles);
   s.some_open = arena.take<std::uint64_t>("mixed.open", kMixKeys);
   s.slope = arena.take<float>("mixed.tiles", kMixKeys * n);
+  s.bias = arena.take<float>("mixed.bias", wants.bias ? p.heads.normal_heads() * run.bias_keys() * n : 0);
   s.rows = arena.take<float>("mixed.rows", max_of(n, kMixKeys) * max_of(wide, value_wide));
   s.lines = arena.take<double>(
       "mixed.lines",
@@ -227,6 +231,12 @@ void pack_panel(const GradientRun& run, const RowTask& task, Index q, GradientSc
                                         at.tensor_batch * gate.step[0] +
                                             (at.q_row + lanes.token[i]) * gate.step[1] + v * gate.step[2]))
                                   : 1.0f;
+}
+
+void clear_sums(const GradientRun& run, GradientPanel& panel) {
+  const AttentionProblem& p = run.problem.forward;
+  const Core& core = run.mixed.core();
+  const Index n = core.panel, heads = p.heads.normal_heads();
   std::fill_n(panel.delta, heads * n, 0.0f);
   std::fill_n(panel.dgate, p.heads.v.heads * n, 0.0f);
   if (panel.dslopes) std::fill_n(panel.dslopes, heads * n, 0.0f);

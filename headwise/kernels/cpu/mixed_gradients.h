@@ -6,6 +6,10 @@
 
 namespace headwise::cpu {
 
+/// Tasks that sum a relative table, each over its share of the panels: as many for any number of threads; and
+/// buckets they sum at a time.
+inline constexpr Index kRelativeTasks = 16, kMixedBuckets = 512;
+
 /// The numbers all tasks of one run share. Keys lie in granules, each of several blocks of kMixKeys.
 struct GradientRun {
   const BackwardProblem& problem;
@@ -24,13 +28,16 @@ struct GradientRun {
   float *top = nullptr, *live = nullptr, *delta = nullptr;
   float* dslopes = nullptr;  // [heads][panel]
   double *dmatrix[2] = {}, *dscale = nullptr;
-  Index* passed = nullptr;  // blocks of keys a panel is done with
+  Index* passed = nullptr;      // blocks of keys a panel is done with
+  double* drelative = nullptr;  // [kRelativeTasks][heads][kMixedBuckets]
 
   Index panel_count() const;
   /// Where a sequence's first panel lies among all.
   Index first_panel(const SequencePlace& at, Index sequence) const;
   Index key_value_bytes() const;
   bool gathers_dq() const { return problem.wants.q || problem.wants.scale; }
+  /// Keys of the sums of dbias.
+  Index bias_keys() const { return round_up(max_of(problem.forward.kv_tokens, 1), kMixKeys); }
   bool mixes_after() const { return mixed.after.kind != Mix::none; }
   /// Keys' coefficients ask for du again at the second look; it is kept then, and dp computed from it.
   bool keeps_du() const {
@@ -67,6 +74,7 @@ struct GradientScratch {
   float *dk, *dv, *key_sums[2];     // of the present block
   std::uint64_t *seen, *some_open;  // likewise; pairs open in some head
   float *slope, *rows;
+  float* bias;  // [heads][bias_keys][panel] sums of dbias
   double* lines;
   double worst;
 };
@@ -85,11 +93,24 @@ std::size_t worker_bytes(const GradientRun& run);
 void look_at_block(const GradientRun& run, const RowTask& task, Index block, GradientScratch& s);
 /// Packs the keys of a granule of a sequence and clears its sums.
 void pack_granule(const GradientRun& run, const RowTask& task, Index granule, GradientScratch& s);
-/// Packs panel `q` of a sequence and clears its sums.
+/// Packs panel `q` of a sequence.
 void pack_panel(const GradientRun& run, const RowTask& task, Index q, GradientScratch& s);
+void clear_sums(const GradientRun& run, GradientPanel& panel);
 
 /// s.some_open, of a block whose pairs are not all open.
 void note_open_pairs(const GradientRun& run, GradientScratch& s, const Opening& opening);
+/// Calls body(opening, key0) for every block of keys the packed panel may see.
+template <class Body>
+void each_block(const GradientRun& run, GradientScratch& s, const RowTask& task, Body&& body) {
+  for (Index key0 = 0; key0 < task.at.kv_tokens; key0 += kMixKeys) {
+    const Index keys = min_of(kMixKeys, task.at.kv_tokens - key0);
+    const Opening opening = open_block(run.mixed, task.at, task.sequence, s.in, s.panel.in, key0, keys);
+    if (!opening.some) continue;
+    note_open_pairs(run, s, opening);
+    look_at_block(run, task, key0 / kMixKeys, s);
+    body(opening, key0);
+  }
+}
 /// s.in.s and s.p of a block; closed pairs are 0 in both.
 void weights_of_block(const GradientRun& run, GradientScratch& s, const RowTask& task, const Opening& opening,
                       Index key0);
@@ -122,5 +143,8 @@ void add_unusual_douts(const GradientRun& run, GradientScratch& s, const RowTask
 void write_key_sums(const GradientRun& run, GradientScratch& s, const RowTask& task, Index key0, Index keys);
 /// What has no token, from what panels hold, in ascending order.
 void fold_shared(const GradientRun& run, ThreadPool& pool) noexcept;
+/// The gradients of the bias and of the relative table, once deltas are known.
+void mixed_bias_gradient(const GradientRun& run, GradientScratch* scratch, ThreadPool& pool) noexcept;
+void mixed_relative_gradient(const GradientRun& run, GradientScratch* scratch, ThreadPool& pool) noexcept;
 
 }  // namespace headwise::cpu

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -17,12 +18,12 @@ namespace {
 
 constexpr Mix kFixed = Mix::fixed, kDynamic = Mix::dynamic;
 
-/// Gradients with an input of their own, but for those the kernel leaves to ref.
+/// Gradients with an input of their own.
 template <class Args, class F>
 void each_asked(Args& a, F&& visit) {
   each_gradient(a, [&](const char* name, auto& input, auto& gradient) {
     const std::string s = name;
-    if (input.given() && s != "bias" && s != "relative") visit(s, input, gradient);
+    if (input.given()) visit(s, input, gradient);
   });
 }
 
@@ -157,16 +158,44 @@ TEST(MixedBackward, ClosedPairsMayHoldAnything) {
   });
 }
 
+TEST(MixedBackward, BiasesSumOverWhatTheyShare) {
+  each_level([] {
+    for (const auto& sizes :
+         {std::array<Index, 4>{1, 1, 70, 45}, {2, 3, 1, 45}, {2, 1, 70, 1}, {1, 3, 1, 1}}) {
+      MixRun run({.name = "bias",
+                  .batch = 2,
+                  .q_tokens = 70,
+                  .kv_tokens = 45,
+                  .mask = "causal",
+                  .sinks = true,  // without, what all keys share has no slope
+                  .softcap = true,
+                  .dtype = DType::f32});
+      BackwardArgs& a = run.args;
+      a.forward.inputs.bias =
+          run.keep(random_normal({sizes[0], sizes[1], sizes[2], sizes[3]}, DType::f32, 5));
+      a.forward.lse = run.keep(Tensor(DType::f32, {2, 3, 70}));
+      attention(a.forward, reference(), {}, run.heads);
+      a.dbias = run.keep(converted(a.forward.inputs.bias, DType::f32));
+      attention_backward(a, reference(), run.heads);
+      const Tensor truth = converted(a.dbias, DType::f64);
+      Tensor first;
+      for (const int threads : {1, 3}) {
+        Context ctx({.threads = threads, .kernels = "cpu/mixed_backward"});
+        attention_backward(a, ctx, run.heads);
+        EXPECT_LE(distance_of(a.dbias, truth.view()).relative, 1e-5) << sizes[0] << sizes[1] << sizes[2];
+        if (threads == 1) first = converted(a.dbias, DType::f32);
+        EXPECT_TRUE(same_bits(a.dbias, first.view()));
+      }
+    }
+  });
+}
+
 TEST(MixedBackward, RefusesInWords) {
-  MixRun run({.name = "bias", .bias = true, .dtype = DType::f32});
-  run.args.dbias = run.keep(converted(run.args.forward.inputs.bias, DType::f32));
-  run.args.forward.lse = run.keep(Tensor(DType::f32, {1, 3, 5}));
-  EXPECT_EQ(cpu::kMixedBackward.refuse(backward_problem_of(run.args, run.heads)),
-            "gradients of a bias or of a relative table are asked with mixed heads");
-  // and ref takes them
-  EXPECT_STREQ(BackwardPlan(backward_problem_of(run.args, run.heads), 1, "").kernel(), "ref");
-  run.args.dbias = {},
+  MixRun run({.name = "alone", .dtype = DType::f32});
   run.args.dmix_before = run.keep(converted(run.args.forward.inputs.mix_before, DType::f32));
+  EXPECT_EQ(cpu::kMixedBackward.refuse(backward_problem_of(run.args, run.heads)),
+            "it starts from the log-sum-exp of the forward, and none is given");
+  run.args.forward.lse = run.keep(Tensor(DType::f32, {1, 3, 5}));
   EXPECT_STREQ(BackwardPlan(backward_problem_of(run.args, run.heads), 1, "").kernel(), "cpu/mixed_backward");
 }
 
