@@ -123,7 +123,7 @@ def wheel_works(room, python, version):
     shutil.rmtree(site, ignore_errors=True)
     run(python, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--target", site,
         f"--config-settings=build-dir={beside(room, 'wheel')}", "--config-settings=cmake.define.HEADWISE_WERROR=ON", ROOT,
-        env={**os.environ, "CMAKE_BUILD_PARALLEL_LEVEL": JOBS})
+        env={**os.environ, "CMAKE_BUILD_PARALLEL_LEVEL": JOBS, "CC": "cc", "CXX": "c++"})
     program = "import headwise as hw, numpy as np; x = np.ones((1, 3, 2, 4), np.float32); hw.attention(x, x, x); print(hw.__version__)"
     out = run(python, "-c", program, env={**os.environ, "PYTHONPATH": str(site)}, cwd=room)
     assert out.strip() == version, f"hw.__version__ is {out!r}, not {version}"
