@@ -14,7 +14,7 @@ struct OutPanel {
   MixedPanel in;
   float *top, *sum, *weight;  // [heads][panel]; weight: what exp(l - top) counts, sink included
   float* o;                   // [v_heads][value_rows][panel]
-  std::uint8_t* visited;      // [blocks] keys looked at, for the second look at kept logits
+  std::uint8_t* visited;      // [kept_blocks] keys looked at, for the second look at kept logits
 };
 /// Keys and values of all blocks, packed once for all tasks by the kept form, which is linear in tokens
 /// anyway: keys and coefficients by block, values by granule, and whether all of a granule is finite.
@@ -29,7 +29,7 @@ struct OutScratch {
   OutPanel* panels;
   std::byte *values, *operand;
   Index key0;   // of the present block in its granule of values
-  float* kept;  // [blocks][panels][heads][tile_step]; null: logits are computed twice
+  float* kept;  // [kept_blocks][panels][heads][tile_step]
   float *tile_top, *used, *shrink, *tile_sum, *gate;
   float* rows;
   std::uint64_t* kept_pairs;  // [v_heads][kMixKeys]: pairs whose values count, for values that are not finite
@@ -37,8 +37,8 @@ struct OutScratch {
 
 Index block_count(const AttentionProblem& p) { return ceil_div(p.kv_tokens, kMixKeys); }
 
-Index kept_bytes(const AttentionProblem& p, const Core& core, Index panels) {
-  return saturated(Checked(block_count(p)) * Checked(panels) * Checked(p.heads.normal_heads()) *
+Index kept_bytes(const AttentionProblem& p, const Core& core, Index panels, Index blocks) {
+  return saturated(Checked(blocks) * Checked(panels) * Checked(p.heads.normal_heads()) *
                    Checked((kMixKeys + 1) * core.panel) * Checked(4));
 }
 
@@ -51,8 +51,20 @@ Index panels_for(MixForm form, const AttentionProblem& p, const Core& core, int 
       std::clamp((Index{1} << 20) / max_of(wide, 1) / core.panel, Index{1}, max_of(128 / core.panel, 1));
   const Index all = ceil_div(p.q_tokens, core.panel);
   while (panels > 1 && saturated(Checked(p.batch) * Checked(ceil_div(all, panels))) < 4 * threads) --panels;
-  while (form == MixForm::kept && panels > 1 && kept_bytes(p, core, panels) > kKeptBytes) --panels;
+  while (form == MixForm::kept && panels > 1 && kept_bytes(p, core, panels, block_count(p)) > kKeptBytes)
+    --panels;
   return panels;
+}
+
+MixedRun forward_run(MixForm form, const AttentionProblem& p, const AttentionArgs& args, int threads,
+                     Index first_bytes) {
+  const TileKernels& kernels = *chosen_isa().kernels();
+  const Core& core = mixed_core(p, kernels);
+  MixedRun run = mixed_run_of(p, args, kernels, core, panels_for(form, p, core, threads));
+  run.kept_blocks = block_count(p);
+  if (form == MixForm::twice)
+    run.kept_blocks = std::min(run.kept_blocks, first_bytes / kept_bytes(p, core, run.task_panels, 1));
+  return run;
 }
 
 Index value_granule_bytes(const MixedRun& run) {
@@ -87,9 +99,7 @@ OutScratch book(MixForm form, const MixedRun& run, Arena& arena) {
   s.panels = arena.take<OutPanel>("mixed.panels", panels);
   s.values = arena.take<std::byte>("mixed.values", form == MixForm::twice ? value_granule_bytes(run) : 0);
   s.operand = arena.take<std::byte>("mixed.weights", core.weight_bytes());
-  s.kept = arena.take<float>("mixed.logits",
-                             form == MixForm::kept ? block_count(p) * panels * heads * run.tile_step() : 0);
-  if (form == MixForm::twice) s.kept = nullptr;
+  s.kept = arena.take<float>("mixed.logits", run.kept_blocks * panels * heads * run.tile_step());
   for (float** to : {&s.tile_top, &s.used, &s.shrink, &s.tile_sum, &s.gate})
     *to = arena.take<float>("mixed.lanes", panel);
   s.rows = arena.take<float>("mixed.rows", panel * run.forward.value_rows());
@@ -100,7 +110,7 @@ OutScratch book(MixForm form, const MixedRun& run, Arena& arena) {
     for (float** to : {&pan.top, &pan.sum, &pan.weight})
       *to = arena.take<float>("mixed.state", heads * panel);
     pan.o = arena.take<float>("mixed.out", p.heads.v.heads * run.forward.value_rows() * panel);
-    pan.visited = arena.take<std::uint8_t>("mixed.blocks", form == MixForm::kept ? block_count(p) : 0);
+    pan.visited = arena.take<std::uint8_t>("mixed.blocks", run.kept_blocks);
     if (s.panels) s.panels[i] = pan;
   }
   return s;
@@ -112,7 +122,9 @@ struct Task {
 };
 
 float* kept_tile(const MixedRun& run, const OutScratch& s, Index block, Index panel) {
-  return s.kept ? s.kept + (block * run.task_panels + panel) * run.before.to * run.tile_step() : s.in.l;
+  return block < run.kept_blocks
+             ? s.kept + (block * run.task_panels + panel) * run.before.to * run.tile_step()
+             : s.in.l;
 }
 
 /// Looks at the keys of a block, packed before or now.
@@ -181,7 +193,7 @@ void look_for_sums(const MixedRun& run, OutScratch& s, const Task& task) {
     for (Index i = 0; i < task.panels; ++i) {
       OutPanel& panel = s.panels[i];
       const Opening opening = open_block(run, task.at, task.sequence, s.in, panel.in, key0, keys);
-      if (s.kept) panel.visited[block] = static_cast<std::uint8_t>(opening.to);
+      if (block < run.kept_blocks) panel.visited[block] = static_cast<std::uint8_t>(opening.to);
       if (!opening.some) continue;
       if (!looked) look_at_keys(run, s, task, key0, keys);
       looked = true;
@@ -314,28 +326,27 @@ void weigh_block(const MixedRun& run, OutScratch& s, OutPanel& panel, const Task
 }
 
 void look_for_outputs(const MixedRun& run, OutScratch& s, const Task& task) {
-  const AttentionProblem& p = run.forward.problem;
-  const Core& core = run.core();
-  for (Index i = 0; i < task.panels; ++i)
-    std::fill_n(s.panels[i].o, p.heads.v.heads * run.forward.value_rows() * core.panel, 0.0f);
+  const Index floats = run.forward.problem.heads.v.heads * run.forward.value_rows() * run.core().panel;
+  for (Index i = 0; i < task.panels; ++i) std::fill_n(s.panels[i].o, floats, 0.0f);
   for (Index key0 = 0; key0 < task.at.kv_tokens; key0 += kMixKeys) {
     const Index keys = std::min(kMixKeys, task.at.kv_tokens - key0), block = key0 / kMixKeys;
+    const bool kept = block < run.kept_blocks;
     bool looked = false, finite = true;
     for (Index i = 0; i < task.panels; ++i) {
       OutPanel& panel = s.panels[i];
       Opening opening;
-      if (s.kept)
+      if (kept)
         opening.to = panel.visited[block];
       else
         opening = open_block(run, task.at, task.sequence, s.in, panel.in, key0, keys);
       if (opening.to == 0) continue;
       if (!looked) {
         finite = look_at_values(run, s, task, key0, keys);
-        if (!s.kept) look_at_keys(run, s, task, key0, keys);
+        if (!kept) look_at_keys(run, s, task, key0, keys);
         looked = true;
       }
       float* l = kept_tile(run, s, block, i);
-      if (!s.kept) mixed_logits(run, task.sequence, s.in, panel.in, opening, key0, l);
+      if (!kept) mixed_logits(run, task.sequence, s.in, panel.in, opening, key0, l);
       weigh_block(run, s, panel, task, l, finite, key0, opening.to);
     }
   }
@@ -399,13 +410,10 @@ void attend(const MixedRun& run, OutScratch& s, Index sequence, Index block) {
   run.core().end();
 }
 
-std::size_t whole(const Arena& arena) {
-  return static_cast<std::size_t>(round_up(static_cast<Index>(arena.used()), Index{Arena::kAlign}));
-}
 std::size_t worker_bytes(MixForm form, const MixedRun& run) {
   Arena count = Arena::measuring();
   book(form, run, count);
-  return whole(count);
+  return whole_pieces(count);
 }
 
 std::string refuse(const AttentionProblem& p) {
@@ -418,35 +426,32 @@ std::string refuse(const AttentionProblem& p) {
 
 }  // namespace
 
-std::size_t mixed_bytes_as(MixForm form, const AttentionProblem& p, int threads) {
+std::size_t mixed_bytes_as(MixForm form, const AttentionProblem& p, int threads, Index first_bytes) {
   const AttentionArgs none;
-  const TileKernels& kernels = *chosen_isa().kernels();
-  const Core& core = mixed_core(p, kernels);
-  MixedRun run = mixed_run_of(p, none, kernels, core, panels_for(form, p, core, threads));
+  MixedRun run = forward_run(form, p, none, threads, first_bytes);
   Arena count = Arena::measuring();
   book_matrices(run, false, count);
   if (form == MixForm::kept) book_packed(run, count);
   count.take<OutScratch>("mixed.workers", threads);
-  return whole(count) + static_cast<std::size_t>(threads) * worker_bytes(form, run);
+  return whole_pieces(count) + static_cast<std::size_t>(threads) * worker_bytes(form, run);
 }
 
 Status run_mixed_as(MixForm form, const AttentionProblem& p, const AttentionArgs& args,
-                    std::span<std::byte> workspace, ThreadPool& pool) noexcept {
-  const TileKernels& kernels = *chosen_isa().kernels();
-  const Core& core = mixed_core(p, kernels);
-  MixedRun run = mixed_run_of(p, args, kernels, core, panels_for(form, p, core, pool.threads()));
+                    std::span<std::byte> workspace, ThreadPool& pool, Index first_bytes) noexcept {
+  MixedRun run = forward_run(form, p, args, pool.threads(), first_bytes);
+  const Core& core = run.core();
   Arena arena(workspace);
   book_matrices(run, false, arena);
-  const bool kept = form == MixForm::kept;
-  const PackedBlocks packed = kept ? book_packed(run, arena) : PackedBlocks{};
+  const bool packs = form == MixForm::kept;
+  const PackedBlocks packed = packs ? book_packed(run, arena) : PackedBlocks{};
   auto* scratch = arena.take<OutScratch>("mixed.workers", pool.threads());
-  const std::size_t first = whole(arena), each = worker_bytes(form, run);
+  const std::size_t first = whole_pieces(arena), each = worker_bytes(form, run);
   for (int worker = 0; worker < pool.threads(); ++worker) {
     Arena own(workspace.subspan(first + static_cast<std::size_t>(worker) * each, each));
     scratch[worker] = book(form, run, own);
-    scratch[worker].packed = kept ? &packed : nullptr;
+    scratch[worker].packed = packs ? &packed : nullptr;
   }
-  if (kept)
+  if (packs)
     pool.parallel_for(p.batch * ceil_div(p.kv_tokens, core.granule), [&](Index task, int worker) {
       const Index sequence = task % p.batch;
       const SequencePlace at = place_of(p, args, sequence);
@@ -464,7 +469,7 @@ namespace {
 
 std::string refuse_kept(const AttentionProblem& p) {
   if (std::string why = refuse(p); !why.empty()) return why;
-  const Index bytes = kept_bytes(p, mixed_core(p, *chosen_isa().kernels()), 1);
+  const Index bytes = kept_bytes(p, mixed_core(p, *chosen_isa().kernels()), 1, block_count(p));
   if (bytes > kKeptBytes)
     return text("the logits of a panel of queries take ", bytes, " bytes a thread, more than ", kKeptBytes);
   return {};

@@ -30,10 +30,6 @@ Index key_sum_floats(const GradientRun& run, int which) {
 }
 }  // namespace
 
-std::size_t whole_pieces(const Arena& arena) {
-  return static_cast<std::size_t>(round_up(static_cast<Index>(arena.used()), Index{Arena::kAlign}));
-}
-
 Index GradientRun::panel_count() const {
   const AttentionProblem& p = problem.forward;
   const Index n = mixed.core().panel;

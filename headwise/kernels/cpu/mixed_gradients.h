@@ -83,7 +83,6 @@ struct GradientScratch {
 Index kept_gradient_bytes(const BackwardProblem& p, const Core& core);
 GradientRun gradient_run_of(const BackwardProblem& p, const BackwardArgs& args, const TileKernels& kernels,
                             MixForm form);
-std::size_t whole_pieces(const Arena& arena);
 /// Packed keys and sums; the same call measures and hands out.
 void book_shared(GradientRun& run, Arena& arena);
 GradientScratch book_gradients(const GradientRun& run, Arena& arena);

@@ -47,6 +47,10 @@ Index key_block_bytes(const Core& core, Index dim) {  // a block of keys is the 
   return round_up(core.key_bytes(dim) / core.granule * kMixKeys, Index{Arena::kAlign});
 }
 
+std::size_t whole_pieces(const Arena& arena) {
+  return static_cast<std::size_t>(round_up(static_cast<Index>(arena.used()), Index{Arena::kAlign}));
+}
+
 Index MixedRun::block_count() const {
   const AttentionProblem& p = forward.problem;
   const Index n = core().granule;

@@ -21,11 +21,12 @@ struct MixStage {
 struct MixedRun {
   Run forward;
   MixStage before, after;
-  Index rank;           // even: a rank of 0 stands beside an odd one
-  bool shared_mask;     // all heads have the same open pairs
-  Index task_panels;    // panels of queries a task works on
-  bool scaled_queries;  // packed queries carry their scale: no pass over scores
-  const float* scales;  // [q_heads][panel]
+  Index rank;             // even: a rank of 0 stands beside an odd one
+  bool shared_mask;       // all heads have the same open pairs
+  Index task_panels;      // panels of queries a task works on
+  bool scaled_queries;    // packed queries carry their scale: no pass over scores
+  const float* scales;    // [q_heads][panel]
+  Index kept_blocks = 0;  // the forward: first ones, whose logits stay between its two looks
 
   const Core& core() const { return forward.core; }
   Index tile_step() const {
@@ -86,6 +87,8 @@ MixedPanel book_mixed_panel(const MixedRun& run, Arena& arena);
 /// A panel's lanes and open bits alone.
 MixedPanel book_lanes(const MixedRun& run, Arena& arena);
 Index key_block_bytes(const Core& core, Index dim);
+/// Bytes of an arena that another one may follow.
+std::size_t whole_pieces(const Arena& arena);
 /// Lanes are queries first .. of a sequence, looking at head 0.
 void place_lanes(const MixedRun& run, const SequencePlace& at, Index first, Panel& lanes);
 

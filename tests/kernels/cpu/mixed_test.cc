@@ -21,7 +21,7 @@ constexpr Mix kFixed = Mix::fixed, kDynamic = Mix::dynamic;
 struct Got {
   Tensor out, lse;
 };
-Got run_form(MixRun& run, cpu::MixForm form, int threads) {
+Got run_form(MixRun& run, cpu::MixForm form, int threads, Index first_bytes = cpu::kFirstBytes) {
   AttentionArgs a = run.args.forward;
   AttentionProblem p = run.problem();
   Got g{converted(a.out, a.out.dtype),
@@ -35,8 +35,8 @@ Got run_form(MixRun& run, cpu::MixForm form, int threads) {
   ArgChecks::spread_bias(p, a.inputs.bias);
   if (a.inputs.bias.given()) a.inputs.bias.step[0] = 0;
   ThreadPool pool(threads);
-  Buffer workspace(cpu::mixed_bytes_as(form, p, threads));
-  EXPECT_EQ(cpu::run_mixed_as(form, p, a, workspace.span(), pool), Status::ok);
+  Buffer workspace(cpu::mixed_bytes_as(form, p, threads, first_bytes));
+  EXPECT_EQ(cpu::run_mixed_as(form, p, a, workspace.span(), pool, first_bytes), Status::ok);
   return g;
 }
 /// Relative error in the 2-norm of out, and the largest of lse, against ref on the rounded inputs.
@@ -77,11 +77,13 @@ TEST(Mixed, FormsAndThreadsGiveTheSameBits) {
         MixRun run(c);
         const Got kept = run_form(run, cpu::MixForm::kept, 1);
         for (const int threads : {1, 3})
-          for (const cpu::MixForm form : {cpu::MixForm::kept, cpu::MixForm::twice}) {
-            const Got other = run_form(run, form, threads);
+          for (const Index first :
+               {Index{-1}, Index{0}, Index{40000}, cpu::kFirstBytes}) {  // -1: the kept form
+            const Got other = first < 0 ? run_form(run, cpu::MixForm::kept, threads)
+                                        : run_form(run, cpu::MixForm::twice, threads, first);
             EXPECT_TRUE(same_bits(kept.out.view(), other.out.view()) &&
                         same_bits(kept.lse.view(), other.lse.view()))
-                << c.name << " threads " << threads;
+                << c.name << " threads " << threads << " first " << first;
           }
       }
   });
