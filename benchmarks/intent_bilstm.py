@@ -4,7 +4,8 @@
 Vocabulary and number of parameters are those of a trained model folder of ours (--like); the width of the LSTM is the one that
 comes nearest. Two layers, mean and maximum over time, dropout, AdamW with warm-up and linear decay, the best epoch on dev kept.
 Several intents: sigmoid outputs, the threshold chosen on dev. A run that was stopped goes on after its last whole epoch.
-Usage: intent_bilstm.py DATA --like MODEL [--seed N] [--epochs N] [--minutes M] [--threads N]"""
+It learns on --device, a GPU where there is one, and is judged there too; its latency is measured by intent_latency.py on the CPU.
+Usage: intent_bilstm.py DATA --like MODEL [--seed N] [--epochs N] [--minutes M] [--threads N] [--device cpu|cuda]"""
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ class BiLstm(nn.Module):
     def forward(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         packed = nn.utils.rnn.pack_padded_sequence(self.drop(self.table(ids)), lengths, batch_first=True, enforce_sorted=False)
         rows, _ = nn.utils.rnn.pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
-        open_ = (torch.arange(rows.shape[1])[None] < lengths[:, None]).unsqueeze(2)
+        lengths = lengths.to(rows.device)
+        open_ = (torch.arange(rows.shape[1], device=rows.device)[None] < lengths[:, None]).unsqueeze(2)
         mean = (rows * open_).sum(1) / lengths[:, None]
         most = rows.masked_fill(~open_, -1e9).amax(1)
         return self.out(self.drop(torch.cat([mean, most], 1)))
@@ -58,28 +60,33 @@ def fitting(vocabulary: int, labels: int, wanted: int, embedding: int) -> BiLstm
 
 
 class Texts:
-    def __init__(self, rows: list[list[str]], tokenizer: BertWordPieceTokenizer, labels: list[str]):
+    def __init__(self, rows: list[list[str]], tokenizer: BertWordPieceTokenizer, labels: list[str], device: str):
         place = {name: i for i, name in enumerate(labels)}
-        self.ids = [torch.tensor(e.ids[:TOKENS] or [1]) for e in tokenizer.encode_batch([r[0] for r in rows])]
+        ids = [torch.tensor(e.ids[:TOKENS] or [1]) for e in tokenizer.encode_batch([r[0] for r in rows])]
         self.wanted = [set(r[1].split("#")) - {""} for r in rows]
-        self.targets = torch.zeros(len(rows), len(labels))
+        targets = torch.zeros(len(rows), len(labels))
         for i, names in enumerate(self.wanted):
             for name in names:
-                self.targets[i, place[name]] = 1
+                targets[i, place[name]] = 1
+        self.lengths = torch.tensor([len(i) for i in ids])  # on the CPU, where packing wants them
+        self.ids, self.targets = nn.utils.rnn.pad_sequence(ids, batch_first=True).to(device), targets.to(device)
 
-    def batch(self, picked: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        lengths = torch.tensor([len(self.ids[i]) for i in picked])
-        return nn.utils.rnn.pad_sequence([self.ids[i] for i in picked], batch_first=True), lengths, self.targets[picked]
+    def __len__(self) -> int:
+        return len(self.wanted)
+
+    def batch(self, picked: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        lengths, there = self.lengths[picked], picked.to(self.ids.device)
+        return self.ids[there, :int(lengths.max())], lengths, self.targets[there]
 
 
 @torch.no_grad()
 def scores(model: BiLstm, texts: Texts) -> torch.Tensor:
     model.eval()
-    order = sorted(range(len(texts.ids)), key=lambda i: len(texts.ids[i]))
-    found = torch.empty_like(texts.targets)
-    for at in range(0, len(order), 256):
-        ids, lengths, _ = texts.batch(order[at:at + 256])
-        found[order[at:at + 256]] = model(ids, lengths)
+    order = texts.lengths.argsort(stable=True)
+    found = torch.empty(texts.targets.shape)
+    for picked in order.split(256):
+        ids, lengths, _ = texts.batch(picked)
+        found[picked] = model(ids, lengths).cpu()
     return found
 
 
@@ -96,21 +103,20 @@ def best_threshold(logits: torch.Tensor, texts: Texts, labels: list[str]) -> flo
 
 def learn(model: BiLstm, train: Texts, dev: Texts, labels: list[str], multi: bool, asked, saved: pathlib.Path) -> dict:
     """Trains, from the saved epoch on if there is one; leaves the best epoch's weights in the model."""
-    steps = asked.epochs * -(-len(train.ids) // asked.rows)
+    steps = asked.epochs * -(-len(train) // asked.rows)
     adamw = torch.optim.AdamW(model.parameters(), lr=asked.rate, weight_decay=0.01)
     plan = torch.optim.lr_scheduler.LambdaLR(adamw, lambda s: min((s + 1) / (0.05 * steps), max(0.0, 1 - s / steps)))
     state = {"epoch": 0, "best": -1.0, "weights": None, "threshold": 0.5, "seconds": 0.0, "curve": []}
     if saved.exists():
-        kept = torch.load(saved)
+        kept = torch.load(saved, map_location=asked.device)
         state = kept["state"]
         model.load_state_dict(kept["model"]), adamw.load_state_dict(kept["adamw"]), plan.load_state_dict(kept["plan"])
     while state["epoch"] < asked.epochs and state["seconds"] < 60 * asked.minutes:
         start = time.monotonic()
         torch.manual_seed(asked.seed * 1000 + state["epoch"])
         model.train()
-        order = torch.randperm(len(train.ids)).tolist()
-        for at in range(0, len(order), asked.rows):
-            ids, lengths, targets = train.batch(order[at:at + asked.rows])
+        for picked in torch.randperm(len(train)).split(asked.rows):
+            ids, lengths, targets = train.batch(picked)
             logits = model(ids, lengths)
             loss = (F.binary_cross_entropy_with_logits(logits, targets) * len(labels) if multi
                     else F.cross_entropy(logits, targets.argmax(1)))
@@ -125,7 +131,7 @@ def learn(model: BiLstm, train: Texts, dev: Texts, labels: list[str], multi: boo
         state["epoch"] += 1
         state["curve"].append(exact)
         if exact > state["best"]:
-            weights = {name: value.clone() for name, value in model.state_dict().items()}
+            weights = {name: value.cpu().clone() for name, value in model.state_dict().items()}
             state.update(best=exact, threshold=threshold, weights=weights)
         state["seconds"] += time.monotonic() - start
         part = saved.with_suffix(".part")
@@ -141,12 +147,13 @@ def main() -> None:
     words.add_argument("data", help=", ".join(intent_data.SETS))
     words.add_argument("--like", type=pathlib.Path, required=True, help="a model folder: its vocab.txt and number of parameters")
     words.add_argument("--seed", type=int, default=1)
-    words.add_argument("--epochs", type=int, default=30)
+    words.add_argument("--epochs", type=int, default=12)
     words.add_argument("--minutes", type=float, default=60, help="no epoch begins after this")
-    words.add_argument("--rows", type=int, default=32, help="of a step")
+    words.add_argument("--rows", type=int, default=64, help="of a step")
     words.add_argument("--rate", type=float, default=2e-3)
     words.add_argument("--embedding", type=int, default=128)
     words.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    words.add_argument("--device", default="cpu", help="cpu, or cuda where a GPU is there")
     words.add_argument("--out", type=pathlib.Path, default=intent_data.RESULTS)
     asked = words.parse_args()
     torch.set_num_threads(asked.threads)
@@ -156,11 +163,11 @@ def main() -> None:
     labels = sorted({name for part in ("train", "dev") for r in parts[part] for name in r[1].split("#") if name})
     multi = any("#" in r[1] for r in parts["train"])
     tokenizer = BertWordPieceTokenizer(str(asked.like / "vocab.txt"), lowercase=True)
-    train, dev, test = (Texts(parts[part], tokenizer, labels) for part in ("train", "dev", "test"))
+    train, dev, test = (Texts(parts[part], tokenizer, labels, asked.device) for part in ("train", "dev", "test"))
     wanted = intent_data.parameters_of(asked.like)
-    model = fitting(tokenizer.get_vocab_size(), len(labels), wanted, asked.embedding)
+    model = fitting(tokenizer.get_vocab_size(), len(labels), wanted, asked.embedding).to(asked.device)
     name = f"{asked.data}-bilstm-s{asked.seed}"
-    print(f"{name}: {parameters(model):,} parameters beside {wanted:,}, {len(train.ids)} texts, {len(labels)} labels", flush=True)
+    print(f"{name}: {parameters(model):,} parameters beside {wanted:,}, {len(train)} texts, {len(labels)} labels", flush=True)
     room = intent_data.ROOM / name
     room.mkdir(parents=True, exist_ok=True)
     state = learn(model, train, dev, labels, multi, asked, room / "state.pt")
@@ -173,6 +180,7 @@ def main() -> None:
     path = intent_data.save(name, {
         "data": asked.data, "setting": "bilstm", "seed": asked.seed, "commit": intent_data.commit(),
         "machine": intent_data.machine(), "threads": asked.threads, "torch": torch.__version__,
+        "device": asked.device if asked.device == "cpu" else torch.cuda.get_device_name(),
         "config": {"embedding": model.table.embedding_dim, "width": model.lstm.hidden_size, "layers": 2, "dropout": 0.3,
                    "rows": asked.rows, "rate": asked.rate, "epochs": asked.epochs, "vocabulary": tokenizer.get_vocab_size()},
         "parameters": parameters(model),
