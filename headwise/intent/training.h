@@ -69,8 +69,8 @@ Start from_encoder(RecognizerConfig config, Vocabulary vocabulary, const ParamSe
 TrainedRecognizer train_recognizer(const Start& start, const Corpus& train, const Corpus& dev,
                                    const TrainingOptions& options, Session& session);
 
-/// The best probabilities to give labels from (multi-label) and to claim anything at all, on dev. In-scope
-/// accuracy counts twice the out-of-scope recall; without out-of-scope rows nothing is refused.
+/// The best probabilities to give labels from (multi-label) and to claim anything at all, on dev. What is
+/// refused is judged as if one text in five were out of scope; without out-of-scope rows nothing is.
 struct Thresholds {
   double threshold = 0.5, out_of_scope = 0;
 };

@@ -201,6 +201,20 @@ TEST(Training, ThresholdsComeFromDev) {
   const Corpus inside = corpus_of({{"1", {"a"}}, {"2", {"b"}}, {"3", {"b"}}});
   const auto u = calibrate(c, inside, given({0.9f, 0.3f, 0.6f}), "oos");
   EXPECT_EQ(u.out_of_scope, 0);
+  // One answer in eight is too much for one stranger in three, as if one text in five were a stranger's.
+  const Corpus dear = corpus_of({{"1", {"a"}},
+                                 {"2", {"a"}},
+                                 {"3", {"a"}},
+                                 {"4", {"a"}},
+                                 {"5", {"a"}},
+                                 {"6", {"a"}},
+                                 {"7", {"a"}},
+                                 {"8", {"a"}},
+                                 {"9", {"oos"}},
+                                 {"10", {"oos"}},
+                                 {"11", {"oos"}}});
+  const auto kept = given({0.55f, 0.9f, 0.9f, 0.9f, 0.9f, 0.9f, 0.9f, 0.9f, 0.6f, 0.95f, 0.95f});
+  EXPECT_EQ(calibrate(c, dear, kept, "oos").out_of_scope, 0);
   c.multi_label = true;
   const Corpus both = corpus_of({{"1", {"a"}}, {"2", {"a", "b"}}});
   std::vector<Prediction> p(2);
