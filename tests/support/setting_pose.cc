@@ -92,6 +92,7 @@ struct Poser {
     Sizes& s = p.sizes;
     p.sizes_ragged = c[kRagged] == 1;
     if (p.sizes_ragged && s.batch == 0) s.q_tokens = s.kv_tokens = 0;
+    if (c[kKeysValues] >= 4 && s.batch == 0) s.kv_tokens = 0;  // only its sequences tell how long they are
     p.q_lengths.assign(static_cast<std::size_t>(s.batch), s.q_tokens);
     p.kv_lengths.assign(static_cast<std::size_t>(s.batch), s.kv_tokens);
     if (!p.sizes_ragged) return;
@@ -194,7 +195,7 @@ struct Poser {
 
   /// k and v as int8 with a scale for each token and kv head; the truth is what those numbers stand for.
   void quantized() {
-    if (c[kKeysValues] < 2) return;
+    if (c[kKeysValues] != 2 && c[kKeysValues] != 3) return;
     Context ctx({.threads = 1});
     const auto as_int8 = [&](AnyView& truth, AnyView& x, AnyView& scale) {
       const AnyView t = truth;
@@ -212,6 +213,35 @@ struct Poser {
     };
     as_int8(p.truth.k, p.args.k, p.args.k_scale);
     as_int8(p.truth.v, p.args.v, p.args.v_scale);
+  }
+
+  /// k and v in pages, in an order of their own; NaN where no token lies.
+  void paged() {
+    if (c[kKeysValues] < 4) return;
+    const bool by_head = c[kKeysValues] == 5;
+    const Index size = by_head ? 64 : 16, batch = p.sizes.batch, each = ceil_div(p.sizes.kv_tokens, size) + 1;
+    const Index pages = batch * each;
+    Tensor table(DType::i32, {batch, each});
+    for (Index n = 0; n < pages; ++n)
+      table.values<std::int32_t>()[static_cast<std::size_t>(n)] = static_cast<std::int32_t>(pages - 1 - n);
+    p.args.page_table.table = keep(std::move(table)), p.args.page_table.lengths = numbers(p.kv_lengths);
+    if (p.truth.k.rank == 3 || p.sizes_ragged) return;  // refused
+    for (auto [from, to] : {std::pair{&p.truth.k, &p.args.k}, {&p.truth.v, &p.args.v}}) {
+      const AnyView& x = *from;
+      const Index heads = x.size[2], dim = x.size[3];
+      AnyView pool = by_head ? keep(Tensor(p.sizes.dtype, {pages, heads, size, dim}))
+                             : keep(Tensor(p.sizes.dtype, {pages, size, heads, dim}));
+      for (Index n = 0; n < pool.count(); ++n) store_double(pool.data, pool.dtype, n, kNan);
+      if (by_head) std::swap(pool.size[1], pool.size[2]), std::swap(pool.step[1], pool.step[2]);
+      for (Index n = 0; n < x.count(); ++n) {
+        const Index column = n % dim, head = n / dim % heads, token = n / dim / heads % x.size[1],
+                    page = pages - 1 - (n / dim / heads / x.size[1] * each + token / size);
+        store_double(pool.data, pool.dtype,
+                     page * pool.step[0] + token % size * pool.step[1] + head * pool.step[2] + column,
+                     load_double(x.data, x.dtype, n));
+      }
+      *to = pool;
+    }
   }
 
   void terms() {
@@ -397,6 +427,7 @@ void pose(const Choice& c, const SettingOptions& options, Posed& p) {
   poser.lengths();
   poser.tensors();
   poser.quantized();
+  poser.paged();
   poser.terms();
   poser.probes();
   p.mask = options.mask ? *options.mask : make_mask(c[kMask], p.sizes, options.seed + 40);
@@ -405,6 +436,7 @@ void pose(const Choice& c, const SettingOptions& options, Posed& p) {
   p.truth = p.args;
   p.truth.q = plain.q, p.truth.k = plain.k, p.truth.v = plain.v;
   p.truth.k_scale = p.truth.v_scale = {};
+  p.truth.page_table = {};
 }
 
 }  // namespace headwise::test

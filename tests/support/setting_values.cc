@@ -54,7 +54,8 @@ const std::vector<Row>& table() {
         {"stage", {"none", "weights"}},
         {"threads", {"2", "1", "3", "5"}},
         {"kernels", {"default", "cpu/online,ref", "cpu/online"}},
-        {"keys and values", {"plain", "packed", "int8", "int8 packed"}},
+        {"keys and values",
+         {"plain", "packed", "int8", "int8 packed", "pages of 16", "pages of 64, tokens in heads"}},
         {"rows", {"all", "some", "few and none"}},
     };
   }();
