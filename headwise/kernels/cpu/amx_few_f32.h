@@ -179,8 +179,8 @@ struct AmxFew<F32Operands> {
         for (Index b = 0; b < blocks; ++b) {
           const Index left = n - b * 16, key = first + k + b * 16;
           const Ahead next{static_cast<const float*>(rows.data) + (key + 16) * rows.row_step,
-                           rows.row_step * 4, dim * 4};
-          Fetch fetch(next, 0);
+                           rows.row_step * 4, dim * 4, 16};
+          Fetch fetch(next);
           Few::gather_block<RowType::f32>(rows, key, left < 16 ? left : 16, dim, fetch, lines_of(next),
                                           gathered + b * step);
         }

@@ -205,14 +205,15 @@ Index lay_stripe(const Run& run, const SequencePlace& at, Index sequence, Scratc
 Next after_granule(const Run& run, const SequencePlace& at, const Rows& keys, const Rows& values, Index first,
                    Index head0, Index row0, Index row1) {
   const Index value_dim = run.problem.heads.v.dim;
-  if (first < at.kv_tokens)
-    return {ahead_of(keys, first, run.problem.heads.k.dim), ahead_of(values, first, value_dim),
-            std::min<Index>(run.core.granule, at.kv_tokens - first)};
+  if (first < at.kv_tokens) {
+    const Index count = std::min<Index>(run.core.granule, at.kv_tokens - first);
+    return {ahead_of(keys, first, count, run.problem.heads.k.dim), ahead_of(values, first, count, value_dim)};
+  }
   if (first <= run.core.granule || run.problem.heads.terms.rows) return {};
   const Index token = row0 % at.q_tokens, head = head0 + row0 / at.q_tokens;
   const Rows out = rows_of(run.args.out, HeadLayout::split(run.problem.heads.q.heads, value_dim), head,
                            at.tensor_batch, at.q_row);
-  return {ahead_of(out, token, value_dim), {}, std::min(row1 - row0, at.q_tokens - token)};
+  return {ahead_of(out, token, std::min(row1 - row0, at.q_tokens - token), value_dim), {}};
 }
 
 /// Divides and gates the panel's outputs and writes them where the caller wants them.

@@ -102,16 +102,16 @@ void turn(const Run& run, const Panel& panel, float* spare, bool to_columns) {
 }
 
 /// One panel against one granule with keys in the lanes; o is [count][value_dim]. A granule with values,
-/// weights or sums that are not finite goes through the packed tile as in cpu/online.
+/// weights or sums that are not finite goes through the packed tile as in cpu/online. `to_keys`: of the next
+/// granule.
 void attend_few(const Run& run, const Heads& h, Scratch& s, Panel& panel, TileKind kind, const Rows& keys,
-                const Rows& values, Index key0, Index n, bool last) {
+                const Rows& values, Index key0, Index n, const Ahead& to_keys) {
   const AttentionProblem& p = run.problem;
   const Core& core = run.core;
   const Index value_dim = p.heads.v.dim;
   Index from = 0, to = n;
   if (!open_tile(run, h.at, h.sequence, s, panel, kind, key0, from, to)) return;
-  const Ahead to_values = ahead_of(values, key0, value_dim),
-              to_keys = last ? Ahead{} : ahead_of(keys, key0 + core.granule, p.heads.q.dim);
+  const Ahead to_values = ahead_of(values, key0 + from, to - from, value_dim);
   if (core.few_stripe && !run.scaled_first && !p.heads.terms.dropout) {
     const Stripe stripe{panel.queries, from,      to,        kind == TileKind::mixed ? s.open : nullptr,
                         panel.factor,  panel.top, panel.sum, panel.o,
@@ -141,7 +141,7 @@ void clear_scores(const Run& run, Scratch& s) {
 }
 
 /// Rows key0 .. key0 + n of a pool of pages, numbered by their keys: where they lie when one page holds them
-/// all, else put together in `to`.
+/// all, else put together in `to`, or no rows where that is null.
 Rows paged_rows(const Run& run, const Heads& h, const AnyView& pool, const HeadLayout& layout, Index key0,
                 Index n, std::byte* to) {
   const Index size = run.problem.page_size, item = size_of(pool.dtype);
@@ -150,6 +150,7 @@ Rows paged_rows(const Run& run, const Heads& h, const AnyView& pool, const HeadL
   };
   Rows rows = from(key0);
   if ((key0 + n - 1) / size != key0 / size) {
+    if (!to) return {};
     for (Index i = 0; i < n; ++i) {
       const auto* row = static_cast<const std::byte*>(from(key0 + i).data);
       std::byte* at = to + i * layout.dim * item;
@@ -165,6 +166,14 @@ Rows paged_rows(const Run& run, const Heads& h, const AnyView& pool, const HeadL
   const auto first = reinterpret_cast<std::uintptr_t>(rows.data);  // of row 0, which need not be there
   rows.data = reinterpret_cast<const void*>(first - static_cast<std::uintptr_t>(key0 * rows.row_step * item));
   return rows;
+}
+
+/// Keys key0 .. key0 + n as far as they lie in order.
+Ahead keys_ahead(const Run& run, const Heads& h, Rows keys, Index key0, Index n) {
+  const AttentionProblem& p = run.problem;
+  if (n <= 0) return {};
+  if (p.keys == KeyForm::paged) keys = paged_rows(run, h, run.args.k, p.heads.k, key0, n, nullptr);
+  return keys.data ? ahead_of(keys, key0, n, p.heads.k.dim) : Ahead{};
 }
 
 /// All panels against the keys of one split.
@@ -183,11 +192,14 @@ void attend_split(const Run& run, const Heads& h, Scratch& s, Index split) {
       keys = paged_rows(run, h, run.args.k, p.heads.k, key0, n, s.paged_keys);
       values = paged_rows(run, h, run.args.v, p.heads.v, key0, n, s.paged_values);
     }
+    const Index key1 = key0 + core.granule;
+    const Ahead next =
+        few ? keys_ahead(run, h, keys, key1, std::min<Index>(core.granule, end - key1)) : Ahead{};
     for (Index i = 0; i < h.panels; ++i) {
       const TileKind kind = tile_kind(run, h.at, h.sequence, s.panels[i], key0, n);
       if (kind == TileKind::empty) continue;
       if (few) {
-        attend_few(run, h, s, s.panels[i], kind, keys, values, key0, n, key0 + core.granule >= end);
+        attend_few(run, h, s, s.panels[i], kind, keys, values, key0, n, next);
         continue;
       }
       if (!packed) {

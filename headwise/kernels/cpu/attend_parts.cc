@@ -44,11 +44,11 @@ Rows rows_of(const AnyView& t, const HeadLayout& layout, Index head, Index batch
   return r;
 }
 
-Ahead ahead_of(const Rows& rows, Index first, Index width) {
+Ahead ahead_of(const Rows& rows, Index first, Index count, Index width) {
   if (rows.column_step != 1 && rows.block == 0) return {};
   const Index item = rows.type == RowType::f32 ? 4 : rows.type == RowType::i8 ? 1 : 2;
   const Index step = rows.block > 0 ? width : rows.row_step;  // a block holds 16 rows
-  return {static_cast<const std::byte*>(rows.data) + first * step * item, step * item, width * item};
+  return {static_cast<const std::byte*>(rows.data) + first * step * item, step * item, width * item, count};
 }
 
 KeyOrder key_order(DType kv_dtype) {

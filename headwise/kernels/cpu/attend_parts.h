@@ -31,7 +31,7 @@ struct Run {
 
 Rows rows_of(const AnyView& tensor, const HeadLayout& layout, Index head, Index batch, Index first_row);
 /// Rows that are read later, from row `first` on; none where their columns do not lie side by side.
-Ahead ahead_of(const Rows& rows, Index first, Index width);
+Ahead ahead_of(const Rows& rows, Index first, Index count, Index width);
 /// The rows of k and of v that head `head` of a sequence reads.
 Rows key_rows(const Run& run, const SequencePlace& at, Index head);
 Rows value_rows_of(const Run& run, const SequencePlace& at, Index head);

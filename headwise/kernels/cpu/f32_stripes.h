@@ -19,16 +19,16 @@ struct F32Stripes {
     Index first_lines, then_lines, each = 0;
 
     Supply(const Next& next, Index tiles)
-        : first(next.keys, 0),
-          then(next.values, 0),
-          first_lines(lines_of(next.keys) * next.rows),
-          then_lines(lines_of(next.values) * next.rows) {
+        : first(next.keys),
+          then(next.values),
+          first_lines(lines_of(next.keys) * next.keys.rows),
+          then_lines(lines_of(next.values) * next.values.rows) {
       if (tiles > 0) each = (first_lines + then_lines + tiles - 1) / tiles;
     }
     void some() {
       Index n = each;
-      for (; n > 0 && first_lines > 0; --n, --first_lines) first.next();
-      for (; n > 0 && then_lines > 0; --n, --then_lines) then.next();
+      for (; n > 0 && first_lines > 0; --n, --first_lines) first.next(1);
+      for (; n > 0 && then_lines > 0; --n, --then_lines) then.next(1);
     }
   };
 

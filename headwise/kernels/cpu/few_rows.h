@@ -154,7 +154,7 @@ struct FewRows : Base {
       Lanes::transpose(t);
 #pragma GCC unroll 16
       for (int i = 0; i < W; ++i) {
-        fetch.next(each_step);
+        if (i % 4 == 0) fetch.next(4 * each_step);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) c[r] = Lanes::fma(t[i], Lanes::bcast(q + (d + i) * kPanel + r), c[r]);
       }
@@ -186,10 +186,10 @@ struct FewRows : Base {
   static void scores_of(const float* q, int count, const Rows& rows, Index first, Index from, Index to,
                         Index dim, const Ahead& ahead, float* scratch, Put put) {
     alignas(64) float sums[kPanel * kMost], scale[kMost] = {};
+    const Index lines = lines_of(ahead);
+    Fetch fetch(ahead);
     for (Index k = from; k < to; k += kMost) {
-      const Index n = to - k < kMost ? to - k : kMost, blocks = (n + kBlock - 1) / kBlock,
-                  lines = lines_of(ahead);
-      Fetch fetch(ahead, k);
+      const Index n = to - k < kMost ? to - k : kMost, blocks = (n + kBlock - 1) / kBlock;
       if (rows.block > 0) {
         if constexpr (T == RowType::i8)
           for (Index i = 0; i < n; ++i) scale[i] = rows.scale[(first + k + i) * rows.scale_step];
@@ -305,10 +305,10 @@ struct FewRows : Base {
         constexpr int R = decltype(rows_taken)::value, V = kSums / R < 8 ? kSums / R : 8;
         Index d = 0;
         for (; d + V * W <= value_dim; d += V * W)
-          weighed<T, R, V>(t, row, values, first, d, sums, value_dim, Fetch(ahead, t.from),
+          weighed<T, R, V>(t, row, values, first, d, sums, value_dim, Fetch(ahead),
                            row + d == 0 ? lines_of(ahead) : 0, unusual);
         for (; d < value_dim; d += W)
-          weighed<T, R, 1>(t, row, values, first, d, sums, value_dim, Fetch(ahead, t.from),
+          weighed<T, R, 1>(t, row, values, first, d, sums, value_dim, Fetch(ahead),
                            row + d == 0 ? lines_of(ahead) : 0, unusual);
       };
       if (rows == 4)

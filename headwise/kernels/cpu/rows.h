@@ -9,22 +9,38 @@ namespace {
 
 inline Index rounded(Index n, Index multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-/// Walks over the lines of rows that come later.
+/// Walks over the lines of rows that come later, in eight places at once: memory gives a core more that way
+/// (two cores, pages of 4 KB: 33 GB/s, from one place 24).
 struct Fetch {
+  static constexpr Index kPlaces = 8;
   const char* row;
-  Index step, bytes, at = 0;
-  Fetch(const Ahead& a, Index first)
-      : row(static_cast<const char*>(a.data) + first * a.step), step(a.step), bytes(a.bytes) {}
-  void next() {
-    Lanes::prefetch(row + at);
-    at += 64;
-    if (at >= bytes) at = 0, row += step;
-  }
+  Index step, bytes, rows, part, at = 0, due = 0;  // rows: left of every place
+  explicit Fetch(const Ahead& a)
+      : row(static_cast<const char*>(a.data)),
+        step(a.step),
+        bytes(a.bytes),
+        rows((a.rows + kPlaces - 1) / kPlaces),
+        part(rows * step) {}
   void next(Index lines) {
     if constexpr (Lanes::prefetches)
-      for (Index i = 0; i < lines; ++i) next();
+      for (due += lines; due >= kPlaces; due -= kPlaces) round();
+  }
+
+ private:
+  static constexpr Index kNever = Index{-1} << 60;
+  /// One line of every place.
+  void round() {
+    const char* line = row + at;
+#pragma GCC unroll 8
+    for (Index i = 0; i < kPlaces; ++i) Lanes::prefetch(line + i * part);
+    at += 64;
+    if (at < bytes) return;
+    at = 0;
+    row += step;
+    if (--rows <= 0) due = kNever;
   }
 };
+/// Of one row; 0: nothing is fetched.
 inline Index lines_of(const Ahead& a) { return Lanes::prefetches ? (a.bytes + 63) / 64 : 0; }
 
 template <RowType T>

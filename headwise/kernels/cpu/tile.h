@@ -117,17 +117,16 @@ struct MixSlopes {
   double* dmatrix;       // [ins][outs]
 };
 
-/// Rows that will be read soon: row i at data + i * step, `bytes` of it. Fetched between the products of
-/// others, where the level says that this pays.
+/// Rows that will be read soon: row i of `rows` at data + i * step, `bytes` of it. Fetched between the
+/// products of others, where the level says that this pays.
 struct Ahead {
   const void* data = nullptr;
-  Index step = 0, bytes = 0;
+  Index step = 0, bytes = 0, rows = 0;
 };
 
 /// Keys and values of the granule that is packed after the one at hand.
 struct Next {
   Ahead keys, values;
-  Index rows = 0;
 };
 
 /// How one ISA level multiplies: scores and outputs of a panel of queries against a granule of keys.
