@@ -280,6 +280,13 @@ void AttentionCall::read_coefficients(nb::handle coefficients) {
           PySequence_Check(item.ptr()) && nb::len(item) == 2, ErrorKind::bad_argument, kOp,
           "rows of coefficients is not a pair; give (offsets, index): the query rows of each sequence and "
           "head, one list after the other");
+      if (const nb::object offsets(item[0]);
+          on_cuda() && is_array(offsets) &&
+          read_anywhere(kOp, "offsets of rows", offsets).kind.device == kind_.device) {
+        args_.inputs.rows = {read_term("offsets of rows", offsets),
+                             read_term("index of rows", nb::object(item[1])), true};
+        continue;
+      }
       row_offsets_ = read_indices({kOp, "offsets of rows"}, nb::object(item[0]));
       row_index_ = read_indices({kOp, "index of rows"}, nb::object(item[1]));
       const auto view = [](std::vector<Index>& v) {

@@ -54,7 +54,10 @@ HeadInputs inputs_from(const hw_attention_args& a, const char* entry, hw_device 
   in.seed = a.seed;
   in.sequence_ids = view_of(a.sequence_ids, entry, "sequence_ids");
   in.alpha = view_of(a.alpha, entry, "alpha", where);
-  in.rows = {view_of(a.row_offsets, entry, "row_offsets"), view_of(a.row_index, entry, "row_index")};
+  const bool there = a.row_offsets != nullptr && a.row_offsets->device.device_type == HW_DEVICE_CUDA;
+  const hw_device lists = there ? where : hw_device{HW_DEVICE_CPU, 0};
+  in.rows = {view_of(a.row_offsets, entry, "row_offsets", lists),
+             view_of(a.row_index, entry, "row_index", lists), there};
   in.mix_before = view_of(a.mix_before, entry, "mix_before", where);
   in.mix_after = view_of(a.mix_after, entry, "mix_after", where);
   in.mix_q = view_of(a.mix_q, entry, "mix_q", where), in.mix_k = view_of(a.mix_k, entry, "mix_k", where);

@@ -236,9 +236,11 @@ typedef struct hw_attention_args {
   const hw_packed_keys* packed;  // given: k is the buffer [batch kv_heads room] it describes
   void* stream;                  // CUDA tensors: the cudaStream_t to run on; NULL: the default stream
   const hw_tensor* alpha;        // [heads], entmax: 1, or from 1.01 to 2; unchecked on CUDA
-  const hw_tensor *row_offsets, *row_index;  // i64 [batch * heads + 1] and [listed], as headwise::RowLists
-  const hw_tensor *mix_before, *mix_after;   // [q_heads heads], [heads v_heads]
-  const hw_tensor *mix_q, *mix_k;            // [batch tokens mixes*(2*rank+1) heads], as headwise::HeadInputs
+  // i64 [batch * heads + 1] and [listed], as headwise::RowLists; both on the CPU, or both where q lies,
+  // unchecked
+  const hw_tensor *row_offsets, *row_index;
+  const hw_tensor *mix_before, *mix_after;  // [q_heads heads], [heads v_heads]
+  const hw_tensor *mix_q, *mix_k;           // [batch tokens mixes*(2*rank+1) heads], as headwise::HeadInputs
   const hw_tensor* page_table;    // i32 [batch pages_each]: k and v are [pages page_size kv_heads dim]
   const hw_tensor* page_lengths;  // i64 [batch] on the CPU: tokens of each sequence in its pages
 } hw_attention_args;

@@ -9,8 +9,9 @@ namespace headwise {
 /// sequence, ascending. A row that is not listed gives out = 0 and lse = -inf, costs no work, and gets and
 /// sends no gradient.
 struct RowLists {
-  AnyView offsets = {};  // [batch * heads + 1] i64, from 0 to the size of index
-  AnyView index = {};    // [listed] i64
+  AnyView offsets = {};    // [batch * heads + 1] i64, from 0 to the size of index
+  AnyView index = {};      // [listed] i64
+  bool on_device = false;  // both lie where q does, on a CUDA device, and cannot be read here
 
   bool given() const { return offsets.given(); }
   Index begin(Index list) const { return number(offsets, list); }

@@ -221,9 +221,18 @@ def rows_cases():
         check(bool((out.transpose(1, 2)[~listed] == 0).all()), part, "rows that are not listed are not 0")
         same = all(torch.equal(RUN(q, k, v, torch.empty_like(out), **given), out) for _ in range(20))
         check(same, part, "a repeat differs")
+        there = dict(given, row_offsets=offsets.to(DEVICE), row_index=index.to(DEVICE))
+        again, again_lse = torch.empty_like(out), torch.empty_like(lse)
+        RUN(q, k, v, again, again_lse, **there)
+        check(torch.equal(again, out) and torch.equal(again_lse, lse), part, "lists on the device give other bits")
+        far = torch.cat([index, torch.tensor([tq, -1, tq + 7])]).to(DEVICE)  # the last list is empty: these are its rows
+        ends = offsets.clone()
+        ends[-1] += 3
+        RUN(q, k, v, again, **dict(there, row_offsets=ends.to(DEVICE), row_index=far))
+        check(torch.equal(again, out), part, "rows outside of the sequence are not passed over")
         if "row_offsets" in given and n < 4:
             try:
-                found = RUN.backward(q, k, v, out, lse, dout, **given)
+                found = RUN.backward(q, k, v, out, lse, dout, **(given if n % 2 else there))
             except Failed as fault:
                 if "does not have it" not in str(fault):
                     check(False, part, str(fault))

@@ -54,7 +54,7 @@ void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char 
   if (p.batch * p.heads.q.heads > 65535)
     return void(std::snprintf(why, sizeof why, "its grid ends at 65,535 lists"));
   const Index bytes = p.batch * p.heads.q.heads * ceil_div(p.q_tokens, 32) * 4;
-  if (bytes > kMostBits)
+  if (bytes > kMostBits && !a.inputs.rows.on_device)
     return void(std::snprintf(why, sizeof why, "lists of %lld bytes; up to %lld travel with a launch",
                               static_cast<long long>(bytes), static_cast<long long>(kMostBits)));
   inner_of(p, a, device, why);
@@ -90,8 +90,12 @@ RowsOf rows_of(const AnyView& v) { return {v.data, {v.step[0], v.step[1], v.step
 
 struct ListedRows {
   RowsOf q, out;
-  const std::uint32_t* bits;             // [lists words]
-  int* before;                           // [lists words]: rows of a list before each word
+  std::uint32_t* bits;           // [lists words]
+  const Index *offsets, *index;  // lists that lie on the device, or null
+  Index offsets_step, index_step, listed;
+  int* before;         // [lists words]: rows of a list before each word
+  Place* list_places;  // [lists]: a sequence of its own to the tiles
+  int keys;
   std::uint16_t *q_packed, *out_packed;  // [lists room dim]
   float* lse_packed;                     // [lists room]
   float* lse;
@@ -112,7 +116,22 @@ struct ListedRows {
   }
 };
 
-/// A block a list: how many rows stand before each word.
+/// A block a list: its bits. What lies outside of the arrays or the sequence is passed over.
+__global__ void __launch_bounds__(kThreads) mark_rows(const __grid_constant__ ListedRows p) {
+  const Index list = blockIdx.x;
+  std::uint32_t* bits = p.bits + list * p.words;
+  const int tokens = static_cast<int>(p.places[list / p.heads].q_tokens),
+            thread = static_cast<int>(threadIdx.x);
+  for (int n = thread; n < p.words; n += kThreads) bits[n] = 0;
+  __syncthreads();
+  const Index begin = max(p.offsets[list * p.offsets_step], Index{0}),
+              end = min(p.offsets[(list + 1) * p.offsets_step], p.listed);
+  for (Index i = begin + thread; i < end; i += kThreads) {
+    const Index row = p.index[i * p.index_step];
+    if (row >= 0 && row < tokens) atomicOr(bits + row / 32, 1u << (row % 32));
+  }
+}
+/// A block a list: how many rows stand before each word, and the list's place.
 __global__ void __launch_bounds__(kThreads) count_rows(const __grid_constant__ ListedRows p) {
   __shared__ int counts[kThreads], base;
   const Index list = blockIdx.x;
@@ -133,6 +152,7 @@ __global__ void __launch_bounds__(kThreads) count_rows(const __grid_constant__ L
     if (thread == 0) base += counts[kThreads - 1];
     __syncthreads();
   }
+  if (thread == 0) p.list_places[list] = {static_cast<int>(list / p.heads), 0, 0, base, p.keys, 0};
 }
 /// Eight columns of a row a thread, heads of a token side by side as they lie.
 __global__ void __launch_bounds__(kThreads) gather_listed(const __grid_constant__ ListedRows p) {
@@ -206,18 +226,26 @@ Status clear(const ListedRows& f, const AttentionProblem& p, cudaStream_t stream
                  kThreads, 0, stream},
                 clear_unlisted, f);
 }
-/// Room in the stream's scratch for what every run sends: bits and places.
+/// Sends what every run needs, bits and places; of lists that lie on the device the bits are made there.
 Status send_lists(const AttentionProblem& p, const AttentionArgs& a, std::byte* scratch, ListedRows& f,
                   cudaStream_t stream) {
-  const std::vector<std::uint32_t> bits = bits_of(p, a.inputs.rows);
   std::vector<SequencePlace> places;
   for (Index b = 0; b < p.batch; ++b) places.push_back(place_of(p, a, b));
   const std::size_t place_bytes = places.size() * sizeof(SequencePlace);
   f.places = reinterpret_cast<const SequencePlace*>(scratch);
-  f.bits = reinterpret_cast<const std::uint32_t*>(scratch + place_bytes);
+  f.bits = reinterpret_cast<std::uint32_t*>(scratch + place_bytes);
   const Status status = send(scratch, places.data(), place_bytes, stream);
-  return status.ok() ? send(scratch + place_bytes, bits.data(), bits.size() * sizeof(std::uint32_t), stream)
-                     : status;
+  if (!status.ok()) return status;
+  const RowLists& rows = a.inputs.rows;
+  if (rows.on_device) {
+    f.offsets = static_cast<const Index*>(rows.offsets.data), f.offsets_step = rows.offsets.step[0];
+    f.index = static_cast<const Index*>(rows.index.data), f.index_step = rows.index.step[0];
+    f.listed = rows.index.size[0];
+    return launch({"cuda/mark_rows", dim3(static_cast<unsigned>(p.batch * f.heads)), kThreads, 0, stream},
+                  mark_rows, f);
+  }
+  const std::vector<std::uint32_t> bits = bits_of(p, rows);
+  return send(scratch + place_bytes, bits.data(), bits.size() * sizeof(std::uint32_t), stream);
 }
 std::size_t list_bytes(const AttentionProblem& p) {
   const Index words = p.batch * p.heads.q.heads * ceil_div(p.q_tokens, 32);
@@ -231,8 +259,8 @@ template <class T>
 Status run_gathered(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, int device) {
   const Index heads = p.heads.q.heads, dim = p.heads.q.dim, lists = p.batch * heads;
   const RowLists& rows = a.inputs.rows;
-  Index most = 1;
-  for (Index n = 0; n < lists; ++n) most = max_of(most, rows.begin(n + 1) - rows.begin(n));
+  Index most = rows.on_device ? p.q_tokens : 1;
+  for (Index n = 0; !rows.on_device && n < lists; ++n) most = max_of(most, rows.begin(n + 1) - rows.begin(n));
   const Index room = round_up(most, 8);
   ListedRows f = listed_of(p, a);
   f.room = static_cast<int>(room);
@@ -247,17 +275,13 @@ Status run_gathered(const AttentionProblem& p, const AttentionArgs& a, StreamSta
   f.lse_packed = reinterpret_cast<float*>(at), at += lse_bytes;
   f.q_packed = reinterpret_cast<std::uint16_t*>(at), at += packed_bytes;
   f.out_packed = reinterpret_cast<std::uint16_t*>(at), at += packed_bytes;
-  auto* places = reinterpret_cast<Place*>(at);
+  f.list_places = reinterpret_cast<Place*>(at);
   status = send_lists(p, a, state.scratch, f, state.stream);
   Band band;
   const char* why = nullptr;
   band_of(a.mask, 0, band, why);
   const auto keys = static_cast<int>(min_of(p.kv_tokens, band.keys));
-  std::vector<Place> table;
-  for (Index n = 0; n < lists; ++n)
-    table.push_back(
-        {static_cast<int>(n / heads), 0, 0, static_cast<int>(rows.begin(n + 1) - rows.begin(n)), keys, 0});
-  if (status.ok()) status = send(places, table.data(), table.size() * sizeof(Place), state.stream);
+  f.keys = keys;
   const dim3 tokens(static_cast<unsigned>(p.q_tokens), static_cast<unsigned>(p.batch));
   if (status.ok())
     status = launch({"cuda/count_rows", dim3(static_cast<unsigned>(lists)), kThreads, 0, state.stream},
@@ -281,7 +305,7 @@ Status run_gathered(const AttentionProblem& p, const AttentionArgs& a, StreamSta
   set_outputs(gathered(p), inner, r);
   r.lse = f.lse_packed, r.lse_step[0] = heads * room, r.lse_step[1] = room, r.lse_step[2] = 1;
   r.store_rows = true, r.clear_tail = keys < p.kv_tokens;
-  r.counter = state.counters, r.places = places, r.by_head = true;
+  r.counter = state.counters, r.places = f.list_places, r.by_head = true;
   r.place = {0, 0, 0, static_cast<int>(most), keys, 0};
   r.batch = static_cast<int>(p.batch), r.heads = static_cast<int>(heads);
   r.group = static_cast<int>(p.heads.k.group);
