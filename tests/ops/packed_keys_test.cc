@@ -164,6 +164,19 @@ TEST(PackedKeys, Sentences) {
       "unpack_keys: k asks for 11 tokens but 10 are packed; ask for fewer");
 }
 
+/// The same of keys, values and scales that attention reads: out is 0.
+TEST(Int8Kv, NoTokensNeedNoMemory) {
+  const Tensor q = random_normal({2, 3, 4, 8}, DType::f32, 1),
+               out = random_normal({2, 3, 4, 8}, DType::f32, 2);
+  AttentionArgs a{.q = q.view(), .out = out.view()};
+  a.k = a.v = AnyView::packed(nullptr, DType::i8, {2, 0, 2, 8});
+  a.k_scale = a.v_scale = AnyView::packed(nullptr, DType::f32, {2, 0, 2});
+  for (AnyView* scale : {&a.k_scale, &a.v_scale}) scale->step[0] = 1;
+  for (AnyView* x : {&a.k, &a.v}) x->step[0] = 1;
+  attention(a, online());
+  for (const float x : out.values<float>()) EXPECT_EQ(x, 0);
+}
+
 TEST(Int8Kv, Sentences) {
   CaseRun r({.name = "int8",
              .q_tokens = 2,

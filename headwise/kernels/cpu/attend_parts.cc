@@ -35,7 +35,7 @@ Rows rows_of(const AnyView& t, const HeadLayout& layout, Index head, Index batch
   const Index offset = batch * t.step[0] + first_row * t.step[1] +
                        (sliced ? column * column_step : layout.slot(head) * t.step[2]);
   Rows r;
-  r.data = static_cast<const std::byte*>(t.data) + offset * size_of(t.dtype);
+  if (t.data) r.data = static_cast<const std::byte*>(t.data) + offset * size_of(t.dtype);  // null: no tokens
   r.row_step = t.step[1];
   r.column_step = column_step;
   r.begin = sliced ? std::clamp(-column, Index{0}, layout.dim) : 0;
@@ -65,7 +65,7 @@ namespace {
 /// Adds the scales of an i8 tensor, [batch tokens kv_heads], to its rows.
 Rows with_scales(Rows r, const AnyView& scale, const HeadLayout& layout, const SequencePlace& at,
                  Index head) {
-  if (r.type != RowType::i8) return r;
+  if (r.type != RowType::i8 || !scale.data) return r;  // null: no tokens
   r.scale = static_cast<const float*>(scale.data) + at.tensor_batch * scale.step[0] +
             at.kv_row * scale.step[1] + layout.slot(head) * scale.step[2];
   r.scale_step = scale.step[1];
