@@ -52,15 +52,62 @@ __global__ void __launch_bounds__(128) scores_of_chunk(const __grid_constant__ C
   }
 }
 
+/// 16 rows of weights and 64 keys. Halves: a lane has 8 keys side by side of two rows, so the tile of values
+/// has its rows in the order in which products meet them.
 template <class T>
-__device__ __forceinline__ float2 load_two(const T* from) {
-  if constexpr (sizeof(T) == 4) {
-    return *reinterpret_cast<const float2*>(from);
-  } else {
-    const std::uint32_t x = *reinterpret_cast<const std::uint32_t*>(from);
-    return make_float2(Number<T>::low(x), Number<T>::high(x));
+struct ChunkWeights {
+  static constexpr bool kHalves = sizeof(T) == 2;
+  static constexpr int kKeys = MmaTile<T>::kKeys;
+  uint4 halves[2][2];
+  float2 floats[kHalves ? 1 : kKeys / 8][2];
+
+  static __device__ __forceinline__ int row_of_key(int key) {
+    if constexpr (!kHalves) return key;
+    return (key & 32) | (key << 2 & 16) | (key << 2 & 8) | (key >> 2 & 6) | (key & 1);
   }
-}
+  /// `from`: row lane / 4 of a tile, and where its first number of this lane is; `down`: eight rows further,
+  /// `along`: 32 keys.
+  __device__ __forceinline__ void load(const T* from, Index down, Index along) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const T* row = from + r * down;
+      if constexpr (kHalves) {
+        halves[r][0] = *reinterpret_cast<const uint4*>(row);
+        halves[r][1] = *reinterpret_cast<const uint4*>(row + along);
+      } else {
+#pragma unroll
+        for (int j = 0; j < kKeys / 8; ++j) floats[j][r] = *reinterpret_cast<const float2*>(row + 8 * j);
+      }
+    }
+  }
+  template <int Width>
+  __device__ __forceinline__ void add(float (&o)[Width / 8][4], const MmaTile<T>& v) const {
+    if constexpr (kHalves) {
+      const int lane = static_cast<int>(threadIdx.x) % 32;
+      const std::uint32_t v_at = v.at(lane & 15, lane >> 4);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint4 x = halves[0][i / 2], y = halves[1][i / 2];
+        const std::uint32_t a[4] = {i % 2 ? x.z : x.x, i % 2 ? y.z : y.x, i % 2 ? x.w : x.y,
+                                    i % 2 ? y.w : y.y};
+#pragma unroll
+        for (int n = 0; n < Width / 16; ++n) {
+          std::uint32_t b[4];
+          ptx::load_matrices_turned((v_at ^ (32u * n)) + i * 16 * kPanelRowBytes, b);
+          Number<T>::multiply_add(o[2 * n], a, b[0], b[1]);
+          Number<T>::multiply_add(o[2 * n + 1], a, b[2], b[3]);
+        }
+      }
+    } else {
+      float w[kKeys / 8][4];
+#pragma unroll
+      for (int j = 0; j < kKeys / 8; ++j)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) w[j][2 * r] = floats[j][r].x, w[j][2 * r + 1] = floats[j][r].y;
+      MmaTile<T>::template values<Width>(o, w, v);
+    }
+  }
+};
 
 template <class T>
 __global__ void __launch_bounds__(128) values_of_chunk(const __grid_constant__ ChunkValues p) {
@@ -78,28 +125,29 @@ __global__ void __launch_bounds__(128) values_of_chunk(const __grid_constant__ C
   const int tile_bytes = Tile::bytes(kKeys, kWidth);
   const auto copy = [&](int key0, std::uint32_t to) {
     copy_tile<T>(Tile(to, kKeys, kWidth), kKeys, p.y, p.vector_y, at.tensor_batch, at.kv_row + key0,
-                 job.keys - key0, h, column, columns, kWidth);
+                 job.keys - key0, h, column, columns, kWidth, ChunkWeights<T>::row_of_key);
     ptx::commit_copies();
   };
-  if (job.keys > 0) copy(0, stage);
-  const T* from =
-      static_cast<const T*>(p.w) + plane_at(blockIdx.z, p.planes, h, row, p.group.pitch) + 2 * (lane % 4);
+  const int key_of_lane = (sizeof(T) == 2 ? 8 : 2) * (lane % 4);
+  const T* from = static_cast<const T*>(p.w) +
+                  (p.blocked ? blocked_at(blockIdx.z, p.planes, h, row, key_of_lane, p.group.pitch)
+                             : plane_at(blockIdx.z, p.planes, h, row, p.group.pitch) + key_of_lane);
+  const Index down = p.blocked ? 256 : Index{8} * p.group.pitch, along = p.blocked ? 2048 : 32,
+              tile_step = p.blocked ? 4096 : kKeys;
+  ChunkWeights<T> next;
+  if (job.keys > 0) copy(0, stage), next.load(from, down, along);
   float o[kWidth / 8][4] = {};
   for (int key0 = 0, use = 0; key0 < job.keys; key0 += kKeys, ++use) {
-    float w[kKeys / 8][4];
-#pragma unroll
-    for (int j = 0; j < kKeys / 8; ++j)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float2 x = load_two(from + static_cast<Index>(8 * r) * p.group.pitch + key0 + 8 * j);
-        w[j][2 * r] = x.x, w[j][2 * r + 1] = x.y;
-      }
+    const ChunkWeights<T> w = next;
     ptx::wait_copies<0>();
     __syncthreads();
-    if (key0 + kKeys < job.keys)
+    if (key0 + kKeys < job.keys) {
       copy(key0 + kKeys, stage + static_cast<std::uint32_t>((~use & 1) * tile_bytes));
-    Tile::template values<kWidth>(
-        o, w, Tile(stage + static_cast<std::uint32_t>((use & 1) * tile_bytes), kKeys, kWidth));
+      from += tile_step;
+      next.load(from, down, along);
+    }
+    w.template add<kWidth>(o,
+                           Tile(stage + static_cast<std::uint32_t>((use & 1) * tile_bytes), kKeys, kWidth));
   }
   T* out = static_cast<T*>(p.to.data) + at.tensor_batch * p.to.step[0] + h * p.to.step[2];
 #pragma unroll
@@ -128,42 +176,77 @@ __global__ void __launch_bounds__(128) values_of_chunk(const __grid_constant__ C
   }
 }
 
-/// sum += w^T x over 64 rows; w [64 rows 64 keys] and x [64 rows kChunkWidth] in shared memory, 16 keys a
-/// warp.
+/// Rows of jobs times rows of x for the keys of a block. Halves: 128 keys, 32 a warp, tiles come while those
+/// before them are multiplied; f32: 64 keys, 16 a warp.
 template <class T>
-__device__ __forceinline__ void add_turned(float (&sum)[kChunkWidth / 8][4], const MmaTile<T>& w,
-                                           const MmaTile<T>& x, int key) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  if constexpr (sizeof(T) == 2) {
+struct ChunkKeyTile {
+  static constexpr bool kHalves = sizeof(T) == 2;
+  static constexpr int kKeys = kHalves ? 128 : 64, kParts = kKeys / 64, kStages = kHalves ? 2 : 1,
+                       kLeftBytes = MmaTile<T>::bytes(kChunkRows, kKeys),
+                       kBytes = kLeftBytes + MmaTile<T>::bytes(kChunkRows, kChunkWidth);
+
+  /// sum += w^T x
+  static __device__ __forceinline__ void add(float (&sum)[kParts][kChunkWidth / 8][4], std::uint32_t stage) {
+    const MmaTile<T> w(stage, kChunkRows, kKeys), x(stage + kLeftBytes, kChunkRows, kChunkWidth);
+    const int lane = static_cast<int>(threadIdx.x) % 32,
+              key = static_cast<int>(threadIdx.x) / 32 * (kKeys / 4);
+    if constexpr (kHalves) {
 #pragma unroll
-    for (int i = 0; i < kChunkRows / 16; ++i) {
-      std::uint32_t a[4];
-      ptx::load_matrices_turned(
-          w.at(16 * i + (lane & 7) + ((lane >> 4) & 1) * 8, key / 8 + ((lane >> 3) & 1)), a);
+      for (int i = 0; i < kChunkRows / 16; ++i) {
+        std::uint32_t a[kParts][4];
 #pragma unroll
-      for (int n = 0; n < kChunkWidth / 16; ++n) {
-        std::uint32_t b[4];
-        ptx::load_matrices_turned(x.at(16 * i + (lane & 15), 2 * n + (lane >> 4)), b);
-        Number<T>::multiply_add(sum[2 * n], a, b[0], b[1]);
-        Number<T>::multiply_add(sum[2 * n + 1], a, b[2], b[3]);
+        for (int part = 0; part < kParts; ++part)
+          ptx::load_matrices_turned(
+              w.at(16 * i + (lane & 7) + ((lane >> 4) & 1) * 8, key / 8 + 2 * part + ((lane >> 3) & 1)),
+              a[part]);
+#pragma unroll
+        for (int n = 0; n < kChunkWidth / 16; ++n) {
+          std::uint32_t b[4];
+          ptx::load_matrices_turned(x.at(16 * i + (lane & 15), 2 * n + (lane >> 4)), b);
+#pragma unroll
+          for (int part = 0; part < kParts; ++part) {
+            Number<T>::multiply_add(sum[part][2 * n], a[part], b[0], b[1]);
+            Number<T>::multiply_add(sum[part][2 * n + 1], a[part], b[2], b[3]);
+          }
+        }
+      }
+    } else {
+      const int g = lane / 4, t = lane % 4;
+#pragma unroll 2
+      for (int i = 0; i < kChunkRows; i += 8) {
+        const typename MmaTile<T>::Left a(w.element(i + t, key + g), w.element(i + t, key + g + 8),
+                                          w.element(i + t + 4, key + g), w.element(i + t + 4, key + g + 8));
+#pragma unroll
+        for (int n = 0; n < kChunkWidth / 8; ++n)
+          MmaTile<T>::multiply_add(sum[0][n], a, x.element(i + t, 8 * n + g),
+                                   x.element(i + t + 4, 8 * n + g));
       }
     }
-  } else {
-    const int g = lane / 4, t = lane % 4;
-#pragma unroll 2
-    for (int i = 0; i < kChunkRows; i += 8) {
-      const typename MmaTile<T>::Left a(w.element(i + t, key + g), w.element(i + t, key + g + 8),
-                                        w.element(i + t + 4, key + g), w.element(i + t + 4, key + g + 8));
-#pragma unroll
-      for (int n = 0; n < kChunkWidth / 8; ++n)
-        MmaTile<T>::multiply_add(sum[n], a, x.element(i + t, 8 * n + g), x.element(i + t + 4, 8 * n + g));
+  }
+  /// The plane of one job and head; keys past the last 64 it has are 0. Blocked: all of it in one piece.
+  static __device__ __forceinline__ void copy(std::uint32_t to, const ChunkKeys& p, const ChunkJob& job,
+                                              int slot, Index head, int key0) {
+    using Tile = MmaTile<T>;
+    const Tile w(to, kChunkRows, kKeys);
+    const int end = (job.keys + kChunkKeys - 1) / kChunkKeys * kChunkKeys - key0;
+    const T* base =
+        static_cast<const T*>(p.w) + (p.blocked ? blocked_at(slot, p.planes, head, 0, key0, p.group.pitch)
+                                                : plane_at(slot, p.planes, head, 0, p.group.pitch) + key0);
+    constexpr int kChunks = kKeys / Tile::kChunk;
+    for (int n = static_cast<int>(threadIdx.x); n < kChunkRows * kChunks; n += 128) {
+      const int row = p.blocked ? n / 128 % 2 * 32 + n / 32 % 4 * 8 + n % 8 : n / kChunks,
+                chunk = p.blocked ? n / 256 * 4 + n / 8 % 4 : n % kChunks;
+      const bool in = chunk * Tile::kChunk < end;
+      const T* from =
+          p.blocked ? base + n * 8 : base + static_cast<Index>(row) * p.group.pitch + chunk * Tile::kChunk;
+      ptx::copy_16(w.at(row, chunk), in ? from : base, in ? 16 : 0);
     }
   }
-}
+};
 
 template <class T>
-__global__ void __launch_bounds__(128) keys_of_chunk(const __grid_constant__ ChunkKeys p) {
-  using Tile = MmaTile<T>;
+__global__ void __launch_bounds__(128, 3) keys_of_chunk(const __grid_constant__ ChunkKeys p) {
+  using Keys = ChunkKeyTile<T>;
   extern __shared__ __align__(128) std::uint8_t raw[];
   const Index sequence = p.first_sequence + blockIdx.z;
   const SequencePlace at = p.group.places[sequence];
@@ -171,59 +254,74 @@ __global__ void __launch_bounds__(128) keys_of_chunk(const __grid_constant__ Chu
   const int dim = static_cast<int>(layout.dim), chunks = (dim + kChunkWidth - 1) / kChunkWidth;
   const Index slot = blockIdx.y / chunks;
   const int column = static_cast<int>(blockIdx.y) % chunks * kChunkWidth,
-            columns = min(dim - column, kChunkWidth), key0 = static_cast<int>(blockIdx.x) * kChunkKeys;
+            columns = min(dim - column, kChunkWidth), key0 = static_cast<int>(blockIdx.x) * Keys::kKeys;
   if (key0 >= at.kv_tokens) return;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32,
-            key = key0 + warp * 16 + lane / 4;
+            key = key0 + warp * (Keys::kKeys / 4) + lane / 4;
   const std::uint32_t start = ptx::shared_address(raw);
-  const Tile w(start, kChunkRows, kChunkKeys),
-      x(start + Tile::bytes(kChunkRows, kChunkKeys), kChunkRows, kChunkWidth);
-  const HeadsView planes{const_cast<void*>(p.w), {0, p.group.pitch, 0, 1}, HeadLayout::split(1, kChunkKeys)};
-  float total[kChunkWidth / 8][4] = {};
+  float total[Keys::kParts][kChunkWidth / 8][4] = {};
   bool first = false, last = false;
   for (int n = 0; n < p.group.count; ++n)
     if (const ChunkJob job = p.group.jobs[n]; job.sequence == sequence)
       first = first || job.row0 == 0, last = last || job.row0 + job.rows >= at.q_tokens;
-  // Where a thread's four numbers of eight columns stand in the sums.
+  // Where a thread's numbers of eight columns stand in the sums.
   float* sums = p.sums + ((sequence * p.kv_tokens + key) * layout.slots() + slot) * dim + column;
-  const Index down = 8 * layout.slots() * dim;
+  const Index down = layout.slots() * dim;
   const auto each = [&](auto&& body) {
 #pragma unroll
-    for (int n = 0; n < kChunkWidth / 8; ++n)
+    for (int part = 0; part < Keys::kParts; ++part)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int c = 8 * n + 2 * (lane % 4) + (e & 1);
-        if (c < columns && key + 8 * (e >> 1) < at.kv_tokens)
-          body(total[n][e], (e >> 1) * down + c, e >> 1, c);
-      }
+      for (int n = 0; n < kChunkWidth / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int c = 8 * n + 2 * (lane % 4) + (e & 1), r = 16 * part + 8 * (e >> 1);
+          if (c < columns && key + r < at.kv_tokens) body(total[part][n][e], r * down + c, r, c);
+        }
   };
   if (!first) each([&](float& sum, Index from, int, int) { sum = sums[from]; });
-  for (int n = 0; n < p.group.count; ++n) {
-    const ChunkJob job = p.group.jobs[n];
-    if (job.sequence != sequence || job.keys <= key0) continue;
-    for (Index h = slot * layout.group; h < (slot + 1) * layout.group; ++h) {
+  // The next job of this sequence that reaches these keys, heads of a slot one after another.
+  struct Item {
+    int job;
+    Index head;
+  };
+  const auto after = [&](Item i) {
+    if (i.job >= 0 && ++i.head < (slot + 1) * layout.group) return i;
+    do ++i.job;
+    while (i.job < p.group.count &&
+           (p.group.jobs[i.job].sequence != sequence || p.group.jobs[i.job].keys <= key0));
+    i.head = slot * layout.group;
+    return i;
+  };
+  const auto stage = [&](int use) {
+    return start + static_cast<std::uint32_t>(use % Keys::kStages * Keys::kBytes);
+  };
+  const auto copy = [&](const Item& i, std::uint32_t to) {
+    if (i.job >= p.group.count) return;
+    const ChunkJob job = p.group.jobs[i.job];
+    Keys::copy(to, p, job, i.job, i.head, key0);
+    copy_tile<T>(MmaTile<T>(to + Keys::kLeftBytes, kChunkRows, kChunkWidth), kChunkRows, p.x, p.vector_x,
+                 at.tensor_batch, at.q_row + job.row0, job.rows, i.head, column, columns, kChunkWidth);
+    ptx::commit_copies();
+  };
+  Item item = after({-1, 0});
+  copy(item, start);
+  for (int use = 0; item.job < p.group.count; ++use) {
+    const Item next = after(item);
+    ptx::wait_copies<0>();
+    __syncthreads();
+    if constexpr (Keys::kStages == 2) copy(next, stage(use + 1));
+    // Sums stay f32 from job to job: the bits do not depend on which jobs share a group.
+    Keys::add(total, stage(use));
+    if constexpr (Keys::kStages == 1) {
       __syncthreads();
-      HeadsView plane = planes;
-      plane.data = static_cast<T*>(plane.data) + plane_at(n, p.planes, h, 0, p.group.pitch);
-      copy_tile<T>(w, kChunkRows, plane, true, 0, 0, kChunkRows, 0, key0, kChunkKeys, kChunkKeys);
-      copy_tile<T>(x, kChunkRows, p.x, p.vector_x, at.tensor_batch, at.q_row + job.row0, job.rows, h, column,
-                   columns, kChunkWidth);
-      ptx::commit_copies();
-      ptx::wait_copies<0>();
-      __syncthreads();
-      float sum[kChunkWidth / 8][4] = {};
-      add_turned<T>(sum, w, x, warp * 16);
-      // One sum a job: the bits do not depend on which jobs share a group.
-#pragma unroll
-      for (int i = 0; i < kChunkWidth / 8; ++i)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) total[i][e] += sum[i][e];
+      copy(next, start);
     }
+    item = next;
   }
   if (!last) return each([&](float& sum, Index to, int, int) { sums[to] = sum; });
   T* out = static_cast<T*>(p.to.data) + at.tensor_batch * p.to.step[0] + slot * p.to.step[2];
   each([&](float& sum, Index, int r, int c) {
-    out[(at.kv_row + key + 8 * r) * p.to.step[1] + (column + c) * p.to.step[3]] = static_cast<T>(sum);
+    out[(at.kv_row + key + r) * p.to.step[1] + (column + c) * p.to.step[3]] = static_cast<T>(sum);
   });
 }
 
@@ -255,18 +353,15 @@ Status chunk_values(const ChunkValues& p, int, cudaStream_t stream) {
 }
 template <class T>
 Status chunk_keys(const ChunkKeys& p, int sequences, int, cudaStream_t stream) {
-  using Tile = MmaTile<T>;
+  using Keys = ChunkKeyTile<T>;
   const HeadLayout& layout = p.to.layout;
   if (p.kv_tokens == 0) return {};
-  return launch(
-      {"cuda/chunk_keys",
-       dim3(static_cast<unsigned>(ceil_div(p.kv_tokens, kChunkKeys)),
-            static_cast<unsigned>(layout.slots() * ceil_div(layout.dim, kChunkWidth)),
-            static_cast<unsigned>(sequences)),
-       128,
-       static_cast<std::size_t>(Tile::bytes(kChunkRows, kChunkKeys) + Tile::bytes(kChunkRows, kChunkWidth)),
-       stream},
-      keys_of_chunk<T>, p);
+  return launch({"cuda/chunk_keys",
+                 dim3(static_cast<unsigned>(ceil_div(p.kv_tokens, Keys::kKeys)),
+                      static_cast<unsigned>(layout.slots() * ceil_div(layout.dim, kChunkWidth)),
+                      static_cast<unsigned>(sequences)),
+                 128, static_cast<std::size_t>(Keys::kStages * Keys::kBytes), stream},
+                keys_of_chunk<T>, p);
 }
 
 }  // namespace headwise::cuda

@@ -136,13 +136,17 @@ ChunkGradients ChunkRun::gradients_of(const BackwardArgs& a, Bytes256& room) con
   return g;
 }
 Status ChunkRun::gradients(const ChunkGradients& g, const RunInputs& in, const void* ds, Index ds_planes,
-                           const void* w, Index w_planes, int first, int sequences) {
+                           const void* w, Index w_planes, int first, int sequences, bool blocked) {
   Status status;
-  if (g.dq.data) status = values(values_of(ds, in.k, g.dq, ds_planes));
+  if (g.dq.data) {
+    ChunkValues v = values_of(ds, in.k, g.dq, ds_planes);
+    v.blocked = blocked, status = values(v);
+  }
   const auto keys = [&](const void* plane, const HeadsView& x, const HeadsView& to, Index planes,
                         float* sums) {
     const ChunkKeys k{group_,
                       plane,
+                      blocked,
                       x,
                       to,
                       by_chunks_of(x),

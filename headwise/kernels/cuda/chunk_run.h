@@ -68,7 +68,7 @@ class ChunkRun {
   ChunkGradients gradients_of(const BackwardArgs& a, Bytes256& room) const;
   /// dq of ds, then what the group adds to dk (of ds) and dv (of w).
   Status gradients(const ChunkGradients& g, const RunInputs& in, const void* ds, Index ds_planes,
-                   const void* w, Index w_planes, int first, int sequences);
+                   const void* w, Index w_planes, int first, int sequences, bool blocked = false);
 
  private:
   void lay_out(Bytes256& room) { jobs_ = room.take<ChunkJob>(static_cast<Index>(plan_.jobs.size())); }

@@ -25,6 +25,12 @@ HW_FN constexpr Index plane_at(Index slot, Index heads, Index head, Index row, I
   return ((slot * heads + head) * kChunkRows + row) * pitch;
 }
 
+/// Halves in blocks of 8 rows x 8 keys, 32 x 32 of these in one piece: what tiles of all heads write.
+HW_FN constexpr Index blocked_at(Index slot, Index heads, Index head, Index row, Index key, Index pitch) {
+  return (slot * heads + head) * kChunkRows * pitch + (key / 32 * 2 + row / 32) * 1024 +
+         (row % 32 / 8 * 4 + key % 32 / 8) * 64 + row % 8 * 8 + key % 8;
+}
+
 /// to[slot h i j] = scale_h x_h[i] . y_h[j], f32.
 struct ChunkScores {
   ChunkGroup group;
@@ -42,6 +48,7 @@ Status chunk_scores(const ChunkScores& p, int keys, int device, cudaStream_t str
 struct ChunkValues {
   ChunkGroup group;
   const void* w;  // plane of the run's dtype
+  bool blocked;   // as blocked_at says
   HeadsView y, to;
   bool vector_y;
   int heads, planes;
@@ -61,6 +68,7 @@ Status chunk_values(const ChunkValues& p, int device, cudaStream_t stream);
 struct ChunkKeys {
   ChunkGroup group;
   const void* w;
+  bool blocked;
   HeadsView x, to;
   bool vector_x;
   int planes, first_sequence, kv_tokens;

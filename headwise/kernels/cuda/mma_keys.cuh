@@ -60,10 +60,11 @@ __device__ __forceinline__ void turn(float (&x)[N][4]) {
 }
 
 /// Rows [row, row + rows) of a head, columns [column, column + columns), into a tile; what is not there is 0.
-template <class T>
+/// Row r goes to row place(r) of the tile.
+template <class T, class RowPlace>
 __device__ __forceinline__ void copy_tile(const MmaTile<T>& to, int tile_rows, const HeadsView& x,
                                           bool vector, Index batch, Index row, int rows, Index head,
-                                          int column, int columns, int width) {
+                                          int column, int columns, int width, RowPlace&& place) {
   using Tile = MmaTile<T>;
   const T* base = static_cast<const T*>(x.data) + batch * x.step[0] + row * x.step[1] +
                   (x.layout.row ? 0 : x.layout.slot(head) * x.step[2]);
@@ -73,7 +74,7 @@ __device__ __forceinline__ void copy_tile(const MmaTile<T>& to, int tile_rows, c
       const int there = r < rows ? min(max(columns - c * Tile::kChunk, 0), Tile::kChunk) : 0;
       const int first = column + c * Tile::kChunk;
       if (vector) {
-        ptx::copy_16(to.at(r, c), there ? base + r * x.step[1] + first : base,
+        ptx::copy_16(to.at(place(r), c), there ? base + r * x.step[1] + first : base,
                      there * static_cast<int>(sizeof(T)));
         continue;
       }
@@ -83,9 +84,17 @@ __device__ __forceinline__ void copy_tile(const MmaTile<T>& to, int tile_rows, c
         if (const Index at = x.layout.row ? x.layout.column(head) + first + e : first + e;
             e < there && (x.layout.row == 0 || (at >= 0 && at < x.layout.row)))
           number = base[r * x.step[1] + at * (x.layout.row ? x.step[2] : x.step[3])];
-        ptx::store_number(to.at(r, c) + static_cast<std::uint32_t>(e * sizeof(T)), number);
+        ptx::store_number(to.at(place(r), c) + static_cast<std::uint32_t>(e * sizeof(T)), number);
       }
     }
+}
+
+template <class T>
+__device__ __forceinline__ void copy_tile(const MmaTile<T>& to, int tile_rows, const HeadsView& x,
+                                          bool vector, Index batch, Index row, int rows, Index head,
+                                          int column, int columns, int width) {
+  copy_tile<T>(to, tile_rows, x, vector, batch, row, rows, head, column, columns, width,
+               [](int r) { return r; });
 }
 
 /// What a tile of pairs is to a mask. Called, not inlined: it runs once for 128 tiles of keys and was a third
