@@ -55,7 +55,7 @@ def formula(t, open_, dtype, softcap=0.0, q_start=0):
     t = {n: x.to(dtype) for n, x in t.items()}
     q, k, v = (t[n].transpose(1, 2) for n in "qkv")
     k, v = k.repeat_interleave(q.shape[1] // k.shape[1], 1), v
-    s = (q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
+    s = q @ k.transpose(-1, -2) * (t["scale"].to(DEVICE)[None, :, None, None] if "scale" in t else 1 / math.sqrt(q.shape[-1]))
     if softcap:
         s = softcap * torch.tanh(s / softcap)
     of_q, of_k = t.get("mix_q"), t.get("mix_k")
@@ -95,12 +95,13 @@ def judged(part, name, dtype, got, truth, yard, slack=1.0):
     check(error <= limit, part, f"{name}: relative error {error:.2e}, allowed {limit:.2e}")
 
 
-def case(kind, dtype, b, h, kv, tq, tk, d, dv=None, mask=None, band=None, q_start=0, hv=None, softcap=0.0, layout="bshd", wants=(), **terms):
-    """One run and its gradients; terms: tensors by the names of the C interface."""
+def case(kind, dtype, b, h, kv, tq, tk, d, dv=None, mask=None, band=None, q_start=0, hv=None, softcap=0.0, layout="bshd", wants=(), grow=1.0, **terms):
+    """One run and its gradients; terms: tensors by the names of the C interface; grow: of the first head's queries."""
     hv = hv or h
     part = f"cuda/{kind} {str(dtype)[6:]} {b}x{h}/{kv}/{hv} {tq}x{tk} d{d}/{dv or d} {mask or 'all'} start {q_start} {layout} " + " ".join(terms)
     t = {"q": normal(b, tq, h, d, dtype=dtype, layout=layout), "k": normal(b, tk, kv, d, dtype=dtype, layout=layout),
          "v": normal(b, tk, kv if hv == h else hv, dv or d, dtype=dtype, layout=layout), **terms}
+    t["q"][:, :, 0] *= grow
     normal_heads = terms["mix_before"].shape[1] if "mix_before" in terms else h
     dout = normal(b, tq, hv, dv or d, dtype=dtype)
     out, out_ok = guarded(b, tq, hv, dv or d, dtype=dtype)
@@ -152,6 +153,17 @@ def talking_cases():
             case("mixed", dtype, b, h, kv, tq, tk, d, mask=mask, band=band, q_start=tk - tq, mix_before=near_one(h, h), mix_after=near_one(h, h),
                  wants=("mix_before", "mix_after"), layout=("bshd", "bhsd", "packed")[n % 3])
     case("mixed", torch.bfloat16, 1, 4, 4, 90, 150, 64, hv=3, mix_before=near_one(4, 6), mix_after=near_one(6, 3), wants=("mix_before", "mix_after"))
+    # Products of sixteen heads: parts of 256 keys, widths of 16, heads that share keys, gaps between mixes, sinks, scores past 2^15.
+    case("mixed", torch.bfloat16, 1, 16, 2, 90, 1000, 64, mask="window(300, 40)", band=(300, 40), q_start=500, mix_before=near_one(16, 16),
+         mix_after=near_one(16, 16), sinks=rand(16), wants=("mix_before", "mix_after", "sinks"))
+    case("mixed", torch.float16, 3, 16, 16, 33, 257, 48, dv=16, mix_before=near_one(16, 16), mix_after=near_one(16, 16), wants=("mix_before", "mix_after"))
+    case("mixed", torch.bfloat16, 2, 5, 5, 64, 300, 16, dv=64, hv=7, mix_before=near_one(5, 15), mix_after=near_one(15, 7), mask="causal", band=(None, 0),
+         q_start=236, wants=("mix_before", "mix_after"))
+    tame = near_one(8, 8)
+    tame[0] *= 1e-5
+    case("mixed", torch.bfloat16, 1, 8, 8, 64, 300, 64, mix_before=tame, mix_after=near_one(8, 8), grow=6e4, wants=("mix_before", "mix_after"))
+    case("mixed", torch.bfloat16, 1, 8, 8, 64, 300, 64, mix_before=near_one(8, 8) * 1e5, mix_after=near_one(8, 8), grow=1.0,
+         scale=torch.full((8,), 1e-6, dtype=torch.float64), wants=("mix_before",))
     case("mixed", torch.float32, 1, 20, 20, 70, 90, 32, dv=48, mix_before=near_one(20, 20), wants=("mix_before",))
     case("mixed", torch.float16, 1, 8, 8, 70, 90, 128, mix_after=near_one(8, 8), wants=("mix_after",), mask="causal", band=(None, 0), q_start=-30)
     case("mixed", torch.float32, 2, 6, 6, 70, 90, 64, mix_before=near_one(6, 6), mix_after=near_one(6, 6), softcap=3.0, sinks=rand(6),

@@ -73,21 +73,27 @@ bool tiles_fit(const AttentionProblem& p, const AttentionArgs& a, int device) {
          max_of(max_of(h.q.heads, h.normal_heads()), h.v.heads) <= 16 && h.q.dim <= 64 && h.q.dim % 16 == 0 &&
          !(t.softcap || t.bias || t.alibi || t.relative || t.dropout) && opens_runs(a.mask) &&
          a.mask.count <= 1 && by_chunks(a.q, h.q, 2) && by_chunks(a.k, h.k, 2) &&
-         facts_of(device).shared_bytes >= mixed_tiles_shared();
+         facts_of(device).major >= 9 && facts_of(device).shared_bytes >= mixed_tiles_shared(false);
+}
+bool backward_tiles_fit(const AttentionProblem& p, const BackwardArgs& a, int device) {
+  const HeadLayout& v = p.heads.v;
+  return tiles_fit(p, a.forward, device) && !p.heads.terms.gate && v.dim <= 64 && v.dim % 16 == 0 &&
+         by_chunks(a.forward.v, v, 2) && by_chunks(a.dout, HeadLayout::split(v.heads, v.dim), 2) &&
+         facts_of(device).shared_bytes >= mixed_tiles_shared(true);
 }
 
 Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {
   if (p.batch == 0 || p.heads.q.heads == 0 || p.q_tokens == 0) return {};
   const Index element = size_of(p.dtype), v_heads = p.heads.v.heads;
   const bool tiles = tiles_fit(p, a, device);
-  MixTiles t{rows_of(p), nullptr};
+  MixTiles t{rows_of(p), nullptr, {}, nullptr, 0};
   MixRows& f = t.rows;
   ChunkRun chunks(p, a, device, stream, (tiles ? 0 : 4 * f.score_planes) + element * v_heads);
   Status status = chunks.begin(f.in, [&](Bytes256& room) {
     const Index rows = chunks.rows(), plane = rows * chunks.pitch();
     take_coefficients(a.inputs, f, room);
     if (tiles)
-      t.parts = room.take<float2>(2 * ceil_div(chunks.pitch(), kMixPart) * f.heads * rows);
+      t.parts = room.take<float2>(ceil_div(chunks.pitch(), kMixPart) * f.heads * rows);
     else
       f.scores = room.take<float>(f.score_planes * plane);
     f.weights = room.take<std::byte>(element * v_heads * plane);
@@ -108,7 +114,7 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
       if (done.ok()) done = mix_weights(f, chunks.stream());
     }
     ChunkValues v = chunks.values_of(f.weights, f.in.v, f.in.out, v_heads);
-    v.lse = f.lse, v.lse_heads = f.heads, v.all_heads = p.heads.after != Mix::none;
+    v.blocked = tiles, v.lse = f.lse, v.lse_heads = f.heads, v.all_heads = p.heads.after != Mix::none;
     v.gate = f.in.gate, v.gate_dtype = f.in.gate_dtype;
     for (int axis = 0; axis < 3; ++axis) v.gate_step[axis] = f.in.gate_step[axis];
     return done.ok() ? chunks.values(v) : done;
@@ -133,10 +139,12 @@ Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int d
   const AttentionProblem& p = problem.forward;
   if (p.batch == 0 || p.heads.q.heads == 0) return {};
   const Index element = size_of(p.dtype), q_heads = p.heads.q.heads, v_heads = p.heads.v.heads;
-  MixRows f = rows_of(p);
+  const bool tiles = backward_tiles_fit(p, a, device);
+  MixTiles t{rows_of(p), nullptr, {}, nullptr, 0};
+  MixRows& f = t.rows;
   f.probabilities_given = f.gated = true;
   ChunkRun chunks(p, a.forward, device, stream,
-                  4 * (q_heads + v_heads + 2 * f.heads) + element * (q_heads + v_heads));
+                  (tiles ? 0 : 4 * (q_heads + v_heads + 2 * f.heads)) + element * (q_heads + v_heads));
   f.score_planes = static_cast<int>(q_heads);  // the logits do not take their place here
   ChunkGradients g;
   MixGradient before, after;
@@ -145,8 +153,16 @@ Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int d
   Status status = chunks.begin(f.in, [&](Bytes256& room) {
     const Index rows = chunks.rows(), plane = rows * chunks.pitch();
     take_coefficients(a.forward.inputs, f, room);
-    f.scores = room.take<float>(q_heads * plane), f.dweights = room.take<float>(v_heads * plane);
-    f.probabilities = room.take<float>(f.heads * plane), f.dprobabilities = room.take<float>(f.heads * plane);
+    if (tiles) {
+      t.part_count = static_cast<int>(ceil_div(chunks.pitch(), kMixPart));
+      t.parts = room.take<float2>(t.part_count * f.heads * rows);
+      if (a.dmix_before.given() || a.dmix_after.given())
+        t.products = room.take<float>(rows / kChunkRows * t.part_count * kTileProducts);
+    } else {
+      f.scores = room.take<float>(q_heads * plane), f.dweights = room.take<float>(v_heads * plane);
+      f.probabilities = room.take<float>(f.heads * plane);
+      f.dprobabilities = room.take<float>(f.heads * plane);
+    }
     f.weights = room.take<std::byte>(element * v_heads * plane);
     f.dscores = room.take<std::byte>(element * q_heads * plane);
     f.lse = room.take<float>(f.heads * rows), f.delta = room.take<float>(f.heads * rows);
@@ -156,13 +172,13 @@ Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int d
     before = gradient_of(f, f.before, a), after = gradient_of(f, f.after, a);
     if (a.dmix_before.given()) before.given = sums + f.heads;
     if (a.dmix_after.given()) after.given = sums + f.heads + q_heads * f.heads;
-    if (before.given) before.products = room.take<float>(rows * q_heads * f.heads);
-    if (after.given) after.products = room.take<float>(rows * f.heads * v_heads);
+    if (before.given && !tiles) before.products = room.take<float>(rows * q_heads * f.heads);
+    if (after.given && !tiles) after.products = room.take<float>(rows * f.heads * v_heads);
     before.x = f.scores, before.x_planes = f.score_planes, before.dy = f.dprobabilities;
     before.dy_planes = f.heads;
     after.x = f.probabilities, after.x_planes = f.heads, after.dy = f.dweights;
     after.dy_planes = static_cast<int>(v_heads);
-    g = chunks.gradients_of(a, room);
+    g = chunks.gradients_of(a, room), t.dout = g.dout;
   });
   if (!status.ok()) return status;
   const auto sum_count = static_cast<std::size_t>(f.heads + q_heads * f.heads + f.heads * v_heads);
@@ -173,6 +189,15 @@ Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int d
   status = chunks.each_group([&](const ChunkGroup& group, int keys, int first, int sequences) {
     f.group = before.group = after.group = group;
     cudaStream_t on = chunks.stream();
+    if (tiles) {
+      Status done = p.dtype == DType::bf16
+                        ? mixed_tiles_backward<bf16>(t, keys, before.given, after.given, device, on)
+                        : mixed_tiles_backward<f16>(t, keys, before.given, after.given, device, on);
+      if (done.ok() && f.dsink_rows) done = add_rows(f.dsink_rows, sums, f.heads, group.count, on);
+      return done.ok()
+                 ? chunks.gradients(g, f.in, f.dscores, q_heads, f.weights, v_heads, first, sequences, true)
+                 : done;
+    }
     Status done = chunks.scores(f.in.q, f.in.k, true, f.score_planes, f.scores, keys);
     if (done.ok()) done = chunks.scores(g.dout, f.in.v, false, static_cast<int>(v_heads), f.dweights, keys);
     if (done.ok()) done = mix_probabilities(f, on);

@@ -1,268 +1,460 @@
-// Fixed mixes forward without scores in memory: a warp has 16 queries x 16 keys of all heads in registers.
-#include "headwise/kernels/cuda/chunk_rows.cuh"
-#include "headwise/kernels/cuda/mixed_tiles.h"
-#include "headwise/kernels/cuda/mma_tile.cuh"
+// Fixed mixes without scores in memory: 32 x 32 pairs of all heads in shared memory, mixed by mma.sync with
+// the heads as the axis that is summed.
+#include "headwise/kernels/cuda/mixed_tiles.cuh"
 
 namespace headwise::cuda {
 namespace {
 
-constexpr int kHeads = 16, kThreads = 256, kTileKeys = 32, kHalf = kHeads / 2;
-constexpr int kQBytes = kHeads * kChunkRows * kPanelRowBytes,
-              kStageBytes = kHalf * kTileKeys * kPanelRowBytes;
-
-struct TileShared {
-  float before[kHeads][kHeads];   // [in out], times scale and log2(e)
-  float after[kHeads][kHeads];    // [out in]
-  float lse[kHeads][kChunkRows];  // in exponents of 2; inf: the row weighs nothing
-};
-constexpr int kShared = kQBytes + 2 * kStageBytes + static_cast<int>(sizeof(TileShared));
-
-/// Rows of `count` heads from `first` on into panels of 64 columns, `rows` of them a head; what is not there
-/// is 0.
-template <class T>
-__device__ __forceinline__ void copy_heads(std::uint32_t to, int rows, const HeadsView& x, int first,
-                                           int count, Index batch, Index row, int there) {
-  const int dim = static_cast<int>(x.layout.dim), heads = static_cast<int>(x.layout.heads);
-  const T* base = static_cast<const T*>(x.data) + batch * x.step[0] + row * x.step[1];
-  for (int n = static_cast<int>(threadIdx.x); n < count * rows * 8; n += kThreads) {
-    const int c = n % 8, r = n / 8 % rows, h = n / 8 / rows;
-    const bool in = r < there && first + h < heads && c * 8 < dim;
-    ptx::copy_16(to + static_cast<std::uint32_t>(h * rows * kPanelRowBytes) + chunk_offset(rows, r, c),
-                 in ? base + r * x.step[1] + x.layout.slot(first + h) * x.step[2] + c * 8 : base,
-                 in ? 16 : 0);
-  }
-  ptx::commit_copies();
+constexpr int kProducts = kTileProducts / 2;  // of a block
+constexpr bool is_backward(TilePass pass) { return pass == TilePass::delta || pass == TilePass::gradients; }
+constexpr int shared_of(bool backward) {
+  return (backward ? 2 : 1) * kTileSideBytes + (backward ? 3 : 2) * kTilePlaneBytes +
+         kTileHeads * static_cast<int>(sizeof(int));
 }
 
-template <class T, bool Weights>
-__global__ void __launch_bounds__(kThreads, 1) mix_tiles(const __grid_constant__ MixTiles p) {
+template <class T, TilePass Pass>
+__global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_constant__ MixTiles p) {
+  constexpr bool kBackward = is_backward(Pass),
+                 kWhole = Pass == TilePass::weights || Pass == TilePass::gradients;
+  constexpr int kSides = kBackward ? 2 : 1;
   extern __shared__ __align__(128) std::uint8_t raw[];
   const MixRows& m = p.rows;
   const RunInputs& f = m.in;
-  const Index slot = blockIdx.y;
+  const Index slot = blockIdx.x / 2;
+  const int half = static_cast<int>(blockIdx.x % 2), part = static_cast<int>(blockIdx.y);
   const ChunkJob job = m.group.jobs[slot];
-  const int end = (job.keys + kChunkKeys - 1) / kChunkKeys * kChunkKeys,
-            first = static_cast<int>(blockIdx.x) * kMixPart,
-            last = min(first + kMixPart, Weights ? end : job.keys);
+  // Weights are 0 up to the end of the last 64 keys.
+  const int first = part * kMixPart,
+            last = min(first + kMixPart,
+                       kWhole ? (job.keys + kChunkKeys - 1) / kChunkKeys * kChunkKeys : job.keys);
   if (first >= last) return;
   const SequencePlace at = f.places[job.sequence];
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const int ins = m.before.from, heads = m.heads;
-  auto& shared = *reinterpret_cast<TileShared*>(raw + kQBytes + 2 * kStageBytes);
-  const std::uint32_t q = ptx::shared_address(raw), stage = q + kQBytes;
-  // Keys come in halves of the heads: one is on its way while the other is multiplied.
-  const auto copy_keys = [&](int unit) {
-    const int key = first + unit / 2 * kTileKeys;
-    if (key < last)
-      copy_heads<T>(stage + static_cast<std::uint32_t>((unit & 1) * kStageBytes), kTileKeys, f.k,
-                    unit % 2 * kHalf, kHalf, at.tensor_batch, at.kv_row + key, job.keys - key);
-  };
-  copy_heads<T>(q, kChunkRows, f.q, 0, kHeads, at.tensor_batch, at.q_row + job.row0, job.rows);
-  copy_keys(0);
-  for (int n = thread; n < kHeads * kHeads; n += kThreads) {
-    const int out = n / kHeads, in = n % kHeads;
-    float c = 0.f, d = 0.f;
-    if (out < heads && in < ins) {
-      c = m.before.kind == Mix::none ? (in == out ? 1.f : 0.f) : m.before.given[in * m.before.to + out];
-      c *= static_cast<float>(f.scales[f.scale_count == 1 ? 0 : in]) * kChunkLog2e;
-    }
-    if (out < m.after.to && in < heads)
-      d = m.after.kind == Mix::none ? (in == out ? 1.f : 0.f) : m.after.given[in * m.after.to + out];
-    shared.before[in][out] = c, shared.after[out][in] = d;
-  }
-  if constexpr (Weights)
-    for (int n = thread; n < kHeads * kChunkRows; n += kThreads) {
-      const int h = n / kChunkRows, i = n % kChunkRows;
-      const float lse = h < heads ? m.lse[(slot * heads + h) * kChunkRows + i] : -INFINITY;
-      shared.lse[h][i] = lse == -INFINITY ? INFINITY : lse * kChunkLog2e;
-    }
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32,
+            g = lane / 4, t = lane % 4, heads = m.heads, ins = m.before.from, outs = m.after.to;
+  const std::uint32_t side = ptx::shared_address(raw), high = side + kSides * kTileSideBytes,
+                      low = high + kTilePlaneBytes, dweights = low + kTilePlaneBytes;
+  int* exponents = reinterpret_cast<int*>(raw + shared_of(kBackward)) - kTileHeads;
 
-  const int row = warp % 4 * 16 + lane / 4,
-            side = warp / 4;  // two warps share 16 rows, 16 keys each
+  // This warp's keys and, backward, values: on their way as soon as those before them are multiplied.
+  const auto first_key = [&](const HeadsView& x) {
+    return static_cast<const T*>(x.data) + at.tensor_batch * x.step[0] + (at.kv_row + first + g) * x.step[1] +
+           (warp < static_cast<int>(x.layout.heads) ? x.layout.slot(warp) * x.step[2] : 0) + 8 * t;
+  };
+  const T *key_row = first_key(f.k), *value_row = kBackward ? first_key(f.v) : nullptr;
+  const auto fetch = [&](TileRight& to, const HeadsView& x, const T*& row, int key0) {
+    const bool in = warp < static_cast<int>(x.layout.heads);
+    to.load(row, x.step[1], in ? job.keys - key0 - g : 0, static_cast<int>(x.layout.dim) - 8 * t);
+    row += kTileKeys * x.step[1];
+  };
+  TileRight right;
+  fetch(right, f.k, key_row, first);
+
+  const int row0 = half * kTileRows, own = row0 + 2 * warp;  // the first of the two queries this warp mixes
+  put_side<T>(side, f.q, at.tensor_batch, at.q_row + job.row0 + row0, job.rows - row0);
+  if constexpr (kBackward)
+    put_side<T>(side + kTileSideBytes, p.dout, at.tensor_batch, at.q_row + job.row0 + row0, job.rows - row0);
+
+  const auto coefficient = [](const MixStage& s, int in, int out) {
+    if (in >= s.from || out >= s.to) return 0.f;
+    return s.kind == Mix::none ? (in == out ? 1.f : 0.f) : s.given[in * s.to + out];
+  };
+  const auto scale_of_head = [&](int h) {
+    return h < ins ? static_cast<float>(f.scales[f.scale_count == 1 ? 0 : h]) : 0.f;
+  };
+  // Scores stay without scale. The matrix has it, and a power of 2 that brings its largest number to 2^13:
+  // small ones then keep their bits.
+  const auto scaled = [&](int in, int out) {
+    return coefficient(m.before, in, out) * scale_of_head(in) * kChunkLog2e;
+  };
+  float most = 0.f;
+  for (int n = lane; n < ins * heads; n += 32) most = fmaxf(most, fabsf(scaled(n / heads, n % heads)));
+#pragma unroll
+  for (int n = 16; n > 0; n /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, n));
+  const int matrix_exponent =
+      most > 1e-30f && most < 1e30f ? 13 + 127 - static_cast<int>(__float_as_uint(most) >> 23) : 0;
+  const float matrix_factor = exp2f(static_cast<float>(matrix_exponent)), unit = 1.f / matrix_factor;
+  TileMix<f16, true> before;
+  before.load([&](int in, int out) { return scaled(in, out) * matrix_factor; });
+  TileMix<T, !kBackward> after;
+  TileMix<T, false> after_turned, before_turned;  // gradients of 16 bits take coefficients of 16 bits
+  if constexpr (kWhole) after.load([&](int in, int out) { return coefficient(m.after, in, out); });
+  if constexpr (kBackward) after_turned.load([&](int in, int out) { return coefficient(m.after, out, in); });
+  if constexpr (Pass == TilePass::gradients)
+    before_turned.load([&](int in, int out) { return coefficient(m.before, out, in) * scale_of_head(out); });
+
+  // Rows' numbers: [heads 2 t, 2 t + 1 (+ 8)][first, second query], 8 for each t. Sums are a lane's own, what
+  // is read is spread over the lanes.
+  float lse = INFINITY, delta = 0.f, top[2][4], sum[2][4];
+  const auto of_rows = [&](float x, int j, int e) { return __shfl_sync(~0u, x, (4 * j + e) * 4 + t); };
   int begin[2], stop[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const RowOpen open(f, true, at, job.sequence, 0, job.row0 + row + 8 * r, job.keys);
+    const RowOpen open(f, true, at, job.sequence, 0, job.row0 + own + r, job.keys);
     begin[r] = open.begin, stop[r] = open.end;
   }
-  float top[Weights ? 1 : kHeads][2], sum[Weights ? 1 : kHeads][2];
 #pragma unroll
-  for (int h = 0; h < (Weights ? 1 : kHeads); ++h)
-    top[h][0] = top[h][1] = -INFINITY, sum[h][0] = sum[h][1] = 0.f;
-  const std::uint32_t q_at = q + chunk_offset(kChunkRows, warp % 4 * 16 + (lane & 15), lane >> 4),
-                      k_at = stage + chunk_offset(kTileKeys, side * 16 + (lane & 7), lane >> 3);
-  std::uint32_t* out = reinterpret_cast<std::uint32_t*>(static_cast<T*>(m.weights) +
-                                                        plane_at(slot, m.after.to, 0, row, m.group.pitch)) +
-                       side * 8 + lane % 4;
+  for (int j = 0; j < 2; ++j)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) top[j][e] = -INFINITY, sum[j][e] = 0.f;
+  if (const int h = 8 * (g >> 2) + 2 * t + (g & 1), i = own + (g >> 1 & 1);
+      Pass != TilePass::lse && h < heads && i < job.rows) {
+    const Index of_row = (slot * heads + h) * kChunkRows + i;
+    const float x = kBackward ? f.lse[at.tensor_batch * f.lse_step[0] + h * f.lse_step[1] +
+                                      (at.q_row + job.row0 + i) * f.lse_step[2]]
+                              : m.lse[of_row];
+    if (x != -INFINITY) lse = x * kChunkLog2e;
+    if constexpr (Pass == TilePass::gradients) delta = m.delta[of_row];
+  }
+  float dbefore[2][4] = {}, dafter[2][4] = {};
+  __syncthreads();
 
-#pragma unroll 1
-  for (int key0 = first, unit = 0; key0 < last; key0 += kTileKeys) {
-    // Heads come one after another and each adds to all mixed ones: 128 sums that do not wait for one
-    // another.
-    float y[kHeads][8];  // [head][8 keys, two rows; eight keys further]
+  const std::uint32_t lane_at =
+      static_cast<std::uint32_t>(((lane & 7) + (lane >> 4 << 3)) * kTileHeadBytes +
+                                 warp / 4 * 4 * kTileBlockBytes + (warp % 4 * 2 + (lane >> 3 & 1)) * 16);
+  /// This warp's head of a plane, all in one piece.
+  const auto write_plane = [&](std::uint32_t from, void* plane, int count, int key0) {
+    if (warp >= count) return;
+    auto* to = reinterpret_cast<int4*>(static_cast<T*>(plane) +
+                                       blocked_at(slot, count, warp, row0, key0, m.group.pitch)) +
+               lane;
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h)
+    for (int n = 0; n < 4; ++n)
+      to[32 * n] =
+          ptx::load_shared(from + static_cast<std::uint32_t>(warp * kTileHeadBytes + (32 * n + lane) * 16));
+  };
+
+  /// Mixes a warp's pairs. Special: some are closed, or scores are past their range; without it there is no
+  /// branch between 16 pairs and the next.
+  const auto mix = [&]<bool Special>(int key0, bool wide, int exponent) {
+    const int shift = Special && wide ? __reduce_max_sync(~0u, exponent) : 0;
+    const float back = Special ? ldexpf(unit, shift) : unit;
+    const auto step_down = [&](int h) {
+      return exp2f(static_cast<float>(__shfl_sync(~0u, exponent, h) - shift));
+    };
+    /// Logits of 16 pairs, to be multiplied by `back`; and their scores.
+    const auto logits = [&](float(&y)[2][4], std::uint32_t(&x)[4], std::uint32_t from) {
+      std::uint32_t rest[4];
+      ptx::load_matrices_turned(high + from, x), ptx::load_matrices_turned(low + from, rest);
+      std::uint32_t a[4] = {x[0], x[1], x[2], x[3]};
+      if (Special && wide) {
+        const __half2 first8 = __floats2half2_rn(step_down(2 * t), step_down(2 * t + 1)),
+                      last8 = __floats2half2_rn(step_down(2 * t + 8), step_down(2 * t + 9));
 #pragma unroll
-      for (int e = 0; e < 8; ++e) y[h][e] = 0.f;
-#pragma unroll 1
-    for (int half = 0; half < 2; ++half, ++unit) {
-      ptx::wait_copies<0>();
-      __syncthreads();
-      copy_keys(unit + 1);
-#pragma unroll 1
-      for (int n = 0; n < kHalf; ++n) {
-        std::uint32_t a[4][4], b[2][2][4];
-        const std::uint32_t keys = k_at + static_cast<std::uint32_t>((unit & 1) * kStageBytes +
-                                                                     n * kTileKeys * kPanelRowBytes),
-                            rows = q_at + static_cast<std::uint32_t>((half * kHalf + n) * kChunkRows *
-                                                                     kPanelRowBytes);
-#pragma unroll
-        for (std::uint32_t step = 0; step < 4; ++step) ptx::load_matrices(rows ^ (32u * step), a[step]);
-#pragma unroll
-        for (std::uint32_t i = 0; i < 2; ++i)
-#pragma unroll
-          for (std::uint32_t part = 0; part < 2; ++part)
-            ptx::load_matrices((keys ^ (64u * part)) + i * 8 * kPanelRowBytes, b[i][part]);
-        float s[2][4] = {};
-#pragma unroll
-        for (int step = 0; step < 4; ++step)
-#pragma unroll
-          for (int i = 0; i < 2; ++i)
-            Number<T>::multiply_add(s[i], a[step], b[i][step / 2][step % 2 * 2],
-                                    b[i][step / 2][step % 2 * 2 + 1]);
-#pragma unroll
-        for (int h = 0; h < kHeads; h += 4) {
-          const float4 c = *reinterpret_cast<const float4*>(&shared.before[half * kHalf + n][h]);
-#pragma unroll
-          for (int e = 0; e < 8; ++e) {
-            const float x = s[e / 4][e % 4];
-            y[h][e] = fmaf(c.x, x, y[h][e]), y[h + 1][e] = fmaf(c.y, x, y[h + 1][e]);
-            y[h + 2][e] = fmaf(c.z, x, y[h + 2][e]), y[h + 3][e] = fmaf(c.w, x, y[h + 3][e]);
+        for (int n = 0; n < 4; ++n)
+          for (std::uint32_t* word : {&a[n], &rest[n]}) {
+            const __half2 y2 = __hmul2(*reinterpret_cast<const __half2*>(word), n < 2 ? first8 : last8);
+            *word = *reinterpret_cast<const std::uint32_t*>(&y2);
           }
-        }
       }
-    }
-    if (__any_sync(~0u, key0 < begin[0] || key0 < begin[1] || key0 + kTileKeys > stop[0] ||
-                            key0 + kTileKeys > stop[1])) {
-      const int key = key0 + side * 16 + 2 * (lane % 4);
 #pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        const int at_key = key + 8 * (e / 4) + (e & 1), r = e / 2 % 2;
-        if (at_key < begin[r] || at_key >= stop[r]) {
+      for (int j = 0; j < 2; ++j) y[j][0] = y[j][1] = y[j][2] = y[j][3] = 0.f;
+      before.low_of(y, a), before.high_of(y, rest), before.high_of(y, a);
+    };
+    const auto closed = [&](int n, int r) {
+      const int key = key0 + 8 * n + g;
+      return key < begin[r] || key >= stop[r];
+    };
+    const auto close = [&](float(&y)[2][4], int n) {
 #pragma unroll
-          for (int h = 0; h < kHeads; ++h) y[h][e] = -INFINITY;
-        }
+      for (int r = 0; r < 2; ++r)
+        if (Special && closed(n, r))
+          y[0][2 * r] = y[0][2 * r + 1] = y[1][2 * r] = y[1][2 * r + 1] = -INFINITY;
+    };
+    const auto unit_at = [&](int n) { return lane_at + static_cast<std::uint32_t>(n * kTileBlockBytes); };
+    if constexpr (Pass == TilePass::lse) {
+      float y[4][2][4];
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        std::uint32_t x[4];
+        logits(y[n], x, unit_at(n));
+        close(y[n], n);
       }
-    }
-    if constexpr (!Weights) {
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h)
+      for (int j = 0; j < 2; ++j)
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
+        for (int e = 0; e < 4; ++e) {
           // The reference stays until the maximum grows by more than 8 exponents; no branch around it.
-          const float *low = y[h] + 2 * r, *high = low + 4;
-          const float most = fmaxf(fmaxf(low[0], low[1]), fmaxf(high[0], high[1])), old = top[h][r];
-          top[h][r] = most > old + 8.f ? most : old;
-          const float reference = top[h][r] == -INFINITY ? 0.f : top[h][r];
-          sum[h][r] = fmaf(sum[h][r], ptx::exp2(old - reference),
-                           (ptx::exp2(low[0] - reference) + ptx::exp2(low[1] - reference)) +
-                               (ptx::exp2(high[0] - reference) + ptx::exp2(high[1] - reference)));
+          const float most4 = back * fmaxf(fmaxf(y[0][j][e], y[1][j][e]), fmaxf(y[2][j][e], y[3][j][e])),
+                      old = top[j][e];
+          top[j][e] = most4 > old + 8.f ? most4 : old;
+          const float reference = top[j][e] == -INFINITY ? 0.f : top[j][e];
+          const auto weight = [&](int n) { return ptx::exp2(fmaf(y[n][j][e], back, -reference)); };
+          sum[j][e] =
+              fmaf(sum[j][e], ptx::exp2(old - reference), (weight(0) + weight(1)) + (weight(2) + weight(3)));
         }
     } else {
+      float row_lse[2][4];
+      [[maybe_unused]] float row_delta[2][4];
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h) {
-        const float lse[2] = {shared.lse[h][row], shared.lse[h][row + 8]};
+      for (int j = 0; j < 2; ++j)
 #pragma unroll
-        for (int e = 0; e < 8; ++e) y[h][e] = ptx::exp2(y[h][e] - lse[e / 2 % 2]);
-      }
-#pragma unroll 1
-      for (int v = 0; v < m.after.to; ++v) {
-        float w[8] = {};
-#pragma unroll
-        for (int h = 0; h < kHeads; h += 4) {
-          const float4 c = *reinterpret_cast<const float4*>(&shared.after[v][h]);
-#pragma unroll
-          for (int e = 0; e < 8; ++e)
-            w[e] = fmaf(c.w, y[h + 3][e],
-                        fmaf(c.z, y[h + 2][e], fmaf(c.y, y[h + 1][e], fmaf(c.x, y[h][e], w[e]))));
+        for (int e = 0; e < 4; ++e) {
+          row_lse[j][e] = of_rows(lse, j, e);
+          if constexpr (Pass == TilePass::gradients) row_delta[j][e] = of_rows(delta, j, e);
         }
-        std::uint32_t* to = out + (static_cast<Index>(v) * kChunkRows * m.group.pitch + key0) / 2;
-        to[0] = Number<T>::pack(w[0], w[1]), to[4 * m.group.pitch] = Number<T>::pack(w[2], w[3]);
-        to[4] = Number<T>::pack(w[4], w[5]), to[4 * m.group.pitch + 4] = Number<T>::pack(w[6], w[7]);
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        const std::uint32_t here = unit_at(n);
+        float y[2][4];
+        [[maybe_unused]] float d[2][4];
+        std::uint32_t x[4];
+        logits(y, x, here);
+        close(y, n);
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) y[j][e] = ptx::exp2(fmaf(y[j][e], back, -row_lse[j][e]));
+        if constexpr (kBackward) {
+          std::uint32_t du[4];
+          ptx::load_matrices_turned(dweights + here, du);
+          if constexpr (Special) {  // closed pairs may hold anything
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+              if (closed(n, r)) du[r] = du[r + 2] = x[r] = x[r + 2] = 0;
+            if constexpr (Pass == TilePass::gradients) {
+              ptx::store_matrices_turned(dweights + here, du[0], du[1], du[2], du[3]);
+              ptx::store_matrices_turned(high + here, x[0], x[1], x[2], x[3]);
+              __syncwarp();
+            }
+          }
+          after_turned.apply(d, du);
+        }
+        if constexpr (Pass == TilePass::delta) {
+#pragma unroll
+          for (int j = 0; j < 2; ++j)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) sum[j][e] = fmaf(y[j][e], d[j][e], sum[j][e]);
+        } else {
+          std::uint32_t weight[4], to[4];
+          pack_left<T>(weight, y);
+          if constexpr (Pass == TilePass::gradients) {
+            std::uint32_t slope[4], scores[4], du[4];
+#pragma unroll
+            for (int j = 0; j < 2; ++j)
+#pragma unroll
+              for (int e = 0; e < 4; ++e) d[j][e] = y[j][e] * (d[j][e] - row_delta[j][e]);
+            pack_left<T>(slope, d);
+            // Matrices' gradients: heads down, pairs across.
+            ptx::load_matrices(high + here, scores), ptx::load_matrices(dweights + here, du);
+            const float first8 = Special && wide ? ldexpf(1.f, __shfl_sync(~0u, exponent, g)) : 1.f,
+                        last8 = Special && wide ? ldexpf(1.f, __shfl_sync(~0u, exponent, g + 8)) : 1.f;
+            const std::uint32_t score[4] = {score_as<T, Special>(scores[0], first8),
+                                            score_as<T, Special>(scores[2], last8),
+                                            score_as<T, Special>(scores[1], first8),
+                                            score_as<T, Special>(scores[3], last8)},
+                                left[4] = {turned(weight[0]), turned(weight[2]), turned(weight[1]),
+                                           turned(weight[3])};
+            Number<T>::multiply_add(dbefore[0], score, turned(slope[0]), turned(slope[1]));
+            Number<T>::multiply_add(dbefore[1], score, turned(slope[2]), turned(slope[3]));
+            Number<T>::multiply_add(dafter[0], left, du[0], du[1]);
+            Number<T>::multiply_add(dafter[1], left, du[2], du[3]);
+            before_turned.apply(d, slope);
+            pack_left<T>(to, d);
+            __syncwarp();  // scores of these pairs have been read
+            ptx::store_matrices_turned(high + here, to[0], to[1], to[2], to[3]);
+          }
+          after.apply(y, weight);
+          pack_left<T>(to, y);
+          __syncwarp();
+          ptx::store_matrices_turned(low + here, to[0], to[1], to[2], to[3]);
+        }
       }
     }
+  };
+
+  const auto write_planes = [&](int key0) {
+    write_plane(low, m.weights, outs, key0);
+    if constexpr (Pass == TilePass::gradients) write_plane(high, m.dscores, ins, key0);
+    __syncwarp();
+  };
+#pragma unroll 1
+  for (int key0 = first; key0 < last; key0 += kTileKeys) {
+    const auto own_head = static_cast<std::uint32_t>(warp * kTileHeadBytes);
+    const std::uint32_t left = side + static_cast<std::uint32_t>(warp * kTileLeftBytes);
+    float s[2][4][4];
+    const auto fetch_next = [&] {
+      if (key0 + kTileKeys < last) fetch(right, f.k, key_row, key0 + kTileKeys);
+    };
+    multiply<T>(s, left, right);
+    if constexpr (kBackward)
+      fetch(right, f.v, value_row, key0);
+    else
+      fetch_next();
+    __syncthreads();  // everyone has mixed the pairs before
+    if constexpr (kWhole)
+      if (key0 > first) write_planes(key0 - kTileKeys);
+    const int past = put_scores(high + own_head, low + own_head, s);
+    if (lane == 0) exponents[warp] = past;
+    if constexpr (kBackward) {
+      multiply<T>(s, left + kTileSideBytes, right);
+      fetch_next();
+      put_plane<T>(dweights + own_head, s);
+    }
+    __syncthreads();
+    const int exponent = exponents[lane & 15];
+    const bool wide = __any_sync(~0u, exponent != 0);
+    if (wide || key0 < max(begin[0], begin[1]) || key0 + kTileKeys > min(stop[0], stop[1]))
+      mix.template operator()<true>(key0, wide, exponent);
+    else
+      mix.template operator()<false>(key0, wide, exponent);
   }
-  if constexpr (!Weights) {
+  if constexpr (kWhole) {
+    __syncthreads();
+    write_planes((last - 1) / kTileKeys * kTileKeys);
+  }
+
+  if constexpr (Pass == TilePass::lse || Pass == TilePass::delta) {
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      if (h >= heads) break;
+    for (int j = 0; j < 2; ++j)
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        float t = top[h][r], x = sum[h][r];
+      for (int e = 0; e < 4; ++e) {
+        float reference = top[j][e], x = sum[j][e];
 #pragma unroll
-        for (int n = 1; n <= 2; n *= 2) {
-          const float t2 = __shfl_xor_sync(~0u, t, n), x2 = __shfl_xor_sync(~0u, x, n), most = fmaxf(t, t2);
-          const float reference = most == -INFINITY ? 0.f : most;
-          x = x * ptx::exp2(t - reference) + x2 * ptx::exp2(t2 - reference), t = most;
+        for (int n = 4; n <= 16; n *= 2) {
+          if constexpr (Pass == TilePass::lse) {
+            const float other = __shfl_xor_sync(~0u, reference, n), x2 = __shfl_xor_sync(~0u, x, n),
+                        both = fmaxf(reference, other), from = both == -INFINITY ? 0.f : both;
+            x = x * ptx::exp2(reference - from) + x2 * ptx::exp2(other - from), reference = both;
+          } else {
+            x += __shfl_xor_sync(~0u, x, n);
+          }
         }
-        if (lane % 4 == 0)
-          p.parts[(((blockIdx.x * 2 + side) * static_cast<Index>(m.group.count) + slot) * heads + h) *
-                      kChunkRows +
-                  row + 8 * r] = make_float2(t, x);
+        const int h = 8 * j + 2 * t + (e & 1), i = own + (e >> 1);
+        if (g == 0 && h < heads)
+          p.parts[((part * static_cast<Index>(m.group.count) + slot) * heads + h) * kChunkRows + i] =
+              make_float2(reference, x);
       }
+  }
+  if constexpr (Pass == TilePass::gradients) {
+    if (!p.products) return;
+    auto* all = reinterpret_cast<float*>(raw);  // [warps][2][16 16]: q is not needed any more
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int n = (g + 8 * (e >> 1)) * kTileHeads + 8 * j + 2 * t + (e & 1);
+        all[warp * kProducts + n] = dbefore[j][e] * scale_of_head(g + 8 * (e >> 1));
+        all[warp * kProducts + kTileHeads * kTileHeads + n] = dafter[j][e];
+      }
+    __syncthreads();
+    float* to = p.products + (static_cast<Index>(blockIdx.x) * p.part_count + part) * kProducts;
+    for (int n = static_cast<int>(threadIdx.x); n < kProducts; n += kTileThreads) {
+      float x = 0.f;
+      for (int w = 0; w < kTileThreads / 32; ++w) x += all[w * kProducts + n];
+      to[n] = x;
     }
   }
 }
 
-/// lse of each row out of its parts, in order, and the sink.
+/// lse of each row out of its parts, in order, and the sink; or delta.
+template <bool Delta>
 __global__ void __launch_bounds__(kChunkRows) join_parts(const __grid_constant__ MixTiles p) {
   const MixRows& m = p.rows;
   const RunInputs& f = m.in;
-  const Index i = threadIdx.x, h = blockIdx.x, slot = blockIdx.y;
+  const Index i = threadIdx.x, h = blockIdx.x, slot = blockIdx.y, to = (slot * m.heads + h) * kChunkRows + i;
   const ChunkJob job = m.group.jobs[slot];
-  float lse = -INFINITY;
-  if (i < job.rows) {
-    float top = -INFINITY, sum = 0.f;
-    for (int part = 0; part * kMixPart / 2 < (job.keys + kMixPart - 1) / kMixPart * kMixPart; ++part) {
-      const float2 x =
-          p.parts[((part * static_cast<Index>(m.group.count) + slot) * m.heads + h) * kChunkRows + i];
+  const SequencePlace at = f.places[job.sequence];
+  const Index of_run =
+      at.tensor_batch * f.lse_step[0] + h * f.lse_step[1] + (at.q_row + job.row0 + i) * f.lse_step[2];
+  float top = -INFINITY, sum = 0.f, lse = -INFINITY;
+  for (int part = 0; i < job.rows && part * kMixPart < job.keys; ++part) {
+    const float2 x =
+        p.parts[((part * static_cast<Index>(m.group.count) + slot) * m.heads + h) * kChunkRows + i];
+    if constexpr (Delta) {
+      sum += x.y;
+    } else {
       const float most = fmaxf(top, x.x), reference = most == -INFINITY ? 0.f : most;
       sum = sum * ptx::exp2(top - reference) + x.y * ptx::exp2(x.x - reference), top = most;
     }
-    float saved = natural_lse(top == -INFINITY ? 0.f : top, sum);
-    if (f.sinks.data) {
-      const float sink = number_of(f.sinks, static_cast<int>(h)), most = fmaxf(saved, sink);
-      if (most > -INFINITY) saved = most + logf(expf(saved - most) + expf(sink - most));
-    }
-    const SequencePlace at = f.places[job.sequence];
-    if (f.lse)
-      f.lse[at.tensor_batch * f.lse_step[0] + h * f.lse_step[1] + (at.q_row + job.row0 + i) * f.lse_step[2]] =
-          saved;
-    if (top > -INFINITY || sum != sum) lse = saved;
   }
-  m.lse[(slot * m.heads + h) * kChunkRows + i] = lse;
+  if constexpr (Delta) {
+    m.delta[to] = sum;
+    if (m.dsink_rows) {
+      if (i < job.rows) lse = f.lse[of_run];
+      m.dsink_rows[to] = sum == 0.f || lse == -INFINITY
+                             ? 0.f
+                             : -sum * exp2f((number_of(f.sinks, static_cast<int>(h)) - lse) * kChunkLog2e);
+    }
+  } else {
+    if (i < job.rows) {
+      float saved = natural_lse(top == -INFINITY ? 0.f : top, sum);
+      if (f.sinks.data) {
+        const float sink = number_of(f.sinks, static_cast<int>(h)), most = fmaxf(saved, sink);
+        if (most > -INFINITY) saved = most + logf(expf(saved - most) + expf(sink - most));
+      }
+      if (f.lse) f.lse[of_run] = saved;
+      if (top > -INFINITY || sum != sum) lse = saved;
+    }
+    m.lse[to] = lse;
+  }
+}
+
+/// Matrices' gradients: blocks' sums are added job by job, each in the same order. A warp an element.
+__global__ void __launch_bounds__(32)
+    add_products(const __grid_constant__ MixTiles p, double* dbefore, double* dafter) {
+  const int lane = static_cast<int>(threadIdx.x),
+            n = static_cast<int>(blockIdx.x) % (kTileHeads * kTileHeads);
+  const bool is_after = blockIdx.x >= kTileHeads * kTileHeads;
+  const MixStage& s = is_after ? p.rows.after : p.rows.before;
+  double* to = is_after ? dafter : dbefore;
+  const int in = n / kTileHeads, out = n % kTileHeads;
+  if (!to || in >= s.from || out >= s.to) return;
+  double all = to[in * s.to + out];
+  for (int job = 0; job < p.rows.group.count; ++job) {
+    const int parts = (p.rows.group.jobs[job].keys + kMixPart - 1) / kMixPart;
+    double x = 0;
+    for (int item = lane; item < 2 * parts; item += 32)
+      x += static_cast<double>(
+          p.products[((static_cast<Index>(2 * job + item % 2)) * p.part_count + item / 2) * kProducts +
+                     blockIdx.x]);
+    for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
+    all += x;
+  }
+  if (lane == 0) to[in * s.to + out] = all;
+}
+
+template <class T, TilePass Pass>
+Status start(const MixTiles& p, int keys, int device, cudaStream_t stream) {
+  static bool allowed[64] = {};
+  constexpr const char* kName = "cuda/mix_tiles";
+  constexpr int kShared = shared_of(is_backward(Pass));
+  const Status status = allow_shared(kName, mix_tiles<T, Pass>, kShared, allowed, device);
+  const dim3 grid(static_cast<unsigned>(2 * p.rows.group.count),
+                  static_cast<unsigned>(ceil_div(max_of(keys, 1), kMixPart)));
+  return status.ok() ? launch({kName, grid, kTileThreads, kShared, stream}, mix_tiles<T, Pass>, p) : status;
+}
+template <bool Delta>
+Status join(const MixTiles& p, cudaStream_t stream) {
+  return launch({"cuda/mix_join_parts",
+                 dim3(static_cast<unsigned>(p.rows.heads), static_cast<unsigned>(p.rows.group.count)),
+                 kChunkRows, 0, stream},
+                join_parts<Delta>, p);
 }
 
 }  // namespace
 
 template <class T>
 Status mixed_tiles(const MixTiles& p, int keys, int device, cudaStream_t stream) {
-  static bool allowed[2][64] = {};
-  constexpr const char* kName = "cuda/mix_tiles";
-  Status status = allow_shared(kName, mix_tiles<T, false>, kShared, allowed[0], device);
-  if (status.ok()) status = allow_shared(kName, mix_tiles<T, true>, kShared, allowed[1], device);
-  const dim3 grid(static_cast<unsigned>(ceil_div(max_of(keys, 1), kMixPart)),
-                  static_cast<unsigned>(p.rows.group.count));
-  if (status.ok()) status = launch({kName, grid, kThreads, kShared, stream}, mix_tiles<T, false>, p);
-  if (status.ok())
-    status = launch(
-        {"cuda/mix_join_parts", dim3(static_cast<unsigned>(p.rows.heads), grid.y), kChunkRows, 0, stream},
-        join_parts, p);
-  return status.ok() ? launch({kName, grid, kThreads, kShared, stream}, mix_tiles<T, true>, p) : status;
+  Status status = start<T, TilePass::lse>(p, keys, device, stream);
+  if (status.ok()) status = join<false>(p, stream);
+  return status.ok() ? start<T, TilePass::weights>(p, keys, device, stream) : status;
+}
+template <class T>
+Status mixed_tiles_backward(const MixTiles& p, int keys, double* dbefore, double* dafter, int device,
+                            cudaStream_t stream) {
+  Status status = start<T, TilePass::delta>(p, keys, device, stream);
+  if (status.ok()) status = join<true>(p, stream);
+  if (status.ok()) status = start<T, TilePass::gradients>(p, keys, device, stream);
+  return status.ok() && p.products ? launch({"cuda/mix_add_products", dim3(kProducts), 32, 0, stream},
+                                            add_products, p, dbefore, dafter)
+                                   : status;
 }
 template Status mixed_tiles<bf16>(const MixTiles&, int, int, cudaStream_t);
 template Status mixed_tiles<f16>(const MixTiles&, int, int, cudaStream_t);
+template Status mixed_tiles_backward<bf16>(const MixTiles&, int, double*, double*, int, cudaStream_t);
+template Status mixed_tiles_backward<f16>(const MixTiles&, int, double*, double*, int, cudaStream_t);
 
-int mixed_tiles_shared() { return kShared; }
+int mixed_tiles_shared(bool backward) { return shared_of(backward); }
 
 }  // namespace headwise::cuda
