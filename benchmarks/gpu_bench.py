@@ -2,7 +2,7 @@
 """Speed on a GPU against torch's kernels in the same process: alternating, 256 MB written before every timed call,
 medians and quartiles over all rounds. Every timed call is also compared with its rival's output.
 
-Usage: gpu_bench.py [forward] [short] [gqa] [window] [decode] [widths] [probes] [documents] [backward] [--quick] [--json FILE]"""
+Usage: gpu_bench.py [forward] [short] [gqa] [window] [decode] [widths] [probes] [documents] [backward] [heads] [--quick] [--json FILE]"""
 import json
 import pathlib
 import statistics
@@ -214,7 +214,89 @@ def backwards(quick):
             backward(128, 1, 64, 8, tokens, causal, quick, {(True, 2048): 0.95, (True, 8192): 1.0}.get((causal, tokens)))
 
 
-GROUPS = ["backward", "decode", "forward", "gqa", "short", "window", "widths", "probes", "documents"]
+def mixed(x, given, of_q=None, of_k=None, row0=0, rank=2):
+    """y_h = sum_m M[m h] x_m of every pair, as torch is asked for it; dynamic: rows of w1, w2 and the gate of queries and of keys."""
+    if of_q is None:
+        return torch.einsum("bmij,mh->bhij", x, given)
+    y = x
+    for of, axis in ((of_q, "i"), (of_k, "j")):
+        w1, w2, gate = of[:, :, row0:row0 + rank], of[:, :, row0 + rank:row0 + 2 * rank], of[:, :, row0 + 2 * rank].permute(0, 2, 1)
+        y = y + torch.einsum(f"brij,b{axis}rh->bhij", torch.einsum(f"bmij,b{axis}rm->brij", x, w1), w2)
+        y = y + x * (gate[..., None] if axis == "i" else gate[:, :, None])
+    return y
+
+
+def entmax15(s):
+    """Weights of alpha 1.5 by sorting."""
+    z = (s.float() - s.float().amax(-1, keepdim=True)) / 2
+    top = torch.sort(z, -1, descending=True)[0]
+    count = torch.arange(1, s.shape[-1] + 1, device=s.device, dtype=torch.float32)
+    mean, square = top.cumsum(-1) / count, (top ** 2).cumsum(-1) / count
+    tau = mean - ((1 - count * (square - mean ** 2)) / count).clamp(min=0).sqrt()
+    chosen = (tau <= top).sum(-1, keepdim=True) - 1
+    return (z - tau.gather(-1, chosen)).clamp(min=0).square().to(s.dtype)
+
+
+def recipe(kind):
+    def run(q, k, v, *terms):
+        s = q.transpose(1, 2) @ k.permute(0, 2, 3, 1) * q.shape[-1] ** -0.5
+        if kind == "talking":
+            w = mixed(torch.softmax(mixed(s, terms[0]).float(), -1).to(q.dtype), terms[1])
+        elif kind == "dcmha":
+            w = mixed(torch.softmax(mixed(s, None, *terms).float(), -1).to(q.dtype), None, *terms, row0=5)
+        else:
+            w = entmax15(s)
+        return (w @ v.transpose(1, 2)).transpose(1, 2)
+    return run
+
+
+def special(kind, tokens, musts=(None, None), heads=16, head_dim=64, compiled=False):
+    """A kind of head no library fuses, both directions, against its recipe in torch; coefficients of the rival in bf16 too."""
+    shape = (1, tokens, heads, head_dim)
+    q, k, v, dout = (torch.randn(shape, device="cuda").bfloat16() for _ in range(4))
+    square = lambda: torch.eye(heads, device="cuda") + 0.1 * torch.randn(heads, heads, device="cuda")
+    terms = {"talking": lambda: dict(mix_before=square(), mix_after=square()), "entmax": lambda: dict(alpha=torch.full((heads,), 1.5, device="cuda")),
+             "dcmha": lambda: dict(mix_q=0.1 * torch.randn(1, tokens, 10, heads, device="cuda"), mix_k=0.1 * torch.randn(1, tokens, 10, heads, device="cuda"))}[kind]()
+    out, lse = torch.empty_like(q), torch.empty(1, heads, tokens, device="cuda")
+    a = HEADWISE.args(q, k, v, out, lse, **terms)
+    found = {"d" + n: torch.empty_like(t) for n, t in dict(q=q, k=k, v=v, **terms).items()}
+    b = HEADWISE.backward_args(q, k, v, out, lse, dout, found, **terms)
+    leaves = [t.detach().clone().requires_grad_() for t in (q, k, v)] + [t.bfloat16().requires_grad_() for t in terms.values() if kind != "entmax"]
+    plain = recipe(kind)
+    with torch.no_grad():
+        runs = {"headwise": lambda: HEADWISE.run(a), "eager": lambda: plain(*leaves)}
+        if compiled:
+            quick_one = torch.compile(plain)
+            runs["compiled"] = lambda: quick_one(*leaves)
+        runs["headwise"]()
+        agree(f"{kind} {tokens}", out, runs["eager"](), 2e-2)
+        work = 4e-9 * tokens * tokens * heads * head_dim
+        row("heads", f"{kind} {tokens} forward", runs, work, "TFLOP/s", 5, 2, must=musts[0])
+    made = plain(*leaves)
+    runs = {"headwise": lambda: HEADWISE.run_backward(b), "eager": lambda: torch.autograd.grad(made, leaves, dout, retain_graph=True)}
+    runs["headwise"]()
+    for (n, t), w in zip(found.items(), runs["eager"]()):
+        agree(f"{kind} {tokens} {n}", t, w, 3e-2)
+    row("heads", f"{kind} {tokens} backward", runs, 2.5 * work, "TFLOP/s", 5, 2, must=musts[1])
+
+
+def listed(share=0.5, batch=4, tokens=4096, heads=32, head_dim=64):
+    """MoH: a share of each head's rows against all of them; lists on the CPU, on the device, and in a graph."""
+    q, k, v = (torch.randn(batch, tokens, heads, head_dim, device="cuda").bfloat16() for _ in range(3))
+    chosen = (torch.rand(batch * heads, tokens) < share)
+    lists = {"row_offsets": torch.cat([torch.zeros(1, dtype=torch.int64), chosen.sum(1).cumsum(0)]), "row_index": chosen.nonzero()[:, 1].contiguous()}
+    out, every = torch.empty_like(q), torch.empty_like(q)
+    here = {n: t.cuda() for n, t in lists.items()}
+    cpu, gpu, dense = HEADWISE.args(q, k, v, out, **lists), HEADWISE.args(q, k, v, out, **here), HEADWISE.args(q, k, v, every)
+    runs = {"headwise": lambda: HEADWISE.run(gpu), "all rows": lambda: HEADWISE.run(dense), "lists on the CPU": lambda: HEADWISE.run(cpu)}
+    for run in runs.values():
+        run()
+    rows = chosen.view(batch, heads, tokens, 1).transpose(1, 2).cuda()
+    agree(f"listed {share}", out, every * rows)
+    row("heads", f"rows listed {share}", runs, 4e-9 * batch * tokens * tokens * heads * head_dim * share, "TFLOP/s", 5, 3, must=1.4)
+
+
+GROUPS = ["backward", "decode", "forward", "gqa", "short", "window", "widths", "probes", "documents", "heads"]
 
 
 def main(words):
@@ -255,6 +337,12 @@ def main(words):
         documents(128, quick)
     if "backward" in groups:
         backwards(quick)
+    if "heads" in groups:
+        for tokens in (2048, 4096):
+            special("talking", tokens, (5.0, 4.0), compiled=True)
+        special("dcmha", 4096, (4.0, 4.0))
+        special("entmax", 4096)
+        listed()
     if file:
         query = "name,driver_version,clocks.sm,clocks.mem,temperature.gpu,power.draw,power.limit"
         state = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], text=True, capture_output=True).stdout.strip()
