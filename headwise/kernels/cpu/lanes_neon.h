@@ -17,6 +17,7 @@ struct Lanes {
 
   static constexpr bool prefetches = false;  // Neoverse V1: fetching rows ahead halved the speed of a stream
   static void prefetch(const void*) {}
+  static void prefetch_far(const void*) {}
 
   static F zero() { return vdupq_n_f32(0.0f); }
   static F set(float x) { return vdupq_n_f32(x); }

@@ -42,6 +42,7 @@ struct Lanes {
   }
   static constexpr bool prefetches = false;
   static void prefetch(const void*) {}
+  static void prefetch_far(const void*) {}
 
   static F zero() { return set(0.0f); }
   static F set(float x) {
