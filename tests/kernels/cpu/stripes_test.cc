@@ -79,9 +79,9 @@ void compare(const Core& c, DType dtype, Index dim, Index value_dim, Index keys,
     }
     const auto ahead = [&](const Tensor& t, Index columns) {
       const Index bytes = columns * size_of(dtype);
-      return cpu::Ahead{t.view().data, bytes, bytes};
+      return cpu::Ahead{t.view().data, bytes, bytes, granule == 0 ? 2 * c.granule : 0};
     };
-    const cpu::Next next{ahead(k, dim), ahead(v, value_dim), granule == 0 ? 2 * c.granule : 0};
+    const cpu::Next next{ahead(k, dim), ahead(v, value_dim)};
     c.stripes(stripes.data(), static_cast<Index>(stripes.size()), shared.keys.data(), shared.values.data(),
               dim, value_dim, next, shared.s.data(), shared.weights.data());
   }
