@@ -63,7 +63,8 @@ MixedRun forward_run(MixForm form, const AttentionProblem& p, const AttentionArg
   MixedRun run = mixed_run_of(p, args, kernels, core, panels_for(form, p, core, threads));
   run.kept_blocks = block_count(p);
   if (form == MixForm::twice)
-    run.kept_blocks = std::min(run.kept_blocks, first_bytes / kept_bytes(p, core, run.task_panels, 1));
+    run.kept_blocks =
+        std::min(run.kept_blocks, first_bytes / max_of(kept_bytes(p, core, run.task_panels, 1), 1));
   return run;
 }
 

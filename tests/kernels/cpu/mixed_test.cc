@@ -294,6 +294,15 @@ TEST(Mixed, MemoryStaysLinearInTokens) {
   EXPECT_STREQ(AttentionPlan(problem(1 << 20), 2, "").kernel(), "cpu/mixed_twice");
 }
 
+TEST(Mixed, NoHeadsNeedNoRoom) {
+  AttentionProblem p;
+  p.heads.q = p.heads.k = p.heads.v = HeadLayout::split(0, 64);
+  p.heads.before = p.heads.after = Mix::fixed;
+  p.batch = 1, p.q_tokens = p.kv_tokens = 100;
+  for (const cpu::MixForm form : {cpu::MixForm::kept, cpu::MixForm::twice})
+    EXPECT_LT(cpu::mixed_bytes_as(form, p, 2), std::size_t{1} << 20);
+}
+
 TEST(Mixed, RunsAllocateNothing) {
   MixRun run({.name = "dcmha",
               .before = kDynamic,
