@@ -4,7 +4,7 @@
 Vocabulary and number of parameters are those of a trained model folder of ours (--like); the width of the LSTM is the one that
 comes nearest. Two layers, mean and maximum over time, dropout, AdamW with warm-up and linear decay, the best epoch on dev kept.
 Several intents: sigmoid outputs, the threshold chosen on dev. A run that was stopped goes on after its last whole epoch.
-It learns on --device, a GPU where there is one, and is judged there too; its latency is measured by intent_latency.py on the CPU.
+With --device cuda it learns and is judged on a GPU; intent_latency.py measures its latency on the CPU.
 Usage: intent_bilstm.py DATA --like MODEL [--seed N] [--epochs N] [--minutes M] [--threads N] [--device cpu|cuda]"""
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
@@ -108,7 +108,7 @@ def learn(model: BiLstm, train: Texts, dev: Texts, labels: list[str], multi: boo
     plan = torch.optim.lr_scheduler.LambdaLR(adamw, lambda s: min((s + 1) / (0.05 * steps), max(0.0, 1 - s / steps)))
     state = {"epoch": 0, "best": -1.0, "weights": None, "threshold": 0.5, "seconds": 0.0, "curve": []}
     if saved.exists():
-        kept = torch.load(saved, map_location=asked.device)
+        kept = torch.load(saved, map_location="cpu")
         state = kept["state"]
         model.load_state_dict(kept["model"]), adamw.load_state_dict(kept["adamw"]), plan.load_state_dict(kept["plan"])
     while state["epoch"] < asked.epochs and state["seconds"] < 60 * asked.minutes:
