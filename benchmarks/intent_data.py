@@ -64,6 +64,13 @@ def splits_of(data: str) -> dict[str, list[list[str]]]:
     raise SystemExit(f"{data!r} is no data set here; there are {', '.join(SETS)}")
 
 
+def write_whole(path: pathlib.Path, text: str) -> None:
+    """Puts the file in place at once: who reads it meanwhile, or writes it too, sees one whole file or the other."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
 def write_splits(data: str) -> dict[str, pathlib.Path]:
     """The splits as text<TAB>a#b, the same bytes every time."""
     folder = ROOM / "data" / data
@@ -71,7 +78,7 @@ def write_splits(data: str) -> dict[str, pathlib.Path]:
     paths = {}
     for part, rows in splits_of(data).items():
         paths[part] = folder / f"{part}.tsv"
-        paths[part].write_text("".join(f"{r[0]}\t{r[1]}\n" for r in rows), encoding="utf-8")
+        write_whole(paths[part], "".join(f"{r[0]}\t{r[1]}\n" for r in rows))
     return paths
 
 
@@ -135,7 +142,5 @@ def save(name: str, result: dict, folder: pathlib.Path = RESULTS) -> pathlib.Pat
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
     stamped = {"name": name, "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), **result}
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(stamped, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_whole(path, json.dumps(stamped, indent=1, ensure_ascii=False) + "\n")
     return path

@@ -33,6 +33,15 @@ def room(tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_splits_written_again_cut_no_reader_short(room):
+    """Two runs at once: the second used to empty the files under the first."""
+    path = intent_data.write_splits("banking77")["train"]
+    with open(path, encoding="utf-8") as reader:
+        first = reader.readline()
+        assert intent_data.write_splits("banking77")["train"].stat().st_ino != os.fstat(reader.fileno()).st_ino
+        assert len(first + reader.read()) == path.stat().st_size
+
+
 def result(data="banking77", setting="scratch", seed=1, exact=90.0, by=None):
     return {"data": data, "setting": setting, "seed": seed, "parameters": 1_500_000, "memory_mb": {"train": 100, "eval": 50},
             "seconds": {"train": 120.0, "eval": 1.0},
