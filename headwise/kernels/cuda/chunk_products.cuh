@@ -245,7 +245,7 @@ struct ChunkKeyTile {
 };
 
 template <class T>
-__global__ void __launch_bounds__(128, 3) keys_of_chunk(const __grid_constant__ ChunkKeys p) {
+__global__ void __launch_bounds__(128, sizeof(T) == 2 ? 4 : 3) keys_of_chunk(const __grid_constant__ ChunkKeys p) {
   using Keys = ChunkKeyTile<T>;
   extern __shared__ __align__(128) std::uint8_t raw[];
   const Index sequence = p.first_sequence + blockIdx.z;

@@ -43,9 +43,11 @@ ChunkPlan plan_chunks(const AttentionProblem& p, const AttentionArgs& a, Index p
     } while (row < at.q_tokens);
   }
   const auto all = static_cast<int>(plan.jobs.size());
-  for (int first = 0; first < all; first += fitting)
-    plan.ends.push_back(first + fitting < all ? first + fitting : all);
-  plan.most = all < fitting ? all : fitting;
+  // Groups of one size: a last one of a few jobs would leave most of the device idle.
+  const auto groups = static_cast<int>(ceil_div(all, fitting));
+  plan.most = groups > 0 ? static_cast<int>(ceil_div(all, groups)) : 0;
+  for (int first = 0; first < all; first += plan.most)
+    plan.ends.push_back(first + plan.most < all ? first + plan.most : all);
   return plan;
 }
 
