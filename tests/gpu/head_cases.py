@@ -177,6 +177,10 @@ def dynamic_cases():
             rows = 2 * (2 * rank + 1)
             terms = dict(mix_q=rand(b, tq, rows, h, scale=0.4), mix_k=rand(b, tk, rows, h, scale=0.4))
             case("mixed", dtype, b, h, kv, tq, tk, d, mask=mask, band=band, q_start=tk - tq, wants=("mix_q", "mix_k"), **terms)
+    # Tiles of sixteen heads: parts of 512 keys, heads that share keys, sinks, one side's coefficients alone.
+    case("mixed", torch.bfloat16, 1, 16, 4, 90, 1100, 64, mask="window(700, 40)", band=(700, 40), q_start=800, sinks=rand(16), wants=("mix_q", "mix_k", "sinks"),
+         mix_q=rand(1, 90, 10, 16, scale=0.3), mix_k=rand(1, 1100, 10, 16, scale=0.3))
+    case("mixed", torch.float16, 3, 5, 5, 33, 257, 48, dv=16, mask="causal", band=(None, 0), q_start=224, wants=("mix_q",), mix_q=rand(3, 33, 6, 5, scale=0.4))
     given = dict(mix_before=rand(8, 8, scale=0.3), mix_after=rand(8, 8, scale=0.3), mix_q=rand(1, 50, 10, 8, scale=0.4))
     case("mixed", torch.float32, 1, 8, 8, 50, 70, 64, wants=tuple(given), **given)
     case("mixed", torch.bfloat16, 1, 8, 8, 50, 70, 64, wants=("mix_k",), mix_k=rand(1, 70, 18, 8, scale=0.3))
@@ -300,5 +304,51 @@ def head_laws():
         check(all(torch.equal(x, y) for x, y in zip(got, want)), f"bits {kind}", "a replay of a graph differs")
 
 
+def dynamic_laws():
+    """Coefficients of every token: repeats, neighbours in a batch, packed sequences, graphs, and the same bits."""
+    h, d = 8, 64
+
+    def run(q, k, v, dout, mix_q, mix_k, **given):
+        out, lse = torch.empty_like(q), torch.empty(q.shape[0], h, q.shape[1], device=DEVICE)
+        given.update(mix_q=mix_q, mix_k=mix_k)
+        RUN(q, k, v, out, lse, **given)
+        found = {"d" + n: torch.empty_like(t) for n, t in (("q", q), ("k", k), ("v", v), ("mix_q", mix_q), ("mix_k", mix_k))}
+        return (out, lse, *RUN.backward(q, k, v, out, lse, dout, found, **given))
+
+    def inputs(b, tq, tk):
+        q, dout, k, v = normal(b, tq, h, d), normal(b, tq, h, d), normal(b, tk, h, d), normal(b, tk, h, d)
+        return q, k, v, dout, rand(b, tq, 10, h, scale=0.3), rand(b, tk, 10, h, scale=0.3)
+
+    x = inputs(3, 600, 600)
+    whole = run(*x, mask="causal")
+    check(all(torch.equal(a, b) for _ in range(50) for a, b in zip(run(*x, mask="causal"), whole)), "bits dynamic", "a repeat of 50 differs")
+    alone = run(*(t[1:2].contiguous() for t in x), mask="causal")
+    check(all(torch.equal(a, b[1:2]) for a, b in zip(alone, whole)), "bits dynamic", "alone differs from in a batch")
+    lengths = [(70, 70), (0, 5), (130, 130), (1, 700), (64, 0), (129, 65)]
+    offsets = [torch.tensor([sum(n[i] for n in lengths[:at]) for at in range(len(lengths) + 1)]) for i in (0, 1)]
+    x = inputs(1, int(offsets[0][-1]), int(offsets[1][-1]))
+    packed = run(*x, mask="causal", q_start=torch.tensor([END]), q_offsets=offsets[0], kv_offsets=offsets[1])
+    by_query = (True, False, False, True, True, False)
+    for n, (a, c) in enumerate(lengths):
+        rows, keys = slice(int(offsets[0][n]), int(offsets[0][n + 1])), slice(int(offsets[1][n]), int(offsets[1][n + 1]))
+        out, lse, dq, dk, dv, dmix_q, dmix_k = packed
+        two = (out[:, rows], lse[:, :, rows], dq[:, rows], dk[:, keys], dv[:, keys], dmix_q[:, rows], dmix_k[:, keys])
+        if a == 0 or c == 0:
+            check(all(bool((t == 0).all()) for i, t in enumerate(two) if i != 1), "bits dynamic", f"ragged {a}x{c} is not 0")
+            continue
+        one = run(*(t[:, rows if of else keys].contiguous() for t, of in zip(x, by_query)), mask="causal", q_start=torch.tensor([c - a]))
+        check(all(torch.equal(a1, b1) for a1, b1 in zip(one, two)), "bits dynamic", f"ragged {a}x{c} differs from alone")
+    x = inputs(1, 200, 200)
+    want, stream, graph = run(*x), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        run(*x)
+        with torch.cuda.graph(graph, stream=stream):
+            got = run(*x)
+        graph.replay()
+    torch.cuda.synchronize()
+    check(all(torch.equal(a, b) for a, b in zip(got, want)), "bits dynamic", "a replay of a graph differs")
+
+
 HEAD_SELFTEST = [rows_cases, talking_cases, dynamic_cases, entmax_cases]
-HEAD_LAWS = [head_laws]
+HEAD_LAWS = [head_laws, dynamic_laws]

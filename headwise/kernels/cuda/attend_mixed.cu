@@ -4,6 +4,7 @@
 #include "headwise/kernels/cuda/attend.h"
 #include "headwise/kernels/cuda/chunk_run.h"
 #include "headwise/kernels/cuda/entmax_rows.h"
+#include "headwise/kernels/cuda/mixed_dynamic.h"
 #include "headwise/kernels/cuda/mixed_rows.h"
 #include "headwise/kernels/cuda/mixed_tiles.h"
 #include "headwise/kernels/cuda/mma_forward.h"
@@ -65,48 +66,83 @@ Status send_coefficients(const HeadInputs& in, const MixRows& f, cudaStream_t st
   return status;
 }
 
-/// Scores need not be in memory: mixed_tiles takes the run.
-bool tiles_fit(const AttentionProblem& p, const AttentionArgs& a, int device) {
+/// Scores need not be in memory: mixed_tiles or mixed_dynamic takes the run.
+enum class Tiles { none, fixed, dynamic };
+Tiles tiles_of(const AttentionProblem& p, const AttentionArgs& a, int device, bool backward) {
   const HeadSpec& h = p.heads;
   const Terms& t = h.terms;
-  return p.dtype != DType::f32 && h.before != Mix::dynamic && h.after != Mix::dynamic &&
-         max_of(max_of(h.q.heads, h.normal_heads()), h.v.heads) <= 16 && h.q.dim <= 64 && h.q.dim % 16 == 0 &&
-         !(t.softcap || t.bias || t.alibi || t.relative || t.dropout) && opens_runs(a.mask) &&
-         a.mask.count <= 1 && by_chunks(a.q, h.q, 2) && by_chunks(a.k, h.k, 2) &&
-         facts_of(device).major >= 9 && facts_of(device).shared_bytes >= mixed_tiles_shared(false);
+  const bool fit = p.dtype != DType::f32 && max_of(max_of(h.q.heads, h.normal_heads()), h.v.heads) <= 16 &&
+                   h.q.dim <= 64 && h.q.dim % 16 == 0 &&
+                   !(t.softcap || t.bias || t.alibi || t.relative || t.dropout) && opens_runs(a.mask) &&
+                   a.mask.count <= 1 && by_chunks(a.q, h.q, 2) && by_chunks(a.k, h.k, 2) &&
+                   facts_of(device).major >= 9;
+  if (!fit) return Tiles::none;
+  const int shared = facts_of(device).shared_bytes;
+  if (h.before != Mix::dynamic && h.after != Mix::dynamic)
+    return shared >= mixed_tiles_shared(backward) ? Tiles::fixed : Tiles::none;
+  return h.mix_rank <= kDynamicRank && !a.inputs.mix_before.given() && !a.inputs.mix_after.given() &&
+                 shared >= mixed_dynamic_shared(backward)
+             ? Tiles::dynamic
+             : Tiles::none;
 }
-bool backward_tiles_fit(const AttentionProblem& p, const BackwardArgs& a, int device) {
+Tiles backward_tiles_of(const AttentionProblem& p, const BackwardArgs& a, int device) {
   const HeadLayout& v = p.heads.v;
-  return tiles_fit(p, a.forward, device) && !p.heads.terms.gate && v.dim <= 64 && v.dim % 16 == 0 &&
-         by_chunks(a.forward.v, v, 2) && by_chunks(a.dout, HeadLayout::split(v.heads, v.dim), 2) &&
-         facts_of(device).shared_bytes >= mixed_tiles_shared(true);
+  return !p.heads.terms.gate && v.dim <= 64 && v.dim % 16 == 0 && by_chunks(a.forward.v, v, 2) &&
+                 by_chunks(a.dout, HeadLayout::split(v.heads, v.dim), 2)
+             ? tiles_of(p, a.forward, device, true)
+             : Tiles::none;
+}
+/// Memory that does not grow with the pairs: coefficients, parts, records.
+void take_tiles(const AttentionProblem& p, const HeadInputs& in, Tiles tiles, const ChunkRun& chunks,
+                DynamicTiles& d, Bytes256& room) {
+  MixTiles& t = d.tiles;
+  MixRows& f = t.rows;
+  if (tiles != Tiles::dynamic) take_coefficients(in, f, room);
+  if (tiles == Tiles::none) return;
+  t.part_keys = tiles == Tiles::fixed ? kMixPart : kDynamicPart;
+  t.part_count = static_cast<int>(ceil_div(chunks.pitch(), t.part_keys));
+  t.parts = room.take<float2>(t.part_count * f.heads * chunks.rows());
+  if (tiles == Tiles::fixed) return;
+  const Index batch = p.ragged ? 1 : p.batch;
+  d.key_tokens = batch * f.k_rows;
+  t.records = room.take<float>((batch * f.q_rows + kChunkKeys) * kRecord);
+  d.key_records = room.take<float>((d.key_tokens + kChunkKeys) * kRecord);
+}
+template <class F>
+Status of_halves(DType dtype, F&& f) {
+  return dtype == DType::bf16 ? f.template operator()<bf16>() : f.template operator()<f16>();
 }
 
 Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {
   if (p.batch == 0 || p.heads.q.heads == 0 || p.q_tokens == 0) return {};
   const Index element = size_of(p.dtype), v_heads = p.heads.v.heads;
-  const bool tiles = tiles_fit(p, a, device);
-  MixTiles t{rows_of(p), nullptr, {}, nullptr, 0};
-  MixRows& f = t.rows;
-  ChunkRun chunks(p, a, device, stream, (tiles ? 0 : 4 * f.score_planes) + element * v_heads);
+  const Tiles tiles = tiles_of(p, a, device, false);
+  DynamicTiles d{};
+  MixTiles& t = d.tiles;
+  MixRows& f = t.rows = rows_of(p);
+  const bool whole = tiles == Tiles::none;
+  ChunkRun chunks(p, a, device, stream, (whole ? 4 * f.score_planes : 0) + element * v_heads);
   Status status = chunks.begin(f.in, [&](Bytes256& room) {
     const Index rows = chunks.rows(), plane = rows * chunks.pitch();
-    take_coefficients(a.inputs, f, room);
-    if (tiles)
-      t.parts = room.take<float2>(ceil_div(chunks.pitch(), kMixPart) * f.heads * rows);
-    else
-      f.scores = room.take<float>(f.score_planes * plane);
+    take_tiles(p, a.inputs, tiles, chunks, d, room);
+    if (whole) f.scores = room.take<float>(f.score_planes * plane);
     f.weights = room.take<std::byte>(element * v_heads * plane);
     f.lse = room.take<float>(f.heads * rows);
   });
-  if (status.ok()) status = send_coefficients(a.inputs, f, chunks.stream());
+  if (status.ok())
+    status = tiles == Tiles::dynamic ? fill_key_records(d, a.inputs.mix_k, chunks.stream())
+                                     : send_coefficients(a.inputs, f, chunks.stream());
   if (!status.ok()) return status;
   return chunks.each_group([&](const ChunkGroup& group, int keys, int, int) {
     f.group = group;
     Status done;
-    if (tiles) {
-      done = p.dtype == DType::bf16 ? mixed_tiles<bf16>(t, keys, device, chunks.stream())
-                                    : mixed_tiles<f16>(t, keys, device, chunks.stream());
+    if (tiles == Tiles::fixed) {
+      done = of_halves(p.dtype, [&]<class T>() { return mixed_tiles<T>(t, keys, device, chunks.stream()); });
+    } else if (tiles == Tiles::dynamic) {
+      done = fill_query_records(d, a.inputs.mix_q, false, chunks.stream());
+      if (done.ok())
+        done =
+            of_halves(p.dtype, [&]<class T>() { return mixed_dynamic<T>(d, keys, device, chunks.stream()); });
     } else {
       done = chunks.scores(f.in.q, f.in.k, true, f.score_planes, f.scores, keys);
       if (done.ok()) done = mix_logits(f, chunks.stream());
@@ -114,7 +150,7 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
       if (done.ok()) done = mix_weights(f, chunks.stream());
     }
     ChunkValues v = chunks.values_of(f.weights, f.in.v, f.in.out, v_heads);
-    v.blocked = tiles, v.lse = f.lse, v.lse_heads = f.heads, v.all_heads = p.heads.after != Mix::none;
+    v.blocked = !whole, v.lse = f.lse, v.lse_heads = f.heads, v.all_heads = p.heads.after != Mix::none;
     v.gate = f.in.gate, v.gate_dtype = f.in.gate_dtype;
     for (int axis = 0; axis < 3; ++axis) v.gate_step[axis] = f.in.gate_step[axis];
     return done.ok() ? chunks.values(v) : done;
@@ -139,12 +175,14 @@ Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int d
   const AttentionProblem& p = problem.forward;
   if (p.batch == 0 || p.heads.q.heads == 0) return {};
   const Index element = size_of(p.dtype), q_heads = p.heads.q.heads, v_heads = p.heads.v.heads;
-  const bool tiles = backward_tiles_fit(p, a, device);
-  MixTiles t{rows_of(p), nullptr, {}, nullptr, 0};
-  MixRows& f = t.rows;
+  const Tiles tiles = backward_tiles_of(p, a, device);
+  const bool whole = tiles == Tiles::none;
+  DynamicTiles d{};
+  MixTiles& t = d.tiles;
+  MixRows& f = t.rows = rows_of(p);
   f.probabilities_given = f.gated = true;
   ChunkRun chunks(p, a.forward, device, stream,
-                  (tiles ? 0 : 4 * (q_heads + v_heads + 2 * f.heads)) + element * (q_heads + v_heads));
+                  (whole ? 4 * (q_heads + v_heads + 2 * f.heads) : 0) + element * (q_heads + v_heads));
   f.score_planes = static_cast<int>(q_heads);  // the logits do not take their place here
   ChunkGradients g;
   MixGradient before, after;
@@ -152,13 +190,12 @@ Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int d
   float* key_sums = nullptr;
   Status status = chunks.begin(f.in, [&](Bytes256& room) {
     const Index rows = chunks.rows(), plane = rows * chunks.pitch();
-    take_coefficients(a.forward.inputs, f, room);
-    if (tiles) {
-      t.part_count = static_cast<int>(ceil_div(chunks.pitch(), kMixPart));
-      t.parts = room.take<float2>(t.part_count * f.heads * rows);
-      if (a.dmix_before.given() || a.dmix_after.given())
-        t.products = room.take<float>(rows / kChunkRows * t.part_count * kTileProducts);
-    } else {
+    take_tiles(p, a.forward.inputs, tiles, chunks, d, room);
+    if (tiles == Tiles::fixed && (a.dmix_before.given() || a.dmix_after.given()))
+      t.products = room.take<float>(rows / kChunkRows * t.part_count * kTileProducts);
+    if (tiles == Tiles::dynamic && a.dmix_q.given())
+      d.sums = room.take<float>(rows * t.part_count * kDynamicSums);
+    if (whole) {
       f.scores = room.take<float>(q_heads * plane), f.dweights = room.take<float>(v_heads * plane);
       f.probabilities = room.take<float>(f.heads * plane);
       f.dprobabilities = room.take<float>(f.heads * plane);
@@ -168,12 +205,12 @@ Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int d
     f.lse = room.take<float>(f.heads * rows), f.delta = room.take<float>(f.heads * rows);
     if (a.dsinks.given()) f.dsink_rows = room.take<float>(f.heads * rows);
     sums = room.take<double>(f.heads + q_heads * f.heads + f.heads * v_heads);
-    if (a.dmix_k.given()) key_sums = room.take<float>(f.mix_rows * f.heads * f.key_pitch);
+    if (a.dmix_k.given() && whole) key_sums = room.take<float>(f.mix_rows * f.heads * f.key_pitch);
     before = gradient_of(f, f.before, a), after = gradient_of(f, f.after, a);
     if (a.dmix_before.given()) before.given = sums + f.heads;
     if (a.dmix_after.given()) after.given = sums + f.heads + q_heads * f.heads;
-    if (before.given && !tiles) before.products = room.take<float>(rows * q_heads * f.heads);
-    if (after.given && !tiles) after.products = room.take<float>(rows * f.heads * v_heads);
+    if (before.given && whole) before.products = room.take<float>(rows * q_heads * f.heads);
+    if (after.given && whole) after.products = room.take<float>(rows * f.heads * v_heads);
     before.x = f.scores, before.x_planes = f.score_planes, before.dy = f.dprobabilities;
     before.dy_planes = f.heads;
     after.x = f.probabilities, after.x_planes = f.heads, after.dy = f.dweights;
@@ -183,16 +220,24 @@ Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int d
   if (!status.ok()) return status;
   const auto sum_count = static_cast<std::size_t>(f.heads + q_heads * f.heads + f.heads * v_heads);
   status = status_of("cuda/clear", cudaMemsetAsync(sums, 0, sum_count * sizeof(double), chunks.stream()));
-  if (status.ok()) status = send_coefficients(a.forward.inputs, f, chunks.stream());
+  if (status.ok())
+    status = tiles == Tiles::dynamic ? fill_key_records(d, a.forward.inputs.mix_k, chunks.stream())
+                                     : send_coefficients(a.forward.inputs, f, chunks.stream());
   if (!status.ok()) return status;
+  d.dmix_q = a.dmix_q, d.dmix_k = a.dmix_k;
   before.softcap = f.in.softcap;
   status = chunks.each_group([&](const ChunkGroup& group, int keys, int first, int sequences) {
     f.group = before.group = after.group = group;
     cudaStream_t on = chunks.stream();
-    if (tiles) {
-      Status done = p.dtype == DType::bf16
-                        ? mixed_tiles_backward<bf16>(t, keys, before.given, after.given, device, on)
-                        : mixed_tiles_backward<f16>(t, keys, before.given, after.given, device, on);
+    if (!whole) {
+      Status done;
+      if (tiles == Tiles::dynamic) done = fill_query_records(d, a.forward.inputs.mix_q, true, on);
+      if (done.ok())
+        done = of_halves(p.dtype, [&]<class T>() {
+          return tiles == Tiles::dynamic
+                     ? mixed_dynamic_backward<T>(d, keys, device, on)
+                     : mixed_tiles_backward<T>(t, keys, before.given, after.given, device, on);
+        });
       if (done.ok() && f.dsink_rows) done = add_rows(f.dsink_rows, sums, f.heads, group.count, on);
       return done.ok()
                  ? chunks.gradients(g, f.in, f.dscores, q_heads, f.weights, v_heads, first, sequences, true)
@@ -213,6 +258,10 @@ Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int d
     return done.ok() ? chunks.gradients(g, f.in, f.dscores, q_heads, f.weights, v_heads, first, sequences)
                      : done;
   });
+  if (status.ok() && tiles == Tiles::dynamic && a.dmix_k.given())
+    status = of_halves(p.dtype, [&]<class T>() {
+      return mixed_dynamic_keys<T>(d, p.kv_tokens, p.batch, device, chunks.stream());
+    });
   if (status.ok() && f.dsink_rows) status = write_heads(sums, f.heads, a.dsinks, chunks.stream());
   if (status.ok() && before.given) status = write_matrix(before.given, a.dmix_before, chunks.stream());
   if (status.ok() && after.given) status = write_matrix(after.given, a.dmix_after, chunks.stream());

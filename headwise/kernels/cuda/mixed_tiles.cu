@@ -1,5 +1,6 @@
 // Fixed mixes without scores in memory: 32 x 32 pairs of all heads in shared memory, mixed by mma.sync with
 // the heads as the axis that is summed.
+#include "headwise/kernels/cuda/mixed_dynamic.h"
 #include "headwise/kernels/cuda/mixed_tiles.cuh"
 
 namespace headwise::cuda {
@@ -357,8 +358,12 @@ __global__ void __launch_bounds__(kChunkRows) join_parts(const __grid_constant__
   const SequencePlace at = f.places[job.sequence];
   const Index of_run =
       at.tensor_batch * f.lse_step[0] + h * f.lse_step[1] + (at.q_row + job.row0 + i) * f.lse_step[2];
+  float* record = p.records && i < job.rows
+                      ? p.records + (at.tensor_batch * m.q_rows + at.q_row + job.row0 + i) * kRecord +
+                            record_place(static_cast<int>(h))
+                      : nullptr;
   float top = -INFINITY, sum = 0.f, lse = -INFINITY;
-  for (int part = 0; i < job.rows && part * kMixPart < job.keys; ++part) {
+  for (int part = 0; i < job.rows && part * p.part_keys < job.keys; ++part) {
     const float2 x =
         p.parts[((part * static_cast<Index>(m.group.count) + slot) * m.heads + h) * kChunkRows + i];
     if constexpr (Delta) {
@@ -370,6 +375,7 @@ __global__ void __launch_bounds__(kChunkRows) join_parts(const __grid_constant__
   }
   if constexpr (Delta) {
     m.delta[to] = sum;
+    if (record) record[kRecordDelta] = sum;
     if (m.dsink_rows) {
       if (i < job.rows) lse = f.lse[of_run];
       m.dsink_rows[to] = sum == 0.f || lse == -INFINITY
@@ -387,6 +393,7 @@ __global__ void __launch_bounds__(kChunkRows) join_parts(const __grid_constant__
       if (top > -INFINITY || sum != sum) lse = saved;
     }
     m.lse[to] = lse;
+    if (record) record[kRecordLse] = lse == -INFINITY ? INFINITY : lse * kChunkLog2e;
   }
 }
 
@@ -434,17 +441,20 @@ Status join(const MixTiles& p, cudaStream_t stream) {
 
 }  // namespace
 
+Status join_lse(const MixTiles& p, cudaStream_t stream) { return join<false>(p, stream); }
+Status join_delta(const MixTiles& p, cudaStream_t stream) { return join<true>(p, stream); }
+
 template <class T>
 Status mixed_tiles(const MixTiles& p, int keys, int device, cudaStream_t stream) {
   Status status = start<T, TilePass::lse>(p, keys, device, stream);
-  if (status.ok()) status = join<false>(p, stream);
+  if (status.ok()) status = join_lse(p, stream);
   return status.ok() ? start<T, TilePass::weights>(p, keys, device, stream) : status;
 }
 template <class T>
 Status mixed_tiles_backward(const MixTiles& p, int keys, double* dbefore, double* dafter, int device,
                             cudaStream_t stream) {
   Status status = start<T, TilePass::delta>(p, keys, device, stream);
-  if (status.ok()) status = join<true>(p, stream);
+  if (status.ok()) status = join_delta(p, stream);
   if (status.ok()) status = start<T, TilePass::gradients>(p, keys, device, stream);
   return status.ok() && p.products ? launch({"cuda/mix_add_products", dim3(kProducts), 32, 0, stream},
                                             add_products, p, dbefore, dafter)

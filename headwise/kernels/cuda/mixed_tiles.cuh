@@ -24,17 +24,17 @@ inline constexpr int kTileBlockBytes = 128, kTileHeadBytes = kTileRows * kTileKe
 /// Rows of all heads as left factors; what is not there is 0. Which columns meet in a product does not matter
 /// as long as both sides agree: a lane has columns 8 t .. 8 t + 7 and 32 more, so that it reads 16 bytes of a
 /// key.
-template <class T>
+template <class T, int Rows = kTileRows>
 __device__ __forceinline__ void put_side(std::uint32_t to, const HeadsView& x, Index batch, Index row,
                                          int there) {
-  constexpr int kEach = kTileHeads * kTileRows * 8 / kTileThreads;
+  constexpr int kEach = kTileHeads * Rows * 8 / kTileThreads, kStep = kTileHeads / kEach;
   const int dim = static_cast<int>(x.layout.dim), heads = static_cast<int>(x.layout.heads);
   const T* base = static_cast<const T*>(x.data) + batch * x.step[0] + row * x.step[1];
   const int c = static_cast<int>(threadIdx.x) % 8, r0 = static_cast<int>(threadIdx.x) / 8;
   uint4 own[kEach];
 #pragma unroll
   for (int n = 0; n < kEach; ++n) {
-    const int r = r0 % kTileRows, h = 2 * n + r0 / kTileRows;
+    const int r = r0 % Rows, h = kStep * n + r0 / Rows;
     own[n] =
         r < there && h < heads && c * 8 < dim
             ? *reinterpret_cast<const uint4*>(base + r * x.step[1] + x.layout.slot(h) * x.step[2] + c * 8)
@@ -42,10 +42,9 @@ __device__ __forceinline__ void put_side(std::uint32_t to, const HeadsView& x, I
   }
 #pragma unroll
   for (int n = 0; n < kEach; ++n) {
-    const int r = r0 % kTileRows, h = 2 * n + r0 / kTileRows;
-    const std::uint32_t at =
-        to + static_cast<std::uint32_t>(h * kTileLeftBytes + (r / 16 * 4 + c / 4 * 2) * 512 +
-                                        (r % 8 * 4 + c % 4) * 16 + r / 8 % 2 * 4);
+    const int r = r0 % Rows, h = kStep * n + r0 / Rows;
+    const std::uint32_t at = to + static_cast<std::uint32_t>(h * Rows * 128 + (r / 16 * 4 + c / 4 * 2) * 512 +
+                                                             (r % 8 * 4 + c % 4) * 16 + r / 8 % 2 * 4);
     ptx::store_word(at, own[n].x), ptx::store_word(at + 8, own[n].y);
     ptx::store_word(at + 512, own[n].z), ptx::store_word(at + 520, own[n].w);
   }
@@ -76,11 +75,12 @@ struct TileRight {
 };
 
 /// s[16 rows][8 keys] of one head.
-template <class T>
-__device__ __forceinline__ void multiply(float (&s)[2][4][4], std::uint32_t left, const TileRight& right) {
+template <class T, int Blocks>
+__device__ __forceinline__ void multiply(float (&s)[Blocks][4][4], std::uint32_t left,
+                                         const TileRight& right) {
   const std::uint32_t at = left + static_cast<std::uint32_t>(threadIdx.x % 32 * 16);
 #pragma unroll
-  for (int m = 0; m < 2; ++m) {
+  for (int m = 0; m < Blocks; ++m) {
 #pragma unroll
     for (int n = 0; n < 4; ++n) s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0.f;
 #pragma unroll

@@ -16,9 +16,13 @@ struct MixTiles {
   HeadsView dout;
   float* products;  // [slot, half, keys / kMixPart, 2, 16, 16]: sums of scores times dlogits, weights times
                     // dout.v
-  int part_count;
+  int part_count, part_keys;
+  float* records;  // of queries, as mixed_dynamic.h says: lse and delta go there too; or null
 };
 int mixed_tiles_shared(bool backward);
+/// lse or delta of each row out of its parts.
+Status join_lse(const MixTiles& p, cudaStream_t stream);
+Status join_delta(const MixTiles& p, cudaStream_t stream);
 /// Writes rows.lse and rows.weights of a group.
 template <class T>
 Status mixed_tiles(const MixTiles& p, int keys, int device, cudaStream_t stream);
