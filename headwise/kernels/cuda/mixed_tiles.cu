@@ -8,6 +8,12 @@ namespace {
 
 constexpr int kProducts = kTileProducts / 2;  // of a block
 constexpr bool is_backward(TilePass pass) { return pass == TilePass::delta || pass == TilePass::gradients; }
+/// Scores in two numbers of f16, where their rounding would be seen: lse, weights, and gradients of f16.
+/// Those of bf16 are rounded more than a score of 11 bits.
+template <class T>
+constexpr bool in_two_parts(TilePass pass) {
+  return !is_backward(pass) || std::is_same_v<T, f16>;
+}
 constexpr int shared_of(bool backward) {
   return (backward ? 2 : 1) * kTileSideBytes + (backward ? 3 : 2) * kTilePlaneBytes +
          kTileHeads * static_cast<int>(sizeof(int));
@@ -16,7 +22,8 @@ constexpr int shared_of(bool backward) {
 template <class T, TilePass Pass>
 __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_constant__ MixTiles p) {
   constexpr bool kBackward = is_backward(Pass),
-                 kWhole = Pass == TilePass::weights || Pass == TilePass::gradients;
+                 kWhole = Pass == TilePass::weights || Pass == TilePass::gradients,
+                 kTwoParts = in_two_parts<T>(Pass);
   constexpr int kSides = kBackward ? 2 : 1;
   extern __shared__ __align__(128) std::uint8_t raw[];
   const MixRows& m = p.rows;
@@ -33,7 +40,8 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32,
             g = lane / 4, t = lane % 4, heads = m.heads, ins = m.before.from, outs = m.after.to;
   const std::uint32_t side = ptx::shared_address(raw), high = side + kSides * kTileSideBytes,
-                      low = high + kTilePlaneBytes, dweights = low + kTilePlaneBytes;
+                      low = high + kTilePlaneBytes, dweights = low + kTilePlaneBytes,
+                      weights_to = kBackward ? dweights : low;  // once what stands there has been read
   int* exponents = reinterpret_cast<int*>(raw + shared_of(kBackward)) - kTileHeads;
 
   // This warp's keys and, backward, values: on their way as soon as those before them are multiplied.
@@ -134,8 +142,9 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
     };
     /// Logits of 16 pairs, to be multiplied by `back`; and their scores.
     const auto logits = [&](float(&y)[2][4], std::uint32_t(&x)[4], std::uint32_t from) {
-      std::uint32_t rest[4];
-      ptx::load_matrices_turned(high + from, x), ptx::load_matrices_turned(low + from, rest);
+      [[maybe_unused]] std::uint32_t rest[4] = {};
+      ptx::load_matrices_turned(high + from, x);
+      if constexpr (kTwoParts) ptx::load_matrices_turned(low + from, rest);
       std::uint32_t a[4] = {x[0], x[1], x[2], x[3]};
       if (Special && wide) {
         const __half2 first8 = __floats2half2_rn(step_down(2 * t), step_down(2 * t + 1)),
@@ -149,7 +158,9 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
       }
 #pragma unroll
       for (int j = 0; j < 2; ++j) y[j][0] = y[j][1] = y[j][2] = y[j][3] = 0.f;
-      before.low_of(y, a), before.high_of(y, rest), before.high_of(y, a);
+      before.low_of(y, a);
+      if constexpr (kTwoParts) before.high_of(y, rest);
+      before.high_of(y, a);
     };
     const auto closed = [&](int n, int r) {
       const int key = key0 + 8 * n + g;
@@ -257,14 +268,14 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
           after.apply(y, weight);
           pack_left<T>(to, y);
           __syncwarp();
-          ptx::store_matrices_turned(low + here, to[0], to[1], to[2], to[3]);
+          ptx::store_matrices_turned(weights_to + here, to[0], to[1], to[2], to[3]);
         }
       }
     }
   };
 
   const auto write_planes = [&](int key0) {
-    write_plane(low, m.weights, outs, key0);
+    write_plane(weights_to, m.weights, outs, key0);
     if constexpr (Pass == TilePass::gradients) write_plane(high, m.dscores, ins, key0);
     __syncwarp();
   };
@@ -284,7 +295,7 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
     __syncthreads();  // everyone has mixed the pairs before
     if constexpr (kWhole)
       if (key0 > first) write_planes(key0 - kTileKeys);
-    const int past = put_scores(high + own_head, low + own_head, s);
+    const int past = put_scores<kTwoParts>(high + own_head, low + own_head, s);
     if (lane == 0) exponents[warp] = past;
     if constexpr (kBackward) {
       multiply<T>(s, left + kTileSideBytes, right);
@@ -397,7 +408,7 @@ __global__ void __launch_bounds__(kChunkRows) join_parts(const __grid_constant__
   }
 }
 
-/// Matrices' gradients: blocks' sums are added job by job, each in the same order. A warp an element.
+/// Matrices' gradients: a warp an element, a lane a job; jobs are added in order.
 __global__ void __launch_bounds__(32)
     add_products(const __grid_constant__ MixTiles p, double* dbefore, double* dafter) {
   const int lane = static_cast<int>(threadIdx.x),
@@ -408,15 +419,15 @@ __global__ void __launch_bounds__(32)
   const int in = n / kTileHeads, out = n % kTileHeads;
   if (!to || in >= s.from || out >= s.to) return;
   double all = to[in * s.to + out];
-  for (int job = 0; job < p.rows.group.count; ++job) {
-    const int parts = (p.rows.group.jobs[job].keys + kMixPart - 1) / kMixPart;
+  for (int job0 = 0; job0 < p.rows.group.count; job0 += 32) {
+    const int job = job0 + lane,
+              parts = job < p.rows.group.count ? (p.rows.group.jobs[job].keys + kMixPart - 1) / kMixPart : 0;
     double x = 0;
-    for (int item = lane; item < 2 * parts; item += 32)
+    for (int item = 0; item < 2 * parts; ++item)
       x += static_cast<double>(
           p.products[((static_cast<Index>(2 * job + item % 2)) * p.part_count + item / 2) * kProducts +
                      blockIdx.x]);
-    for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
-    all += x;
+    for (int n = 0; n < 32; ++n) all += __shfl_sync(~0u, x, n);
   }
   if (lane == 0) to[in * s.to + out] = all;
 }

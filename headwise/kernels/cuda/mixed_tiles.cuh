@@ -103,8 +103,9 @@ __device__ __forceinline__ std::uint32_t pair_at(int block, int n) {
   return static_cast<std::uint32_t>((block * 4 + n) * kTileBlockBytes + lane * 4);
 }
 
-/// x = high + low, 22 bits in two numbers of 11. Scores past their range are halved `exponent` times for the
-/// whole head.
+/// x = high + low, 22 bits in two numbers of 11; or the first alone. Scores past their range are halved
+/// `exponent` times for the whole head.
+template <bool TwoParts>
 __device__ __forceinline__ int put_scores(std::uint32_t high, std::uint32_t low, float (&s)[2][4][4]) {
   using Half = Number<f16>;
   const auto put = [&](float factor) {
@@ -119,8 +120,10 @@ __device__ __forceinline__ int put_scores(std::uint32_t high, std::uint32_t low,
           const std::uint32_t top = Half::pack(x, y);
           most = __hmax2(most, __habs2(*reinterpret_cast<const __half2*>(&top)));
           ptx::store_word(high + pair_at(2 * m + r, n), top);
-          const float2 taken = __half22float2(*reinterpret_cast<const __half2*>(&top));
-          ptx::store_word(low + pair_at(2 * m + r, n), Half::pack(x - taken.x, y - taken.y));
+          if constexpr (TwoParts) {
+            const float2 taken = __half22float2(*reinterpret_cast<const __half2*>(&top));
+            ptx::store_word(low + pair_at(2 * m + r, n), Half::pack(x - taken.x, y - taken.y));
+          }
         }
     return __hisinf(__low2half(most)) || __hisinf(__high2half(most));
   };

@@ -6,7 +6,7 @@
 namespace headwise::cuda {
 
 /// Keys of a block.
-inline constexpr int kMixPart = 256;
+inline constexpr int kMixPart = 1024;
 /// Sums a chunk has for each part of its keys: two halves of its rows, two matrices.
 inline constexpr int kTileProducts = 2 * 2 * 16 * 16;
 
