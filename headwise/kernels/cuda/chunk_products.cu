@@ -9,8 +9,8 @@ template Status chunk_scores<f16>(const ChunkScores&, int, int, cudaStream_t);
 template Status chunk_values<float>(const ChunkValues&, int, cudaStream_t);
 template Status chunk_values<bf16>(const ChunkValues&, int, cudaStream_t);
 template Status chunk_values<f16>(const ChunkValues&, int, cudaStream_t);
-template Status chunk_keys<float>(const ChunkKeys&, int, int, cudaStream_t);
-template Status chunk_keys<bf16>(const ChunkKeys&, int, int, cudaStream_t);
-template Status chunk_keys<f16>(const ChunkKeys&, int, int, cudaStream_t);
+template Status chunk_keys<float>(const ChunkKeysBoth&, int, int, cudaStream_t);
+template Status chunk_keys<bf16>(const ChunkKeysBoth&, int, int, cudaStream_t);
+template Status chunk_keys<f16>(const ChunkKeysBoth&, int, int, cudaStream_t);
 
 }  // namespace headwise::cuda

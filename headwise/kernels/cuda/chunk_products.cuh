@@ -52,6 +52,38 @@ __global__ void __launch_bounds__(128) scores_of_chunk(const __grid_constant__ C
   }
 }
 
+/// 64 rows x 64 columns of halves, four pieces of 16 bytes a thread. Where they go is found once: most
+/// instructions of a product were addresses.
+template <class T>
+struct HalfTileCopy {
+  std::uint32_t at[4];
+  int bytes;
+
+  template <class RowPlace>
+  __device__ __forceinline__ HalfTileCopy(int columns, RowPlace&& place) {
+    const int row = static_cast<int>(threadIdx.x) / 8, chunk = static_cast<int>(threadIdx.x) % 8;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) at[n] = chunk_offset(64, place(row + 16 * n), chunk);
+    bytes = 2 * min(max(columns - 8 * chunk, 0), 8);
+  }
+  /// `from`: the first row and column; rows past `rows` are 0.
+  __device__ __forceinline__ void operator()(std::uint32_t to, const T* from, Index step, int rows) const {
+    const int row = static_cast<int>(threadIdx.x) / 8;
+    const T* own = from + row * step + static_cast<int>(threadIdx.x) % 8 * 8;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const int there = row + 16 * n < rows ? bytes : 0;
+      ptx::copy_16(to + at[n], there ? own + 16 * n * step : from, there);
+    }
+  }
+};
+/// A head's first column of a row.
+template <class T>
+__device__ __forceinline__ const T* head_row(const HeadsView& x, Index batch, Index row, Index head) {
+  return static_cast<const T*>(x.data) + batch * x.step[0] + row * x.step[1] +
+         x.layout.slot(head) * x.step[2];
+}
+
 /// 16 rows of weights and 64 keys. Halves: a lane has 8 keys side by side of two rows, so the tile of values
 /// has its rows in the order in which products meet them.
 template <class T>
@@ -123,9 +155,15 @@ __global__ void __launch_bounds__(128) values_of_chunk(const __grid_constant__ C
             row = warp * 16 + lane / 4;
   const std::uint32_t stage = ptx::shared_address(raw);
   const int tile_bytes = Tile::bytes(kKeys, kWidth);
+  const bool by_pieces = sizeof(T) == 2 && p.vector_y;
+  const HalfTileCopy<T> copy_half(columns, ChunkWeights<T>::row_of_key);
+  const T* head = by_pieces ? head_row<T>(p.y, at.tensor_batch, at.kv_row, h) + column : nullptr;
   const auto copy = [&](int key0, std::uint32_t to) {
-    copy_tile<T>(Tile(to, kKeys, kWidth), kKeys, p.y, p.vector_y, at.tensor_batch, at.kv_row + key0,
-                 job.keys - key0, h, column, columns, kWidth, ChunkWeights<T>::row_of_key);
+    if (by_pieces)
+      copy_half(to, head + key0 * p.y.step[1], p.y.step[1], job.keys - key0);
+    else
+      copy_tile<T>(Tile(to, kKeys, kWidth), kKeys, p.y, p.vector_y, at.tensor_batch, at.kv_row + key0,
+                   job.keys - key0, h, column, columns, kWidth, ChunkWeights<T>::row_of_key);
     ptx::commit_copies();
   };
   const int key_of_lane = (sizeof(T) == 2 ? 8 : 2) * (lane % 4);
@@ -186,23 +224,30 @@ struct ChunkKeyTile {
                        kBytes = kLeftBytes + MmaTile<T>::bytes(kChunkRows, kChunkWidth);
 
   /// sum += w^T x
-  static __device__ __forceinline__ void add(float (&sum)[kParts][kChunkWidth / 8][4], std::uint32_t stage) {
+  static __device__ __forceinline__ void add(float (&sum)[kParts][kChunkWidth / 8][4], std::uint32_t stage,
+                                             bool blocked) {
     const MmaTile<T> w(stage, kChunkRows, kKeys), x(stage + kLeftBytes, kChunkRows, kChunkWidth);
-    const int lane = static_cast<int>(threadIdx.x) % 32,
-              key = static_cast<int>(threadIdx.x) / 32 * (kKeys / 4);
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32,
+              key = warp * (kKeys / 4);
     if constexpr (kHalves) {
+      // 16 rows further down a panel, or in blocks of 8 x 8 as they lie in memory.
+      const std::uint32_t w_at = blocked
+                                     ? stage +
+                                           static_cast<std::uint32_t>(warp * 4096 + (lane >> 4) * 512 +
+                                                                      (lane >> 3 & 1) * 128 + (lane & 7) * 16)
+                                     : w.at((lane & 7) + (lane >> 4) * 8, key / 8 + (lane >> 3 & 1)),
+                          w_next = blocked ? w_at + 256 : w_at ^ 32u,
+                          down = blocked ? 1024 : 16 * kPanelRowBytes, x_at = x.at(lane & 15, lane >> 4);
 #pragma unroll
       for (int i = 0; i < kChunkRows / 16; ++i) {
         std::uint32_t a[kParts][4];
 #pragma unroll
         for (int part = 0; part < kParts; ++part)
-          ptx::load_matrices_turned(
-              w.at(16 * i + (lane & 7) + ((lane >> 4) & 1) * 8, key / 8 + 2 * part + ((lane >> 3) & 1)),
-              a[part]);
+          ptx::load_matrices_turned((part ? w_next : w_at) + i * down, a[part]);
 #pragma unroll
         for (int n = 0; n < kChunkWidth / 16; ++n) {
           std::uint32_t b[4];
-          ptx::load_matrices_turned(x.at(16 * i + (lane & 15), 2 * n + (lane >> 4)), b);
+          ptx::load_matrices_turned((x_at ^ (32u * n)) + i * 16 * kPanelRowBytes, b);
 #pragma unroll
           for (int part = 0; part < kParts; ++part) {
             Number<T>::multiply_add(sum[part][2 * n], a[part], b[0], b[1]);
@@ -223,7 +268,7 @@ struct ChunkKeyTile {
       }
     }
   }
-  /// The plane of one job and head; keys past the last 64 it has are 0. Blocked: all of it in one piece.
+  /// The plane of one job and head; keys past the last 64 it has are 0. Blocked: as it lies, in one piece.
   static __device__ __forceinline__ void copy(std::uint32_t to, const ChunkKeys& p, const ChunkJob& job,
                                               int slot, Index head, int key0) {
     using Tile = MmaTile<T>;
@@ -233,28 +278,41 @@ struct ChunkKeyTile {
         static_cast<const T*>(p.w) + (p.blocked ? blocked_at(slot, p.planes, head, 0, key0, p.group.pitch)
                                                 : plane_at(slot, p.planes, head, 0, p.group.pitch) + key0);
     constexpr int kChunks = kKeys / Tile::kChunk;
-    for (int n = static_cast<int>(threadIdx.x); n < kChunkRows * kChunks; n += 128) {
-      const int row = p.blocked ? n / 128 % 2 * 32 + n / 32 % 4 * 8 + n % 8 : n / kChunks,
-                chunk = p.blocked ? n / 256 * 4 + n / 8 % 4 : n % kChunks;
-      const bool in = chunk * Tile::kChunk < end;
-      const T* from =
-          p.blocked ? base + n * 8 : base + static_cast<Index>(row) * p.group.pitch + chunk * Tile::kChunk;
-      ptx::copy_16(w.at(row, chunk), in ? from : base, in ? 16 : 0);
+    const int thread = static_cast<int>(threadIdx.x);
+    if (kHalves && p.blocked) {
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {  // two of them are 32 keys; `end` is a multiple of 64
+        const bool in = n / 2 * 32 < end;
+        ptx::copy_16(to + static_cast<std::uint32_t>(thread * 16 + n * 2048),
+                     in ? base + thread * 8 + n * 1024 : base, in ? 16 : 0);
+      }
+      return;
     }
+    const int row0 = thread / kChunks, chunk = thread % kChunks;
+    const bool in = chunk * Tile::kChunk < end;
+    const T* from = in ? base + row0 * static_cast<Index>(p.group.pitch) + chunk * Tile::kChunk : base;
+    const Index down = in ? Index{128 / kChunks} * p.group.pitch : 0;
+#pragma unroll 8
+    for (int row = row0; row < kChunkRows; row += 128 / kChunks, from += down)
+      ptx::copy_16(w.at(row, chunk), from, in ? 16 : 0);
   }
 };
 
 template <class T>
-__global__ void __launch_bounds__(128, sizeof(T) == 2 ? 4 : 3) keys_of_chunk(const __grid_constant__ ChunkKeys p) {
+__global__ void __launch_bounds__(128, sizeof(T) == 2 ? 4 : 3)
+    keys_of_chunk(const __grid_constant__ ChunkKeysBoth both) {
   using Keys = ChunkKeyTile<T>;
   extern __shared__ __align__(128) std::uint8_t raw[];
+  const ChunkKeys& p = both.of[blockIdx.x % both.count];
   const Index sequence = p.first_sequence + blockIdx.z;
   const SequencePlace at = p.group.places[sequence];
   const HeadLayout& layout = p.to.layout;
   const int dim = static_cast<int>(layout.dim), chunks = (dim + kChunkWidth - 1) / kChunkWidth;
   const Index slot = blockIdx.y / chunks;
+  if (slot >= layout.slots()) return;
   const int column = static_cast<int>(blockIdx.y) % chunks * kChunkWidth,
-            columns = min(dim - column, kChunkWidth), key0 = static_cast<int>(blockIdx.x) * Keys::kKeys;
+            columns = min(dim - column, kChunkWidth),
+            key0 = static_cast<int>(blockIdx.x) / both.count * Keys::kKeys;
   if (key0 >= at.kv_tokens) return;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32,
             key = key0 + warp * (Keys::kKeys / 4) + lane / 4;
@@ -292,6 +350,8 @@ __global__ void __launch_bounds__(128, sizeof(T) == 2 ? 4 : 3) keys_of_chunk(con
     i.head = slot * layout.group;
     return i;
   };
+  const bool by_pieces = sizeof(T) == 2 && p.vector_x;
+  const HalfTileCopy<T> copy_half(columns, [](int row) { return row; });
   const auto stage = [&](int use) {
     return start + static_cast<std::uint32_t>(use % Keys::kStages * Keys::kBytes);
   };
@@ -299,8 +359,13 @@ __global__ void __launch_bounds__(128, sizeof(T) == 2 ? 4 : 3) keys_of_chunk(con
     if (i.job >= p.group.count) return;
     const ChunkJob job = p.group.jobs[i.job];
     Keys::copy(to, p, job, i.job, i.head, key0);
-    copy_tile<T>(MmaTile<T>(to + Keys::kLeftBytes, kChunkRows, kChunkWidth), kChunkRows, p.x, p.vector_x,
-                 at.tensor_batch, at.q_row + job.row0, job.rows, i.head, column, columns, kChunkWidth);
+    if (by_pieces)
+      copy_half(to + Keys::kLeftBytes,
+                head_row<T>(p.x, at.tensor_batch, at.q_row + job.row0, i.head) + column, p.x.step[1],
+                job.rows);
+    else
+      copy_tile<T>(MmaTile<T>(to + Keys::kLeftBytes, kChunkRows, kChunkWidth), kChunkRows, p.x, p.vector_x,
+                   at.tensor_batch, at.q_row + job.row0, job.rows, i.head, column, columns, kChunkWidth);
     ptx::commit_copies();
   };
   Item item = after({-1, 0});
@@ -311,7 +376,7 @@ __global__ void __launch_bounds__(128, sizeof(T) == 2 ? 4 : 3) keys_of_chunk(con
     __syncthreads();
     if constexpr (Keys::kStages == 2) copy(next, stage(use + 1));
     // Sums stay f32 from job to job: the bits do not depend on which jobs share a group.
-    Keys::add(total, stage(use));
+    Keys::add(total, stage(use), p.blocked);
     if constexpr (Keys::kStages == 1) {
       __syncthreads();
       copy(next, start);
@@ -352,14 +417,18 @@ Status chunk_values(const ChunkValues& p, int, cudaStream_t stream) {
                 values_of_chunk<T>, p);
 }
 template <class T>
-Status chunk_keys(const ChunkKeys& p, int sequences, int, cudaStream_t stream) {
+Status chunk_keys(const ChunkKeysBoth& p, int sequences, int, cudaStream_t stream) {
   using Keys = ChunkKeyTile<T>;
-  const HeadLayout& layout = p.to.layout;
-  if (p.kv_tokens == 0) return {};
+  Index blocks = 0;
+  for (int n = 0; n < p.count; ++n) {
+    const HeadLayout& layout = p.of[n].to.layout;
+    blocks = max_of(blocks, layout.slots() * ceil_div(layout.dim, kChunkWidth));
+  }
+  const Index keys = p.of[0].kv_tokens;
+  if (keys == 0 || p.count == 0) return {};
   return launch({"cuda/chunk_keys",
-                 dim3(static_cast<unsigned>(ceil_div(p.kv_tokens, Keys::kKeys)),
-                      static_cast<unsigned>(layout.slots() * ceil_div(layout.dim, kChunkWidth)),
-                      static_cast<unsigned>(sequences)),
+                 dim3(static_cast<unsigned>(p.count * ceil_div(keys, Keys::kKeys)),
+                      static_cast<unsigned>(blocks), static_cast<unsigned>(sequences)),
                  128, static_cast<std::size_t>(Keys::kStages * Keys::kBytes), stream},
                 keys_of_chunk<T>, p);
 }

@@ -142,23 +142,25 @@ Status ChunkRun::gradients(const ChunkGradients& g, const RunInputs& in, const v
     ChunkValues v = values_of(ds, in.k, g.dq, ds_planes);
     v.blocked = blocked, status = values(v);
   }
-  const auto keys = [&](const void* plane, const HeadsView& x, const HeadsView& to, Index planes,
-                        float* sums) {
-    const ChunkKeys k{group_,
-                      plane,
-                      blocked,
-                      x,
-                      to,
-                      by_chunks_of(x),
-                      static_cast<int>(planes),
-                      first,
-                      static_cast<int>(p_.kv_tokens),
-                      sums};
-    return of_dtype(p_.dtype,
-                    [&]<class T>() { return chunk_keys<T>(k, sequences, device_, state_->stream); });
+  ChunkKeysBoth both{};
+  const auto add = [&](const void* plane, const HeadsView& x, const HeadsView& to, Index planes,
+                       float* sums) {
+    if (!to.data) return;
+    both.of[both.count++] = {group_,
+                             plane,
+                             blocked,
+                             x,
+                             to,
+                             by_chunks_of(x),
+                             static_cast<int>(planes),
+                             first,
+                             static_cast<int>(p_.kv_tokens),
+                             sums};
   };
-  if (status.ok() && g.dk.data) status = keys(ds, in.q, g.dk, ds_planes, g.dk_sums);
-  if (status.ok() && g.dv.data) status = keys(w, g.dout, g.dv, w_planes, g.dv_sums);
+  add(ds, in.q, g.dk, ds_planes, g.dk_sums), add(w, g.dout, g.dv, w_planes, g.dv_sums);
+  if (status.ok())
+    status = of_dtype(p_.dtype,
+                      [&]<class T>() { return chunk_keys<T>(both, sequences, device_, state_->stream); });
   return status;
 }
 

@@ -74,8 +74,13 @@ struct ChunkKeys {
   int planes, first_sequence, kv_tokens;
   float* sums;  // [batch kv_tokens slots dim]
 };
+/// One or two of them in one launch: alone, a sequence of 2,048 keys fills half of the device.
+struct ChunkKeysBoth {
+  ChunkKeys of[2];
+  int count;
+};
 template <class T>
-Status chunk_keys(const ChunkKeys& p, int sequences, int device, cudaStream_t stream);
+Status chunk_keys(const ChunkKeysBoth& p, int sequences, int device, cudaStream_t stream);
 
 /// How a run is cut: all jobs, and where each group ends.
 struct ChunkPlan {
