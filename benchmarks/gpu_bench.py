@@ -232,7 +232,7 @@ def entmax15(s):
     top = torch.sort(z, -1, descending=True)[0]
     count = torch.arange(1, s.shape[-1] + 1, device=s.device, dtype=torch.float32)
     mean, square = top.cumsum(-1) / count, (top ** 2).cumsum(-1) / count
-    tau = mean - ((1 - count * (square - mean ** 2)) / count).clamp(min=0).sqrt()
+    tau = mean - ((1 - count * (square - mean ** 2)) / count).clamp(min=1e-12).sqrt()  # the slope of sqrt(0) is no number
     chosen = (tau <= top).sum(-1, keepdim=True) - 1
     return (z - tau.gather(-1, chosen)).clamp(min=0).square().to(s.dtype)
 
@@ -340,7 +340,7 @@ def main(words):
     if "heads" in groups:
         for tokens in (2048, 4096):
             special("talking", tokens, (5.0, 4.0), compiled=True)
-        special("dcmha", 4096, (4.0, 4.0))
+            special("dcmha", tokens, (4.0, 4.0))
         special("entmax", 4096)
         listed()
     if file:

@@ -153,8 +153,8 @@ def talking_cases():
             case("mixed", dtype, b, h, kv, tq, tk, d, mask=mask, band=band, q_start=tk - tq, mix_before=near_one(h, h), mix_after=near_one(h, h),
                  wants=("mix_before", "mix_after"), layout=("bshd", "bhsd", "packed")[n % 3])
     case("mixed", torch.bfloat16, 1, 4, 4, 90, 150, 64, hv=3, mix_before=near_one(4, 6), mix_after=near_one(6, 3), wants=("mix_before", "mix_after"))
-    # Products of sixteen heads: parts of 256 keys, widths of 16, heads that share keys, gaps between mixes, sinks, scores past 2^15.
-    case("mixed", torch.bfloat16, 1, 16, 2, 90, 1000, 64, mask="window(300, 40)", band=(300, 40), q_start=500, mix_before=near_one(16, 16),
+    # Products of sixteen heads: parts of 1024 keys, widths of 16, heads that share keys, gaps between mixes, sinks, scores past 2^15.
+    case("mixed", torch.bfloat16, 1, 16, 2, 90, 2100, 64, mask="window(900, 40)", band=(900, 40), q_start=1500, mix_before=near_one(16, 16),
          mix_after=near_one(16, 16), sinks=rand(16), wants=("mix_before", "mix_after", "sinks"))
     case("mixed", torch.float16, 3, 16, 16, 33, 257, 48, dv=16, mix_before=near_one(16, 16), mix_after=near_one(16, 16), wants=("mix_before", "mix_after"))
     case("mixed", torch.bfloat16, 2, 5, 5, 64, 300, 16, dv=64, hv=7, mix_before=near_one(5, 15), mix_after=near_one(15, 7), mask="causal", band=(None, 0),
