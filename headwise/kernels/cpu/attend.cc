@@ -33,7 +33,6 @@ void add_unusual_values(const Run& run, const Panel& panel, const Scratch& s, co
     for (Index d = values.begin; d < values.end; ++d) {
       const Index at = (key0 + k) * values.row_step + d * values.column_step;
       auto v = static_cast<float>(load_double(values.data, run.args.v.dtype, at));
-      if (values.scale) v *= values.scale[(key0 + k) * values.scale_step];
       const float size = std::fabs(v);
       if (size == 0 || (size >= run.core.value_low && size < run.core.value_high)) continue;
       for (int lane = 0; lane < panel.count; ++lane) {
@@ -164,11 +163,12 @@ Tile make_weights(const Run& run, const SequencePlace& at, Index sequence, Scrat
 }
 
 void attend_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
-                 TileKind kind, const Rows& values, bool finite, Index key0, Index keys) {
-  Index from = 0, to = keys;
+                 TileKind kind, const Rows& keys, const Rows& values, bool finite, Index key0, Index n) {
+  Index from = 0, to = n;
   if (!open_tile(run, at, sequence, s, panel, kind, key0, from, to)) return;
-  run.core.scores(panel.queries, s.tile_keys, from, to, run.problem.heads.q.dim, s.s);
+  tile_scores(run, panel, s.tile_keys, keys, key0, from, to, s.s);
   const Tile tile = make_weights(run, at, sequence, s, panel, kind, finite, key0, from, to);
+  if (values.scale) run.core.scale_rows(s.s, from, to, scales_from(values, key0), finite ? nullptr : s.open);
   run.core.weigh(tile, s.values, run.problem.heads.v.dim, s.shrink, panel.o);
   if (!finite) add_unusual_values(run, panel, s, values, key0, from, to);
 }
@@ -177,8 +177,8 @@ namespace {
 
 /// The same as a stripe for the core to do beside others; 0 when no key is open.
 Index lay_stripe(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
-                 TileKind kind, Index key0, Index keys, Stripe& stripe) {
-  Index from = 0, to = keys;
+                 TileKind kind, const Rows& keys, const Rows& values, Index key0, Index n, Stripe& stripe) {
+  Index from = 0, to = n;
   if (kind == TileKind::mixed) {
     open_bits(run, at, sequence, panel, s, key0, from, to);
     if (from == to) return 0;
@@ -196,7 +196,9 @@ Index lay_stripe(const Run& run, const SequencePlace& at, Index sequence, Scratc
             panel.o,
             rows ? &panel.stats : nullptr,
             panel.q_distance,
-            key0};
+            key0,
+            scales_from(keys, key0),
+            scales_from(values, key0)};
   return 1;
 }
 
@@ -350,13 +352,14 @@ void attend_rows(const Run& run, Scratch& s, Index sequence, Index head0, Index 
       if (run.visits) run.visits->fetch_add(1, std::memory_order_relaxed);
       if (!packed) {
         s.tile_keys = keys_for_scores(run, keys, key0, n, s.keys);
-        finite = core.pack_values(values, key0, n, p.heads.v.dim, s.values);
+        finite = values_for_weigh(run, values, key0, n, s.values);
         packed = true;
       }
       if (only_mask && finite)
-        stripes += lay_stripe(run, at, sequence, s, s.panels[i], kind, key0, n, s.stripes[stripes]);
+        stripes +=
+            lay_stripe(run, at, sequence, s, s.panels[i], kind, keys, values, key0, n, s.stripes[stripes]);
       else
-        attend_tile(run, at, sequence, s, s.panels[i], kind, values, finite, key0, n);
+        attend_tile(run, at, sequence, s, s.panels[i], kind, keys, values, finite, key0, n);
     }
     if (stripes > 0)
       core.stripes(s.stripes, stripes, s.tile_keys, s.values, p.heads.q.dim, p.heads.v.dim,

@@ -130,8 +130,8 @@ void attend_few(const Run& run, const Heads& h, Scratch& s, Panel& panel, TileKi
   }
   turn(run, panel, s.rows, true);
   s.tile_keys = keys_for_scores(run, keys, key0, n, s.keys);
-  const bool finite = core.pack_values(values, key0, n, value_dim, s.values);
-  attend_tile(run, h.at, h.sequence, s, panel, kind, values, finite, key0, n);
+  const bool finite = values_for_weigh(run, values, key0, n, s.values);
+  attend_tile(run, h.at, h.sequence, s, panel, kind, keys, values, finite, key0, n);
   turn(run, panel, s.rows, false);
 }
 
@@ -204,10 +204,10 @@ void attend_split(const Run& run, const Heads& h, Scratch& s, Index split) {
       }
       if (!packed) {
         s.tile_keys = keys_for_scores(run, keys, key0, n, s.keys);
-        finite = core.pack_values(values, key0, n, p.heads.v.dim, s.values);
+        finite = values_for_weigh(run, values, key0, n, s.values);
         packed = true;
       }
-      attend_tile(run, h.at, h.sequence, s, s.panels[i], kind, values, finite, key0, n);
+      attend_tile(run, h.at, h.sequence, s, s.panels[i], kind, keys, values, finite, key0, n);
     }
   }
   for (Index i = 0; few && i < h.panels; ++i)

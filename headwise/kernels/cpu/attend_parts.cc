@@ -98,8 +98,20 @@ const void* keys_for_scores(const Run& run, const Rows& keys, Index key0, Index 
   if (run.keys_ready)
     return static_cast<const std::byte*>(keys.data) +
            key0 * round_up(dim, run.core.key_pad) * size_of(run.args.k.dtype);
-  run.core.pack_keys(keys, key0, count, dim, scratch);
+  run.core.pack_keys(numbers_of(keys), key0, count, dim, scratch);
   return scratch;
+}
+bool values_for_weigh(const Run& run, const Rows& values, Index key0, Index count, void* scratch) {
+  const bool usual = run.core.pack_values(numbers_of(values), key0, count, run.problem.heads.v.dim, scratch);
+  const RowScales scales = scales_from(values, key0);
+  for (Index i = 0; scales.at && i < count; ++i)
+    if (!std::isfinite(scales.at[i * scales.step])) return false;
+  return usual;
+}
+void tile_scores(const Run& run, const Panel& panel, const void* packed, const Rows& keys, Index key0,
+                 Index from, Index to, float* s) {
+  run.core.scores(panel.queries, packed, from, to, run.problem.heads.q.dim, s);
+  if (keys.scale) run.core.scale_rows(s, from, to, scales_from(keys, key0), nullptr);
 }
 
 float scale_of(const Run& run, Index head) {

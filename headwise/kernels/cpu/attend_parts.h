@@ -35,8 +35,12 @@ Ahead ahead_of(const Rows& rows, Index first, Index count, Index width);
 /// The rows of k and of v that head `head` of a sequence reads.
 Rows key_rows(const Run& run, const SequencePlace& at, Index head);
 Rows value_rows_of(const Run& run, const SequencePlace& at, Index head);
-/// Keys key0 .. key0 + count as `scores` takes them: packed into `scratch`, or where they lie ready.
+/// Keys key0 .. key0 + count as `scores` takes them: packed into `scratch`, or where they lie ready. Int8:
+/// the numbers alone, since a scale is cheaper on a score, and more accurate, than on every number.
 const void* keys_for_scores(const Run& run, const Rows& keys, Index key0, Index count, void* scratch);
+/// Values key0 .. key0 + count as `weigh` takes them, int8 likewise: its scales belong to the weights. False:
+/// some value or scale is unusual, as pack_values says.
+bool values_for_weigh(const Run& run, const Rows& values, Index key0, Index count, void* scratch);
 RowType row_type(DType t);
 const Core& core_for(const AttentionProblem& p, const TileKernels& kernels);
 float scale_of(const Run& run, Index head);
@@ -96,6 +100,9 @@ void each_unlisted(const Run& run, const SequencePlace& at, Index head, F&& f) {
   }
   if (next < at.q_tokens) f(next, at.q_tokens);
 }
+/// The scores of a panel against keys that keys_for_scores gave, which are `keys` from key0 on.
+void tile_scores(const Run& run, const Panel& panel, const void* packed, const Rows& keys, Index key0,
+                 Index from, Index to, float* s);
 /// Fills lanes first_row.. of the flattened (head, row) pairs of heads head0..; packs the queries.
 void fill_panel(const Run& run, const SequencePlace& at, Index head0, Index first_row, Index rows,
                 Scratch& scratch, Panel& panel);
@@ -121,9 +128,10 @@ bool open_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch&
 /// dropout.
 Tile make_weights(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
                   TileKind kind, bool finite, Index key0, Index from, Index to);
-/// One panel against one granule of packed keys and values; `values` are the rows they came from.
+/// One panel against n keys of a granule and their values, packed; `keys` and `values` are the rows they came
+/// from.
 void attend_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
-                 TileKind kind, const Rows& values, bool finite, Index key0, Index keys);
+                 TileKind kind, const Rows& keys, const Rows& values, bool finite, Index key0, Index n);
 /// Folds the state of the split into the total: the same `merge` whatever the number of splits.
 void fold(const Run& run, Scratch& s, Panel& panel);
 /// One block of query rows of one run of heads against all keys the mask lets it see.

@@ -9,17 +9,17 @@ namespace {
 /// Weights of one panel against one packed granule, from known tops and sums: S becomes p. False: nothing is
 /// open.
 bool known_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
-                const void* packed, Index key0, Index keys, Index& from, Index& to) {
+                const void* packed, const Rows& keys, Index key0, Index n, Index& from, Index& to) {
   const Core& core = run.core;
-  from = 0, to = keys;
-  const TileKind kind = tile_kind(run, at, sequence, panel, key0, keys);
+  from = 0, to = n;
+  const TileKind kind = tile_kind(run, at, sequence, panel, key0, n);
   if (kind == TileKind::empty) return false;
   if (kind == TileKind::mixed) {
     open_bits(run, at, sequence, panel, s, key0, from, to);
     if (from == to) return false;
   }
   for (int i = 0; i < core.panel; ++i) panel.q_distance[i] = static_cast<float>(panel.position[i] - key0);
-  core.scores(panel.queries, packed, from, to, run.problem.heads.q.dim, s.s);
+  tile_scores(run, panel, packed, keys, key0, from, to, s.s);
   if (run.scaled_first) apply_terms(run, sequence, panel, s, key0, from, to);
   if (kind == TileKind::mixed) core.select(s.s, from, to, s.open);
   float *top = s.lane_f[0], *weight = s.lane_f[1];
@@ -60,7 +60,7 @@ void sum_columns(const Run& run, Scratch& s, Index sequence, Index head, Index k
     fill_panel(run, at, head, row, at.q_tokens, s, panel);
     for (Index k = key0; k < end; k += core.granule) {
       Index from, to;
-      if (!known_tile(run, at, sequence, s, panel, packed(k), k, keys_at(k), from, to)) continue;
+      if (!known_tile(run, at, sequence, s, panel, packed(k), keys, k, keys_at(k), from, to)) continue;
       core.join(lanes + (k - key0 + from) * size, s.s + from * size, to - from, s.ones, s.ones);
     }
   }
@@ -86,11 +86,12 @@ void write_picked(const Run& run, Scratch& s, Index pick) {
   if (row >= at.q_tokens) return;
   Panel& panel = s.panels[0];
   fill_panel(run, at, head, row, row + 1, s, panel);
+  const Rows keys = key_rows(run, at, head);
   for (Index key0 = 0; key0 < at.kv_tokens; key0 += run.core.granule) {
     const Index n = std::min<Index>(run.core.granule, at.kv_tokens - key0);
-    const void* keys = keys_for_scores(run, key_rows(run, at, head), key0, n, s.keys);
+    const void* packed = keys_for_scores(run, keys, key0, n, s.keys);
     Index from, to;
-    if (!known_tile(run, at, sequence, s, panel, keys, key0, n, from, to)) continue;
+    if (!known_tile(run, at, sequence, s, panel, packed, keys, key0, n, from, to)) continue;
     for (Index k = from; k < to; ++k) to_row[(key0 + k) * out.step[1]] = s.s[k * run.core.panel];
   }
 }

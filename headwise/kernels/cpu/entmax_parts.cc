@@ -78,7 +78,7 @@ bool logits_of(const Run& run, const SequencePlace& at, EntmaxScratch& s, Index 
   }
   if (!packed) s.tile.tile_keys = keys_for_scores(run, key_rows, key0, keys, s.tile.keys);
   packed = true;
-  run.core.scores(panel.queries, s.tile.tile_keys, from, to, run.problem.heads.q.dim, s.tile.s);
+  tile_scores(run, panel, s.tile.tile_keys, key_rows, key0, from, to, s.tile.s);
   if (run.problem.heads.terms.alibi)
     for (int lane = 0; lane < run.core.panel; ++lane)
       panel.q_distance[lane] = static_cast<float>(panel.position[lane] - key0);

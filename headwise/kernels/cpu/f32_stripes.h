@@ -61,8 +61,9 @@ struct F32Stripes {
     for (Index i = 0; i < count; ++i) {
       const Stripe& t = list[i];
       scores_and_tops(t, keys, dim, supply, s, tops);
-      if (t.open) {
-        Pass::select(s, t.from, t.to, t.open);
+      if (t.key_scales.at) Pass::scale_rows(s, t.from, t.to, t.key_scales, nullptr);
+      if (t.open) Pass::select(s, t.from, t.to, t.open);
+      if (t.key_scales.at || t.open) {
         for (int j = 0; j < kPanel; j += W) Lanes::store(tops + j, Lanes::set(kMinusInf));
         Pass::row_max(s, t.from, t.to, tops);
       }
@@ -76,6 +77,7 @@ struct F32Stripes {
         Pass::template weights_of<true>(tile);
       }
       Pass::add_sum(t.sum, shrink, sum);
+      if (t.value_scales.at) Pass::scale_rows(s, t.from, t.to, t.value_scales, nullptr);
       Base::weigh(tile, values, value_dim, shrink, t.o);
     }
   }

@@ -30,26 +30,22 @@ struct FewRows : Base {
     return rows == 1 ? (W == 16 ? 4 : 2) : rows == 2 && W > 4 ? 2 : 1;
   }
 
-  /// sums[r][g * 16 + key] = one chain over dim for R queries x G blocks [dim][16] of keys; scale: of each
-  /// key.
+  /// sums[r][g * 16 + key] = one chain over dim for R queries x G blocks [dim][16] of keys.
   template <RowType T, int R, int G>
-  static void products(const float* q, const typename Element<T>::type* keys, Index block, const float* scale,
-                       Index dim, Fetch& fetch, Index lines, float* sums) {
+  static void products(const float* q, const typename Element<T>::type* keys, Index block, Index dim,
+                       Fetch& fetch, Index lines, float* sums) {
     constexpr int V = G * kVectors;
-    F c[R][V], times[V];
+    F c[R][V];
 #pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) {
-      times[v] = T == RowType::i8 ? Lanes::load(scale + v * W) : Lanes::zero();
+    for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) c[r][v] = Lanes::zero();
-    }
+      for (int v = 0; v < V; ++v) c[r][v] = Lanes::zero();
     for (Index d = 0; d < dim; ++d) {
       fetch.next(lines);
       F x[V];
 #pragma GCC unroll 8
       for (int v = 0; v < V; ++v)
-        x[v] = scaled<T>(Element<T>::load(keys + v / kVectors * block + d * kBlock + v % kVectors * W),
-                         times[v]);
+        x[v] = Element<T>::load(keys + v / kVectors * block + d * kBlock + v % kVectors * W);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
         const F y = Lanes::bcast(q + d * kPanel + r);
@@ -66,8 +62,8 @@ struct FewRows : Base {
   /// All rows of the panel against `blocks` blocks: sums [panel][kMost].
   static constexpr Index kMost = 4 * kBlock;
   template <RowType T>
-  static void panel_products(const float* q, int count, const void* packed, const float* scale, Index blocks,
-                             Index dim, Fetch& fetch, Index lines, float* sums) {
+  static void panel_products(const float* q, int count, const void* packed, Index blocks, Index dim,
+                             Fetch& fetch, Index lines, float* sums) {
     const auto* keys = static_cast<const typename Element<T>::type*>(packed);
     const Index block = dim * kBlock;
     for (int r = 0; r < count;) {
@@ -79,10 +75,10 @@ struct FewRows : Base {
         };
         Index b = 0;
         for (; b + G <= blocks; b += G)
-          products<T, R, G>(q + r, keys + b * block, block, scale + b * kBlock, dim, fetch, each_step(G),
+          products<T, R, G>(q + r, keys + b * block, block, dim, fetch, each_step(G),
                             sums + r * kMost + b * kBlock);
         for (; b < blocks; ++b)
-          products<T, R, 1>(q + r, keys + b * block, block, scale + b * kBlock, dim, fetch, each_step(1),
+          products<T, R, 1>(q + r, keys + b * block, block, dim, fetch, each_step(1),
                             sums + r * kMost + b * kBlock);
       };
       if (rows == 8)
@@ -100,23 +96,20 @@ struct FewRows : Base {
   static bool whole_rows(const Rows& rows, Index dim) {
     return rows.column_step == 1 && rows.begin == 0 && rows.end == dim && dim % W == 0;
   }
-  /// Up to 16 rows from row `first` on -> out [dim][16] f32; rows from `count` on are 0.
+  /// The numbers of up to 16 rows from row `first` on -> out [dim][16] f32; rows from `count` on are 0.
   template <RowType T>
   static void gather_block(const Rows& rows, Index first, Index count, Index dim, Fetch& fetch, Index lines,
                            float* out) {
     using E = Element<T>;
     if (count == kBlock && whole_rows(rows, dim)) {
       const auto* from = static_cast<const typename E::type*>(rows.data) + first * rows.row_step;
-      F times[kBlock];
-      for (int i = 0; i < kBlock; ++i) times[i] = row_scale<T>(rows, first + i);
       const Index each_step = (kBlock * lines * W + dim - 1) / dim;
       for (Index d = 0; d < dim; d += W) {
         fetch.next(each_step);
         for (int b = 0; b < kBlock; b += W) {
           F t[W];
 #pragma GCC unroll 16
-          for (int i = 0; i < W; ++i)
-            t[i] = scaled<T>(E::load(from + (b + i) * rows.row_step + d), times[b + i]);
+          for (int i = 0; i < W; ++i) t[i] = E::load(from + (b + i) * rows.row_step + d);
           Lanes::transpose(t);
 #pragma GCC unroll 16
           for (int i = 0; i < W; ++i) Lanes::store(out + (d + i) * kBlock + b, t[i]);
@@ -129,7 +122,7 @@ struct FewRows : Base {
     for (Index i = 0; i < kBlock; ++i)
       for (Index c0 = 0; c0 < dim; c0 += kPart) {
         const Index n = dim - c0 < kPart ? dim - c0 : kPart;
-        if (i < count) load_row<T>(columns_from(rows, c0, dim), first + i, n, line);
+        if (i < count) load_row<T>(columns_from(numbers_of(rows), c0, dim), first + i, n, line);
         for (Index c = 0; c < n; ++c) out[(c0 + c) * kBlock + i] = i < count ? line[c] : 0.0f;
       }
   }
@@ -142,15 +135,14 @@ struct FewRows : Base {
                               Index lines, float* sums) {
     using E = Element<T>;
     const auto* from = static_cast<const typename E::type*>(rows.data) + first * rows.row_step;
-    F times[kBlock], c[R];
-    for (int i = 0; i < kBlock; ++i) times[i] = row_scale<T>(rows, first + i);
+    F c[R];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) c[r] = Lanes::zero();
     const Index each_step = (kBlock * lines + dim - 1) / dim;
     for (Index d = 0; d < dim; d += W) {
       F t[W];
 #pragma GCC unroll 16
-      for (int i = 0; i < W; ++i) t[i] = scaled<T>(E::load(from + i * rows.row_step + d), times[i]);
+      for (int i = 0; i < W; ++i) t[i] = E::load(from + i * rows.row_step + d);
       Lanes::transpose(t);
 #pragma GCC unroll 16
       for (int i = 0; i < W; ++i) {
@@ -181,21 +173,33 @@ struct FewRows : Base {
     return false;
   }
 
+  /// What each of n keys from row `first` on counts, into the sums of `count` queries.
+  static void scale_sums(const Rows& rows, Index first, Index n, int count, float* sums) {
+    const RowScales scales = scales_from(rows, first);
+    for (Index k = 0; k < n; k += W) {
+      const Index some = n - k < W ? n - k : W;
+      float each[W] = {};
+      for (Index i = 0; i < some; ++i) each[i] = scales.at[(k + i) * scales.step];
+      const F times =
+          scales.step == 1 ? Lanes::load_part(scales.at + k, static_cast<int>(some)) : Lanes::load(each);
+      for (float* at = sums + k; at < sums + k + count * kMost; at += kMost)
+        Lanes::store(at, Lanes::mul(Lanes::load(at), times));
+    }
+  }
+
   /// put(k, n, sums) takes the scores of n keys from k on, n a multiple of 16, each query's in a row of sums.
   template <RowType T, class Put>
   static void scores_of(const float* q, int count, const Rows& rows, Index first, Index from, Index to,
                         Index dim, const Ahead& ahead, float* scratch, Put put) {
-    alignas(64) float sums[kPanel * kMost], scale[kMost] = {};
+    alignas(64) float sums[kPanel * kMost];
     const Index lines = lines_of(ahead);
     Fetch fetch(ahead);
     for (Index k = from; k < to; k += kMost) {
       const Index n = to - k < kMost ? to - k : kMost, blocks = (n + kBlock - 1) / kBlock;
       if (rows.block > 0) {
-        if constexpr (T == RowType::i8)
-          for (Index i = 0; i < n; ++i) scale[i] = rows.scale[(first + k + i) * rows.scale_step];
         const auto* keys = static_cast<const typename Element<T>::type*>(rows.data);
-        panel_products<T>(q, count, keys + (first + k) / kBlock * rows.block, scale, blocks, dim, fetch,
-                          lines, sums);
+        panel_products<T>(q, count, keys + (first + k) / kBlock * rows.block, blocks, dim, fetch, lines,
+                          sums);
       } else {
         Index b = 0;  // blocks from b on go through scratch
         while (b < blocks && turned<T>(q, count, rows, first + k + b * kBlock, n - b * kBlock, dim, fetch,
@@ -206,9 +210,10 @@ struct FewRows : Base {
           gather_block<T>(rows, first + k + i * kBlock, left < kBlock ? left : kBlock, dim, fetch, lines,
                           scratch + i * kBlock * dim);
         }
-        panel_products<RowType::f32>(q, count, scratch + b * kBlock * dim, scale, blocks - b, dim, fetch, 0,
+        panel_products<RowType::f32>(q, count, scratch + b * kBlock * dim, blocks - b, dim, fetch, 0,
                                      sums + b * kBlock);
       }
+      if constexpr (T == RowType::i8) scale_sums(rows, first + k, n, count, sums);
       put(k, blocks * kBlock, sums);
     }
   }
@@ -265,19 +270,22 @@ struct FewRows : Base {
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
       for (int v = 0; v < V; ++v) c[r][v] = Lanes::zero();
-    const auto* from = static_cast<const typename E::type*>(values.data) + first * values.row_step + d;
-    for (Index k = t.from; k < t.to; ++k) {
+    const Index step = values.row_step, key_step = t.key_step, row_step = t.row_step;
+    const auto* from = static_cast<const typename E::type*>(values.data) + (first + t.from) * step + d;
+    const float* weight = t.p + t.from * key_step + row * row_step;
+    RowScales scales = scales_from(values, first + t.from);  // of i8
+    for (Index k = t.from; k < t.to; ++k, from += step, weight += key_step, scales.at += scales.step) {
       fetch.next(lines);
-      const F times = row_scale<T>(values, first + k);
       F x[V];
 #pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) x[v] = scaled<T>(E::load(from + k * values.row_step + v * W), times);
+      for (int v = 0; v < V; ++v) x[v] = E::load(from + v * W);
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        const F p = Lanes::bcast(t.p + k * t.key_step + (row + r) * t.row_step);
+        const F p = Lanes::bcast(weight + r * row_step);
         total[r] = Lanes::add(total[r], p);
+        const F w = T == RowType::i8 ? Lanes::mul(p, Lanes::bcast(scales.at)) : p;
 #pragma GCC unroll 8
-        for (int v = 0; v < V; ++v) c[r][v] = Lanes::fma(x[v], p, c[r][v]);
+        for (int v = 0; v < V; ++v) c[r][v] = Lanes::fma(x[v], w, c[r][v]);
       }
     }
 #pragma GCC unroll 8

@@ -86,6 +86,16 @@ struct Passes {
         Lanes::store(at, Lanes::mul(Lanes::load(at), Lanes::load(scale + j * W)));
       }
   }
+  static void scale_rows(float* s, Index from, Index to, const RowScales& scales, const std::uint64_t* open) {
+    for (Index k = from; k < to; ++k) {
+      const F times = Lanes::bcast(scales.at + k * scales.step);
+      for (int j = 0; j < NV; ++j) {
+        float* at = s + k * kPanel + j * W;
+        const F x = Lanes::mul(Lanes::load(at), times);
+        Lanes::store(at, open ? Lanes::select(Lanes::bits(open[k] >> (j * W)), x, Lanes::zero()) : x);
+      }
+    }
+  }
   /// cap * tanh(x), x = s / cap: x P(x^2) below 0.625, 1 - 2 / (e^2x + 1) above.
   static void softcap(float* s, Index from, Index to, float cap) {
     const F up = Lanes::set(cap), down = Lanes::set(1.0f / cap), one = Lanes::set(1.0f),
@@ -308,8 +318,8 @@ struct Passes {
     Core c{};
     c.weights = weights_of<true>, c.weights_plain = weights_of<true>, c.sum_weights = weights_of<false>,
     c.weights_stats = weights_stats, c.advance = advance, c.add_sum = add_sum;
-    c.row_max = row_max, c.scale = scale, c.softcap = softcap, c.cap_slope = cap_slope, c.alibi = alibi,
-    c.select = select, c.add = add;
+    c.row_max = row_max, c.scale = scale, c.scale_rows = scale_rows, c.softcap = softcap,
+    c.cap_slope = cap_slope, c.alibi = alibi, c.select = select, c.add = add;
     c.dropout = dropout, c.shrink = shrink, c.join = join, c.finish = finish, c.place_weights = place_weights;
     return c;
   }

@@ -83,11 +83,11 @@ struct Element<RowType::i8> {
 inline Index row_offset(const Rows& rows, Index row) {
   return rows.block > 0 ? row / 16 * rows.block + row % 16 : row * rows.row_step;
 }
-/// What the numbers of a row are multiplied by as they are loaded: one rounding, here and nowhere else.
+/// What the numbers of a row are multiplied by as they are loaded.
 template <RowType T>
 Lanes::F row_scale(const Rows& rows, Index row) {
   if constexpr (T == RowType::i8)
-    return Lanes::bcast(rows.scale + row * rows.scale_step);
+    return Lanes::set(rows.scale ? rows.scale[row * rows.scale_step] : 1.0f);
   else
     return Lanes::zero();
 }

@@ -13,7 +13,8 @@ enum class RowType : std::uint8_t { f32, bf16, f16, i8 };
 
 /// Rows of one head: element (row, column) at data[row * row_step + column * column_step]; columns outside
 /// [begin, end) do not exist and count as 0. block > 0: packed keys, rows in blocks [row / 16][column][16] of
-/// `block` elements, column_step 16. i8: row r counts scale[r * scale_step] times its numbers.
+/// `block` elements, column_step 16. i8: row r counts scale[r * scale_step] times its numbers; null: its
+/// numbers as they are.
 struct Rows {
   const void* data = nullptr;
   Index row_step = 0, column_step = 1, begin = 0, end = 0;
@@ -22,6 +23,19 @@ struct Rows {
   const float* scale = nullptr;
   Index scale_step = 0;
 };
+/// The numbers of i8 without what they count.
+inline Rows numbers_of(Rows rows) {
+  rows.scale = nullptr;
+  return rows;
+}
+/// What each row counts, at[i * step] for row i; null: 1.
+struct RowScales {
+  const float* at = nullptr;
+  Index step = 0;
+};
+inline RowScales scales_from(const Rows& rows, Index first) {
+  return {rows.scale ? rows.scale + first * rows.scale_step : nullptr, rows.scale_step};
+}
 
 /// Statistics of one panel, [panel] each, gathered while the weights of a tile are made; d = s - top in score
 /// units.
@@ -55,6 +69,7 @@ struct Stripe {
   const RowStats* stats;  // as `weights_stats` leaves them after a rebase; null: nobody asks
   const float* q_distance;
   Index key0;
+  RowScales key_scales = {}, value_scales = {};  // as in `scale_rows`, of scores and of weights
 };
 
 /// One panel's part of `add_rows`: a [keys][panel], of which `count` lanes count, and its packed rows b.
@@ -181,6 +196,8 @@ struct Core {
   // Passes over S [keys][panel], in place.
   void (*row_max)(const float* s, Index from, Index to, float* top);
   void (*scale)(float* s, Index from, Index to, const float* scale);
+  /// s[key][lane] *= scale of the key; where `open` is given, closed pairs become 0 whatever it is.
+  void (*scale_rows)(float* s, Index from, Index to, const RowScales& scales, const std::uint64_t* open);
   void (*softcap)(float* s, Index from, Index to, float cap);
   /// out = 1 - (s / cap)^2, the slope of a softcap whose result is s.
   void (*cap_slope)(const float* s, Index from, Index to, float cap, float* out);

@@ -41,7 +41,7 @@ double head_element(const AnyView& x, const HeadLayout& layout, Index batch, Ind
 
 namespace {
 
-/// k = scale * i8, rounded to f32: what every kernel computes with.
+/// k = scale * i8, rounded to f32: the numbers int8 stands for.
 double times_scale(double x, const AnyView& scale, const HeadLayout& layout, const Row& row, Index j) {
   const double s = at(scale, row.place.tensor_batch, row.place.kv_row + j, layout.slot(row.head));
   return static_cast<double>(static_cast<float>(x) * static_cast<float>(s));
