@@ -30,6 +30,9 @@ struct FewRows : Base {
     return rows == 1 ? (W == 16 ? 4 : 2) : rows == 2 && W > 4 ? 2 : 1;
   }
 
+  static constexpr Index kMost = 4 * kBlock;      // keys at a time
+  static constexpr Index kStep = Base::kGranule;  // scores of one query to those of the next
+
   /// sums[r][g * 16 + key] = one chain over dim for R queries x G blocks [dim][16] of keys.
   template <RowType T, int R, int G>
   static void products(const float* q, const typename Element<T>::type* keys, Index block, Index dim,
@@ -56,11 +59,10 @@ struct FewRows : Base {
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) Lanes::store(sums + r * kMost + v * W, c[r][v]);
+      for (int v = 0; v < V; ++v) Lanes::store(sums + r * kStep + v * W, c[r][v]);
   }
 
-  /// All rows of the panel against `blocks` blocks: sums [panel][kMost].
-  static constexpr Index kMost = 4 * kBlock;
+  /// All rows of the panel against `blocks` blocks: sums [panel][kStep].
   template <RowType T>
   static void panel_products(const float* q, int count, const void* packed, Index blocks, Index dim,
                              Fetch& fetch, Index lines, float* sums) {
@@ -76,10 +78,10 @@ struct FewRows : Base {
         Index b = 0;
         for (; b + G <= blocks; b += G)
           products<T, R, G>(q + r, keys + b * block, block, dim, fetch, each_step(G),
-                            sums + r * kMost + b * kBlock);
+                            sums + r * kStep + b * kBlock);
         for (; b < blocks; ++b)
           products<T, R, 1>(q + r, keys + b * block, block, dim, fetch, each_step(1),
-                            sums + r * kMost + b * kBlock);
+                            sums + r * kStep + b * kBlock);
       };
       if (rows == 8)
         each(Number < kPanel >= 8 ? 8 : 4 > {});
@@ -152,7 +154,7 @@ struct FewRows : Base {
       }
     }
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) Lanes::store(sums + r * kMost, c[r]);
+    for (int r = 0; r < R; ++r) Lanes::store(sums + r * kStep, c[r]);
   }
   /// The same for the first `count` queries; false: some other way is needed.
   template <RowType T>
@@ -177,25 +179,31 @@ struct FewRows : Base {
   static void scale_sums(const Rows& rows, Index first, Index n, int count, float* sums) {
     const RowScales scales = scales_from(rows, first);
     for (Index k = 0; k < n; k += W) {
-      const Index some = n - k < W ? n - k : W;
-      float each[W] = {};
-      for (Index i = 0; i < some; ++i) each[i] = scales.at[(k + i) * scales.step];
-      const F times =
-          scales.step == 1 ? Lanes::load_part(scales.at + k, static_cast<int>(some)) : Lanes::load(each);
-      for (float* at = sums + k; at < sums + k + count * kMost; at += kMost)
+      const int some = n - k < W ? static_cast<int>(n - k) : W;
+      F times;
+      if (scales.step == 1) {
+        times = Lanes::load_part(scales.at + k, some);
+      } else {
+        float each[W] = {};
+        for (int i = 0; i < some; ++i) each[i] = scales.at[(k + i) * scales.step];
+        times = Lanes::load(each);
+      }
+      for (int r = 0; r < count; ++r) {
+        float* at = sums + r * kStep + k;
         Lanes::store(at, Lanes::mul(Lanes::load(at), times));
+      }
     }
   }
 
-  /// put(k, n, sums) takes the scores of n keys from k on, n a multiple of 16, each query's in a row of sums.
-  template <RowType T, class Put>
+  /// Scores of keys first + from .. first + to, filled up to a multiple of 16: p[query][kStep].
+  template <RowType T>
   static void scores_of(const float* q, int count, const Rows& rows, Index first, Index from, Index to,
-                        Index dim, const Ahead& ahead, float* scratch, Put put) {
-    alignas(64) float sums[kPanel * kMost];
+                        Index dim, const Ahead& ahead, float* scratch, float* p) {
     const Index lines = lines_of(ahead);
     Fetch fetch(ahead);
     for (Index k = from; k < to; k += kMost) {
       const Index n = to - k < kMost ? to - k : kMost, blocks = (n + kBlock - 1) / kBlock;
+      float* sums = p + k;
       if (rows.block > 0) {
         const auto* keys = static_cast<const typename Element<T>::type*>(rows.data);
         panel_products<T>(q, count, keys + (first + k) / kBlock * rows.block, blocks, dim, fetch, lines,
@@ -214,41 +222,36 @@ struct FewRows : Base {
                                      sums + b * kBlock);
       }
       if constexpr (T == RowType::i8) scale_sums(rows, first + k, n, count, sums);
-      put(k, blocks * kBlock, sums);
     }
   }
-  template <class Put>
   static void scores_of(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
-                        Index dim, const Ahead& ahead, void* scratch, Put put) {
+                        Index dim, const Ahead& ahead, void* scratch, float* p) {
     const auto* q = static_cast<const float*>(queries);
     auto* room = static_cast<float*>(scratch);
     switch (rows.type) {
-      case RowType::f32:
-        return scores_of<RowType::f32>(q, count, rows, first, from, to, dim, ahead, room, put);
+      case RowType::f32: return scores_of<RowType::f32>(q, count, rows, first, from, to, dim, ahead, room, p);
       case RowType::bf16:
-        return scores_of<RowType::bf16>(q, count, rows, first, from, to, dim, ahead, room, put);
-      case RowType::f16:
-        return scores_of<RowType::f16>(q, count, rows, first, from, to, dim, ahead, room, put);
-      case RowType::i8: return scores_of<RowType::i8>(q, count, rows, first, from, to, dim, ahead, room, put);
+        return scores_of<RowType::bf16>(q, count, rows, first, from, to, dim, ahead, room, p);
+      case RowType::f16: return scores_of<RowType::f16>(q, count, rows, first, from, to, dim, ahead, room, p);
+      case RowType::i8: return scores_of<RowType::i8>(q, count, rows, first, from, to, dim, ahead, room, p);
     }
   }
   static void few_scores(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
                          Index dim, const Ahead& ahead, void* scratch, float* s) {
-    scores_of(queries, count, rows, first, from, to, dim, ahead, scratch,
-              [=](Index k, Index n, const float* sums) {
-                if (count <= 2) {  // lanes of no query keep what they held: nobody reads them
-                  for (Index i = 0; i < n; ++i)
-                    for (int r = 0; r < count; ++r) s[(k + i) * kPanel + r] = sums[r * kMost + i];
-                  return;
-                }
-                for (Index i = 0; i < n; i += W) {
-                  F t[W];
-                  for (int r = 0; r < W; ++r)
-                    t[r] = r < count ? Lanes::load(sums + r * kMost + i) : Lanes::zero();
-                  Lanes::transpose(t);
-                  for (int j = 0; j < W; ++j) Lanes::store(s + (k + i + j) * kPanel, t[j]);
-                }
-              });
+    alignas(64) float p[kPanel * kStep];
+    scores_of(queries, count, rows, first, from, to, dim, ahead, scratch, p);
+    const Index end = rounded(to, kBlock);
+    if (count <= 2) {  // lanes of no query keep what they held: nobody reads them
+      for (Index k = from; k < end; ++k)
+        for (int r = 0; r < count; ++r) s[k * kPanel + r] = p[r * kStep + k];
+      return;
+    }
+    for (Index k = from; k < end; k += W) {
+      F t[W];
+      for (int r = 0; r < W; ++r) t[r] = r < count ? Lanes::load(p + r * kStep + k) : Lanes::zero();
+      Lanes::transpose(t);
+      for (int j = 0; j < W; ++j) Lanes::store(s + (k + j) * kPanel, t[j]);
+    }
   }
 
   /// Weights of keys from .. to: of key k and row r at p[k * key_step + r * row_step].
@@ -360,19 +363,13 @@ struct FewRows : Base {
   static bool few_stripe(const Stripe& t, int count, const Rows& keys, const Rows& values, Index first,
                          Index dim, Index value_dim, const Ahead& to_values, const Ahead& to_keys,
                          void* scratch, float* sums) {
-    constexpr Index G = Base::kGranule;
-    alignas(64) float p[kPanel * G], top[kPanel], tile_top[kPanel], used[kPanel], shrink[kPanel],
+    alignas(64) float p[kPanel * kStep], top[kPanel], tile_top[kPanel], used[kPanel], shrink[kPanel],
         sum[kPanel] = {};
-    scores_of(t.queries, count, keys, first, t.from, t.to, dim, to_values, scratch,
-              [&](Index k, Index n, const float* scores) {
-                for (Index r = 0; r < count; ++r)
-                  for (Index i = 0; i < n; i += W)
-                    Lanes::store(p + r * G + k + i, Lanes::load(scores + r * kMost + i));
-              });
+    scores_of(t.queries, count, keys, first, t.from, t.to, dim, to_values, scratch, p);
     const Index end = rounded(t.to, W);
     for (int r = 0; r < kPanel; ++r) top[r] = t.top[r], tile_top[r] = kMinusInf;
     for (int r = 0; r < count; ++r) {
-      float* row = p + r * G;
+      float* row = p + r * kStep;
       for (Index k = t.from; t.open && k < t.to; ++k)
         if (!(t.open[k] >> r & 1u)) row[k] = kMinusInf;
       for (Index k = t.to; k < end; ++k) row[k] = kMinusInf;
@@ -384,14 +381,14 @@ struct FewRows : Base {
     }
     Passes<1>::advance(top, tile_top, t.factor, used, shrink);
     for (Index r = count; r < rounded(count, 4); ++r)  // three rows are weighed as four
-      for (Index k = t.from; k < end; ++k) p[r * G + k] = 0.0f;
+      for (Index k = t.from; k < end; ++k) p[r * kStep + k] = 0.0f;
     for (int r = 0; r < count; ++r) {
       const F most = Lanes::bcast(used + r), c = Lanes::bcast(t.factor + r), low = lowest_for(c);
-      float* row = p + r * G;
+      float* row = p + r * kStep;
       for (Index k = t.from; k < end; k += W)
         Lanes::store(row + k, exp2_product(Lanes::sub(Lanes::load(row + k), most), c, low));
     }
-    if (!weighed_rows({p, 1, G, t.from, t.to, sum}, count, values, first, value_dim, to_keys, sums))
+    if (!weighed_rows({p, 1, kStep, t.from, t.to, sum}, count, values, first, value_dim, to_keys, sums))
       return false;
     take_sums(sums, count, value_dim, shrink, t.o);
     for (int r = 0; r < count; ++r) t.top[r] = top[r], t.sum[r] = __builtin_fmaf(t.sum[r], shrink[r], sum[r]);
