@@ -1,6 +1,9 @@
 // Decode is prefill: eight ways to the same rows (prefill, chunks, one by one, plain, packed, int8, batch,
 // threads). SPDX-License-Identifier: Apache-2.0
+#include <cmath>
 #include <cstring>
+#include <limits>
+#include <utility>
 
 #include "tests/support/decode.h"
 
@@ -184,6 +187,40 @@ TEST(DecodeLaws, Int8IsItsOwnNumbers) {
       attention(r.args, *ctx);
       EXPECT_TRUE(matches_ref(wide)) << ctx->kernels();
     }
+  });
+}
+
+/// A scale that is NaN reaches every number of the rows that may see its token, and no other row.
+TEST(DecodeLaws, Int8ScalesThatAreNaN) {
+  CaseRun r({.name = "int8 nan",
+             .q_tokens = 3,
+             .kv_tokens = 600,
+             .heads = 4,
+             .kv_heads = 2,
+             .head_dim = 32,
+             .value_dim = 32});
+  const Quantized q(r.args.k, r.args.v);
+  q.use(r.args);
+  const Tensor start = tensor_of(std::vector<Index>{597});
+  r.args.q_start = start.view();
+  const Mask causal = Mask::causal();
+  r.args.mask = causal.set();
+  each_level([&] {
+    for (Context* ctx : {&online(), &decoding()})
+      for (const Tensor* scale : {&q.k_scale, &q.v_scale}) {
+        attention(r.args, *ctx);
+        const Tensor before = r.out.clone();
+        float& unusual = scale->values<float>()[598 * 2];  // of the first two heads
+        const float usual = std::exchange(unusual, std::numeric_limits<float>::quiet_NaN());
+        attention(r.args, *ctx);
+        unusual = usual;
+        for (Index n = 0; n < 3 * 4 * 32; ++n) {
+          const auto at = static_cast<std::size_t>(n);
+          const bool sees = n / (4 * 32) >= 1 && n / 32 % 4 < 2;
+          const float got = r.out.values<float>()[at];
+          EXPECT_TRUE(sees ? std::isnan(got) : got == before.values<float>()[at]) << n << ": " << got;
+        }
+      }
   });
 }
 
