@@ -96,10 +96,11 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   ForwardParams f;
   Status status = sequence_places(p, a, state, 1, 0, f.place, f.places);
   if (!status.ok()) return status;
-  const TilePasses passes = needs_terms(p, a) ? TilePasses::terms
-                            : p.probe.rows    ? TilePasses::probes
-                            : band.whole      ? TilePasses::whole
-                                              : TilePasses::band;
+  const TilePasses passes = needs_terms(p, a)   ? TilePasses::terms
+                            : p.probe.rows      ? TilePasses::probes
+                            : band.whole        ? TilePasses::whole
+                            : band.back == kFar ? TilePasses::band
+                                                : TilePasses::window;
   set_terms(p, a, f);
   set_outputs(p, a, f);
   f.probes = probes_of(p, a), f.terms = has_terms(p, a);

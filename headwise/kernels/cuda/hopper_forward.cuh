@@ -97,13 +97,16 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
         const int position = at.y + row0 + 8 * r;
         end = min(end, position + p.ahead + 1), begin = position - p.back;
       }
-      end -= n * kKeys + column0, begin -= n * kKeys + column0;
+      // Bit 2 j + i: column 8 j + i of the thread's. One word a row, then one choice a score.
+      const auto below = [&](int key) {
+        const int x = min(max(key - n * kKeys - column0, 0), kKeys);
+        return ptx::low_bits(2 * (x >> 3) + min(x & 7, 2));
+      };
+      std::uint32_t open = below(end);
+      if constexpr (C::kPasses != TilePasses::whole) open &= ~below(begin);
 #pragma unroll
-      for (int j = 0; j < kKeys / 8; ++j) {
-        if (8 * j >= end || (C::kPasses != TilePasses::whole && 8 * j < begin)) s[4 * j + 2 * r] = -INFINITY;
-        if (8 * j + 1 >= end || (C::kPasses != TilePasses::whole && 8 * j + 1 < begin))
-          s[4 * j + 2 * r + 1] = -INFINITY;
-      }
+      for (int i = 0; i < kKeys / 4; ++i)
+        if (!(open >> i & 1u)) s[4 * (i / 2) + 2 * r + (i & 1)] = -INFINITY;
     }
   };
   // s becomes weights relative to 2^(top * unit). The reference stays until a row's maximum grows by more
@@ -238,6 +241,22 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       ++used;
     };
 
+    // A tile of keys that is closed to this group's queries and not to the others': its weights are 0.
+    const auto pass_over = [&] {
+      ptx::mbarrier_wait(shared.k_full + 8 * ((used + 1) & 1), ((used + 1) >> 1) & 1);
+      ptx::barrier_sync(turn, 256);
+      ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);
+      multiply_values(used);
+      ptx::barrier_arrive(next_turn, 256);
+      release(shared.k_empty + 8 * ((used + 1) & 1));
+      ptx::wgmma_wait<0>();
+      ptx::pin(o);
+      release(shared.v_empty + 8 * (used & 1));
+#pragma unroll
+      for (int i = 0; i < kKeys / 4; ++i) weights[i] = 0;
+      ++used;
+    };
+
     if constexpr (!C::kAcross) {
       ptx::mbarrier_wait(shared.k_full + 8 * (used & 1), (used >> 1) & 1);
       multiply_keys(used, tile);
@@ -251,18 +270,26 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       ptx::wait_stores_read();
       ptx::mbarrier_arrive(shared.q_empty + 8 * (slot ^ 1));
     }
-    apply_terms(last, info, slope);
-    mask(last, info);
-    weigh(true, true, last, info);
-    round_weights();
+    bool open = true;
+    if constexpr (C::kOwnTiles) open = last <= ptx::load_shared(info + 48 + 16 * group).x;
+    if (open) {
+      apply_terms(last, info, slope);
+      mask(last, info);
+      weigh(true, true, last, info);
+      round_weights();
+    } else {
+      top[0] = top[1] = -INFINITY, sum[0] = sum[1] = 0.f;
+#pragma unroll
+      for (int i = 0; i < kKeys / 4; ++i) weights[i] = 0;
+    }
     if (p.clear_tail) clear_tail(last, info);
     // Right to left; two loops: one with a branch around mask() measured about 3 % slower.
     int n = last - 1;
     if constexpr (C::kPasses == TilePasses::whole) {
 #pragma unroll 1
       for (; n >= 0; --n) step(n, false);
-    } else {  // last tile, first one, begin and end of the full ones: read when needed, registers are short
-      int stop = ptx::load_shared(info).w;
+    } else if constexpr (!C::kOwnTiles) {   // last tile, first one, begin and end of the full ones: read when
+      int stop = ptx::load_shared(info).w;  // needed, registers are short
 #pragma unroll 1
       for (;;) {
 #pragma unroll 1
@@ -272,6 +299,23 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
 #pragma unroll 1
         for (; n >= stop; --n) step(n, false);
         stop = ptx::load_shared(info).y;
+      }
+    } else {  // the same of this group alone
+      const std::uint32_t own = info + 48 + 16 * group;
+#pragma unroll 1
+      for (;;) {
+        int stop = ptx::load_shared(own).x + 1;
+        if (n < ptx::load_shared(own).y) stop = ptx::load_shared(info).y;
+#pragma unroll 1
+        for (; n >= stop; --n) pass_over();
+        if (n < ptx::load_shared(info).y) break;
+        stop = ptx::load_shared(own).w;
+        if (n < stop) stop = n < ptx::load_shared(own).z ? ptx::load_shared(own).y : n + 1;
+#pragma unroll 1
+        for (; n >= stop; --n) step(n, true);
+        stop = ptx::load_shared(own).z;
+#pragma unroll 1
+        for (; n >= stop; --n) step(n, false);
       }
     }
 
@@ -397,60 +441,6 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   } else {
     ptx::take_registers<C::kProductRegisters>();
     forward_products<C>(shared, &maps.out, params, group - 1);
-  }
-}
-
-template <class C>
-Status start_forward(const ForwardMaps& maps, const ForwardParams& params, int device, int processors,
-                     cudaStream_t stream) {
-  static bool allowed[64] = {};
-  constexpr const char* kName = "cuda/hopper_forward";
-  const Status status = allow_shared(kName, hopper_forward<C>, C::kShared, allowed, device);
-  if (!status.ok()) return status;
-  const auto grid = static_cast<unsigned>(params.tiles < processors ? params.tiles : processors);
-  return launch({kName, dim3(grid), C::kThreads, C::kShared, stream}, hopper_forward<C>, maps, params);
-}
-
-template <class T, int HeadDim, int ValueDim, int Groups>
-Status start_forward(TilePasses passes, const ForwardMaps& maps, const ForwardParams& params, int device,
-                     int processors, cudaStream_t stream) {
-  const auto start = [&]<TilePasses Passes>() {
-    constexpr int kQSlots = HeadDim == 256 || (HeadDim == 192 && Groups == 3) ? 1 : 2;
-    return start_forward<ForwardConfig<T, HeadDim, ValueDim, Groups, kQSlots, Passes>>(maps, params, device,
-                                                                                       processors, stream);
-  };
-  // Three groups have no registers left for terms. Where three fit, two are for terms and for sequences so
-  // short that a pass of their own for whole masks would be an instance wasted; at 96 for terms alone.
-  constexpr bool kThreeFit = ValueDim <= 128;
-  if constexpr (Groups == 2)
-    if (passes == TilePasses::terms) return start.template operator()<TilePasses::terms>();
-  if constexpr (Groups == 3 && HeadDim == ValueDim)
-    if (passes == TilePasses::probes) return start.template operator()<TilePasses::probes>();
-  if constexpr (Groups == 3 || !kThreeFit)
-    if (passes == TilePasses::whole) return start.template operator()<TilePasses::whole>();
-  if constexpr (Groups == 3 || HeadDim != 96)
-    if (passes == TilePasses::band || (kThreeFit && passes == TilePasses::whole))
-      return start.template operator()<TilePasses::band>();
-  return {"cuda/hopper_forward", 1, "no such pass"};
-}
-
-template <class T>
-Status forward(int head_dim, int groups, TilePasses passes, const ForwardMaps& maps,
-               const ForwardParams& params, int device, int processors, cudaStream_t stream) {
-  const auto start = [&]<int HeadDim, int ValueDim, int Groups>() {
-    return start_forward<T, HeadDim, ValueDim, Groups>(passes, maps, params, device, processors, stream);
-  };
-  switch (head_dim * 10 + groups) {
-    case 642: return start.template operator()<64, 64, 2>();
-    case 643: return start.template operator()<64, 64, 3>();
-    case 962: return start.template operator()<96, 96, 2>();
-    case 963: return start.template operator()<96, 96, 3>();
-    case 1282: return start.template operator()<128, 128, 2>();
-    case 1283: return start.template operator()<128, 128, 3>();
-    case 1922: return start.template operator()<192, 192, 2>();
-    case 1923: return start.template operator()<192, 128, 3>();
-    case 2562: return start.template operator()<256, 256, 2>();
-    default: return {"cuda/hopper_forward", 1, "no instance of this head_dim"};
   }
 }
 

@@ -15,6 +15,8 @@ struct ForwardConfig {
   static constexpr int kKeys = forward_keys(HeadDim, ValueDim);
   static_assert(ValueDim <= HeadDim, "the output leaves through the room of q");
   static constexpr TilePasses kPasses = Passes;
+  static constexpr bool kOwnTiles = Passes == TilePasses::window;
+  static constexpr int kFactBytes = kOwnTiles ? 320 : 256;  // barriers and what a tile is
   // With two slots for q, the next tile's first product is issued together with this tile's last one.
   static constexpr bool kAcross = QSlots == 2;
   static constexpr int kRows = forward_rows(Groups), kSlots = 2;
@@ -24,7 +26,7 @@ struct ForwardConfig {
   static constexpr int kValueBytes = kValuePanels * kKeys * kPanelRowBytes;
   static constexpr bool kProbes =
       Passes == TilePasses::probes || (Passes == TilePasses::terms && forward_probes(ValueDim));
-  static constexpr int kShared = QSlots * kQBytes + kSlots * (kKeyBytes + kValueBytes) + 256 +
+  static constexpr int kShared = QSlots * kQBytes + kSlots * (kKeyBytes + kValueBytes) + kFactBytes +
                                  (kProbes ? 128 * Groups * RowSums::kBytes : 0) + kTileAlign;
   static constexpr int kThreads = 128 * (Groups + 1);
   // Registers after the exchange; 512 threads begin with 128 each, 384 with 168.
@@ -43,10 +45,10 @@ struct ForwardShared {
     q_full = v + C::kSlots * C::kValueBytes;
     q_empty = q_full + 16, k_full = q_full + 32, k_empty = q_full + 48, v_full = q_full + 64,
     v_empty = q_full + 80;
-    info = q_full + 96, sums = q_full + 256;
+    info = q_full + 96, sums = q_full + C::kFactBytes;
   }
   // A tile's facts travel with its q: written before the arrival on q_full, read after the wait on it.
-  static constexpr int kInfoBytes = 48;
+  static constexpr int kInfoBytes = C::kOwnTiles ? 48 + 16 * C::kGroups : 48;
   __device__ __forceinline__ std::uint32_t info_of(int tile) const {
     return info + kInfoBytes * (tile % C::kQSlots);
   }
@@ -121,6 +123,14 @@ __device__ __forceinline__ void forward_copy(const ForwardShared<C>& shared, con
     ptx::store_shared(info, keys.end - 1, keys.begin, keys.full_begin, keys.full_end);
     ptx::store_shared(info + 16, head, tensor_batch, place.q_row + row, left);
     ptx::store_shared(info + 32, place.kv_tokens, position, 0, 0);
+    if constexpr (C::kOwnTiles) {  // what each group of 64 queries meets of these keys
+#pragma unroll
+      for (int g = 0; g < C::kGroups; ++g) {
+        const int first = position + 64 * g;
+        const KeyTiles own = key_tiles(first, first + 63, p.back, p.ahead, place.kv_tokens, kKeys);
+        ptx::store_shared(info + 48 + 16 * g, own.end - 1, own.begin, own.full_begin, own.full_end);
+      }
+    }
     ptx::mbarrier_expect(shared.q_full + 8 * slot, C::kQBytes);
     load_panels<C::kHeadDim>(shared.q + slot * C::kQBytes, kRows, &maps.q, shared.q_full + 8 * slot,
                              place.q_row + row, head, tensor_batch, ptx::kEvictFirst);

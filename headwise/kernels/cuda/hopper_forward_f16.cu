@@ -1,5 +1,5 @@
 // The f16 instances of the Hopper forward.
-#include "headwise/kernels/cuda/hopper_forward.cuh"
+#include "headwise/kernels/cuda/hopper_forward_start.cuh"
 
 namespace headwise::cuda {
 

@@ -168,6 +168,13 @@ __device__ __forceinline__ float reciprocal(float x) {
   return y;
 }
 
+/// `count` ones from the lowest bit on, up to 32.
+__device__ __forceinline__ std::uint32_t low_bits(int count) {
+  std::uint32_t x;
+  asm("bmsk.clamp.b32 %0, 0, %1;" : "=r"(x) : "r"(count));
+  return x;
+}
+
 // ---- moves between fragments and shared memory, four 8x8 matrices at a time
 __device__ __forceinline__ void store_matrices(std::uint32_t to, std::uint32_t a, std::uint32_t b,
                                                std::uint32_t c, std::uint32_t d) {

@@ -1,0 +1,65 @@
+// The instances of the Hopper forward, and which of them a call takes.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/kernels/cuda/hopper_forward.cuh"
+
+namespace headwise::cuda {
+
+template <class C>
+Status start_forward(const ForwardMaps& maps, const ForwardParams& params, int device, int processors,
+                     cudaStream_t stream) {
+  static bool allowed[64] = {};
+  constexpr const char* kName = "cuda/hopper_forward";
+  const Status status = allow_shared(kName, hopper_forward<C>, C::kShared, allowed, device);
+  if (!status.ok()) return status;
+  const auto grid = static_cast<unsigned>(params.tiles < processors ? params.tiles : processors);
+  return launch({kName, dim3(grid), C::kThreads, C::kShared, stream}, hopper_forward<C>, maps, params);
+}
+
+template <class T, int HeadDim, int ValueDim, int Groups>
+Status start_forward(TilePasses passes, const ForwardMaps& maps, const ForwardParams& params, int device,
+                     int processors, cudaStream_t stream) {
+  const auto start = [&]<TilePasses Passes>() {
+    constexpr int kQSlots = HeadDim == 256 || (HeadDim == 192 && Groups == 3) ? 1 : 2;
+    return start_forward<ForwardConfig<T, HeadDim, ValueDim, Groups, kQSlots, Passes>>(maps, params, device,
+                                                                                       processors, stream);
+  };
+  // Three groups have no registers left for terms. Where three fit, two are for terms and for sequences so
+  // short that a pass of their own for whole masks would be an instance wasted; at 96 for terms alone.
+  constexpr bool kThreeFit = ValueDim <= 128;
+  if constexpr (Groups == 2)
+    if (passes == TilePasses::terms) return start.template operator()<TilePasses::terms>();
+  if constexpr (Groups == 3 && HeadDim == 64)
+    if (passes == TilePasses::window) return start.template operator()<TilePasses::window>();
+  if constexpr (Groups == 3 && HeadDim == ValueDim)
+    if (passes == TilePasses::probes) return start.template operator()<TilePasses::probes>();
+  if constexpr (Groups == 3 || !kThreeFit)
+    if (passes == TilePasses::whole) return start.template operator()<TilePasses::whole>();
+  if constexpr (Groups == 3 || HeadDim != 96)
+    if (passes == TilePasses::band || passes == TilePasses::window ||
+        (kThreeFit && passes == TilePasses::whole))
+      return start.template operator()<TilePasses::band>();
+  return {"cuda/hopper_forward", 1, "no such pass"};
+}
+
+template <class T>
+Status forward(int head_dim, int groups, TilePasses passes, const ForwardMaps& maps,
+               const ForwardParams& params, int device, int processors, cudaStream_t stream) {
+  const auto start = [&]<int HeadDim, int ValueDim, int Groups>() {
+    return start_forward<T, HeadDim, ValueDim, Groups>(passes, maps, params, device, processors, stream);
+  };
+  switch (head_dim * 10 + groups) {
+    case 642: return start.template operator()<64, 64, 2>();
+    case 643: return start.template operator()<64, 64, 3>();
+    case 962: return start.template operator()<96, 96, 2>();
+    case 963: return start.template operator()<96, 96, 3>();
+    case 1282: return start.template operator()<128, 128, 2>();
+    case 1283: return start.template operator()<128, 128, 3>();
+    case 1922: return start.template operator()<192, 192, 2>();
+    case 1923: return start.template operator()<192, 128, 3>();
+    case 2562: return start.template operator()<256, 256, 2>();
+    default: return {"cuda/hopper_forward", 1, "no instance of this head_dim"};
+  }
+}
+
+}  // namespace headwise::cuda
