@@ -356,6 +356,12 @@ def bit_laws():
             check(torch.equal(run(q1, longer_k, longer_v, mask=f"lengths({', '.join([str(t)] * b)})"), whole), f"bits decode d{d}", "appending closed keys changed bits")
             many = torch.randint(0, b, (64,), device=DEVICE)
             check(torch.equal(run(q1[many], k[many], v[many]), whole[many]), f"bits decode d{d}", "a batch of 64 differs")
+            # More items than blocks, some of one split and some of many: a block takes both in turns.
+            tokens = [1 + (n * 977) % 3000 for n in range(48)]
+            q2, k2, v2 = (normal(48, n, x, d, dtype=dtype) for n, x in ((1, 32), (3000, 8), (3000, 8)))
+            mixed = run(q2, k2, v2, mask=f"lengths({', '.join(map(str, tokens))})")
+            check(all(torch.equal(run(q2[n:n + 1], k2[n:n + 1, :tokens[n]], v2[n:n + 1, :tokens[n]]), mixed[n:n + 1]) for n in range(48)),
+                  f"bits decode d{d}", "alone differs from among other lengths")
 
 
 def mma_laws():

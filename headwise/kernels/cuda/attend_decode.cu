@@ -11,6 +11,8 @@ namespace {
 /// Beyond this many rows a kv head the tiles of cuda/hopper are better filled.
 constexpr Index kMostRows = 64;
 
+Index splits_of(const AttentionProblem& p) { return p.kv_tokens > 0 ? split_of(p.kv_tokens - 1) + 1 : 0; }
+
 void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
   hopper_refuses(p, a, device, why);
   if (why[0]) return;
@@ -34,8 +36,7 @@ void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char 
   if (rows > kMostRows)
     std::snprintf(why, sizeof why, "%lld rows of queries a kv head; it takes up to %lld",
                   static_cast<long long>(rows), static_cast<long long>(kMostRows));
-  const Checked items =
-      Checked(p.batch) * Checked(p.heads.k.slots()) * Checked(4) * Checked(ceil_div(p.kv_tokens, kSplitKeys));
+  const Checked items = Checked(p.batch) * Checked(p.heads.k.slots()) * Checked(4) * Checked(splits_of(p));
   if (!items.ok || items.value > kFar)
     std::snprintf(why, sizeof why,
                   "it counts splits in an int: batch * kv_heads * kv_tokens / 256 ends at 2^29");
@@ -54,18 +55,18 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   d.batch = static_cast<int>(p.batch), d.kv_heads = static_cast<int>(p.heads.k.slots());
   d.group = static_cast<int>(p.heads.k.group);
   d.row_blocks = static_cast<int>(ceil_div(rows, block_rows));
-  d.splits = static_cast<int>(ceil_div(p.kv_tokens, kSplitKeys));
+  d.splits = static_cast<int>(splits_of(p));
   const Index blocks = p.batch * d.kv_heads * d.row_blocks;
   d.items = static_cast<int>(blocks * d.splits);
   const auto part_rows = static_cast<std::size_t>(d.items) * static_cast<std::size_t>(block_rows);
   const std::size_t parts = d.splits > 1 ? part_rows * static_cast<std::size_t>(head_dim) * 4 : 0;
   const std::size_t stats = d.splits > 1 ? part_rows * 8 : 0;
-  // The counter of cuda/hopper comes first.
+  // The counter of items comes first, as in cuda/hopper.
   const Status status = sequence_places(p, a, state, 1 + blocks, parts + stats, d.place, d.places);
   if (!status.ok()) return status;
   d.parts = reinterpret_cast<float*>(state.scratch);
   d.part_stats = reinterpret_cast<float*>(state.scratch + parts);
-  d.arrived = state.counters + 1;
+  d.counter = state.counters, d.arrived = state.counters + 1;
   set_terms(p, a, d);
   set_outputs(p, a, d);
   d.q = a.q.data;
@@ -79,7 +80,8 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   d.clear_tail = paged || p.ragged || band.keys < p.kv_tokens || band.by_length;
   d.back = static_cast<int>(band.back), d.ahead = static_cast<int>(band.ahead);
   DecodeMaps maps;
-  const int box_rows = paged ? page_piece(d.page_size) : kDecodeKeys, box_panels = paged ? 1 : head_dim / 64;
+  const int box_rows = paged ? page_piece(d.page_size) : decode_tile_keys(block_rows, head_dim),
+            box_panels = paged ? 1 : head_dim / 64;
   Status mapped = state.map_of(map_spec(p, a.k, box_rows, box_panels), maps.k);
   if (mapped.ok()) mapped = state.map_of(map_spec(p, a.v, box_rows, box_panels), maps.v);
   if (!mapped.ok()) return mapped;
@@ -97,8 +99,8 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
 }
 
 void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
-  std::snprintf(words, sizeof words, "cuda/decode sm_90a %s k%d s%d", name_of(p.dtype).data(), kDecodeKeys,
-                kSplitKeys);
+  std::snprintf(words, sizeof words, "cuda/decode sm_90a %s k%d s%dx%d+%d", name_of(p.dtype).data(),
+                decode_keys(static_cast<int>(p.heads.q.dim)), kShortSplits, kShortSplit, kLongSplit);
 }
 
 }  // namespace

@@ -90,4 +90,19 @@ HW_FN constexpr int first_adder(int first, int back, int width) {
   return first - back > 0 ? (first - back) / width : 0;
 }
 
+/// Splits of the keys, counted from key 0: short ones first, so that a few short sequences spread over the
+/// device, then long ones, whose parts cost less. Their bounds and the keys of a tile are constants, so that
+/// neither the batch nor the device moves a rounding step.
+inline constexpr int kShortSplits = 4, kShortSplit = 1024, kLongSplit = 2048;
+template <class I>
+HW_FN constexpr I split_begin(I split) {
+  return split < kShortSplits ? split * kShortSplit
+                              : kShortSplits * kShortSplit + (split - kShortSplits) * kLongSplit;
+}
+template <class I>
+HW_FN constexpr I split_of(I key) {
+  constexpr int kBound = kShortSplits * kShortSplit;
+  return key < kBound ? key / kShortSplit : kShortSplits + (key - kBound) / kLongSplit;
+}
+
 }  // namespace headwise::cuda

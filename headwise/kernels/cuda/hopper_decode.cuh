@@ -1,5 +1,5 @@
-// Decode on Hopper: one warp copies keys and values, four own 16 keys of every tile each; splits merge in
-// order. SPDX-License-Identifier: Apache-2.0
+// Decode on Hopper: one warp copies keys and values, groups of four own 16 keys of every tile each, in turns;
+// splits merge in order. SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cuda/hopper_decode_copy.cuh"
 #include "headwise/kernels/cuda/number.cuh"
@@ -40,281 +40,365 @@ __device__ __forceinline__ Index decode_parts_at(const DecodeParams& p, const De
   return static_cast<Index>(d.rows_at(p)) * p.splits * C::kRows;
 }
 
-/// All splits of a row block, in ascending order: the block that finished last does it.
+/// All splits of a row block, in ascending order, `kAtOnce` of them in flight: the block that finished last
+/// does it.
 template <class C>
 __device__ __forceinline__ void decode_merge_parts(const DecodeParams& p, const DecodeItem& d, int thread) {
-  constexpr int kQuads = C::kHeadDim / 4;
+  constexpr int kQuads = C::kHeadDim / 4, kAtOnce = 16;
   for (int i = thread; i < C::kRows * kQuads; i += C::kConsumers) {
     const int row = i / kQuads, column = i % kQuads * 4;
-    if ((d.row_block * C::kRows + row) / p.group >= d.place.q_tokens) break;
+    if (d.row_block * C::kRows + row >= d.place.q_tokens * p.group) break;
     const float* stats = p.part_stats + (decode_parts_at<C>(p, d) + row) * 2;
     const float* parts = p.parts + (decode_parts_at<C>(p, d) + row) * C::kHeadDim + column;
     float top = -INFINITY, sum = 0.f;
-#pragma unroll 8
-    for (int s = 0; s < d.parts; ++s) top = fmaxf(top, __ldcg(stats + static_cast<Index>(s) * C::kRows * 2));
     float4 a = make_float4(0.f, 0.f, 0.f, 0.f);
-#pragma unroll 8
-    for (int s = 0; s < d.parts; ++s) {
-      const float2 stat =
-          __ldcg(reinterpret_cast<const float2*>(stats + static_cast<Index>(s) * C::kRows * 2));
-      const float4 x =
-          __ldcg(reinterpret_cast<const float4*>(parts + static_cast<Index>(s) * C::kRows * C::kHeadDim));
-      const float f = stat.x == -INFINITY ? 0.f : ptx::exp2(stat.x - top);
-      sum = fmaf(f, stat.y, sum);
-      a.x = fmaf(f, x.x, a.x), a.y = fmaf(f, x.y, a.y), a.z = fmaf(f, x.z, a.z), a.w = fmaf(f, x.w, a.w);
+#pragma unroll 1
+    for (int first = 0; first < d.parts; first += kAtOnce) {
+      float2 stat[kAtOnce];
+      float4 x[kAtOnce];
+      float most = top;
+#pragma unroll
+      for (int s = 0; s < kAtOnce; ++s) {
+        const Index at = static_cast<Index>(first + s) * C::kRows;
+        stat[s] = make_float2(-INFINITY, 0.f), x[s] = make_float4(0.f, 0.f, 0.f, 0.f);
+        if (first + s >= d.parts) continue;
+        stat[s] = __ldcg(reinterpret_cast<const float2*>(stats + at * 2));
+        x[s] = __ldcg(reinterpret_cast<const float4*>(parts + at * C::kHeadDim));
+      }
+#pragma unroll
+      for (int s = 0; s < kAtOnce; ++s) most = fmaxf(most, stat[s].x);
+      const float old = top == most ? 1.f : ptx::exp2(top - most);
+      top = most;
+      sum *= old, a.x *= old, a.y *= old, a.z *= old, a.w *= old;
+#pragma unroll
+      for (int s = 0; s < kAtOnce; ++s) {
+        const float f = stat[s].x == -INFINITY ? 0.f : ptx::exp2(stat[s].x - top);
+        sum = fmaf(f, stat[s].y, sum);
+        a.x = fmaf(f, x[s].x, a.x), a.y = fmaf(f, x[s].y, a.y);
+        a.z = fmaf(f, x[s].z, a.z), a.w = fmaf(f, x[s].w, a.w);
+      }
     }
     decode_finish<C>(p, d, row, column, a, top, sum);
   }
   if (thread == 0) p.arrived[d.rows_at(p)] = 0;
 }
 
-/// What a warp holds of its rows: the left factor, limits, slopes.
+/// What a warp holds of its rows: the left factor, limits, slopes, and the softmax state over its own keys.
 template <class C>
 struct DecodeRows {
-  std::uint32_t q[C::kHoldsQ ? C::kHeadDim / 16 : 1][4];
-  int begin[C::kHalves], end[C::kHalves];
-  float slope[C::kHalves];
-
-  __device__ __forceinline__ void load(const DecodeParams& p, const DecodeItem& d, std::uint32_t from,
-                                       int first, int lane) {
-    constexpr float kLog2e = 1.44269504088896341f;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {  // row lane / 4 (+ 8), columns 16 i + 2 (lane % 4) (+ 8)
-      const int row = first + lane / 4 + 8 * r, packed = d.row_block * C::kRows + row,
-                token = packed / p.group;
-      const int head = d.kv_head * p.group + packed % p.group, position = d.place.q_start + token;
-      const bool there = r < C::kHalves && token < d.place.q_tokens;
-      if (r < C::kHalves) {
-        begin[r] = position - p.back, end[r] = there ? min(d.place.kv_tokens, position + p.ahead + 1) : 0;
-        slope[r] = there && p.slopes.data ? kLog2e * number_of(p.slopes, head) : 0.f;
-      }
-      if constexpr (C::kHoldsQ) {
-        const std::uint32_t at = from + row * C::kQPitch + 4 * (lane % 4);
-#pragma unroll
-        for (int i = 0; i < C::kHeadDim / 16; ++i) {
-          q[i][r] = there ? ptx::load_word(at + 32 * i) : 0u;
-          q[i][r + 2] = there ? ptx::load_word(at + 32 * i + 16) : 0u;
-        }
-      }
-    }
-  }
-};
-
-/// The softmax state of a warp's rows over its own keys.
-template <class C>
-struct DecodeState {
   using T = typename C::T;
-  static constexpr int kDim = C::kHeadDim, kHalves = C::kHalves;
-  float o[kDim / 8][4], top[kHalves], sum[kHalves];
+  static constexpr int kDim = C::kHeadDim, kBlocks = C::kBlocks, kHalves = C::kHalves,
+                       kSets = kBlocks * kHalves;
+  std::uint32_t q[C::kHoldsQ ? kDim / 16 : 1][4];
+  int begin[kSets];
+  float top[kSets], sum[kSets];
+  float o[kBlocks][kDim / 8][4];
 
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (int n = 0; n < kDim / 8; ++n) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0.f;
-#pragma unroll
-    for (int r = 0; r < kHalves; ++r) top[r] = -INFINITY, sum[r] = 0.f;
+  /// The row of set i that this lane holds.
+  static __device__ __forceinline__ int row_of(int i, int lane) {
+    return 16 * (i / kHalves) + 8 * (i % kHalves) + lane / 4;
   }
 
-  /// s [rows, 16 keys from `column` on] -> weights, with limits where the tile is not open to all rows.
-  __device__ __forceinline__ void weigh(const DecodeParams& p, const DecodeRows<C>& rows, float (&s)[2][4],
-                                        int column, bool masked, std::uint32_t (&weights)[4]) {
-    constexpr float kLog2e = 1.44269504088896341f;
-    float factor[kHalves];
-    bool rescale = false;
+  __device__ __forceinline__ void start(const DecodeParams& p, const DecodeItem& d, std::uint32_t from,
+                                        int lane) {
 #pragma unroll
-    for (int r = 0; r < kHalves; ++r) {
-      float most = top[r], x[4] = {s[0][2 * r], s[0][2 * r + 1], s[1][2 * r], s[1][2 * r + 1]};
-      if (p.cap > 0.f) {
+    for (int i = 0; i < kBlocks * kDim / 8; ++i)
 #pragma unroll
-        for (float& y : x)
-          y = p.cap * fmaf(-2.f, ptx::reciprocal(1.f + ptx::exp2(y * p.inverse_cap * (2.f * kLog2e))), 1.f);
-      } else {
+      for (int j = 0; j < 4; ++j) o[i / (kDim / 8)][i % (kDim / 8)][j] = 0.f;
 #pragma unroll
-        for (float& y : x) y *= p.scale_log2;
-      }
-      if (p.slopes.data) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-          x[j] = fmaf(-rows.slope[r],
-                      static_cast<float>(abs(rows.begin[r] + p.back - column - 8 * (j / 2) - (j & 1))), x[j]);
-      }
-      if (masked) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const int key = column + 8 * (j / 2) + (j & 1);
-          if (key < rows.begin[r] || key >= rows.end[r]) x[j] = -INFINITY;
-        }
-      }
-      most = fmaxf(most, fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3])));
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-      const float reference = most == -INFINITY ? 0.f : most;
-      factor[r] = most == top[r] ? 1.f : ptx::exp2(top[r] - reference);
-      rescale |= most != top[r];
-      top[r] = most;
-#pragma unroll
-      for (float& y : x) y = ptx::exp2(y - reference);
-      sum[r] = fmaf(sum[r], factor[r], (x[0] + x[1]) + (x[2] + x[3]));
-      weights[r] = Number<T>::pack(x[0], x[1]), weights[2 + r] = Number<T>::pack(x[2], x[3]);
+    for (int i = 0; i < kSets; ++i) {
+      top[i] = -INFINITY, sum[i] = 0.f;
+      begin[i] = d.place.q_start + (d.row_block * C::kRows + row_of(i, lane)) / p.group - p.back;
     }
-    if (kHalves == 1) weights[1] = weights[3] = 0u;
+    // Rows that are not there hold anything: rows do not meet, and these are not written.
+    if constexpr (C::kHoldsQ) {
+#pragma unroll
+      for (int i = 0; i < kDim / 16; ++i) load_q(from, i, 0, lane, q[i]);
+    }
+  }
+  /// Columns 16 i .. 16 i + 15 of a block of 16 rows.
+  static __device__ __forceinline__ void load_q(std::uint32_t from, int i, int block, int lane,
+                                                std::uint32_t (&to)[4]) {
+    if constexpr (kHalves == 1) {  // the lower half is empty
+      const std::uint32_t at = from + lane / 4 * C::kQPitch + 32 * i + 4 * (lane % 4);
+      to[0] = ptx::load_word(at), to[2] = ptx::load_word(at + 16), to[1] = to[3] = 0u;
+    } else {
+      ptx::load_matrices(from + (16 * block + (lane & 15)) * C::kQPitch + 32 * i + 16 * (lane >> 4), to);
+    }
+  }
+
+  /// s [rows, 16 keys from `column` on] -> weights. `special`: not only scaled, with limits where `masked`.
+  __device__ __forceinline__ void weigh(const DecodeParams& p, float (&s)[kBlocks][2][4], const DecodeItem& d,
+                                        int column, bool special, bool masked,
+                                        std::uint32_t (&weights)[kBlocks][4]) {
+    float factor[kSets], x[kSets][4];
+#pragma unroll
+    for (int i = 0; i < kSets; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) x[i][j] = s[i / kHalves][j / 2][2 * (i % kHalves) + (j & 1)];
+    if (special) {
+      adjust(p, x, d, column, masked);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kSets; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) x[i][j] *= p.scale_log2;
+    }
+    bool rescale = false;
+    float most[kSets];
+#pragma unroll
+    for (int i = 0; i < kSets; ++i)
+      most[i] = fmaxf(top[i], fmaxf(fmaxf(x[i][0], x[i][1]), fmaxf(x[i][2], x[i][3])));
+#pragma unroll
+    for (int far = 1; far <= 2; far *= 2)
+#pragma unroll
+      for (int i = 0; i < kSets; ++i) most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], far));
+#pragma unroll
+    for (int i = 0; i < kSets; ++i) {
+      const float reference = most[i] == -INFINITY ? 0.f : most[i];
+      factor[i] = most[i] == top[i] ? 1.f : ptx::exp2(top[i] - reference);
+      rescale |= most[i] != top[i];
+      top[i] = most[i];
+#pragma unroll
+      for (float& y : x[i]) y = ptx::exp2(y - reference);
+      sum[i] = fmaf(sum[i], factor[i], (x[i][0] + x[i][1]) + (x[i][2] + x[i][3]));
+      const int block = i / kHalves, half = i % kHalves;
+      weights[block][half] = Number<T>::pack(x[i][0], x[i][1]);
+      weights[block][2 + half] = Number<T>::pack(x[i][2], x[i][3]);
+      if (kHalves == 1) weights[block][1] = weights[block][3] = 0u;
+    }
     if (__any_sync(~0u, rescale)) {
 #pragma unroll
-      for (int r = 0; r < kHalves; ++r)
+      for (int i = 0; i < kSets; ++i)
 #pragma unroll
-        for (int n = 0; n < kDim / 8; ++n) o[n][2 * r] *= factor[r], o[n][2 * r + 1] *= factor[r];
+        for (int n = 0; n < kDim / 8; ++n) {
+          float* at = o[i / kHalves][n] + 2 * (i % kHalves);
+          at[0] *= factor[i], at[1] *= factor[i];
+        }
+    }
+  }
+  /// Scale or softcap, ALiBi, limits.
+  __device__ __forceinline__ void adjust(const DecodeParams& p, float (&x)[kSets][4], const DecodeItem& d,
+                                         int column, bool masked) const {
+    constexpr float kLog2e = 1.44269504088896341f;
+#pragma unroll
+    for (int i = 0; i < kSets; ++i) {
+      const int position = begin[i] + p.back, end = min(d.place.kv_tokens, position + p.ahead + 1);
+      float slope = 0.f;
+      if (p.slopes.data) {
+        const int packed = d.row_block * C::kRows + row_of(i, threadIdx.x % 32);
+        if (packed < d.place.q_tokens * p.group)
+          slope = kLog2e * number_of(p.slopes, d.kv_head * p.group + packed % p.group);
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        float& y = x[i][j];
+        const int key = column + 8 * (j / 2) + (j & 1);
+        y = p.cap > 0.f
+                ? p.cap *
+                      fmaf(-2.f, ptx::reciprocal(1.f + ptx::exp2(y * p.inverse_cap * (2.f * kLog2e))), 1.f)
+                : y * p.scale_log2;
+        if (p.slopes.data) y = fmaf(-slope, static_cast<float>(abs(position - key)), y);
+        if (masked && (key < begin[i] || key >= end)) y = -INFINITY;
+      }
     }
   }
 };
 
+/// The state of a row over the keys of all warps of the block.
 template <class C>
-__device__ __forceinline__ void decode_products(const DecodeShared<C>& shared, const DecodeParams& p) {
-  using T = typename C::T;
-  constexpr int kDim = C::kHeadDim;
-  const int lane = threadIdx.x % 32, thread = threadIdx.x;
-  const int warp = threadIdx.x / 32 % C::kKeyWarps, first = threadIdx.x / 32 / C::kKeyWarps * 16;
-  int slot = 0, phase = 0;
-  const auto merged = [&](int row, float& most, float& total) {
-    most = -INFINITY, total = 0.f;
+__device__ __forceinline__ float decode_top(const float* stats, int row) {
+  float top = -INFINITY;
 #pragma unroll
-    for (int w = 0; w < C::kKeyWarps; ++w) most = fmaxf(most, shared.stats[(w * C::kRows + row) * 2]);
+  for (int w = 0; w < C::kWarps; ++w) top = fmaxf(top, stats[(w * C::kRows + row) * 2]);
+  return top;
+}
+template <class C>
+__device__ __forceinline__ float decode_sum(const float* stats, int row, float top) {
+  float sum = 0.f;
 #pragma unroll
-    for (int w = 0; w < C::kKeyWarps; ++w) {
-      const float* stat = shared.stats + (w * C::kRows + row) * 2;
-      total = fmaf(stat[0] == -INFINITY ? 0.f : ptx::exp2(stat[0] - most), stat[1], total);
-    }
-  };
-
-  // Two items are under way behind the one in work: `written` has its part in memory, `counted` has been
-  // added to its row block's arrivals. Each step waits for an item's keys, so that nobody waits for memory.
-  int written = -1, written_parts = 0, written_at = 0, counted = -1, missing = 0;
-  const auto settle = [&] {
-    if (thread == 0) {
-      *shared.last = counted >= 0 && missing == 0;
-      if (written >= 0 || counted >= 0) ptx::fence_device();
-    }
-    ptx::barrier_sync(1, C::kConsumers);
-    if (*shared.last) decode_merge_parts<C>(p, decode_item<C>(p, counted), thread);
-    if (thread == 0 && written >= 0) missing = written_parts - 1 - atomicAdd(p.arrived + written_at, 1);
-    counted = written, written = -1;
-  };
-  DecodeItem d;
-  int q_phase = 0;
-  for (int item = static_cast<int>(blockIdx.x); (item = decode_next<C>(p, item, d)) < p.items;
-       item += static_cast<int>(gridDim.x)) {
-    DecodeRows<C> rows;
-    ptx::mbarrier_wait(shared.q_full, q_phase);
-    q_phase ^= 1;
-    rows.load(p, d, shared.q, first, lane);
-    const auto release_q = [&] {
-      __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(shared.q_empty);
-    };
-    if constexpr (C::kHoldsQ) release_q();
-    DecodeState<C> state;
-    state.clear();
-#pragma unroll 1
-    for (int t = d.begin; t < d.end; ++t) {
-      const std::uint32_t k = shared.ring + slot * 2 * C::kTileBytes, v = k + C::kTileBytes;
-      ptx::mbarrier_wait(shared.full + 8 * slot, phase);
-      const int first_key = t * kDecodeKeys + warp * C::kWarpKeys;
-      float s[2][4] = {};
-#pragma unroll
-      for (int i = 0; i < kDim / 16; ++i) {  // rows of k are keys: matrices as they lie are the right factor
-        std::uint32_t b[4];
-        ptx::load_matrices(
-            k + chunk_offset(kDecodeKeys, warp * C::kWarpKeys + (lane & 7) + ((lane >> 4) & 1) * 8,
-                             2 * i + ((lane >> 3) & 1)),
-            b);
-        // Rows that are not there hold anything: rows do not meet, and these are closed to every key.
-        if constexpr (!C::kHoldsQ)
-          ptx::load_matrices(shared.q + (first + (lane & 15)) * C::kQPitch + 32 * i + 16 * (lane >> 4),
-                             rows.q[0]);
-        Number<T>::multiply_add(s[0], rows.q[C::kHoldsQ ? i : 0], b[0], b[1]);
-        Number<T>::multiply_add(s[1], rows.q[C::kHoldsQ ? i : 0], b[2], b[3]);
-      }
-      std::uint32_t weights[4];
-      state.weigh(p, rows, s, first_key + 2 * (lane % 4), t < d.full_begin || t >= d.full_end, weights);
-      const int past = first_key + C::kWarpKeys - d.place.kv_tokens;
-      if (p.clear_tail && past > 0) {  // a NaN past the last key survives a weight of 0
-        const int count = min(past, C::kWarpKeys);
-        for (int i = lane; i < count * (kDim / 8); i += 32)
-          ptx::store_shared(
-              v + chunk_offset(kDecodeKeys, (warp + 1) * C::kWarpKeys - 1 - i / (kDim / 8), i % (kDim / 8)),
-              0, 0, 0, 0);
-        ptx::fence_shared_for_async();
-        __syncwarp();
-      }
-#pragma unroll
-      for (int n = 0; n < kDim / 16; ++n) {  // rows of v are keys: turned, they are the right factor
-        std::uint32_t b[4];
-        ptx::load_matrices_turned(
-            v + chunk_offset(kDecodeKeys, warp * C::kWarpKeys + (lane & 15), 2 * n + (lane >> 4)), b);
-        Number<T>::multiply_add(state.o[2 * n], weights, b[0], b[1]);
-        Number<T>::multiply_add(state.o[2 * n + 1], weights, b[2], b[3]);
-      }
-      __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(shared.empty + 8 * slot);
-      if (++slot == C::kSlots) slot = 0, phase ^= 1;
-    }
-
-    if constexpr (!C::kHoldsQ) release_q();
-      // The warps' states become one: maxima first, then some columns at a time, warps in order.
-#pragma unroll
-    for (int r = 0; r < C::kHalves; ++r) {
-      state.sum[r] += __shfl_xor_sync(~0u, state.sum[r], 1);
-      state.sum[r] += __shfl_xor_sync(~0u, state.sum[r], 2);
-      if (lane % 4 == 0)
-        *reinterpret_cast<float2*>(shared.stats + (warp * C::kRows + first + lane / 4 + 8 * r) * 2) =
-            make_float2(state.top[r], state.sum[r]);
-    }
-    settle();
-#pragma unroll
-    for (int r = 0; r < C::kHalves; ++r) {
-      float most, total;
-      merged(first + lane / 4 + 8 * r, most, total);
-      const float f = state.top[r] == -INFINITY ? 0.f : ptx::exp2(state.top[r] - most);
-#pragma unroll
-      for (int n = 0; n < kDim / 8; ++n) state.o[n][2 * r] *= f, state.o[n][2 * r + 1] *= f;
-    }
-#pragma unroll
-    for (int c = 0; c < kDim / C::kColumns; ++c) {
-#pragma unroll
-      for (int n = 0; n < C::kColumns / 8; ++n)
-#pragma unroll
-        for (int r = 0; r < C::kHalves; ++r)
-          *reinterpret_cast<float2*>(shared.merge + (warp * C::kRows + first + lane / 4 + 8 * r) * C::kPitch +
-                                     8 * n + 2 * (lane % 4)) =
-              make_float2(state.o[c * C::kColumns / 8 + n][2 * r],
-                          state.o[c * C::kColumns / 8 + n][2 * r + 1]);
-      ptx::barrier_sync(1, C::kConsumers);
-      constexpr int kQuads = C::kColumns / 4;
-      const int row = thread / kQuads, quad = thread % kQuads * 4, column = c * C::kColumns + quad;
-      static_assert(C::kConsumers / kQuads == C::kRows, "a thread merges one quad");
-      if ((d.row_block * C::kRows + row) / p.group < d.place.q_tokens) {
-        float4 a = make_float4(0.f, 0.f, 0.f, 0.f);
-#pragma unroll
-        for (int w = 0; w < C::kKeyWarps; ++w) {
-          const float4 x =
-              *reinterpret_cast<const float4*>(shared.merge + (w * C::kRows + row) * C::kPitch + quad);
-          a.x += x.x, a.y += x.y, a.z += x.z, a.w += x.w;
-        }
-        float most, total;
-        merged(row, most, total);
-        if (d.parts == 1) {
-          decode_finish<C>(p, d, row, column, a, most, total);
-        } else {
-          const Index at = decode_parts_at<C>(p, d) + (d.split - d.first_part) * C::kRows + row;
-          *reinterpret_cast<float4*>(p.parts + at * kDim + column) = a;
-          if (column == 0) *reinterpret_cast<float2*>(p.part_stats + at * 2) = make_float2(most, total);
-        }
-      }
-      ptx::barrier_sync(1, C::kConsumers);
-    }
-    if (d.parts > 1) written = item, written_parts = d.parts, written_at = d.rows_at(p);
+  for (int w = 0; w < C::kWarps; ++w) {
+    const float2 stat = *reinterpret_cast<const float2*>(stats + (w * C::kRows + row) * 2);
+    sum = fmaf(stat.x == -INFINITY ? 0.f : ptx::exp2(stat.x - top), stat.y, sum);
   }
-  settle();
-  ptx::barrier_sync(1, C::kConsumers);
-  settle();
+  return sum;
+}
+
+/// One tile: scores, weights, values. The rows meet 16 keys of this warp.
+template <class C>
+__device__ __forceinline__ void decode_tile(const DecodeParams& p, const DecodeItem& d, int t,
+                                            std::uint32_t q, std::uint32_t k, int warp, int lane,
+                                            DecodeRows<C>& rows) {
+  using T = typename C::T;
+  constexpr int kDim = C::kHeadDim, kBlocks = C::kBlocks;
+  const std::uint32_t v = k + C::kTileBytes;
+  const int first_key = t * C::kKeys + warp * C::kWarpKeys;
+  const int past = first_key + C::kWarpKeys - d.place.kv_tokens;
+  if (p.clear_tail && past > 0) {  // a NaN past the last key survives a weight of 0
+    const int count = min(past, C::kWarpKeys);
+    for (int i = lane; i < count * (kDim / 8); i += 32)
+      ptx::store_shared(
+          v + chunk_offset(C::kKeys, (warp + 1) * C::kWarpKeys - 1 - i / (kDim / 8), i % (kDim / 8)), 0, 0, 0,
+          0);
+    ptx::fence_shared_for_async();
+    __syncwarp();
+  }
+  float s[kBlocks][2][2][4] = {};  // block, even and odd steps, keys
+#pragma unroll
+  for (int i = 0; i < kDim / 16; ++i) {  // rows of k are keys: matrices as they lie are the right factor
+    std::uint32_t b[4];
+    ptx::load_matrices(k + chunk_offset(C::kKeys, warp * C::kWarpKeys + (lane & 7) + ((lane >> 4) & 1) * 8,
+                                        2 * i + ((lane >> 3) & 1)),
+                       b);
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      if constexpr (!C::kHoldsQ) DecodeRows<C>::load_q(q, i, block, lane, rows.q[0]);
+      Number<T>::multiply_add(s[block][i & 1][0], rows.q[C::kHoldsQ ? i : 0], b[0], b[1]);
+      Number<T>::multiply_add(s[block][i & 1][1], rows.q[C::kHoldsQ ? i : 0], b[2], b[3]);
+    }
+  }
+  std::uint32_t b[kDim / 16][4], weights[kBlocks][4];
+  const auto load_values = [&](int n) {  // rows of v are keys: turned, they are the right factor
+    ptx::load_matrices_turned(
+        v + chunk_offset(C::kKeys, warp * C::kWarpKeys + (lane & 15), 2 * n + (lane >> 4)), b[n]);
+  };
+  constexpr int kAhead = C::kHoldsQ ? kDim / 16 : 0;  // on their way while weights are made
+#pragma unroll
+  for (int n = 0; n < kAhead; ++n) load_values(n);
+  float both[kBlocks][2][4];
+#pragma unroll
+  for (int i = 0; i < kBlocks * 8; ++i)
+    both[i / 8][i / 4 % 2][i % 4] = s[i / 8][0][i / 4 % 2][i % 4] + s[i / 8][1][i / 4 % 2][i % 4];
+  const bool masked = t < d.full_begin || t >= d.full_end;
+  rows.weigh(p, both, d, first_key + 2 * (lane % 4), masked || p.cap > 0.f || p.slopes.data, masked, weights);
+#pragma unroll
+  for (int n = 0; n < kDim / 16; ++n) {
+    if (n >= kAhead) load_values(n);
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      Number<T>::multiply_add(rows.o[block][2 * n], weights[block], b[n][0], b[n][1]);
+      Number<T>::multiply_add(rows.o[block][2 * n + 1], weights[block], b[n][2], b[n][3]);
+    }
+  }
+}
+
+/// The warps' states become one, warps in order, through the slot of the last tile; the result is the item's
+/// part, or the output.
+template <class C>
+__device__ __forceinline__ void decode_join_warps(const DecodeParams& p, const DecodeItem& d, float* merge,
+                                                  const float* stats, int warp, int lane, int thread,
+                                                  DecodeRows<C>& rows) {
+  using Rows = DecodeRows<C>;
+  constexpr int kQuads = C::kColumns / 4;
+  // Four rows of 8 columns lie in different banks.
+  const auto at = [](int w, int row, int column) {
+    return (w * C::kRows + row) * C::kColumns + (column ^ ((row & 3) * 8 & (C::kColumns - 1)));
+  };
+  float factor[Rows::kSets];
+#pragma unroll
+  for (int i = 0; i < Rows::kSets; ++i)
+    factor[i] =
+        rows.top[i] == -INFINITY ? 0.f : ptx::exp2(rows.top[i] - decode_top<C>(stats, Rows::row_of(i, lane)));
+#pragma unroll
+  for (int pass = 0; pass < C::kMergePasses; ++pass) {
+#pragma unroll
+    for (int i = 0; i < Rows::kSets; ++i)
+#pragma unroll
+      for (int n = 0; n < C::kColumns / 8; ++n) {
+        const float* o = rows.o[i / C::kHalves][pass * C::kColumns / 8 + n] + 2 * (i % C::kHalves);
+        *reinterpret_cast<float2*>(merge + at(warp, Rows::row_of(i, lane), 8 * n + 2 * (lane % 4))) =
+            make_float2(o[0] * factor[i], o[1] * factor[i]);
+      }
+    ptx::barrier_sync(1, C::kConsumers);
+    for (int i = thread; i < C::kRows * kQuads; i += C::kConsumers) {
+      const int row = i / kQuads, quad = i % kQuads * 4, column = pass * C::kColumns + quad;
+      if (d.row_block * C::kRows + row >= d.place.q_tokens * p.group) break;
+      float4 a = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll
+      for (int w = 0; w < C::kWarps; ++w) {
+        const float4 x = *reinterpret_cast<const float4*>(merge + at(w, row, quad));
+        a.x += x.x, a.y += x.y, a.z += x.z, a.w += x.w;
+      }
+      if (d.parts == 1) {
+        const float top = decode_top<C>(stats, row);
+        decode_finish<C>(p, d, row, column, a, top, decode_sum<C>(stats, row, top));
+      } else {
+        const Index part = decode_parts_at<C>(p, d) + (d.split - d.first_part) * C::kRows + row;
+        *reinterpret_cast<float4*>(p.parts + part * C::kHeadDim + column) = a;
+        if (column == 0) {
+          const float top = decode_top<C>(stats, row);
+          *reinterpret_cast<float2*>(p.part_stats + part * 2) =
+              make_float2(top, decode_sum<C>(stats, row, top));
+        }
+      }
+    }
+    if (pass + 1 < C::kMergePasses) ptx::barrier_sync(1, C::kConsumers);
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void decode_products(const DecodeShared<C>& shared, const DecodeParams& p,
+                                                std::uint8_t* raw) {
+  const int lane = threadIdx.x % 32, thread = threadIdx.x, warp = threadIdx.x / 32;
+  const int slice = warp % C::kSlices, group = warp / C::kSlices;
+  const auto arrive = [&](std::uint32_t bar) {
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(bar);
+  };
+  int slot = 0, phase = 0, before = -1;  // the item before, whose part is being counted
+  for (int turn = 0;; ++turn) {
+    const int side = turn & 1;
+    ptx::mbarrier_wait(shared.q_full + 8 * side, turn >> 1 & 1);
+    const int item = shared.item[side];
+    if (item >= 0) {
+      const DecodeItem d = decode_item<C>(p, item);
+      const std::uint32_t q = shared.q + side * C::kQBytes, q_empty = shared.q_empty + 8 * side;
+      DecodeRows<C> rows;
+      rows.start(p, d, q, lane);
+      if constexpr (C::kHoldsQ) arrive(q_empty);
+      std::uint32_t k = 0, empty = 0;
+      bool own = true;
+#pragma unroll 1
+      for (int t = d.begin;;) {
+        k = shared.ring + slot * 2 * C::kTileBytes, empty = shared.empty + 8 * slot;
+        if constexpr (C::kGroups > 1) own = t % C::kGroups == group;
+        if (own) {
+          ptx::mbarrier_wait(shared.full + 8 * slot, phase);
+          decode_tile<C>(p, d, t, q, k, slice, lane, rows);
+        }
+        if (++slot == C::kSlots) slot = 0, phase ^= 1;
+        if (++t == d.end) break;
+        if (own) arrive(empty);
+      }
+      if constexpr (!C::kHoldsQ) arrive(q_empty);
+      float* stats = shared.stats + side * C::kStatFloats;
+#pragma unroll
+      for (int i = 0; i < DecodeRows<C>::kSets; ++i) {
+        float& sum = rows.sum[i];
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        if (lane % 4 == 0)
+          *reinterpret_cast<float2*>(stats + (warp * C::kRows + DecodeRows<C>::row_of(i, lane)) * 2) =
+              make_float2(rows.top[i], sum);
+      }
+      ptx::barrier_sync(1, C::kConsumers);
+      decode_join_warps<C>(p, d, reinterpret_cast<float*>(raw + (k - ptx::shared_address(raw))), stats, warp,
+                           lane, thread, rows);
+      ptx::fence_shared_for_async();
+      if constexpr (C::kGroups > 1) ptx::barrier_sync(1, C::kConsumers);  // one group speaks for the slot
+      if (own) arrive(empty);
+      if (thread == 0) shared.part[side] = d.parts > 1 ? make_int2(d.rows_at(p), d.parts) : make_int2(-1, 0);
+    } else if (thread == 0) {
+      shared.part[side] = make_int2(-2, 0);
+    }
+    if (turn > 0) {  // where this block was the last to finish a row block, it merges the parts
+      ptx::mbarrier_wait(shared.counted, (turn - 1) & 1);
+      if (shared.last[side ^ 1]) decode_merge_parts<C>(p, decode_item<C>(p, before), thread);
+    }
+    arrive(shared.written);
+    if (item < 0) return;
+    before = item;
+  }
 }
 
 template <class C>
@@ -326,20 +410,29 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
     ptx::prefetch_map(&maps.k), ptx::prefetch_map(&maps.v);
     for (int s = 0; s < C::kSlots; ++s) {
       ptx::mbarrier_init(shared.full + 8 * s, 1);
-      ptx::mbarrier_init(shared.empty + 8 * s, C::kWarps);
+      ptx::mbarrier_init(shared.empty + 8 * s, C::kSlices);
     }
-    ptx::mbarrier_init(shared.q_full, 1);
-    ptx::mbarrier_init(shared.q_empty, C::kWarps);
+    for (int side = 0; side < 2; ++side) {
+      ptx::mbarrier_init(shared.q_full + 8 * side, 1);
+      ptx::mbarrier_init(shared.q_empty + 8 * side, C::kWarps);
+    }
+    ptx::mbarrier_init(shared.written, C::kWarps), ptx::mbarrier_init(shared.counted, 1);
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
   if (threadIdx.x >= C::kConsumers) {
-    if (params.pages)
-      decode_copy_pages<C>(shared, maps, params);
-    else if (ptx::elect_one())
-      decode_copy<C>(shared, maps, params);
+    if constexpr (C::kExchanges) ptx::give_registers<56>();
+    if (threadIdx.x < C::kConsumers + 32) {
+      if (params.pages)
+        decode_copy_pages<C>(shared, maps, params);
+      else if (ptx::elect_one())
+        decode_copy<C>(shared, maps, params);
+    } else if (threadIdx.x == C::kConsumers + 32) {
+      decode_count<C>(shared, params);
+    }
   } else {
-    decode_products<C>(shared, params);
+    if constexpr (C::kExchanges) ptx::take_registers<224>();
+    decode_products<C>(shared, params, raw);
   }
 }
 

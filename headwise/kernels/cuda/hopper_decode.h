@@ -5,12 +5,17 @@
 
 namespace headwise::cuda {
 
-/// Keys of one copy and of one split, counted from key 0: constants, so that neither the batch nor the device
-/// moves a rounding step.
-inline constexpr int kDecodeKeys = 64, kSplitKeys = 1024;
+/// Keys after which a warp comes to its next 16: a constant of head_dim, as the splits are.
+HW_FN constexpr int decode_keys(int head_dim) { return head_dim == 256 ? 64 : 128; }
 /// Rows (query token, head of the group) one block multiplies. The bits of a row do not depend on it.
 HW_FN constexpr int decode_rows(Index rows, int head_dim) {
   return head_dim == 256 ? 16 : rows <= 8 && head_dim == 128 ? 8 : rows <= 16 ? 16 : 32;
+}
+
+/// Keys of one tile. Small ones keep more bytes on their way, since a slot waits for its last; 32 rows have
+/// no registers for two groups of warps that take them in turns. No bit depends on it.
+HW_FN constexpr int decode_tile_keys(int rows, int head_dim) {
+  return rows == 32 ? decode_keys(head_dim) : 64;
 }
 
 struct DecodeParams {
@@ -25,7 +30,8 @@ struct DecodeParams {
   Index lse_step[3] = {};  // batch, head, row
   float* parts = nullptr;  // [pair row_block split row head_dim], then [pair row_block split row 2]
   float* part_stats = nullptr;
-  int* arrived = nullptr;               // [pair row_block]; zero before and after every launch
+  int* counter = nullptr;               // next item; zero before and after every launch
+  int* arrived = nullptr;               // [pair row_block]; likewise
   const std::int32_t* pages = nullptr;  // [batch pages_each], or null: keys lie in one piece
   Index pages_step[2] = {};
   int page_size = 0;
@@ -38,7 +44,7 @@ struct DecodeParams {
 };
 
 /// Keys one copy takes from a page.
-HW_FN constexpr int page_piece(int page_size) { return page_size < kDecodeKeys ? page_size : kDecodeKeys; }
+HW_FN constexpr int page_piece(int page_size) { return page_size < 64 ? page_size : 64; }
 
 struct DecodeMaps {
   CUtensorMap k, v;

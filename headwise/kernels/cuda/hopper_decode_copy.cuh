@@ -10,29 +10,36 @@ namespace headwise::cuda {
 template <class T_, int HeadDim, int Rows>
 struct DecodeConfig {
   using T = T_;
-  // 8 rows leave the lower half of a matrix instruction idle, and its registers; 32 are two instructions,
-  // each with warps of its own over the same keys.
+  // 8 rows leave the lower half of a matrix instruction idle, and its registers; 32 are two instructions over
+  // the same keys.
   static constexpr int kHeadDim = HeadDim, kRows = Rows, kBlocks = Rows == 32 ? 2 : 1,
                        kHalves = Rows == 8 ? 1 : 2;
-  static constexpr int kKeyWarps = 4, kWarps = kKeyWarps * kBlocks, kWarpKeys = kDecodeKeys / kKeyWarps;
-  static constexpr int kConsumers = 32 * kWarps, kThreads = kConsumers + 32;
-  static constexpr int kTileBytes = kDecodeKeys * HeadDim * 2;
-  // Two blocks share a processor where they fit: worth 2 % over one block with a ring twice as deep.
-  static constexpr int kResident = Rows <= 16 && HeadDim <= 128 ? 2 : 1;
-  static constexpr int kSlots = HeadDim == 64 ? 6 : HeadDim == 128 ? 6 / kResident : 3;
-  static constexpr int kColumns = Rows == 8 ? 64 : 32, kPitch = kColumns + 4;  // merged at a time
-  static constexpr int kMergeFloats = kKeyWarps * Rows * kPitch, kStatFloats = kKeyWarps * Rows * 2 + 4;
-  // head_dim 256 leaves no registers for q: it is read from shared memory at every tile.
-  static constexpr bool kHoldsQ = HeadDim < 256;
+  // Groups take tiles in turns, each of their warps a slice.
+  static constexpr int kKeys = decode_tile_keys(Rows, HeadDim), kWarpKeys = 16, kSlices = kKeys / kWarpKeys;
+  static constexpr int kGroups = decode_keys(HeadDim) / kKeys, kWarps = kGroups * kSlices;
+  // Eight warps need more registers than twelve share evenly: the warpgroup of the one that copies and the
+  // one that counts gives its own away.
+  static constexpr bool kExchanges = kWarps == 8;
+  static constexpr int kConsumers = 32 * kWarps, kThreads = kConsumers + (kExchanges ? 128 : 64);
+  static constexpr int kTileBytes = kKeys * HeadDim * 2;
+  static constexpr int kResident = 1, kSlots = (192 << 10) / (2 * kTileBytes);
+  // The warps' states meet in the slot of the last tile: all columns at once, or some.
+  static constexpr int kMergeBytes = kWarps * Rows * HeadDim * 4,
+                       kMergePasses = (kMergeBytes + 2 * kTileBytes - 1) / (2 * kTileBytes),
+                       kColumns = HeadDim / kMergePasses;
+  static constexpr int kStatFloats = kWarps * Rows * 2;
+  // What leaves no registers for q: it is read from shared memory at every tile.
+  static constexpr bool kHoldsQ = HeadDim < 256 && kBlocks == 1;
   static constexpr int kQPitch = HeadDim * 2 + 16;  // bytes: rows begin in different banks
-  static constexpr int kShared = kSlots * 2 * kTileBytes + Rows * kQPitch + 4 * (kMergeFloats + kStatFloats) +
-                                 16 * (kSlots + 1) + kTileAlign;
+  static constexpr int kQBytes = Rows * kQPitch;
+  static constexpr int kShared =
+      kSlots * 2 * kTileBytes + 2 * kQBytes + 4 * (2 * kStatFloats + 8) + 8 * (2 * kSlots + 6) + kTileAlign;
 };
 
 /// What one block does next: a split of the keys of one (sequence, kv head, block of rows).
 struct DecodeItem {
   int b, kv_head, row_block, split, parts, first_part;
-  int begin, end;  // tiles of kDecodeKeys
+  int begin, end;  // tiles of kKeys
   Place place;
 
   int full_begin, full_end;  // tiles every row sees whole
@@ -46,90 +53,102 @@ struct DecodeItem {
 template <class C>
 __device__ __forceinline__ DecodeItem decode_item(const DecodeParams& p, int item) {
   DecodeItem d;
-  d.split = item % p.splits;
-  int rest = item / p.splits;
+  const int blocks = p.batch * p.kv_heads * p.row_blocks;
+  d.split = p.splits - 1 - item / blocks;  // the long ones first
+  int rest = item % blocks;
   d.row_block = rest % p.row_blocks, rest /= p.row_blocks;
   d.kv_head = rest % p.kv_heads, d.b = rest / p.kv_heads;
   d.place = p.places ? p.places[d.b] : p.place;
   const int first_token = d.row_block * C::kRows / p.group;
   const int last_token = min(((d.row_block + 1) * C::kRows - 1) / p.group, d.place.q_tokens - 1);
-  constexpr int kTiles = kSplitKeys / kDecodeKeys;
   const KeyTiles keys = key_tiles(d.place.q_start + first_token, d.place.q_start + last_token, p.back,
-                                  p.ahead, d.place.kv_tokens, kDecodeKeys);
-  d.first_part = keys.begin / kTiles;
-  d.parts = (keys.end - 1) / kTiles - d.first_part + 1;
+                                  p.ahead, d.place.kv_tokens, C::kKeys);
+  d.first_part = split_of(keys.begin * C::kKeys);
+  d.parts = split_of((keys.end - 1) * C::kKeys) - d.first_part + 1;
   d.full_begin = keys.full_begin, d.full_end = keys.full_end;
-  d.begin = max(keys.begin, d.split * kTiles), d.end = min(keys.end, (d.split + 1) * kTiles);
+  d.begin = max(keys.begin, split_begin(d.split) / C::kKeys);
+  d.end = min(keys.end, split_begin(d.split + 1) / C::kKeys);
   // A sequence without queries in this block of rows has nothing to write.
   if (d.split < d.first_part || d.split >= d.first_part + d.parts || first_token >= d.place.q_tokens)
     d.split = -1;
   return d;
 }
 
-/// The next item of this block that has work, or one past the last.
-template <class C>
-__device__ __forceinline__ int decode_next(const DecodeParams& p, int item, DecodeItem& d) {
-  for (; item < p.items; item += static_cast<int>(gridDim.x)) {
-    d = decode_item<C>(p, item);
-    if (d.open()) break;
-  }
-  return item;
-}
-
 template <class C>
 struct DecodeShared {
-  std::uint32_t ring, q, full, empty, q_full, q_empty;
-  float *merge, *stats;
-  int* last;  // the block was the last of a row block to finish
+  std::uint32_t ring, full, empty;
+  std::uint32_t written, counted;    // an item's part is in memory; it has been counted
+  std::uint32_t q, q_full, q_empty;  // these and below: two of each, for items in turns
+  float* stats;
+  int *item, *last;  // the item whose q this is; its part was the last of its row block
+  int2* part;        // the row block of a part and how many parts it has; -1: no part, -2: no more items
   __device__ __forceinline__ explicit DecodeShared(std::uint8_t* raw) {
     const std::uint32_t start = ptx::shared_address(raw);
     ring = (start + kTileAlign - 1) & ~static_cast<std::uint32_t>(kTileAlign - 1);
     q = ring + C::kSlots * 2 * C::kTileBytes;
-    merge = reinterpret_cast<float*>(raw + (q - start) + C::kRows * C::kQPitch);
-    stats = merge + C::kMergeFloats;
-    last = reinterpret_cast<int*>(stats + C::kKeyWarps * C::kRows * 2);
-    full = ptx::shared_address(stats + C::kStatFloats);
+    stats = reinterpret_cast<float*>(raw + (q - start) + 2 * C::kQBytes);
+    part = reinterpret_cast<int2*>(stats + 2 * C::kStatFloats);
+    last = reinterpret_cast<int*>(part + 2), item = last + 2;
+    full = ptx::shared_address(item + 2);
     empty = full + 8 * C::kSlots;
-    q_full = empty + 8 * C::kSlots, q_empty = q_full + 8;
+    q_full = empty + 8 * C::kSlots, q_empty = q_full + 16, written = q_empty + 16, counted = written + 8;
   }
 };
 
-/// The rows of q of an item, while the keys of the one before are still multiplied.
+/// The rows of q of an item, while the keys of the one before are still multiplied. `turn` counts items; item
+/// -1: there is none.
 template <class C>
-__device__ __forceinline__ void decode_copy_q(const DecodeShared<C>& shared, const DecodeParams& p,
-                                              const DecodeItem& d, int& q_phase) {
+__device__ __forceinline__ void decode_copy_q(const DecodeShared<C>& shared, const DecodeParams& p, int item,
+                                              const DecodeItem& d, int turn) {
+  const int side = turn & 1;
+  const std::uint32_t full = shared.q_full + 8 * side, to = shared.q + side * C::kQBytes;
+  ptx::mbarrier_wait(shared.q_empty + 8 * side, (turn >> 1 & 1) ^ 1);
+  shared.item[side] = item;
+  if (item < 0) return ptx::mbarrier_arrive(full);
   const int packed = d.row_block * C::kRows, count = min(C::kRows, d.place.q_tokens * p.group - packed);
-  ptx::mbarrier_wait(shared.q_empty, q_phase);
-  q_phase ^= 1;
-  ptx::mbarrier_expect(shared.q_full, static_cast<std::uint32_t>(count * C::kHeadDim * 2));
+  ptx::mbarrier_expect(full, static_cast<std::uint32_t>(count * C::kHeadDim * 2));
   for (int row = 0; row < count; ++row) {
     const int token = (packed + row) / p.group, head = d.kv_head * p.group + (packed + row) % p.group;
-    ptx::load_bytes(shared.q + row * C::kQPitch,
+    ptx::load_bytes(to + row * C::kQPitch,
                     static_cast<const std::uint16_t*>(p.q) + (p.ragged ? 0 : d.b) * p.q_step[0] +
                         (d.place.q_row + token) * p.q_step[1] + head * p.q_step[2],
-                    C::kHeadDim * 2, shared.q_full);
+                    C::kHeadDim * 2, full);
   }
+}
+
+/// Items go to whoever is free: blocks far from memory take fewer. One fetch an item, at its begin; with as
+/// many blocks as items there is nothing to fetch.
+__device__ __forceinline__ int decode_fetch(const DecodeParams& p) {
+  return p.items > static_cast<int>(gridDim.x) ? atomicAdd(p.counter, 1) : p.items;
+}
+/// What was fetched; the last fetch of all puts the counter back.
+__device__ __forceinline__ int decode_next(const DecodeParams& p, int fetched) {
+  if (fetched == p.items - 1) *p.counter = 0;
+  return static_cast<int>(gridDim.x) + fetched;
 }
 
 /// One thread copies tiles that lie in one piece.
 template <class C>
 __device__ __forceinline__ void decode_copy(const DecodeShared<C>& shared, const DecodeMaps& maps,
                                             const DecodeParams& p) {
-  int slot = 0, phase = 1, q_phase = 1;
-  DecodeItem d;
-  for (int item = static_cast<int>(blockIdx.x); (item = decode_next<C>(p, item, d)) < p.items;
-       item += static_cast<int>(gridDim.x)) {
-    decode_copy_q(shared, p, d, q_phase);
+  int slot = 0, phase = 1, turn = 0;
+  DecodeItem d{};
+  for (int item = static_cast<int>(blockIdx.x), fetched; item < p.items; item = decode_next(p, fetched)) {
+    fetched = decode_fetch(p);
+    d = decode_item<C>(p, item);
+    if (!d.open()) continue;
     for (int t = d.begin; t < d.end; ++t) {
       const std::uint32_t to = shared.ring + slot * 2 * C::kTileBytes, full = shared.full + 8 * slot;
       ptx::mbarrier_wait(shared.empty + 8 * slot, phase);
       ptx::mbarrier_expect(full, 2 * C::kTileBytes);
-      const int row = d.place.kv_row + t * kDecodeKeys, batch = p.ragged ? 0 : d.b;
+      const int row = d.place.kv_row + t * C::kKeys, batch = p.ragged ? 0 : d.b;
       ptx::load_tile(to, &maps.k, full, row, 0, d.kv_head, batch, ptx::kEvictFirst);
       ptx::load_tile(to + C::kTileBytes, &maps.v, full, row, 0, d.kv_head, batch, ptx::kEvictFirst);
+      if (t == d.begin) decode_copy_q(shared, p, item, d, turn++);  // keys take longer to come
       if (++slot == C::kSlots) slot = 0, phase ^= 1;
     }
   }
+  decode_copy_q(shared, p, -1, d, turn);
 }
 
 /// A warp copies tiles from pages, each lane a piece of one page; the page of the next piece is looked up a
@@ -137,39 +156,62 @@ __device__ __forceinline__ void decode_copy(const DecodeShared<C>& shared, const
 template <class C>
 __device__ __forceinline__ void decode_copy_pages(const DecodeShared<C>& shared, const DecodeMaps& maps,
                                                   const DecodeParams& p) {
-  int slot = 0, phase = 1, q_phase = 1;
+  int slot = 0, phase = 1, turn = 0;
   const int lane = threadIdx.x % 32, piece = page_piece(p.page_size);
-  const bool copies = lane < kDecodeKeys / piece;
+  const bool copies = lane < C::kKeys / piece;
   const auto page_of = [&](const DecodeItem& d, int t) {
-    const int key = t * kDecodeKeys + lane * piece;
+    const int key = t * C::kKeys + lane * piece;
     return copies && key < d.place.kv_tokens
                ? __ldg(p.pages + d.b * p.pages_step[0] + key / p.page_size * p.pages_step[1])
                : -1;
   };
   DecodeItem d;
-  for (int item = static_cast<int>(blockIdx.x); (item = decode_next<C>(p, item, d)) < p.items;
-       item += static_cast<int>(gridDim.x)) {
+  for (int item = static_cast<int>(blockIdx.x), fetched = 0; item < p.items;
+       item = __shfl_sync(~0u, lane == 0 ? decode_next(p, fetched) : 0, 0)) {
+    if (lane == 0) fetched = decode_fetch(p);
+    d = decode_item<C>(p, item);
+    if (!d.open()) continue;
     int page = page_of(d, d.begin);
-    if (lane == 0) decode_copy_q(shared, p, d, q_phase);
     for (int t = d.begin; t < d.end; ++t) {
-      const int next = t + 1 < d.end ? page_of(d, t + 1) : -1;
+      const int later = t + 1 < d.end ? page_of(d, t + 1) : -1;
       const std::uint32_t full = shared.full + 8 * slot,
                           to = shared.ring + slot * 2 * C::kTileBytes + lane * piece * kPanelRowBytes;
       ptx::mbarrier_wait(shared.empty + 8 * slot, phase);
       if (lane == 0) ptx::mbarrier_expect(full, 2 * C::kTileBytes);
       __syncwarp();
       if (copies) {
-        const int row = (t * kDecodeKeys + lane * piece) % p.page_size;
+        const int row = (t * C::kKeys + lane * piece) % p.page_size;
 #pragma unroll
         for (int c = 0; c < C::kHeadDim / 64; ++c) {
-          const std::uint32_t panel = to + c * panel_bytes(kDecodeKeys);
+          const std::uint32_t panel = to + c * panel_bytes(C::kKeys);
           ptx::load_tile(panel, &maps.k, full, row, c, d.kv_head, page, ptx::kEvictFirst);
           ptx::load_tile(panel + C::kTileBytes, &maps.v, full, row, c, d.kv_head, page, ptx::kEvictFirst);
         }
       }
-      page = next;
+      if (lane == 0 && t == d.begin) decode_copy_q(shared, p, item, d, turn++);
+      page = later;
       if (++slot == C::kSlots) slot = 0, phase ^= 1;
     }
+  }
+  if (lane == 0) decode_copy_q(shared, p, -1, d, turn);
+}
+
+/// One thread counts the parts of each row block: past its fence the others' parts and this block's are in
+/// memory. It stands aside since that fence takes 4 us while copies are under way.
+template <class C>
+__device__ __forceinline__ void decode_count(const DecodeShared<C>& shared, const DecodeParams& p) {
+  for (int turn = 0;; ++turn) {
+    ptx::mbarrier_wait(shared.written, turn & 1);
+    const int2 part = shared.part[turn & 1];
+    if (part.x == -2) return;
+    bool last = false;
+    if (part.x >= 0) {
+      ptx::fence_device();
+      last = atomicAdd(p.arrived + part.x, 1) == part.y - 1;
+      if (last) ptx::fence_device();
+    }
+    shared.last[turn & 1] = last;
+    ptx::mbarrier_arrive(shared.counted);
   }
 }
 

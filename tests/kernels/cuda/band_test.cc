@@ -190,5 +190,17 @@ TEST(Place, RefusesWhatAnIntCannotHold) {
   EXPECT_FALSE(place_for(p, a, 0, 0, {}, place));
 }
 
+TEST(Splits, FollowEachOtherAndHoldWholeTiles) {
+  EXPECT_EQ(split_begin(0), 0);
+  for (int split = 0; split < 40; ++split) {
+    const int begin = split_begin(split), end = split_begin(split + 1);
+    EXPECT_EQ(end - begin, split < kShortSplits ? kShortSplit : kLongSplit);
+    EXPECT_EQ(begin % 128, 0) << "a tile of decode lies in one split";
+    for (const int key : {begin, begin + 1, end - 1}) EXPECT_EQ(split_of(key), split) << key;
+  }
+  constexpr Index kLast = (Index{1} << 40) - 1;
+  EXPECT_EQ(split_begin(split_of(kLast) + 1), kLast + 1) << "positions past 2^31";
+}
+
 }  // namespace
 }  // namespace headwise::cuda
