@@ -98,9 +98,13 @@ def gap(results: dict) -> str:
     if not (ours and one and rival):
         return "The gap between eight heads, one head and the BiLSTM stands here when all three have run."
     def points(other: list[dict]) -> str:
-        return f"{statistics.fmean(exact(ours)) - statistics.fmean(exact(other)):+.2f} points"
-    return (f"Eight heads at equal parameters, exact match: {points(rival)} beside the BiLSTM ({seeds(rival)}), {points(one)} beside "
-            f"one head ({seeds(one)}).")
+        """The gap of the means, and its least and most over the seeds that both have."""
+        theirs = {r["seed"]: r["metrics"]["exact_match"] for r in other}
+        gaps = [r["metrics"]["exact_match"] - theirs[r["seed"]] for r in ours if r["seed"] in theirs]
+        mean = statistics.fmean(exact(ours)) - statistics.fmean(exact(other))
+        return f"{mean:+.2f} points" + (f" ({min(gaps):+.2f} to {max(gaps):+.2f} seed by seed)" if len(gaps) > 1 else "")
+    return (f"Eight heads at equal parameters, exact match: {points(rival)} beside the BiLSTM, {points(one)} beside one head "
+            f"({seeds(ours)}).")
 
 
 def out_of_scope(results: dict) -> str:

@@ -106,11 +106,13 @@ def test_tables_have_mean_and_spread_and_own_up_to_what_was_not_run(tmp_path):
     assert "| BANKING77, from scratch | 89.00 (88.00 to 90.00), 2 seeds |" in made
     assert "| 88.3: yes |" in made
     assert "| CrossWOZ user acts, from scratch | not run yet |" in made
-    for setting, exact in (("eight-heads", 70.0), ("one-head", 66.0), ("bilstm", 60.0)):
-        run = result("mixbanking77", setting, exact=exact, by={"1": 80.0, "2": exact})
-        (tmp_path / f"mixbanking77-{setting}-s1.json").write_text(json.dumps(run))
+    runs = (("eight-heads", 1, 70.0), ("one-head", 1, 66.0), ("bilstm", 1, 60.0), ("eight-heads", 2, 72.0), ("bilstm", 2, 64.0))
+    for setting, seed, exact in runs:
+        run = result("mixbanking77", setting, seed=seed, exact=exact, by={"1": 80.0, "2": exact})
+        (tmp_path / f"mixbanking77-{setting}-s{seed}.json").write_text(json.dumps(run))
     made = intent_table.tables(tmp_path)
-    assert "+10.00 points beside the BiLSTM (1 seed), +4.00 points beside one head" in made and "80.0 / 70.0" in made
+    assert "+9.00 points (+8.00 to +10.00 seed by seed) beside the BiLSTM, +5.00 points beside one head (2 seeds)" in made
+    assert "80.0 / 71.0" in made
 
 
 def test_the_sweep_shows_what_weights_look_like_where_that_was_measured(tmp_path):
