@@ -232,7 +232,8 @@ typedef struct hw_attention_args {
   const hw_tensor* sequence_ids;  // i64 [batch], for dropout
   const hw_probe_tensors* probe;
   const hw_tensor *k_scale,
-      *v_scale;                  // f32 [batch kv_tokens kv_heads]: k = k_scale * int8; int8 k and v only
+      *v_scale;  // f32 [batch kv_tokens kv_heads], or [pages page_size kv_heads]: k = k_scale * int8; int8
+                 // k and v only
   const hw_packed_keys* packed;  // given: k is the buffer [batch kv_heads room] it describes
   void* stream;                  // CUDA tensors: the cudaStream_t to run on; NULL: the default stream
   const hw_tensor* alpha;        // [heads], entmax: 1, or from 1.01 to 2; unchecked on CUDA

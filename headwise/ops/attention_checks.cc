@@ -281,9 +281,10 @@ void ArgChecks::check_scales(const char* name, const AnyView& v, const Attention
   if (!check_asked(name, v, p.int8_kv, "int8 keys and values")) return;
   require(v.given(), ErrorKind::bad_argument, op, name[0] == 'k' ? "k" : "v", " is i8 but ", name,
           " is not given; pass the f32 scales quantize_kv wrote, [batch kv_tokens kv_heads]");
-  check_view(
-      name, v,
-      {only(DType::f32), {batch_in_tensors(p), kv_rows(p), layout.slots()}, "[batch kv_tokens kv_heads]"});
+  check_view(name, v,
+             {only(DType::f32),
+              {kv_batch(p), kv_rows(p), layout.slots()},
+              p.keys == KeyForm::paged ? "[pages page_size kv_heads]" : "[batch kv_tokens kv_heads]"});
 }
 
 void ArgChecks::check_packed(const AttentionProblem& p, const AttentionArgs& a) const {

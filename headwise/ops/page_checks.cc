@@ -18,7 +18,6 @@ void ArgChecks::check_pages(const AttentionProblem& p) const {
           "keys lie in pages and heads in rows; give pages with a head axis");
   require(!p.ragged, ErrorKind::unsupported, op,
           "keys lie in pages and q is ragged; give q as [batch q_tokens heads head_dim]");
-  require(!p.int8_kv, ErrorKind::unsupported, op, "pages hold i8, which is read from tensors in one piece");
   require(!p.probe.any(), ErrorKind::unsupported, op,
           "probes look at tensors in one piece, and keys lie in pages; gather them");
 }

@@ -13,9 +13,9 @@ constexpr bool is_page_size(Index n) {
   return false;
 }
 
-/// k and v are [pages page_size kv_heads dim], any steps: pages whose heads lie inside tokens (NHD) and pages
-/// whose tokens lie inside heads (HND) are two views of that form. Token t of sequence b is token
-/// t % page_size of page table[b][t / page_size]; sequences may share pages.
+/// k and v are [pages page_size kv_heads dim], scales of int8 without dim, any steps: pages with heads inside
+/// tokens (NHD) and pages with tokens inside heads (HND) are two views of that form. Token t of sequence b is
+/// token t % page_size of page table[b][t / page_size]; sequences may share pages.
 struct PageTable {
   AnyView table = {};      // [batch pages_each] i32; entries past a sequence's last token are not read
   AnyView lengths = {};    // [batch] i64: tokens of each sequence

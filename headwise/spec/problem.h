@@ -41,8 +41,8 @@ struct AttentionArgs {
   AnyView q_offsets = {}, kv_offsets = {};  // [batch + 1] i64, ragged only
   ProbeOut probe = {};
   AnyView k_scale = {}, v_scale = {};  // [batch kv_tokens kv_heads] f32: k = k_scale * i8; int8 KV only
-  PageTable page_table = {};           // given: k and v are [pages page_size kv_heads dim]
-  PackedKeys packed = {};  // given: k is [batch kv_heads room] in this order, kv_tokens = its tokens
+  PageTable page_table = {};  // given: k and v are [pages page_size kv_heads dim], scales without dim
+  PackedKeys packed = {};     // given: k is [batch kv_heads room] in this order, kv_tokens = its tokens
 };
 
 /// A q_start of this value is bottom-right: the last query meets the last key, kv_tokens - q_tokens.

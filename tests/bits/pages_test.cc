@@ -11,30 +11,33 @@ namespace {
 struct Paged {
   std::vector<Index> lengths;
   Index size, each, pages;
-  Tensor k, v;
+  Tensor k, v, k_scale, v_scale;
   std::vector<std::int32_t> table;
 
-  Paged(const CaseRun& r, std::vector<Index> tokens, Index page_size, bool by_head)
+  Paged(const AttentionArgs& from, std::vector<Index> tokens, Index page_size, bool by_head)
       : lengths(std::move(tokens)), size(page_size) {
-    const Index batch = r.k.view().size[0];
-    each = ceil_div(r.k.view().size[1], size) + 1, pages = batch * each + 2;
+    const Index batch = from.k.size[0];
+    each = ceil_div(from.k.size[1], size) + 1, pages = batch * each + 2;
     while (pages % 7 == 0) ++pages;  // so that steps of 7 meet every page once
     table.assign(static_cast<std::size_t>(batch * each), -9);
     for (Index b = 0; b < batch; ++b)
       for (Index i = 0; i * size < lengths[static_cast<std::size_t>(b)]; ++i)
         table[static_cast<std::size_t>(b * each + i)] =
             static_cast<std::int32_t>((7 * (b * each + i) + 3) % pages);
-    k = pool_of(r.k.view(), by_head), v = pool_of(r.v.view(), by_head);
+    k = pool_of(from.k, by_head), v = pool_of(from.v, by_head);
+    if (from.k_scale.given())
+      k_scale = pool_of(from.k_scale, by_head), v_scale = pool_of(from.v_scale, by_head);
   }
   Tensor pool_of(const AnyView& x, bool by_head) {
-    Tensor pool = by_head ? Tensor(x.dtype, {pages, x.size[2], size, x.size[3]})
-                          : Tensor(x.dtype, {pages, size, x.size[2], x.size[3]});
+    const Index dim = x.rank == 4 ? x.size[3] : 1;  // scales have none
+    Tensor pool = by_head ? Tensor(x.dtype, {pages, x.size[2], size, dim})
+                          : Tensor(x.dtype, {pages, size, x.size[2], dim});
     poison(pool);
     const AnyView to = turned(pool.view(), by_head);
     for (Index b = 0; b < x.size[0]; ++b)
       for (Index t = 0; t < lengths[static_cast<std::size_t>(b)]; ++t)
         for (Index h = 0; h < x.size[2]; ++h)
-          for (Index c = 0; c < x.size[3]; ++c) {
+          for (Index c = 0; c < dim; ++c) {
             const Index page = table[static_cast<std::size_t>(b * each + t / size)];
             store_double(
                 to.data, x.dtype, page * to.step[0] + t % size * to.step[1] + h * to.step[2] + c * to.step[3],
@@ -49,6 +52,9 @@ struct Paged {
   void use(AttentionArgs& a, bool by_head) {
     a.k = turned(k.view(), by_head), a.v = turned(v.view(), by_head);
     const auto batch = static_cast<Index>(lengths.size());
+    if (a.k_scale.given())
+      a.k_scale = turned(k_scale.view(), by_head), a.v_scale = turned(v_scale.view(), by_head);
+    a.k_scale.rank = a.v_scale.rank = a.k_scale.given() ? 3 : 0;
     a.page_table.table = AnyView::packed(table.data(), DType::i32, {batch, each});
     a.page_table.lengths = AnyView::packed(lengths.data(), DType::i64, {batch});
   }
@@ -59,8 +65,8 @@ const Tensor& at_end() {
   return start;
 }
 
-TEST(Pages, HaveTheBitsOfOnePiece) {
-  each_level([] {
+void expect_bits_of_one_piece(bool int8) {
+  each_level([&] {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
       for (const Index size : {8, 32, 256})
         for (const Index q_tokens : {1, 20}) {
@@ -74,6 +80,8 @@ TEST(Pages, HaveTheBitsOfOnePiece) {
                                      .value_dim = 32},
                                     dtype);
           CaseRun r(c);
+          const Quantized eight(r.k.view(), r.v.view());
+          if (int8) eight.use(r.args);
           const std::vector<Index> lengths = {290, 0, 77};
           const Mask mask = Mask::window(200, 0) & Mask::lengths(lengths);
           const std::vector<Index> starts = {290 - q_tokens, -q_tokens, 77 - q_tokens};
@@ -83,7 +91,7 @@ TEST(Pages, HaveTheBitsOfOnePiece) {
           const Tensor out = r.out.clone(), lse = r.lse.clone();
           const Mask window = Mask::window(200, 0);
           for (const bool by_head : {false, true}) {
-            Paged paged(r, lengths, size, by_head);
+            Paged paged(r.args, lengths, size, by_head);
             AttentionArgs a = r.args;
             a.q_start = at_end().view(), a.mask = window.set();
             paged.use(a, by_head);
@@ -98,6 +106,9 @@ TEST(Pages, HaveTheBitsOfOnePiece) {
   });
 }
 
+TEST(Pages, HaveTheBitsOfOnePiece) { expect_bits_of_one_piece(false); }
+TEST(Pages, HaveTheBitsOfOnePieceInInt8) { expect_bits_of_one_piece(true); }
+
 TEST(Pages, SplitsAreFoldedAlike) {
   const Case c{.name = "splits",
                .batch = 1,
@@ -110,7 +121,7 @@ TEST(Pages, SplitsAreFoldedAlike) {
   CaseRun r(c);
   attention(r.args, online(1));
   const Tensor out = r.out.clone();
-  Paged paged(r, {2150}, 16, false);
+  Paged paged(r.args, {2150}, 16, false);
   AttentionArgs a = r.args;
   paged.use(a, false);
   for (const int threads : {1, 2}) {
@@ -130,11 +141,15 @@ TEST(Pages, RefReadsThem) {
                .head_dim = 8,
                .value_dim = 8};
   CaseRun r(c);
+  const Quantized eight(r.k.view(), r.v.view());
   Context ref({.threads = 1, .kernels = "ref"});
-  attention(r.args, ref);
-  const Tensor out = r.out.clone();
-  for (const bool by_head : {false, true}) {
-    Paged paged(r, {40, 40}, 16, by_head);
+  for (int way = 0; way < 4; ++way) {
+    const bool by_head = way % 2 == 1;
+    if (way == 2) eight.use(r.args);
+    poison(r.out);
+    attention(r.args, ref);
+    const Tensor out = r.out.clone();
+    Paged paged(r.args, {40, 40}, 16, by_head);
     AttentionArgs a = r.args;
     paged.use(a, by_head);
     poison(r.out);
@@ -152,7 +167,7 @@ struct BadPages : testing::Test {
                .kv_heads = 2,
                .head_dim = 8,
                .value_dim = 8}};
-  Paged paged{run, {20, 9}, 8, false};
+  Paged paged{run.args, {20, 9}, 8, false};
   AttentionArgs args = run.args;
   Context ctx{{.threads = 1}};
   BadPages() { paged.use(args, false); }

@@ -7,18 +7,18 @@ import headwise as hw
 
 
 def paged(x, lengths, size, layout):
-    """x [batch tokens heads dim] in pages of `size` tokens in a shuffled order, NaN where no token lies."""
-    batch, tokens, heads, dim = x.shape
+    """x [batch tokens heads ...] in pages of `size` tokens in a shuffled order, NaN (int8: 99) where no token lies."""
+    batch, tokens = x.shape[:2]
     each = -(-tokens // size)
     order = np.random.default_rng(size).permutation(batch * each + 2)
-    pool = np.full((batch * each + 2, size, heads, dim), np.nan, x.dtype)
+    pool = np.full((batch * each + 2, size, *x.shape[2:]), 99 if x.dtype == np.int8 else np.nan, x.dtype)
     table = np.full((batch, each), -1, np.int32)
     for b, length in enumerate(lengths):
         for i in range(-(-length // size)):
             n = min(size, length - i * size)
             table[b, i] = order[b * each + i]
             pool[table[b, i], :n] = x[b, i * size : i * size + n]
-    return (np.ascontiguousarray(pool.transpose(0, 2, 1, 3)) if layout == "bhsd" else pool), table
+    return (np.ascontiguousarray(pool.swapaxes(1, 2)) if layout == "bhsd" else pool), table
 
 
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
@@ -34,6 +34,22 @@ def test_bits_of_one_piece(layout, size):
     out = got.out.transpose(0, 2, 1, 3) if layout == "bhsd" else got.out
     assert np.array_equal(out, want.out) and np.array_equal(got.lse, want.lse)
     assert "cpu/decode  chosen" in hw.explain(turned, pk, pv, pages=hw.Pages(table, lengths), layout=layout)
+
+
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+def test_int8_has_the_bits_of_one_piece(layout):
+    rng = np.random.default_rng(2)
+    lengths = [70, 21]
+    q, k, v = (rng.standard_normal((2, n, h, 16), np.float32) for n, h in ((1, 4), (70, 2), (70, 2)))
+    k8, ks, v8, vs = *hw.quantize_kv(k), *hw.quantize_kv(v)
+    want = hw.attention(q, k8, v8, hw.Mask.lengths(lengths), k_scale=ks, v_scale=vs)
+    pk, pks, pv, pvs = (paged(x, lengths, 16, layout)[0] for x in (k8, ks, v8, vs))
+    pages = hw.Pages(paged(k8, lengths, 16, layout)[1], lengths)
+    turned = q.swapaxes(1, 2) if layout == "bhsd" else q
+    got = hw.attention(turned, pk, pv, k_scale=pks, v_scale=pvs, pages=pages, layout=layout)
+    assert np.array_equal(got.swapaxes(1, 2) if layout == "bhsd" else got, want)
+    with pytest.raises(ValueError, match=r"k_scale is f32 \[2 70 2\] but f32 .* is needed, \[pages page_size kv_heads\]"):
+        hw.attention(q, paged(k8, lengths, 16, "bshd")[0], paged(v8, lengths, 16, "bshd")[0], k_scale=ks, v_scale=vs, pages=pages)
 
 
 def test_torch_tensors():

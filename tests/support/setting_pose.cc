@@ -195,7 +195,7 @@ struct Poser {
 
   /// k and v as int8 with a scale for each token and kv head; the truth is what those numbers stand for.
   void quantized() {
-    if (c[kKeysValues] != 2 && c[kKeysValues] != 3) return;
+    if (c[kKeysValues] != 2 && c[kKeysValues] != 3 && c[kKeysValues] < 6) return;
     Context ctx({.threads = 1});
     const auto as_int8 = [&](AnyView& truth, AnyView& x, AnyView& scale) {
       const AnyView t = truth;
@@ -218,7 +218,7 @@ struct Poser {
   /// k and v in pages, in an order of their own; NaN where no token lies.
   void paged() {
     if (c[kKeysValues] < 4) return;
-    const bool by_head = c[kKeysValues] == 5;
+    const bool by_head = c[kKeysValues] % 2 == 1;
     const Index size = by_head ? 64 : 16, batch = p.sizes.batch, each = ceil_div(p.sizes.kv_tokens, size) + 1;
     const Index pages = batch * each;
     Tensor table(DType::i32, {batch, each});
@@ -226,12 +226,19 @@ struct Poser {
       table.values<std::int32_t>()[static_cast<std::size_t>(n)] = static_cast<std::int32_t>(pages - 1 - n);
     p.args.page_table.table = keep(std::move(table)), p.args.page_table.lengths = numbers(p.kv_lengths);
     if (p.truth.k.rank == 3 || p.sizes_ragged) return;  // refused
-    for (auto [from, to] : {std::pair{&p.truth.k, &p.args.k}, {&p.truth.v, &p.args.v}}) {
-      const AnyView& x = *from;
-      const Index heads = x.size[2], dim = x.size[3];
-      AnyView pool = by_head ? keep(Tensor(p.sizes.dtype, {pages, heads, size, dim}))
-                             : keep(Tensor(p.sizes.dtype, {pages, size, heads, dim}));
-      for (Index n = 0; n < pool.count(); ++n) store_double(pool.data, pool.dtype, n, kNan);
+    const bool int8 = c[kKeysValues] >= 6;
+    const AttentionArgs& whole = int8 ? p.args : p.truth;
+    for (auto [from, to] : {std::pair{&whole.k, &p.args.k},
+                            {&whole.v, &p.args.v},
+                            {&p.args.k_scale, &p.args.k_scale},
+                            {&p.args.v_scale, &p.args.v_scale}}) {
+      const AnyView x = *from;
+      if (!x.given()) continue;
+      const Index heads = x.size[2], dim = x.rank == 4 ? x.size[3] : 1;
+      AnyView pool = by_head ? keep(Tensor(to->dtype, {pages, heads, size, dim}))
+                             : keep(Tensor(to->dtype, {pages, size, heads, dim}));
+      for (Index n = 0; n < pool.count(); ++n)
+        store_double(pool.data, pool.dtype, n, x.dtype == DType::i8 ? 127 : kNan);
       if (by_head) std::swap(pool.size[1], pool.size[2]), std::swap(pool.step[1], pool.step[2]);
       for (Index n = 0; n < x.count(); ++n) {
         const Index column = n % dim, head = n / dim % heads, token = n / dim / heads % x.size[1],
@@ -240,6 +247,7 @@ struct Poser {
                      page * pool.step[0] + token % size * pool.step[1] + head * pool.step[2] + column,
                      load_double(x.data, x.dtype, n));
       }
+      pool.rank = x.rank;
       *to = pool;
     }
   }

@@ -55,7 +55,8 @@ const std::vector<Row>& table() {
         {"threads", {"2", "1", "3", "5"}},
         {"kernels", {"default", "cpu/online,ref", "cpu/online"}},
         {"keys and values",
-         {"plain", "packed", "int8", "int8 packed", "pages of 16", "pages of 64, tokens in heads"}},
+         {"plain", "packed", "int8", "int8 packed", "pages of 16", "pages of 64, tokens in heads",
+          "int8 pages of 16", "int8 pages of 64, tokens in heads"}},
         {"rows", {"all", "some", "few and none"}},
     };
   }();

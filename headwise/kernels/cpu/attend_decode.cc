@@ -140,20 +140,32 @@ void clear_scores(const Run& run, Scratch& s) {
   if (run.core.few_scores) std::fill_n(s.s, run.core.granule * run.core.panel, 0.0f);
 }
 
+/// k or v as a pool of pages, with the scales of int8.
+struct Pool {
+  const AnyView &numbers, &scales;
+  const HeadLayout& layout;
+};
+Pool key_pool(const Run& run) { return {run.args.k, run.args.k_scale, run.problem.heads.k}; }
+Pool value_pool(const Run& run) { return {run.args.v, run.args.v_scale, run.problem.heads.v}; }
+
 /// Rows key0 .. key0 + n of a pool of pages, numbered by their keys: where they lie when one page holds them
 /// all, else put together in `to`, or no rows where that is null.
-Rows paged_rows(const Run& run, const Heads& h, const AnyView& pool, const HeadLayout& layout, Index key0,
-                Index n, std::byte* to) {
-  const Index size = run.problem.page_size, item = size_of(pool.dtype);
+Rows paged_rows(const Run& run, const Heads& h, const Pool& pool, Index key0, Index n, const PagedRoom* to) {
+  const HeadLayout& layout = pool.layout;
+  const Index size = run.problem.page_size, item = size_of(pool.numbers.dtype);
   const auto from = [&](Index key) {
-    return rows_of(pool, layout, h.head0, run.args.page_table.page(h.sequence, key / size), key % size);
+    const Index page = run.args.page_table.page(h.sequence, key / size);
+    return with_scales(rows_of(pool.numbers, layout, h.head0, page, key % size), pool.scales, layout, h.head0,
+                       page, key % size);
   };
   Rows rows = from(key0);
   if ((key0 + n - 1) / size != key0 / size) {
     if (!to) return {};
     for (Index i = 0; i < n; ++i) {
-      const auto* row = static_cast<const std::byte*>(from(key0 + i).data);
-      std::byte* at = to + i * layout.dim * item;
+      const Rows one = from(key0 + i);
+      const auto* row = static_cast<const std::byte*>(one.data);
+      std::byte* at = to->numbers + i * layout.dim * item;
+      if (one.scale) to->scales[i] = *one.scale;
       if (rows.column_step == 1) {
         std::memcpy(at, row, static_cast<std::size_t>(layout.dim * item));
       } else {
@@ -161,10 +173,15 @@ Rows paged_rows(const Run& run, const Heads& h, const AnyView& pool, const HeadL
           std::memcpy(at + c * item, row + c * rows.column_step * item, static_cast<std::size_t>(item));
       }
     }
-    rows.data = to, rows.row_step = layout.dim, rows.column_step = 1;
+    rows.data = to->numbers, rows.row_step = layout.dim, rows.column_step = 1;
+    if (rows.scale) rows.scale = to->scales, rows.scale_step = 1;
   }
-  const auto first = reinterpret_cast<std::uintptr_t>(rows.data);  // of row 0, which need not be there
-  rows.data = reinterpret_cast<const void*>(first - static_cast<std::uintptr_t>(key0 * rows.row_step * item));
+  const auto back = [&](const void* first, Index bytes) {  // to row 0, which need not be there
+    return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(first) -
+                                         static_cast<std::uintptr_t>(key0 * bytes));
+  };
+  rows.data = back(rows.data, rows.row_step * item);
+  if (rows.scale) rows.scale = static_cast<const float*>(back(rows.scale, rows.scale_step * 4));
   return rows;
 }
 
@@ -172,7 +189,7 @@ Rows paged_rows(const Run& run, const Heads& h, const AnyView& pool, const HeadL
 Ahead keys_ahead(const Run& run, const Heads& h, Rows keys, Index key0, Index n) {
   const AttentionProblem& p = run.problem;
   if (n <= 0) return {};
-  if (p.keys == KeyForm::paged) keys = paged_rows(run, h, run.args.k, p.heads.k, key0, n, nullptr);
+  if (p.keys == KeyForm::paged) keys = paged_rows(run, h, key_pool(run), key0, n, nullptr);
   return keys.data ? ahead_of(keys, key0, n, p.heads.k.dim) : Ahead{};
 }
 
@@ -189,8 +206,8 @@ void attend_split(const Run& run, const Heads& h, Scratch& s, Index split) {
     const Index n = std::min<Index>(core.granule, end - key0);
     bool packed = false, finite = true;
     if (paged) {
-      keys = paged_rows(run, h, run.args.k, p.heads.k, key0, n, s.paged_keys);
-      values = paged_rows(run, h, run.args.v, p.heads.v, key0, n, s.paged_values);
+      keys = paged_rows(run, h, key_pool(run), key0, n, &s.paged_keys);
+      values = paged_rows(run, h, value_pool(run), key0, n, &s.paged_values);
     }
     const Index key1 = key0 + core.granule;
     const Ahead next =

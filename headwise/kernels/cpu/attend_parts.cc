@@ -60,38 +60,33 @@ KeyOrder key_order(DType kv_dtype) {
   return {core.key_group, core.key_columns, core.key_pad};
 }
 
-namespace {
-
-/// Adds the scales of an i8 tensor, [batch tokens kv_heads], to its rows.
-Rows with_scales(Rows r, const AnyView& scale, const HeadLayout& layout, const SequencePlace& at,
-                 Index head) {
+Rows with_scales(Rows r, const AnyView& scale, const HeadLayout& layout, Index head, Index batch,
+                 Index first_row) {
   if (r.type != RowType::i8 || !scale.data) return r;  // null: no tokens
-  r.scale = static_cast<const float*>(scale.data) + at.tensor_batch * scale.step[0] +
-            at.kv_row * scale.step[1] + layout.slot(head) * scale.step[2];
+  r.scale = static_cast<const float*>(scale.data) + batch * scale.step[0] + first_row * scale.step[1] +
+            layout.slot(head) * scale.step[2];
   r.scale_step = scale.step[1];
   return r;
 }
-
-}  // namespace
 
 Rows key_rows(const Run& run, const SequencePlace& at, Index head) {
   const AttentionProblem& p = run.problem;
   const AnyView& k = run.args.k;
   if (p.keys == KeyForm::plain)
     return with_scales(rows_of(k, p.heads.k, head, at.tensor_batch, at.kv_row), run.args.k_scale, p.heads.k,
-                       at, head);
+                       head, at.tensor_batch, at.kv_row);
   Rows r;
   r.data = static_cast<const std::byte*>(k.data) +
            (at.tensor_batch * k.step[0] + p.heads.k.slot(head) * k.step[1]) * size_of(k.dtype);
   r.block = 16 * p.heads.k.dim, r.column_step = 16;
   r.end = p.heads.k.dim;
   r.type = row_type(k.dtype);
-  return with_scales(r, run.args.k_scale, p.heads.k, at, head);
+  return with_scales(r, run.args.k_scale, p.heads.k, head, at.tensor_batch, at.kv_row);
 }
 Rows value_rows_of(const Run& run, const SequencePlace& at, Index head) {
   const HeadLayout& layout = run.problem.heads.v;
   return with_scales(rows_of(run.args.v, layout, head, at.tensor_batch, at.kv_row), run.args.v_scale, layout,
-                     at, head);
+                     head, at.tensor_batch, at.kv_row);
 }
 const void* keys_for_scores(const Run& run, const Rows& keys, Index key0, Index count, void* scratch) {
   const Index dim = run.problem.heads.k.dim;
@@ -175,9 +170,12 @@ Scratch book(const AttentionProblem& p, const Core& core, Index task_rows, Arena
                                  core.key_bytes(head_dim) * (p.probe.columns ? kColumnGranules : 1));
   s.values = arena.take<std::byte>("attention.values", core.value_bytes(p.heads.v.dim));
   s.weights = arena.take<std::byte>("attention.weights", core.weight_bytes());
-  const Index paged = p.keys == KeyForm::paged ? granule * size_of(p.dtype) : 0;
-  s.paged_keys = arena.take<std::byte>("attention.pages", paged * head_dim);
-  s.paged_values = arena.take<std::byte>("attention.pages", paged * p.heads.v.dim);
+  const Index paged = p.keys == KeyForm::paged ? granule : 0;
+  const auto room_for = [&](Index dim) -> PagedRoom {
+    return {arena.take<std::byte>("attention.pages", paged * dim * size_of(p.kv_dtype())),
+            arena.take<float>("attention.pages", p.int8_kv ? paged : 0)};
+  };
+  s.paged_keys = room_for(head_dim), s.paged_values = room_for(p.heads.v.dim);
   s.s = arena.take<float>("attention.scores", granule * panel);
   s.gather = arena.take<float>("attention.gather", panel * round_up(head_dim, 16));
   s.rows = arena.take<float>("attention.rows", panel * value_rows);

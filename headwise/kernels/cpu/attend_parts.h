@@ -30,6 +30,9 @@ struct Run {
 };
 
 Rows rows_of(const AnyView& tensor, const HeadLayout& layout, Index head, Index batch, Index first_row);
+/// The rows with the scales of an i8 tensor, [batch tokens kv_heads].
+Rows with_scales(Rows rows, const AnyView& scale, const HeadLayout& layout, Index head, Index batch,
+                 Index first_row);
 /// Rows that are read later, from row `first` on; none where their columns do not lie side by side.
 Ahead ahead_of(const Rows& rows, Index first, Index count, Index width);
 /// The rows of k and of v that head `head` of a sequence reads.
@@ -65,12 +68,18 @@ struct Panel {
   bool started, folded;
 };
 
+/// Room for the rows of a granule that lie in several pages, and for what they count.
+struct PagedRoom {
+  std::byte* numbers;
+  float* scales;  // int8 alone
+};
+
 /// Everything one worker needs, booked in pieces of the workspace.
 struct Scratch {
   Panel* panels;
   void *keys, *values, *weights;
-  std::byte *paged_keys, *paged_values;  // rows of a granule that lie in several pages
-  const void* tile_keys;                 // of the present granule, as scores takes them
+  PagedRoom paged_keys, paged_values;
+  const void* tile_keys;  // of the present granule, as scores takes them
   float *s, *gather, *rows, *term, *by_distance, *column_lanes;
   float* cap_slope;  // [granule][panel] slope of the softcap, for gradients; null: nobody asks
   float *tile_top, *used, *shrink, *tile_sum, *ones, *a, *b;

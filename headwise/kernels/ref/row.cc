@@ -41,35 +41,36 @@ double head_element(const AnyView& x, const HeadLayout& layout, Index batch, Ind
 
 namespace {
 
-/// k = scale * i8, rounded to f32: the numbers int8 stands for.
-double times_scale(double x, const AnyView& scale, const HeadLayout& layout, const Row& row, Index j) {
-  const double s = at(scale, row.place.tensor_batch, row.place.kv_row + j, layout.slot(row.head));
-  return static_cast<double>(static_cast<float>(x) * static_cast<float>(s));
+/// Batch and row of token j of the row's sequence in k, v and their scales.
+struct TokenPlace {
+  Index batch, row;
+};
+TokenPlace token_place(const AttentionProblem& p, const AttentionArgs& a, const Row& row, Index j) {
+  if (p.keys != KeyForm::paged) return {row.place.tensor_batch, row.place.kv_row + j};
+  return {a.page_table.page(row.sequence, j / p.page_size), j % p.page_size};
 }
 
-/// Element of token j of the row's sequence in a pool of pages.
-double paged_element(const AttentionProblem& p, const AttentionArgs& a, const AnyView& pool,
-                     const HeadLayout& layout, const Row& row, Index j, Index c) {
-  return head_element(pool, layout, a.page_table.page(row.sequence, j / p.page_size), j % p.page_size,
-                      row.head, c);
+/// k = scale * i8, rounded to f32: the numbers int8 stands for.
+double times_scale(double x, const AnyView& scale, const HeadLayout& layout, TokenPlace place, Index head) {
+  const double s = at(scale, place.batch, place.row, layout.slot(head));
+  return static_cast<double>(static_cast<float>(x) * static_cast<float>(s));
 }
 
 }  // namespace
 
 double key_element(const AttentionProblem& p, const AttentionArgs& a, const Row& row, Index j, Index c) {
   const HeadLayout& layout = p.heads.k;
-  if (p.keys == KeyForm::paged) return paged_element(p, a, a.k, layout, row, j, c);
-  const double x =
-      p.keys == KeyForm::plain
-          ? head_element(a.k, layout, row.place.tensor_batch, row.place.kv_row + j, row.head, c)
-          : at(a.k, row.place.tensor_batch, layout.slot(row.head), a.packed.order.at(j, c, layout.dim));
-  return p.int8_kv ? times_scale(x, a.k_scale, layout, row, j) : x;
+  const TokenPlace place = token_place(p, a, row, j);
+  const double x = p.keys == KeyForm::packed
+                       ? at(a.k, place.batch, layout.slot(row.head), a.packed.order.at(j, c, layout.dim))
+                       : head_element(a.k, layout, place.batch, place.row, row.head, c);
+  return p.int8_kv ? times_scale(x, a.k_scale, layout, place, row.head) : x;
 }
 double value_element(const AttentionProblem& p, const AttentionArgs& a, const Row& row, Index j, Index c) {
   const HeadLayout& layout = p.heads.v;
-  if (p.keys == KeyForm::paged) return paged_element(p, a, a.v, layout, row, j, c);
-  const double x = head_element(a.v, layout, row.place.tensor_batch, row.place.kv_row + j, row.head, c);
-  return p.int8_kv ? times_scale(x, a.v_scale, layout, row, j) : x;
+  const TokenPlace place = token_place(p, a, row, j);
+  const double x = head_element(a.v, layout, place.batch, place.row, row.head, c);
+  return p.int8_kv ? times_scale(x, a.v_scale, layout, place, row.head) : x;
 }
 
 void Row::compute(const AttentionProblem& p, const AttentionArgs& a, Index b, Index h, Index i) {
