@@ -309,6 +309,21 @@ TEST(Poison, R020_R097_WorkspaceAndOutputHoldAnything) {
   });
 }
 
+/// A panel of queries that is not full: slopes that raise far keys past the range of exp reach no column sum.
+TEST(Poison, IdleLanesReachNoColumnSum) {
+  each_level([] {
+    CaseRun r({.name = "idle", .batch = 1, .q_tokens = 1, .kv_tokens = 600, .heads = 1, .kv_heads = 1});
+    float slope = -1;
+    Tensor columns(DType::f32, {1, 1, 600});
+    r.args.inputs.slopes = AnyView::packed(&slope, DType::f32, {1}),
+    r.args.probe.column_sums = columns.view();
+    attention(r.args, online(), {.columns = true});
+    double sum = 0;
+    for (const float x : columns.values<float>()) sum += static_cast<double>(x);
+    EXPECT_NEAR(sum, 1, 1e-5);
+  });
+}
+
 /// R019: a run full of NaN leaves nothing behind in the context that a later run meets.
 TEST(Poison, R019_AWarmUpOfNanLeavesNothing) {
   each_level([] {

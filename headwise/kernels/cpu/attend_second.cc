@@ -25,13 +25,16 @@ bool known_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch
   float *top = s.lane_f[0], *weight = s.lane_f[1];
   const Index q = run.problem.ragged ? run.problem.q_total : run.problem.q_tokens;
   for (int i = 0; i < core.panel; ++i) {
-    top[i] = weight[i] = 0;  // idle lanes weigh nothing
+    top[i] = weight[i] = 0;
     if (i >= panel.count) continue;
     const Index row =
         (at.tensor_batch * run.problem.heads.q.heads + panel.head[i]) * q + at.q_row + panel.token[i];
     top[i] = run.tops[2 * row], weight[i] = run.tops[2 * row + 1];
   }
   core.place_weights(s.s, from, to, panel.factor, top, weight, s.s);
+  // Idle lanes weigh nothing, whatever a slope made of them: 0 times infinity would be NaN.
+  for (Index k = from; panel.count < core.panel && k < to; ++k)
+    std::fill(s.s + k * core.panel + panel.count, s.s + (k + 1) * core.panel, 0.0f);
   return true;
 }
 
