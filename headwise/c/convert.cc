@@ -17,7 +17,7 @@ constexpr TermBit kTerms[] = {{HW_TERM_SOFTCAP, &Terms::softcap}, {HW_TERM_ALIBI
                               {HW_TERM_SINKS, &Terms::sinks},     {HW_TERM_DROPOUT, &Terms::dropout},
                               {HW_TERM_GATE, &Terms::gate},       {HW_TERM_ROWS, &Terms::rows}};
 
-/// Statistics of rows lie with q; the rest is computed on the CPU only.
+/// Statistics of rows, top keys and column sums lie with q; the rest is computed on the CPU only.
 ProbeOut probe_views(const hw_probe_tensors* given, const char* entry, hw_device where) {
   ProbeOut o;
   if (given == nullptr) return o;
@@ -28,11 +28,11 @@ ProbeOut probe_views(const hw_probe_tensors* given, const char* entry, hw_device
   o.mean_distance = view_of(t.mean_distance, entry, "mean_distance", where);
   o.sink_mass = view_of(t.sink_mass, entry, "sink_mass", where);
   o.top_position = view_of(t.top_position, entry, "top_position", where);
-  o.top_keys = view_of(t.top_keys, entry, "top_keys");
-  o.top_weights = view_of(t.top_weights, entry, "top_weights");
+  o.top_keys = view_of(t.top_keys, entry, "top_keys", where);
+  o.top_weights = view_of(t.top_weights, entry, "top_weights", where);
   o.class_of = view_of(t.class_of, entry, "class_of");
   o.class_mass = view_of(t.class_mass, entry, "class_mass");
-  o.column_sums = view_of(t.column_sums, entry, "column_sums");
+  o.column_sums = view_of(t.column_sums, entry, "column_sums", where);
   o.picks = view_of(t.picks, entry, "picks");
   o.picked_weights = view_of(t.picked_weights, entry, "picked_weights");
   o.scores = view_of(t.scores, entry, "scores");

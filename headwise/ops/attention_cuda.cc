@@ -8,12 +8,12 @@
 namespace headwise {
 namespace {
 
-constexpr const char* kForwardNames[] = {"cuda/decode", "cuda/hopper", "cuda/mma",  "cuda/rows",
-                                         "cuda/mixed",  "cuda/entmax", "cuda/plain"};
+constexpr const char* kForwardNames[] = {"cuda/decode", "cuda/hopper", "cuda/mma",    "cuda/probes",
+                                         "cuda/rows",   "cuda/mixed",  "cuda/entmax", "cuda/plain"};
 constexpr const char* kBackwardNames[] = {"cuda/hopper_backward", "cuda/mma_backward",
                                           "cuda/mixed_backward",  "cuda/entmax_backward",
                                           "cuda/plain_backward",  "cuda/unordered"};
-constexpr CudaNames kForward{"attention", kForwardNames, 7}, kBackward{kBackwardOp, kBackwardNames, 5};
+constexpr CudaNames kForward{"attention", kForwardNames, 8}, kBackward{kBackwardOp, kBackwardNames, 5};
 
 CudaFound<cuda::Kernel> find(const AttentionProblem& p, const AttentionArgs& a, Device device,
                              const std::string& kernels) {
@@ -82,7 +82,15 @@ const char* cuda_unread(const AttentionProblem& p) {
 }
 
 AttentionProblem cuda_problem_of(const AttentionArgs& args, const HeadSpec& heads) {
-  return problem_of(args, {.rows = args.probe.entropy.given()}, heads);
+  const ProbeOut& to = args.probe;
+  const AnyView& top = to.top_keys.given() ? to.top_keys : to.top_weights;
+  return problem_of(args,
+                    {.rows = to.entropy.given(),
+                     .top_k = top.given() ? top.size[3] : 0,
+                     .classes = to.class_mass.given() ? to.class_mass.size[3] : 0,
+                     .columns = to.column_sums.given(),
+                     .picked = to.picks.given() ? to.picks.size[0] : 0},
+                    heads);
 }
 
 CudaChoice choose_cuda(const AttentionProblem& problem, const AttentionArgs& args, Device device,

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Is this build right on this GPU? Every kernel against double, its laws, its bits. Ends in "N passed, M failed".
 
-Usage: check.py [selftest] [laws] [module] [backward] [heads] [--json FILE]
-(backward, heads: what selftest and laws hold of gradients, and of mixed heads and entmax)"""
+Usage: check.py [selftest] [laws] [module] [backward] [heads] [probes] [--json FILE]
+(the last three: what selftest and laws hold of gradients, of mixed heads and entmax, of probes)"""
 import json
 import math
 import random
@@ -14,9 +14,10 @@ import torch
 from backward_cases import BACKWARD_LAWS, BACKWARD_SELFTEST
 from common import DEVICE, TALLY, check, guarded, normal
 from head_cases import HEAD_LAWS, HEAD_SELFTEST
-from harness import GUARD, ROW_PROBES, Attention, Failed, Mask, devices, formula, open_pairs, relative
+from harness import GUARD, Attention, Failed, Mask, devices, formula, open_pairs, relative
 from module_cases import MODULE
 from page_cases import page_cases
+from probe_cases import look_cases, look_laws, row_cases
 
 RUN = {name: Attention(name) for name in ("cuda/hopper", "cuda/decode", "cuda/mma", "cuda/plain")}
 
@@ -104,37 +105,6 @@ def mma_cases():
                 got = RUN[kernel](*(t.to(DEVICE) for t in x), mask="causal | prefix(20)", **there)
                 error = relative(got.cpu().double(), truth)
                 check(error < GUARD[dtype], f"{kernel} {name} {str(dtype)[6:]}", f"relative error {error:.1e}")
-
-
-def probe_cases():
-    """Statistics of rows against their definitions in double."""
-    for kernel, dtype, (tq, tk, d), mask, band in (
-            ("cuda/mma", torch.bfloat16, (150, 333, 64), None, (None, None)), ("cuda/mma", torch.float16, (200, 200, 128), "causal", (None, 0)),
-            ("cuda/mma", torch.float32, (70, 150, 96), "window(30, 9)", (30, 9)), ("cuda/hopper", torch.bfloat16, (150, 333, 64), None, (None, None)),
-            ("cuda/hopper", torch.float16, (200, 200, 128), "causal", (None, 0)), ("cuda/hopper", torch.bfloat16, (300, 700, 96), "window(30, 9)", (30, 9)),
-            ("cuda/hopper", torch.bfloat16, (1000, 1000, 128), None, (None, None)), ("cuda/hopper", torch.float16, (900, 1100, 64), "causal", (None, 0))):
-        for sinks in (None, torch.randn(4, device=DEVICE)):
-            part = f"{kernel} probes {str(dtype)[6:]} {mask} {'sinks' if sinks is not None else ''}"
-            q, k, v = normal(2, tq, 4, d, dtype=dtype) * 2, normal(2, tk, 2, d, dtype=dtype), normal(2, tk, 2, d, dtype=dtype)
-            probe = {n: torch.full((2, 4, tq), -7, device=DEVICE, dtype=torch.int64 if n == "top_position" else torch.float32) for n in ROW_PROBES}
-            given = {} if sinks is None else {"sinks": sinks}
-            out = RUN[kernel](q, k, v, mask=mask, probe=probe, **given)
-            check(torch.equal(out, RUN[kernel](q, k, v, mask=mask, **given)), part, "probes change the output")
-            s = (q.double().transpose(1, 2) @ k.double().transpose(1, 2).repeat_interleave(2, 1).transpose(-1, -2)) / math.sqrt(d)
-            s = s.masked_fill(~open_pairs(tq, tk, 0, *band), -math.inf)
-            if sinks is not None:
-                s = torch.cat([s, sinks.double().view(1, 4, 1, 1).expand(2, 4, tq, 1)], -1)
-            w = torch.softmax(s, -1).nan_to_num(0)
-            keys = w[..., :tk]
-            distance = (torch.arange(tq, device=DEVICE)[:, None] - torch.arange(tk, device=DEVICE)).abs().double()
-            truth = {"entropy": -(w * w.clamp(min=1e-300).log()).sum(-1), "top_weight": keys.max(-1).values, "second_moment": keys.square().sum(-1),
-                     "mean_distance": (keys * distance).sum(-1), "sink_mass": w[..., tk:].sum(-1)}
-            for name, want in truth.items():
-                error = ((probe[name].double() - want).abs() / want.abs().clamp(min=1)).max().item()
-                check(error < 1e-5, part, f"{name} is off by {error:.1e}")
-            at = probe["top_position"]
-            chosen = keys.gather(-1, at.clamp(min=0)[..., None])[..., 0]
-            check(bool(torch.where(keys.amax(-1) > 0, chosen >= keys.amax(-1) * (1 - 1e-5), at == -1).all()), part, "top_position")
 
 
 def mask_cases():
@@ -435,8 +405,9 @@ def run_laws():
     check(relative(out[:, -128:].double(), truth) < 2.5e-3, "sizes", "offsets past 2^31")
 
 
-PARTS = {"selftest": [plain_cases, mma_cases, probe_cases, mask_cases, hopper_cases, decode_cases, page_cases, ragged_cases, document_cases, length_cases, hostile_cases, refusal_cases] + BACKWARD_SELFTEST + HEAD_SELFTEST,
-         "module": MODULE, "laws": [bit_laws, mma_laws, repeat_laws, run_laws] + BACKWARD_LAWS + HEAD_LAWS,
+PARTS = {"selftest": [plain_cases, mma_cases, row_cases, look_cases, mask_cases, hopper_cases, decode_cases, page_cases, ragged_cases, document_cases, length_cases, hostile_cases, refusal_cases] + BACKWARD_SELFTEST + HEAD_SELFTEST,
+         "module": MODULE, "laws": [bit_laws, mma_laws, look_laws, repeat_laws, run_laws] + BACKWARD_LAWS + HEAD_LAWS,
+         "probes": [row_cases, look_cases, look_laws],
          "backward": BACKWARD_SELFTEST + BACKWARD_LAWS, "heads": HEAD_SELFTEST + HEAD_LAWS}
 
 

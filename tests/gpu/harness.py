@@ -105,7 +105,7 @@ class Attention:
     def args(self, q, k, v, out, lse=None, mask=None, softcap=0.0, dropout=0.0, seed=0, max_distance=0, bidirectional=0, probe=None, **tensors):
         """mask: a text, or a Mask. tensors: scale, q_start, q_offsets, kv_offsets, slopes, bias, relative, sinks, gate,
         page_table, page_lengths.
-        probe: tensors by name, ROW_PROBES."""
+        probe: tensors by name, ROW_PROBES, top_keys, top_weights, column_sums."""
         a = Args(struct_size=ctypes.sizeof(Args), softcap=softcap, dropout=dropout, seed=seed, relative_max_distance=max_distance,
                  relative_bidirectional=bidirectional)
         a.keep = [mask if mask is None or isinstance(mask, Mask) else Mask(mask)]

@@ -52,6 +52,14 @@ def module_cases():
     check(bool(torch.isfinite(sinks.grad).all()), "hw.torch sinks", "no gradient of sinks")
     result = hw.attention(q, k, v, layout="bhsd", return_lse=True, probe=hw.Probe(rows=True))
     check(result.lse.is_cuda and result.probe.entropy.is_cuda, "hw.torch probes", "statistics of rows lie elsewhere")
+    seen = hw.attention(q, k, v, layout="bhsd", probe=hw.Probe(rows=True, top_k=3, columns=True)).probe
+    check(relative(seen.top_weights[..., 0], result.probe.top_weight) < 1e-5, "hw.torch probes", "top keys")
+    check(relative(seen.column_sums.sum(-1), torch.full((2, 8), 256.0, device=DEVICE)) < 1e-5, "hw.torch probes", "column sums")
+    try:
+        hw.attention(q, k, v, layout="bhsd", probe=hw.Probe(picks=[(0, 0, 0)]))
+        check(False, "hw.torch probes", "picked rows ran")
+    except Exception as fault:
+        check("picked rows" in str(fault), "hw.torch probes", str(fault))
 
 
 def module_runs():

@@ -47,7 +47,7 @@ TEST(AttentionCuda, ListsOfKernels) {
       sentence_of(ErrorKind::bad_argument,
                   [] { choose_cuda(small_problem(), {}, Device::cuda(0), "cuda/fastest"); }),
       "attention: there is no kernel \"cuda/fastest\" for CUDA tensors; there are: cuda/decode, cuda/hopper, "
-      "cuda/mma, cuda/rows, cuda/mixed, cuda/entmax, cuda/plain");
+      "cuda/mma, cuda/probes, cuda/rows, cuda/mixed, cuda/entmax, cuda/plain");
   EXPECT_EQ(sentence_of(ErrorKind::unsupported,
                         [] { choose_cuda(small_problem(), {}, Device::cuda(0), "cpu/online,ref"); }),
             "attention: the tensors are on a CUDA device but the list \"cpu/online,ref\" allows no kernel "

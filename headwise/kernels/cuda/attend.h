@@ -9,6 +9,7 @@ extern const Kernel kDecode;  // few queries, many keys; Hopper
 extern const Kernel kHopper;  // tiles by wgmma; Hopper
 extern const Kernel kMma;     // tiles by mma.sync: every mask, term and layout, widths up to 512
 extern const Kernel kPlain;   // a warp a row, every width, dtype and mask: the GPU's own reference
+extern const Kernel kProbes;  // top keys and column sums: another kernel, then a second look at the scores
 extern const Kernel kRows;    // heads that list their query rows
 extern const Kernel kMixed;   // heads that are mixed, in chunks of 64 queries
 extern const Kernel kEntmax;  // entmax, in chunks of 64 queries

@@ -61,11 +61,6 @@ bool by_pairs(const AnyView& v, Index element) {
     if (v.size[axis] > 1 && v.step[axis] % 2 != 0) return false;
   return true;
 }
-bool positive_scales(const AnyView& scale) {
-  for (Index h = 0; scale.given() && h < scale.size[0]; ++h)
-    if (!(load_double(scale.data, scale.dtype, h * scale.step[0]) > 0)) return false;
-  return true;
-}
 
 Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {
   if (p.batch == 0 || p.heads.q.heads == 0 || p.q_tokens == 0) return {};
@@ -83,8 +78,7 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
   f.rows = shape.rows, f.stages = shape.stages;
   f.q_tiles = static_cast<int>(ceil_div(p.q_tokens, f.rows));
   f.chunks = static_cast<int>(ceil_div(p.heads.v.dim, width));
-  const Terms& terms = p.heads.terms;
-  f.terms = terms.softcap || terms.bias || terms.alibi || terms.relative || !positive_scales(a.inputs.scale);
+  f.terms = has_terms(p.heads.terms, a.inputs.scale);
   f.runs = opens_runs(a.mask);
   f.vector_q = by_chunks(a.q, p.heads.q, element), f.vector_k = by_chunks(a.k, p.heads.k, element);
   f.vector_v = by_chunks(a.v, p.heads.v, element), f.pairs_out = by_pairs(a.out, element);

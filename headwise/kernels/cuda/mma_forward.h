@@ -29,6 +29,12 @@ inline bool by_chunks(const AnyView& v, const HeadLayout& layout, Index element)
     if (v.size[axis] > 1 && v.step[axis] % chunk != 0) return false;
   return true;
 }
+/// Scores need more than one positive scale.
+inline bool has_terms(const Terms& terms, const AnyView& scale) {
+  for (Index h = 0; scale.given() && h < scale.size[0]; ++h)
+    if (!(load_double(scale.data, scale.dtype, h * scale.step[0]) > 0)) return true;
+  return terms.softcap || terms.bias || terms.alibi || terms.relative;
+}
 /// Every mask is an `&` of terms that open one run of keys.
 inline bool opens_runs(const MaskSet& mask) {
   for (Index n = 0; n < mask.count; ++n)

@@ -18,6 +18,14 @@ Status grow(const char* name, void** memory, std::size_t bytes, cudaStream_t str
   return status_of(name, cudaMallocAsync(memory, bytes, stream));
 }
 
+Status may_grow(cudaStream_t stream) {
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  const Status status = status_of("cuda/workspace", cudaStreamIsCapturing(stream, &capture));
+  if (!status.ok() || capture == cudaStreamCaptureStatusNone) return status;
+  return {"cuda/workspace", 1,
+          "memory must grow while a graph is captured; run this size once before the capture"};
+}
+
 struct Bytes {
   alignas(16) unsigned char data[kUploadBytes];  // launch arguments hold a little more
 };
@@ -99,12 +107,8 @@ StreamState* state_of(int device, cudaStream_t stream) {
 
 Status StreamState::reserve(Index counters_needed, std::size_t scratch_needed) {
   if (counters_needed <= counter_count && scratch_needed <= scratch_bytes) return {};
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  Status status = status_of("cuda/workspace", cudaStreamIsCapturing(stream, &capture));
+  Status status = may_grow(stream);
   if (!status.ok()) return status;
-  if (capture != cudaStreamCaptureStatusNone)
-    return {"cuda/workspace", 1,
-            "memory must grow while a graph is captured; run this size once before the capture"};
   if (counters_needed > counter_count) {
     const Index count = counters_needed < 4096 ? 4096 : 2 * counters_needed;
     const auto bytes = static_cast<std::size_t>(count) * sizeof(int);
@@ -121,6 +125,16 @@ Status StreamState::reserve(Index counters_needed, std::size_t scratch_needed) {
     scratch_bytes = scratch_needed;
   }
   return {};
+}
+
+Status StreamState::hold(std::size_t needed) {
+  if (needed <= held_bytes) return {};
+  Status status = may_grow(stream);
+  if (!status.ok()) return status;
+  held_bytes = 0;
+  status = grow("cuda/workspace", reinterpret_cast<void**>(&held), needed, stream);
+  if (status.ok()) held_bytes = needed;
+  return status;
 }
 
 Status StreamState::map_of(const MapSpec& spec, CUtensorMap& map) {

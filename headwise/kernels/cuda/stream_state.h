@@ -38,9 +38,13 @@ struct StreamState {
   Index counter_count = 0;
   std::byte* scratch = nullptr;
   std::size_t scratch_bytes = 0;
+  std::mutex outer = {};      // taken by a run that starts other runs, before their `mutex`
+  std::byte* held = nullptr;  // what such a run keeps between them
+  std::size_t held_bytes = 0;
 
   /// Grows from the device's pool, in the order of the stream; an error while a graph is captured.
   Status reserve(Index counters_needed, std::size_t scratch_needed);
+  Status hold(std::size_t needed);
   /// A map for these sizes and this address, kept for the next call.
   Status map_of(const MapSpec& spec, CUtensorMap& map);
 
