@@ -26,7 +26,7 @@ struct Level {
   std::string how;
 };
 constexpr const char* kVariables[] = {"HEADWISE_ISA", "HEADWISE_KERNELS", "HEADWISE_THREADS",
-                                      "HEADWISE_DATA"};
+                                      "HEADWISE_CUDA_PROCESSORS", "HEADWISE_DATA"};
 
 struct Findings {
   Machine machine;

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Is this build right on this GPU? Every kernel against double, its laws, its bits. Ends in "N passed, M failed".
 
-Usage: check.py [selftest] [laws] [module] [backward] [heads] [probes] [--json FILE]
-(the last three: what selftest and laws hold of gradients, of mixed heads and entmax, of probes)"""
+Usage: check.py [selftest] [laws] [module] [backward] [heads] [probes] [processors] [--json FILE]
+(the last four: what selftest and laws hold of gradients, of mixed heads and entmax, of probes, of the number of processors)"""
 import json
 import math
 import random
@@ -18,6 +18,7 @@ from harness import GUARD, Attention, Failed, Mask, devices, formula, open_pairs
 from module_cases import MODULE
 from page_cases import page_cases
 from probe_cases import look_cases, look_laws, row_cases
+from processor_cases import processor_laws
 
 RUN = {name: Attention(name) for name in ("cuda/hopper", "cuda/decode", "cuda/mma", "cuda/plain")}
 
@@ -406,8 +407,8 @@ def run_laws():
 
 
 PARTS = {"selftest": [plain_cases, mma_cases, row_cases, look_cases, mask_cases, hopper_cases, decode_cases, page_cases, ragged_cases, document_cases, length_cases, hostile_cases, refusal_cases] + BACKWARD_SELFTEST + HEAD_SELFTEST,
-         "module": MODULE, "laws": [bit_laws, mma_laws, look_laws, repeat_laws, run_laws] + BACKWARD_LAWS + HEAD_LAWS,
-         "probes": [row_cases, look_cases, look_laws],
+         "module": MODULE, "laws": [bit_laws, mma_laws, look_laws, processor_laws, repeat_laws, run_laws] + BACKWARD_LAWS + HEAD_LAWS,
+         "probes": [row_cases, look_cases, look_laws], "processors": [processor_laws],
          "backward": BACKWARD_SELFTEST + BACKWARD_LAWS, "heads": HEAD_SELFTEST + HEAD_LAWS}
 
 

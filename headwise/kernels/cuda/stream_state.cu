@@ -2,6 +2,8 @@
 
 #include <cudaTypedefs.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 namespace headwise::cuda {
@@ -86,6 +88,8 @@ DeviceFacts facts_of(int device) {
       cudaDeviceGetAttribute(&found.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
           cudaSuccess;
   found.shared_bytes -= 1024;
+  if (const char* most = std::getenv("HEADWISE_CUDA_PROCESSORS"); most && std::atoi(most) > 0)
+    found.processors = std::min(found.processors, std::atoi(most));
   if (!found.there)
     cudaGetLastError();  // asking about a device that is not there is no error of the next call
   f = found;

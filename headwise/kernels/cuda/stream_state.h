@@ -11,7 +11,8 @@ namespace headwise::cuda {
 
 struct DeviceFacts {
   bool there = false;
-  int major = 0, minor = 0, processors = 0;
+  int major = 0, minor = 0;
+  int processors = 0;    // grids are made for so many; HEADWISE_CUDA_PROCESSORS lowers it
   int shared_bytes = 0;  // dynamic shared memory a block may have, beside 1 KB of static
 };
 /// Asked of the driver once a device.
