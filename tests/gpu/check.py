@@ -95,6 +95,15 @@ def mma_cases():
                 mask, band, _ = MASKS[(n + i) % 4]
                 case("cuda/mma", dtype, b, h, kv, tq, tk, d, dv, mask, band, q_start=tk - tq, layout=("bshd", "bhsd", "packed")[i % 3])
     reference = Attention("ref")
+    for dtype, d in ((torch.bfloat16, 64), (torch.float16, 96), (torch.bfloat16, 128), (torch.float16, 256)):
+        for mask, ids in ((None, None), ("causal", torch.tensor([7, 2 ** 31 + 5]))):
+            x = [torch.randn(2, t, n, d).to(dtype) for t, n in ((150, 4), (333, 2), (333, 2))]
+            given = dict(mask=mask, dropout=0.3, seed=2 ** 40 + 77, q_start=torch.tensor([183]), **({} if ids is None else {"sequence_ids": ids}))
+            truth, lse = reference(*(t.double() for t in x), **given), torch.empty(2, 4, 150, device=DEVICE)
+            got = RUN["cuda/hopper"](*(t.to(DEVICE) for t in x), None, lse, **given)
+            plain = RUN["cuda/hopper"](*(t.to(DEVICE) for t in x), mask=mask, q_start=given["q_start"])
+            error = relative(got.cpu().double(), truth)
+            check(error < 1.5 * GUARD[dtype] and relative(plain.cpu().double(), truth) > 0.05, f"cuda/hopper dropout {str(dtype)[6:]} d{d} {mask}", f"relative error {error:.1e}")
     b, h, tq, tk, d = 2, 4, 90, 130, 40
     for dtype in (torch.bfloat16, torch.float32):
         x = [torch.randn(b, t, n, d).to(dtype) for t, n in ((tq, h), (tk, 2), (tk, 2))]
@@ -159,6 +168,8 @@ def hopper_cases():
                 case("cuda/hopper", dtype, 2, h, 2, 200, 333, d, dv, mask=mask, band=band, q_start=133, slopes=torch.rand(h, device=DEVICE))
                 case("cuda/hopper", dtype, 2, h, 2, 200, 333, d, dv, mask=mask, band=band, q_start=133, sinks=torch.randn(h, device=DEVICE) * 4,
                      gate=torch.rand(2, 200, h, device=DEVICE))
+                for bias in () if d == 192 else (torch.randn(2, h, 200, 333, device=DEVICE, dtype=dtype), torch.randn(1, 1, 200, 336, device=DEVICE)[..., :333].expand(2, h, 200, 333)):
+                    case("cuda/hopper", dtype, 2, h, 2, 200, 333, d, dv, mask=mask, band=band, q_start=133, bias=bias)
                 case("cuda/hopper", dtype, 1, h, 4, 150, 333, d, dv, mask=mask, band=band, softcap=3.0, slopes=torch.rand(h, device=DEVICE),
                      sinks=torch.randn(h, device=DEVICE) * 4, scale=torch.tensor([-0.2], dtype=torch.float64))
 

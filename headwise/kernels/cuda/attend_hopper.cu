@@ -14,15 +14,15 @@ constexpr double kL2Share = 28e6;  // bytes of k and v a section of heads may ho
 
 /// Scores meet more than one positive scale.
 bool has_terms(const AttentionProblem& p, const AttentionArgs& a) {
-  return p.heads.terms.softcap || p.heads.terms.alibi || scale_of(p, a) <= 0;
+  return p.heads.terms.softcap || p.heads.terms.alibi || p.heads.terms.bias || scale_of(p, a) <= 0;
 }
 /// What the instance for terms alone does.
 bool needs_terms(const AttentionProblem& p, const AttentionArgs& a) {
-  return has_terms(p, a) || p.heads.terms.gate;
+  return has_terms(p, a) || p.heads.terms.gate || p.heads.terms.dropout;
 }
 
 void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
-  hopper_refuses(p, a, device, why);
+  hopper_refuses(p, a, device, why, true);
   if (why[0]) return;
   if (p.keys == KeyForm::paged) {
     std::snprintf(why, sizeof why, "keys lie in pages; its tiles are longer than a page may be");
@@ -30,8 +30,8 @@ void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char 
   }
   if (p.heads.q.dim != p.heads.v.dim && (needs_terms(p, a) || p.probe.rows)) {
     std::snprintf(why, sizeof why,
-                  "softcap, ALiBi, a gate, probes or no positive scale; it takes them where head_dim is "
-                  "value_dim");
+                  "softcap, ALiBi, a bias, a gate, dropout, probes or no positive scale; it takes them where "
+                  "head_dim is value_dim");
     return;
   }
   if (p.probe.rows && !forward_probes(p.heads.v.dim)) {
@@ -41,6 +41,14 @@ void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char 
   Band band;
   const char* part = nullptr;
   band_of(a.mask, 0, band, part);
+  if (band.documents && (p.heads.terms.bias || p.heads.terms.dropout)) {
+    std::snprintf(why, sizeof why, "a bias or dropout under documents(...), which it takes apart");
+    return;
+  }
+  if (!forward_pairs(p.heads.q.dim) && (p.heads.terms.bias || p.heads.terms.dropout)) {
+    std::snprintf(why, sizeof why, "a bias or dropout; it takes them at head_dim 64, 96, 128 and 256");
+    return;
+  }
   const Checked tiles = Checked(p.batch) * Checked(pieces_of(band)) * Checked(p.heads.q.heads) *
                         Checked(ceil_div(p.q_tokens, 128));
   if (!tiles.ok || tiles.value > kFar)
@@ -86,6 +94,18 @@ int groups_for(const AttentionProblem& p, const Band& band, const Place& place, 
   return time_of(3, gain) < time_of(2, 1.0) ? 3 : 2;
 }
 
+Status send_ids(const AnyView& ids, Index count, Index* to, cudaStream_t stream) {
+  constexpr Index kPiece = 256;
+  for (Index first = 0; first < count; first += kPiece) {
+    Index some[kPiece];
+    const Index here = min_of(kPiece, count - first);
+    for (Index i = 0; i < here; ++i) some[i] = static_cast<const Index*>(ids.data)[(first + i) * ids.step[0]];
+    const Status status = upload(to + first, some, static_cast<std::size_t>(here) * sizeof(Index), stream);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
 template <class T>
 Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, int device) {
   const int processors = facts_of(device).processors, head_dim = static_cast<int>(p.heads.q.dim),
@@ -94,7 +114,14 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   const char* why = nullptr;
   band_of(a.mask, 0, band, why);
   ForwardParams f;
-  Status status = sequence_places(p, a, state, 1, 0, f.place, f.places);
+  const bool ids = p.heads.terms.dropout && a.inputs.sequence_ids.given();
+  const std::size_t id_bytes = ids ? static_cast<std::size_t>(round_up(p.batch, 2)) * sizeof(Index) : 0;
+  Status status = sequence_places(p, a, state, 1, id_bytes, f.place, f.places);
+  if (status.ok() && ids) {
+    auto* to = reinterpret_cast<Index*>(state.scratch);
+    status = send_ids(a.inputs.sequence_ids, p.batch, to, state.stream);
+    f.sequence_ids = to;
+  }
   if (!status.ok()) return status;
   const TilePasses passes = needs_terms(p, a)   ? TilePasses::terms
                             : p.probe.rows      ? TilePasses::probes
@@ -104,6 +131,14 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   set_terms(p, a, f);
   set_outputs(p, a, f);
   f.probes = probes_of(p, a), f.terms = has_terms(p, a);
+  if (p.heads.terms.bias) {
+    const AnyView& bias = a.inputs.bias;
+    f.bias = {bias.data, bias.dtype, {bias.step[0], bias.step[1], bias.step[2], bias.step[3]}};
+  }
+  if (p.heads.terms.dropout) {
+    f.drops = true, f.rule = DropoutRule::of(a.inputs.dropout, a.inputs.seed);
+    f.kept = static_cast<float>(1 / (1 - a.inputs.dropout));
+  }
   f.store_rows = p.ragged || band.documents;
   f.clear_tail = p.ragged || band.documents || band.keys < p.kv_tokens || band.by_length;
   f.counter = state.counters;

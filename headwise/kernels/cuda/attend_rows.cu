@@ -44,7 +44,8 @@ bool gathers(const AttentionProblem& p, const AttentionArgs& a, int device) {
   if (why[0] || !band_of(a.mask, 0, band, part)) return false;
   const Terms& t = p.heads.terms;
   return band.whole && !band.by_length && !band.documents && !p.ragged && !t.alibi && !t.softcap &&
-         !t.sinks && !p.probe.any() && scale_of(p, a) > 0 && p.heads.q.dim == p.heads.v.dim;
+         !t.sinks && !t.bias && !t.dropout && !p.probe.any() && scale_of(p, a) > 0 &&
+         p.heads.q.dim == p.heads.v.dim;
 }
 
 void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {

@@ -24,7 +24,7 @@ double scale_of(const AttentionProblem& p, const AttentionArgs& a) {
 }
 
 void hopper_refuses(const AttentionProblem& p, const AttentionArgs& a, int device,
-                    char (&why)[kSentenceBytes]) {
+                    char (&why)[kSentenceBytes], bool pairs) {
   const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };
   why[0] = '\0';
   const DeviceFacts facts = facts_of(device);
@@ -41,9 +41,10 @@ void hopper_refuses(const AttentionProblem& p, const AttentionArgs& a, int devic
         "head_dim %lld and value_dim %lld; it takes 64, 96, 128, 192 and 256 of both, and 192 with 128",
         static_cast<long long>(h.q.dim), static_cast<long long>(h.v.dim));
   if (h.q.group != 1 || h.k.group != h.v.group) return say("k and v are shared by different groups of heads");
-  if (h.terms.bias) return say("a bias");
+  if (h.terms.bias && !pairs) return say("a bias");
+  if (h.terms.bias && a.inputs.bias.dtype == DType::f64) return say("a bias of f64");
   if (h.terms.relative) return say("relative positions");
-  if (h.terms.dropout) return say("dropout");
+  if (h.terms.dropout && !pairs) return say("dropout");
   ProbeSpec other = p.probe;
   other.rows = false;
   if (other.any()) return say("probes of single weights; it takes the statistics of rows");

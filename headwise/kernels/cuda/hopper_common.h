@@ -7,9 +7,9 @@
 
 namespace headwise::cuda {
 
-/// Writes the first reason against Hopper's tiles, if there is one.
+/// Writes the first reason against Hopper's tiles, if there is one. `pairs`: they take a bias and dropout.
 void hopper_refuses(const AttentionProblem& p, const AttentionArgs& a, int device,
-                    char (&why)[kSentenceBytes]);
+                    char (&why)[kSentenceBytes], bool pairs = false);
 
 /// What bulk copies need and a view has not (16-byte steps and addresses, columns side by side), or null.
 const char* copy_refuses(const AnyView& v);

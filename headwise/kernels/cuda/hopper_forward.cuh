@@ -2,6 +2,7 @@
 // turns. SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cuda/hopper_forward_copy.cuh"
+#include "headwise/kernels/cuda/hopper_forward_pairs.cuh"
 #include "headwise/kernels/cuda/hopper_row_sums.cuh"
 #include "headwise/kernels/cuda/number.cuh"
 #include "headwise/kernels/cuda/per_head.cuh"
@@ -17,7 +18,8 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   using T = typename C::T;
   constexpr int kDim = C::kHeadDim, kValueDim = C::kValueDim, kKeys = C::kKeys, kRows = C::kRows,
                 kGroups = C::kGroups;
-  constexpr bool kTerms = C::kPasses == TilePasses::terms, kProbes = C::kProbes;
+  constexpr bool kTerms = C::kPasses == TilePasses::terms, kProbes = C::kProbes,
+                 kPairs = kTerms && forward_pairs(kDim);
   constexpr float kLn2 = 0.693147180559945309f, kLog2e = 1.44269504088896341f;
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, thread = threadIdx.x % 128;
   const int row0 = group * 64 + warp * 16 + lane / 4, column0 = lane % 4 * 2;
@@ -86,6 +88,8 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
         const int distance = distance0 + 8 * ((i >> 1) & 1) - 8 * (i / 4) - (i & 1);
         s[i] = fmaf(-slope, static_cast<float>(abs(distance)), x);
       }
+      if constexpr (kPairs)
+        if (p.bias.data) add_bias<kKeys>(s, p.bias, info, row0, n * kKeys + column0);
     }
   };
   const auto mask = [&](int n, std::uint32_t info) {
@@ -237,6 +241,8 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       ptx::pin(o);
       release(shared.v_empty + 8 * (used & 1));
       round_weights();
+      if constexpr (kPairs)
+        if (p.drops) drop_weights<kKeys>(weights, p, info, row0, n * kKeys + column0);
       if (__any_sync(~0u, rescale)) scale_out();
       ++used;
     };
@@ -277,6 +283,8 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       mask(last, info);
       weigh(true, true, last, info);
       round_weights();
+      if constexpr (kPairs)
+        if (p.drops) drop_weights<kKeys>(weights, p, info, row0, last * kKeys + column0);
     } else {
       top[0] = top[1] = -INFINITY, sum[0] = sum[1] = 0.f;
 #pragma unroll
@@ -364,9 +372,11 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       factor[r] =
           sum[r] == 0.f || top[r] == -INFINITY && sum[r] == sum[r] ? 0.f : weight * ptx::reciprocal(sum[r]);
       const int row = row0 + 8 * r;
-      if constexpr (kTerms)  // a register short elsewhere
+      if constexpr (kTerms) {  // a register short elsewhere
         if (p.gate.data && row < at.w && factor[r] != 0.f)
           factor[r] *= number_of(p.gate, at.y, at.z + row, at.x);
+        factor[r] *= p.kept;
+      }
       if (p.lse && lane % 4 == 0 && row < at.w)
         p.lse[at.y * p.lse_step[0] + at.x * p.lse_step[1] + (at.z + row) * p.lse_step[2]] =
             sum[r] == 0.f ? -INFINITY : (reference + log2f(sum[r])) * kLn2;

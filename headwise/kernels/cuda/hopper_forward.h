@@ -3,6 +3,7 @@
 #pragma once
 #include <cuda.h>
 
+#include "headwise/base/random.h"
 #include "headwise/kernels/cuda/launch.h"
 #include "headwise/kernels/cuda/places.h"
 
@@ -14,8 +15,9 @@ enum class TilePasses {
   band,    // causal and window: tiles at the edges are masked
   window,  // band, and a group of 64 queries passes over the tiles closed to it: 6 % at 1,024 of 8k keys,
            // which causal alone gains nowhere
-  terms,   // band, and scores are scaled, capped and biased one by one; statistics of rows if asked for
-  probes   // band, and the statistics of rows
+  terms,  // band, and scores are scaled, capped and biased one by one, weights dropped; statistics of rows if
+          // asked for
+  probes  // band, and the statistics of rows
 };
 
 /// A view of one number per head, in any float format.
@@ -30,6 +32,13 @@ struct RowGate {
   const void* data = nullptr;
   DType dtype = DType::f32;
   Index step[3] = {};
+};
+
+/// A bias of scores, [batch heads q kv]: f32, bf16 or f16.
+struct PairBias {
+  const void* data = nullptr;
+  DType dtype = DType::f32;
+  Index step[4] = {};
 };
 
 /// A statistic of rows, [batch heads q].
@@ -49,8 +58,13 @@ struct ForwardParams {
   bool terms = false;    // instance `terms`: scores are scaled one by one; else it has the others' bits
   float inverse_cap = 0, cap = 0;   // terms: scale / softcap, softcap * log2(e); cap 0: none
   PerHead slopes = {}, sinks = {};  // ALiBi; sinks
+  PairBias bias = {};               // terms
   RowGate gate = {};
-  RowProbes probes = {};  // probes and terms, up to value_dim 128
+  bool drops = false;  // instance `terms`: weights of pairs the rule names are 0, the others times `kept`
+  DropoutRule rule = {};
+  float kept = 1;
+  const Index* sequence_ids = nullptr;  // of the rule; or null: 0, 1, ...
+  RowProbes probes = {};                // probes and terms, up to value_dim 128
   float* lse = nullptr;
   Index lse_step[3] = {};  // batch, head, row
   void* out = nullptr;
@@ -84,6 +98,8 @@ HW_FN constexpr int forward_keys(int head_dim, int value_dim) {
 }
 /// Wider values leave no registers for the statistics of rows.
 HW_FN constexpr bool forward_probes(Index value_dim) { return value_dim <= 128; }
+/// Where there are registers for a bias and dropout: with two slots of q, 192 columns of both leave none.
+HW_FN constexpr bool forward_pairs(Index head_dim) { return head_dim != 192; }
 /// Rows of queries in a tile; the bits of a row do not depend on it.
 HW_FN constexpr int forward_rows(int groups) { return 64 * groups; }
 

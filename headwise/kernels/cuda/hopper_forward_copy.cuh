@@ -122,7 +122,7 @@ __device__ __forceinline__ void forward_copy(const ForwardShared<C>& shared, con
     const std::uint32_t info = shared.info_of(tile);
     ptx::store_shared(info, keys.end - 1, keys.begin, keys.full_begin, keys.full_end);
     ptx::store_shared(info + 16, head, tensor_batch, place.q_row + row, left);
-    ptx::store_shared(info + 32, place.kv_tokens, position, 0, 0);
+    ptx::store_shared(info + 32, place.kv_tokens, position, b, row);
     if constexpr (C::kOwnTiles) {  // what each group of 64 queries meets of these keys
 #pragma unroll
       for (int g = 0; g < C::kGroups; ++g) {

@@ -1,0 +1,68 @@
+// What the Hopper forward does to single pairs of a tile: a bias from memory, and dropout.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/kernels/cuda/hopper_forward.h"
+#include "headwise/kernels/cuda/number.cuh"
+#include "headwise/kernels/cuda/ptx.cuh"
+
+namespace headwise::cuda {
+
+/// s += log2(e) bias of a thread's two rows, from key0 on. Rows and keys that are not there read their
+/// neighbours': nothing comes of them. `info`: the tile's facts in shared memory.
+template <int Keys>
+__device__ __forceinline__ void add_bias(float (&s)[Keys / 2], const PairBias& bias, std::uint32_t info,
+                                         int row0, int key0) {
+  constexpr float kLog2e = 1.44269504088896341f;
+  const int4 at = ptx::load_shared(info + 16);  // head, batch, row of the tensor, rows left in the sequence
+  const int4 in = ptx::load_shared(info + 32);  // keys, position, sequence, row of it
+  const auto add = [&]<class B>(const B* data) {
+    data += in.z * bias.step[0] + at.x * bias.step[1];
+    const B* rows[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) rows[r] = data + (in.w + min(row0 + 8 * r, at.w - 1)) * bias.step[2];
+#pragma unroll
+    for (int i = 0; i < Keys / 4; ++i) {  // both rows of a key: its offset is not kept
+      const Index key = max(min(key0 + 8 * (i / 2) + (i & 1), in.x - 1), 0) * bias.step[3];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const B number = rows[r][key];
+        float y;
+        if constexpr (sizeof(B) == 4)
+          y = number;
+        else
+          y = Number<B>::low(number.bits);
+        float& x = s[4 * (i / 2) + 2 * r + (i & 1)];
+        x = fmaf(kLog2e, y, x);
+      }
+    }
+  };
+  switch (bias.dtype) {
+    case DType::bf16: return add(static_cast<const bf16*>(bias.data));
+    case DType::f16: return add(static_cast<const f16*>(bias.data));
+    default: return add(static_cast<const float*>(bias.data));
+  }
+}
+
+/// Packed weights of pairs the rule drops become 0. Four keys share a block of random words: of two lanes
+/// that hold them, one draws for row 0, one for row 1.
+template <int Keys>
+__device__ __forceinline__ void drop_weights(std::uint32_t (&weights)[Keys / 4], const ForwardParams& p,
+                                             std::uint32_t info, int row0, int key0) {
+  const int4 in = ptx::load_shared(info + 32);
+  const Index id = p.sequence_ids ? p.sequence_ids[in.z] : in.z;
+  const bool odd = threadIdx.x % 2 != 0;
+  const int head = ptx::load_shared(info + 16).x, query = in.y + row0 + (odd ? 8 : 0);
+#pragma unroll
+  for (int j = 0; j < Keys / 8; ++j) {
+    const Philox::Block x = Philox::block(p.rule.seed, DropoutRule::counter(id, head, query, key0 + 8 * j));
+    const std::uint32_t other0 = __shfl_xor_sync(~0u, odd ? x[0] : x[2], 1),
+                        other1 = __shfl_xor_sync(~0u, odd ? x[1] : x[3], 1);
+    const auto kept = [&](std::uint32_t low, std::uint32_t high) {
+      return (low < p.rule.threshold ? 0u : 0xffffu) | (high < p.rule.threshold ? 0u : 0xffff0000u);
+    };
+    weights[2 * j] &= kept(odd ? other0 : x[0], odd ? other1 : x[1]);
+    weights[2 * j + 1] &= kept(odd ? x[2] : other0, odd ? x[3] : other1);
+  }
+}
+
+}  // namespace headwise::cuda
