@@ -19,19 +19,21 @@ inline constexpr bool kSanitized = false;
 inline constexpr int kManyThreads[] = {2, 7, 16};
 #endif
 
-/// Of this CPU, the one that multiplies f32 in parts doing so at every size; under a sanitizer without
-/// `plain`, whose arrays are too slow there, and without `amx`, whose code the levels around it have.
+/// Of this CPU; one that multiplies f32 in parts comes again with parts at every size. Under a sanitizer
+/// without `plain`, whose arrays are too slow there, and the latter alone.
 inline const std::vector<cpu::IsaLevel>& run_levels() {
   static const std::vector<cpu::IsaLevel> levels = [] {
     std::vector<cpu::IsaLevel> found;
-    for (const cpu::IsaLevel& level : cpu::isa_levels())
-      if (level.supported() &&
-          !(kSanitized && (level.name == std::string("plain") || level.name == std::string("amx"))))
-        found.push_back(level);
     static cpu::TileKernels in_parts;
-    if (!found.empty() && found.back().kernels()->f32_parts) {
-      in_parts = *found.back().kernels();
+    for (const cpu::IsaLevel& level : cpu::isa_levels()) {
+      if (!level.supported() || (kSanitized && level.name == std::string("plain"))) continue;
+      const bool parts = level.kernels()->f32_parts != nullptr;
+      if (!parts || !kSanitized) found.push_back(level);
+      if (!parts) continue;
+      in_parts = *level.kernels();
       in_parts.parts_from = 1, in_parts.parts_gradients_from = 1;
+      found.push_back(level);
+      found.back().name = "amx, in parts at every size";
       found.back().kernels = [] { return &std::as_const(in_parts); };
     }
     return found;

@@ -77,26 +77,34 @@ struct FewRowsOnAmx {
   static_assert(Operands::kGranule == kFewGranule);
 
   static void few_scores(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
-                         Index dim, const Ahead&, void* scratch, float* s) {
+                         Index dim, const Ahead& ahead, void* scratch, float* s) {
     alignas(64) float scores[kRows * kFewGranule];
-    Own::scores(queries, count, rows, first, from, to, dim, scratch, scores);
-    for (Index k = from; k < to; ++k)
-      for (int r = 0; r < count; ++r) s[k * kPanel + r] = scores[r * kFewGranule + k];
+    Own::scores(queries, count, rows, first, from, to, dim, ahead, scratch, scores);
+    for (Index k = from; k < to; k += 16) {
+      F x[16];
+#pragma GCC unroll 16
+      for (int r = 0; r < 16; ++r)
+        x[r] = r < count ? Lanes::load(scores + r * kFewGranule + k) : Lanes::zero();
+      Lanes::transpose(x);
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) Lanes::store(s + (k + i) * kPanel, x[i]);
+    }
   }
   static bool weigh_few(const Tile& t, int count, const Rows& rows, Index first, Index value_dim,
-                        const float* shrink, const Ahead&, float* sums, float* o) {
+                        const float* shrink, const Ahead& ahead, float* sums, float* o) {
     alignas(64) float weights[Own::kNumbers];
     const int padded = count == 3 ? 4 : count;
     for (int r = 0; r < padded; ++r) Own::read_weights(t, r, weights);
-    return Own::weigh(weights, t.from, t.to, count, rows, first, value_dim, shrink, sums, o);
+    return Own::weigh(weights, t.from, t.to, count, rows, first, value_dim, shrink, ahead, sums, o);
   }
   /// All steps of one granule with keys in the lanes throughout: S and the operand of weigh, a vector for
   /// every key and most of it idle, are never made (they would fill L1 while memory is waited for).
   static bool few_stripe(const Stripe& t, int count, const Rows& keys, const Rows& values, Index first,
-                         Index dim, Index value_dim, const Ahead&, const Ahead&, void* scratch, float* sums) {
+                         Index dim, Index value_dim, const Ahead& to_values, const Ahead& to_keys,
+                         void* scratch, float* sums) {
     alignas(64) float scores[kRows * kFewGranule], weights[Own::kNumbers];
     alignas(64) float top[kPanel], tile_top[kPanel], used[kPanel], shrink[kPanel], sum[kRows];
-    Own::scores(t.queries, count, keys, first, t.from, t.to, dim, scratch, scores);
+    Own::scores(t.queries, count, keys, first, t.from, t.to, dim, to_values, scratch, scores);
     const Index end = rounded(t.to, 32);
     for (int i = 0; i < kPanel; ++i) top[i] = t.top[i], tile_top[i] = kMinusInf;
     for (int r = 0; r < count; ++r) {
@@ -112,7 +120,8 @@ struct FewRowsOnAmx {
     for (int r = 0; r < count; ++r)
       sum[r] = Own::weights(scores + r * kFewGranule, t.from, end, used[r], t.factor[r], r, weights);
     if (count == 3) Own::clear_weights(3, weights);
-    if (!Own::weigh(weights, t.from, t.to, count, values, first, value_dim, shrink, sums, t.o)) return false;
+    if (!Own::weigh(weights, t.from, t.to, count, values, first, value_dim, shrink, to_keys, sums, t.o))
+      return false;
     for (int r = 0; r < count; ++r) t.top[r] = top[r], t.sum[r] = __builtin_fmaf(t.sum[r], shrink[r], sum[r]);
     return true;
   }

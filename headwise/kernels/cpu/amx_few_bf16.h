@@ -60,7 +60,7 @@ struct AmxFew<Bf16Operands> {
 
   /// Rows of `out`: scores of keys [from, to), something up to a whole 16 of them.
   static void scores(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
-                     Index dim, void* scratch, float* out) {
+                     Index dim, const Ahead&, void* scratch, float* out) {
     const Index tiles = rounded(dim, 32) / 32, pairs = tiles * 16;
     auto* numbers = static_cast<float*>(scratch);
     auto* copied = reinterpret_cast<char*>(numbers + 2 * kRows * pairs);
@@ -181,7 +181,7 @@ struct AmxFew<Bf16Operands> {
     return (chain[0] + chain[1]) + (chain[2] + chain[3]);
   }
   static bool weigh(const float* numbers, Index from, Index to, int count, const Rows& rows, Index first,
-                    Index value_dim, const float* shrink, float* sums, float* o) {
+                    Index value_dim, const float* shrink, const Ahead&, float* sums, float* o) {
     const int padded = count == 3 ? 4 : count;
     const Index wide = rounded(value_dim, 32);
     for (Index i = 0; i < padded * wide; i += 16) Lanes::store(sums + i, Lanes::zero());

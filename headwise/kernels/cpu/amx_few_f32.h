@@ -10,7 +10,7 @@ namespace {
 
 template <>
 struct AmxFew<F32Operands> {
-  static constexpr int kRows = 4;
+  static constexpr int kRows = 16, kByVectors = 2;  // more than those are weighed by tiles
   static constexpr Index kNumbers = kRows * 3 * kFewGranule;
   static constexpr Index kParts = 3, kTile = F32Operands::kTile;
 
@@ -20,16 +20,13 @@ struct AmxFew<F32Operands> {
     Index step;
   };
   static constexpr int kProducts = Products<3>::count;
-  /// What is read some 100 ns later is asked for beside the products: a walk over rows of the next granule,
-  /// as the f32 core has it, costs more steps here than memory gives back (KV 32,768 packed: 13.9
-  /// against 15.5 ms).
-  static constexpr Index kKeysAhead = 1024;
+  using Chains = FewRows<F32Core<Lanes, 1, 8, kFewGranule>>;
 
   /// One half of a product of tiles: n elements of V vectors against R rows.
   template <int R, int V>
   static inline __attribute__((always_inline)) void chain(const char* x, Index x_step, Index v_step, Index n,
-                                                          const Parted& b, Index at, Index near,
-                                                          F (&c)[R][V][kProducts], F (&most)[V],
+                                                          const Parted& b, Index at, Fetch& fetch,
+                                                          Index lines, F (&c)[R][V][kProducts], F (&most)[V],
                                                           F (&least)[V]) {
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r)
@@ -38,10 +35,10 @@ struct AmxFew<F32Operands> {
 #pragma GCC unroll 6
         for (int p = 0; p < kProducts; ++p) c[r][v][p] = Lanes::zero();
     for (Index i = 0; i < n; ++i) {
+      fetch.next(lines);
 #pragma GCC unroll 2
       for (int v = 0; v < V; ++v) {
         const F y = _mm512_loadu_ps(x + i * x_step + v * v_step);
-        _mm_prefetch(x + i * x_step + v * v_step + near, _MM_HINT_T0);
         most[v] = _mm512_range_ps(most[v], y, 0xb);
         least[v] = _mm512_range_ps(least[v], y, 0xa);
         const Parts own(y);
@@ -58,11 +55,12 @@ struct AmxFew<F32Operands> {
   /// Up to 32 elements, sums onto c.
   template <int R, int V>
   static inline __attribute__((always_inline)) void block(const char* x, Index x_step, Index v_step, Index n,
-                                                          const Parted& b, Index at, Index near, F (&c)[R][V],
-                                                          F (&most)[V], F (&least)[V]) {
+                                                          const Parted& b, Index at, Fetch& fetch,
+                                                          Index lines, F (&c)[R][V], F (&most)[V],
+                                                          F (&least)[V]) {
     F first[R][V][kProducts], second[R][V][kProducts];
-    chain<R, V>(x, x_step, v_step, n < 16 ? n : 16, b, at, near, first, most, least);
-    chain<R, V>(x + 16 * x_step, x_step, v_step, n - 16, b, at + 16, near, second, most, least);
+    chain<R, V>(x, x_step, v_step, n < 16 ? n : 16, b, at, fetch, lines, first, most, least);
+    chain<R, V>(x + 16 * x_step, x_step, v_step, n - 16, b, at + 16, fetch, lines, second, most, least);
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
@@ -72,165 +70,106 @@ struct AmxFew<F32Operands> {
           c[r][v] = Lanes::add(c[r][v], Lanes::add(first[r][v][p], second[r][v][p]));
   }
 
-  /// R rows x V blocks [dim][16] of keys; most, least: magnitudes of each key, denormals as 0.
-  template <int R, int V>
-  [[gnu::noinline]] static void products(const Parted& q, const float* keys, Index step, Index dim,
-                                         float* sums, float* most, float* least) {
-    F c[R][V], high[V], low[V];
-    for (int v = 0; v < V; ++v) high[v] = Lanes::zero(), low[v] = Lanes::set(__builtin_inff());
-    for (auto& row : c)
-      for (F& x : row) x = Lanes::zero();
-    for (Index d = 0; d < dim; d += 32)
-      block<R, V>(reinterpret_cast<const char*>(keys + d * 16), 64, step * 4, dim - d < 32 ? dim - d : 32, q,
-                  d, kKeysAhead, c, high, low);
-    for (int v = 0; v < V; ++v) {
-      for (int r = 0; r < R; ++r) Lanes::store(sums + r * kFewGranule + v * 16, c[r][v]);
-      Lanes::store(most + v * 16, high[v]), Lanes::store(least + v * 16, low[v]);
-    }
-  }
-  static void block_products(const Parted& q, int count, const float* keys, Index step, Index blocks,
-                             Index dim, float* sums, float* most, float* least) {
-    const Flushing on;
-    in_groups(count, [&](auto taken, int row) {
-      constexpr int R = decltype(taken)::value, V = R == 1 ? 2 : 1;
-      const Parted own{q.data + row * 3 * q.step, q.step};
-      Index b = 0;
-      for (; b + V <= blocks; b += V)
-        products<R, V>(own, keys + b * step, step, dim, sums + row * kFewGranule + b * 16, most + b * 16,
-                       least + b * 16);
-      for (; b < blocks; ++b)
-        products<R, 1>(own, keys + b * step, step, dim, sums + row * kFewGranule + b * 16, most + b * 16,
-                       least + b * 16);
-    });
-  }
-
-  /// Sixteen keys that are perhaps not all ordinary, or some row of queries is not: as pack_keys and
-  /// mend_scores have it. A denormal counts as the bf16 nearest to it, which is 0 unless it is 2^-126.
-  static void mend(const Parted& q, int count, std::uint32_t unusual_rows, const float* keys, Index dim,
-                   float* spare, float* sums) {
-    const __m512i smallest = power(-126), zero = _mm512_setzero_si512();
-    __m512i most = zero;
-    __mmask16 denormal = 0;
-    for (Index d = 0; d < dim; ++d) {
-      const __m512i m = magnitude(Lanes::load(keys + d * 16));
-      most = _mm512_max_epu32(most, m);
-      denormal = static_cast<__mmask16>(
-          denormal | (_mm512_cmplt_epu32_mask(m, smallest) & _mm512_test_epi32_mask(m, m)));
-    }
-    if (denormal) {
-      for (Index d = 0; d < dim; ++d) {
-        const F x = Lanes::load(keys + d * 16), near = Parts(x).part[0];
-        const __mmask16 small = _mm512_cmplt_epu32_mask(magnitude(x), smallest),
-                        none = _mm512_cmplt_epu32_mask(magnitude(near), smallest);
-        Lanes::store(spare + d * 16, Lanes::select(small, Lanes::select(none, Lanes::zero(), near), x));
-      }
-      float high[16], low[16];
-      block_products(q, count, spare, 0, 1, dim, sums, high, low);
-    }
-    const __mmask16 unusual = F32Operands::unusual_lanes(most) & _mm512_cmpneq_epu32_mask(most, zero);
-    for (int r = 0; r < count; ++r) {
-      const bool all = unusual_rows >> r & 1u;
-      if (!all && unusual == 0) continue;
-      F sum = Lanes::zero();
-      for (Index d = 0; d < dim; ++d) {
-        const float* x = q.data + r * 3 * q.step + d;
-        sum = Lanes::fma(Lanes::load(keys + d * 16), Lanes::set(x[0] + x[q.step] + x[2 * q.step]), sum);
-      }
-      if (dim % 32 != 0) sum = Lanes::add(sum, Lanes::zero());  // as columns that do not exist do
-      _mm512_mask_storeu_ps(sums + r * kFewGranule, all ? 0xffffu : unusual, sum);
-    }
-  }
-
   /// Rows of `out`: scores of keys [from, to), something up to a whole 16 of them.
   static void scores(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
-                     Index dim, void* scratch, float* out) {
-    const Index tiles = rounded(dim, 32) / 32, wide = tiles * 32;
-    const auto* packed = static_cast<const char*>(queries);
-    auto* numbers = static_cast<float*>(scratch);
-    float *gathered = numbers + kRows * 3 * wide, *spare = gathered + kFewKeys * wide;
-    const auto unusual = *reinterpret_cast<const std::uint32_t*>(packed + tiles * 2 * kTile);
-    const int padded = count == 3 ? 4 : count;
-    for (int r = 0; r < padded; ++r)
-      for (Index p = 0; p < 3; ++p)
-        for (Index c = 0; c < tiles; ++c) {
-          float* to_row = numbers + (r * 3 + p) * wide + c * 32;
-          F even = Lanes::zero(), odd = even;
-          const char* line = packed + c * 2 * kTile + p * 2 * kTileBytes;
-          if (!(unusual >> r & 1u)) {
-            line_pairs(line, r, even, odd);
-          } else if (p == 0) {
-            for (int i = 0; i < 16; ++i) {
-              const auto* x = reinterpret_cast<const float*>(line + i * kLine) + r;
-              to_row[i] = x[0], to_row[16 + i] = x[2 * kTileBytes / 4];
-            }
-            continue;
-          }
-          Lanes::store(to_row, even), Lanes::store(to_row + 16, odd);
-        }
-    const Parted q{numbers, wide};
-    alignas(64) float most[kFewKeys], least[kFewKeys];
-    for (Index k = from; k < to; k += kFewKeys) {
-      const Index n = to - k < kFewKeys ? to - k : kFewKeys, blocks = (n + 15) / 16;
-      const float* keys = gathered;
-      Index step = wide * 16;
-      if (rows.block > 0) {
-        keys = static_cast<const float*>(rows.data) + (first + k) / 16 * rows.block, step = rows.block;
-      } else {
-        for (Index b = 0; b < blocks; ++b) {
-          const Index left = n - b * 16, key = first + k + b * 16;
-          const Ahead next{static_cast<const float*>(rows.data) + (key + 16) * rows.row_step,
-                           rows.row_step * 4, dim * 4, 16};
-          Fetch fetch(next);
-          Few::gather_block<RowType::f32>(rows, key, left < 16 ? left : 16, dim, fetch, lines_of(next),
-                                          gathered + b * step);
-        }
-      }
-      float* sums = out + k;
-      block_products(q, count, keys, step, blocks, dim, sums, most, least);
-      for (Index b = 0; b < blocks; ++b) {
-        const F high = Lanes::load(most + b * 16);
-        const __mmask16 inside = _mm512_cmp_ps_mask(high, Lanes::set(0x1p-40f), _CMP_GE_OQ) &
-                                 _mm512_cmp_ps_mask(high, Lanes::set(0x1p50f), _CMP_LT_OQ) &
-                                 Lanes::greater(Lanes::load(least + b * 16), Lanes::zero());
-        __mmask16 numbers_only = 0xffff;
-        for (int r = 0; r < count; ++r)
-          numbers_only = static_cast<__mmask16>(numbers_only &
-                                                ~Lanes::is_nan(Lanes::load(sums + r * kFewGranule + b * 16)));
-        if ((inside & numbers_only) != 0xffff || unusual)
-          mend(q, count, unusual, keys + b * step, dim, spare, sums + b * 16);
-      }
-    }
+                     Index dim, const Ahead& ahead, void* scratch, float* out) {
+    const auto* panel = static_cast<const float*>(queries);
+    float *q = static_cast<float*>(scratch), *room = q + dim * 16;
+    for (Index d = 0; d < dim; ++d) Lanes::store(q + d * 16, Lanes::load(panel + d * F32Operands::kPanel));
+    Chains::scores_of<RowType::f32>(q, count, rows, first, from, to, dim, ahead, room, out);
   }
 
   /// One block of keys onto sums; false when some value may be one that pack_values takes out.
   template <int R, int V>
   [[gnu::noinline]] static bool weigh_block(const Parted& weights, const float* values, Index row_step,
-                                            Index at, Index n, Index columns, float* sums, Index sums_step) {
+                                            Index at, Index n, Index columns, Fetch& fetch, Index lines,
+                                            float* sums, Index sums_step) {
     F high[V], low[V];
     for (int v = 0; v < V; ++v) high[v] = Lanes::zero(), low[v] = Lanes::set(__builtin_inff());
     for (Index d = 0; d < columns; d += V * 16) {
-      // The next columns of this row, or the first ones of the row of the next block.
-      const Index near = d + V * 16 < columns ? V * 64 : 32 * row_step * 4 - d * 4;
       F c[R][V];
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
         for (int v = 0; v < V; ++v) c[r][v] = Lanes::load(sums + r * sums_step + d + v * 16);
       block<R, V>(reinterpret_cast<const char*>(values + at * row_step + d), row_step * 4, 64, n, weights, at,
-                  near, c, high, low);
+                  fetch, lines, c, high, low);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
         for (int v = 0; v < V; ++v) Lanes::store(sums + r * sums_step + d + v * 16, c[r][v]);
     }
     bool usual = true;
-    for (int v = 0; v < V; ++v) {
-      const __mmask16 inside = _mm512_cmp_ps_mask(high[v], Lanes::set(F32Operands::kValueHigh), _CMP_LT_OQ) &
-                               _mm512_cmp_ps_mask(low[v], Lanes::set(F32Operands::kValueLow), _CMP_GE_OQ);
-      usual = usual && inside == 0xffff;
-    }
+    for (int v = 0; v < V; ++v) usual = usual && usual_between(low[v], high[v]);
     return usual;
   }
+  /// Values outside these bounds are not multiplied by tiles.
+  static bool usual_between(F low, F high) {
+    return (_mm512_cmp_ps_mask(high, Lanes::set(F32Operands::kValueHigh), _CMP_LT_OQ) &
+            _mm512_cmp_ps_mask(low, Lanes::set(F32Operands::kValueLow), _CMP_GE_OQ)) == 0xffff;
+  }
+  /// The same for more rows: weights are A, values lie as B wants them once two rows are joined in pairs.
+  /// Products of the same pairs in the same order, so the bits are those of weigh. Sums: rows of value_dim.
+  [[gnu::noinline]] static bool weigh_tiles(const float* numbers, Index from, Index to, int count,
+                                            const float* values, Index row_step, Index value_dim,
+                                            const Ahead& ahead, float* sums) {
+    alignas(64) char weights[kFewGranule / 32][3][kTileBytes], parts[2][3][kTileBytes];
+    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
+    for (Index k = from; k < to; k += 32)
+      for (int r = 0; r < count; ++r)
+        for (Index p = 0; p < 3; ++p) {
+          const float* x = numbers + (r * 3 + p) * kFewGranule + k;
+          const __m512i even = _mm512_srli_epi32(_mm512_castps_si512(Lanes::load(x)), 16),
+                        odd = _mm512_and_si512(_mm512_castps_si512(Lanes::load(x + 16)), upper);
+          _mm512_store_si512(weights[k / 32][p] + r * 64, _mm512_or_si512(even, odd));
+        }
+    F high = Lanes::zero(), low = Lanes::set(__builtin_inff());
+    Fetch fetch(ahead);
+    const Index lines = (lines_of(ahead) * 32 + value_dim - 1) / value_dim;  // beside two rows of 16 columns
+    tiles_of_rows(count, 5);
+    for (Index d = 0; d < value_dim; d += 32) {  // two sums in turn: one alone would wait for itself
+      const bool both = d + 16 < value_dim;
+      tile_zero<0>(), tile_zero<1>();
+      for (Index k = from; k < to; k += 32) {
+        const auto split = [&](const float* at, char* out) {
+          const Index n = to - k;
+          for (Index i = 0; i < 16; ++i) {
+            fetch.next(lines);
+            const F even = i < n ? Lanes::load(at + i * row_step) : Lanes::zero(),
+                    odd = i + 16 < n ? Lanes::load(at + (i + 16) * row_step) : Lanes::zero();
+            high = _mm512_range_ps(_mm512_range_ps(high, even, 0xb), odd, 0xb);
+            low = _mm512_range_ps(_mm512_range_ps(low, i < n ? even : low, 0xa), i + 16 < n ? odd : low, 0xa);
+            store_parts(even, odd, out + i * 64, kTileBytes);
+          }
+        };
+        const float* at = values + k * row_step + d;
+        tile_load<2>(weights[k / 32][0], 64), tile_load<3>(weights[k / 32][1], 64),
+            tile_load<4>(weights[k / 32][2], 64);
+        split(at, parts[0][0]);
+        multiply_parts<0>(parts[0][0]);
+        if (!both) continue;
+        split(at + 16, parts[1][0]);
+        multiply_parts<1>(parts[1][0]);
+      }
+      tile_store<0>(sums + d, value_dim * 4);
+      if (both) tile_store<1>(sums + d + 16, value_dim * 4);
+    }
+    tiles_on();
+    return usual_between(low, high);
+  }
+  /// All of Products<3> onto tile C, of weights in tiles 2 to 4 and the parts of values.
+  template <int C>
+  static inline __attribute__((always_inline)) void multiply_parts(const char* values) {
+    tile_load<5>(values, 64), tile_load<6>(values + kTileBytes, 64),
+        tile_load<7>(values + 2 * kTileBytes, 64);
+    multiply_part<C, 0>();
+  }
+  template <int C, int N>
+  static inline __attribute__((always_inline)) void multiply_part() {
+    tile_multiply<C, 2 + Products<3>::b[N], 5 + Products<3>::a[N]>();
+    if constexpr (N + 1 < kProducts) multiply_part<C, N + 1>();
+  }
+
   /// Whether pack_values would leave all as they are.
   static bool all_usual(const float* values, Index row_step, Index from, Index to, Index value_dim) {
     for (Index k = from; k < to; ++k)
@@ -283,23 +222,28 @@ struct AmxFew<F32Operands> {
     return sum * (1.0f / F32Operands::kWeightUnit);
   }
   static bool weigh(const float* numbers, Index from, Index to, int count, const Rows& rows, Index first,
-                    Index value_dim, const float* shrink, float* sums, float* o) {
-    const int padded = count == 3 ? 4 : count;
-    for (Index i = 0; i < padded * value_dim; i += 16) Lanes::store(sums + i, Lanes::zero());
+                    Index value_dim, const float* shrink, const Ahead& ahead, float* sums, float* o) {
     const auto* values = static_cast<const float*>(rows.data) + first * rows.row_step;
     bool usual = true;
-    {
+    if (count > kByVectors) {
+      usual = weigh_tiles(numbers, from, to, count, values, rows.row_step, value_dim, ahead, sums);
+    } else {
+      for (Index i = 0; i < count * value_dim; i += 16) Lanes::store(sums + i, Lanes::zero());
       const Flushing on;
+      Fetch fetch(ahead);
       for (Index k = from; k < to; k += 32)
         in_groups(count, [&](auto taken, int row) {
           constexpr int R = decltype(taken)::value, V = R == 1 ? 2 : 1;
           const Parted weights{numbers + row * 3 * kFewGranule, kFewGranule};
           const Index n = to - k < 32 ? to - k : 32, whole = value_dim / (V * 16) * (V * 16);
+          // Lines beside one element of V vectors: a row of the next keys for each row of values.
+          const Index lines = row == 0 ? (lines_of(ahead) * V * 16 + value_dim - 1) / value_dim : 0;
           float* own = sums + row * value_dim;
-          usual &= weigh_block<R, V>(weights, values, rows.row_step, k, n, whole, own, value_dim);
+          usual &=
+              weigh_block<R, V>(weights, values, rows.row_step, k, n, whole, fetch, lines, own, value_dim);
           if (whole < value_dim)
-            usual &= weigh_block<R, 1>(weights, values + whole, rows.row_step, k, n, value_dim - whole,
-                                       own + whole, value_dim);
+            usual &= weigh_block<R, 1>(weights, values + whole, rows.row_step, k, n, value_dim - whole, fetch,
+                                       lines, own + whole, value_dim);
         });
     }
     if (!usual && !all_usual(values, rows.row_step, from, to, value_dim)) return false;

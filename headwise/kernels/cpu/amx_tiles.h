@@ -11,16 +11,17 @@ namespace {
 
 constexpr Index kTileBytes = 1024;  // 16 rows of 64 bytes
 
-/// All eight tiles as 16 rows of 64 bytes, or but the last as fewer rows; other code in this thread may have
-/// its own shape, so every task sets it. The compiler's own intrinsic names 8 of the 64 bytes as read and
-/// lets the rest be optimised away, hence the clobber.
-inline void tiles_of_rows(int rows) {
+/// All eight tiles as 16 rows of 64 bytes, or those before `whole` as fewer rows; other code in this thread
+/// may have its own shape, so every task sets it. The compiler's own intrinsic names 8 of the 64 bytes as
+/// read and lets the rest be optimised away, hence the clobber.
+inline void tiles_of_rows(int rows, int whole = 7) {
   const auto n = static_cast<std::uint8_t>(rows);
-  const struct alignas(64) {
+  struct alignas(64) {
     std::uint8_t palette = 1, start = 0, reserved[14] = {};
     std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
     std::uint8_t rows[16];
-  } shape{.rows = {n, n, n, n, n, n, n, 16}};
+  } shape{.rows = {n, n, n, n, n, n, n, n}};
+  for (int i = whole; i < 8; ++i) shape.rows[i] = 16;
   asm volatile("ldtilecfg (%0)" ::"r"(&shape) : "memory");
 }
 inline void tiles_on() { tiles_of_rows(16); }

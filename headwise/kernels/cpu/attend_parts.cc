@@ -19,7 +19,7 @@ RowType row_type(DType t) {
 
 const Core& core_for(const AttentionProblem& p, const TileKernels& kernels) {
   if (p.dtype == DType::bf16 && !p.int8_kv && kernels.bf16) return *kernels.bf16;
-  if (p.dtype == DType::f32 && !p.int8_kv && kernels.f32_parts && p.heads.q.dim >= kernels.parts_from)
+  if (p.dtype == DType::f32 && !p.int8_kv && kernels.f32_parts && p.heads.v.dim >= kernels.parts_from)
     return *kernels.f32_parts;
   // Few rows that would leave half of a wide panel idle; the bits are the same.
   const Index rows = saturated(Checked(std::gcd(p.heads.k.group, p.heads.v.group)) * Checked(p.q_tokens));

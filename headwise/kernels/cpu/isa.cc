@@ -47,8 +47,6 @@ constexpr IsaLevel kLevels[] = {
     {"avx2", has_avx2, [] { return &kAvx2; }, [] { return &kGemmAvx2; }},
     {"avx512", has_avx512, [] { return &kAvx512; }, [] { return &kGemmAvx512; }},
     {"amx", has_amx, [] { return &kAmx; }, [] { return &kGemmAmx; }},
-    // f32 in parts: half the time of a long prefill, but 1.2 to 1.8 times that of a decode step.
-    {"amx_parts", has_amx, [] { return &kAmxParts; }, [] { return &kGemmAmx; }, true},
 };
 #elif defined(__aarch64__)
 bool has_bf16() {
@@ -71,8 +69,7 @@ const IsaLevel* choose() {
   for (const IsaLevel& level : kLevels) {
     if (!level.supported()) continue;
     names += (names.empty() ? "" : ", ") + std::string(level.name);
-    const bool named = set && *set;
-    if (named ? std::string_view(set) == level.name : !level.by_name) best = &level;
+    if (!set || !*set || std::string_view(set) == level.name) best = &level;
   }
   require(best != nullptr, ErrorKind::bad_argument, "isa", "HEADWISE_ISA is \"", set ? set : "",
           "\", which this CPU cannot run or headwise does not know; use one of: ", names);

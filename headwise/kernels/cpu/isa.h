@@ -11,15 +11,14 @@ struct GemmKernels;  // gemm_tile.h
 
 /// One compiled level of this architecture, weakest first.
 struct IsaLevel {
-  const char* name;     // "plain", "neon", "neon_bf16", "avx2", "avx512", "amx", "amx_parts"
+  const char* name;     // "plain", "neon", "neon_bf16", "avx2", "avx512", "amx"
   bool (*supported)();  // by this CPU and its operating system
   const TileKernels* (*kernels)();
   const GemmKernels* (*gemm)();
-  bool by_name = false;  // only where HEADWISE_ISA says so: not better at everything
 };
 
 std::span<const IsaLevel> isa_levels();
-/// The strongest supported level that is not by name, or the one HEADWISE_ISA names; throws Error for an
+/// The strongest supported level, or the one HEADWISE_ISA names; throws Error for an
 /// unknown or unsupported name.
 const IsaLevel& chosen_isa();
 /// For tests: forces a level for the rest of the process; null: back to the choice above.

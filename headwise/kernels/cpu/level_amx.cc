@@ -7,6 +7,7 @@
 #include "headwise/kernels/cpu/amx_few_f32.h"
 #include "headwise/kernels/cpu/amx_gradient_stripes.h"
 #include "headwise/kernels/cpu/amx_gradients.h"
+#include "headwise/kernels/cpu/amx_outputs.h"
 #include "headwise/kernels/cpu/amx_stripes.h"
 #include "headwise/kernels/cpu/f32_stripes.h"
 #include "headwise/kernels/cpu/few_rows.h"
@@ -17,13 +18,12 @@
 namespace headwise::cpu {
 namespace {
 
-template <class Operands>
-constexpr Core amx_core() {
-  Core c = AmxCore<Operands>::table();
-  c.stripes = AmxStripes<Operands>::run;
-  return FewRowsOnAmx<Operands>::joined(c);
+constexpr Core bf16_core() {
+  Core c = AmxCore<Bf16Operands>::table();
+  c.stripes = AmxStripes<Bf16Operands>::run;
+  return FewRowsOnAmx<Bf16Operands>::joined(c);
 }
-constexpr Core kBf16 = amx_core<Bf16Operands>(), kF32Parts = amx_core<F32Operands>();
+constexpr Core kBf16 = bf16_core(), kF32Parts = FewRowsOnAmx<F32Operands>::joined(AmxOutputs::table());
 /// Below, packing in parts eats what tiles save where sequences are short (against torch, N 32 and 64,
 /// head_dim 64: 0.75 to 1.0 times as fast, FMA chains 1.1 to 1.3).
 constexpr Index kPartsFrom = 96;
@@ -43,27 +43,22 @@ constexpr Core kF32PartsGradients = f32_parts_gradients();
 constexpr Index kPartsGradientsFrom = 64;
 constexpr SparseKernels kSparse = SparseCore<Lanes>::table();
 
-constexpr TileKernels kernels(const char* isa, const Core* f32_parts) {
-  return {.isa = isa,
-          .f32 = kF32,
-          .narrow = &kNarrow,
-          .few = &kFew,
-          .bf16 = &kBf16,
-          .f32_parts = f32_parts,
-          .parts_from = kPartsFrom,
-          .gradients = &kGradients,
-          .bf16_gradients = &kBf16Gradients,
-          .f32_parts_gradients = &kF32PartsGradients,
-          .parts_gradients_from = kPartsGradientsFrom,
-          .sparse = &kSparse,
-          .load_row = load_row,
-          .store_row = store_row,
-          .spin_fma = spin_fma};
-}
-
 }  // namespace
 
-const TileKernels kAmx = kernels("amx", nullptr);
-const TileKernels kAmxParts = kernels("amx_parts", &kF32Parts);
+const TileKernels kAmx = {.isa = "amx",
+                          .f32 = kF32,
+                          .narrow = &kNarrow,
+                          .few = &kFew,
+                          .bf16 = &kBf16,
+                          .f32_parts = &kF32Parts,
+                          .parts_from = kPartsFrom,
+                          .gradients = &kGradients,
+                          .bf16_gradients = &kBf16Gradients,
+                          .f32_parts_gradients = &kF32PartsGradients,
+                          .parts_gradients_from = kPartsGradientsFrom,
+                          .sparse = &kSparse,
+                          .load_row = load_row,
+                          .store_row = store_row,
+                          .spin_fma = spin_fma};
 
 }  // namespace headwise::cpu

@@ -7,6 +7,6 @@ namespace headwise::cpu {
 
 extern const TileKernels kPlain;
 extern const TileKernels kNeon, kNeonBf16;
-extern const TileKernels kAvx2, kAvx512, kAmx, kAmxParts;
+extern const TileKernels kAvx2, kAvx512, kAmx;
 
 }  // namespace headwise::cpu

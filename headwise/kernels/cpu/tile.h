@@ -290,14 +290,14 @@ struct SparseKernels;
 
 struct TileKernels {
   const char* isa;
-  Core f32;                         // computes f32, and f16 and bf16 converted while packing
-  const Core* narrow = nullptr;     // the same bits with a smaller panel, for few query rows; null: none
-  const Core* few = nullptr;        // the same with a panel of one vector and few_scores; null: none
-  const Core* bf16 = nullptr;       // matrix core for bf16 with f32 sums; null: the f32 core takes bf16
-  const Core* f32_parts = nullptr;  // matrix core for f32 in parts of bf16, a class of its own; null: none
-  Index parts_from = 0;             // head_dim from which f32_parts takes f32
-  const Core* gradients;            // the f32 core of the backward
-  const Core* bf16_gradients = nullptr;       // the same on bf16 with f32 sums; null: the f32 core takes bf16
+  Core f32;                              // computes f32, and f16 and bf16 converted while packing
+  const Core* narrow = nullptr;          // the same bits with a smaller panel, for few query rows; null: none
+  const Core* few = nullptr;             // the same with a panel of one vector and few_scores; null: none
+  const Core* bf16 = nullptr;            // matrix core for bf16 with f32 sums; null: the f32 core takes bf16
+  const Core* f32_parts = nullptr;       // f32 with outputs in parts of bf16, a class of its own; null: none
+  Index parts_from = 0;                  // value_dim from which f32_parts takes f32
+  const Core* gradients;                 // the f32 core of the backward
+  const Core* bf16_gradients = nullptr;  // the same on bf16 with f32 sums; null: the f32 core takes bf16
   const Core* f32_parts_gradients = nullptr;  // the same on f32 in parts of bf16; null: none
   Index parts_gradients_from = 0;             // head_dim and value_dim from which it takes f32
   const SparseKernels* sparse;                // lists of the keys a row keeps
