@@ -176,6 +176,20 @@ def decode(batch, heads, kv_heads, keys, quick, backends=("cudnn",), must=None):
     row("decode", name, {"headwise": run, **others}, 4e-6 * batch * kv_heads * keys * 128, "GB/s", 15 if quick else 30, 2 if quick else 3, must=must)
 
 
+def decode_int8(batch, heads, kv_heads, keys, quick):
+    """int8 keys and values beside the bf16 they were made of; bytes are those of int8 and its scales."""
+    q = torch.randn(batch, heads, 1, 128, device="cuda").bfloat16()
+    k, v = (torch.randn(batch, kv_heads, keys, 128, device="cuda").bfloat16() for _ in range(2))
+    ks, vs = ((x.float().abs().amax(-1) / 127) for x in (k, v))
+    k8, v8 = ((x.float() / s[..., None]).round().clamp(-127, 127).to(torch.int8) for x, s in ((k, ks), (v, vs)))
+    run, out = ours(q, k8, v8, k_scale=ks.transpose(1, 2), v_scale=vs.transpose(1, 2))
+    other, want = ours(q, k, v)
+    run(), other()
+    name = f"B{batch} {heads}/{kv_heads} {keys} keys int8"
+    agree(name, out, want, 2e-2)
+    row("decode", name, {"headwise": run, "bf16": other}, 2e-6 * batch * kv_heads * keys * 132, "GB/s", 15 if quick else 30, 2 if quick else 3)
+
+
 def backward(head_dim, batch, heads, kv_heads, tokens, causal, quick, must=None):
     """All kernels of the gradients: rows made ready, tiles, sums rounded; cuDNN as torch's autograd runs it."""
     q, dout = (torch.randn(batch, heads, tokens, head_dim, device="cuda").bfloat16() for _ in range(2))
@@ -314,6 +328,8 @@ def main(words):
         decode(1, 32, 8, 1024, quick)
         decode(16, 32, 8, 8192, quick)
         decode(16, 32, 32, 8192, quick)
+        decode_int8(64, 32, 8, 8192, quick)
+        decode_int8(1, 32, 8, 32768, quick)
     if "forward" in groups:
         for d, musts in ((128, (1.12, 1.20)), (64, (1.12, 1.15)), (256, (1.08, 1.10))):
             for causal in (False, True):

@@ -184,8 +184,8 @@ AttentionArgs args_from(const hw_attention_args* given, const char* entry, hw_de
   r.q_offsets = view_of(a.q_offsets, entry, "q_offsets");
   r.kv_offsets = view_of(a.kv_offsets, entry, "kv_offsets");
   r.probe = probe_views(a.probe, entry, where);
-  r.k_scale = view_of(a.k_scale, entry, "k_scale");
-  r.v_scale = view_of(a.v_scale, entry, "v_scale");
+  r.k_scale = view_of(a.k_scale, entry, "k_scale", where);
+  r.v_scale = view_of(a.v_scale, entry, "v_scale", where);
   r.page_table.table = view_of(a.page_table, entry, "page_table", where);
   r.page_table.lengths = view_of(a.page_lengths, entry, "page_lengths");
   r.page_table.on_device = where.device_type == HW_DEVICE_CUDA;

@@ -76,7 +76,6 @@ std::vector<std::string> cuda_names_of(const CudaNames& own, std::span<const cha
 }
 
 const char* cuda_unread(const AttentionProblem& p) {
-  if (p.int8_kv) return "keys and values are int8, which is read on the CPU only; give them as floats";
   if (p.keys == KeyForm::packed) return "keys are packed, which is read on the CPU only; give plain ones";
   return "";
 }

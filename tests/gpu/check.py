@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Is this build right on this GPU? Every kernel against double, its laws, its bits. Ends in "N passed, M failed".
 
-Usage: check.py [selftest] [laws] [module] [backward] [heads] [probes] [processors] [--json FILE]
-(the last four: what selftest and laws hold of gradients, of mixed heads and entmax, of probes, of the number of processors)"""
+Usage: check.py [selftest] [laws] [module] [backward] [heads] [probes] [processors] [int8] [--json FILE]
+(the last five: what selftest and laws hold of gradients, of mixed heads and entmax, of probes, of the number of processors, of int8)"""
 import json
 import math
 import random
@@ -15,6 +15,7 @@ from backward_cases import BACKWARD_LAWS, BACKWARD_SELFTEST
 from common import DEVICE, TALLY, check, guarded, normal
 from head_cases import HEAD_LAWS, HEAD_SELFTEST
 from harness import GUARD, Attention, Failed, Mask, devices, formula, open_pairs, relative
+from int8_cases import INT8_LAWS, INT8_MODULE, INT8_SELFTEST
 from module_cases import MODULE
 from page_cases import page_cases
 from probe_cases import look_cases, look_laws, row_cases
@@ -417,9 +418,9 @@ def run_laws():
     check(relative(out[:, -128:].double(), truth) < 2.5e-3, "sizes", "offsets past 2^31")
 
 
-PARTS = {"selftest": [plain_cases, mma_cases, row_cases, look_cases, mask_cases, hopper_cases, decode_cases, page_cases, ragged_cases, document_cases, length_cases, hostile_cases, refusal_cases] + BACKWARD_SELFTEST + HEAD_SELFTEST,
-         "module": MODULE, "laws": [bit_laws, mma_laws, look_laws, processor_laws, repeat_laws, run_laws] + BACKWARD_LAWS + HEAD_LAWS,
-         "probes": [row_cases, look_cases, look_laws], "processors": [processor_laws],
+PARTS = {"selftest": [plain_cases, mma_cases, row_cases, look_cases, mask_cases, hopper_cases, decode_cases, page_cases, ragged_cases, document_cases, length_cases, hostile_cases, refusal_cases] + INT8_SELFTEST + BACKWARD_SELFTEST + HEAD_SELFTEST,
+         "module": MODULE + INT8_MODULE, "laws": [bit_laws, mma_laws, look_laws, processor_laws, repeat_laws, run_laws] + INT8_LAWS + BACKWARD_LAWS + HEAD_LAWS,
+         "probes": [row_cases, look_cases, look_laws], "processors": [processor_laws], "int8": INT8_SELFTEST + INT8_LAWS,
          "backward": BACKWARD_SELFTEST + BACKWARD_LAWS, "heads": HEAD_SELFTEST + HEAD_LAWS}
 
 

@@ -53,7 +53,7 @@ class Options(ctypes.Structure):
 
 
 CODES = {torch.float32: (2, 32), torch.float16: (2, 16), torch.bfloat16: (4, 16), torch.float64: (2, 64),
-         torch.int64: (0, 64), torch.int32: (0, 32), torch.uint8: (1, 8), torch.bool: (6, 8)}
+         torch.int64: (0, 64), torch.int32: (0, 32), torch.int8: (0, 8), torch.uint8: (1, 8), torch.bool: (6, 8)}
 
 
 class Failed(RuntimeError):
@@ -104,7 +104,7 @@ class Attention:
 
     def args(self, q, k, v, out, lse=None, mask=None, softcap=0.0, dropout=0.0, seed=0, max_distance=0, bidirectional=0, probe=None, **tensors):
         """mask: a text, or a Mask. tensors: scale, q_start, q_offsets, kv_offsets, slopes, bias, relative, sinks, gate,
-        page_table, page_lengths.
+        page_table, page_lengths, k_scale, v_scale.
         probe: tensors by name, ROW_PROBES, top_keys, top_weights, column_sums."""
         a = Args(struct_size=ctypes.sizeof(Args), softcap=softcap, dropout=dropout, seed=seed, relative_max_distance=max_distance,
                  relative_bidirectional=bidirectional)

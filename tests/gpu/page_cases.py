@@ -11,11 +11,12 @@ END = -(2 ** 63)
 
 
 def paged(k, lengths, size, hnd, spare=3):
-    """k [batch tokens heads dim] cut into pages in a random order, NaN wherever no token lies; the pool and its table."""
-    batch, tokens, heads, dim = k.shape
+    """k [batch tokens heads ...] cut into pages in a random order, NaN (int8: 99) wherever no token lies; the pool and its table."""
+    batch, tokens, heads, *dim = k.shape
     each = -(-tokens // size)
     pages = batch * each + spare
-    pool = torch.full((pages, heads, size, dim) if hnd else (pages, size, heads, dim), float("nan"), device=DEVICE, dtype=k.dtype)
+    pool = torch.full((pages, heads, size, *dim) if hnd else (pages, size, heads, *dim), 99 if k.dtype == torch.int8 else float("nan"),
+                      device=DEVICE, dtype=k.dtype)
     pool = pool.transpose(1, 2) if hnd else pool
     order = random.Random(size).sample(range(pages), batch * each)
     table = torch.full((batch, each + 1), 2 ** 31 - 1, dtype=torch.int32, device=DEVICE)

@@ -14,7 +14,7 @@ constexpr Index kMostRows = 64;
 Index splits_of(const AttentionProblem& p) { return p.kv_tokens > 0 ? split_of(p.kv_tokens - 1) + 1 : 0; }
 
 void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
-  hopper_refuses(p, a, device, why);
+  hopper_refuses(p, a, device, why, {.int8 = true});
   if (why[0]) return;
   if (p.probe.rows) {
     std::snprintf(why, sizeof why, "probes");
@@ -42,7 +42,10 @@ void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char 
                   "it counts splits in an int: batch * kv_heads * kv_tokens / 256 ends at 2^29");
 }
 
-template <class T>
+DecodeScales scales_of(const AnyView& v) {
+  return {static_cast<const float*>(v.data), {v.step[0], v.step[1], v.step[2]}};
+}
+
 Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, int device) {
   const auto head_dim = static_cast<int>(p.heads.q.dim);
   Band band;
@@ -77,15 +80,21 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
     d.pages = static_cast<const std::int32_t*>(table.data), d.page_size = static_cast<int>(p.page_size);
     d.pages_step[0] = table.step[0], d.pages_step[1] = table.step[1];
   }
+  d.page_count = static_cast<int>(paged ? p.pages : p.batch);
+  if (p.int8_kv) d.k_scale = scales_of(a.k_scale), d.v_scale = scales_of(a.v_scale);
   d.clear_tail = paged || p.ragged || band.keys < p.kv_tokens || band.by_length;
   d.back = static_cast<int>(band.back), d.ahead = static_cast<int>(band.ahead);
   DecodeMaps maps;
-  const int box_rows = paged ? page_piece(d.page_size) : decode_tile_keys(block_rows, head_dim),
-            box_panels = paged ? 1 : head_dim / 64;
+  const int box_rows = paged ? page_piece(d.page_size) : decode_tile_keys(block_rows, head_dim, p.int8_kv),
+            box_panels = paged || p.int8_kv ? 1 : head_dim / 64;
   Status mapped = state.map_of(map_spec(p, a.k, box_rows, box_panels), maps.k);
   if (mapped.ok()) mapped = state.map_of(map_spec(p, a.v, box_rows, box_panels), maps.v);
   if (!mapped.ok()) return mapped;
-  return decode<T>(head_dim, block_rows, maps, d, device, facts_of(device).processors, state.stream);
+  const bool half = p.dtype == DType::f16;
+  DecodeFunction* own = half ? decode<f16, f16> : decode<bf16, bf16>;
+  DecodeFunction* int8 = half ? decode<f16, std::int8_t> : decode<bf16, std::int8_t>;
+  return (p.int8_kv ? int8 : own)(head_dim, block_rows, maps, d, device, facts_of(device).processors,
+                                  state.stream);
 }
 
 Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {
@@ -95,12 +104,13 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
   StreamState* state = state_of(device, static_cast<cudaStream_t>(stream));
   if (!state) return {"cuda/streams", 1, "more than 256 streams were used in this process"};
   const std::lock_guard lock(state->mutex);
-  return p.dtype == DType::bf16 ? start<bf16>(p, a, *state, device) : start<f16>(p, a, *state, device);
+  return start(p, a, *state, device);
 }
 
 void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
-  std::snprintf(words, sizeof words, "cuda/decode sm_90a %s k%d s%dx%d+%d", name_of(p.dtype).data(),
-                decode_keys(static_cast<int>(p.heads.q.dim)), kShortSplits, kShortSplit, kLongSplit);
+  std::snprintf(words, sizeof words, "cuda/decode sm_90a %s%s k%d s%dx%d+%d", name_of(p.dtype).data(),
+                p.int8_kv ? " kv i8" : "", decode_keys(static_cast<int>(p.heads.q.dim)), kShortSplits,
+                kShortSplit, kLongSplit);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ bool needs_terms(const AttentionProblem& p, const AttentionArgs& a) {
 }
 
 void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
-  hopper_refuses(p, a, device, why, true);
+  hopper_refuses(p, a, device, why, {.pairs = true});
   if (why[0]) return;
   if (p.keys == KeyForm::paged) {
     std::snprintf(why, sizeof why, "keys lie in pages; its tiles are longer than a page may be");

@@ -41,7 +41,7 @@ __global__ void attend_plain(const __grid_constant__ RunInputs p) {
         for (int n = 0; n < kColumnsPerLane; ++n) out[n] *= factor;
         for (unsigned rest = keys; rest != 0; rest &= rest - 1) {
           const int key = __ffs(static_cast<int>(rest)) - 1;
-          const W weight = __shfl_sync(~0u, w, key);
+          const W weight = __shfl_sync(~0u, w, key) * kv_scale<W>(p, p.v_scale, p.v, at, b, j0 + key, h);
           for (int n = 0; n < kColumnsPerLane; ++n) {
             const Index c = c0 + 32 * n + lane;
             if (c < p.v.layout.dim)
@@ -85,7 +85,7 @@ __global__ void attend_plain(const __grid_constant__ RunInputs p) {
 }
 
 void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
-  inputs_refused(p, a, device, why);
+  inputs_refused(p, a, device, why, true);
   if (!why[0] && p.probe.any()) std::snprintf(why, sizeof why, "probes");
   if (const char* heads = special_heads(p); heads && !why[0]) std::snprintf(why, sizeof why, "%s", heads);
 }
@@ -112,7 +112,8 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
 }
 
 void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
-  std::snprintf(words, sizeof words, "cuda/plain %s k32", name_of(p.dtype).data());
+  std::snprintf(words, sizeof words, "cuda/plain %s%s k32", name_of(p.dtype).data(),
+                p.int8_kv ? " kv i8" : "");
 }
 
 }  // namespace

@@ -10,7 +10,9 @@ namespace headwise::cuda {
 const char* copy_refuses(const AnyView& v) {
   if (v.step[3] != 1) return "a last step of 1";
   for (int axis = 0; axis < 3; ++axis) {
-    if (v.size[axis] > 1 && v.step[axis] % 8 != 0) return "steps that are multiples of 8 elements";
+    if (v.size[axis] > 1 && v.step[axis] * size_of(v.dtype) % 16 != 0)
+      return v.dtype == DType::i8 ? "steps that are multiples of 16 elements"
+                                  : "steps that are multiples of 8 elements";
     if (v.step[axis] >= Index{1} << 38) return "steps below 2^38 elements";
     if (v.size[axis] > kFar) return "sizes up to 2^29";
   }
@@ -24,7 +26,7 @@ double scale_of(const AttentionProblem& p, const AttentionArgs& a) {
 }
 
 void hopper_refuses(const AttentionProblem& p, const AttentionArgs& a, int device,
-                    char (&why)[kSentenceBytes], bool pairs) {
+                    char (&why)[kSentenceBytes], HopperTakes takes) {
   const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };
   why[0] = '\0';
   const DeviceFacts facts = facts_of(device);
@@ -32,6 +34,7 @@ void hopper_refuses(const AttentionProblem& p, const AttentionArgs& a, int devic
   if (!facts.there) return say("there is no CUDA device %d", device);
   if (facts.major != 9)
     return say("device %d is of capability %d.%d; it needs 9.0", device, facts.major, facts.minor);
+  if (p.int8_kv && !takes.int8) return say("%s", kInt8Refused);
   if (const char* heads = special_heads(p)) return say("%s", heads);
   if (p.dtype != DType::bf16 && p.dtype != DType::f16)
     return say("dtype %s; it takes bf16 and f16", name_of(p.dtype).data());
@@ -41,10 +44,10 @@ void hopper_refuses(const AttentionProblem& p, const AttentionArgs& a, int devic
         "head_dim %lld and value_dim %lld; it takes 64, 96, 128, 192 and 256 of both, and 192 with 128",
         static_cast<long long>(h.q.dim), static_cast<long long>(h.v.dim));
   if (h.q.group != 1 || h.k.group != h.v.group) return say("k and v are shared by different groups of heads");
-  if (h.terms.bias && !pairs) return say("a bias");
+  if (h.terms.bias && !takes.pairs) return say("a bias");
   if (h.terms.bias && a.inputs.bias.dtype == DType::f64) return say("a bias of f64");
   if (h.terms.relative) return say("relative positions");
-  if (h.terms.dropout && !pairs) return say("dropout");
+  if (h.terms.dropout && !takes.pairs) return say("dropout");
   ProbeSpec other = p.probe;
   other.rows = false;
   if (other.any()) return say("probes of single weights; it takes the statistics of rows");

@@ -7,9 +7,13 @@
 
 namespace headwise::cuda {
 
-/// Writes the first reason against Hopper's tiles, if there is one. `pairs`: they take a bias and dropout.
+/// What some of the Hopper kernels take and others do not.
+struct HopperTakes {
+  bool pairs = false, int8 = false;  // a bias and dropout; int8 keys and values
+};
+/// Writes the first reason against Hopper's tiles, if there is one.
 void hopper_refuses(const AttentionProblem& p, const AttentionArgs& a, int device,
-                    char (&why)[kSentenceBytes], bool pairs = false);
+                    char (&why)[kSentenceBytes], HopperTakes takes = {});
 
 /// What bulk copies need and a view has not (16-byte steps and addresses, columns side by side), or null.
 const char* copy_refuses(const AnyView& v);
@@ -26,14 +30,16 @@ inline PerHead per_head(bool used, const AnyView& v) {
   return used ? PerHead{v.data, v.dtype, v.step[0]} : PerHead{};
 }
 
+/// int8 travels two by two.
 inline MapSpec map_spec(const AttentionProblem& p, const AnyView& v, int box_rows, int box_panels) {
+  const Index pair = v.dtype == DType::i8 ? 2 : 1;
   return {v.data,
           p.dtype == DType::bf16 ? Number<bf16>::kMapType : Number<f16>::kMapType,
           v.size[0],
           v.size[1],
           v.size[2],
-          v.size[3],
-          {v.step[0], v.step[1], v.step[2]},
+          v.size[3] / pair,
+          {v.step[0] / pair, v.step[1] / pair, v.step[2] / pair},
           box_rows,
           box_panels};
 }

@@ -1,9 +1,9 @@
-// The instances of the Hopper decode.
+// The instances of the Hopper decode over keys and values of q's own type.
 #include "headwise/kernels/cuda/hopper_decode.cuh"
 
 namespace headwise::cuda {
 
-template Status decode<bf16>(int, int, const DecodeMaps&, const DecodeParams&, int, int, cudaStream_t);
-template Status decode<f16>(int, int, const DecodeMaps&, const DecodeParams&, int, int, cudaStream_t);
+template DecodeFunction decode<bf16, bf16>;
+template DecodeFunction decode<f16, f16>;
 
 }  // namespace headwise::cuda

@@ -1,9 +1,7 @@
 // Decode on Hopper: one warp copies keys and values, groups of four own 16 keys of every tile each, in turns;
 // splits merge in order. SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/kernels/cuda/hopper_decode_copy.cuh"
-#include "headwise/kernels/cuda/number.cuh"
-#include "headwise/kernels/cuda/per_head.cuh"
+#include "headwise/kernels/cuda/hopper_decode_eight.cuh"
 
 namespace headwise::cuda {
 
@@ -83,128 +81,6 @@ __device__ __forceinline__ void decode_merge_parts(const DecodeParams& p, const 
   if (thread == 0) p.arrived[d.rows_at(p)] = 0;
 }
 
-/// What a warp holds of its rows: the left factor, limits, slopes, and the softmax state over its own keys.
-template <class C>
-struct DecodeRows {
-  using T = typename C::T;
-  static constexpr int kDim = C::kHeadDim, kBlocks = C::kBlocks, kHalves = C::kHalves,
-                       kSets = kBlocks * kHalves;
-  std::uint32_t q[C::kHoldsQ ? kDim / 16 : 1][4];
-  int begin[kSets];
-  float top[kSets], sum[kSets];
-  float o[kBlocks][kDim / 8][4];
-
-  /// The row of set i that this lane holds.
-  static __device__ __forceinline__ int row_of(int i, int lane) {
-    return 16 * (i / kHalves) + 8 * (i % kHalves) + lane / 4;
-  }
-
-  __device__ __forceinline__ void start(const DecodeParams& p, const DecodeItem& d, std::uint32_t from,
-                                        int lane) {
-#pragma unroll
-    for (int i = 0; i < kBlocks * kDim / 8; ++i)
-#pragma unroll
-      for (int j = 0; j < 4; ++j) o[i / (kDim / 8)][i % (kDim / 8)][j] = 0.f;
-#pragma unroll
-    for (int i = 0; i < kSets; ++i) {
-      top[i] = -INFINITY, sum[i] = 0.f;
-      begin[i] = d.place.q_start + (d.row_block * C::kRows + row_of(i, lane)) / p.group - p.back;
-    }
-    // Rows that are not there hold anything: rows do not meet, and these are not written.
-    if constexpr (C::kHoldsQ) {
-#pragma unroll
-      for (int i = 0; i < kDim / 16; ++i) load_q(from, i, 0, lane, q[i]);
-    }
-  }
-  /// Columns 16 i .. 16 i + 15 of a block of 16 rows.
-  static __device__ __forceinline__ void load_q(std::uint32_t from, int i, int block, int lane,
-                                                std::uint32_t (&to)[4]) {
-    if constexpr (kHalves == 1) {  // the lower half is empty
-      const std::uint32_t at = from + lane / 4 * C::kQPitch + 32 * i + 4 * (lane % 4);
-      to[0] = ptx::load_word(at), to[2] = ptx::load_word(at + 16), to[1] = to[3] = 0u;
-    } else {
-      ptx::load_matrices(from + (16 * block + (lane & 15)) * C::kQPitch + 32 * i + 16 * (lane >> 4), to);
-    }
-  }
-
-  /// s [rows, 16 keys from `column` on] -> weights. `special`: not only scaled, with limits where `masked`.
-  __device__ __forceinline__ void weigh(const DecodeParams& p, float (&s)[kBlocks][2][4], const DecodeItem& d,
-                                        int column, bool special, bool masked,
-                                        std::uint32_t (&weights)[kBlocks][4]) {
-    float factor[kSets], x[kSets][4];
-#pragma unroll
-    for (int i = 0; i < kSets; ++i)
-#pragma unroll
-      for (int j = 0; j < 4; ++j) x[i][j] = s[i / kHalves][j / 2][2 * (i % kHalves) + (j & 1)];
-    if (special) {
-      adjust(p, x, d, column, masked);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kSets; ++i)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) x[i][j] *= p.scale_log2;
-    }
-    bool rescale = false;
-    float most[kSets];
-#pragma unroll
-    for (int i = 0; i < kSets; ++i)
-      most[i] = fmaxf(top[i], fmaxf(fmaxf(x[i][0], x[i][1]), fmaxf(x[i][2], x[i][3])));
-#pragma unroll
-    for (int far = 1; far <= 2; far *= 2)
-#pragma unroll
-      for (int i = 0; i < kSets; ++i) most[i] = fmaxf(most[i], __shfl_xor_sync(~0u, most[i], far));
-#pragma unroll
-    for (int i = 0; i < kSets; ++i) {
-      const float reference = most[i] == -INFINITY ? 0.f : most[i];
-      factor[i] = most[i] == top[i] ? 1.f : ptx::exp2(top[i] - reference);
-      rescale |= most[i] != top[i];
-      top[i] = most[i];
-#pragma unroll
-      for (float& y : x[i]) y = ptx::exp2(y - reference);
-      sum[i] = fmaf(sum[i], factor[i], (x[i][0] + x[i][1]) + (x[i][2] + x[i][3]));
-      const int block = i / kHalves, half = i % kHalves;
-      weights[block][half] = Number<T>::pack(x[i][0], x[i][1]);
-      weights[block][2 + half] = Number<T>::pack(x[i][2], x[i][3]);
-      if (kHalves == 1) weights[block][1] = weights[block][3] = 0u;
-    }
-    if (__any_sync(~0u, rescale)) {
-#pragma unroll
-      for (int i = 0; i < kSets; ++i)
-#pragma unroll
-        for (int n = 0; n < kDim / 8; ++n) {
-          float* at = o[i / kHalves][n] + 2 * (i % kHalves);
-          at[0] *= factor[i], at[1] *= factor[i];
-        }
-    }
-  }
-  /// Scale or softcap, ALiBi, limits.
-  __device__ __forceinline__ void adjust(const DecodeParams& p, float (&x)[kSets][4], const DecodeItem& d,
-                                         int column, bool masked) const {
-    constexpr float kLog2e = 1.44269504088896341f;
-#pragma unroll
-    for (int i = 0; i < kSets; ++i) {
-      const int position = begin[i] + p.back, end = min(d.place.kv_tokens, position + p.ahead + 1);
-      float slope = 0.f;
-      if (p.slopes.data) {
-        const int packed = d.row_block * C::kRows + row_of(i, threadIdx.x % 32);
-        if (packed < d.place.q_tokens * p.group)
-          slope = kLog2e * number_of(p.slopes, d.kv_head * p.group + packed % p.group);
-      }
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        float& y = x[i][j];
-        const int key = column + 8 * (j / 2) + (j & 1);
-        y = p.cap > 0.f
-                ? p.cap *
-                      fmaf(-2.f, ptx::reciprocal(1.f + ptx::exp2(y * p.inverse_cap * (2.f * kLog2e))), 1.f)
-                : y * p.scale_log2;
-        if (p.slopes.data) y = fmaf(-slope, static_cast<float>(abs(position - key)), y);
-        if (masked && (key < begin[i] || key >= end)) y = -INFINITY;
-      }
-    }
-  }
-};
-
 /// The state of a row over the keys of all warps of the block.
 template <class C>
 __device__ __forceinline__ float decode_top(const float* stats, int row) {
@@ -227,12 +103,34 @@ __device__ __forceinline__ float decode_sum(const float* stats, int row, float t
 /// One tile: scores, weights, values. The rows meet 16 keys of this warp.
 template <class C>
 __device__ __forceinline__ void decode_tile(const DecodeParams& p, const DecodeItem& d, int t,
-                                            std::uint32_t q, std::uint32_t k, int warp, int lane,
+                                            std::uint32_t q, std::uint32_t k,
+                                            [[maybe_unused]] std::uint32_t scales, int warp, int lane,
                                             DecodeRows<C>& rows) {
   using T = typename C::T;
   constexpr int kDim = C::kHeadDim, kBlocks = C::kBlocks;
   const std::uint32_t v = k + C::kTileBytes;
   const int first_key = t * C::kKeys + warp * C::kWarpKeys;
+  const bool masked = t < d.full_begin || t >= d.full_end, special = masked || p.cap > 0.f || p.slopes.data;
+  float counts[4];  // what this lane's keys count, then their values
+  typename DecodeRows<C>::Weights weights;
+  if constexpr (C::kEight) {
+    float s[kBlocks][2][2][4] = {}, both[kBlocks][2][4];
+    decode_scores_eight<C>(q, k, warp, lane, rows, s);
+    std::uint32_t b[kDim / 32][4];
+#pragma unroll
+    for (int n = 0; n < kDim / 32; ++n)
+      ptx::load_matrices_turned(
+          v + chunk_offset(C::kKeys, warp * C::kWarpKeys + (lane & 15), 2 * n + (lane >> 4)), b[n]);
+    decode_counts(scales + warp * C::kWarpKeys * 4, lane, counts);
+#pragma unroll
+    for (int i = 0; i < kBlocks * 8; ++i) {
+      const int block = i / 8, half = i / 4 % 2, n = i % 4;
+      both[block][half][n] = (s[block][0][half][n] + s[block][1][half][n]) * counts[2 * half + (n & 1)];
+    }
+    decode_counts(scales + (C::kKeys + warp * C::kWarpKeys) * 4, lane, counts);
+    rows.weigh(p, both, d, first_key + 2 * (lane % 4), special, masked, counts, weights);
+    return decode_values_eight<C>(b, weights, rows);
+  }
   const int past = first_key + C::kWarpKeys - d.place.kv_tokens;
   if (p.clear_tail && past > 0) {  // a NaN past the last key survives a weight of 0
     const int count = min(past, C::kWarpKeys);
@@ -257,7 +155,7 @@ __device__ __forceinline__ void decode_tile(const DecodeParams& p, const DecodeI
       Number<T>::multiply_add(s[block][i & 1][1], rows.q[C::kHoldsQ ? i : 0], b[2], b[3]);
     }
   }
-  std::uint32_t b[kDim / 16][4], weights[kBlocks][4];
+  std::uint32_t b[kDim / 16][4];
   const auto load_values = [&](int n) {  // rows of v are keys: turned, they are the right factor
     ptx::load_matrices_turned(
         v + chunk_offset(C::kKeys, warp * C::kWarpKeys + (lane & 15), 2 * n + (lane >> 4)), b[n]);
@@ -269,15 +167,14 @@ __device__ __forceinline__ void decode_tile(const DecodeParams& p, const DecodeI
 #pragma unroll
   for (int i = 0; i < kBlocks * 8; ++i)
     both[i / 8][i / 4 % 2][i % 4] = s[i / 8][0][i / 4 % 2][i % 4] + s[i / 8][1][i / 4 % 2][i % 4];
-  const bool masked = t < d.full_begin || t >= d.full_end;
-  rows.weigh(p, both, d, first_key + 2 * (lane % 4), masked || p.cap > 0.f || p.slopes.data, masked, weights);
+  rows.weigh(p, both, d, first_key + 2 * (lane % 4), special, masked, counts, weights);
 #pragma unroll
   for (int n = 0; n < kDim / 16; ++n) {
     if (n >= kAhead) load_values(n);
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
-      Number<T>::multiply_add(rows.o[block][2 * n], weights[block], b[n][0], b[n][1]);
-      Number<T>::multiply_add(rows.o[block][2 * n + 1], weights[block], b[n][2], b[n][3]);
+      Number<T>::multiply_add(rows.o[block][2 * n], weights[0][block], b[n][0], b[n][1]);
+      Number<T>::multiply_add(rows.o[block][2 * n + 1], weights[0][block], b[n][2], b[n][3]);
     }
   }
 }
@@ -305,9 +202,17 @@ __device__ __forceinline__ void decode_join_warps(const DecodeParams& p, const D
     for (int i = 0; i < Rows::kSets; ++i)
 #pragma unroll
       for (int n = 0; n < C::kColumns / 8; ++n) {
-        const float* o = rows.o[i / C::kHalves][pass * C::kColumns / 8 + n] + 2 * (i % C::kHalves);
-        *reinterpret_cast<float2*>(merge + at(warp, Rows::row_of(i, lane), 8 * n + 2 * (lane % 4))) =
-            make_float2(o[0] * factor[i], o[1] * factor[i]);
+        const int first = pass * C::kColumns / 8 + n, row = Rows::row_of(i, lane),
+                  half = 2 * (i % C::kHalves);
+        const float* o = rows.o[i / C::kHalves][first] + half;
+        if constexpr (!C::kEight) {
+          *reinterpret_cast<float2*>(merge + at(warp, row, 8 * n + 2 * (lane % 4))) =
+              make_float2(o[0] * factor[i], o[1] * factor[i]);
+        } else if (n % 2 == 0) {  // even columns, then odd ones
+          const float* odd = rows.o[i / C::kHalves][first + 1] + half;
+          *reinterpret_cast<float4*>(merge + at(warp, row, 8 * n + 4 * (lane % 4))) =
+              make_float4(o[0] * factor[i], odd[0] * factor[i], o[1] * factor[i], odd[1] * factor[i]);
+        }
       }
     ptx::barrier_sync(1, C::kConsumers);
     for (int i = thread; i < C::kRows * kQuads; i += C::kConsumers) {
@@ -364,7 +269,7 @@ __device__ __forceinline__ void decode_products(const DecodeShared<C>& shared, c
         if constexpr (C::kGroups > 1) own = t % C::kGroups == group;
         if (own) {
           ptx::mbarrier_wait(shared.full + 8 * slot, phase);
-          decode_tile<C>(p, d, t, q, k, slice, lane, rows);
+          decode_tile<C>(p, d, t, q, k, shared.scales + slot * C::kScaleBytes, slice, lane, rows);
         }
         if (++slot == C::kSlots) slot = 0, phase ^= 1;
         if (++t == d.end) break;
@@ -409,7 +314,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   if (threadIdx.x == 0) {
     ptx::prefetch_map(&maps.k), ptx::prefetch_map(&maps.v);
     for (int s = 0; s < C::kSlots; ++s) {
-      ptx::mbarrier_init(shared.full + 8 * s, 1);
+      ptx::mbarrier_init(shared.full + 8 * s, C::kEight ? 33 : 1);  // 32 lanes bring scales
       ptx::mbarrier_init(shared.empty + 8 * s, C::kSlices);
     }
     for (int side = 0; side < 2; ++side) {
@@ -421,17 +326,17 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   }
   __syncthreads();
   if (threadIdx.x >= C::kConsumers) {
-    if constexpr (C::kExchanges) ptx::give_registers<56>();
+    if constexpr (C::kExchanges) ptx::give_registers<C::kGiven>();
     if (threadIdx.x < C::kConsumers + 32) {
-      if (params.pages)
-        decode_copy_pages<C>(shared, maps, params);
+      if (C::kEight || params.pages)
+        decode_copy_pieces<C>(shared, maps, params);
       else if (ptx::elect_one())
         decode_copy<C>(shared, maps, params);
     } else if (threadIdx.x == C::kConsumers + 32) {
       decode_count<C>(shared, params);
     }
   } else {
-    if constexpr (C::kExchanges) ptx::take_registers<224>();
+    if constexpr (C::kExchanges) ptx::take_registers<C::kTaken>();
     decode_products<C>(shared, params, raw);
   }
 }
@@ -448,17 +353,17 @@ Status start_decode(const DecodeMaps& maps, const DecodeParams& params, int devi
   return launch({kName, dim3(grid), C::kThreads, C::kShared, stream}, hopper_decode<C>, maps, params);
 }
 
-template <class T>
+template <class T, class Kv>
 Status decode(int head_dim, int rows, const DecodeMaps& maps, const DecodeParams& params, int device,
               int processors, cudaStream_t stream) {
   const auto start = [&]<class C>(C*) { return start_decode<C>(maps, params, device, processors, stream); };
   switch (head_dim + rows) {
-    case 64 + 16: return start(static_cast<DecodeConfig<T, 64, 16>*>(nullptr));
-    case 64 + 32: return start(static_cast<DecodeConfig<T, 64, 32>*>(nullptr));
-    case 128 + 8: return start(static_cast<DecodeConfig<T, 128, 8>*>(nullptr));
-    case 128 + 16: return start(static_cast<DecodeConfig<T, 128, 16>*>(nullptr));
-    case 128 + 32: return start(static_cast<DecodeConfig<T, 128, 32>*>(nullptr));
-    case 256 + 16: return start(static_cast<DecodeConfig<T, 256, 16>*>(nullptr));
+    case 64 + 16: return start(static_cast<DecodeConfig<T, Kv, 64, 16>*>(nullptr));
+    case 64 + 32: return start(static_cast<DecodeConfig<T, Kv, 64, 32>*>(nullptr));
+    case 128 + 8: return start(static_cast<DecodeConfig<T, Kv, 128, 8>*>(nullptr));
+    case 128 + 16: return start(static_cast<DecodeConfig<T, Kv, 128, 16>*>(nullptr));
+    case 128 + 32: return start(static_cast<DecodeConfig<T, Kv, 128, 32>*>(nullptr));
+    case 256 + 16: return start(static_cast<DecodeConfig<T, Kv, 256, 16>*>(nullptr));
     default: return {"cuda/hopper_decode", 1, "no instance of this head_dim"};
   }
 }

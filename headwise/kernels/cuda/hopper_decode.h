@@ -13,10 +13,17 @@ HW_FN constexpr int decode_rows(Index rows, int head_dim) {
 }
 
 /// Keys of one tile. Small ones keep more bytes on their way, since a slot waits for its last; 32 rows have
-/// no registers for two groups of warps that take them in turns. No bit depends on it.
-HW_FN constexpr int decode_tile_keys(int rows, int head_dim) {
-  return rows == 32 ? decode_keys(head_dim) : 64;
+/// no registers for two groups of warps that take them in turns, and 8 bits fill as many bytes with twice the
+/// keys. No bit depends on it.
+HW_FN constexpr int decode_tile_keys(int rows, int head_dim, bool eight) {
+  return rows == 32 || eight ? decode_keys(head_dim) : 64;
 }
+
+/// What the numbers of each key count, [batch tokens kv_heads] or [pages page_size kv_heads]: int8 alone.
+struct DecodeScales {
+  const float* data = nullptr;
+  Index step[3] = {};
+};
 
 struct DecodeParams {
   float scale_log2 = 0, inverse_cap = 0, cap = 0;
@@ -34,7 +41,8 @@ struct DecodeParams {
   int* arrived = nullptr;               // [pair row_block]; likewise
   const std::int32_t* pages = nullptr;  // [batch pages_each], or null: keys lie in one piece
   Index pages_step[2] = {};
-  int page_size = 0;
+  int page_size = 0, page_count = 0;  // in one piece: the count of sequences
+  DecodeScales k_scale = {}, v_scale = {};
   const Place* places = nullptr;
   Place place = {};
   bool ragged = false, clear_tail = false;
@@ -50,10 +58,14 @@ struct DecodeMaps {
   CUtensorMap k, v;
 };
 
-template <class T>
+/// T: of q and out; Kv: of keys and values.
+template <class T, class Kv>
 Status decode(int head_dim, int rows, const DecodeMaps& maps, const DecodeParams& params, int device,
               int processors, cudaStream_t stream);
-extern template Status decode<bf16>(int, int, const DecodeMaps&, const DecodeParams&, int, int, cudaStream_t);
-extern template Status decode<f16>(int, int, const DecodeMaps&, const DecodeParams&, int, int, cudaStream_t);
+using DecodeFunction = Status(int, int, const DecodeMaps&, const DecodeParams&, int, int, cudaStream_t);
+extern template DecodeFunction decode<bf16, bf16>;
+extern template DecodeFunction decode<f16, f16>;
+extern template DecodeFunction decode<bf16, std::int8_t>;
+extern template DecodeFunction decode<f16, std::int8_t>;
 
 }  // namespace headwise::cuda

@@ -7,22 +7,28 @@
 
 namespace headwise::cuda {
 
-template <class T_, int HeadDim, int Rows>
+template <class T_, class Kv, int HeadDim, int Rows>
 struct DecodeConfig {
   using T = T_;
+  static constexpr bool kEight = sizeof(Kv) == 1;  // keys and values of 8 bits, with scales
   // 8 rows leave the lower half of a matrix instruction idle, and its registers; 32 are two instructions over
   // the same keys.
   static constexpr int kHeadDim = HeadDim, kRows = Rows, kBlocks = Rows == 32 ? 2 : 1,
                        kHalves = Rows == 8 ? 1 : 2;
   // Groups take tiles in turns, each of their warps a slice.
-  static constexpr int kKeys = decode_tile_keys(Rows, HeadDim), kWarpKeys = 16, kSlices = kKeys / kWarpKeys;
+  static constexpr int kKeys = decode_tile_keys(Rows, HeadDim, kEight), kWarpKeys = 16,
+                       kSlices = kKeys / kWarpKeys;
   static constexpr int kGroups = decode_keys(HeadDim) / kKeys, kWarps = kGroups * kSlices;
   // Eight warps need more registers than twelve share evenly: the warpgroup of the one that copies and the
   // one that counts gives its own away.
   static constexpr bool kExchanges = kWarps == 8;
+  static constexpr int kGiven = kEight ? 72 : 56, kTaken = kEight ? 216 : 224;  // registers of a thread
   static constexpr int kConsumers = 32 * kWarps, kThreads = kConsumers + (kExchanges ? 128 : 64);
-  static constexpr int kTileBytes = kKeys * HeadDim * 2;
+  // Rows of a panel have 128 bytes, also where a narrow head fills half of them.
+  static constexpr int kPanels = kEight && HeadDim == 64 ? 1 : HeadDim * static_cast<int>(sizeof(Kv)) / 128,
+                       kTileBytes = kKeys * kPanels * kPanelRowBytes;
   static constexpr int kResident = 1, kSlots = (192 << 10) / (2 * kTileBytes);
+  static constexpr int kScaleBytes = kEight ? 2 * kKeys * 4 : 0;  // of a slot: keys', then values'
   // The warps' states meet in the slot of the last tile: all columns at once, or some.
   static constexpr int kMergeBytes = kWarps * Rows * HeadDim * 4,
                        kMergePasses = (kMergeBytes + 2 * kTileBytes - 1) / (2 * kTileBytes),
@@ -32,8 +38,8 @@ struct DecodeConfig {
   static constexpr bool kHoldsQ = HeadDim < 256 && kBlocks == 1;
   static constexpr int kQPitch = HeadDim * 2 + 16;  // bytes: rows begin in different banks
   static constexpr int kQBytes = Rows * kQPitch;
-  static constexpr int kShared =
-      kSlots * 2 * kTileBytes + 2 * kQBytes + 4 * (2 * kStatFloats + 8) + 8 * (2 * kSlots + 6) + kTileAlign;
+  static constexpr int kShared = kSlots * (2 * kTileBytes + kScaleBytes) + 2 * kQBytes +
+                                 4 * (2 * kStatFloats + 8) + 8 * (2 * kSlots + 6) + kTileAlign;
 };
 
 /// What one block does next: a split of the keys of one (sequence, kv head, block of rows).
@@ -76,7 +82,7 @@ __device__ __forceinline__ DecodeItem decode_item(const DecodeParams& p, int ite
 
 template <class C>
 struct DecodeShared {
-  std::uint32_t ring, full, empty;
+  std::uint32_t ring, scales, full, empty;
   std::uint32_t written, counted;    // an item's part is in memory; it has been counted
   std::uint32_t q, q_full, q_empty;  // these and below: two of each, for items in turns
   float* stats;
@@ -85,7 +91,8 @@ struct DecodeShared {
   __device__ __forceinline__ explicit DecodeShared(std::uint8_t* raw) {
     const std::uint32_t start = ptx::shared_address(raw);
     ring = (start + kTileAlign - 1) & ~static_cast<std::uint32_t>(kTileAlign - 1);
-    q = ring + C::kSlots * 2 * C::kTileBytes;
+    scales = ring + C::kSlots * 2 * C::kTileBytes;
+    q = scales + C::kSlots * C::kScaleBytes;
     stats = reinterpret_cast<float*>(raw + (q - start) + 2 * C::kQBytes);
     part = reinterpret_cast<int2*>(stats + 2 * C::kStatFloats);
     last = reinterpret_cast<int*>(part + 2), item = last + 2;
@@ -151,18 +158,47 @@ __device__ __forceinline__ void decode_copy(const DecodeShared<C>& shared, const
   decode_copy_q(shared, p, -1, d, turn);
 }
 
-/// A warp copies tiles from pages, each lane a piece of one page; the page of the next piece is looked up a
-/// tile ahead. A page outside the pool, and a piece past the last key, arrives as zeros.
+/// What the numbers of a tile's keys count: each lane copies those of its keys. Lane n holds the page of
+/// piece n; a piece and a page have 2^i keys. Keys that are not there count 0.
 template <class C>
-__device__ __forceinline__ void decode_copy_pages(const DecodeShared<C>& shared, const DecodeMaps& maps,
-                                                  const DecodeParams& p) {
+__device__ __forceinline__ void decode_copy_scales(const DecodeShared<C>& shared, const DecodeParams& p,
+                                                   const DecodeItem& d, int t, int page, int piece, int slot,
+                                                   int lane) {
+  const std::uint32_t to = shared.scales + slot * C::kScaleBytes + 4 * lane;
+  const int first = t * C::kKeys + lane, log_piece = 31 - __clz(piece);
+  const float *k = p.k_scale.data + d.kv_head * p.k_scale.step[2],
+              *v = p.v_scale.data + d.kv_head * p.v_scale.step[2];
+  const auto copy = [&](int n, int batch, int row, bool there) {
+    ptx::copy_4(to + 128 * n, k + batch * p.k_scale.step[0] + row * p.k_scale.step[1], there);
+    ptx::copy_4(to + 128 * n + 4 * C::kKeys, v + batch * p.v_scale.step[0] + row * p.v_scale.step[1], there);
+  };
+#pragma unroll 2
+  for (int n = 0; n < C::kKeys / 32; ++n) {
+    const int key = first + 32 * n;
+    if (p.pages) {
+      const int at = __shfl_sync(~0u, page, (lane + 32 * n) >> log_piece);
+      copy(n, at, key & (p.page_size - 1), key < d.place.kv_tokens && at >= 0 && at < p.page_count);
+    } else {
+      copy(n, page, d.place.kv_row + key, key < d.place.kv_tokens);
+    }
+  }
+  ptx::mbarrier_arrive_copied(shared.full + 8 * slot);
+}
+
+/// A warp copies tiles in pieces, each lane one of a page, or the first lane all; the page of the next piece
+/// is looked up a tile ahead. A page outside the pool, and a piece past the last key, arrives as zeros.
+template <class C>
+__device__ __forceinline__ void decode_copy_pieces(const DecodeShared<C>& shared, const DecodeMaps& maps,
+                                                   const DecodeParams& p) {
   int slot = 0, phase = 1, turn = 0;
-  const int lane = threadIdx.x % 32, piece = page_piece(p.page_size);
+  const int lane = threadIdx.x % 32, piece = p.pages ? page_piece(p.page_size) : C::kKeys;
+  const int log_page = 31 - __clz(p.page_size);  // a page holds 2^i tokens
   const bool copies = lane < C::kKeys / piece;
   const auto page_of = [&](const DecodeItem& d, int t) {
+    if (C::kEight && !p.pages) return p.ragged ? 0 : d.b;
     const int key = t * C::kKeys + lane * piece;
     return copies && key < d.place.kv_tokens
-               ? __ldg(p.pages + d.b * p.pages_step[0] + key / p.page_size * p.pages_step[1])
+               ? __ldg(p.pages + d.b * p.pages_step[0] + (key >> log_page) * p.pages_step[1])
                : -1;
   };
   DecodeItem d;
@@ -180,14 +216,16 @@ __device__ __forceinline__ void decode_copy_pages(const DecodeShared<C>& shared,
       if (lane == 0) ptx::mbarrier_expect(full, 2 * C::kTileBytes);
       __syncwarp();
       if (copies) {
-        const int row = (t * C::kKeys + lane * piece) % p.page_size;
+        const int key = t * C::kKeys + lane * piece,
+                  row = C::kEight && !p.pages ? d.place.kv_row + key : key & (p.page_size - 1);
 #pragma unroll
-        for (int c = 0; c < C::kHeadDim / 64; ++c) {
+        for (int c = 0; c < C::kPanels; ++c) {
           const std::uint32_t panel = to + c * panel_bytes(C::kKeys);
           ptx::load_tile(panel, &maps.k, full, row, c, d.kv_head, page, ptx::kEvictFirst);
           ptx::load_tile(panel + C::kTileBytes, &maps.v, full, row, c, d.kv_head, page, ptx::kEvictFirst);
         }
       }
+      if constexpr (C::kEight) decode_copy_scales<C>(shared, p, d, t, page, piece, slot, lane);
       if (lane == 0 && t == d.begin) decode_copy_q(shared, p, item, d, turn++);
       page = later;
       if (++slot == C::kSlots) slot = 0, phase ^= 1;

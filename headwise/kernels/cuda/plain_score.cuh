@@ -28,13 +28,33 @@ __device__ W element(const HeadsView& x, Index batch, Index row, Index head, Ind
              ? W(0)
              : static_cast<W>(data[batch * x.step[0] + row * x.step[1] + column * x.step[2]]);
 }
-/// Element c of key or value j of sequence b; pages outside the pool read as 0.
+/// Batch, or page, and row of key or value j of sequence b; row -1: a page outside the pool.
+struct TokenPlace {
+  Index batch, row;
+};
+inline __device__ TokenPlace token_place(const RunInputs& p, const SequencePlace& at, Index b, Index j) {
+  if (!p.pages) return {at.tensor_batch, at.kv_row + j};
+  const Index page = p.pages[b * p.pages_step[0] + j / p.page_size * p.pages_step[1]];
+  return {page, page < 0 || page >= p.page_count ? Index{-1} : j % p.page_size};
+}
+/// Element c of key or value j of sequence b, without its scale; pages outside the pool read as 0.
 template <class T, class W>
 __device__ W kv_element(const RunInputs& p, const HeadsView& x, const SequencePlace& at, Index b, Index j,
                         Index head, Index c) {
-  if (!p.pages) return element<T, W>(x, at.tensor_batch, at.kv_row + j, head, c);
-  const Index page = p.pages[b * p.pages_step[0] + j / p.page_size * p.pages_step[1]];
-  return page < 0 || page >= p.page_count ? W(0) : element<T, W>(x, page, j % p.page_size, head, c);
+  const TokenPlace t = token_place(p, at, b, j);
+  if (t.row < 0) return W(0);
+  return p.kv_dtype == DType::i8 ? element<std::int8_t, W>(x, t.batch, t.row, head, c)
+                                 : element<T, W>(x, t.batch, t.row, head, c);
+}
+/// What the numbers of key or value j count.
+template <class W>
+__device__ W kv_scale(const RunInputs& p, const ScalesView& s, const HeadsView& x, const SequencePlace& at,
+                      Index b, Index j, Index head) {
+  if (p.kv_dtype != DType::i8) return W(1);
+  const TokenPlace t = token_place(p, at, b, j);
+  return t.row < 0 ? W(0)
+                   : static_cast<W>(
+                         s.data[t.batch * s.step[0] + t.row * s.step[1] + x.layout.slot(head) * s.step[2]]);
 }
 template <class W>
 __device__ W warp_most(W x) {
@@ -55,6 +75,7 @@ __device__ W score(const RunInputs& p, const SequencePlace& at, Index b, Index h
   for (Index c = 0; c < p.q.layout.dim; ++c)
     dot = fma(element<T, W>(p.q, at.tensor_batch, at.q_row + i, h, c),
               kv_element<T, W>(p, p.k, at, b, j, h, c), dot);
+  dot *= kv_scale<W>(p, p.k_scale, p.k, at, b, j, h);
   W s = static_cast<W>(p.scales[p.scale_count == 1 ? 0 : h]) * dot;
   if (slant) *slant = 1;
   if (p.softcap != 0) {

@@ -129,6 +129,15 @@ __device__ __forceinline__ void wait_stores() { asm volatile("cp.async.bulk.wait
 __device__ __forceinline__ void copy_16(std::uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
+/// Four bytes from memory, or zeros.
+__device__ __forceinline__ void copy_4(std::uint32_t to, const void* from, bool there) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(there ? 4 : 0)
+               : "memory");
+}
+/// Arrives when the copies this thread has begun are there; the barrier counts it as one arrival.
+__device__ __forceinline__ void mbarrier_arrive_copied(std::uint32_t bar) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
+}
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int Pending>
 __device__ __forceinline__ void wait_copies() {

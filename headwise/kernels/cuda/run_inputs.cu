@@ -147,6 +147,9 @@ void send(const AttentionProblem& p, const AttentionArgs& a, Sender& to, RunInpu
 HeadsView heads_of(const AnyView& v, const HeadLayout& layout) {
   return {v.data, {v.step[0], v.step[1], v.step[2], v.step[3]}, layout};
 }
+ScalesView scales_of(const AnyView& v) {
+  return {static_cast<const float*>(v.data), {v.step[0], v.step[1], v.step[2]}};
+}
 RowsView rows_of(const AnyView& v) { return {v.data, {v.step[0], v.step[1], v.step[2]}}; }
 
 }  // namespace
@@ -171,13 +174,14 @@ const char* special_heads(const AttentionProblem& p, bool rows_too) {
 }
 
 void inputs_refused(const AttentionProblem& p, const AttentionArgs& a, int device,
-                    char (&why)[kSentenceBytes]) {
+                    char (&why)[kSentenceBytes], bool int8) {
   const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };
   why[0] = '\0';
   const DeviceFacts facts = facts_of(device);
   if (!facts.there) return say("there is no CUDA device %d", device);
   if (facts.major < 8)
     return say("device %d is of capability %d.%d; it needs 8.0", device, facts.major, facts.minor);
+  if (p.int8_kv && !int8) return say("%s", kInt8Refused);
   if (p.heads.terms.relative &&
       (a.inputs.buckets.max_distance > kMostDistance || a.inputs.buckets.buckets > kMostDistance))
     return say("relative positions up to %lld in %lld buckets; up to %lld of both travel with a launch",
@@ -204,6 +208,8 @@ Status gather_inputs(const AttentionProblem& p, const AttentionArgs& a, StreamSt
   if (!status.ok()) return status;
   f.batch = p.batch, f.heads = p.heads.q.heads, f.q_tokens = p.q_tokens;
   f.q = heads_of(a.q, p.heads.q), f.k = heads_of(a.k, p.heads.k), f.v = heads_of(a.v, p.heads.v);
+  f.kv_dtype = p.kv_dtype();
+  if (p.int8_kv) f.k_scale = scales_of(a.k_scale), f.v_scale = scales_of(a.v_scale);
   if (p.keys == KeyForm::paged) {
     const AnyView& table = a.page_table.table;
     f.pages = static_cast<const std::int32_t*>(table.data);

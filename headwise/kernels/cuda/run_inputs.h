@@ -14,9 +14,17 @@ struct HeadsView {
   HeadLayout layout;
 };
 
+/// What the numbers of each token count, [batch tokens kv_heads] or [pages page_size kv_heads].
+struct ScalesView {
+  const float* data;
+  Index step[3];
+};
+
 struct RunInputs {
   Index batch, heads, q_tokens;
   HeadsView q, k, v, out;
+  DType kv_dtype;
+  ScalesView k_scale, v_scale;  // int8 alone
   float* lse;
   double* lse_double;
   Index lse_step[3];
@@ -49,9 +57,12 @@ struct RunInputs {
 /// Where the statistics of rows go; not asked where the problem asks for none.
 RowProbes probes_of(const AttentionProblem& p, const AttentionArgs& a);
 
+inline constexpr const char* kInt8Refused = "keys and values are int8; cuda/decode and cuda/plain read them";
+
 /// Writes what no kernel of RunInputs can read: a device that is not there, arrays too large to travel.
+/// `int8`: the kernel reads int8 KV.
 void inputs_refused(const AttentionProblem& p, const AttentionArgs& a, int device,
-                    char (&why)[kSentenceBytes]);
+                    char (&why)[kSentenceBytes], bool int8 = false);
 
 /// What only kernels of their own compute, or null. Gradients need no word of rows: those that are not listed
 /// have an lse of -inf.
