@@ -79,7 +79,7 @@ Tiles tiles_of(const AttentionProblem& p, const AttentionArgs& a, int device, bo
   if (!fit) return Tiles::none;
   const int shared = facts_of(device).shared_bytes;
   if (h.before != Mix::dynamic && h.after != Mix::dynamic)
-    return shared >= mixed_tiles_shared(backward) ? Tiles::fixed : Tiles::none;
+    return shared >= (backward ? mixed_lines_shared() : mixed_tiles_shared()) ? Tiles::fixed : Tiles::none;
   return h.mix_rank <= kDynamicRank && !a.inputs.mix_before.given() && !a.inputs.mix_after.given() &&
                  shared >= mixed_dynamic_shared(backward)
              ? Tiles::dynamic
@@ -181,8 +181,10 @@ Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int d
   MixTiles& t = d.tiles;
   MixRows& f = t.rows = rows_of(p);
   f.probabilities_given = f.gated = true;
+  const bool rests = tiles == Tiles::fixed && p.dtype == DType::f16;
   ChunkRun chunks(p, a.forward, device, stream,
-                  (whole ? 4 * (q_heads + v_heads + 2 * f.heads) : 0) + element * (q_heads + v_heads));
+                  (whole ? 4 * (q_heads + v_heads + 2 * f.heads) : 0) + element * (q_heads + v_heads) +
+                      (rests ? 2 * q_heads : 0));
   f.score_planes = static_cast<int>(q_heads);  // the logits do not take their place here
   ChunkGradients g;
   MixGradient before, after;
@@ -191,8 +193,13 @@ Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int d
   Status status = chunks.begin(f.in, [&](Bytes256& room) {
     const Index rows = chunks.rows(), plane = rows * chunks.pitch();
     take_tiles(p, a.forward.inputs, tiles, chunks, d, room);
-    if (tiles == Tiles::fixed && (a.dmix_before.given() || a.dmix_after.given()))
-      t.products = room.take<float>(rows / kChunkRows * t.part_count * kTileProducts);
+    if (tiles == Tiles::fixed) {
+      t.part_count = static_cast<int>(min_of(ceil_div(chunks.pitch(), kLinePart), kLineRanks));
+      t.exponents = room.take<int>(plane / (32 * 64) * 16);
+      if (rests) t.score_rests = room.take<std::uint16_t>(q_heads * plane);
+      if (a.dmix_before.given() || a.dmix_after.given())
+        t.products = room.take<float>(rows / kChunkRows * kLineBlocks * t.part_count * kTileProducts);
+    }
     if (tiles == Tiles::dynamic && a.dmix_q.given())
       d.sums = room.take<float>(rows * t.part_count * kDynamicSums);
     if (whole) {
@@ -224,6 +231,15 @@ Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int d
     status = tiles == Tiles::dynamic ? fill_key_records(d, a.forward.inputs.mix_k, chunks.stream())
                                      : send_coefficients(a.forward.inputs, f, chunks.stream());
   if (!status.ok()) return status;
+  LineMaps maps{};
+  if (tiles == Tiles::fixed) {
+    const auto map = [&](const void* plane, Index heads, CUtensorMap& to) {
+      if (status.ok() && plane) status = chunks.plane_map(plane, heads, kLineBoxPanels, to);
+    };
+    map(f.dscores, q_heads, maps.scores), map(f.weights, v_heads, maps.weights);
+    map(t.score_rests, q_heads, maps.rests);
+    if (!status.ok()) return status;
+  }
   d.dmix_q = a.dmix_q, d.dmix_k = a.dmix_k;
   before.softcap = f.in.softcap;
   status = chunks.each_group([&](const ChunkGroup& group, int keys, int first, int sequences) {
@@ -236,12 +252,12 @@ Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int d
         done = of_halves(p.dtype, [&]<class T>() {
           return tiles == Tiles::dynamic
                      ? mixed_dynamic_backward<T>(d, keys, device, on)
-                     : mixed_tiles_backward<T>(t, keys, before.given, after.given, device, on);
+                     : mixed_lines<T>(t, maps, keys, before.given, after.given, device, on);
         });
       if (done.ok() && f.dsink_rows) done = add_rows(f.dsink_rows, sums, f.heads, group.count, on);
-      return done.ok()
-                 ? chunks.gradients(g, f.in, f.dscores, q_heads, f.weights, v_heads, first, sequences, true)
-                 : done;
+      return done.ok() ? chunks.gradients(g, f.in, f.dscores, q_heads, f.weights, v_heads, first, sequences,
+                                          tiles == Tiles::dynamic)
+                       : done;
     }
     Status done = chunks.scores(f.in.q, f.in.k, true, f.score_planes, f.scores, keys);
     if (done.ok()) done = chunks.scores(g.dout, f.in.v, false, static_cast<int>(v_heads), f.dweights, keys);

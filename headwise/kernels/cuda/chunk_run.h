@@ -61,6 +61,21 @@ class ChunkRun {
   Index pitch() const { return plan_.pitch; }
   cudaStream_t stream() const { return state_->stream; }
 
+  /// A plane [slot heads 64 pitch] of 16-bit numbers, in boxes of a row, 16 heads and some panels of 64 keys.
+  Status plane_map(const void* plane, Index heads, int box_panels, CUtensorMap& map) {
+    const Index pitch = plan_.pitch;
+    const MapSpec spec{plane,
+                       CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                       plan_.most,
+                       heads,
+                       kChunkRows,
+                       pitch,
+                       {heads * kChunkRows * pitch, kChunkRows * pitch, pitch},
+                       16,
+                       box_panels};
+    return state_->map_of(spec, map);
+  }
+
   /// Products of the group at hand. x is q (by_scale) or dout, y is k or v.
   Status scores(const HeadsView& x, const HeadsView& y, bool by_scale, int planes, float* to, int keys);
   ChunkValues values_of(const void* w, const HeadsView& y, const HeadsView& to, Index planes) const;

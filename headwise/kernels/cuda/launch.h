@@ -19,20 +19,30 @@ struct Launch {
   cudaStream_t stream;
   /// The kernel waits for its forerunner itself (griddepcontrol.wait), so it may be set up beside it.
   bool overlaps_forerunner = false;
+  unsigned cluster = 1;  // blocks along x that see each other's shared memory
 };
 
 template <class... Parameters, class... Arguments>
 Status launch(const Launch& l, void (*kernel)(Parameters...), const Arguments&... arguments) {
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if (l.overlaps_forerunner) {
+    cudaLaunchAttribute& overlap = attributes[count++];
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (l.cluster > 1) {
+    cudaLaunchAttribute& cluster = attributes[count++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = l.cluster, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = l.grid;
   config.blockDim = dim3(l.threads);
   config.dynamicSmemBytes = l.shared_bytes;
   config.stream = l.stream;
-  config.attrs = &overlap;
-  config.numAttrs = l.overlaps_forerunner ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   return status_of(l.name, cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
 }
 

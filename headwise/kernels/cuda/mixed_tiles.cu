@@ -6,25 +6,11 @@
 namespace headwise::cuda {
 namespace {
 
-constexpr int kProducts = kTileProducts / 2;  // of a block
-constexpr bool is_backward(TilePass pass) { return pass == TilePass::delta || pass == TilePass::gradients; }
-/// Scores in two numbers of f16, where their rounding would be seen: lse, weights, and gradients of f16.
-/// Those of bf16 are rounded more than a score of 11 bits.
-template <class T>
-constexpr bool in_two_parts(TilePass pass) {
-  return !is_backward(pass) || std::is_same_v<T, f16>;
-}
-constexpr int shared_of(bool backward) {
-  return (backward ? 2 : 1) * kTileSideBytes + (backward ? 3 : 2) * kTilePlaneBytes +
-         kTileHeads * static_cast<int>(sizeof(int));
-}
+constexpr int kShared = kTileSideBytes + 2 * kTilePlaneBytes + kTileHeads * static_cast<int>(sizeof(int));
 
 template <class T, TilePass Pass>
 __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_constant__ MixTiles p) {
-  constexpr bool kBackward = is_backward(Pass),
-                 kWhole = Pass == TilePass::weights || Pass == TilePass::gradients,
-                 kTwoParts = in_two_parts<T>(Pass);
-  constexpr int kSides = kBackward ? 2 : 1;
+  constexpr bool kWhole = Pass == TilePass::weights;
   extern __shared__ __align__(128) std::uint8_t raw[];
   const MixRows& m = p.rows;
   const RunInputs& f = m.in;
@@ -39,17 +25,16 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
   const SequencePlace at = f.places[job.sequence];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32,
             g = lane / 4, t = lane % 4, heads = m.heads, ins = m.before.from, outs = m.after.to;
-  const std::uint32_t side = ptx::shared_address(raw), high = side + kSides * kTileSideBytes,
-                      low = high + kTilePlaneBytes, dweights = low + kTilePlaneBytes,
-                      weights_to = kBackward ? dweights : low;  // once what stands there has been read
-  int* exponents = reinterpret_cast<int*>(raw + shared_of(kBackward)) - kTileHeads;
+  const std::uint32_t side = ptx::shared_address(raw), high = side + kTileSideBytes,
+                      low = high + kTilePlaneBytes;  // weights go there, once what stands there has been read
+  int* exponents = reinterpret_cast<int*>(raw + kShared) - kTileHeads;
 
-  // This warp's keys and, backward, values: on their way as soon as those before them are multiplied.
+  // This warp's keys: on their way as soon as those before them are multiplied.
   const auto first_key = [&](const HeadsView& x) {
     return static_cast<const T*>(x.data) + at.tensor_batch * x.step[0] + (at.kv_row + first + g) * x.step[1] +
            (warp < static_cast<int>(x.layout.heads) ? x.layout.slot(warp) * x.step[2] : 0) + 8 * t;
   };
-  const T *key_row = first_key(f.k), *value_row = kBackward ? first_key(f.v) : nullptr;
+  const T* key_row = first_key(f.k);
   const auto fetch = [&](TileRight& to, const HeadsView& x, const T*& row, int key0) {
     const bool in = warp < static_cast<int>(x.layout.heads);
     to.load(row, x.step[1], in ? job.keys - key0 - g : 0, static_cast<int>(x.layout.dim) - 8 * t);
@@ -60,8 +45,6 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
 
   const int row0 = half * kTileRows, own = row0 + 2 * warp;  // the first of the two queries this warp mixes
   put_side<T>(side, f.q, at.tensor_batch, at.q_row + job.row0 + row0, job.rows - row0);
-  if constexpr (kBackward)
-    put_side<T>(side + kTileSideBytes, p.dout, at.tensor_batch, at.q_row + job.row0 + row0, job.rows - row0);
 
   const auto coefficient = [](const MixStage& s, int in, int out) {
     if (in >= s.from || out >= s.to) return 0.f;
@@ -75,25 +58,17 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
   const auto scaled = [&](int in, int out) {
     return coefficient(m.before, in, out) * scale_of_head(in) * kChunkLog2e;
   };
-  float most = 0.f;
-  for (int n = lane; n < ins * heads; n += 32) most = fmaxf(most, fabsf(scaled(n / heads, n % heads)));
-#pragma unroll
-  for (int n = 16; n > 0; n /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, n));
-  const int matrix_exponent =
-      most > 1e-30f && most < 1e30f ? 13 + 127 - static_cast<int>(__float_as_uint(most) >> 23) : 0;
-  const float matrix_factor = exp2f(static_cast<float>(matrix_exponent)), unit = 1.f / matrix_factor;
+  const float matrix_factor =
+                  matrix_factor_of(ins * heads, [&](int n) { return scaled(n / heads, n % heads); }),
+              unit = 1.f / matrix_factor;
   TileMix<f16, true> before;
   before.load([&](int in, int out) { return scaled(in, out) * matrix_factor; });
-  TileMix<T, !kBackward> after;
-  TileMix<T, false> after_turned, before_turned;  // gradients of 16 bits take coefficients of 16 bits
+  TileMix<T, true> after;
   if constexpr (kWhole) after.load([&](int in, int out) { return coefficient(m.after, in, out); });
-  if constexpr (kBackward) after_turned.load([&](int in, int out) { return coefficient(m.after, out, in); });
-  if constexpr (Pass == TilePass::gradients)
-    before_turned.load([&](int in, int out) { return coefficient(m.before, out, in) * scale_of_head(out); });
 
   // Rows' numbers: [heads 2 t, 2 t + 1 (+ 8)][first, second query], 8 for each t. Sums are a lane's own, what
   // is read is spread over the lanes.
-  float lse = INFINITY, delta = 0.f, top[2][4], sum[2][4];
+  float lse = INFINITY, top[2][4], sum[2][4];
   const auto of_rows = [&](float x, int j, int e) { return __shfl_sync(~0u, x, (4 * j + e) * 4 + t); };
   int begin[2], stop[2];
 #pragma unroll
@@ -107,14 +82,9 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
     for (int e = 0; e < 4; ++e) top[j][e] = -INFINITY, sum[j][e] = 0.f;
   if (const int h = 8 * (g >> 2) + 2 * t + (g & 1), i = own + (g >> 1 & 1);
       Pass != TilePass::lse && h < heads && i < job.rows) {
-    const Index of_row = (slot * heads + h) * kChunkRows + i;
-    const float x = kBackward ? f.lse[at.tensor_batch * f.lse_step[0] + h * f.lse_step[1] +
-                                      (at.q_row + job.row0 + i) * f.lse_step[2]]
-                              : m.lse[of_row];
+    const float x = m.lse[(slot * heads + h) * kChunkRows + i];
     if (x != -INFINITY) lse = x * kChunkLog2e;
-    if constexpr (Pass == TilePass::gradients) delta = m.delta[of_row];
   }
-  float dbefore[2][4] = {}, dafter[2][4] = {};
   __syncthreads();
 
   const std::uint32_t lane_at =
@@ -140,12 +110,11 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
     const auto step_down = [&](int h) {
       return exp2f(static_cast<float>(__shfl_sync(~0u, exponent, h) - shift));
     };
-    /// Logits of 16 pairs, to be multiplied by `back`; and their scores.
-    const auto logits = [&](float(&y)[2][4], std::uint32_t(&x)[4], std::uint32_t from) {
-      [[maybe_unused]] std::uint32_t rest[4] = {};
-      ptx::load_matrices_turned(high + from, x);
-      if constexpr (kTwoParts) ptx::load_matrices_turned(low + from, rest);
-      std::uint32_t a[4] = {x[0], x[1], x[2], x[3]};
+    /// Logits of 16 pairs, to be multiplied by `back`.
+    const auto logits = [&](float(&y)[2][4], std::uint32_t from) {
+      std::uint32_t a[4], rest[4];
+      ptx::load_matrices_turned(high + from, a);
+      ptx::load_matrices_turned(low + from, rest);
       if (Special && wide) {
         const __half2 first8 = __floats2half2_rn(step_down(2 * t), step_down(2 * t + 1)),
                       last8 = __floats2half2_rn(step_down(2 * t + 8), step_down(2 * t + 9));
@@ -159,7 +128,7 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
 #pragma unroll
       for (int j = 0; j < 2; ++j) y[j][0] = y[j][1] = y[j][2] = y[j][3] = 0.f;
       before.low_of(y, a);
-      if constexpr (kTwoParts) before.high_of(y, rest);
+      before.high_of(y, rest);
       before.high_of(y, a);
     };
     const auto closed = [&](int n, int r) {
@@ -177,8 +146,7 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
       float y[4][2][4];
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
-        std::uint32_t x[4];
-        logits(y[n], x, unit_at(n));
+        logits(y[n], unit_at(n));
         close(y[n], n);
       }
 #pragma unroll
@@ -196,87 +164,32 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
         }
     } else {
       float row_lse[2][4];
-      [[maybe_unused]] float row_delta[2][4];
 #pragma unroll
       for (int j = 0; j < 2; ++j)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          row_lse[j][e] = of_rows(lse, j, e);
-          if constexpr (Pass == TilePass::gradients) row_delta[j][e] = of_rows(delta, j, e);
-        }
+        for (int e = 0; e < 4; ++e) row_lse[j][e] = of_rows(lse, j, e);
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         const std::uint32_t here = unit_at(n);
         float y[2][4];
-        [[maybe_unused]] float d[2][4];
-        std::uint32_t x[4];
-        logits(y, x, here);
+        logits(y, here);
         close(y, n);
 #pragma unroll
         for (int j = 0; j < 2; ++j)
 #pragma unroll
           for (int e = 0; e < 4; ++e) y[j][e] = ptx::exp2(fmaf(y[j][e], back, -row_lse[j][e]));
-        if constexpr (kBackward) {
-          std::uint32_t du[4];
-          ptx::load_matrices_turned(dweights + here, du);
-          if constexpr (Special) {  // closed pairs may hold anything
-#pragma unroll
-            for (int r = 0; r < 2; ++r)
-              if (closed(n, r)) du[r] = du[r + 2] = x[r] = x[r + 2] = 0;
-            if constexpr (Pass == TilePass::gradients) {
-              ptx::store_matrices_turned(dweights + here, du[0], du[1], du[2], du[3]);
-              ptx::store_matrices_turned(high + here, x[0], x[1], x[2], x[3]);
-              __syncwarp();
-            }
-          }
-          after_turned.apply(d, du);
-        }
-        if constexpr (Pass == TilePass::delta) {
-#pragma unroll
-          for (int j = 0; j < 2; ++j)
-#pragma unroll
-            for (int e = 0; e < 4; ++e) sum[j][e] = fmaf(y[j][e], d[j][e], sum[j][e]);
-        } else {
-          std::uint32_t weight[4], to[4];
-          pack_left<T>(weight, y);
-          if constexpr (Pass == TilePass::gradients) {
-            std::uint32_t slope[4], scores[4], du[4];
-#pragma unroll
-            for (int j = 0; j < 2; ++j)
-#pragma unroll
-              for (int e = 0; e < 4; ++e) d[j][e] = y[j][e] * (d[j][e] - row_delta[j][e]);
-            pack_left<T>(slope, d);
-            // Matrices' gradients: heads down, pairs across.
-            ptx::load_matrices(high + here, scores), ptx::load_matrices(dweights + here, du);
-            const float first8 = Special && wide ? ldexpf(1.f, __shfl_sync(~0u, exponent, g)) : 1.f,
-                        last8 = Special && wide ? ldexpf(1.f, __shfl_sync(~0u, exponent, g + 8)) : 1.f;
-            const std::uint32_t score[4] = {score_as<T, Special>(scores[0], first8),
-                                            score_as<T, Special>(scores[2], last8),
-                                            score_as<T, Special>(scores[1], first8),
-                                            score_as<T, Special>(scores[3], last8)},
-                                left[4] = {turned(weight[0]), turned(weight[2]), turned(weight[1]),
-                                           turned(weight[3])};
-            Number<T>::multiply_add(dbefore[0], score, turned(slope[0]), turned(slope[1]));
-            Number<T>::multiply_add(dbefore[1], score, turned(slope[2]), turned(slope[3]));
-            Number<T>::multiply_add(dafter[0], left, du[0], du[1]);
-            Number<T>::multiply_add(dafter[1], left, du[2], du[3]);
-            before_turned.apply(d, slope);
-            pack_left<T>(to, d);
-            __syncwarp();  // scores of these pairs have been read
-            ptx::store_matrices_turned(high + here, to[0], to[1], to[2], to[3]);
-          }
-          after.apply(y, weight);
-          pack_left<T>(to, y);
-          __syncwarp();
-          ptx::store_matrices_turned(weights_to + here, to[0], to[1], to[2], to[3]);
-        }
+        std::uint32_t weight[4], to[4];
+        pack_left<T>(weight, y);
+        after.apply(y, weight);
+        pack_left<T>(to, y);
+        __syncwarp();
+        ptx::store_matrices_turned(low + here, to[0], to[1], to[2], to[3]);
       }
     }
   };
 
   const auto write_planes = [&](int key0) {
-    write_plane(weights_to, m.weights, outs, key0);
-    if constexpr (Pass == TilePass::gradients) write_plane(high, m.dscores, ins, key0);
+    write_plane(low, m.weights, outs, key0);
     __syncwarp();
   };
 #pragma unroll 1
@@ -284,24 +197,13 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
     const auto own_head = static_cast<std::uint32_t>(warp * kTileHeadBytes);
     const std::uint32_t left = side + static_cast<std::uint32_t>(warp * kTileLeftBytes);
     float s[2][4][4];
-    const auto fetch_next = [&] {
-      if (key0 + kTileKeys < last) fetch(right, f.k, key_row, key0 + kTileKeys);
-    };
     multiply<T>(s, left, right);
-    if constexpr (kBackward)
-      fetch(right, f.v, value_row, key0);
-    else
-      fetch_next();
+    if (key0 + kTileKeys < last) fetch(right, f.k, key_row, key0 + kTileKeys);
     __syncthreads();  // everyone has mixed the pairs before
     if constexpr (kWhole)
       if (key0 > first) write_planes(key0 - kTileKeys);
-    const int past = put_scores<kTwoParts>(high + own_head, low + own_head, s);
+    const int past = put_scores(high + own_head, low + own_head, s);
     if (lane == 0) exponents[warp] = past;
-    if constexpr (kBackward) {
-      multiply<T>(s, left + kTileSideBytes, right);
-      fetch_next();
-      put_plane<T>(dweights + own_head, s);
-    }
     __syncthreads();
     const int exponent = exponents[lane & 15];
     const bool wide = __any_sync(~0u, exponent != 0);
@@ -315,7 +217,7 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
     write_planes((last - 1) / kTileKeys * kTileKeys);
   }
 
-  if constexpr (Pass == TilePass::lse || Pass == TilePass::delta) {
+  if constexpr (Pass == TilePass::lse) {
 #pragma unroll
     for (int j = 0; j < 2; ++j)
 #pragma unroll
@@ -323,39 +225,15 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
         float reference = top[j][e], x = sum[j][e];
 #pragma unroll
         for (int n = 4; n <= 16; n *= 2) {
-          if constexpr (Pass == TilePass::lse) {
-            const float other = __shfl_xor_sync(~0u, reference, n), x2 = __shfl_xor_sync(~0u, x, n),
-                        both = fmaxf(reference, other), from = both == -INFINITY ? 0.f : both;
-            x = x * ptx::exp2(reference - from) + x2 * ptx::exp2(other - from), reference = both;
-          } else {
-            x += __shfl_xor_sync(~0u, x, n);
-          }
+          const float other = __shfl_xor_sync(~0u, reference, n), x2 = __shfl_xor_sync(~0u, x, n),
+                      both = fmaxf(reference, other), from = both == -INFINITY ? 0.f : both;
+          x = x * ptx::exp2(reference - from) + x2 * ptx::exp2(other - from), reference = both;
         }
         const int h = 8 * j + 2 * t + (e & 1), i = own + (e >> 1);
         if (g == 0 && h < heads)
           p.parts[((part * static_cast<Index>(m.group.count) + slot) * heads + h) * kChunkRows + i] =
               make_float2(reference, x);
       }
-  }
-  if constexpr (Pass == TilePass::gradients) {
-    if (!p.products) return;
-    auto* all = reinterpret_cast<float*>(raw);  // [warps][2][16 16]: q is not needed any more
-    __syncthreads();
-#pragma unroll
-    for (int j = 0; j < 2; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int n = (g + 8 * (e >> 1)) * kTileHeads + 8 * j + 2 * t + (e & 1);
-        all[warp * kProducts + n] = dbefore[j][e] * scale_of_head(g + 8 * (e >> 1));
-        all[warp * kProducts + kTileHeads * kTileHeads + n] = dafter[j][e];
-      }
-    __syncthreads();
-    float* to = p.products + (static_cast<Index>(blockIdx.x) * p.part_count + part) * kProducts;
-    for (int n = static_cast<int>(threadIdx.x); n < kProducts; n += kTileThreads) {
-      float x = 0.f;
-      for (int w = 0; w < kTileThreads / 32; ++w) x += all[w * kProducts + n];
-      to[n] = x;
-    }
   }
 }
 
@@ -408,35 +286,10 @@ __global__ void __launch_bounds__(kChunkRows) join_parts(const __grid_constant__
   }
 }
 
-/// Matrices' gradients: a warp an element, a lane a job; jobs are added in order.
-__global__ void __launch_bounds__(32)
-    add_products(const __grid_constant__ MixTiles p, double* dbefore, double* dafter) {
-  const int lane = static_cast<int>(threadIdx.x),
-            n = static_cast<int>(blockIdx.x) % (kTileHeads * kTileHeads);
-  const bool is_after = blockIdx.x >= kTileHeads * kTileHeads;
-  const MixStage& s = is_after ? p.rows.after : p.rows.before;
-  double* to = is_after ? dafter : dbefore;
-  const int in = n / kTileHeads, out = n % kTileHeads;
-  if (!to || in >= s.from || out >= s.to) return;
-  double all = to[in * s.to + out];
-  for (int job0 = 0; job0 < p.rows.group.count; job0 += 32) {
-    const int job = job0 + lane,
-              parts = job < p.rows.group.count ? (p.rows.group.jobs[job].keys + kMixPart - 1) / kMixPart : 0;
-    double x = 0;
-    for (int item = 0; item < 2 * parts; ++item)
-      x += static_cast<double>(
-          p.products[((static_cast<Index>(2 * job + item % 2)) * p.part_count + item / 2) * kProducts +
-                     blockIdx.x]);
-    for (int n = 0; n < 32; ++n) all += __shfl_sync(~0u, x, n);
-  }
-  if (lane == 0) to[in * s.to + out] = all;
-}
-
 template <class T, TilePass Pass>
 Status start(const MixTiles& p, int keys, int device, cudaStream_t stream) {
   static bool allowed[64] = {};
   constexpr const char* kName = "cuda/mix_tiles";
-  constexpr int kShared = shared_of(is_backward(Pass));
   const Status status = allow_shared(kName, mix_tiles<T, Pass>, kShared, allowed, device);
   const dim3 grid(static_cast<unsigned>(2 * p.rows.group.count),
                   static_cast<unsigned>(ceil_div(max_of(keys, 1), kMixPart)));
@@ -461,21 +314,9 @@ Status mixed_tiles(const MixTiles& p, int keys, int device, cudaStream_t stream)
   if (status.ok()) status = join_lse(p, stream);
   return status.ok() ? start<T, TilePass::weights>(p, keys, device, stream) : status;
 }
-template <class T>
-Status mixed_tiles_backward(const MixTiles& p, int keys, double* dbefore, double* dafter, int device,
-                            cudaStream_t stream) {
-  Status status = start<T, TilePass::delta>(p, keys, device, stream);
-  if (status.ok()) status = join_delta(p, stream);
-  if (status.ok()) status = start<T, TilePass::gradients>(p, keys, device, stream);
-  return status.ok() && p.products ? launch({"cuda/mix_add_products", dim3(kProducts), 32, 0, stream},
-                                            add_products, p, dbefore, dafter)
-                                   : status;
-}
 template Status mixed_tiles<bf16>(const MixTiles&, int, int, cudaStream_t);
 template Status mixed_tiles<f16>(const MixTiles&, int, int, cudaStream_t);
-template Status mixed_tiles_backward<bf16>(const MixTiles&, int, double*, double*, int, cudaStream_t);
-template Status mixed_tiles_backward<f16>(const MixTiles&, int, double*, double*, int, cudaStream_t);
 
-int mixed_tiles_shared(bool backward) { return shared_of(backward); }
+int mixed_tiles_shared() { return kShared; }
 
 }  // namespace headwise::cuda

@@ -103,9 +103,8 @@ __device__ __forceinline__ std::uint32_t pair_at(int block, int n) {
   return static_cast<std::uint32_t>((block * 4 + n) * kTileBlockBytes + lane * 4);
 }
 
-/// x = high + low, 22 bits in two numbers of 11; or the first alone. Scores past their range are halved
-/// `exponent` times for the whole head.
-template <bool TwoParts>
+/// x = high + low, 22 bits in two numbers of 11. Scores past their range are halved `exponent` times for the
+/// whole head.
 __device__ __forceinline__ int put_scores(std::uint32_t high, std::uint32_t low, float (&s)[2][4][4]) {
   using Half = Number<f16>;
   const auto put = [&](float factor) {
@@ -120,10 +119,8 @@ __device__ __forceinline__ int put_scores(std::uint32_t high, std::uint32_t low,
           const std::uint32_t top = Half::pack(x, y);
           most = __hmax2(most, __habs2(*reinterpret_cast<const __half2*>(&top)));
           ptx::store_word(high + pair_at(2 * m + r, n), top);
-          if constexpr (TwoParts) {
-            const float2 taken = __half22float2(*reinterpret_cast<const __half2*>(&top));
-            ptx::store_word(low + pair_at(2 * m + r, n), Half::pack(x - taken.x, y - taken.y));
-          }
+          const float2 taken = __half22float2(*reinterpret_cast<const __half2*>(&top));
+          ptx::store_word(low + pair_at(2 * m + r, n), Half::pack(x - taken.x, y - taken.y));
         }
     return __hisinf(__low2half(most)) || __hisinf(__high2half(most));
   };
@@ -141,15 +138,17 @@ __device__ __forceinline__ int put_scores(std::uint32_t high, std::uint32_t low,
   put(__uint_as_float(static_cast<std::uint32_t>(127 - exponent) << 23));
   return exponent;
 }
-template <class T>
-__device__ __forceinline__ void put_plane(std::uint32_t to, const float (&s)[2][4][4]) {
+
+/// A power of 2 that brings the largest number of a matrix to 2^13: small ones then keep their bits.
+template <class At>
+__device__ __forceinline__ float matrix_factor_of(int count, At&& at) {
+  float most = 0.f;
+  for (int n = static_cast<int>(threadIdx.x) % 32; n < count; n += 32) most = fmaxf(most, fabsf(at(n)));
 #pragma unroll
-  for (int m = 0; m < 2; ++m)
-#pragma unroll
-    for (int n = 0; n < 4; ++n)
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-        ptx::store_word(to + pair_at(2 * m + r, n), Number<T>::pack(s[m][n][2 * r], s[m][n][2 * r + 1]));
+  for (int n = 16; n > 0; n /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, n));
+  const int exponent =
+      most > 1e-30f && most < 1e30f ? 13 + 127 - static_cast<int>(__float_as_uint(most) >> 23) : 0;
+  return exp2f(static_cast<float>(exponent));
 }
 
 /// y_out = sum_in M[in out] x_in of 16 pairs; Whole: M in two numbers of the format. y: pair g (+ 8), heads

@@ -7,28 +7,43 @@ namespace headwise::cuda {
 
 /// Keys of a block.
 inline constexpr int kMixPart = 1024;
-/// Sums a chunk has for each part of its keys: two halves of its rows, two matrices.
-inline constexpr int kTileProducts = 2 * 2 * 16 * 16;
+/// Gradients: keys of a block at a time, blocks that share a query at most, and pieces a chunk's rows are cut
+/// into.
+inline constexpr int kLinePart = 1024, kLineRanks = 8, kLineBlocks = 4;
+/// Such a block's planes travel in boxes of a query, 16 heads and this many panels of 64 keys.
+inline constexpr int kLineBoxPanels = 8;
+struct LineMaps {
+  CUtensorMap scores, weights, rests;
+};
+/// Sums of such a block: of two matrices.
+inline constexpr int kTileProducts = 2 * 16 * 16;
 
 struct MixTiles {
   MixRows rows;
   float2* parts;  // [keys / kMixPart, slot, heads, 64]: maximum and sum of a part in exponents of 2; or delta
   HeadsView dout;
-  float* products;  // [slot, half, keys / kMixPart, 2, 16, 16]: sums of scores times dlogits, weights times
-                    // dout.v
+  float*
+      products;  // [slot, kLineBlocks, part, 2, 16, 16]: sums of scores times dlogits, weights times dout.v
   int part_count, part_keys;
-  float* records;  // of queries, as mixed_dynamic.h says: lse and delta go there too; or null
+  std::uint16_t* score_rests;  // f16: beside rows.dscores, what its scores leave of 22 bits
+  int* exponents;              // [slot, 2 x 32 rows, pitch / 64, 16]: scores there are divided by 2^this
+  float* records;              // of queries, as mixed_dynamic.h says: lse and delta go there too; or null
 };
-int mixed_tiles_shared(bool backward);
+int mixed_tiles_shared();
+int mixed_lines_shared();
 /// lse or delta of each row out of its parts.
 Status join_lse(const MixTiles& p, cudaStream_t stream);
 Status join_delta(const MixTiles& p, cudaStream_t stream);
 /// Writes rows.lse and rows.weights of a group.
 template <class T>
 Status mixed_tiles(const MixTiles& p, int keys, int device, cudaStream_t stream);
-/// Writes rows.weights, rows.dscores, rows.delta and rows.dsink_rows; adds to dbefore and dafter where given.
+/// Scores of a group as f16 in rows.dscores, dout.v in rows.weights; what is past the range is in
+/// `exponents`.
 template <class T>
-Status mixed_tiles_backward(const MixTiles& p, int keys, double* dbefore, double* dafter, int device,
-                            cudaStream_t stream);
+Status mixed_planes(const MixTiles& p, int keys, int device, cudaStream_t stream);
+/// Writes rows.weights, rows.dscores and rows.dsink_rows; adds to dbefore and dafter where given.
+template <class T>
+Status mixed_lines(const MixTiles& p, const LineMaps& maps, int keys, double* dbefore, double* dafter,
+                   int device, cudaStream_t stream);
 
 }  // namespace headwise::cuda

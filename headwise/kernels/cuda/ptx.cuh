@@ -57,6 +57,16 @@ __device__ __forceinline__ bool mbarrier_passed(std::uint32_t bar, std::uint32_t
       : "memory");
   return passed != 0;
 }
+/// The same without waiting a moment.
+__device__ __forceinline__ bool mbarrier_test(std::uint32_t bar, std::uint32_t parity) {
+  std::uint32_t passed;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.b32 %0, 1, 0, p;\n}"
+      : "=r"(passed)
+      : "r"(bar), "r"(parity)
+      : "memory");
+  return passed != 0;
+}
 __device__ __forceinline__ void mbarrier_wait(std::uint32_t bar, std::uint32_t parity) {
   while (!mbarrier_passed(bar, parity)) {
   }
@@ -81,7 +91,8 @@ __device__ __forceinline__ void add_release(int* p, int x) {
 }
 
 // ---- bulk tensor copies
-inline constexpr std::uint64_t kEvictFirst = 0x12F0000000000000ull, kEvictLast = 0x14F0000000000000ull;
+inline constexpr std::uint64_t kEvictFirst = 0x12F0000000000000ull, kEvictLast = 0x14F0000000000000ull,
+                               kEvictNormal = 0x1000000000000000ull;
 __device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
@@ -142,6 +153,21 @@ __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_
 template <int Pending>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+// ---- blocks of a cluster
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+/// Into the shared memory of block `rank`, at the place where `to` is in this block's; counts 4 bytes there
+/// on `bar`.
+__device__ __forceinline__ void send_float(int rank, std::uint32_t to, float x, std::uint32_t bar) {
+  asm volatile(
+      "{\n.reg .b32 there, bell;\nmapa.shared::cluster.u32 there, %0, %1;\nmapa.shared::cluster.u32 bell, "
+      "%3, "
+      "%1;\nst.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [there], %2, [bell];\n}" ::"r"(to),
+      "r"(rank), "r"(__float_as_uint(x)), "r"(bar)
+      : "memory");
 }
 
 // ---- wgmma control
