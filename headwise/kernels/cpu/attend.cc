@@ -390,10 +390,13 @@ float* book_tops(const AttentionProblem& p, Arena& arena) {
   const Index q = p.ragged ? p.q_total : p.batch * p.q_tokens;
   return arena.take<float>("attention.tops", second_pass(p) ? 2 * q * p.heads.q.heads : 0);
 }
-std::size_t worker_bytes(const AttentionProblem& p, const Core& core, int threads) {
-  Arena count = Arena::measuring();
-  book(p, core, task_rows_for(p, core, threads), count);
-  return static_cast<std::size_t>(round_up(static_cast<Index>(count.used()), Index{Arena::kAlign}));
+std::size_t worker_bytes(const AttentionProblem& p, const TileKernels& kernels, int threads) {
+  const Core &core = core_for(p, kernels), &again = columns_core(p, kernels);
+  const Index rows = task_rows_for(p, core, threads);
+  Arena count = Arena::measuring(), second = Arena::measuring();
+  book(p, core, rows, count), book(p, again, rows, second);
+  return static_cast<std::size_t>(
+      round_up(static_cast<Index>(std::max(count.used(), second.used())), Index{Arena::kAlign}));
 }
 
 std::size_t workspace_bytes(const AttentionProblem& p, int threads) {
@@ -402,8 +405,7 @@ std::size_t workspace_bytes(const AttentionProblem& p, int threads) {
   count.take<Scratch>("attention.workers", threads);
   const auto shared =
       static_cast<std::size_t>(round_up(static_cast<Index>(count.used()), Index{Arena::kAlign}));
-  return shared +
-         static_cast<std::size_t>(threads) * worker_bytes(p, core_for(p, *chosen_isa().kernels()), threads);
+  return shared + static_cast<std::size_t>(threads) * worker_bytes(p, *chosen_isa().kernels(), threads);
 }
 
 }  // namespace
@@ -440,7 +442,7 @@ Status run_with(const AttentionProblem& p, const AttentionArgs& args, std::span<
   run.visits = visits;
   const auto first =
       static_cast<std::size_t>(round_up(static_cast<Index>(arena.used()), Index{Arena::kAlign}));
-  const std::size_t each = worker_bytes(p, core, pool.threads());
+  const std::size_t each = worker_bytes(p, kernels, pool.threads());
 
   const Index runs = ceil_div(p.heads.q.heads, run.run_heads), sequences = p.batch;
   const Index blocks = ceil_div(run.run_heads * p.q_tokens, run.task_rows);

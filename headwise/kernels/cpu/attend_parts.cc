@@ -28,6 +28,12 @@ const Core& core_for(const AttentionProblem& p, const TileKernels& kernels) {
   return few ? *kernels.narrow : kernels.f32;
 }
 
+const Core& columns_core(const AttentionProblem& p, const TileKernels& kernels) {
+  const Core& core = core_for(p, kernels);
+  const bool in_parts = &core == kernels.f32_parts && kernels.f32_columns;
+  return in_parts && p.probe.columns ? *kernels.f32_columns : core;
+}
+
 Rows rows_of(const AnyView& t, const HeadLayout& layout, Index head, Index batch, Index first_row) {
   const bool sliced = layout.row > 0;
   const Index column = sliced ? layout.column(head) : 0;

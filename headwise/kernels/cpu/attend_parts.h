@@ -46,6 +46,9 @@ const void* keys_for_scores(const Run& run, const Rows& keys, Index key0, Index 
 bool values_for_weigh(const Run& run, const Rows& values, Index key0, Index count, void* scratch);
 RowType row_type(DType t);
 const Core& core_for(const AttentionProblem& p, const TileKernels& kernels);
+/// The core that looks at ordinary scores again for column sums, with the panels and granules of the one
+/// above: its scores need only be near those, since tops and sums are known.
+const Core& columns_core(const AttentionProblem& p, const TileKernels& kernels);
 float scale_of(const Run& run, Index head);
 /// Scales inside the exponent stay exact only while scale * log2(e) and its inverse are ordinary numbers.
 bool scale_is_ordinary(const Run& run);

@@ -23,7 +23,8 @@ constexpr Core bf16_core() {
   c.stripes = AmxStripes<Bf16Operands>::run;
   return FewRowsOnAmx<Bf16Operands>::joined(c);
 }
-constexpr Core kBf16 = bf16_core(), kF32Parts = FewRowsOnAmx<F32Operands>::joined(AmxOutputs::table());
+constexpr Core kBf16 = bf16_core(), kF32Parts = FewRowsOnAmx<F32Operands>::joined(AmxOutputs::table()),
+               kF32Columns = AmxCore<F32Operands>::table();
 /// Below, packing in parts eats what tiles save where sequences are short (against torch, N 32 and 64,
 /// head_dim 64: 0.75 to 1.0 times as fast, FMA chains 1.1 to 1.3).
 constexpr Index kPartsFrom = 96;
@@ -52,6 +53,7 @@ const TileKernels kAmx = {.isa = "amx",
                           .bf16 = &kBf16,
                           .f32_parts = &kF32Parts,
                           .parts_from = kPartsFrom,
+                          .f32_columns = &kF32Columns,
                           .gradients = &kGradients,
                           .bf16_gradients = &kBf16Gradients,
                           .f32_parts_gradients = &kF32PartsGradients,

@@ -296,6 +296,7 @@ struct TileKernels {
   const Core* bf16 = nullptr;            // matrix core for bf16 with f32 sums; null: the f32 core takes bf16
   const Core* f32_parts = nullptr;       // f32 with outputs in parts of bf16, a class of its own; null: none
   Index parts_from = 0;                  // value_dim from which f32_parts takes f32
+  const Core* f32_columns = nullptr;     // f32_parts with scores in parts too, for column sums; null: none
   const Core* gradients;                 // the f32 core of the backward
   const Core* bf16_gradients = nullptr;  // the same on bf16 with f32 sums; null: the f32 core takes bf16
   const Core* f32_parts_gradients = nullptr;  // the same on f32 in parts of bf16; null: none
