@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdio>
 
+#include "headwise/kernels/cuda/hopper_products.h"
 #include "headwise/kernels/cuda/mma_forward.h"
 #include "headwise/kernels/cuda/mma_tile.cuh"
 
@@ -135,9 +136,38 @@ ChunkGradients ChunkRun::gradients_of(const BackwardArgs& a, Bytes256& room) con
   if (a.dv.given()) g.dv_sums = room.take<float>(rows * h.v.slots() * h.v.dim);
   return g;
 }
+bool ChunkRun::products_fit(const ChunkGradients& g, const RunInputs& in) const {
+  const auto fits = [&](const HeadsView& v) {
+    return !v.data || (by_chunks_of(v) && v.layout.group == 1 && v.layout.dim <= 64 && v.layout.dim % 8 == 0);
+  };
+  return p_.dtype != DType::f32 && facts_of(device_).major == 9 && fits(in.q) && fits(in.k) && fits(g.dout) &&
+         fits(g.dq) && fits(g.dk) && fits(g.dv);
+}
 Status ChunkRun::gradients(const ChunkGradients& g, const RunInputs& in, const void* ds, Index ds_planes,
                            const void* w, Index w_planes, int first, int sequences, bool blocked) {
   Status status;
+  if (!blocked && products_fit(g, in)) {
+    ChunkProducts p{group_,
+                    {},
+                    {},
+                    in.q,
+                    in.k,
+                    g.dout,
+                    g.dq,
+                    g.dk,
+                    g.dv,
+                    static_cast<int>(ds_planes),
+                    static_cast<int>(w_planes),
+                    first,
+                    static_cast<int>(p_.kv_tokens),
+                    g.dk_sums,
+                    g.dv_sums};
+    status = product_map(ds, ds_planes, kChunkRows, p.ds_map);
+    if (status.ok()) status = product_map(w, w_planes, kChunkRows, p.w_map);
+    if (!status.ok()) return status;
+    return p_.dtype == DType::bf16 ? chunk_products<bf16>(p, sequences, device_, state_->stream)
+                                   : chunk_products<f16>(p, sequences, device_, state_->stream);
+  }
   if (g.dq.data) {
     ChunkValues v = values_of(ds, in.k, g.dq, ds_planes);
     v.blocked = blocked, status = values(v);

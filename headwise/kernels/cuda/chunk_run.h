@@ -76,6 +76,21 @@ class ChunkRun {
     return state_->map_of(spec, map);
   }
 
+  /// The same plane in boxes of a job's rows of a head and a panel.
+  Status product_map(const void* plane, Index heads, int box_rows, CUtensorMap& map) {
+    const Index pitch = plan_.pitch;
+    const MapSpec spec{plane,
+                       CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                       plan_.most,
+                       kChunkRows,
+                       heads,
+                       pitch,
+                       {heads * kChunkRows * pitch, pitch, kChunkRows * pitch},
+                       box_rows,
+                       1};
+    return state_->map_of(spec, map);
+  }
+
   /// Products of the group at hand. x is q (by_scale) or dout, y is k or v.
   Status scores(const HeadsView& x, const HeadsView& y, bool by_scale, int planes, float* to, int keys);
   ChunkValues values_of(const void* w, const HeadsView& y, const HeadsView& to, Index planes) const;
@@ -90,6 +105,8 @@ class ChunkRun {
   Status reserve(RunInputs& in, std::size_t bytes);
   Status send_jobs();
   bool by_chunks_of(const HeadsView& v) const;
+  /// hopper_products takes these: each head its own slot of at most 64 columns.
+  bool products_fit(const ChunkGradients& g, const RunInputs& in) const;
 
   const AttentionProblem& p_;
   const AttentionArgs& a_;

@@ -50,6 +50,14 @@ struct Wgmma<{n}, {t}> {{
         : {outs}
         : "l"(a), "l"(b), "n"(TurnB));
   }}
+  /// Both factors in shared memory, their columns consecutive: d += a^T b.
+  static __device__ __forceinline__ void both_turned(float (&d)[{half}], std::uint64_t a, std::uint64_t b) {{
+    asm volatile(
+        "{{\\n.reg .pred p;\\nsetp.ne.b32 p, 1, 0;\\n"
+        "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{i}.{i} {{{regs}}}, %{half}, %{b_ss}, p, 1, 1, 1, 1;\\n}}\\n"
+        : {outs}
+        : "l"(a), "l"(b));
+  }}
   /// a in registers, b in shared memory with its columns consecutive: d += a b.
   static __device__ __forceinline__ void left_registers(float (&d)[{half}], const std::uint32_t* a, std::uint64_t b) {{
     asm volatile(

@@ -144,7 +144,8 @@ Status StreamState::hold(std::size_t needed) {
 Status StreamState::map_of(const MapSpec& spec, CUtensorMap& map) {
   const auto address = reinterpret_cast<std::uintptr_t>(spec.data);
   const std::size_t at =
-      (address / 256 * 31 + static_cast<std::size_t>(spec.box_rows * 7 + spec.rows)) % kKept;
+      (address / 256 * 31 + static_cast<std::size_t>(spec.box_rows * 7 + spec.rows + spec.box_panels)) %
+      kKept;
   if (!(specs_[at] == spec)) {
     specs_[at] = {};
     const Status status = encode(spec, maps_[at]);
