@@ -2,7 +2,7 @@
 """Speed on a GPU against torch's kernels in the same process: alternating, 256 MB written before every timed call,
 medians and quartiles over all rounds. Every timed call is also compared with its rival's output.
 
-Usage: gpu_bench.py [forward] [short] [gqa] [window] [decode] [widths] [probes] [documents] [backward] [heads] [--quick] [--json FILE]"""
+Usage: gpu_bench.py [forward] [short] [gqa] [window] [decode] [phase] [widths] [probes] [documents] [backward] [heads] [--quick] [--json FILE]"""
 import json
 import pathlib
 import statistics
@@ -18,6 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests/gpu"
 from harness import ROW_PROBES, Attention, Mask, devices, relative  # noqa: E402
 
 HEADWISE, MMA, UNORDERED = Attention(""), Attention("cuda/mma"), Attention("cuda/unordered")
+PHASE = Attention("cuda/phase")
 FLUSH = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
 ROWS = []
 
@@ -176,6 +177,23 @@ def decode(batch, heads, kv_heads, keys, quick, backends=("cudnn",), must=None):
     row("decode", name, {"headwise": run, **others}, 4e-6 * batch * kv_heads * keys * 128, "GB/s", 15 if quick else 30, 2 if quick else 3, must=must)
 
 
+def phase(quick):
+    """What decode = prefill costs by name: forward at 8k, then one query of each sequence."""
+    for causal in (False, True):
+        q, k, v = (torch.randn(2, 16, 8192, 128, device="cuda").bfloat16() for _ in range(3))
+        mask = "causal" if causal else None
+        runs = {"headwise": ours(q, k, v, mask)[0], "phase": ours(q, k, v, mask, run=PHASE)[0]}
+        row("phase", f"D128 16/16 B2 8192 {mask or 'full'}", runs, 4e-9 * 2 * 16 * 8192 * 8192 * 128 * (0.5 if causal else 1), "TFLOP/s", 5, 4)
+    for batch, heads, kv_heads, keys in ((64, 32, 8, 8192), (1, 32, 8, 32768), (64, 32, 1, 8192), (1, 32, 8, 1024), (16, 32, 8, 8192), (16, 32, 32, 8192)):
+        q = torch.randn(batch, heads, 1, 128, device="cuda").bfloat16()
+        k, v = (torch.randn(batch, kv_heads, keys, 128, device="cuda").bfloat16() for _ in range(2))
+        (run, out), (other, also) = ours(q, k, v), ours(q, k, v, run=PHASE)
+        run(), other()
+        name = f"B{batch} {heads}/{kv_heads} {keys} keys"
+        agree(f"phase {name}", also, out)
+        row("phase", name, {"headwise": run, "phase": other, "cudnn": rival(q, k, v)}, 4e-6 * batch * kv_heads * keys * 128, "GB/s", 15, 2 if quick else 4)
+
+
 def decode_int8(batch, heads, kv_heads, keys, quick):
     """int8 keys and values beside the bf16 they were made of; bytes are those of int8 and its scales."""
     q = torch.randn(batch, heads, 1, 128, device="cuda").bfloat16()
@@ -314,7 +332,7 @@ def listed(share=0.5, batch=4, tokens=4096, heads=32, head_dim=64):
     row("heads", f"rows listed {share}", runs, 4e-9 * batch * tokens * tokens * heads * head_dim * share, "TFLOP/s", 5, 3, must=1.4)
 
 
-GROUPS = ["backward", "decode", "forward", "gqa", "short", "window", "widths", "probes", "documents", "heads"]
+GROUPS = ["backward", "decode", "phase", "forward", "gqa", "short", "window", "widths", "probes", "documents", "heads"]
 
 
 def main(words):
@@ -330,6 +348,8 @@ def main(words):
         decode(16, 32, 32, 8192, quick)
         decode_int8(64, 32, 8, 8192, quick)
         decode_int8(1, 32, 8, 32768, quick)
+    if "phase" in groups:
+        phase(quick)
     if "forward" in groups:
         for d, musts in ((128, (1.12, 1.20)), (64, (1.12, 1.15)), (256, (1.08, 1.10))):
             for causal in (False, True):

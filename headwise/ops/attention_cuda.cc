@@ -8,8 +8,9 @@
 namespace headwise {
 namespace {
 
-constexpr const char* kForwardNames[] = {"cuda/decode", "cuda/hopper", "cuda/mma",    "cuda/probes",
-                                         "cuda/rows",   "cuda/mixed",  "cuda/entmax", "cuda/plain"};
+constexpr const char* kForwardNames[] = {"cuda/decode", "cuda/hopper", "cuda/mma",
+                                         "cuda/probes", "cuda/rows",   "cuda/mixed",
+                                         "cuda/entmax", "cuda/plain",  "cuda/phase"};
 constexpr const char* kBackwardNames[] = {"cuda/hopper_backward", "cuda/mma_backward",
                                           "cuda/mixed_backward",  "cuda/entmax_backward",
                                           "cuda/plain_backward",  "cuda/unordered"};

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Is this build right on this GPU? Every kernel against double, its laws, its bits. Ends in "N passed, M failed".
 
-Usage: check.py [selftest] [laws] [module] [backward] [heads] [probes] [processors] [products] [int8] [--json FILE]
-(the last six: what selftest and laws hold of gradients, of mixed heads and entmax, of probes, of the number of processors, of the two kinds
-of products, of int8)"""
+Usage: check.py [selftest] [laws] [module] [backward] [heads] [probes] [processors] [products] [phase] [int8] [--json FILE]
+(the last seven: what selftest and laws hold of gradients, of mixed heads and entmax, of probes, of the number of processors, of the two kinds
+of products, of cuda/phase, of int8)"""
 import json
 import math
 import random
@@ -19,6 +19,7 @@ from harness import GUARD, Attention, Failed, Mask, devices, formula, open_pairs
 from int8_cases import INT8_LAWS, INT8_MODULE, INT8_SELFTEST
 from module_cases import MODULE
 from page_cases import page_cases
+from phase_cases import PHASE_LAWS
 from probe_cases import look_cases, look_laws, row_cases
 from processor_cases import processor_laws
 from product_cases import product_laws
@@ -421,8 +422,8 @@ def run_laws():
 
 
 PARTS = {"selftest": [plain_cases, mma_cases, row_cases, look_cases, mask_cases, hopper_cases, decode_cases, page_cases, ragged_cases, document_cases, length_cases, hostile_cases, refusal_cases] + INT8_SELFTEST + BACKWARD_SELFTEST + HEAD_SELFTEST,
-         "module": MODULE + INT8_MODULE, "laws": [bit_laws, mma_laws, look_laws, processor_laws, product_laws, repeat_laws, run_laws] + INT8_LAWS + BACKWARD_LAWS + HEAD_LAWS,
-         "probes": [row_cases, look_cases, look_laws], "processors": [processor_laws], "products": [product_laws], "int8": INT8_SELFTEST + INT8_LAWS,
+         "module": MODULE + INT8_MODULE, "laws": [bit_laws, mma_laws, look_laws, processor_laws, product_laws, repeat_laws, run_laws] + PHASE_LAWS + INT8_LAWS + BACKWARD_LAWS + HEAD_LAWS,
+         "probes": [row_cases, look_cases, look_laws], "processors": [processor_laws], "products": [product_laws], "phase": PHASE_LAWS, "int8": INT8_SELFTEST + INT8_LAWS,
          "backward": BACKWARD_SELFTEST + BACKWARD_LAWS, "heads": HEAD_SELFTEST + HEAD_LAWS}
 
 

@@ -23,8 +23,11 @@ TEST(AttentionCuda, WithoutADeviceEveryKernelSaysWhy) {
   if (cuda_backend().devices > 0) GTEST_SKIP() << "there is a device here: tests/gpu/check.py asks it";
   const CudaChoice choice = choose_cuda(small_problem(), {}, Device::cuda(0), "");
   EXPECT_TRUE(choice.kernel.empty());
-  ASSERT_EQ(choice.refusals.size(), cuda_kernel_names().size());
+  ASSERT_EQ(choice.refusals.size(), cuda_kernel_names().size() - 1);  // cuda/phase runs by name alone
   for (const Refusal& r : choice.refusals) EXPECT_EQ(r.why, cuda_backend().why);
+  const CudaChoice named = choose_cuda(small_problem(), {}, Device::cuda(0), "cuda/phase");
+  ASSERT_EQ(named.refusals.size(), 1u);
+  EXPECT_EQ(named.refusals[0].kernel, "cuda/phase");
   EXPECT_EQ(cuda_words(), "none: " + cuda_backend().why);
   EXPECT_FALSE(cuda_backend().why.empty());
 }
@@ -34,7 +37,7 @@ TEST(AttentionCuda, WhatOnlyTheCpuReadsIsRefusedByEveryKernel) {
   packed.keys = KeyForm::packed;
   const CudaChoice choice = choose_cuda(packed, {}, Device::cuda(0), "");
   EXPECT_TRUE(choice.kernel.empty());
-  ASSERT_EQ(choice.refusals.size(), cuda_kernel_names().size());
+  ASSERT_EQ(choice.refusals.size(), cuda_kernel_names().size() - 1);
   for (const Refusal& r : choice.refusals)
     EXPECT_EQ(r.why, "keys are packed, which is read on the CPU only; give plain ones");
 }
@@ -44,7 +47,7 @@ TEST(AttentionCuda, ListsOfKernels) {
       sentence_of(ErrorKind::bad_argument,
                   [] { choose_cuda(small_problem(), {}, Device::cuda(0), "cuda/fastest"); }),
       "attention: there is no kernel \"cuda/fastest\" for CUDA tensors; there are: cuda/decode, cuda/hopper, "
-      "cuda/mma, cuda/probes, cuda/rows, cuda/mixed, cuda/entmax, cuda/plain");
+      "cuda/mma, cuda/probes, cuda/rows, cuda/mixed, cuda/entmax, cuda/plain, cuda/phase");
   EXPECT_EQ(sentence_of(ErrorKind::unsupported,
                         [] { choose_cuda(small_problem(), {}, Device::cuda(0), "cpu/online,ref"); }),
             "attention: the tensors are on a CUDA device but the list \"cpu/online,ref\" allows no kernel "
