@@ -109,7 +109,7 @@ struct Lanes {
   static constexpr bool closes_by_n = false;  // p counts too: its d is clamped
   static F scale2(F p, F n) {
     return each([&](int i) {
-      if (p.v[i] != p.v[i]) return p.v[i];
+      if (p.v[i] != p.v[i]) return __builtin_nanf("");  // one sign, whatever the compiler made of a negation
       if (!(n.v[i] >= -125.0f)) return 0.0f;
       const auto e = static_cast<std::uint32_t>(static_cast<std::int32_t>(n.v[i])) << 23;
       return __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, p.v[i]) + e);
