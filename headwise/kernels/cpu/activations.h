@@ -12,7 +12,7 @@ constexpr float kLog2E = 1.44269504f;
 /// e^-|x|
 inline F exp_minus_abs(F x) {
   const F c = Lanes::set(kLog2E);
-  return exp2_product(Lanes::sub(Lanes::zero(), Lanes::abs(x)), c, Lanes::set(-140.0f));
+  return exp2_alike(Lanes::sub(Lanes::zero(), Lanes::abs(x)), c, Lanes::set(-140.0f));
 }
 /// sigmoid(x) and sigmoid(-x), both from the e^-|x| that does not overflow, so that neither is 1 minus the
 /// other.
@@ -41,7 +41,7 @@ inline Normal normal_at(F x) {
   F r = Lanes::set(p[9]);
   for (int i = 8; i >= 0; --i) r = Lanes::fma(r, q, Lanes::set(p[i]));
   const F square = Lanes::mul(Lanes::mul(x, x), Lanes::set(-0.5f));
-  const F e = exp2_product(square, Lanes::set(kLog2E), Lanes::set(-140.0f));
+  const F e = exp2_alike(square, Lanes::set(kLog2E), Lanes::set(-140.0f));
   const F tail = Lanes::mul(Lanes::mul(Lanes::set(0.5f), e), Lanes::div(r, Lanes::fma(two, t, one)));
   const F below = Lanes::select(Lanes::greater(Lanes::zero(), x), tail, Lanes::sub(one, tail));
   return {below, Lanes::mul(e, Lanes::set(0.398942280f))};

@@ -16,21 +16,20 @@ struct F32Core {
   static constexpr int W = Lanes::width, kVectors = NV, kRows = MR, kPanel = NV * W, kGranule = Keys;
   static constexpr int kGroup = Lanes::multiplies_by_lane ? MR : 4;  // rows of A that lie together
   static_assert(MR % kGroup == 0);
+  static constexpr bool kOwnTile = L::template own_tile<MR, NV>;
 
   static Index query_bytes(Index dim) { return kPanel * dim * 4; }
   static Index key_bytes(Index dim) { return kGranule * rounded(dim, 16) * 4; }
   static Index value_bytes(Index value_dim) {
-    return (kGranule + kPad) * (rounded(value_dim, 16) + kPad) * 4;
+    const Index tiles = (value_dim + MR - 1) / MR * MR, wide = rounded(value_dim, 16);
+    return (tiles > wide ? tiles : wide) / kGroup * group_step() * 4;
   }
   static Index weight_bytes() { return 0; }
-  /// Floats between a value and the same value of the next key, and between two groups of columns. Products
-  /// by lane read rows as they are; broadcasts want groups [value_dim / 4][keys][4], few streams, or the
-  /// prefetcher falls behind (AVX-512: 70 % of peak from rows, 97 % from groups). The pad keeps rows and
-  /// groups out of one cache set.
-  static Index value_step(Index value_dim) {
-    return Lanes::multiplies_by_lane ? rounded(value_dim, 16) + kPad : kGroup;
-  }
-  static Index group_step() { return Lanes::multiplies_by_lane ? kGroup : kGranule * kGroup + kPad; }
+  /// Floats between a value and the same value of the next key, and between two groups of columns: groups
+  /// [value_dim / kGroup][keys][kGroup] are few streams, or the prefetcher falls behind (AVX-512: 70 % of
+  /// peak from rows, 97 % from groups; Neoverse N1: 89 and 95 %). The pad keeps groups out of one cache set.
+  static Index value_step() { return kGroup; }
+  static Index group_step() { return kGranule * kGroup + kPad; }
 
   static void pack_queries(const Rows* rows, const Index* row, int count, Index dim, void* out,
                            float* scratch) {
@@ -74,23 +73,17 @@ struct F32Core {
   }
   static bool pack_values(const Rows& rows, Index first, Index count, Index value_dim, void* out) {
     auto* to = static_cast<float*>(out);
-    const Index wide = rounded(value_dim, 16), step = value_step(value_dim);
+    const Index wide = rounded(value_dim, 16), step = value_step();
     F unusual = Lanes::zero();  // x * 0 is NaN for what is not finite
-    if constexpr (Lanes::multiplies_by_lane) {
-      load_rows(rows, first, count, wide, to, step);
-      for (Index k = 0; k < count; ++k)
-        for (Index c = 0; c < wide; c += W)
-          unusual = Lanes::fma(Lanes::load(to + k * step + c), Lanes::zero(), unusual);
-    } else {
-      for (Index k = 0; k < count; k += kGroup)
-        for (Index c0 = 0; c0 < value_dim; c0 += kLine) {
-          alignas(64) float line[kGroup * kLine];
-          const Index n = value_dim - c0 < kLine ? rounded(value_dim - c0, 16) : kLine;
-          const Lines from = some_rows<kGroup>(rows, first, k, count, c0, value_dim, n, line);
-          unusual = L::regroup4(from.data, from.step, n, to + c0 / kGroup * group_step() + k * kGroup,
-                                group_step(), unusual);
-        }
-    }
+    constexpr int kTaken = 4;
+    for (Index k = 0; k < count; k += kTaken)
+      for (Index c0 = 0; c0 < value_dim; c0 += kLine) {
+        alignas(64) float line[kTaken * kLine];
+        const Index n = value_dim - c0 < kLine ? rounded(value_dim - c0, 16) : kLine;
+        const Lines from = some_rows<kTaken>(rows, first, k, count, c0, value_dim, n, line);
+        unusual = L::template regroup<kGroup>(
+            from.data, from.step, n, to + c0 / kGroup * group_step() + k * kGroup, group_step(), unusual);
+      }
     if (!Lanes::any(Lanes::is_nan(unusual))) return true;
     for (Index k = 0; k < count; ++k)
       for (Index c = 0; c < wide; ++c) {
@@ -127,27 +120,44 @@ struct F32Core {
       }
     }
   }
-  /// Scores of MR keys at a time; each(row, c) sees them on their way.
-  template <class Each>
-  static inline __attribute__((always_inline)) void each_tile(const void* queries, const void* keys,
-                                                              Index from, Index to, Index dim, float* s,
-                                                              Each each) {
+  /// Scores of keys in tiles of MR; before(row) is called before each tile, and tops become the larger of
+  /// themselves and every score of whole tiles.
+  template <class Before>
+  static inline __attribute__((always_inline)) void score_tiles(const void* queries, const void* keys,
+                                                                Index from, Index to, Index dim, float* s,
+                                                                F (&top)[NV], Before before) {
     const auto* q = static_cast<const float*>(queries);
     const auto* k = static_cast<const float*>(keys);
-    const Index wide = rounded(dim, 16);
+    const Index wide = rounded(dim, 16), whole = from + (to - from) / MR * MR;
     for (Index row = from; row < to; row += MR) {
-      F c[MR][NV];
-      clear(c);
-      multiply(k + row * wide, kGroup * wide, kGroup, q, dim, c);
-#pragma GCC unroll 16
-      for (int i = 0; i < MR; ++i)
+      before();
+      F larger[NV];
 #pragma GCC unroll 4
-        for (int j = 0; j < NV; ++j) Lanes::store(s + (row + i) * kPanel + j * W, c[i][j]);
-      each(row, c);
+      for (int j = 0; j < NV; ++j) larger[j] = top[j];
+      if constexpr (kOwnTile) {
+        L::Tile::scores(k + row * wide, q, dim, s + row * kPanel, larger[0], larger[1]);
+      } else {
+        F c[MR][NV];
+        clear(c);
+        multiply(k + row * wide, kGroup * wide, kGroup, q, dim, c);
+#pragma GCC unroll 16
+        for (int i = 0; i < MR; ++i)
+#pragma GCC unroll 4
+          for (int j = 0; j < NV; ++j) {
+            Lanes::store(s + (row + i) * kPanel + j * W, c[i][j]);
+            larger[j] = Lanes::max(c[i][j], larger[j]);
+          }
+      }
+      if (row >= whole) return;
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; ++j) top[j] = larger[j];
     }
   }
   static void scores(const void* queries, const void* keys, Index from, Index to, Index dim, float* s) {
-    each_tile(queries, keys, from, to, dim, s, [](Index, const F(&)[MR][NV]) {});
+    F top[NV];
+#pragma GCC unroll 4
+    for (int j = 0; j < NV; ++j) top[j] = Lanes::zero();
+    score_tiles(queries, keys, from, to, dim, s, top, [] {});
   }
   /// Values of a group to come: a run of a few keys is too short for what looks ahead by itself.
   static void fetch_values(const float* values, Index floats) {
@@ -156,10 +166,15 @@ struct F32Core {
   }
   static void weigh(const Tile& t, const void* values, Index value_dim, const float* shrink, float* o) {
     const auto* v = static_cast<const float*>(values);
-    const Index step = value_step(value_dim);
+    const Index step = value_step();
     F keep[NV];
     for (int j = 0; j < NV; ++j) keep[j] = Lanes::load(shrink + j * W);
     for (Index d = 0; d < value_dim; d += MR) {
+      if constexpr (kOwnTile) {
+        L::Tile::weigh(v + d / kGroup * group_step() + t.from * step, t.s + t.from * kPanel, t.to - t.from,
+                       o + d * kPanel, keep[0], keep[1]);
+        continue;
+      }
       F c[MR][NV];
       clear(c);
       fetch_values(v + (d / kGroup + 2) * group_step() + t.from * step, (t.to - t.from) * step);
@@ -176,8 +191,13 @@ struct F32Core {
   }
   static void weigh_on(const Tile& t, const void* values, Index value_dim, float* o) {
     const auto* v = static_cast<const float*>(values);
-    const Index step = value_step(value_dim);
+    const Index step = value_step();
     for (Index d = 0; d < value_dim; d += MR) {
+      if constexpr (kOwnTile) {
+        L::Tile::add(v + d / kGroup * group_step() + t.from * step, t.s + t.from * kPanel, t.to - t.from,
+                     o + d * kPanel);
+        continue;
+      }
       F c[MR][NV];
 #pragma GCC unroll 16
       for (int i = 0; i < MR; ++i)

@@ -38,18 +38,10 @@ struct F32Stripes {
     F top[NV];
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) top[j] = Lanes::set(kMinusInf);
-    const Index whole = t.from + (t.to - t.from) / MR * MR;
-    Base::each_tile(t.queries, keys, t.from, t.to, dim, s, [&](Index row, const F(&c)[MR][NV]) {
-      supply.some();
-      if (row >= whole) return;
-#pragma GCC unroll 16
-      for (int i = 0; i < MR; ++i)
-#pragma GCC unroll 4
-        for (int j = 0; j < NV; ++j) top[j] = Lanes::max(c[i][j], top[j]);
-    });
+    Base::score_tiles(t.queries, keys, t.from, t.to, dim, s, top, [&] { supply.some(); });
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) Lanes::store(tops + j * W, top[j]);
-    Pass::row_max(s, whole, t.to, tops);
+    Pass::row_max(s, t.from + (t.to - t.from) / MR * MR, t.to, tops);
   }
 
   static void run(const Stripe* list, Index count, const void* keys, const void* values, Index dim,

@@ -171,7 +171,8 @@ struct GemmF32 {
           static_cast<const float*>(side.data) + offset_of(side.line, first + r) + offset_of(side.k, k0);
       for (Index l = 0; l < k; l += 4) {
         if (whole_lines && n == wide && l + 4 <= k) {
-          L::regroup4(from + l * side.k.step, side.k.step, wide, to + r * k + l * 4, 4 * k, Lanes::zero());
+          L::template regroup<4>(from + l * side.k.step, side.k.step, wide, to + r * k + l * 4, 4 * k,
+                                 Lanes::zero());
           continue;
         }
         alignas(64) float line[4 * kLine], rest[4 * kLine];
@@ -179,7 +180,8 @@ struct GemmF32 {
           load_across(side, first + r, l + i < k ? n : 0, k0 + (l + i < k ? l + i : l), wide,
                       line + i * kLine);
         const bool whole = l + 4 <= k && rounded(n, 4) == wide;
-        L::regroup4(line, kLine, wide, whole ? to + r * k + l * 4 : rest, whole ? 4 * k : 16, Lanes::zero());
+        L::template regroup<4>(line, kLine, wide, whole ? to + r * k + l * 4 : rest, whole ? 4 * k : 16,
+                               Lanes::zero());
         if (whole) continue;
         for (Index g = 0; g < rounded(n, 4) / 4; ++g)
           for (Index i = 0; i < 4 * (k - l < 4 ? k - l : 4); ++i)

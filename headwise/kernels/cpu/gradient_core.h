@@ -69,9 +69,17 @@ struct GradientCore {
   template <int V>
   static void add_columns(const RowPart* parts, Index count, Index from, Index to, Index b_step, Index column,
                           float* out, Index out_step) {
+    Index whole = 0;  // parts that the level's own tile takes
+    if constexpr (L::template own_tile<RR, V> && kPanel == 8)
+      while (whole < count && parts[whole].count == kPanel) ++whole;
     for (Index row = from; row < to; row += RR) {
-      F c[RR][V];
       float* at = out + row * out_step + column;
+      if constexpr (L::template own_tile<RR, V> && kPanel == 8) {
+        if (whole > 0)
+          L::Tile::add_parts(parts, whole, row * kPanel * 4, column * 4, b_step * 4, at, out_step * 4);
+        if (whole == count) continue;
+      }
+      F c[RR][V];
 #pragma GCC unroll 16
       for (int i = 0; i < RR; ++i)
 #pragma GCC unroll 4
@@ -80,7 +88,7 @@ struct GradientCore {
           // Sums of many keys lie far away, and the chains begin with them.
           if constexpr (Lanes::prefetches) __builtin_prefetch(at + (RR + i) * out_step + j * W);
         }
-      for (Index p = 0; p < count; ++p) {
+      for (Index p = whole; p < count; ++p) {
         const float *a = static_cast<const float*>(parts[p].a) + row * kPanel,
                     *b = static_cast<const float*>(parts[p].b) + column;
         Index k = 0;
@@ -145,8 +153,8 @@ struct GradientCore {
   }
   /// No weight is above 1, but logits of 1e30 differ from a rounded lse by more than an exponent holds.
   static inline __attribute__((always_inline)) F weight_of(F s, F top, F c, F low) {
-    const F d = Lanes::sub(s, top);
-    return exp2_product(Lanes::select(Lanes::greater(d, Lanes::zero()), Lanes::zero(), d), c, low);
+    const F d = Lanes::min(Lanes::zero(), Lanes::sub(s, top));  // NaN passes: min returns its second operand
+    return exp2_product(d, c, low);
   }
   /// One vector of the sweep. General: with a gate and perhaps dropped weights.
   template <bool General>
@@ -173,14 +181,49 @@ struct GradientCore {
       Lanes::store(t.dp + at, Lanes::select(closed, Lanes::zero(), Lanes::mul(p, slope)));
     }
   }
+  /// The plain sweep of four rows at a time, where the level has exponentials of many vectors side by side;
+  /// returns the first row that is left.
+  template <class T = L>
+  static Index sweep_fours(const GradientTile& t) {
+    if constexpr (!T::own_exp2 || NV != 2) {
+      return t.from;
+    } else {
+      F top[2], c[2], low[2], delta[2];
+      for (int j = 0; j < 2; ++j) {
+        top[j] = Lanes::load(t.top + j * W), c[j] = Lanes::load(t.factor + j * W), low[j] = lowest_for(c[j]);
+        delta[j] = Lanes::load(t.delta + j * W);
+      }
+      float *const scores = t.s, *const dps = t.dp;
+      const Index end = t.to;
+      Index k = t.from;
+      for (; k + 4 <= end; k += 4) {
+        float *s = scores + k * kPanel, *dp = dps + k * kPanel;
+        F d[8];
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; ++i)
+          d[i] = Lanes::min(Lanes::zero(), Lanes::sub(Lanes::load(s + i * W), top[i % 2]));
+        T::exp2_products(d, c, low);
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; ++i) {
+          const auto closed = Lanes::greater(Lanes::set(-3.4028235e38f), Lanes::load(s + i * W));
+          const F p = Lanes::select(closed, Lanes::zero(), d[i]);
+          const F slope = Lanes::mul(p, Lanes::sub(Lanes::load(dp + i * W), delta[i % 2]));
+          Lanes::store(s + i * W, p);
+          Lanes::store(dp + i * W, Lanes::select(closed, Lanes::zero(), slope));
+        }
+      }
+      return k;
+    }
+  }
   template <bool General>
   static void sweep(const GradientTile& t) {
+    const Index first = General ? t.from : sweep_fours(t);
     for (int j = 0; j < NV; ++j) {
       const F top = Lanes::load(t.top + j * W), c = Lanes::load(t.factor + j * W), low = lowest_for(c);
       const F delta = Lanes::load(t.delta + j * W);
       const F gate = General && t.gate ? Lanes::load(t.gate + j * W) : Lanes::set(1.0f);
       F sum = t.gate_sum ? Lanes::load(t.gate_sum + j * W) : Lanes::zero();
-      Index k = t.from;
+      Index k = first;
       for (; k + 4 <= t.to; k += 4)
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i)

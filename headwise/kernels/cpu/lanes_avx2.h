@@ -11,6 +11,8 @@ namespace {
 struct Lanes {
   static constexpr int width = 8;
   static constexpr bool multiplies_by_lane = false;
+  template <int MR, int NV>
+  static constexpr bool own_tile = false;
   using F = __m256;
   using U = __m256i;
   using M = __m256;  // all ones or all zeros a lane
@@ -61,6 +63,8 @@ struct Lanes {
   static F max(F a, F b) { return _mm256_max_ps(a, b); }
   static F min(F a, F b) { return _mm256_min_ps(a, b); }
   static F abs(F a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+  static constexpr bool own_exp2 = false;         // see exp2_product
+  static constexpr float lowest_power = -200.0f;  // surely 0 after scale2
   /// p * 2^n for p in [0.7, 1.5], whole n <= 0: exactly +0 below 2^-125; NaN stays NaN.
   static constexpr bool closes_by_n = false;  // p counts too: its d is clamped
   static F scale2(F p, F n) {
@@ -109,10 +113,12 @@ struct Lanes {
       store_halves(a, out + 4 * c, out + 4 * c + 16);
     }
   }
-  /// Four rows of n columns -> out[group of 4 columns][row][4]; returns sum + x * 0 of every x, NaN if one is
-  /// not finite.
-  static F regroup4(const float* rows, std::int64_t step, std::int64_t n, float* out, std::int64_t group_step,
-                    F sum) {
+  /// Four rows of n columns -> out[group of Group columns][row][Group]; returns sum + x * 0 of every x, NaN
+  /// if one is not finite.
+  template <int Group>
+  static F regroup(const float* rows, std::int64_t step, std::int64_t n, float* out, std::int64_t group_step,
+                   F sum) {
+    static_assert(Group == 4);
     for (std::int64_t c = 0; c < n; c += 8) {
       F a[4];
       for (int i = 0; i < 4; ++i) a[i] = load(rows + i * step + c), sum = fma(a[i], zero(), sum);

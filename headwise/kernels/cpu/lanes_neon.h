@@ -5,12 +5,26 @@
 
 #include <cstdint>
 
+#include "headwise/kernels/cpu/tile_neon.h"
+
 namespace headwise::cpu {
 namespace {
+
+/// What exp2_product adds: to round, then the coefficients of 2^-f from the fifth power down.
+alignas(16) constexpr float kExp2[7][4] = {{12583039.0f, 12583039.0f, 12583039.0f, 12583039.0f},
+                                           {-0.0013398875f, -0.0013398875f, -0.0013398875f, -0.0013398875f},
+                                           {0.009618437f, 0.009618437f, 0.009618437f, 0.009618437f},
+                                           {-0.055503324f, -0.055503324f, -0.055503324f, -0.055503324f},
+                                           {0.24022648f, 0.24022648f, 0.24022648f, 0.24022648f},
+                                           {-0.6931472f, -0.6931472f, -0.6931472f, -0.6931472f},
+                                           {1.0f, 1.0f, 1.0f, 1.0f}};
 
 struct Lanes {
   static constexpr int width = 4;
   static constexpr bool multiplies_by_lane = true;  // LD1R takes a vector slot, FMLA by lane does not
+  template <int MR, int NV>
+  static constexpr bool own_tile = MR == 8 && NV == 2;
+  using Tile = TileNeon;
   using F = float32x4_t;
   using U = uint32x4_t;
   using M = uint32x4_t;
@@ -89,6 +103,47 @@ struct Lanes {
     const F shifted = vaddq_f32(vmaxq_f32(n, vdupq_n_f32(-127.0f)), vdupq_n_f32(12583039.0f));
     return vmulq_f32(p, vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(shifted), 23)));
   }
+  /// See exp2_product: one sum rounds d * c and holds the exponent of 2^n, since d stays above `lowest`;
+  /// exactly +0 from 2^-126.5 on.
+  static constexpr bool own_exp2 = true;
+  static constexpr float lowest_power = -127.0f;
+  static F exp2_product(F d, F c, F lowest) {
+    d = vmaxq_f32(lowest, d);
+    const F shifted = vfmaq_f32(load(kExp2[0]), d, c);
+    const F f = vfmsq_f32(vsubq_f32(shifted, load(kExp2[0])), d, c);  // n - d * c
+    F p = vfmaq_f32(load(kExp2[1]), set(kFirst), f);
+    for (int i = 2; i < 7; ++i) p = vfmaq_f32(load(kExp2[i]), p, f);
+    return vmulq_f32(p, vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(shifted), 23)));
+  }
+  /// The same for eight vectors, c[0] and c[1] by turns, side by side in the order written here: asm volatile
+  /// keeps it, and addends, which FMLA overwrites, come from memory, not by MOV (Neoverse N1: 8 cycles a
+  /// vector; 13 in the compiler's order).
+  static inline __attribute__((always_inline)) void exp2_products(F (&d)[8], const F (&c)[2],
+                                                                  const F (&lowest)[2]) {
+    F t[8], f[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) d[i] = vmaxq_f32(lowest[i % 2], d[i]);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) t[i] = constant_plus(0, d[i], c[i % 2]);
+    const F magic = load(kExp2[0]);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) f[i] = difference(t[i], magic);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) subtract_product(f[i], d[i], c[i % 2]);
+    const F first = set(kFirst);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) d[i] = constant_plus(1, f[i], first);
+    F scale[8];
+#pragma GCC unroll 5
+    for (int k = 2; k < 7; ++k)
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) {
+        d[i] = constant_plus(k, d[i], f[i]);
+        if (k < 4 && i % 2 == k - 2) scale[i] = power(t[i]);
+      }
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) d[i] = vmulq_f32(d[i], scale[i]);
+  }
   static M greater(F a, F b) { return vcgtq_f32(a, b); }
   static M is_nan(F a) { return vmvnq_u32(vceqq_f32(a, a)); }
   static M bits(std::uint64_t open) {
@@ -124,16 +179,18 @@ struct Lanes {
       for (int i = 0; i < 4; ++i) store(out + 4 * (c + i), a[i]);
     }
   }
-  /// Four rows of n columns -> out[group of 4 columns][row][4]; returns sum + x * 0 of every x, NaN if one is
-  /// not finite.
-  static F regroup4(const float* rows, std::int64_t step, std::int64_t n, float* out, std::int64_t group_step,
-                    F sum) {
-    for (std::int64_t c = 0; c < n; c += 4)
-      for (int i = 0; i < 4; ++i) {
-        const F x = load(rows + i * step + c);
-        sum = fma(x, zero(), sum);
-        store(out + c / 4 * group_step + 4 * i, x);
-      }
+  /// Four rows of n columns -> out[group of Group columns][row][Group]; returns sum + x * 0 of every x, NaN
+  /// if one is not finite.
+  template <int Group>
+  static F regroup(const float* rows, std::int64_t step, std::int64_t n, float* out, std::int64_t group_step,
+                   F sum) {
+    for (std::int64_t c = 0; c < n; c += Group)
+      for (int i = 0; i < 4; ++i)
+        for (int g = 0; g < Group; g += 4) {
+          const F x = load(rows + i * step + c + g);
+          sum = fma(x, zero(), sum);
+          store(out + c / Group * group_step + Group * i + g, x);
+        }
     return sum;
   }
   static void transpose(F (&r)[4]) {
@@ -146,6 +203,28 @@ struct Lanes {
       return vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(x), vreinterpretq_f64_f32(y)));
     };
     r[0] = low(a, c), r[1] = low(b, d), r[2] = high(a, c), r[3] = high(b, d);
+  }
+
+ private:
+  static constexpr float kFirst = 0.00015353362f;
+  static F constant_plus(int i, F a, F b) {
+    F sum;
+    asm volatile("ldr %q0, %3\n\tfmla %0.4s, %1.4s, %2.4s" : "=&w"(sum) : "w"(a), "w"(b), "m"(kExp2[i]));
+    return sum;
+  }
+  /// 2^n of n + 127 in the low bits.
+  static F power(F shifted) {
+    U x;
+    asm volatile("shl %0.4s, %1.4s, 23" : "=w"(x) : "w"(shifted));
+    return vreinterpretq_f32_u32(x);
+  }
+  static F difference(F a, F b) {
+    F x;
+    asm volatile("fsub %0.4s, %1.4s, %2.4s" : "=w"(x) : "w"(a), "w"(b));
+    return x;
+  }
+  static void subtract_product(F& sum, F a, F b) {
+    asm volatile("fmls %0.4s, %1.4s, %2.4s" : "+w"(sum) : "w"(a), "w"(b));
   }
 };
 

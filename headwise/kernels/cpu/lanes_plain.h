@@ -12,6 +12,8 @@ namespace {
 struct Lanes {
   static constexpr int width = 4;
   static constexpr bool multiplies_by_lane = false;
+  template <int MR, int NV>
+  static constexpr bool own_tile = false;
   struct F {
     float v[4];
   };
@@ -105,6 +107,8 @@ struct Lanes {
   static F abs(F a) {
     return each([&](int i) { return __builtin_fabsf(a.v[i]); });
   }
+  static constexpr bool own_exp2 = false;         // see exp2_product
+  static constexpr float lowest_power = -200.0f;  // surely 0 after scale2
   /// p * 2^n for p in [0.7, 1.5], whole n <= 0: exactly +0 below 2^-125; NaN stays NaN.
   static constexpr bool closes_by_n = false;  // p counts too: its d is clamped
   static F scale2(F p, F n) {
@@ -166,10 +170,12 @@ struct Lanes {
     for (std::int64_t c = 0; c < n; ++c)
       for (int i = 0; i < 4; ++i) out[4 * c + i] = rows[i * step + c];
   }
-  /// Four rows of n columns -> out[group of 4 columns][row][4]; returns sum + x * 0 of every x, NaN if one is
-  /// not finite.
-  static F regroup4(const float* rows, std::int64_t step, std::int64_t n, float* out, std::int64_t group_step,
-                    F sum) {
+  /// Four rows of n columns -> out[group of Group columns][row][Group]; returns sum + x * 0 of every x, NaN
+  /// if one is not finite.
+  template <int Group>
+  static F regroup(const float* rows, std::int64_t step, std::int64_t n, float* out, std::int64_t group_step,
+                   F sum) {
+    static_assert(Group == 4);
     for (std::int64_t c = 0; c < n; ++c)
       for (int i = 0; i < 4; ++i) {
         const float x = rows[i * step + c];

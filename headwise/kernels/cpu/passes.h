@@ -10,9 +10,10 @@ namespace {
 using F = Lanes::F;
 constexpr float kMinusInf = -__builtin_inff();
 
-/// 2^(d * c) for d * c <= 0: whole part by adding 1.5 * 2^23, the rest by a minimax polynomial with p(0) = 1
-/// exactly. Degree 6 is 1.6e-8 off after rounding its coefficients, below half an ulp of f32.
-inline F exp2_product(F d, F c, F lowest) {
+/// 2^(d * c) for d * c <= 0, the same bits on every level: whole part by adding 1.5 * 2^23, the rest by a
+/// minimax polynomial with p(0) = 1 exactly. Degree 6 is 1.6e-8 off after rounding its coefficients, below
+/// half an ulp of f32.
+inline F exp2_alike(F d, F c, F lowest) {
   const F magic = Lanes::set(12582912.0f);
   if constexpr (!Lanes::closes_by_n)
     d = Lanes::max(lowest, d);  // NaN passes: max returns its second operand then
@@ -27,11 +28,18 @@ inline F exp2_product(F d, F c, F lowest) {
   p = Lanes::fma(p, f, Lanes::set(1.0f));
   return Lanes::scale2(p, n);
 }
-/// The d at which exp2_product(d, c) is surely 0: -200 in powers of two, never infinite.
-inline F lowest_for(F c) {
-  return Lanes::max(Lanes::div(Lanes::set(-200.0f), c), Lanes::set(-3.4028235e38f));
+/// The same for the weights of attention, where a level may sum the polynomial in the order that suits it.
+template <class L = Lanes>
+inline F exp2_product(F d, F c, F lowest) {
+  if constexpr (L::own_exp2)
+    return L::exp2_product(d, c, lowest);
+  else
+    return exp2_alike(d, c, lowest);
 }
-
+/// The d at which exp2_product(d, c) is surely 0, never infinite.
+inline F lowest_for(F c) {
+  return Lanes::max(Lanes::div(Lanes::set(Lanes::lowest_power), c), Lanes::set(-3.4028235e38f));
+}
 template <int NV>
 struct Passes {
   static constexpr int kPanel = NV * Lanes::width, W = Lanes::width;
@@ -220,6 +228,26 @@ struct Passes {
         Lanes::store(p + k * kPanel + j * W, Lanes::select(Lanes::greater(least, x), Lanes::zero(), e));
       }
   }
+  /// exp2_product of four rows of S.
+  template <class L = Lanes>
+  static inline __attribute__((always_inline)) void exp2_of_four(const float* s, const F (&top)[NV],
+                                                                 const F (&c)[NV], const F (&low)[NV],
+                                                                 F (&p)[4][NV]) {
+    if constexpr (L::own_exp2 && NV == 2) {
+      F d[8];
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) d[i] = L::sub(L::load(s + i * W), top[i % 2]);
+      L::exp2_products(d, c, low);
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) p[i / 2][i % 2] = d[i];
+    } else {
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < NV; ++j)
+          p[i][j] = exp2_product(L::sub(L::load(s + i * kPanel + j * W), top[j]), c[j], low[j]);
+    }
+  }
   /// exp2((s - top) * factor) of a tile, left in S where `Stores`, and its sum.
   template <bool Stores>
   static void weights_of(const Tile& t) {
@@ -231,12 +259,7 @@ struct Passes {
     Index k = t.from;
     for (; k + 4 <= t.to; k += 4) {
       F p[4][NV];
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i)
-#pragma GCC unroll 4
-        for (int j = 0; j < NV; ++j)
-          p[i][j] =
-              exp2_product(Lanes::sub(Lanes::load(t.s + (k + i) * kPanel + j * W), top[j]), c[j], low[j]);
+      exp2_of_four(t.s + k * kPanel, top, c, low, p);
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i)
 #pragma GCC unroll 4

@@ -188,10 +188,10 @@ inline ExpRow exp_run(const float* x, Index n, float* e) {
     float* to = e ? e + begin : block;
     add_eights<false>(x + begin, end - begin, all);
     for (i = begin; i + W <= end; i += W)
-      Lanes::store(to + i - begin, exp2_product(Lanes::sub(Lanes::load(x + i), top), c, lowest));
+      Lanes::store(to + i - begin, exp2_alike(Lanes::sub(Lanes::load(x + i), top), c, lowest));
     if (const int rest = static_cast<int>(end - i); rest > 0)
-      Lanes::store_part(to + i - begin,
-                        exp2_product(Lanes::sub(Lanes::load_part(x + i, rest), top), c, lowest), rest);
+      Lanes::store_part(to + i - begin, exp2_alike(Lanes::sub(Lanes::load_part(x + i, rest), top), c, lowest),
+                        rest);
     add_eights<false>(to, end - begin, sum);
   }
   r.sum = fold(sum), r.all = fold(all);
