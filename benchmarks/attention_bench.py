@@ -29,6 +29,7 @@ TORCH = "2.13.0"
 FULL = Effort(rounds=9, turn_seconds=0.08, windows=20, window_ms=50)
 QUICK = Effort(rounds=5, turn_seconds=0.03, windows=20, window_ms=50)
 SMOKE = Effort(rounds=5, turn_seconds=0.001, windows=2, window_ms=2)
+DTYPES = ("f32", "bf16", "f16", "i8")
 TABLES = ("forward", "small", "backward", "probes", "memory", "decode")
 
 
@@ -223,6 +224,7 @@ def main() -> int:
     words.add_argument("--quick", action="store_true", help="5 short rounds in place of 9 long ones")
     words.add_argument("--smoke", action="store_true", help="tiny problems and windows: only shows that the driver runs")
     words.add_argument("--only", help=f"tables, joined by commas: {','.join(TABLES)}")
+    words.add_argument("--dtypes", help="only problems of these, joined by commas: a rival without bf16 takes minutes a call")
     words.add_argument("--threads", type=int, default=cpus, help="threads of both sides [the CPUs this process may use]")
     words.add_argument("--targets", choices=sorted(TARGETS), default=platform.machine(), help="whose figures to judge by")
     words.add_argument("--out", type=pathlib.Path, help="JSON file; the Markdown goes beside it [benchmarks/results/]")
@@ -243,6 +245,10 @@ def main() -> int:
     if unknown := [t for t in tables if t not in TABLES]:
         words.error(f"no table {' '.join(unknown)}; there are {' '.join(TABLES)}")
 
+    dtypes = asked.dtypes.split(",") if asked.dtypes else list(DTYPES)
+    if unknown := [d for d in dtypes if d not in DTYPES]:
+        words.error(f"no dtype {' '.join(unknown)}; there are {' '.join(DTYPES)}")
+
     effort = SMOKE if asked.smoke else QUICK if asked.quick else FULL
     bench = Bench(effort, asked.threads, {} if asked.smoke else TARGETS[asked.targets], not asked.no_torch)
     bench.setting |= {"targets": asked.targets, "effort": "smoke" if asked.smoke else "quick" if asked.quick else "full"}
@@ -256,7 +262,7 @@ def main() -> int:
         bench.memory([Case("f32", 1, 256, 2, 32, "causal")])
     else:
         for table in tables:
-            getattr(bench, table)(measure.read_cases(table))
+            getattr(bench, table)([c for c in measure.read_cases(table) if c.dtype in dtypes])
     for words_of_skipped in bench.skipped:
         print(f"skipped: {words_of_skipped}")
 

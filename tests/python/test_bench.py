@@ -131,3 +131,8 @@ def test_the_peak_is_measured_and_its_arguments_are_checked():
             ValueError, match="give threads from 1 to 1024, at least one window and a length above 0"
         ):
             measure.hw._core.measure_peak(**bad)
+
+
+def test_unknown_dtypes_are_refused():
+    done = run(ROOT / "benchmarks/attention_bench.py", "--dtypes", "f32,f8")
+    assert done.returncode == 2 and "no dtype f8; there are f32 bf16 f16 i8" in done.stderr
