@@ -210,24 +210,6 @@ struct Passes {
       }
     }
   }
-  /// A closed pair stays 0 in a row whose weight is NaN.
-  static void place_weights(const float* s, Index from, Index to, const float* factor, const float* top,
-                            const float* weight, float* p) {
-    const F least = Lanes::set(-3.4028235e38f);
-    F c[NV], low[NV], most[NV], w[NV];
-    for (int j = 0; j < NV; ++j) {
-      c[j] = Lanes::load(factor + j * W), low[j] = lowest_for(c[j]);
-      most[j] = Lanes::load(top + j * W), w[j] = Lanes::load(weight + j * W);
-    }
-#pragma GCC unroll 2
-    for (Index k = from; k < to; ++k)
-#pragma GCC unroll 4
-      for (int j = 0; j < NV; ++j) {
-        const F x = Lanes::load(s + k * kPanel + j * W);
-        const F e = Lanes::mul(exp2_product(Lanes::sub(x, most[j]), c[j], low[j]), w[j]);
-        Lanes::store(p + k * kPanel + j * W, Lanes::select(Lanes::greater(least, x), Lanes::zero(), e));
-      }
-  }
   /// exp2_product of four rows of S.
   template <class L = Lanes>
   static inline __attribute__((always_inline)) void exp2_of_four(const float* s, const F (&top)[NV],
@@ -247,6 +229,33 @@ struct Passes {
         for (int j = 0; j < NV; ++j)
           p[i][j] = exp2_product(L::sub(L::load(s + i * kPanel + j * W), top[j]), c[j], low[j]);
     }
+  }
+  /// A closed pair stays 0 in a row whose weight is NaN.
+  static void place_weights(const float* s, Index from, Index to, const float* factor, const float* top,
+                            const float* weight, float* p) {
+    const F least = Lanes::set(-3.4028235e38f);
+    F c[NV], low[NV], most[NV], w[NV];
+    for (int j = 0; j < NV; ++j) {
+      c[j] = Lanes::load(factor + j * W), low[j] = lowest_for(c[j]);
+      most[j] = Lanes::load(top + j * W), w[j] = Lanes::load(weight + j * W);
+    }
+    const auto place = [&](Index k, int j, F e) {
+      const auto closed = Lanes::greater(least, Lanes::load(s + k * kPanel + j * W));
+      e = Lanes::select(closed, Lanes::zero(), Lanes::mul(e, w[j]));
+      Lanes::store(p + k * kPanel + j * W, e);
+    };
+    Index k = from;
+    for (; k + 4 <= to; k += 4) {
+      F e[4][NV];
+      exp2_of_four(s + k * kPanel, most, c, low, e);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i)
+#pragma GCC unroll 4
+        for (int j = 0; j < NV; ++j) place(k + i, j, e[i][j]);
+    }
+    for (; k < to; ++k)
+      for (int j = 0; j < NV; ++j)
+        place(k, j, exp2_product(Lanes::sub(Lanes::load(s + k * kPanel + j * W), most[j]), c[j], low[j]));
   }
   /// exp2((s - top) * factor) of a tile, left in S where `Stores`, and its sum.
   template <bool Stores>
@@ -276,28 +285,27 @@ struct Passes {
       }
     for (int j = 0; j < NV; ++j) Lanes::store(t.sum + j * W, sum[j]);
   }
-  /// The same weights and sum, with statistics beside. A closed pair (s = -inf) counts nowhere: its d is
-  /// finite, its p is 0.
-  static void weights_stats(const Tile& t, const RowStats& r, const float* q_distance, Index key0) {
-    for (int j = 0; j < NV; ++j) {
-      const F top = Lanes::load(t.top + j * W), c = Lanes::load(t.factor + j * W), low = lowest_for(c);
-      const F q = Lanes::load(q_distance + j * W);
-      F sum = Lanes::zero(), score = Lanes::load(r.weighted_score + j * W),
-        square = Lanes::load(r.square + j * W);
-      F distance = Lanes::load(r.distance + j * W), best = Lanes::load(r.best + j * W),
-        best_key = Lanes::set(-1.0f);
-      for (Index k = t.from; k < t.to; ++k) {
-        float* at = t.s + k * kPanel + j * W;
-        const F s = Lanes::load(at), d = Lanes::max(low, Lanes::sub(s, top)), p = exp2_product(d, c, low);
-        const F key = Lanes::set(static_cast<float>(k));
-        Lanes::store(at, p);
-        sum = Lanes::add(sum, p);
-        score = Lanes::fma(p, Lanes::mul(d, c), score);
-        square = Lanes::fma(p, p, square);
-        distance = Lanes::fma(p, Lanes::abs(Lanes::sub(q, key)), distance);
-        const auto better = Lanes::greater(s, best);
-        best = Lanes::select(better, s, best), best_key = Lanes::select(better, key, best_key);
-      }
+  /// What a lane has gathered of a tile on its way.
+  struct LaneStats {
+    F sum, score, square, distance, best, best_key;
+
+    LaneStats(const Tile& t, const RowStats& r, int j)
+        : sum(Lanes::load(t.sum + j * W)),
+          score(Lanes::load(r.weighted_score + j * W)),
+          square(Lanes::load(r.square + j * W)),
+          distance(Lanes::load(r.distance + j * W)),
+          best(Lanes::load(r.best + j * W)),
+          best_key(Lanes::set(-1.0f)) {}
+    /// Key k with score s, d = s - top and weight p.
+    inline __attribute__((always_inline)) void add(F s, F d, F c, F p, F q, F key) {
+      sum = Lanes::add(sum, p);
+      score = Lanes::fma(p, Lanes::mul(d, c), score);
+      square = Lanes::fma(p, p, square);
+      distance = Lanes::fma(p, Lanes::abs(Lanes::sub(q, key)), distance);
+      const auto better = Lanes::greater(s, best);
+      best = Lanes::select(better, s, best), best_key = Lanes::select(better, key, best_key);
+    }
+    void store(const Tile& t, const RowStats& r, int j, Index key0) const {
       Lanes::store(t.sum + j * W, sum);
       Lanes::store(r.weighted_score + j * W, score), Lanes::store(r.square + j * W, square);
       Lanes::store(r.distance + j * W, distance), Lanes::store(r.best + j * W, best);
@@ -305,6 +313,60 @@ struct Passes {
       Lanes::store(found, best_key);
       for (int i = 0; i < W; ++i)
         if (found[i] >= 0.0f) r.best_key[j * W + i] = key0 + static_cast<Index>(found[i]);
+    }
+  };
+  /// weights_stats of four rows at a time, where the level has exponentials of many vectors side by side;
+  /// returns the first row that is left.
+  template <class L = Lanes>
+  static Index stats_of_fours(const Tile& t, const RowStats& r, const float* q_distance, Index key0) {
+    if constexpr (!L::own_exp2 || NV != 2) {
+      return t.from;
+    } else {
+      F top[2], c[2], low[2], q[2];
+      for (int j = 0; j < 2; ++j) {
+        top[j] = L::load(t.top + j * W), c[j] = L::load(t.factor + j * W), low[j] = lowest_for(c[j]);
+        q[j] = L::load(q_distance + j * W);
+      }
+      LaneStats lane[2] = {{t, r, 0}, {t, r, 1}};
+      float* const scores = t.s;
+      const Index end = t.from + (t.to - t.from) / 4 * 4;
+      F key = L::set(static_cast<float>(t.from));
+      for (Index k = t.from; k < end; k += 4) {
+        float* s = scores + k * kPanel;
+        F p[4][2];
+        exp2_of_four(s, top, c, low, p);
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) {
+#pragma GCC unroll 2
+          for (int j = 0; j < 2; ++j) {
+            float* at = s + i * kPanel + j * W;
+            const F x = L::load(at);
+            lane[j].add(x, L::max(low[j], L::sub(x, top[j])), c[j], p[i][j], q[j], key);
+            L::store(at, p[i][j]);
+          }
+          key = L::add(key, L::set(1.0f));
+        }
+      }
+      for (int j = 0; j < 2; ++j) lane[j].store(t, r, j, key0);
+      return end;
+    }
+  }
+  /// The same weights and sum, with statistics beside. A closed pair (s = -inf) counts nowhere: its d is
+  /// finite, its p is 0.
+  static void weights_stats(const Tile& t, const RowStats& r, const float* q_distance, Index key0) {
+    for (int j = 0; j < kPanel; j += W) Lanes::store(t.sum + j, Lanes::zero());
+    const Index first = stats_of_fours(t, r, q_distance, key0);
+    for (int j = 0; j < NV; ++j) {
+      const F top = Lanes::load(t.top + j * W), c = Lanes::load(t.factor + j * W), low = lowest_for(c);
+      const F q = Lanes::load(q_distance + j * W);
+      LaneStats lane(t, r, j);
+      for (Index k = first; k < t.to; ++k) {
+        float* at = t.s + k * kPanel + j * W;
+        const F s = Lanes::load(at), d = Lanes::max(low, Lanes::sub(s, top)), p = exp2_product(d, c, low);
+        Lanes::store(at, p);
+        lane.add(s, d, c, p, q, Lanes::set(static_cast<float>(k)));
+      }
+      lane.store(t, r, j, key0);
     }
   }
   static void dropout(float* s, Index from, Index to, const std::uint32_t* head, const std::uint32_t* query,
