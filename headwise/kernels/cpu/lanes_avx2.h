@@ -18,6 +18,7 @@ struct Lanes {
   using M = __m256;  // all ones or all zeros a lane
 
   /// Hardware alone leaves memory idle between two streams.
+  static constexpr bool fetches_rows = false;
   static constexpr bool prefetches = true;
   static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
   static void prefetch_far(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }

@@ -32,6 +32,7 @@ struct Lanes {
   static constexpr bool prefetches = false;  // Neoverse V1: fetching rows ahead halved the speed of a stream
   static void prefetch(const void*) {}
   static void prefetch_far(const void*) {}
+  static constexpr bool fetches_rows = true;  // one after another, those that lie apart
 
   static F zero() { return vdupq_n_f32(0.0f); }
   static F set(float x) { return vdupq_n_f32(x); }

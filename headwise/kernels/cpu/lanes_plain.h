@@ -42,6 +42,7 @@ struct Lanes {
     for (int i = 0; i < 4; ++i) r.v[i] = g(i);
     return r;
   }
+  static constexpr bool fetches_rows = false;
   static constexpr bool prefetches = false;
   static void prefetch(const void*) {}
   static void prefetch_far(const void*) {}
