@@ -63,9 +63,10 @@ Status encode(const MapSpec& s, CUtensorMap& map) {
   const cuuint32_t box[5] = {64, static_cast<cuuint32_t>(s.box_rows),
                              static_cast<cuuint32_t>(panels ? s.box_panels : 1), 1, 1};
   const cuuint32_t stride[5] = {1, 1, 1, 1, 1};
+  // 256 bytes to L2 cost decode 6 % on an H200.
   const CUresult code = function(&map, s.type, 5, const_cast<void*>(s.data), size, step, box, stride,
                                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (code != CUDA_SUCCESS)
     return {kName, static_cast<int>(code), "the driver refused the sizes or steps of a tensor"};
   return {};
