@@ -265,15 +265,16 @@ struct Passes {
       top[j] = Lanes::load(t.top + j * W), c[j] = Lanes::load(t.factor + j * W);
       low[j] = lowest_for(c[j]), sum[j] = Lanes::zero();
     }
+    float* at = t.s + t.from * kPanel;
     Index k = t.from;
-    for (; k + 4 <= t.to; k += 4) {
+    for (const Index end = t.to - 3; k < end; k += 4, at += 4 * kPanel) {
       F p[4][NV];
-      exp2_of_four(t.s + k * kPanel, top, c, low, p);
+      exp2_of_four(at, top, c, low, p);
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i)
 #pragma GCC unroll 4
         for (int j = 0; j < NV; ++j) {
-          if constexpr (Stores) Lanes::store(t.s + (k + i) * kPanel + j * W, p[i][j]);
+          if constexpr (Stores) Lanes::store(at + i * kPanel + j * W, p[i][j]);
           sum[j] = Lanes::add(sum[j], p[i][j]);
         }
     }
