@@ -11,7 +11,7 @@ namespace headwise::cuda {
 namespace {
 
 /// Planes of a group; a job alone may be larger.
-constexpr Index kGroupBytes = Index{768} << 20;
+constexpr Index kGroupBytes = Index{1} << 30;
 
 template <class F>
 Status of_dtype(DType t, F&& f) {

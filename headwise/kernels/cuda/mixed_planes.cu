@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kThreads, 2) pair_planes(const __grid_constant
   const RunInputs& f = m.in;
   const ChunkJob* jobs = m.group.jobs;
   // The last job first: those whose planes are written last are read first, some of them from the cache.
-  const int slot0 = static_cast<int>(gridDim.z - 1 - blockIdx.z), even = slot0 & ~1;
+  const int slot0 = static_cast<int>(gridDim.y - 1 - blockIdx.y), even = slot0 & ~1;
   const bool both = even + 1 < m.group.count && jobs[even].sequence == jobs[even + 1].sequence;
   if (both && slot0 != even) return;
   const ChunkJob job = jobs[slot0];
@@ -27,9 +27,9 @@ __global__ void __launch_bounds__(kThreads, 2) pair_planes(const __grid_constant
             keys = both ? max(job.keys, jobs[slot0 + 1].keys) : job.keys;
   const int first = static_cast<int>(blockIdx.x) * kSpan, last = min(first + kSpan, keys);
   if (first >= last) return;
-  const int ins = m.before.from, head = static_cast<int>(blockIdx.y) % ins;
-  const bool of_scores = static_cast<int>(blockIdx.y) < ins;
-  const int plane_head = of_scores ? head : static_cast<int>(blockIdx.y) - ins;
+  const int ins = m.before.from, head = static_cast<int>(blockIdx.z) % ins;
+  const bool of_scores = static_cast<int>(blockIdx.z) < ins;
+  const int plane_head = of_scores ? head : static_cast<int>(blockIdx.z) - ins;
   const HeadsView &x = of_scores ? f.q : p.dout, &y = of_scores ? f.k : f.v;
   const SequencePlace at = f.places[job.sequence];
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, g = lane / 4,
@@ -145,9 +145,8 @@ Status mixed_planes(const MixTiles& p, int keys, int device, cudaStream_t stream
   static bool allowed[64] = {};
   constexpr const char* kName = "cuda/mix_pair_planes";
   const Status status = allow_shared(kName, pair_planes<T>, kShared, allowed, device);
-  const dim3 grid(static_cast<unsigned>(ceil_div(keys, kSpan)),
-                  static_cast<unsigned>(p.rows.before.from + p.rows.after.to),
-                  static_cast<unsigned>(p.rows.group.count));
+  const dim3 grid(static_cast<unsigned>(ceil_div(keys, kSpan)), static_cast<unsigned>(p.rows.group.count),
+                  static_cast<unsigned>(p.rows.before.from + p.rows.after.to));
   return status.ok() && keys > 0 ? launch({kName, grid, kThreads, kShared, stream}, pair_planes<T>, p)
                                  : status;
 }
