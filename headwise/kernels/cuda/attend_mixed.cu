@@ -54,11 +54,13 @@ void take_coefficients(const HeadInputs& in, MixRows& f, Bytes256& room) {
   if (in.mix_q.given()) f.of_queries = room.take<float>(in.mix_q.count());
   if (in.mix_k.given()) f.of_keys = room.take<float>(f.mix_rows * f.heads * f.key_pitch);
 }
-Status send_coefficients(const HeadInputs& in, const MixRows& f, cudaStream_t stream) {
+/// `sums`: so many numbers that begin at 0, or null.
+Status send_coefficients(const HeadInputs& in, const MixRows& f, double* sums, Index count,
+                         cudaStream_t stream) {
   Status status;
-  if (f.before.given) status = copy_matrix(in.mix_before, const_cast<float*>(f.before.given), stream);
-  if (status.ok() && f.after.given)
-    status = copy_matrix(in.mix_after, const_cast<float*>(f.after.given), stream);
+  if (f.before.given || f.after.given || sums)
+    status = begin_matrices(in.mix_before, const_cast<float*>(f.before.given), in.mix_after,
+                            const_cast<float*>(f.after.given), sums, count, stream);
   if (status.ok() && f.of_queries)
     status = copy_coefficients(in.mix_q, const_cast<float*>(f.of_queries), stream);
   if (status.ok() && f.of_keys)
@@ -131,7 +133,7 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
   });
   if (status.ok())
     status = tiles == Tiles::dynamic ? fill_key_records(d, a.inputs.mix_k, chunks.stream())
-                                     : send_coefficients(a.inputs, f, chunks.stream());
+                                     : send_coefficients(a.inputs, f, nullptr, 0, chunks.stream());
   if (!status.ok()) return status;
   return chunks.each_group([&](const ChunkGroup& group, int keys, int, int) {
     f.group = group;
@@ -194,11 +196,10 @@ Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int d
     const Index rows = chunks.rows(), plane = rows * chunks.pitch();
     take_tiles(p, a.forward.inputs, tiles, chunks, d, room);
     if (tiles == Tiles::fixed) {
-      t.part_count = static_cast<int>(min_of(ceil_div(chunks.pitch(), kLinePart), kLineRanks));
       t.exponents = room.take<int>(plane / (32 * 64) * 16);
       if (rests) t.score_rests = room.take<std::uint16_t>(q_heads * plane);
       if (a.dmix_before.given() || a.dmix_after.given())
-        t.products = room.take<float>(rows / kChunkRows * kLineBlocks * t.part_count * kTileProducts);
+        t.products = room.take<float>(kLineBlocks * kTileProducts);
     }
     if (tiles == Tiles::dynamic && a.dmix_q.given())
       d.sums = room.take<float>(rows * t.part_count * kDynamicSums);
@@ -225,11 +226,14 @@ Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int d
     g = chunks.gradients_of(a, room), t.dout = g.dout;
   });
   if (!status.ok()) return status;
-  const auto sum_count = static_cast<std::size_t>(f.heads + q_heads * f.heads + f.heads * v_heads);
-  status = status_of("cuda/clear", cudaMemsetAsync(sums, 0, sum_count * sizeof(double), chunks.stream()));
-  if (status.ok())
-    status = tiles == Tiles::dynamic ? fill_key_records(d, a.forward.inputs.mix_k, chunks.stream())
-                                     : send_coefficients(a.forward.inputs, f, chunks.stream());
+  const Index sum_count = f.heads + q_heads * f.heads + f.heads * v_heads;
+  if (tiles == Tiles::dynamic) {
+    status = status_of("cuda/clear",
+                       cudaMemsetAsync(sums, 0, static_cast<std::size_t>(sum_count) * 8, chunks.stream()));
+    if (status.ok()) status = fill_key_records(d, a.forward.inputs.mix_k, chunks.stream());
+  } else {
+    status = send_coefficients(a.forward.inputs, f, sums, sum_count, chunks.stream());
+  }
   if (!status.ok()) return status;
   LineMaps maps{};
   if (tiles == Tiles::fixed) {
@@ -279,8 +283,8 @@ Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int d
       return mixed_dynamic_keys<T>(d, p.kv_tokens, p.batch, device, chunks.stream());
     });
   if (status.ok() && f.dsink_rows) status = write_heads(sums, f.heads, a.dsinks, chunks.stream());
-  if (status.ok() && before.given) status = write_matrix(before.given, a.dmix_before, chunks.stream());
-  if (status.ok() && after.given) status = write_matrix(after.given, a.dmix_after, chunks.stream());
+  if (status.ok() && (before.given || after.given))
+    status = write_matrices(before.given, a.dmix_before, after.given, a.dmix_after, chunks.stream());
   return status;
 }
 

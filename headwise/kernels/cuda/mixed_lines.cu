@@ -1,5 +1,6 @@
 // Gradients of fixed mixes, a query's pairs of all heads in shared memory: its deltas, then weights and score
-// gradients over the planes they are made of. Blocks of a cluster share a query's keys.
+// gradients over the planes they are made of. Blocks of a cluster share a query's keys and take every n-th
+// query of a group.
 #include "headwise/kernels/cuda/mixed_tiles.cuh"
 
 namespace headwise::cuda {
@@ -8,9 +9,8 @@ namespace {
 /// Two teams of a block take queries in turn. A team has 1,024 keys at a time, 128 a warp; every eighth part
 /// of a longer sequence.
 constexpr int kTeam = 256, kThreads = 2 * kTeam, kWarps = kTeam / 32, kKeys = kLinePart,
-              kRows = kChunkRows / kLineBlocks, kPanelBytes = kTileHeads * kPanelRowBytes,
-              kPlaneBytes = kKeys / 64 * kPanelBytes, kBoxBytes = kLineBoxPanels * kPanelBytes,
-              kProducts = kTileProducts;
+              kPanelBytes = kTileHeads * kPanelRowBytes, kPlaneBytes = kKeys / 64 * kPanelBytes,
+              kBoxBytes = kLineBoxPanels * kPanelBytes, kProducts = kTileProducts, kAddThreads = 256;
 template <class T>
 constexpr bool kTwoParts = std::is_same_v<T, f16>;  // those of bf16 are rounded more than a score of 11 bits
 template <class T>
@@ -23,24 +23,28 @@ constexpr int kStages = kTwoParts<T> ? 2 : 3;
 template <class T>
 constexpr int kShared = kStages<T>*(kStageBytes<T>)+kTileAlign;
 
+/// What a team knows of its next query while it has another one at hand.
+struct alignas(16) LineNote {
+  float lse[kTileHeads];
+  int exponents[kKeys / 64][kTileHeads];  // of this block's first part
+  int begin, stop, end;                   // open keys; keys of its job in whole tiles
+};
+
 template <class T>
 __global__ void __launch_bounds__(kThreads, 1)
-    mix_lines(const __grid_constant__ MixTiles p, const __grid_constant__ LineMaps maps) {
+    mix_lines(const __grid_constant__ MixTiles p, const __grid_constant__ LineMaps maps, bool ahead) {
   extern __shared__ __align__(128) std::uint8_t raw[];
   __shared__ __align__(8) std::uint64_t arrived[kStages<T>], summed[2][2];
-  __shared__ float of_warps[2][kWarps][kTileHeads], of_ranks[2][2][kLineRanks][kTileHeads],
-      lse_of[kRows][kTileHeads];
+  __shared__ float of_warps[2][kWarps][kTileHeads], of_ranks[2][2][kLineRanks][kTileHeads];
+  __shared__ __align__(16) LineNote notes[2][2];
   const MixRows& m = p.rows;
   const RunInputs& f = m.in;
-  const Index slot = blockIdx.z;
   const int rank = static_cast<int>(blockIdx.x), ranks = static_cast<int>(gridDim.x),
-            block = static_cast<int>(blockIdx.y);
-  const ChunkJob job = m.group.jobs[slot];
-  const SequencePlace at = f.places[job.sequence];
+            clusters = static_cast<int>(gridDim.y),
+            rows = (m.group.count * kChunkRows - static_cast<int>(blockIdx.y) + clusters - 1) / clusters;
   const int team = static_cast<int>(threadIdx.x) / kTeam, thread = static_cast<int>(threadIdx.x) % kTeam,
             warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4, heads = m.heads,
-            ins = m.before.from, outs = m.after.to,
-            end = (job.keys + kChunkKeys - 1) / kChunkKeys * kChunkKeys, parts = (end + kKeys - 1) / kKeys;
+            ins = m.before.from;
   const std::uint32_t start = (ptx::shared_address(raw) + kTileAlign - 1) &
                               ~static_cast<std::uint32_t>(kTileAlign - 1),
                       bars = ptx::shared_address(arrived), bells = ptx::shared_address(summed[team]);
@@ -50,15 +54,39 @@ __global__ void __launch_bounds__(kThreads, 1)
     ptx::mbarrier_init_fence();
   }
   const auto team_sync = [&] { ptx::barrier_sync(1 + team, kTeam); };
-  const int first_row = block * kRows, rows = min(max(job.rows - first_row, 0), kRows);
-  if (const int r = static_cast<int>(threadIdx.x) / kTileHeads,
-      h = static_cast<int>(threadIdx.x) % kTileHeads;
-      r < kRows) {
-    const float x = r < rows && h < heads ? f.lse[at.tensor_batch * f.lse_step[0] + h * f.lse_step[1] +
-                                                  (at.q_row + job.row0 + first_row + r) * f.lse_step[2]]
-                                          : -INFINITY;
-    lse_of[r][h] = x == -INFINITY ? INFINITY : x * kChunkLog2e;
-  }
+  /// Query r of this cluster among the rows of all slots.
+  const auto row_of = [&](int r) { return r * clusters + static_cast<int>(blockIdx.y); };
+  const auto end_of = [](const ChunkJob& job) {
+    return (job.keys + kChunkKeys - 1) / kChunkKeys * kChunkKeys;
+  };
+  /// By one warp. Rows behind the last query of a job are closed: products read all rows of a slot.
+  const auto write_note = [&](LineNote& to, int r) {
+    const int slot = row_of(r) / kChunkRows, i = row_of(r) % kChunkRows;
+    const ChunkJob job = m.group.jobs[slot];
+    const SequencePlace at = f.places[job.sequence];
+    if (lane < kTileHeads) {
+      const bool in = i < job.rows && lane < heads;
+      ptx::copy_4(ptx::shared_address(&to.lse[lane]),
+                  in ? f.lse + at.tensor_batch * f.lse_step[0] + lane * f.lse_step[1] +
+                           (at.q_row + job.row0 + i) * f.lse_step[2]
+                     : f.lse,
+                  in);
+    }
+    const int tile0 = rank * (kKeys / 64), tiles = m.group.pitch / 64;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const int tile = tile0 + n * 8 + lane / 4;
+      const bool in = tile < tiles;
+      const Index from = ((slot * Index{2} + i / 32) * tiles + (in ? tile : 0)) * kTileHeads + lane % 4 * 4;
+      ptx::copy_16(ptx::shared_address(&to.exponents[n * 8 + lane / 4][lane % 4 * 4]), p.exponents + from,
+                   in ? 16 : 0);
+    }
+    if (lane == 0) {
+      const RowOpen open(f, true, at, job.sequence, 0, job.row0 + i, job.keys);
+      const bool live = i < job.rows;
+      to.begin = live ? open.begin : 0, to.stop = live ? open.end : 0, to.end = end_of(job);
+    }
+  };
 
   const auto coefficient = [](const MixStage& s, int in, int out) {
     if (in >= s.from || out >= s.to) return 0.f;
@@ -86,9 +114,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   const auto lane_at =
       static_cast<std::uint32_t>(warp * 2 * kPanelBytes + (lane >> 4) * 8 * kPanelRowBytes +
                                  (lane & 7) * kPanelRowBytes + (((lane >> 3 & 1) ^ (lane & 7)) << 4));
+  int end = 0;  // of the query at hand
   const auto count_of = [&](int part) { return min(end - part * kKeys, kKeys); };
-  const auto boxes_of = [&](int part) {
-    return (count_of(part) + 64 * kLineBoxPanels - 1) / (64 * kLineBoxPanels);
+  const auto boxes_of = [](int count) {
+    return max(count + 64 * kLineBoxPanels - 1, 0) / (64 * kLineBoxPanels);
   };
   // A box a warp. What is not there comes as 0, and what comes and is not mixed goes back as it was.
   const int own_plane = warp / 2, own_box = warp % 2;
@@ -96,13 +125,15 @@ __global__ void __launch_bounds__(kThreads, 1)
   const CUtensorMap* own_map = own_plane == 0 ? &maps.scores : own_plane == 1 ? &maps.weights : &maps.rests;
   const auto panel_of = [&](int part) { return part * (kKeys / 64) + own_box * kLineBoxPanels; };
   /// By all warps of a team.
-  const auto load = [&](int stage, int i, int part) {
-    if (lane != 0 || own_plane >= kPlanes<T> || own_box >= boxes_of(part)) return;
+  const auto load = [&](int stage, int r, int part) {
+    if (lane != 0 || own_plane >= kPlanes<T>) return;
+    const int slot = row_of(r) / kChunkRows, i = row_of(r) % kChunkRows,
+              boxes = boxes_of(min(end_of(m.group.jobs[slot]) - part * kKeys, kKeys));
     const std::uint32_t bar = bars + static_cast<std::uint32_t>(8 * stage);
-    if (warp == 0)
-      ptx::mbarrier_expect(bar, static_cast<std::uint32_t>(kPlanes<T> * boxes_of(part) * kBoxBytes));
-    ptx::load_tile(start + static_cast<std::uint32_t>(stage * kStageBytes<T>) + own_at, own_map, bar, 0,
-                   panel_of(part), i, static_cast<int>(slot), ptx::kEvictNormal);
+    if (warp == 0) ptx::mbarrier_expect(bar, static_cast<std::uint32_t>(kPlanes<T> * boxes * kBoxBytes));
+    if (own_box < boxes)
+      ptx::load_tile(start + static_cast<std::uint32_t>(stage * kStageBytes<T>) + own_at, own_map, bar, 0,
+                     panel_of(part), i, slot, ptx::kEvictNormal);
   };
   std::uint32_t scores = start, dweights = start, rests = start;  // of the stage at hand
   const auto use = [&](int stage) {
@@ -198,16 +229,16 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   };
   int exponents = 0;  // of this warp's two tiles of 64 keys, a byte each, a head a lane
-  const auto load_exponents = [&](int part) {
-    const Index tile = (slot * 2 + first_row / 32) * (m.group.pitch / 64) + (part * kKeys + warp * 128) / 64;
+  /// `from`: those of the part's first tile.
+  const auto load_exponents = [&](const int* from, int part) {
     const int h = lane & 15, there = count_of(part) - warp * 128;
-    exponents = h < ins && there > 0 ? p.exponents[tile * kTileHeads + h] : 0;
-    if (h < ins && there > 64) exponents |= p.exponents[(tile + 1) * kTileHeads + h] << 8;
+    exponents = h < ins && there > 0 ? from[2 * warp * kTileHeads + h] : 0;
+    if (h < ins && there > 64) exponents |= from[(2 * warp + 1) * kTileHeads + h] << 8;
   };
   int coming = -1;  // the query that takes the stage this team has written from
   const auto bring = [&] {
     ptx::wait_stores_read();
-    load(coming % kStages<T>, first_row + coming, rank);
+    load(coming % kStages<T>, coming, rank);
     coming = -1;
   };
   const auto mix_part = [&]<bool Gradients>(int part) {
@@ -227,30 +258,37 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   };
   // One part a query: queries come while those before them are mixed. More: a team's own stage, one by one.
-  const int count = rank < parts ? (parts - 1 - rank) / ranks + 1 : 0, last_part = rank + (count - 1) * ranks;
-  const bool ahead = count == 1;
   std::uint32_t parity = 0;
   const auto fetch = [&](int r, int part) {
     ptx::wait_stores_read();
-    load(team, first_row + r, part);
+    load(team, r, part);
     use(team);
     ptx::mbarrier_wait(bars + static_cast<std::uint32_t>(8 * team), parity);
-    parity ^= 1, load_exponents(part);
+    const Index tile = (row_of(r) / 32) * static_cast<Index>(m.group.pitch / 64) + part * (kKeys / 64);
+    parity ^= 1, load_exponents(p.exponents + tile * kTileHeads, part);
   };
-  if (count > 0) load_exponents(rank);
+  ptx::wait_for_forerunner();  // the planes and their exponents
+  if (team < rows && warp == kWarps - 1) write_note(notes[team][0], team);
+  ptx::wait_copies<0>();
   ptx::cluster_sync();  // everyone's barriers are there
   if (ahead && team == 0)
-    for (int r = 0; r < kStages<T> && r < rows; ++r) load(r, first_row + r, rank);
+    for (int r = 0; r < kStages<T> && r < rows; ++r) load(r, r, rank);
 
 #pragma unroll 1
   for (int r = team, turn = 0; r < rows; r += 2, ++turn) {
-    const int i = first_row + r;
-    const RowOpen open(f, true, at, job.sequence, 0, job.row0 + i, job.keys);
-    begin = open.begin, stop = open.end;
+    const LineNote& note = notes[team][turn & 1];
+    if (r + 2 < rows && warp == kWarps - 1) write_note(notes[team][~turn & 1], r + 2);
+    begin = note.begin, stop = note.stop, end = note.end;
+    if (ahead) load_exponents(note.exponents[0], rank);
+    const auto lse_of = [&](int h) {
+      return note.lse[h] == -INFINITY ? INFINITY : note.lse[h] * kChunkLog2e;
+    };
 #pragma unroll
     for (int j = 0; j < 2; ++j)
 #pragma unroll
-      for (int e = 0; e < 2; ++e) row_lse[j][e] = lse_of[r][8 * j + 2 * t + e], sum[j][e] = 0.f;
+      for (int e = 0; e < 2; ++e) row_lse[j][e] = lse_of(8 * j + 2 * t + e), sum[j][e] = 0.f;
+    const int parts = (end + kKeys - 1) / kKeys,
+              last_part = rank < parts ? rank + (parts - 1 - rank) / ranks * ranks : rank - ranks;
     const int stage = ahead ? r % kStages<T> : team;
     if (ahead) {
       use(stage);
@@ -263,6 +301,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (!ahead) team_sync(), fetch(r, part);
       mix_part.template operator()<false>(part);
     }
+    if (coming >= 0) bring();
 #pragma unroll
     for (int j = 0; j < 2; ++j)
 #pragma unroll
@@ -274,6 +313,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const std::uint32_t bell = bells + static_cast<std::uint32_t>(8 * (turn & 1));
     if (ranks > 1 && thread == 0)
       ptx::mbarrier_expect(bell, static_cast<std::uint32_t>(ranks * kTileHeads * 4));
+    ptx::wait_copies<0>();  // the next note's
     team_sync();
     float(&of_rank)[kLineRanks][kTileHeads] = of_ranks[team][turn & 1];
     if (const int h = thread % kTileHeads, to = thread / kTileHeads; to < ranks) {
@@ -299,8 +339,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
       for (int e = 0; e < 2; ++e) row_delta[j][e] = delta_of(8 * j + 2 * t + e);
     if (rank == 0 && thread < heads && m.dsink_rows) {
-      const float lse = lse_of[r][thread], delta = delta_of(thread);
-      m.dsink_rows[(slot * heads + thread) * kChunkRows + i] =
+      const float lse = lse_of(thread), delta = delta_of(thread);
+      m.dsink_rows[(Index{row_of(r) / kChunkRows} * heads + thread) * kChunkRows + row_of(r) % kChunkRows] =
           delta == 0.f || lse == INFINITY ? 0.f
                                           : -delta * exp2f(number_of(f.sinks, thread) * kChunkLog2e - lse);
     }
@@ -309,27 +349,16 @@ __global__ void __launch_bounds__(kThreads, 1)
       mix_part.template operator()<true>(part);
       ptx::fence_shared_for_async();
       team_sync();
-      if (lane == 0 && own_plane < 2 && own_box < boxes_of(part))
-        ptx::store_tile(own_map, scores + own_at, 0, panel_of(part), i, static_cast<int>(slot));
+      if (lane == 0 && own_plane < 2 && own_box < boxes_of(count_of(part)))
+        ptx::store_tile(own_map, scores + own_at, 0, panel_of(part), row_of(r) % kChunkRows,
+                        row_of(r) / kChunkRows);
       ptx::commit_stores();
     }
+    if (last_part < rank) team_sync();  // sums and notes of this query have been read
     if (ahead && r + kStages<T> < rows) {
       coming = r + kStages<T>;
       if constexpr (kStages<T> == 2) bring();  // it is this team's next one
     }
-  }
-  for (int r = rows; r < kRows; ++r) {  // products read all rows of a chunk
-    const int i = first_row + r;
-    for (int part = rank; part < parts; part += ranks)
-      for (int n = team * kWarps + warp; n < ins + outs; n += 2 * kWarps) {
-        const bool weights = n >= ins;
-        auto* to = reinterpret_cast<uint4*>(
-            static_cast<std::uint16_t*>(weights ? m.weights : m.dscores) +
-            plane_at(slot, weights ? outs : ins, weights ? n - ins : n, i, m.group.pitch) + part * kKeys);
-        for (int c = lane; c < count_of(part) / 8; c += 32) to[c] = uint4{};
-      }
-    if (rank == 0 && static_cast<int>(threadIdx.x) < heads && m.dsink_rows)
-      m.dsink_rows[(slot * heads + threadIdx.x) * kChunkRows + i] = 0.f;
   }
   ptx::wait_stores();
   ptx::cluster_sync();
@@ -344,7 +373,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       all[warp * kProducts + kTileHeads * kTileHeads + n] = dafter[j][e];
     }
   __syncthreads();
-  float* to = p.products + ((slot * kLineBlocks + block) * p.part_count + rank) * kProducts;
+  float* to = p.products + (blockIdx.y * gridDim.x + blockIdx.x) * kProducts;
   for (int n = static_cast<int>(threadIdx.x); n < kProducts; n += kThreads) {
     float x = 0.f;
 #pragma unroll
@@ -353,31 +382,50 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-/// Matrices' gradients: a warp an element, a lane a job; jobs are added in order.
-__global__ void __launch_bounds__(32)
-    add_products(const __grid_constant__ MixTiles p, double* dbefore, double* dafter) {
-  const int lane = static_cast<int>(threadIdx.x),
-            n = static_cast<int>(blockIdx.x) % (kTileHeads * kTileHeads);
-  const bool is_after = blockIdx.x >= kTileHeads * kTileHeads;
+/// Matrices' gradients: what `count` blocks have summed, eighths of them side by side, then in order.
+__global__ void __launch_bounds__(kAddThreads)
+    add_products(const __grid_constant__ MixTiles p, int count, double* dbefore, double* dafter) {
+  __shared__ double sums[kAddThreads / 32][32];
+  const int lane = static_cast<int>(threadIdx.x) % 32, part = static_cast<int>(threadIdx.x) / 32,
+            place = static_cast<int>(blockIdx.x) * 32 + lane, n = place % (kTileHeads * kTileHeads);
+  double x = 0;
+#pragma unroll 4
+  for (int block = part; block < count; block += kAddThreads / 32)
+    x += static_cast<double>(p.products[static_cast<Index>(block) * kProducts + place]);
+  sums[part][lane] = x;
+  __syncthreads();
+  const bool is_after = place >= kTileHeads * kTileHeads;
   const MixStage& s = is_after ? p.rows.after : p.rows.before;
   double* to = is_after ? dafter : dbefore;
   const int in = n / kTileHeads, out = n % kTileHeads;
-  if (!to || in >= s.from || out >= s.to) return;
+  if (part != 0 || !to || in >= s.from || out >= s.to) return;
   double all = to[in * s.to + out];
-  for (int job0 = 0; job0 < p.rows.group.count; job0 += 32) {
-    const int job = job0 + lane,
-              parts = job < p.rows.group.count
-                          ? min((p.rows.group.jobs[job].keys + kLinePart - 1) / kLinePart, kLineRanks)
-                          : 0;
-    double x = 0;
-    for (int block = 0; block < kLineBlocks; ++block)
-      for (int part = 0; part < parts; ++part)
-        x += static_cast<double>(
-            p.products[((static_cast<Index>(job) * kLineBlocks + block) * p.part_count + part) * kProducts +
-                       blockIdx.x]);
-    for (int n = 0; n < 32; ++n) all += __shfl_sync(~0u, x, n);
+  for (int k = 0; k < kAddThreads / 32; ++k) all += sums[k][lane];
+  to[in * s.to + out] = all;
+}
+
+/// How many clusters of so many blocks run at a time.
+template <class Kernel>
+Status clusters_of(Kernel* kernel, int ranks, int shared, int device, int& count) {
+  static int known[64][kLineRanks + 1] = {};
+  int& found = known[static_cast<std::size_t>(device) % 64][ranks];
+  if (found == 0) {
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = static_cast<unsigned>(ranks);
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(ranks), kLineBlocks);
+    config.blockDim = dim3(kThreads);
+    config.dynamicSmemBytes = static_cast<std::size_t>(shared);
+    config.attrs = &cluster, config.numAttrs = 1;
+    int most = 0;
+    const Status status = status_of("cuda/mix_lines", cudaOccupancyMaxActiveClusters(&most, kernel, &config));
+    if (!status.ok()) return status;
+    found = most > 0 ? most : 1;
   }
-  if (lane == 0) to[in * s.to + out] = all;
+  count = found;
+  return {};
 }
 
 }  // namespace
@@ -389,14 +437,18 @@ Status mixed_lines(const MixTiles& p, const LineMaps& maps, int keys, double* db
   constexpr const char* kName = "cuda/mix_lines";
   Status status = allow_shared(kName, mix_lines<T>, kShared<T>, allowed, device);
   if (status.ok()) status = mixed_planes<T>(p, keys, device, stream);
-  const auto ranks = static_cast<unsigned>(min_of(ceil_div(max_of(keys, 1), kLinePart), kLineRanks));
+  const auto ranks = static_cast<int>(min_of(ceil_div(max_of(keys, 1), kLinePart), kLineRanks));
+  int clusters = 0;
+  if (status.ok()) status = clusters_of(mix_lines<T>, ranks, kShared<T>, device, clusters);
+  clusters = static_cast<int>(min_of(min_of(clusters, kLineBlocks / ranks), p.rows.group.count * kChunkRows));
   if (status.ok())
-    status = launch({kName, dim3(ranks, kLineBlocks, static_cast<unsigned>(p.rows.group.count)), kThreads,
-                     kShared<T>, stream, false, ranks},
-                    mix_lines<T>, p, maps);
-  return status.ok() && p.products ? launch({"cuda/mix_add_products", dim3(kProducts), 32, 0, stream},
-                                            add_products, p, dbefore, dafter)
-                                   : status;
+    status = launch({kName, dim3(static_cast<unsigned>(ranks), static_cast<unsigned>(clusters)), kThreads,
+                     kShared<T>, stream, true, static_cast<unsigned>(ranks)},
+                    mix_lines<T>, p, maps, keys <= ranks * kLinePart);
+  return status.ok() && p.products
+             ? launch({"cuda/mix_add_products", dim3(kProducts / 32), kAddThreads, 0, stream}, add_products,
+                      p, ranks * clusters, dbefore, dafter)
+             : status;
 }
 template Status mixed_lines<bf16>(const MixTiles&, const LineMaps&, int, double*, double*, int, cudaStream_t);
 template Status mixed_lines<f16>(const MixTiles&, const LineMaps&, int, double*, double*, int, cudaStream_t);

@@ -15,6 +15,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads, 2) pair_planes(const __grid_constant__ MixTiles p) {
   constexpr bool kTwoParts = std::is_same_v<T, f16>;
   extern __shared__ __align__(128) std::uint8_t raw[];
+  ptx::let_follower_start();
   const MixRows& m = p.rows;
   const RunInputs& f = m.in;
   const ChunkJob* jobs = m.group.jobs;

@@ -4,7 +4,7 @@
 namespace headwise::cuda {
 namespace {
 
-constexpr int kRowWarps = 4;
+constexpr int kRowWarps = 4, kMatrixThreads = 256;
 
 /// A warp a row of a head: lse of its logits and the sink.
 __global__ void __launch_bounds__(32 * kRowWarps) lse_rows(const __grid_constant__ MixRows p) {
@@ -46,9 +46,38 @@ __global__ void copy_numbers(const void* from, DType dtype, Index s0, Index s1, 
     to[pitch ? (c * n3 + d) * pitch + row : n] = x;
   }
 }
-__global__ void write_numbers(const double* from, void* to, DType dtype, Index columns, Index s0, Index s1) {
-  const Index n = static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x;
-  store_float(to, dtype, n / columns * s0 + n % columns * s1, from[n]);
+/// A matrix of a caller, and the kernel's own copy.
+struct Matrix {
+  void* data;
+  DType dtype;
+  int rows, columns;
+  Index down, right;
+  __device__ Index at(int n) const { return n / columns * down + n % columns * right; }
+};
+Matrix matrix_of(const AnyView& v) {
+  return {v.data,
+          v.dtype,
+          v.given() ? static_cast<int>(v.size[0]) : 0,
+          v.given() ? static_cast<int>(v.size[1]) : 0,
+          v.step[0],
+          v.step[1]};
+}
+struct MatrixPair {
+  Matrix of[2];
+};
+/// Both matrices of fixed mixes, and sums that begin at 0.
+__global__ void begin_matrices(const __grid_constant__ MatrixPair m, float* before, float* after,
+                               double* sums, int count) {
+  for (int k = 0; k < 2; ++k)
+    for (int n = static_cast<int>(threadIdx.x); n < m.of[k].rows * m.of[k].columns; n += kMatrixThreads)
+      (k ? after : before)[n] = load_float(m.of[k].data, m.of[k].dtype, m.of[k].at(n));
+  for (int n = static_cast<int>(threadIdx.x); n < count; n += kMatrixThreads) sums[n] = 0;
+}
+__global__ void write_numbers(const __grid_constant__ MatrixPair m, const double* before,
+                              const double* after) {
+  for (int k = 0; k < 2; ++k)
+    for (int n = static_cast<int>(threadIdx.x); n < m.of[k].rows * m.of[k].columns; n += kMatrixThreads)
+      store_float(m.of[k].data, m.of[k].dtype, m.of[k].at(n), (k ? after : before)[n]);
 }
 
 Status copy(const AnyView& v, float* to, Index pitch, cudaStream_t stream) {
@@ -77,17 +106,22 @@ Status mix_lse(const MixRows& p, cudaStream_t stream) {
 Status mix_weights(const MixRows& p, cudaStream_t stream) {
   return start_pass<MixPass::weights>("cuda/mix_weights", p, stream);
 }
-Status copy_matrix(const AnyView& from, float* to, cudaStream_t stream) { return copy(from, to, 0, stream); }
+Status begin_matrices(const AnyView& before, float* to_before, const AnyView& after, float* to_after,
+                      double* sums, Index count, cudaStream_t stream) {
+  return launch({"cuda/begin_matrices", dim3(1), kMatrixThreads, 0, stream}, begin_matrices,
+                MatrixPair{{matrix_of(before), matrix_of(after)}}, to_before, to_after, sums,
+                static_cast<int>(count));
+}
 Status copy_coefficients(const AnyView& from, float* to, cudaStream_t stream) {
   return copy(from, to, 0, stream);
 }
 Status turn_coefficients(const AnyView& from, float* to, Index pitch, cudaStream_t stream) {
   return copy(from, to, pitch, stream);
 }
-Status write_matrix(const double* from, const AnyView& to, cudaStream_t stream) {
-  return launch({"cuda/write_matrix", dim3(static_cast<unsigned>(to.size[0])),
-                 static_cast<unsigned>(to.size[1]), 0, stream},
-                write_numbers, from, to.data, to.dtype, to.size[1], to.step[0], to.step[1]);
+Status write_matrices(const double* before, const AnyView& to_before, const double* after,
+                      const AnyView& to_after, cudaStream_t stream) {
+  return launch({"cuda/write_matrices", dim3(1), kMatrixThreads, 0, stream}, write_numbers,
+                MatrixPair{{matrix_of(to_before), matrix_of(to_after)}}, before, after);
 }
 
 }  // namespace headwise::cuda

@@ -73,9 +73,12 @@ struct MixGradient {
 Status mix_gradient(const MixGradient& p, cudaStream_t stream);
 
 /// Copies of the coefficients in f32, as the kernels above read them.
-Status copy_matrix(const AnyView& from, float* to, cudaStream_t stream);        // [a b]
+/// Matrices [a b], those that are given; `sums` of both directions' gradients begin at 0.
+Status begin_matrices(const AnyView& before, float* to_before, const AnyView& after, float* to_after,
+                      double* sums, Index count, cudaStream_t stream);
 Status copy_coefficients(const AnyView& from, float* to, cudaStream_t stream);  // [batch rows mix heads]
 Status turn_coefficients(const AnyView& from, float* to, Index pitch, cudaStream_t stream);
-Status write_matrix(const double* from, const AnyView& to, cudaStream_t stream);
+Status write_matrices(const double* before, const AnyView& to_before, const double* after,
+                      const AnyView& to_after, cudaStream_t stream);
 
 }  // namespace headwise::cuda

@@ -7,9 +7,8 @@ namespace headwise::cuda {
 
 /// Keys of a block.
 inline constexpr int kMixPart = 1024;
-/// Gradients: keys of a block at a time, blocks that share a query at most, and pieces a chunk's rows are cut
-/// into.
-inline constexpr int kLinePart = 1024, kLineRanks = 8, kLineBlocks = 4;
+/// Gradients: keys of a block at a time, blocks that share a query at most, and blocks of a launch at most.
+inline constexpr int kLinePart = 1024, kLineRanks = 8, kLineBlocks = 512;
 /// Such a block's planes travel in boxes of a query, 16 heads and this many panels of 64 keys.
 inline constexpr int kLineBoxPanels = 8;
 struct LineMaps {
@@ -22,8 +21,7 @@ struct MixTiles {
   MixRows rows;
   float2* parts;  // [keys / kMixPart, slot, heads, 64]: maximum and sum of a part in exponents of 2; or delta
   HeadsView dout;
-  float*
-      products;  // [slot, kLineBlocks, part, 2, 16, 16]: sums of scores times dlogits, weights times dout.v
+  float* products;  // [kLineBlocks, 2, 16, 16]: sums of scores times dlogits, weights times dout.v
   int part_count, part_keys;
   std::uint16_t* score_rests;  // f16: beside rows.dscores, what its scores leave of 22 bits
   int* exponents;              // [slot, 2 x 32 rows, pitch / 64, 16]: scores there are divided by 2^this
