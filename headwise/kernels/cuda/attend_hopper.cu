@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "headwise/kernels/cuda/attend.h"
+#include "headwise/kernels/cuda/block_lists.h"
 #include "headwise/kernels/cuda/hopper_common.h"
 #include "headwise/kernels/cuda/hopper_forward.h"
 #include "headwise/kernels/cuda/run_inputs.h"
@@ -17,30 +18,55 @@ bool has_terms(const AttentionProblem& p, const AttentionArgs& a) {
   return p.heads.terms.softcap || p.heads.terms.alibi || p.heads.terms.bias || scale_of(p, a) <= 0;
 }
 /// What the instance for terms alone does.
-bool needs_terms(const AttentionProblem& p, const AttentionArgs& a) {
-  return has_terms(p, a) || p.heads.terms.gate || p.heads.terms.dropout;
+bool needs_terms(const AttentionProblem& p, const AttentionArgs& a, const Band& band) {
+  return has_terms(p, a) || p.heads.terms.gate || p.heads.terms.dropout || band.blocks;
+}
+
+/// Bits of a block mask travel with launches; its lists are made on the device.
+constexpr Index kMostBlockBits = Index{1} << 20, kMostBlockLists = Index{1} << 28;
+BlockBytes block_bytes_of(const AttentionProblem& p, const AttentionArgs& a, const Band& band) {
+  if (!band.blocks) return {0, 0};
+  return block_bytes(*band.blocks, p.kv_tokens, alike(p, a, band) ? 1 : p.batch,
+                     ceil_div(max_of(p.q_tokens, 1), forward_rows(2)),
+                     forward_keys(static_cast<int>(p.heads.q.dim), static_cast<int>(p.heads.v.dim)));
 }
 
 void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
-  hopper_refuses(p, a, device, why, {.pairs = true});
+  hopper_refuses(p, a, device, why, {.pairs = true, .blocks = true});
   if (why[0]) return;
   if (p.keys == KeyForm::paged) {
     std::snprintf(why, sizeof why, "keys lie in pages; its tiles are longer than a page may be");
     return;
   }
-  if (p.heads.q.dim != p.heads.v.dim && (needs_terms(p, a) || p.probe.rows)) {
+  Band band;
+  const char* part = nullptr;
+  band_of(a.mask, 0, band, part);
+  if (p.heads.q.dim != p.heads.v.dim && (needs_terms(p, a, band) || p.probe.rows)) {
     std::snprintf(why, sizeof why,
-                  "softcap, ALiBi, a bias, a gate, dropout, probes or no positive scale; it takes them where "
-                  "head_dim is value_dim");
+                  "softcap, ALiBi, a bias, a gate, dropout, probes, blocks(...) or no positive scale; it "
+                  "takes them where head_dim is value_dim");
+    return;
+  }
+  if (band.blocks && band.documents) {
+    std::snprintf(why, sizeof why, "blocks(...) under documents(...), which it takes apart");
+    return;
+  }
+  if (band.blocks && band.blocks->b < kLeastBlock) {
+    std::snprintf(why, sizeof why, "blocks of %lld keys; it takes %lld and more",
+                  static_cast<long long>(band.blocks->b), static_cast<long long>(kLeastBlock));
+    return;
+  }
+  if (const BlockBytes bytes = block_bytes_of(p, a, band);
+      bytes.bits > kMostBlockBits || bytes.lists > kMostBlockLists) {
+    std::snprintf(why, sizeof why, "blocks(...) in %lld bytes and lists of %lld; it takes %lld and %lld",
+                  static_cast<long long>(bytes.bits), static_cast<long long>(bytes.lists),
+                  static_cast<long long>(kMostBlockBits), static_cast<long long>(kMostBlockLists));
     return;
   }
   if (p.probe.rows && !forward_probes(p.heads.v.dim)) {
     std::snprintf(why, sizeof why, "the statistics of rows; it takes them up to value_dim 128");
     return;
   }
-  Band band;
-  const char* part = nullptr;
-  band_of(a.mask, 0, band, part);
   if (band.documents && (p.heads.terms.bias || p.heads.terms.dropout)) {
     std::snprintf(why, sizeof why, "a bias or dropout under documents(...), which it takes apart");
     return;
@@ -116,18 +142,21 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   ForwardParams f;
   const bool ids = p.heads.terms.dropout && a.inputs.sequence_ids.given();
   const std::size_t id_bytes = ids ? static_cast<std::size_t>(round_up(p.batch, 2)) * sizeof(Index) : 0;
-  Status status = sequence_places(p, a, state, 1, id_bytes, f.place, f.places);
+  const BlockBytes block_bytes = block_bytes_of(p, a, band);
+  const auto bits_bytes = static_cast<std::size_t>(block_bytes.bits),
+             list_bytes = static_cast<std::size_t>(block_bytes.lists);
+  Status status = sequence_places(p, a, state, 1, id_bytes + bits_bytes + list_bytes, f.place, f.places);
   if (status.ok() && ids) {
     auto* to = reinterpret_cast<Index*>(state.scratch);
     status = send_ids(a.inputs.sequence_ids, p.batch, to, state.stream);
     f.sequence_ids = to;
   }
   if (!status.ok()) return status;
-  const TilePasses passes = needs_terms(p, a)   ? TilePasses::terms
-                            : p.probe.rows      ? TilePasses::probes
-                            : band.whole        ? TilePasses::whole
-                            : band.back == kFar ? TilePasses::band
-                                                : TilePasses::window;
+  const TilePasses passes = needs_terms(p, a, band) ? TilePasses::terms
+                            : p.probe.rows          ? TilePasses::probes
+                            : band.whole            ? TilePasses::whole
+                            : band.back == kFar     ? TilePasses::band
+                                                    : TilePasses::window;
   set_terms(p, a, f);
   set_outputs(p, a, f);
   f.probes = probes_of(p, a), f.terms = has_terms(p, a);
@@ -162,8 +191,14 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   f.section = f.sections ? (pairs - last) / f.sections / f.group * f.group : pairs;
   f.section = f.section < f.group ? f.group : f.section;
 
-  ForwardMaps maps;
   const int keys = forward_keys(head_dim, value_dim), panels = head_dim / 64;
+  if (band.blocks) {
+    std::byte* bits = state.scratch + id_bytes;
+    status =
+        make_block_lists(*band.blocks, p.kv_tokens, rows, keys, bits, bits + bits_bytes, f, state.stream);
+    if (!status.ok()) return status;
+  }
+  ForwardMaps maps;
   status = state.map_of(map_spec(p, a.q, rows, panels), maps.q);
   if (status.ok()) status = state.map_of(map_spec(p, a.k, keys, panels), maps.k);
   if (status.ok()) status = state.map_of(map_spec(p, a.v, keys, value_dim / 64), maps.v);

@@ -15,7 +15,7 @@ bool shares_tiles(const AttentionProblem& p, const AttentionArgs& a, const Band&
   const Terms& t = p.heads.terms;
   const bool by_head = t.alibi || t.bias || t.sinks || t.dropout || t.gate || p.probe.rows;
   return p.q_tokens == 1 && p.heads.k.group > 1 && !p.ragged && !by_head && !band.documents &&
-         band.back == kFar && (alike(p, a, band) || p.batch <= kMostCounted);
+         !band.blocks && band.back == kFar && (alike(p, a, band) || p.batch <= kMostCounted);
 }
 
 /// Heads [first, first + group) become rows: [batch 1 heads dim] as [batch group kv_heads dim].

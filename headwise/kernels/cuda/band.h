@@ -8,13 +8,14 @@ namespace headwise::cuda {
 /// Positions and distances of the tiled kernels fit an int with room to add two.
 inline constexpr Index kFar = Index{1} << 29;
 
-/// Keys from q - back to q + ahead below `keys`; a conjunction of causal, window, prefix, lengths and one
-/// documents.
+/// Keys from q - back to q + ahead below `keys`; a conjunction of causal, window, prefix, lengths, one
+/// documents and one blocks.
 struct Band {
   Index back = kFar, ahead = kFar, keys = kFar;
-  bool whole = true;                    // no causal or window term: every query sees the same keys
+  bool whole = true;                    // no causal, window or blocks term: every query sees the same keys
   bool by_length = false;               // `keys` differs from sequence to sequence
   const MaskStep* documents = nullptr;  // and the keys of the query's own document
+  const MaskStep* blocks = nullptr;     // and of these the blocks its block row lists: for cuda/hopper alone
 };
 
 /// The band of a mask for sequence b. False where the mask is no single band; `why` then says which part.
@@ -42,7 +43,11 @@ inline bool band_of(const MaskSet& mask, Index b, Band& band, const char*& why) 
         if (band.documents) return false;
         band.documents = &s;
         break;
-      case MaskOp::blocks: why = "blocks(...) is no single band of keys"; return false;
+      case MaskOp::blocks:
+        why = "two blocks(...) are no single list of keys";
+        if (band.blocks) return false;
+        band.blocks = &s, band.whole = false;
+        break;
       case MaskOp::dense: why = "a dense mask is no single band of keys"; return false;
       case MaskOp::strided: why = "strided(...) is no single band of keys"; return false;
       case MaskOp::global: why = "global(...) is no single band of keys"; return false;

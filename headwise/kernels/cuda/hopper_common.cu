@@ -58,6 +58,7 @@ void hopper_refuses(const AttentionProblem& p, const AttentionArgs& a, int devic
   Band band;
   const char* part = nullptr;
   if (!band_of(a.mask, 0, band, part)) return say("%s", part);
+  if (band.blocks && !takes.blocks) return say("blocks(...) is no single band of keys");
   for (Index b = 0; b < p.batch; ++b) {
     Place place;
     if (!place_for(p, a, b, 0, band, place)) return say("positions past 2^29");

@@ -9,7 +9,7 @@ namespace headwise::cuda {
 
 /// What some of the Hopper kernels take and others do not.
 struct HopperTakes {
-  bool pairs = false, int8 = false;  // a bias and dropout; int8 keys and values
+  bool pairs = false, int8 = false, blocks = false;  // a bias and dropout; int8 keys and values; block masks
 };
 /// Writes the first reason against Hopper's tiles, if there is one.
 void hopper_refuses(const AttentionProblem& p, const AttentionArgs& a, int device,

@@ -107,6 +107,8 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
         return ptx::low_bits(2 * (x >> 3) + min(x & 7, 2));
       };
       std::uint32_t open = below(end);
+      if constexpr (kTerms)
+        if (p.blocks.lists) open &= open_blocks(p.blocks, at.y + row0 + 8 * r, n * kKeys, kKeys, below);
       if constexpr (C::kPasses != TilePasses::whole) open &= ~below(begin);
 #pragma unroll
       for (int i = 0; i < kKeys / 4; ++i)
@@ -224,7 +226,12 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     if constexpr (kTerms)
       if (p.slopes.data) slope = kLog2e * number_of(p.slopes, ptx::load_shared(info + 16).x);
 
-    const auto step = [&](int n, bool masked) {
+    // Listed: what the copying warp says of a tile lies in shared memory, read when needed, as above.
+    const auto entry_of = [&](int use) {
+      return static_cast<int>(ptx::load_word(shared.listed + 4 * (use & 3)));
+    };
+    const auto step = [&](int number, bool masked) {
+      const auto n = [&] { return C::kListed ? entry_of(used + 1) >> 2 : number; };
       ptx::mbarrier_wait(shared.k_full + 8 * ((used + 1) & 1), ((used + 1) >> 1) & 1);
       ptx::barrier_sync(turn, 256);
       multiply_keys(used + 1, tile);
@@ -234,15 +241,15 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       ptx::wgmma_wait<1>();
       ptx::pin(s);
       release(shared.k_empty + 8 * ((used + 1) & 1));
-      apply_terms(n, info, slope);
-      if (masked) mask(n, info);
-      weigh(false, masked, n, info);  // while the products of the other groups run
+      apply_terms(n(), info, slope);
+      if (masked) mask(n(), info);
+      weigh(false, masked, n(), info);  // while the products of the other groups run
       ptx::wgmma_wait<0>();
       ptx::pin(o);
       release(shared.v_empty + 8 * (used & 1));
       round_weights();
       if constexpr (kPairs)
-        if (p.drops) drop_weights<kKeys>(weights, p, info, row0, n * kKeys + column0);
+        if (p.drops) drop_weights<kKeys>(weights, p, info, row0, n() * kKeys + column0);
       if (__any_sync(~0u, rescale)) scale_out();
       ++used;
     };
@@ -296,6 +303,16 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     if constexpr (C::kPasses == TilePasses::whole) {
 #pragma unroll 1
       for (; n >= 0; --n) step(n, false);
+    } else if constexpr (C::kListed) {  // the copying warp says which tiles there are
+      int entry = ptx::load_shared(info).y;
+#pragma unroll 1
+      for (;;) {
+#pragma unroll 1
+        for (; (entry & 3) == 3; entry = entry_of(used)) step(0, true);
+        if (!(entry & 2)) break;
+#pragma unroll 1
+        for (; (entry & 3) == 2; entry = entry_of(used)) step(0, false);
+      }
     } else if constexpr (!C::kOwnTiles) {   // last tile, first one, begin and end of the full ones: read when
       int stop = ptx::load_shared(info).w;  // needed, registers are short
 #pragma unroll 1

@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include "headwise/base/random.h"
+#include "headwise/kernels/cuda/blocks.h"
 #include "headwise/kernels/cuda/launch.h"
 #include "headwise/kernels/cuda/places.h"
 
@@ -15,9 +16,9 @@ enum class TilePasses {
   band,    // causal and window: tiles at the edges are masked
   window,  // band, and a group of 64 queries passes over the tiles closed to it: 6 % at 1,024 of 8k keys,
            // which causal alone gains nowhere
-  terms,  // band, and scores are scaled, capped and biased one by one, weights dropped; statistics of rows if
-          // asked for
-  probes  // band, and the statistics of rows
+  terms,   // band, and scores are scaled, capped and biased one by one, weights dropped; blocks of a mask and
+           // statistics of rows if asked for
+  probes   // band, and the statistics of rows
 };
 
 /// A view of one number per head, in any float format.
@@ -79,7 +80,8 @@ struct ForwardParams {
   int back = 0, ahead = 0;
   int q_tiles = 0, tiles = 0;  // of a head; in all
   int section = 0,
-      sections = 0;  // order: `sections` of `section` (batch, head) pairs, the rest are the last one
+      sections = 0;        // order: `sections` of `section` (batch, head) pairs, the rest are the last one
+  BlockLists blocks = {};  // terms. Last: elsewhere it cost the statistics of rows a register at D64
 };
 
 struct ForwardMaps {

@@ -15,7 +15,7 @@ struct ForwardConfig {
   static constexpr int kKeys = forward_keys(HeadDim, ValueDim);
   static_assert(ValueDim <= HeadDim, "the output leaves through the room of q");
   static constexpr TilePasses kPasses = Passes;
-  static constexpr bool kOwnTiles = Passes == TilePasses::window;
+  static constexpr bool kOwnTiles = Passes == TilePasses::window, kListed = Passes == TilePasses::terms;
   static constexpr int kFactBytes = kOwnTiles ? 320 : 256;  // barriers and what a tile is
   // With two slots for q, the next tile's first product is issued together with this tile's last one.
   static constexpr bool kAcross = QSlots == 2;
@@ -31,13 +31,15 @@ struct ForwardConfig {
   static constexpr int kThreads = 128 * (Groups + 1);
   // Registers after the exchange; 512 threads begin with 128 each, 384 with 168.
   static constexpr int kCopyRegisters = Groups == 3 ? 32 : 24, kProductRegisters = Groups == 3 ? 160 : 240;
+  static_assert(kCopyRegisters + Groups * kProductRegisters <= (Groups == 3 ? 4 * 128 : 3 * 168),
+                "a group would wait for registers for ever");
 };
 
 /// Addresses in shared memory. Slot i & 1 of a ring, phase (i >> 1) & 1, always from one counter: with the
 /// pair kept apart ptxas moved the descriptors of wgmma to vector registers and the kernel lost 15 %.
 template <class C>
 struct ForwardShared {
-  std::uint32_t q, k, v, q_full, q_empty, k_full, k_empty, v_full, v_empty, info, sums;
+  std::uint32_t q, k, v, q_full, q_empty, k_full, k_empty, v_full, v_empty, info, listed, sums;
   __device__ __forceinline__ explicit ForwardShared(const void* raw) {
     q = (ptx::shared_address(raw) + kTileAlign - 1) & ~static_cast<std::uint32_t>(kTileAlign - 1);
     k = q + C::kQSlots * C::kQBytes;
@@ -45,7 +47,7 @@ struct ForwardShared {
     q_full = v + C::kSlots * C::kValueBytes;
     q_empty = q_full + 16, k_full = q_full + 32, k_empty = q_full + 48, v_full = q_full + 64,
     v_empty = q_full + 80;
-    info = q_full + 96, sums = q_full + C::kFactBytes;
+    info = q_full + 96, listed = info + 2 * kInfoBytes, sums = q_full + C::kFactBytes;
   }
   // A tile's facts travel with its q: written before the arrival on q_full, read after the wait on it.
   static constexpr int kInfoBytes = C::kOwnTiles ? 48 + 16 * C::kGroups : 48;
@@ -103,9 +105,19 @@ __device__ __forceinline__ void forward_copy(const ForwardShared<C>& shared, con
     const int left = place.q_tokens - row, position = place.q_start + row;
     const KeyTiles keys =
         key_tiles(position, position + min(left, kRows) - 1, p.back, p.ahead, place.kv_tokens, kKeys);
-    const auto load_keys = [&](int n, int use) {
+    // 4 * tile of keys + 2 * (another follows, to its left) + (that one is masked)
+    const auto entry_of = [&](int n) {
+      return 4 * n + (n > keys.begin ? 2 : 0) + (n <= keys.full_begin || n > keys.full_end ? 1 : 0);
+    };
+    const int* list = nullptr;  // these, where a mask's blocks leave some of them
+    if constexpr (C::kListed)
+      if (p.blocks.lists)
+        list = p.blocks.lists +
+               static_cast<std::int64_t>((p.places ? b : 0) * p.q_tiles + q_tile) * p.blocks.step;
+    const auto load_keys = [&](int n, int use, int entry = 0) {
       const std::uint32_t full = shared.k_full + 8 * (use & 1);
       ptx::mbarrier_wait(shared.k_empty + 8 * (use & 1), ((use >> 1) & 1) ^ 1);
+      if constexpr (C::kListed) ptx::store_word(shared.listed + 4 * (use & 3), entry);
       ptx::mbarrier_expect(full, C::kKeyBytes);
       load_panels<C::kHeadDim>(shared.k + (use & 1) * C::kKeyBytes, kKeys, &maps.k, full,
                                place.kv_row + n * kKeys, kv_head, tensor_batch, ptx::kEvictLast);
@@ -117,10 +129,12 @@ __device__ __forceinline__ void forward_copy(const ForwardShared<C>& shared, con
       load_panels<C::kValueDim>(shared.v + (use & 1) * C::kValueBytes, kKeys, &maps.v, full,
                                 place.kv_row + n * kKeys, kv_head, tensor_batch, ptx::kEvictLast);
     };
-    load_keys(keys.end - 1, used);  // before q: its slot is free earlier
+    int now = 0, last = keys.end - 1;
+    if constexpr (C::kListed) now = list ? *list : entry_of(last), last = now >> 2;
+    load_keys(last, used);  // before q: its slot is free earlier
     ptx::mbarrier_wait(shared.q_empty + 8 * slot, phase ^ 1);
     const std::uint32_t info = shared.info_of(tile);
-    ptx::store_shared(info, keys.end - 1, keys.begin, keys.full_begin, keys.full_end);
+    ptx::store_shared(info, last, C::kListed ? now : keys.begin, keys.full_begin, keys.full_end);
     ptx::store_shared(info + 16, head, tensor_batch, place.q_row + row, left);
     ptx::store_shared(info + 32, place.kv_tokens, position, b, row);
     if constexpr (C::kOwnTiles) {  // what each group of 64 queries meets of these keys
@@ -135,11 +149,21 @@ __device__ __forceinline__ void forward_copy(const ForwardShared<C>& shared, con
     load_panels<C::kHeadDim>(shared.q + slot * C::kQBytes, kRows, &maps.q, shared.q_full + 8 * slot,
                              place.q_row + row, head, tensor_batch, ptx::kEvictFirst);
     const int old = atomicAdd(p.counter, 1);  // the next tile; its latency hides behind the ring
-    for (int n = keys.end - 2; n >= keys.begin; --n, ++used) {
-      load_keys(n, used + 1);
-      load_values(n + 1, used);
+    if constexpr (C::kListed) {
+      const auto next_of = [&] { return list ? *++list : entry_of((now >> 2) - 1); };
+      for (int next = next_of(); now & 2; ++used) {  // read one ahead: a list has a number to spare
+        load_keys(next >> 2, used + 1, next);
+        load_values(now >> 2, used);
+        now = next, next = next_of();
+      }
+      load_values(now >> 2, used);
+    } else {
+      for (int n = keys.end - 2; n >= keys.begin; --n, ++used) {
+        load_keys(n, used + 1);
+        load_values(n + 1, used);
+      }
+      load_values(keys.begin, used);
     }
-    load_values(keys.begin, used);
     ++used, ++tile;
     if (old == p.tiles - 1)
       *p.counter = 0;  // one fetch a tile, so this was the last: ready for the next launch

@@ -1,4 +1,4 @@
-// What the Hopper forward does to single pairs of a tile: a bias from memory, and dropout.
+// What the Hopper forward does to single pairs of a tile: a bias from memory, dropout, and a mask's blocks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cuda/hopper_forward.h"
@@ -63,6 +63,22 @@ __device__ __forceinline__ void drop_weights(std::uint32_t (&weights)[Keys / 4],
     weights[2 * j] &= kept(odd ? other0 : x[0], odd ? other1 : x[1]);
     weights[2 * j + 1] &= kept(odd ? x[2] : other0, odd ? x[3] : other1);
   }
+}
+
+/// Bits of the keys [key0, key0 + keys) that are open to the query at position q, as below(key) gives those
+/// under a key.
+template <class Below>
+__device__ __forceinline__ std::uint32_t open_blocks(const BlockLists& blocks, int q, int key0, int keys,
+                                                     Below&& below) {
+  const int row = q / blocks.q_block;
+  if (q < 0 || row >= blocks.rows) return 0;
+  const std::uint32_t* bits = blocks.bits + static_cast<std::int64_t>(row) * blocks.words;
+  int c = key0 / blocks.kv_block, key = c * blocks.kv_block;
+  std::uint32_t open = 0;
+#pragma unroll 1
+  for (; key < key0 + keys; ++c, key += blocks.kv_block)
+    if (bits[c / 32] >> (c % 32) & 1u) open |= below(key + blocks.kv_block) & ~below(key);
+  return open;
 }
 
 }  // namespace headwise::cuda

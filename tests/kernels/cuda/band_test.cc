@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "headwise/kernels/cuda/blocks.h"
 #include "headwise/kernels/cuda/places.h"
 #include "headwise/kernels/cuda/tile.h"
 #include "headwise/masks/mask.h"
@@ -41,7 +42,7 @@ TEST(Band, WhatIsNoBandSaysWhichPart) {
                                    {"documents(0, 4) & documents(0, 2)", "documents"},
                                    {"strided(3)", "strided"},
                                    {"global(2)", "global"},
-                                   {"blocks(2, 2; 0, 1; 0)", "blocks"},
+                                   {"blocks(2, 2; 0, 1; 0) & blocks(3, 3; 0, 1; 0)", "blocks"},
                                    {"per_head(causal; all)", "head"}}) {
     const Mask mask = parse_mask(text);
     Band band;
@@ -49,6 +50,43 @@ TEST(Band, WhatIsNoBandSaysWhichPart) {
     EXPECT_FALSE(band_of(mask.set(), 0, band, why)) << text;
     EXPECT_NE(std::string(why).find(word), std::string::npos) << text << ": " << why;
   }
+}
+
+// Bits of a block mask, and what a tile meets of them, against the mask's own answers.
+TEST(Blocks, TilesAgreeWithMasks) {
+  int open = 0, full = 0, checked = 0;
+  for (const char* text :
+       {"blocks(64, 64; 0, 2, 2, 5, 6; 0, 3, 1, 2, 9, 7)", "blocks(7, 9; 0, 1, 4; 40, 0, 1, 2)",
+        "blocks(1000, 8; 0, 4; 0, 1, 2, 33)", "blocks(1, 300; 0, 1, 1, 2; 1, 0)"}) {
+    const Mask mask = parse_mask(text);
+    Band band;
+    const char* why = "";
+    ASSERT_TRUE(band_of(mask.set(), 0, band, why) && band.blocks) << why;
+    EXPECT_FALSE(band.whole);
+    for (const int keys : {80, 128})
+      for (const int kv_tokens : {1, 100, 700}) {
+        const Index words = block_words(*band.blocks, kv_tokens, keys);
+        std::vector<std::uint32_t> bits;
+        each_block_word(*band.blocks, words, [&](std::uint32_t x) { return bits.push_back(x), true; });
+        ASSERT_EQ(bits.size(), static_cast<std::size_t>(words * band.blocks->n));
+        BlockLists b;
+        b.bits = bits.data(), b.rows = static_cast<int>(band.blocks->n), b.words = static_cast<int>(words);
+        b.q_block = static_cast<int>(band.blocks->a), b.kv_block = static_cast<int>(band.blocks->b);
+        for (int q0 = -130; q0 < 1100; q0 += 61)
+          for (const int rows : {1, 128})
+            for (int k0 = 0; k0 < kv_tokens; k0 += keys, ++checked) {
+              const int k1 = std::min(k0 + keys, kv_tokens);
+              const TileOfBlocks t = tile_of_blocks(b, q0, q0 + rows, k0, k1);
+              const TileKind kind = mask.set().views[0].tile(q0, q0 + rows, k0, k1);
+              EXPECT_EQ(t.open, kind != TileKind::empty) << text << " q " << q0 << " k " << k0;
+              EXPECT_EQ(t.open && t.closed, kind == TileKind::mixed) << text << " q " << q0 << " k " << k0;
+              open += t.open, full += t.open && !t.closed;
+            }
+      }
+  }
+  EXPECT_GT(open, 100);
+  EXPECT_GT(full, 10);
+  EXPECT_GT(checked, 1000);
 }
 
 // Every tile of keys: visited when any pair of it is open, full only when all are, as MaskView::tile says.
