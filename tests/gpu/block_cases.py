@@ -1,4 +1,4 @@
-"""Block masks on cuda/hopper: against the double reference, and the bits they promise."""
+"""Block masks, and a bias under documents, on cuda/hopper: against the double reference, and the bits they promise."""
 import math
 import random
 
@@ -68,4 +68,20 @@ def block_cases():
     check("cuda/decode: blocks(...) is no single band of keys" in lines and "cuda/hopper: chosen" in lines, "blocks refusals", lines)
 
 
-BLOCK_SELFTEST = [block_cases]
+def document_bias_cases():
+    """A bias is read at the document's own queries and keys."""
+    for d, dtype in ((64, torch.bfloat16), (96, torch.float16), (128, torch.bfloat16), (192, torch.float16), (256, torch.bfloat16)):
+        t = 400
+        q, k, v = (torch.randn(2, t, h, d).to(dtype) for h in (4, 2, 2))
+        bias = torch.randn(2, 4, t, t) * 2
+        for extra in ("", " & causal", " & window(70, 9)"):
+            mask = "documents(3, 70, 70, 255, 390)" + extra
+            truth = REFERENCE(*(x.double() for x in (q, k, v)), mask=mask, bias=bias.double())
+            there = [x.to(DEVICE) for x in (q, k, v)]
+            got = HOPPER(*there, mask=mask, bias=bias.to(DEVICE))
+            near(f"documents with a bias d{d} {str(dtype)[6:]}{extra}", dtype, got, truth)
+            some = HOPPER(there[0][:, 100:300], *there[1:], mask=mask, bias=bias[:, :, 100:300].to(DEVICE), q_start=torch.tensor([100]))
+            check(torch.equal(some, got[:, 100:300]), f"documents with a bias d{d}{extra}", "a chunk of queries differs")
+
+
+BLOCK_SELFTEST = [block_cases, document_bias_cases]

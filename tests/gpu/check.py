@@ -100,7 +100,7 @@ def mma_cases():
                 mask, band, _ = MASKS[(n + i) % 4]
                 case("cuda/mma", dtype, b, h, kv, tq, tk, d, dv, mask, band, q_start=tk - tq, layout=("bshd", "bhsd", "packed")[i % 3])
     reference = Attention("ref")
-    for dtype, d in ((torch.bfloat16, 64), (torch.float16, 96), (torch.bfloat16, 128), (torch.float16, 256)):
+    for dtype, d in ((torch.bfloat16, 64), (torch.float16, 96), (torch.bfloat16, 128), (torch.float16, 192), (torch.float16, 256)):
         for mask, ids in ((None, None), ("causal", torch.tensor([7, 2 ** 31 + 5]))):
             x = [torch.randn(2, t, n, d).to(dtype) for t, n in ((150, 4), (333, 2), (333, 2))]
             given = dict(mask=mask, dropout=0.3, seed=2 ** 40 + 77, q_start=torch.tensor([183]), **({} if ids is None else {"sequence_ids": ids}))
@@ -156,6 +156,10 @@ MASKS = [(None, None, 0), ("causal", (None, 0), 0), ("window(100, 0)", (100, 0),
 WIDTHS = [(64, 64), (96, 96), (128, 128), (192, 192), (192, 128), (256, 256)]
 
 
+def biases(dtype, h=4):
+    return torch.randn(2, h, 200, 333, device=DEVICE, dtype=dtype), torch.randn(1, 1, 200, 336, device=DEVICE)[..., :333].expand(2, h, 200, 333)
+
+
 def hopper_cases():
     for dtype in (torch.bfloat16, torch.float16):
         for d, dv in WIDTHS:
@@ -173,10 +177,15 @@ def hopper_cases():
                 case("cuda/hopper", dtype, 2, h, 2, 200, 333, d, dv, mask=mask, band=band, q_start=133, slopes=torch.rand(h, device=DEVICE))
                 case("cuda/hopper", dtype, 2, h, 2, 200, 333, d, dv, mask=mask, band=band, q_start=133, sinks=torch.randn(h, device=DEVICE) * 4,
                      gate=torch.rand(2, 200, h, device=DEVICE))
-                for bias in () if d == 192 else (torch.randn(2, h, 200, 333, device=DEVICE, dtype=dtype), torch.randn(1, 1, 200, 336, device=DEVICE)[..., :333].expand(2, h, 200, 333)):
+                for bias in () if d == 192 else biases(dtype):
                     case("cuda/hopper", dtype, 2, h, 2, 200, 333, d, dv, mask=mask, band=band, q_start=133, bias=bias)
                 case("cuda/hopper", dtype, 1, h, 4, 150, 333, d, dv, mask=mask, band=band, softcap=3.0, slopes=torch.rand(h, device=DEVICE),
                      sinks=torch.randn(h, device=DEVICE) * 4, scale=torch.tensor([-0.2], dtype=torch.float64))
+
+    for dtype in (torch.bfloat16, torch.float16):  # last: the numbers drawn for the cases above stay what they were
+        for mask, band in ((None, None), ("causal", (None, 0)), ("window(70, 20)", (70, 20))):
+            for bias in biases(dtype):
+                case("cuda/hopper", dtype, 2, 4, 2, 200, 333, 192, 192, mask=mask, band=band, q_start=133, bias=bias)
 
 
 def decode_cases():

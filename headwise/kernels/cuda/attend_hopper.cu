@@ -67,12 +67,8 @@ void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char 
     std::snprintf(why, sizeof why, "the statistics of rows; it takes them up to value_dim 128");
     return;
   }
-  if (band.documents && (p.heads.terms.bias || p.heads.terms.dropout)) {
-    std::snprintf(why, sizeof why, "a bias or dropout under documents(...), which it takes apart");
-    return;
-  }
-  if (!forward_pairs(p.heads.q.dim) && (p.heads.terms.bias || p.heads.terms.dropout)) {
-    std::snprintf(why, sizeof why, "a bias or dropout; it takes them at head_dim 64, 96, 128 and 256");
+  if (band.documents && p.heads.terms.dropout) {
+    std::snprintf(why, sizeof why, "dropout under documents(...), which it takes apart");
     return;
   }
   const Checked tiles = Checked(p.batch) * Checked(pieces_of(band)) * Checked(p.heads.q.heads) *
@@ -171,7 +167,8 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   f.store_rows = p.ragged || band.documents;
   f.clear_tail = p.ragged || band.documents || band.keys < p.kv_tokens || band.by_length;
   f.counter = state.counters;
-  f.batch = static_cast<int>(p.batch * pieces_of(band)), f.heads = static_cast<int>(p.heads.q.heads);
+  f.pieces = static_cast<int>(pieces_of(band));
+  f.batch = static_cast<int>(p.batch) * f.pieces, f.heads = static_cast<int>(p.heads.q.heads);
   f.group = static_cast<int>(p.heads.k.group);
   f.back = static_cast<int>(band.back), f.ahead = static_cast<int>(band.ahead);
   const int groups = groups_for(p, band, f.place, passes, processors), rows = forward_rows(groups);

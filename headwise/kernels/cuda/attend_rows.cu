@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kThreads) count_rows(const __grid_constant__ L
     if (thread == 0) base += counts[kThreads - 1];
     __syncthreads();
   }
-  if (thread == 0) p.list_places[list] = {static_cast<int>(list / p.heads), 0, 0, base, p.keys, 0};
+  if (thread == 0) p.list_places[list] = {static_cast<int>(list / p.heads), 0, 0, base, p.keys, 0, 0, 0};
 }
 /// Eight columns of a row a thread, heads of a token side by side as they lie.
 __global__ void __launch_bounds__(kThreads) gather_listed(const __grid_constant__ ListedRows p) {
@@ -307,7 +307,7 @@ Status run_gathered(const AttentionProblem& p, const AttentionArgs& a, StreamSta
   r.lse = f.lse_packed, r.lse_step[0] = heads * room, r.lse_step[1] = room, r.lse_step[2] = 1;
   r.store_rows = true, r.clear_tail = keys < p.kv_tokens;
   r.counter = state.counters, r.places = f.list_places, r.by_head = true;
-  r.place = {0, 0, 0, static_cast<int>(most), keys, 0};
+  r.place = {0, 0, 0, static_cast<int>(most), keys, 0, 0, 0};
   r.batch = static_cast<int>(p.batch), r.heads = static_cast<int>(heads);
   r.group = static_cast<int>(p.heads.k.group);
   r.back = static_cast<int>(band.back), r.ahead = static_cast<int>(band.ahead);

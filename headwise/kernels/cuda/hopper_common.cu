@@ -85,7 +85,7 @@ Status sequence_places(const AttentionProblem& p, const AttentionArgs& a, Stream
   if (!table) return {};
   // A table goes over in pieces that fit launch arguments; the longest sequence stands for all in choices.
   auto* to = reinterpret_cast<Place*>(state.scratch + scratch_before);
-  constexpr Index kPiece = 128;
+  constexpr Index kPiece = static_cast<Index>(kUploadBytes / sizeof(Place));
   for (Index first = 0; first < count; first += kPiece) {
     Place some[kPiece];
     const Index here = min_of(kPiece, count - first);

@@ -18,8 +18,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   using T = typename C::T;
   constexpr int kDim = C::kHeadDim, kValueDim = C::kValueDim, kKeys = C::kKeys, kRows = C::kRows,
                 kGroups = C::kGroups;
-  constexpr bool kTerms = C::kPasses == TilePasses::terms, kProbes = C::kProbes,
-                 kPairs = kTerms && forward_pairs(kDim);
+  constexpr bool kTerms = C::kPasses == TilePasses::terms, kProbes = C::kProbes;
   constexpr float kLn2 = 0.693147180559945309f, kLog2e = 1.44269504088896341f;
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, thread = threadIdx.x % 128;
   const int row0 = group * 64 + warp * 16 + lane / 4, column0 = lane % 4 * 2;
@@ -88,7 +87,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
         const int distance = distance0 + 8 * ((i >> 1) & 1) - 8 * (i / 4) - (i & 1);
         s[i] = fmaf(-slope, static_cast<float>(abs(distance)), x);
       }
-      if constexpr (kPairs)
+      if constexpr (kTerms)
         if (p.bias.data) add_bias<kKeys>(s, p.bias, info, row0, n * kKeys + column0);
     }
   };
@@ -248,7 +247,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       ptx::pin(o);
       release(shared.v_empty + 8 * (used & 1));
       round_weights();
-      if constexpr (kPairs)
+      if constexpr (kTerms)
         if (p.drops) drop_weights<kKeys>(weights, p, info, row0, n() * kKeys + column0);
       if (__any_sync(~0u, rescale)) scale_out();
       ++used;
@@ -290,7 +289,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       mask(last, info);
       weigh(true, true, last, info);
       round_weights();
-      if constexpr (kPairs)
+      if constexpr (kTerms)
         if (p.drops) drop_weights<kKeys>(weights, p, info, row0, last * kKeys + column0);
     } else {
       top[0] = top[1] = -INFINITY, sum[0] = sum[1] = 0.f;

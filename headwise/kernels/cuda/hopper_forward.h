@@ -82,6 +82,7 @@ struct ForwardParams {
   int section = 0,
       sections = 0;        // order: `sections` of `section` (batch, head) pairs, the rest are the last one
   BlockLists blocks = {};  // terms. Last: elsewhere it cost the statistics of rows a register at D64
+  int pieces = 1;          // of a sequence: batch counts them
 };
 
 struct ForwardMaps {
@@ -100,8 +101,6 @@ HW_FN constexpr int forward_keys(int head_dim, int value_dim) {
 }
 /// Wider values leave no registers for the statistics of rows.
 HW_FN constexpr bool forward_probes(Index value_dim) { return value_dim <= 128; }
-/// Where there are registers for a bias and dropout: with two slots of q, 192 columns of both leave none.
-HW_FN constexpr bool forward_pairs(Index head_dim) { return head_dim != 192; }
 /// Rows of queries in a tile; the bits of a row do not depend on it.
 HW_FN constexpr int forward_rows(int groups) { return 64 * groups; }
 

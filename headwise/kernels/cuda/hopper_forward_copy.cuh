@@ -50,7 +50,7 @@ struct ForwardShared {
     info = q_full + 96, listed = info + 2 * kInfoBytes, sums = q_full + C::kFactBytes;
   }
   // A tile's facts travel with its q: written before the arrival on q_full, read after the wait on it.
-  static constexpr int kInfoBytes = C::kOwnTiles ? 48 + 16 * C::kGroups : 48;
+  static constexpr int kInfoBytes = C::kOwnTiles ? 48 + 16 * C::kGroups : C::kListed ? 64 : 48;
   __device__ __forceinline__ std::uint32_t info_of(int tile) const {
     return info + kInfoBytes * (tile % C::kQSlots);
   }
@@ -136,7 +136,12 @@ __device__ __forceinline__ void forward_copy(const ForwardShared<C>& shared, con
     const std::uint32_t info = shared.info_of(tile);
     ptx::store_shared(info, last, C::kListed ? now : keys.begin, keys.full_begin, keys.full_end);
     ptx::store_shared(info + 16, head, tensor_batch, place.q_row + row, left);
-    ptx::store_shared(info + 32, place.kv_tokens, position, b, row);
+    if constexpr (C::kListed) {  // of the sequence, which may be cut into pieces
+      ptx::store_shared(info + 32, place.kv_tokens, position, b / p.pieces, place.first_query + row);
+      ptx::store_word(info + 48, place.first_key);
+    } else {
+      ptx::store_shared(info + 32, place.kv_tokens, position, b, row);
+    }
     if constexpr (C::kOwnTiles) {  // what each group of 64 queries meets of these keys
 #pragma unroll
       for (int g = 0; g < C::kGroups; ++g) {

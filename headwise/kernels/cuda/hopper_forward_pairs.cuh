@@ -15,8 +15,9 @@ __device__ __forceinline__ void add_bias(float (&s)[Keys / 2], const PairBias& b
   constexpr float kLog2e = 1.44269504088896341f;
   const int4 at = ptx::load_shared(info + 16);  // head, batch, row of the tensor, rows left in the sequence
   const int4 in = ptx::load_shared(info + 32);  // keys, position, sequence, row of it
+  const int first_key = static_cast<int>(ptx::load_word(info + 48));
   const auto add = [&]<class B>(const B* data) {
-    data += in.z * bias.step[0] + at.x * bias.step[1];
+    data += in.z * bias.step[0] + at.x * bias.step[1] + first_key * bias.step[3];
     const B* rows[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) rows[r] = data + (in.w + min(row0 + 8 * r, at.w - 1)) * bias.step[2];

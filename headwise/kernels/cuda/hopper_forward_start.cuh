@@ -20,7 +20,9 @@ template <class T, int HeadDim, int ValueDim, int Groups>
 Status start_forward(TilePasses passes, const ForwardMaps& maps, const ForwardParams& params, int device,
                      int processors, cudaStream_t stream) {
   const auto start = [&]<TilePasses Passes>() {
-    constexpr int kQSlots = HeadDim == 256 || (HeadDim == 192 && Groups == 3) ? 1 : 2;
+    // 192 columns: a second slot of q leaves three groups no memory, and a bias and dropout no registers.
+    constexpr int kQSlots =
+        HeadDim == 256 || (HeadDim == 192 && (Groups == 3 || Passes == TilePasses::terms)) ? 1 : 2;
     return start_forward<ForwardConfig<T, HeadDim, ValueDim, Groups, kQSlots, Passes>>(maps, params, device,
                                                                                        processors, stream);
   };

@@ -5,9 +5,10 @@
 
 namespace headwise::cuda {
 
-/// Rows and counts of a sequence; keys at kv_tokens and past it are closed to every query.
+/// Rows and counts of a sequence; keys at kv_tokens and past it are closed to every query. Of a piece: its
+/// first query and key in the sequence, which its positions do not count.
 struct Place {
-  int batch, q_row, kv_row, q_tokens, kv_tokens, q_start;
+  int batch, q_row, kv_row, q_tokens, kv_tokens, q_start, first_query, first_key;
 };
 
 /// A mask of documents cuts a sequence into pieces that do not see each other: the queries before the first
@@ -30,9 +31,14 @@ inline bool place_for(const AttentionProblem& p, const AttentionArgs& a, Index b
     k0 = open ? inside(d.offsets[piece - 1], k1) : 0;
     k1 = open ? inside(d.offsets[piece], k1) : 0;
   }
-  out = {static_cast<int>(s.tensor_batch), static_cast<int>(s.q_row + q0),
-         static_cast<int>(s.kv_row + k0),  static_cast<int>(q1 - q0),
-         static_cast<int>(k1 - k0),        static_cast<int>(s.q_start + q0 - k0)};
+  out = {static_cast<int>(s.tensor_batch),
+         static_cast<int>(s.q_row + q0),
+         static_cast<int>(s.kv_row + k0),
+         static_cast<int>(q1 - q0),
+         static_cast<int>(k1 - k0),
+         static_cast<int>(s.q_start + q0 - k0),
+         static_cast<int>(q0),
+         static_cast<int>(k0)};
   return true;
 }
 
