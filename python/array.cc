@@ -32,7 +32,7 @@ constexpr int kAligned = 0x100, kNativeOrder = 0x200, kWritable = 0x400;
 struct Numpy {
   PyTypeObject* ndarray;
   PyObject *empty, *array_struct, *dtype;
-  std::array<PyObject*, 8> dtypes;  // by DType; bf16 is empty: NumPy knows it only through its arrays
+  std::array<PyObject*, 9> dtypes;  // by DType; bf16 and e4m3 are empty: they come from ml_dtypes
 
   static const Numpy& get() {
     static const Numpy numpy = [] {
@@ -42,7 +42,8 @@ struct Numpy {
       n.empty = nb::object(np.attr("empty")).release().ptr();
       n.array_struct = PyUnicode_InternFromString("__array_struct__");
       n.dtype = PyUnicode_InternFromString("dtype");
-      const char* names[] = {"float32", nullptr, "float16", "float64", "int32", "int64", "uint8", "int8"};
+      const char* names[] = {"float32", nullptr, "float16", "float64", "int32",
+                             "int64",   "uint8", "int8",    nullptr};
       for (std::size_t i = 0; i < n.dtypes.size(); ++i)
         if (names[i]) n.dtypes[i] = nb::object(np.attr("dtype")(names[i])).release().ptr();
       return n;
@@ -88,8 +89,11 @@ bool numpy_dtype(const ArrayStruct& a, nb::handle h, Array& out) {
   if (n == 1 && (a.kind == 'b' || a.kind == 'u')) return out.view.dtype = DType::u8, true;
   if (n == 1 && a.kind == 'i') return out.view.dtype = DType::i8, true;
   // ml_dtypes registers its types as void to C; only the dtype's name tells bfloat16 from two raw bytes.
-  if (n == 2 && nb::cast<std::string>(h.attr("dtype").attr("name")) == "bfloat16")
-    return out.view.dtype = DType::bf16, true;
+  const auto named = [&](const char* name) {
+    return nb::cast<std::string>(h.attr("dtype").attr("name")) == name;
+  };
+  if (n == 2 && named("bfloat16")) return out.view.dtype = DType::bf16, true;
+  if (n == 1 && named("float8_e4m3fn")) return out.view.dtype = DType::e4m3, true;
   return false;
 }
 
@@ -180,14 +184,16 @@ bool dlpack_dtype(DlDataType t, Array& out) {
   if (t.code == kDlInt && t.bits == 32) return out.view.dtype = DType::i32, true;
   if (t.bits == 8 && (t.code == kDlBool || t.code == kDlUInt)) return out.view.dtype = DType::u8, true;
   if (t.bits == 8 && t.code == kDlInt) return out.view.dtype = DType::i8, true;
+  if (t.bits == 8 && t.code == kDlE4m3) return out.view.dtype = DType::e4m3, true;
   return false;
 }
 
 DlDataType to_dlpack(DType t) {
-  const std::uint8_t code = t == DType::bf16 ? kDlBfloat
-                            : is_float(t)    ? kDlFloat
-                            : t == DType::u8 ? kDlUInt
-                                             : kDlInt;
+  const std::uint8_t code = t == DType::bf16   ? kDlBfloat
+                            : is_float(t)      ? kDlFloat
+                            : t == DType::u8   ? kDlUInt
+                            : t == DType::e4m3 ? kDlE4m3
+                                               : kDlInt;
   return {code, static_cast<std::uint8_t>(size_of(t) * 8), 1};
 }
 
@@ -304,11 +310,24 @@ nb::object size_tuple(const AnyView& shape) {
   return sizes;
 }
 
+/// NumPy has no e4m3 of its own.
+nb::object numpy_e4m3() {
+  try {
+    return nb::module_::import_("numpy").attr("dtype")(
+        nb::module_::import_("ml_dtypes").attr("float8_e4m3fn"));
+  } catch (const nb::python_error&) {
+    throw Error(ErrorKind::bad_dtype,
+                "array: NumPy has no e4m3; install ml_dtypes, which has, or give torch tensors");
+  }
+}
+
 MadeArray make_numpy(nb::handle like, DType dtype, const AnyView& shape) {
   const Numpy& numpy = Numpy::get();
   PyObject* known = numpy.dtypes[static_cast<std::size_t>(dtype)];
-  const nb::object description =
-      known ? nb::borrow(known) : nb::steal(PyObject_GetAttr(like.ptr(), numpy.dtype));
+  const nb::object description = known ? nb::borrow(known)
+                                 : dtype == DType::e4m3
+                                     ? numpy_e4m3()
+                                     : nb::steal(PyObject_GetAttr(like.ptr(), numpy.dtype));
   const nb::object sizes = size_tuple(shape);
   PyObject* call[] = {sizes.ptr(), description.ptr()};
   MadeArray made;
@@ -321,7 +340,8 @@ MadeArray make_numpy(nb::handle like, DType dtype, const AnyView& shape) {
 }
 
 MadeArray make_torch(nb::handle like, DType dtype, const AnyView& shape) {
-  const char* names[] = {"float32", "bfloat16", "float16", "float64", "int32", "int64", "uint8", "int8"};
+  const char* names[] = {"float32", "bfloat16", "float16", "float64",      "int32",
+                         "int64",   "uint8",    "int8",    "float8_e4m3fn"};
   const nb::object torch_dtype = nb::module_::import_("torch").attr(names[static_cast<std::size_t>(dtype)]);
   MadeArray made;
   made.object = like.attr("new_empty")(size_tuple(shape), nb::arg("dtype") = torch_dtype);

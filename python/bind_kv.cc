@@ -72,12 +72,19 @@ nb::object unpack(const PackedCache& cache, nb::handle tokens, nb::handle layout
   return made.object;
 }
 
-nb::object quantize(nb::handle x, nb::handle layout, nb::handle ctx) {
+DType eight_bits_named(const char* op, nb::handle h) {
+  const std::string_view word = read_word({op, "dtype"}, h);
+  if (word == "int8") return DType::i8;
+  if (word == "e4m3") return DType::e4m3;
+  throw Error(ErrorKind::bad_argument, text(op, ": dtype is \"", word, "\"; give \"int8\" or \"e4m3\""));
+}
+
+nb::object quantize(nb::handle x, nb::handle dtype, nb::handle layout, nb::handle ctx) {
   const char* op = "quantize_kv";
   const AxisOrder& order = layout_named(op, layout);
   const Tokens t = read_tokens(op, "x", x, order);
   const Index bshd[] = {t.view.size[0], t.view.size[1], t.view.size[2], t.view.size[3]};
-  MadeArray out = make_tokens(t.array.kind, x, DType::i8, bshd, order, 4);
+  MadeArray out = make_tokens(t.array.kind, x, eight_bits_named(op, dtype), bshd, order, 4);
   MadeArray scale = make_tokens(t.array.kind, x, DType::f32, bshd, order, 3);
   const AnyView to = as_bshd(op, "out", out.view, order, false),
                 factors = as_bshd(op, "scale", scale.view, order, false, true);
@@ -106,14 +113,15 @@ void bind_kv(nb::module_& m) {
       .def_prop_ro("nbytes", [](const PackedCache& c) {
         return c.view.size[0] * static_cast<Index>(packed_key_bytes(c.about));
       });
-  m.def("pack_keys", pack, nb::arg("k"), nb::arg("capacity") = nb::none(), nb::kw_only(),
-        nb::arg("layout") = "bshd", nb::arg("ctx") = nb::none(),
-        nb::sig("def pack_keys(k: Array, capacity: int | None = None, *, layout: str = 'bshd', ctx: Context "
-                "| None = "
-                "None) -> PackedKeys"),
-        "k [batch tokens kv_heads dim], f32, bf16, f16 or int8, packed with room for `capacity` tokens a "
-        "sequence "
-        "(default: its own).");
+  m.def(
+      "pack_keys", pack, nb::arg("k"), nb::arg("capacity") = nb::none(), nb::kw_only(),
+      nb::arg("layout") = "bshd", nb::arg("ctx") = nb::none(),
+      nb::sig("def pack_keys(k: Array, capacity: int | None = None, *, layout: str = 'bshd', ctx: Context "
+              "| None = "
+              "None) -> PackedKeys"),
+      "k [batch tokens kv_heads dim], f32, bf16, f16, int8 or e4m3, packed with room for `capacity` tokens a "
+      "sequence "
+      "(default: its own).");
   m.def("append_keys", append, nb::arg("packed"), nb::arg("k"), nb::arg("starts") = nb::none(), nb::kw_only(),
         nb::arg("layout") = "bshd", nb::arg("ctx") = nb::none(),
         nb::sig("def append_keys(packed: PackedKeys, k: Array, starts: Sequence[int] | Array | None = None, "
@@ -126,15 +134,13 @@ void bind_kv(nb::module_& m) {
                 "ctx: Context "
                 "| None = None) -> Array"),
         "The first tokens (default: all) as a plain array, bit for bit.");
-  m.def(
-      "quantize_kv", quantize, nb::arg("x"), nb::kw_only(), nb::arg("layout") = "bshd",
-      nb::arg("ctx") = nb::none(),
-      nb::sig(
-          "def quantize_kv(x: ArrayT, *, layout: str = 'bshd', ctx: Context | None = None) -> tuple[ArrayT, "
-          "ArrayT]"),
-      "x [batch tokens kv_heads dim] as int8 and its scales [batch tokens kv_heads], max |x| / 127 of each "
-      "row; for "
-      "attention's k, v, k_scale and v_scale.");
+  m.def("quantize_kv", quantize, nb::arg("x"), nb::kw_only(), nb::arg("dtype") = "int8",
+        nb::arg("layout") = "bshd", nb::arg("ctx") = nb::none(),
+        nb::sig(
+            "def quantize_kv(x: ArrayT, *, dtype: str = 'int8', layout: str = 'bshd', ctx: Context | None = "
+            "None) -> tuple[ArrayT, ArrayT]"),
+        "x [batch tokens kv_heads dim] as int8 or e4m3 and its scales [batch tokens kv_heads], max |x| / 127 "
+        "(e4m3: 448) of each row; for attention's k, v, k_scale and v_scale.");
 }
 
 }  // namespace headwise::python

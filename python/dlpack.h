@@ -7,7 +7,7 @@
 namespace headwise::python {
 
 inline constexpr std::int32_t kDlCpu = 1, kDlCuda = 2, kDlCudaHost = 3;
-inline constexpr std::uint8_t kDlInt = 0, kDlUInt = 1, kDlFloat = 2, kDlBfloat = 4, kDlBool = 6;
+inline constexpr std::uint8_t kDlInt = 0, kDlUInt = 1, kDlFloat = 2, kDlBfloat = 4, kDlBool = 6, kDlE4m3 = 10;
 
 struct DlDevice {
   std::int32_t type, id;

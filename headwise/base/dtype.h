@@ -4,12 +4,13 @@
 #include <cstdint>
 #include <string_view>
 
+#include "headwise/base/e4m3.h"
 #include "headwise/base/error.h"
 #include "headwise/base/half.h"
 
 namespace headwise {
 
-enum class DType : std::uint8_t { f32, bf16, f16, f64, i32, i64, u8, i8 };
+enum class DType : std::uint8_t { f32, bf16, f16, f64, i32, i64, u8, i8, e4m3 };
 
 constexpr Index size_of(DType t) {
   switch (t) {
@@ -20,7 +21,8 @@ constexpr Index size_of(DType t) {
     case DType::bf16:
     case DType::f16: return 2;
     case DType::u8:
-    case DType::i8: return 1;
+    case DType::i8:
+    case DType::e4m3: return 1;
   }
   return 0;
 }
@@ -34,6 +36,7 @@ constexpr std::string_view name_of(DType t) {
     case DType::i64: return "i64";
     case DType::u8: return "u8";
     case DType::i8: return "i8";
+    case DType::e4m3: return "e4m3";
   }
   return "?";
 }
@@ -50,13 +53,15 @@ struct Type {
 
 template <class T>
 constexpr DType dtype_of = [] {
-  static_assert(sizeof(T) == 0, "tensors hold float, bf16, f16, double, int32, int64, uint8 or int8");
+  static_assert(sizeof(T) == 0, "tensors hold float, bf16, f16, double, int32, int64, uint8, int8 or e4m3");
   return DType::u8;
 }();
 template <>
 inline constexpr DType dtype_of<std::uint8_t> = DType::u8;
 template <>
 inline constexpr DType dtype_of<std::int8_t> = DType::i8;
+template <>
+inline constexpr DType dtype_of<headwise::e4m3> = DType::e4m3;
 template <>
 inline constexpr DType dtype_of<float> = DType::f32;
 template <>
@@ -70,7 +75,7 @@ inline constexpr DType dtype_of<std::int32_t> = DType::i32;
 template <>
 inline constexpr DType dtype_of<std::int64_t> = DType::i64;
 
-/// Calls f(Type<T>{}) for the float type that `t` names; integers are refused.
+/// Calls f(Type<T>{}) for the float type that `t` names; integers and e4m3, which is storage, are refused.
 template <class F>
 decltype(auto) visit_float(DType t, F&& f) {
   switch (t) {
@@ -81,7 +86,8 @@ decltype(auto) visit_float(DType t, F&& f) {
     case DType::i32:
     case DType::i64:
     case DType::u8:
-    case DType::i8: break;
+    case DType::i8:
+    case DType::e4m3: break;
   }
   throw Error(ErrorKind::bad_dtype, text("dtype: ", t, " is not a float type; use f32, bf16, f16 or f64"));
 }

@@ -139,6 +139,7 @@ inline double load_double(const void* data, DType t, Index offset) {
     case DType::i64: return static_cast<double>(static_cast<const std::int64_t*>(data)[offset]);
     case DType::u8: return static_cast<double>(static_cast<const std::uint8_t*>(data)[offset]);
     case DType::i8: return static_cast<double>(static_cast<const std::int8_t*>(data)[offset]);
+    case DType::e4m3: return static_cast<double>(static_cast<float>(static_cast<const e4m3*>(data)[offset]));
   }
   return 0;
 }
@@ -152,6 +153,7 @@ inline void store_double(void* data, DType t, Index offset, double x) {
     case DType::i64: static_cast<std::int64_t*>(data)[offset] = static_cast<std::int64_t>(x); return;
     case DType::u8: static_cast<std::uint8_t*>(data)[offset] = static_cast<std::uint8_t>(x); return;
     case DType::i8: static_cast<std::int8_t*>(data)[offset] = static_cast<std::int8_t>(x); return;
+    case DType::e4m3: static_cast<e4m3*>(data)[offset] = e4m3(static_cast<float>(x)); return;
   }
 }
 

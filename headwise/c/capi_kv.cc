@@ -1,4 +1,4 @@
-// Packed keys and int8 KV of the C interface.
+// Packed keys and KV of 8 bits of the C interface.
 #include "headwise/c/guard.h"
 #include "headwise/c/handles.h"
 #include "headwise/ops/packed_keys.h"

@@ -138,7 +138,9 @@ AttentionProblem problem_from(const hw_attention_problem& p, const char* entry) 
   r.q_total = p.q_total, r.kv_total = p.kv_total;
   r.lse = p.lse != 0;
   r.probe = probe_from(p, entry);
-  r.int8_kv = p.int8_kv != 0;
+  require(p.kv_type >= HW_KV_OWN && p.kv_type <= HW_KV_E4M3, ErrorKind::bad_argument, entry, "kv_type is ",
+          p.kv_type, "; give one of HW_KV_*");
+  r.int8_kv = p.kv_type == HW_KV_INT8, r.e4m3_kv = p.kv_type == HW_KV_E4M3;
   r.keys = p.packed_keys != 0 ? KeyForm::packed : p.page_size != 0 ? KeyForm::paged : KeyForm::plain;
   r.pages = p.pages, r.page_size = p.page_size;
   return r;
@@ -159,7 +161,7 @@ void fill(hw_attention_problem& p, const AttentionProblem& r) {
   p.lse = r.lse ? 1 : 0;
   p.ragged = r.ragged ? 1 : 0;
   p.q_total = r.q_total, p.kv_total = r.kv_total;
-  p.int8_kv = r.int8_kv ? 1 : 0;
+  p.kv_type = r.int8_kv ? HW_KV_INT8 : r.e4m3_kv ? HW_KV_E4M3 : HW_KV_OWN;
   p.packed_keys = r.keys == KeyForm::packed ? 1 : 0;
   p.pages = r.pages, p.page_size = r.page_size;
   p.q_layout = layout_to(r.heads.q), p.k_layout = layout_to(r.heads.k), p.v_layout = layout_to(r.heads.v);

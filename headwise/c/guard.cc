@@ -93,10 +93,11 @@ DType dtype_from(hw_dtype t, const char* entry, const char* what) {
     if (t.code == HW_INT && t.bits == 64) return DType::i64;
     if ((t.code == HW_UINT || t.code == HW_BOOL) && t.bits == 8) return DType::u8;
     if (t.code == HW_INT && t.bits == 8) return DType::i8;
+    if (t.code == HW_E4M3 && t.bits == 8) return DType::e4m3;
   }
   throw Error(ErrorKind::bad_dtype,
               text(entry, ": ", what, " has dtype code ", int{t.code}, ", bits ", int{t.bits}, ", lanes ",
-                   t.lanes, "; use f32, bf16, f16, f64, i32, i64, u8, i8 or bool with one lane"));
+                   t.lanes, "; use f32, bf16, f16, f64, i32, i64, u8, i8, e4m3 or bool with one lane"));
 }
 
 hw_dtype dtype_to(DType t) noexcept {
@@ -112,6 +113,7 @@ hw_dtype dtype_to(DType t) noexcept {
     case DType::i64: return make(HW_INT, 64);
     case DType::u8: return make(HW_UINT, 8);
     case DType::i8: return make(HW_INT, 8);
+    case DType::e4m3: return make(HW_E4M3, 8);
   }
   return make(HW_FLOAT, 32);
 }

@@ -48,7 +48,7 @@ typedef struct hw_dtype {
   uint8_t bits;
   uint16_t lanes;  // 1
 } hw_dtype;
-enum { HW_INT = 0, HW_UINT = 1, HW_FLOAT = 2, HW_BFLOAT = 4, HW_BOOL = 6 };
+enum { HW_INT = 0, HW_UINT = 1, HW_FLOAT = 2, HW_BFLOAT = 4, HW_BOOL = 6, HW_E4M3 = 10 };
 
 typedef struct hw_tensor {
   void* data;
@@ -152,6 +152,7 @@ enum {  // score terms a run brings, and its gate
 };
 enum { HW_NORM_SOFTMAX = 0, HW_NORM_ENTMAX = 1 };
 enum { HW_MIX_NONE = 0, HW_MIX_FIXED = 1, HW_MIX_DYNAMIC = 2 };  // as headwise::Mix
+enum { HW_KV_OWN = 0, HW_KV_INT8 = 1, HW_KV_E4M3 = 2 };  // k and v: as q, or with a scale a token and kv head
 enum { HW_PROBE_ROWS = 1, HW_PROBE_COLUMNS = 2 };
 enum {
   HW_SCORES_NONE = 0,
@@ -177,7 +178,7 @@ typedef struct hw_attention_problem {
   int32_t probe_scores;                         // HW_SCORES_*
   int32_t reserved;                             // 0
   hw_head_layout q_layout, k_layout, v_layout;  // all with heads 0: plain tensors of the sizes above
-  int32_t int8_kv;                              // 1: k and v are int8 with a scale for each token and kv head
+  int32_t kv_type;                              // HW_KV_*
   int32_t packed_keys;                          // 1: k comes packed
   int32_t norm;                                 // HW_NORM_*
   int32_t mix_before, mix_after;                // HW_MIX_*: how heads are mixed around the normalizer
@@ -204,7 +205,7 @@ typedef struct hw_probe_tensors {
 /// hw_packed_keys_describe and keep it beside the buffer. As headwise::PackedKeys.
 typedef struct hw_packed_keys {
   uint32_t struct_size;
-  hw_dtype dtype;  // f32, bf16, f16 or int8
+  hw_dtype dtype;  // f32, bf16, f16, int8 or e4m3
   int64_t kv_heads, dim;
   int64_t capacity, tokens;  // tokens a sequence has room for, and has
   int64_t order_group, order_columns, order_pad;
@@ -232,8 +233,8 @@ typedef struct hw_attention_args {
   const hw_tensor* sequence_ids;  // i64 [batch], for dropout
   const hw_probe_tensors* probe;
   const hw_tensor *k_scale,
-      *v_scale;  // f32 [batch kv_tokens kv_heads], or [pages page_size kv_heads]: k = k_scale * int8; int8
-                 // k and v only
+      *v_scale;  // f32 [batch kv_tokens kv_heads], or [pages page_size kv_heads]: k = k_scale * its
+                 // numbers; int8 and e4m3 k and v only
   const hw_packed_keys* packed;  // given: k is the buffer [batch kv_heads room] it describes
   void* stream;                  // CUDA tensors: the cudaStream_t to run on; NULL: the default stream
   const hw_tensor* alpha;        // [heads], entmax: 1, or from 1.01 to 2; unchecked on CUDA
@@ -428,8 +429,9 @@ hw_status hw_append_keys(hw_context* context, const hw_tensor* k, const hw_tenso
 /// The first tokens of the buffer back into k [batch tokens kv_heads dim].
 hw_status hw_unpack_keys(hw_context* context, const hw_tensor* buffer, const hw_packed_keys* packed,
                          const hw_tensor* k);
-/// x [batch tokens kv_heads dim] as int8 of the same sizes and scale f32 [batch tokens kv_heads]: scale = max
-/// |x| / 127, rounded to nearest even. Rows of zeros give scale 0, rows with NaN or Inf scale NaN.
+/// x [batch tokens kv_heads dim] as int8 or e4m3, as `out` is, of the same sizes, and scale f32 [batch tokens
+/// kv_heads]: scale = max |x| / 127 (e4m3: 448), rounded to nearest even. Rows of zeros give scale 0, rows
+/// with NaN or Inf scale NaN.
 hw_status hw_quantize_kv(hw_context* context, const hw_tensor* x, const hw_tensor* out,
                          const hw_tensor* scale);
 

@@ -196,6 +196,7 @@ std::optional<DType> SafetensorsEntry::as_dtype() const {
   if (dtype == "I64") return DType::i64;
   if (dtype == "U8" || dtype == "BOOL") return DType::u8;
   if (dtype == "I8") return DType::i8;
+  if (dtype == "F8_E4M3") return DType::e4m3;
   return std::nullopt;
 }
 

@@ -19,6 +19,7 @@ std::string_view word_of(DType t) {
     case DType::i64: return "I64";
     case DType::u8: return "U8";
     case DType::i8: return "I8";
+    case DType::e4m3: return "F8_E4M3";
   }
   return "";
 }

@@ -95,8 +95,8 @@ void check_backward_problem(const BackwardProblem& problem) {
   const GradientSpec& wants = problem.wants;
   require(is_float(p.dtype), ErrorKind::bad_dtype, kBackwardOp,
           "gradients asked of integer inputs: q, k and v are ", p.dtype, "; use f32, bf16, f16 or f64");
-  require(!p.int8_kv, ErrorKind::bad_dtype, kBackwardOp,
-          "gradients asked of integer inputs: k or v is i8; use the floats it was made of");
+  require(!p.eight_bit_kv(), ErrorKind::bad_dtype, kBackwardOp, "gradients asked of 8-bit inputs: k or v is ",
+          p.kv_dtype(), "; use the floats it was made of");
   require(p.keys == KeyForm::plain, ErrorKind::unsupported, kBackwardOp,
           p.keys == KeyForm::packed
               ? "keys are packed, and gradients are computed of plain ones; unpack them"

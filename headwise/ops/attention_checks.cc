@@ -13,8 +13,9 @@
 namespace headwise {
 namespace {
 
-constexpr unsigned kAll[] = {only(DType::f32), only(DType::bf16), only(DType::f16), only(DType::f64),
-                             only(DType::i32), only(DType::i64),  only(DType::u8),  only(DType::i8)};
+constexpr unsigned kAll[] = {only(DType::f32), only(DType::bf16), only(DType::f16),
+                             only(DType::f64), only(DType::i32),  only(DType::i64),
+                             only(DType::u8),  only(DType::i8),   only(DType::e4m3)};
 
 std::string dtype_names(unsigned allowed) {
   std::string names;
@@ -233,8 +234,8 @@ void ArgChecks::check_problem(const AttentionProblem& p) const {
   require(p.heads.q.dim == p.heads.k.dim, ErrorKind::bad_shape, op, "q has head_dim ", p.heads.q.dim,
           " but k has ", p.heads.k.dim, "; their products need equal widths");
   const bool plain_heads = p.heads.k.row == 0 && p.heads.v.row == 0;
-  require(plain_heads || !p.int8_kv, ErrorKind::unsupported, op,
-          "int8 keys and values have a scale for each kv head; give tensors with a head axis, not rows");
+  require(plain_heads || !p.eight_bit_kv(), ErrorKind::unsupported, op,
+          "8-bit keys and values have a scale for each kv head; give tensors with a head axis, not rows");
   require(
       p.keys != KeyForm::packed || (plain_heads && !p.ragged), ErrorKind::unsupported, op,
       "packed keys hold one padded batch of kv heads; unpack them for ragged batches and rows, or mask with "
@@ -278,9 +279,9 @@ void ArgChecks::check_tensors(const AttentionProblem& p, const AttentionArgs& ar
 
 void ArgChecks::check_scales(const char* name, const AnyView& v, const AttentionProblem& p,
                              const HeadLayout& layout) const {
-  if (!check_asked(name, v, p.int8_kv, "int8 keys and values")) return;
-  require(v.given(), ErrorKind::bad_argument, op, name[0] == 'k' ? "k" : "v", " is i8 but ", name,
-          " is not given; pass the f32 scales quantize_kv wrote, [batch kv_tokens kv_heads]");
+  if (!check_asked(name, v, p.eight_bit_kv(), "8-bit keys and values")) return;
+  require(v.given(), ErrorKind::bad_argument, op, name[0] == 'k' ? "k" : "v", " is ", p.kv_dtype(), " but ",
+          name, " is not given; pass the f32 scales quantize_kv wrote, [batch kv_tokens kv_heads]");
   check_view(name, v,
              {only(DType::f32),
               {kv_batch(p), kv_rows(p), layout.slots()},
@@ -297,7 +298,7 @@ void ArgChecks::check_packed(const AttentionProblem& p, const AttentionArgs& a) 
           " but this machine's class of ", p.kv_dtype(), " reads ", order,
           "; pack the plain keys again on this machine");
   require(about.dtype == p.kv_dtype(), ErrorKind::bad_dtype, op, "packed keys hold ", about.dtype, " but ",
-          p.kv_dtype(), " is needed, the dtype of q or i8 with scales");
+          p.kv_dtype(), " is needed, the dtype of q, or i8 or e4m3 with scales");
   require(about.kv_heads == p.heads.k.slots() && about.dim == p.heads.k.dim && about.tokens == p.kv_tokens,
           ErrorKind::bad_shape, op, "packed keys have ", about.tokens, " tokens, ", about.kv_heads,
           " kv_heads and head_dim ", about.dim, " but the plan was made for ", p.kv_tokens, ", ",

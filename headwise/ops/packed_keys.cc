@@ -9,7 +9,9 @@
 namespace headwise {
 namespace {
 
-bool packs(DType t) { return t == DType::f32 || t == DType::bf16 || t == DType::f16 || t == DType::i8; }
+bool packs(DType t) {
+  return t == DType::f32 || t == DType::bf16 || t == DType::f16 || t == DType::i8 || t == DType::e4m3;
+}
 
 void check_buffer(const char* op, const AnyView& buffer, const PackedKeys& about, Index batch) {
   check_packed_keys(op, about);
@@ -109,7 +111,7 @@ void check_packed_keys(std::string_view op, const PackedKeys& about) {
       ErrorKind::bad_argument, op,
       "the description of packed keys has no order; fill it with packed_keys(...)");
   require(packs(about.dtype), ErrorKind::bad_dtype, op, "packed keys hold ", about.dtype,
-          "; use f32, bf16, f16 or i8");
+          "; use f32, bf16, f16, i8 or e4m3");
   constexpr Index kMost = Index{1} << 31;
   require(0 <= about.kv_heads && about.kv_heads <= kMost && 1 <= about.dim && about.dim <= kMost &&
               0 <= about.capacity && about.capacity <= Index{1} << 62,
@@ -127,7 +129,7 @@ void check_packed_keys(std::string_view op, const PackedKeys& about) {
 
 PackedKeys packed_keys(DType dtype, Index kv_heads, Index dim, Index capacity) {
   require(packs(dtype), ErrorKind::bad_dtype, "packed_keys", "packed keys hold ", dtype,
-          "; use f32, bf16, f16 or i8");
+          "; use f32, bf16, f16, i8 or e4m3");
   const PackedKeys about{cpu::key_order(dtype), dtype, kv_heads, dim, capacity, 0};
   check_packed_keys("packed_keys", about);
   return about;

@@ -7,8 +7,8 @@
 #pragma GCC visibility push(default)
 namespace headwise {
 
-/// The description of an empty buffer for keys of `dtype` (f32, bf16, f16, or i8 with scales beside) in the
-/// order this machine's ISA level reads. Bits of attention are the same for plain and packed keys.
+/// The description of an empty buffer for keys of `dtype` (f32, bf16, f16, or i8 and e4m3 with scales beside)
+/// in the order this machine's ISA level reads. Bits of attention are the same for plain and packed keys.
 PackedKeys packed_keys(DType dtype, Index kv_heads, Index dim, Index capacity);
 
 /// Bytes of one sequence: kv_heads x room. A buffer for a batch is [batch kv_heads room]; it needs no

@@ -16,16 +16,17 @@ enum class KeyForm : std::uint8_t { plain, packed, paged };
 /// Sizes, kinds and dtypes: no address, comparable, the whole key of a plan.
 struct AttentionProblem {
   HeadSpec heads = {};
-  DType dtype = DType::f32;                      // of q, k, v and out (int8 KV: of q and out)
+  DType dtype = DType::f32;                      // of q, k, v and out (8-bit KV: of q and out)
   Index batch = 0, q_tokens = 0, kv_tokens = 0;  // ragged: the longest sequence's tokens
   bool ragged = false;                           // q, k, v hold [tokens ...] with offsets
   Index q_total = 0, kv_total = 0;               // ragged: rows of q and of k, v
   bool lse = false;
   ProbeSpec probe = {};
   KeyForm keys = KeyForm::plain;
-  bool int8_kv = false;            // k and v are i8 with a scale for each token and kv head
-  Index pages = 0, page_size = 0;  // paged: of k and v; kv_tokens is the longest sequence's
-  DType kv_dtype() const { return int8_kv ? DType::i8 : dtype; }
+  bool int8_kv = false, e4m3_kv = false;  // k and v are of 8 bits, a scale for each token and kv head
+  Index pages = 0, page_size = 0;         // paged: of k and v; kv_tokens is the longest sequence's
+  bool eight_bit_kv() const { return int8_kv || e4m3_kv; }
+  DType kv_dtype() const { return int8_kv ? DType::i8 : e4m3_kv ? DType::e4m3 : dtype; }
   friend constexpr bool operator==(const AttentionProblem&, const AttentionProblem&) = default;
 };
 
@@ -40,7 +41,8 @@ struct AttentionArgs {
   AnyView q_start = {};                     // [1] or [batch] i64: position of the first query; empty: 0
   AnyView q_offsets = {}, kv_offsets = {};  // [batch + 1] i64, ragged only
   ProbeOut probe = {};
-  AnyView k_scale = {}, v_scale = {};  // [batch kv_tokens kv_heads] f32: k = k_scale * i8; int8 KV only
+  AnyView k_scale = {},
+          v_scale = {};       // [batch kv_tokens kv_heads] f32: k = k_scale * its numbers; 8-bit KV only
   PageTable page_table = {};  // given: k and v are [pages page_size kv_heads dim], scales without dim
   PackedKeys packed = {};     // given: k is [batch kv_heads room] in this order, kv_tokens = its tokens
 };
@@ -54,6 +56,10 @@ struct SequencePlace {
   Index tensor_batch, q_row, kv_row, q_tokens, kv_tokens, q_start;
   Index sequence = 0;
 };
+/// Of a numerics class: " kv i8" where k and v are not of q's dtype.
+constexpr const char* kv_words(const AttentionProblem& p) {
+  return p.int8_kv ? " kv i8" : p.e4m3_kv ? " kv e4m3" : "";
+}
 inline SequencePlace place_of(const AttentionProblem& p, const AttentionArgs& a, Index b) {
   const auto at = [](const AnyView& v, Index i) { return static_cast<const Index*>(v.data)[i * v.step[0]]; };
   SequencePlace s{b, 0, 0, p.q_tokens, p.kv_tokens, 0};

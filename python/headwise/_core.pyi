@@ -173,7 +173,7 @@ class PackedKeys:
 
 def pack_keys(k: Array, capacity: int | None = None, *, layout: str = 'bshd', ctx: Context | None = None) -> PackedKeys:
     """
-    k [batch tokens kv_heads dim], f32, bf16, f16 or int8, packed with room for `capacity` tokens a sequence (default: its own).
+    k [batch tokens kv_heads dim], f32, bf16, f16, int8 or e4m3, packed with room for `capacity` tokens a sequence (default: its own).
     """
 
 def append_keys(packed: PackedKeys, k: Array, starts: Sequence[int] | Array | None = None, *, layout: str = 'bshd', ctx: Context | None = None) -> None:
@@ -184,9 +184,9 @@ def append_keys(packed: PackedKeys, k: Array, starts: Sequence[int] | Array | No
 def unpack_keys(packed: PackedKeys, tokens: int | None = None, *, layout: str = 'bshd', ctx: Context | None = None) -> Array:
     """The first tokens (default: all) as a plain array, bit for bit."""
 
-def quantize_kv(x: ArrayT, *, layout: str = 'bshd', ctx: Context | None = None) -> tuple[ArrayT, ArrayT]:
+def quantize_kv(x: ArrayT, *, dtype: str = 'int8', layout: str = 'bshd', ctx: Context | None = None) -> tuple[ArrayT, ArrayT]:
     """
-    x [batch tokens kv_heads dim] as int8 and its scales [batch tokens kv_heads], max |x| / 127 of each row; for attention's k, v, k_scale and v_scale.
+    x [batch tokens kv_heads dim] as int8 or e4m3 and its scales [batch tokens kv_heads], max |x| / 127 (e4m3: 448) of each row; for attention's k, v, k_scale and v_scale.
     """
 
 def head_fields() -> list[tuple[str, str, tuple[Any, ...]]]:

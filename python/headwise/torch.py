@@ -21,8 +21,8 @@ from ._types import T5, AttentionResult, Pages, Probe, Scores
 __all__ = ["attention", "scaled_dot_product_attention"]
 
 def _autocast(x: Any) -> Any:
-    """As autocast wants it; packed keys, int8 and float64 stay what they are."""
-    if not isinstance(x, Tensor) or x.dtype == torch.float64 or not x.is_floating_point():
+    """As autocast wants it; packed keys, 8 bits and float64 stay what they are."""
+    if not isinstance(x, Tensor) or x.dtype == torch.float64 or x.itemsize == 1 or not x.is_floating_point():
         return x
     return x.to(torch.get_autocast_dtype(x.device.type))
 
@@ -146,7 +146,7 @@ def _recorded(q: Tensor, k: Tensor, v: Tensor, mask: Any, words: dict[str, Any],
     )  # fmt: skip
     if words["k_scale"] is not None or words["v_scale"] is not None:
         raise NotImplementedError(
-            "attention: k_scale and v_scale belong to int8 keys and values, which have no gradient; "
+            "attention: k_scale and v_scale belong to 8-bit keys and values, which have no gradient; "
             "give k and v as floats, or call it under torch.no_grad()"
         )
     plain = ("softcap", "dropout", "seed", "q_start", "q_offsets", "kv_offsets", "layout", "kernels", "head")

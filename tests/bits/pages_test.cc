@@ -1,5 +1,7 @@
 // Keys in pages: the bits of keys in one piece, whatever the pages' size, order, layout and threads; bad
 // tables are refused in words. SPDX-License-Identifier: Apache-2.0
+#include <optional>
+
 #include "tests/base/sentence.h"
 #include "tests/support/decode.h"
 
@@ -65,7 +67,8 @@ const Tensor& at_end() {
   return start;
 }
 
-void expect_bits_of_one_piece(bool int8) {
+/// `kv`: none, or what k and v are quantized to.
+void expect_bits_of_one_piece(std::optional<DType> kv) {
   each_level([&] {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
       for (const Index size : {8, 32, 256})
@@ -80,8 +83,8 @@ void expect_bits_of_one_piece(bool int8) {
                                      .value_dim = 32},
                                     dtype);
           CaseRun r(c);
-          const Quantized eight(r.k.view(), r.v.view());
-          if (int8) eight.use(r.args);
+          const Quantized eight(r.k.view(), r.v.view(), kv.value_or(DType::i8));
+          if (kv) eight.use(r.args);
           const std::vector<Index> lengths = {290, 0, 77};
           const Mask mask = Mask::window(200, 0) & Mask::lengths(lengths);
           const std::vector<Index> starts = {290 - q_tokens, -q_tokens, 77 - q_tokens};
@@ -106,8 +109,9 @@ void expect_bits_of_one_piece(bool int8) {
   });
 }
 
-TEST(Pages, HaveTheBitsOfOnePiece) { expect_bits_of_one_piece(false); }
-TEST(Pages, HaveTheBitsOfOnePieceInInt8) { expect_bits_of_one_piece(true); }
+TEST(Pages, HaveTheBitsOfOnePiece) { expect_bits_of_one_piece({}); }
+TEST(Pages, HaveTheBitsOfOnePieceInInt8) { expect_bits_of_one_piece(DType::i8); }
+TEST(Pages, HaveTheBitsOfOnePieceInE4m3) { expect_bits_of_one_piece(DType::e4m3); }
 
 TEST(Pages, SplitsAreFoldedAlike) {
   const Case c{.name = "splits",
@@ -141,11 +145,12 @@ TEST(Pages, RefReadsThem) {
                .head_dim = 8,
                .value_dim = 8};
   CaseRun r(c);
-  const Quantized eight(r.k.view(), r.v.view());
+  const Quantized eight(r.k.view(), r.v.view()), floats(r.k.view(), r.v.view(), DType::e4m3);
   Context ref({.threads = 1, .kernels = "ref"});
-  for (int way = 0; way < 4; ++way) {
+  for (int way = 0; way < 6; ++way) {
     const bool by_head = way % 2 == 1;
     if (way == 2) eight.use(r.args);
+    if (way == 4) floats.use(r.args);
     poison(r.out);
     attention(r.args, ref);
     const Tensor out = r.out.clone();

@@ -293,16 +293,52 @@ static void test_refusals(hw_context* context) {
   EXPECT(hw_attention(context, &args) == HW_BAD_ARGUMENT);  // out over q
 }
 
-/// The same bits from packed keys; int8 keys and values packed and plain.
+/// k and v as numbers of 8 bits, plain and packed: near `first` and of the same bits.
+static void test_eight_bits(hw_context* context, uint8_t code) {
+  hw_tensor tq = f32(q, q_shape, 4), tk = f32(k, k_shape, 4), tv = f32(v, v_shape, 4),
+            to = f32(out, out_shape, 4);
+  hw_tensor tb, t8k, t8v, tsk, tsv;
+  static float first[kBatch][kQ][kHeads][kValue];
+  static float k_scale[kBatch][kKv][kKvHeads], v_scale[kBatch][kKv][kKvHeads];
+  static int8_t k8[kBatch][kKv][kKvHeads][kDim], v8[kBatch][kKv][kKvHeads][kValue],
+      buffer[kBatch * kKvHeads * 32 * 32];
+  const int64_t scale_shape[] = {kBatch, kKv, kKvHeads};
+  int64_t room[] = {kBatch, kKvHeads, 0};
+  hw_packed_keys packed;
+  hw_attention_args args;
+  memset(&args, 0, sizeof args);
+  args.struct_size = sizeof args;
+  args.q = &tq, args.k = &tk, args.v = &tv, args.out = &to;
+  EXPECT(hw_attention(context, &args) == HW_OK);
+  memcpy(first, out, sizeof out);
+  t8k = tensor(k8, code, 8, k_shape, 4), t8v = tensor(v8, code, 8, v_shape, 4);
+  tsk = f32(k_scale, scale_shape, 3), tsv = f32(v_scale, scale_shape, 3);
+  EXPECT(hw_quantize_kv(context, &tk, &t8k, &tsk) == HW_OK &&
+         hw_quantize_kv(context, &tv, &t8v, &tsv) == HW_OK);
+  args.k = &t8k, args.v = &t8v;
+  EXPECT(hw_attention(context, &args) == HW_BAD_ARGUMENT);  // scales are missing
+  args.k_scale = &tsk, args.v_scale = &tsv;
+  EXPECT(hw_attention(context, &args) == HW_OK &&
+         fabs((double)out[0][0][0][0] - (double)first[0][0][0][0]) < 0.05);
+  EXPECT(memcmp(first, out, sizeof out) != 0);
+  memcpy(first, out, sizeof out);
+  memset(&packed, 0, sizeof packed);
+  packed.struct_size = sizeof packed;
+  EXPECT(hw_packed_keys_describe(t8k.dtype, kKvHeads, kDim, kKv, &packed) == HW_OK);
+  EXPECT(hw_packed_keys_room(&packed, &room[2]) == HW_OK && room[2] <= 32 * 32);
+  tb = tensor(buffer, code, 8, room, 3);
+  EXPECT(hw_pack_keys(context, &t8k, &tb, &packed) == HW_OK);
+  args.k = &tb, args.packed = &packed;
+  EXPECT(hw_attention(context, &args) == HW_OK && memcmp(first, out, sizeof out) == 0);
+}
+
+/// The same bits from packed keys.
 static void test_kv(hw_context* context) {
   hw_tensor tq = f32(q, q_shape, 4), tk = f32(k, k_shape, 4), tv = f32(v, v_shape, 4),
             to = f32(out, out_shape, 4);
-  hw_tensor tb, t8k, t8v, tsk, tsv, tback;
+  hw_tensor tb, tback;
   static float buffer[kBatch * kKvHeads * 32 * 32], first[kBatch][kQ][kHeads][kValue];
-  static float back[kBatch][kKv][kKvHeads][kDim], k_scale[kBatch][kKv][kKvHeads],
-      v_scale[kBatch][kKv][kKvHeads];
-  static int8_t k8[kBatch][kKv][kKvHeads][kDim], v8[kBatch][kKv][kKvHeads][kValue];
-  const int64_t scale_shape[] = {kBatch, kKv, kKvHeads};
+  static float back[kBatch][kKv][kKvHeads][kDim];
   int64_t room[] = {kBatch, kKvHeads, 0}, part_shape[] = {kBatch, kKv - 2, kKvHeads, kDim};
   const int64_t k_strides[] = {kKv * kKvHeads * kDim, kKvHeads * kDim, kDim, 1};
   hw_packed_keys packed;
@@ -328,23 +364,6 @@ static void test_kv(hw_context* context) {
   args.k = &tb, args.packed = &packed;
   memset(out, 0, sizeof out);
   EXPECT(hw_attention(context, &args) == HW_OK && memcmp(first, out, sizeof out) == 0);
-
-  t8k = tensor(k8, HW_INT, 8, k_shape, 4), t8v = tensor(v8, HW_INT, 8, v_shape, 4);
-  tsk = f32(k_scale, scale_shape, 3), tsv = f32(v_scale, scale_shape, 3);
-  EXPECT(hw_quantize_kv(context, &tback, &t8k, &tsk) == HW_OK &&
-         hw_quantize_kv(context, &tv, &t8v, &tsv) == HW_OK);
-  args.k = &t8k, args.v = &t8v, args.packed = NULL;
-  EXPECT(hw_attention(context, &args) == HW_BAD_ARGUMENT);  // scales are missing
-  args.k_scale = &tsk, args.v_scale = &tsv;
-  EXPECT(hw_attention(context, &args) == HW_OK &&
-         fabs((double)out[0][0][0][0] - (double)first[0][0][0][0]) < 0.05);
-  memcpy(first, out, sizeof out);
-  EXPECT(hw_packed_keys_describe(t8k.dtype, kKvHeads, kDim, kKv, &packed) == HW_OK);
-  EXPECT(hw_packed_keys_room(&packed, &room[2]) == HW_OK);
-  tb = tensor(buffer, HW_INT, 8, room, 3);
-  EXPECT(hw_pack_keys(context, &t8k, &tb, &packed) == HW_OK);
-  args.k = &tb, args.packed = &packed;
-  EXPECT(hw_attention(context, &args) == HW_OK && memcmp(first, out, sizeof out) == 0);
 }
 
 int main(void) {
@@ -360,6 +379,8 @@ int main(void) {
   test_probes(context);
   test_overlapped_and_ragged(context);
   test_kv(context);
+  test_eight_bits(context, HW_INT);
+  test_eight_bits(context, HW_E4M3);
   test_refusals(context);
   hw_context_destroy(context);
   printf("%d failed\n", failures);

@@ -298,10 +298,13 @@ TEST(CApi, WrongValuesInAProblem) {
           "or leave all three "
           "at 0");
   p = good;
+  p.kv_type = 3;
+  refused(p, HW_BAD_ARGUMENT, "hw_attention_plan_create: kv_type is 3; give one of HW_KV_*");
+  p = good;
   p.dtype = {};
   refused(p, HW_BAD_DTYPE,
           "hw_attention_plan_create: problem has dtype code 0, bits 0, lanes 0; use f32, bf16, f16, f64, "
-          "i32, i64, u8, i8 or bool "
+          "i32, i64, u8, i8, e4m3 or bool "
           "with one lane");
 }
 

@@ -1,5 +1,5 @@
-// Decode is prefill: eight ways to the same rows (prefill, chunks, one by one, plain, packed, int8, batch,
-// threads). SPDX-License-Identifier: Apache-2.0
+// Decode is prefill: eight ways to the same rows (prefill, chunks, one by one, plain, packed, 8 bits,
+// batch, threads). SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -17,7 +17,8 @@ struct Prefill {
   CaseRun run;
   Mask causal = Mask::causal();
   Tensor out, lse;
-  explicit Prefill(DType dtype, bool eight)
+  /// `kv`: the dtype of q, or one of kEightBits.
+  explicit Prefill(DType dtype, DType kv)
       : run(with_dtype({.name = "prefill",
                         .q_tokens = kTokens,
                         .kv_tokens = kTokens,
@@ -26,8 +27,8 @@ struct Prefill {
                         .head_dim = kDim,
                         .value_dim = kValueDim},
                        dtype)),
-        quantized(run.args.k, run.args.v) {
-    if (eight) quantized.use(run.args);
+        quantized(run.args.k, run.args.v, kv == dtype ? DType::i8 : kv) {
+    if (kv != dtype) quantized.use(run.args);
     run.args.mask = causal.set();
     attention(run.args, online());
     out = run.out.clone(), lse = run.lse.clone();
@@ -63,9 +64,9 @@ testing::AssertionResult rows_are(const Prefill& whole, const Step& step, Index 
   return testing::AssertionSuccess();
 }
 
-void expect_all_ways(DType dtype, bool eight) {
-  const Prefill whole(dtype, eight);
-  const std::string what = text(dtype, eight ? ", int8 kv" : "");
+void expect_all_ways(DType dtype, DType kv) {
+  const Prefill whole(dtype, kv);
+  const std::string what = text(dtype, ", kv ", kv);
   Packed cache(tokens_of(whole.run.args.k, 0, 500), kTokens - 500);  // grown token by token below
   const auto packed_step = [&](Step& step, Index tokens) {
     cache.use(step.args);
@@ -103,7 +104,7 @@ void expect_all_ways(DType dtype, bool eight) {
 TEST(DecodeLaws, EightWaysOneResult) {
   each_level([] {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
-      for (const bool eight : {false, true}) expect_all_ways(dtype, eight);
+      for (const DType kv : {dtype, DType::i8, DType::e4m3}) expect_all_ways(dtype, kv);
   });
 }
 
@@ -111,7 +112,7 @@ TEST(DecodeLaws, EightWaysOneResult) {
 TEST(DecodeLaws, AloneOrInABatch) {
   each_level([] {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
-      for (const bool eight : {false, true}) {
+      for (const DType kv : {dtype, DType::i8, DType::e4m3}) {
         const std::vector<Index> lengths = {2600, 513, 2049, 1};
         CaseRun all(with_dtype({.name = "batch",
                                 .batch = 4,
@@ -122,8 +123,8 @@ TEST(DecodeLaws, AloneOrInABatch) {
                                 .head_dim = 64,
                                 .value_dim = 64},
                                dtype));
-        const Quantized q(all.args.k, all.args.v);
-        if (eight) q.use(all.args);
+        const Quantized q(all.args.k, all.args.v, kv == dtype ? DType::i8 : kv);
+        if (kv != dtype) q.use(all.args);
         const Mask mask = Mask::lengths(lengths);
         all.args.mask = mask.set();
         attention(all.args, decoding(3));
@@ -138,35 +139,36 @@ TEST(DecodeLaws, AloneOrInABatch) {
           for (AnyView* v : {&one.k, &one.v, &one.k_scale, &one.v_scale})
             if (v->given()) *v = tokens_of(*v, 0, n);
           attention(one, n >= 512 ? decoding() : online());
-          EXPECT_TRUE(same_bits(batch_of(all.out.view(), b, 1), out.view())) << dtype << eight << " at " << b;
+          EXPECT_TRUE(same_bits(batch_of(all.out.view(), b, 1), out.view())) << dtype << kv << " at " << b;
           one.k = batch_of(packed.buffer.view(), b, 1), one.packed = packed.about, one.packed.tokens = n;
           poison(out);
           attention(one, n >= 512 ? decoding() : online());
           EXPECT_TRUE(same_bits(batch_of(all.out.view(), b, 1), out.view()))
-              << dtype << eight << " packed " << b;
+              << dtype << kv << " packed " << b;
         }
       }
   });
 }
 
-/// int8 attention is attention on scale * int8: held to ref by the a-priori bound, and ref to itself exactly.
-TEST(DecodeLaws, Int8IsItsOwnNumbers) {
-  CaseRun r({.name = "int8",
+/// 8-bit attention is attention on scale * its numbers: held to ref by the a-priori bound, and ref to itself
+/// exactly.
+void expect_own_numbers(DType dtype) {
+  CaseRun r({.name = "own numbers",
              .q_tokens = 3,
              .kv_tokens = 600,
              .heads = 4,
              .kv_heads = 2,
              .head_dim = 32,
              .value_dim = 32});
-  const Quantized q(r.args.k, r.args.v);
+  const Quantized q(r.args.k, r.args.v, dtype);
   AttentionArgs wide = r.args;
   Tensor k(DType::f32, {1, 600, 2, 32}), v(DType::f32, {1, 600, 2, 32});
   for (Index n = 0; n < 600 * 2 * 32; ++n) {
     const auto at = static_cast<std::size_t>(n), row = static_cast<std::size_t>(n / 32);
-    k.values<float>()[at] =
-        static_cast<float>(q.k.values<std::int8_t>()[at]) * q.k_scale.values<float>()[row];
-    v.values<float>()[at] =
-        static_cast<float>(q.v.values<std::int8_t>()[at]) * q.v_scale.values<float>()[row];
+    const auto number = [&](const Tensor& x, const Tensor& scale) {
+      return static_cast<float>(load_double(x.view().data, dtype, n)) * scale.values<float>()[row];
+    };
+    k.values<float>()[at] = number(q.k, q.k_scale), v.values<float>()[at] = number(q.v, q.v_scale);
   }
   wide.k = k.view(), wide.v = v.view();
   q.use(r.args);
@@ -186,6 +188,42 @@ TEST(DecodeLaws, Int8IsItsOwnNumbers) {
       poison(r.out);
       attention(r.args, *ctx);
       EXPECT_TRUE(matches_ref(wide)) << ctx->kernels();
+    }
+  });
+}
+TEST(DecodeLaws, EightBitsAreTheirOwnNumbers) {
+  for (const DType dtype : kEightBits) expect_own_numbers(dtype);
+}
+
+/// Every code of e4m3 as the only key's number and as a value's: its LSE and its output are that number, NaN
+/// for the two codes that are NaN.
+TEST(DecodeLaws, EveryCodeOfE4m3) {
+  Tensor q(DType::f32, {256, 1, 1, 1}), k(DType::e4m3, {256, 1, 1, 1}), v(DType::e4m3, {256, 1, 1, 256}),
+      scale(DType::f32, {256, 1, 1}), one(DType::f32, {1}), out(DType::f32, {256, 1, 1, 256}),
+      lse(DType::f32, {256, 1, 1});
+  one.values<float>()[0] = 1;
+  for (std::size_t b = 0; b < 256; ++b) {
+    q.values<float>()[b] = 1, scale.values<float>()[b] = 2;
+    k.values<e4m3>()[b].bits = static_cast<std::uint8_t>(b);
+    for (std::size_t c = 0; c < 256; ++c)
+      v.values<e4m3>()[256 * b + c].bits = b == 0 ? static_cast<std::uint8_t>(c) : std::uint8_t{0x38};
+  }
+  AttentionArgs a{.q = q.view(), .k = k.view(), .v = v.view(), .out = out.view(), .lse = lse.view()};
+  a.inputs.scale = one.view(), a.k_scale = scale.view(), a.v_scale = scale.view();
+  const auto is = [](float got, std::size_t code) {
+    e4m3 x;
+    x.bits = static_cast<std::uint8_t>(code);
+    const float want = 2 * static_cast<float>(x);
+    return std::isnan(want) ? std::isnan(got) : got == want;
+  };
+  each_level([&] {
+    for (Context* ctx : {&reference(), &online()}) {
+      poison(out), poison(lse);
+      attention(a, *ctx);
+      for (std::size_t code = 0; code < 256; ++code) {
+        EXPECT_TRUE(is(lse.values<float>()[code], code)) << ctx->kernels() << " key " << code;
+        EXPECT_TRUE(is(out.values<float>()[code], code)) << ctx->kernels() << " value " << code;
+      }
     }
   });
 }

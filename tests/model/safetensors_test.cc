@@ -55,8 +55,8 @@ TEST(Safetensors, RoundTripKeepsEveryDtypeAndName) {
   std::vector<Tensor> kept;
   std::vector<NamedTensor> tensors;
   std::uint64_t seed = 0;
-  for (const DType t :
-       {DType::u8, DType::f64, DType::bf16, DType::i8, DType::f32, DType::i32, DType::f16, DType::i64}) {
+  for (const DType t : {DType::u8, DType::f64, DType::bf16, DType::i8, DType::e4m3, DType::f32, DType::i32,
+                        DType::f16, DType::i64}) {
     kept.emplace_back(t, std::initializer_list<Index>{3, 5, 1});
     for (Index i = 0; i < 15; ++i)
       store_double(kept.back().view().data, t, i, 40 + 10 * normal_at(++seed, i));

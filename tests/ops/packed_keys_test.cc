@@ -1,5 +1,5 @@
-// Packed keys and int8 KV: what goes in comes out, what a row quantizes to, and one sentence for each bad
-// input. SPDX-License-Identifier: Apache-2.0
+// Packed keys and KV of 8 bits: what goes in comes out, what a row quantizes to, and one sentence for each
+// bad input. SPDX-License-Identifier: Apache-2.0
 #include "headwise/ops/packed_keys.h"
 
 #include "headwise/ops/quantize_kv.h"
@@ -9,7 +9,7 @@
 namespace headwise::test {
 namespace {
 
-constexpr DType kKinds[] = {DType::f32, DType::bf16, DType::f16, DType::i8};
+constexpr DType kKinds[] = {DType::f32, DType::bf16, DType::f16, DType::i8, DType::e4m3};
 
 Tensor some_keys(DType dtype, Index batch, Index tokens, Index dim) {
   const Tensor x = random_normal({batch, tokens, 3, dim}, DType::f32, 5);
@@ -102,11 +102,23 @@ TEST(QuantizeKv, RoundsToNearestEvenAndKeepsTheLargest) {
   for (std::size_t n = 0; n < 8; ++n) EXPECT_EQ(out.values<std::int8_t>()[n], want[n]) << n;
 }
 
-/// Half a scale is the most a number moves; rows of zeros, tiny rows and rows with NaN or Inf.
-TEST(QuantizeKv, RowsOfEveryKind) {
+TEST(QuantizeKv, RoundsToTheNearestE4m3AndKeepsTheLargest) {
+  const float x[] = {448, -1, 17, 19, -20.5f, 0.0009765625f, 0.002f, 0};
+  Tensor in(DType::f32, {1, 1, 1, 8}), out(DType::e4m3, {1, 1, 1, 8}), scale(DType::f32, {1, 1, 1});
+  std::copy_n(x, 8, in.values<float>().data());
+  quantize_kv(in.view(), out.view(), scale.view(), online());
+  EXPECT_EQ(scale.values<float>()[0], 1.0f);
+  const float want[] = {448, -1, 16, 20, -20, 0, 0x1p-9f, 0};
+  for (std::size_t n = 0; n < 8; ++n) EXPECT_EQ(static_cast<float>(out.values<e4m3>()[n]), want[n]) << n;
+}
+
+/// Half a step is the most a number moves, of i8 a scale, of e4m3 at most an eighth of the number; rows of
+/// zeros, tiny rows and rows with NaN or Inf.
+void expect_rows_of_every_kind(DType kv) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     const Tensor x = random_normal({2, 9, 3, 33}, dtype, 3);
-    Tensor out(DType::i8, {2, 9, 3, 33}), scale(DType::f32, {2, 9, 3});
+    Tensor out(kv, {2, 9, 3, 33}), scale(DType::f32, {2, 9, 3});
+    const auto number = [&](Index n) { return load_double(out.view().data, kv, n); };
     for (Index c = 0; c < 33; ++c) store_double(x.view().data, dtype, c, 0);
     store_double(x.view().data, dtype, 33, kNan), store_double(x.view().data, dtype, 66, -kInf);
     if (dtype == DType::f32)
@@ -114,14 +126,24 @@ TEST(QuantizeKv, RowsOfEveryKind) {
     quantize_kv(x.view(), out.view(), scale.view(), online());
     EXPECT_EQ(scale.values<float>()[0], 0.0f);
     EXPECT_TRUE(std::isnan(scale.values<float>()[1]) && std::isnan(scale.values<float>()[2]));
-    for (std::size_t n = 0; n < 99; ++n) EXPECT_EQ(out.values<std::int8_t>()[n], 0);
+    for (Index n = 0; n < 99; ++n) EXPECT_EQ(number(n), 0);
     for (Index n = 99; n < x.view().count(); ++n) {
       const auto s = static_cast<double>(scale.values<float>()[static_cast<std::size_t>(n / 33)]);
-      const double got = s * out.values<std::int8_t>()[static_cast<std::size_t>(n)];
-      EXPECT_LE(std::fabs(got - load_double(x.view().data, dtype, n)), s * 0.50001 + 1e-44)
-          << dtype << " " << n;
+      const double want = load_double(x.view().data, dtype, n);
+      const double step = kv == DType::i8 ? s : std::max(std::fabs(want) / 8, s * 0x1p-9);
+      EXPECT_LE(std::fabs(s * number(n) - want), step * 0.50001 + 1e-44) << dtype << " " << n;
     }
   }
+}
+TEST(QuantizeKv, RowsOfEveryKind) {
+  for (const DType kv : kEightBits) expect_rows_of_every_kind(kv);
+}
+TEST(QuantizeKv, Sentences) {
+  const Tensor x = random_normal({1, 2, 3, 4}, DType::f32, 1), out(DType::u8, {1, 2, 3, 4}),
+               scale(DType::f32, {1, 2, 3});
+  EXPECT_EQ(
+      sentence_of(ErrorKind::bad_shape, [&] { quantize_kv(x.view(), out.view(), scale.view(), online()); }),
+      "quantize_kv: out is u8 [1 2 3 4] but i8 or e4m3 of x's sizes is needed, x is f32 [1 2 3 4]");
 }
 
 TEST(PackedKeys, Sentences) {
@@ -143,7 +165,7 @@ TEST(PackedKeys, Sentences) {
   EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { packed_key_bytes({}); }),
             "packed_key_bytes: the description of packed keys has no order; fill it with packed_keys(...)");
   EXPECT_EQ(sentence_of(ErrorKind::bad_dtype, [] { packed_keys(DType::i64, 1, 8, 8); }),
-            "packed_keys: packed keys hold i64; use f32, bf16, f16 or i8");
+            "packed_keys: packed keys hold i64; use f32, bf16, f16, i8 or e4m3");
   PackedKeys other = about;
   other.order = {8, 4, 8};
   Tensor wide(DType::f32, {1, 3, other.room()});
@@ -165,7 +187,7 @@ TEST(PackedKeys, Sentences) {
 }
 
 /// The same of keys, values and scales that attention reads: out is 0.
-TEST(Int8Kv, NoTokensNeedNoMemory) {
+TEST(EightBitKv, NoTokensNeedNoMemory) {
   const Tensor q = random_normal({2, 3, 4, 8}, DType::f32, 1),
                out = random_normal({2, 3, 4, 8}, DType::f32, 2);
   AttentionArgs a{.q = q.view(), .out = out.view()};
@@ -177,7 +199,7 @@ TEST(Int8Kv, NoTokensNeedNoMemory) {
   for (const float x : out.values<float>()) EXPECT_EQ(x, 0);
 }
 
-TEST(Int8Kv, Sentences) {
+TEST(EightBitKv, Sentences) {
   CaseRun r({.name = "int8",
              .q_tokens = 2,
              .kv_tokens = 10,
@@ -210,12 +232,21 @@ TEST(Int8Kv, Sentences) {
   EXPECT_EQ(
       sentence(ErrorKind::bad_dtype),
       "attention: v is f32 [1 10 2 8] but i8 [1 10 2 8] is needed, [batch kv_tokens kv_heads value_dim]");
+  const Quantized floats(plain.k, plain.v, DType::e4m3);
+  r.args.k = floats.k.view(), r.args.v = q.v.view(), r.args.v_scale = q.v_scale.view();
+  EXPECT_EQ(
+      sentence(ErrorKind::bad_dtype),
+      "attention: v is i8 [1 10 2 8] but e4m3 [1 10 2 8] is needed, [batch kv_tokens kv_heads value_dim]");
+  r.args.v = floats.v.view(), r.args.k_scale = {};
+  EXPECT_EQ(sentence(ErrorKind::bad_argument),
+            "attention: k is e4m3 but k_scale is not given; pass the f32 scales quantize_kv wrote, [batch "
+            "kv_tokens kv_heads]");
   r.args = plain;
   r.args.k_scale = q.k_scale.view();
-  EXPECT_EQ(
-      sentence(ErrorKind::bad_argument),
-      "attention: k_scale is given but the plan was made without int8 keys and values; plan with it or leave "
-      "k_scale empty");
+  EXPECT_EQ(sentence(ErrorKind::bad_argument),
+            "attention: k_scale is given but the plan was made without 8-bit keys and values; plan with it "
+            "or leave "
+            "k_scale empty");
 }
 
 TEST(PackedKeys, SentencesOfAttention) {

@@ -278,6 +278,7 @@ TEST(Plan, R066_KeyIsComplete) {
   changed([](AttentionProblem& p) { p.probe.picked = 1; });
   changed([](AttentionProblem& p) { p.probe.scores = ScoreStage::scaled; });
   changed([](AttentionProblem& p) { p.int8_kv = true; });
+  changed([](AttentionProblem& p) { p.e4m3_kv = true; });
   changed([](AttentionProblem& p) { p.keys = KeyForm::packed; });
   changed([](AttentionProblem& p) { p.keys = KeyForm::paged; });
   others.push_back(base);

@@ -1,4 +1,4 @@
-"""Decode: packed keys, int8 keys and values, and one token at a time give what prefill gives."""
+"""Decode: packed keys, int8 and e4m3 keys and values, and one token at a time give what prefill gives."""
 
 import numpy as np
 import pytest
@@ -55,14 +55,29 @@ def test_quantize_kv_is_its_formula():
     assert np.array_equal(data, np.nan_to_num(number).astype(np.int8))
 
 
+def test_quantize_kv_to_e4m3_is_its_formula():
+    float8 = pytest.importorskip("ml_dtypes").float8_e4m3fn
+    x = normal(2, 9, 3, 40)
+    x[0, 0, 0], x[0, 1, 1, 7] = 0, np.nan
+    data, scale = hw.quantize_kv(x, dtype="e4m3")
+    want = (np.abs(x).max(-1).astype(np.float64) / 448).astype(np.float32)
+    assert data.dtype == float8 and scale.shape == (2, 9, 3) and np.array_equal(scale, want, equal_nan=True)
+    with np.errstate(invalid="ignore"):
+        number = np.nan_to_num(x / scale[..., None]).astype(float8)
+    assert np.array_equal(data.view(np.uint8), number.view(np.uint8))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "e4m3"])
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
-def test_int8_attention_is_attention_on_its_numbers(layout):
+def test_eight_bit_attention_is_attention_on_its_numbers(layout, dtype):
+    pytest.importorskip("ml_dtypes")
     order = (0, 1, 2, 3) if layout == "bshd" else (0, 2, 1, 3)
     plain = (normal(2, 2, 4, 32), normal(2, 600, 2, 32), normal(2, 600, 2, 32))
     q, k, v = (np.ascontiguousarray(x.transpose(order)) for x in plain)
-    (k8, k_scale), (v8, v_scale) = hw.quantize_kv(k, layout=layout), hw.quantize_kv(v, layout=layout)
+    (k8, k_scale), (v8, v_scale) = (hw.quantize_kv(x, dtype=dtype, layout=layout) for x in (k, v))
     got = hw.attention(q, k8, v8, k_scale=k_scale, v_scale=v_scale, layout=layout)
-    wide = hw.attention(q, k8 * k_scale[..., None], v8 * v_scale[..., None], layout=layout)
+    k_wide, v_wide = (x.astype(np.float32) * scale[..., None] for x, scale in ((k8, k_scale), (v8, v_scale)))
+    wide = hw.attention(q, k_wide, v_wide, layout=layout)
     assert np.abs(got - wide).max() < 1e-5
     packed = hw.pack_keys(k8, layout=layout)
     assert same(hw.attention(q, packed, v8, k_scale=k_scale, v_scale=v_scale, layout=layout), got)
@@ -76,12 +91,18 @@ def test_torch_tensors_and_bf16():
         packed = hw.pack_keys(k, 640)
         assert torch.equal(hw.attention(q, packed, v), out) and out.dtype == dtype
         assert torch.equal(hw.unpack_keys(packed), k)
-        (k8, ks), (v8, vs) = hw.quantize_kv(k), hw.quantize_kv(v)
-        assert k8.dtype == torch.int8 and ks.dtype == torch.float32
-        near = hw.attention(q, k8, v8, k_scale=ks, v_scale=vs)
-        assert near.dtype == dtype and (near.float() - out.float()).abs().max() < 0.05
-        grown = hw.torch.attention(q, k8, v8, k_scale=ks, v_scale=vs)
-        assert torch.equal(grown, near)
+        for name, eight in (("int8", torch.int8), ("e4m3", torch.float8_e4m3fn)):
+            (k8, ks), (v8, vs) = hw.quantize_kv(k, dtype=name), hw.quantize_kv(v, dtype=name)
+            assert k8.dtype == eight and ks.dtype == torch.float32
+            near = hw.attention(q, k8, v8, k_scale=ks, v_scale=vs)
+            assert near.dtype == dtype and (near.float() - out.float()).abs().max() < 0.05
+            assert not torch.equal(near, out)
+            grown = hw.torch.attention(q, k8, v8, k_scale=ks, v_scale=vs)
+            assert torch.equal(grown, near)
+            with torch.autocast("cpu", torch.bfloat16):
+                cast = hw.torch.attention(q, k8, v8, k_scale=ks, v_scale=vs)
+            assert torch.equal(cast, hw.attention(q.bfloat16(), k8, v8, k_scale=ks, v_scale=vs))
+            assert f"kv {name}".replace("int8", "i8") in str(hw.explain(q, k8, v8, k_scale=ks, v_scale=vs))
 
 
 def test_sequences_of_their_own_lengths():
@@ -107,5 +128,7 @@ def test_sentences():
         hw.pack_keys(k.astype(np.float64))
     with pytest.raises(TypeError, match="quantize_kv: x is i8"):
         hw.quantize_kv(hw.quantize_kv(k)[0])
+    with pytest.raises(ValueError, match='quantize_kv: dtype is "fp8"; give "int8" or "e4m3"'):
+        hw.quantize_kv(k, dtype="fp8")
     with pytest.raises(NotImplementedError, match="packed keys hold one padded batch"):
         hw.attention(normal(3, 2, 8), packed, normal(10, 2, 8), q_offsets=[0, 3], kv_offsets=[0, 10])

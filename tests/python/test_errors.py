@@ -81,7 +81,7 @@ CASES = {
     "k_scale": (
         dict(k_scale=ones(2, 7, 2)),
         ValueError,
-        "attention: k_scale is given but the plan was made without int8 keys and values; plan with it or leave k_scale empty",
+        "attention: k_scale is given but the plan was made without 8-bit keys and values; plan with it or leave k_scale empty",
     ),
     "v_scale": (
         dict(v_scale=ones(2)),

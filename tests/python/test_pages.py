@@ -36,12 +36,14 @@ def test_bits_of_one_piece(layout, size):
     assert "cpu/decode  chosen" in hw.explain(turned, pk, pv, pages=hw.Pages(table, lengths), layout=layout)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "e4m3"])
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
-def test_int8_has_the_bits_of_one_piece(layout):
+def test_eight_bits_have_the_bits_of_one_piece(layout, dtype):
+    pytest.importorskip("ml_dtypes")
     rng = np.random.default_rng(2)
     lengths = [70, 21]
     q, k, v = (rng.standard_normal((2, n, h, 16), np.float32) for n, h in ((1, 4), (70, 2), (70, 2)))
-    k8, ks, v8, vs = *hw.quantize_kv(k), *hw.quantize_kv(v)
+    k8, ks, v8, vs = *hw.quantize_kv(k, dtype=dtype), *hw.quantize_kv(v, dtype=dtype)
     want = hw.attention(q, k8, v8, hw.Mask.lengths(lengths), k_scale=ks, v_scale=vs)
     pk, pks, pv, pvs = (paged(x, lengths, 16, layout)[0] for x in (k8, ks, v8, vs))
     pages = hw.Pages(paged(k8, lengths, 16, layout)[1], lengths)

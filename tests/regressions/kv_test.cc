@@ -107,7 +107,7 @@ TEST(Regressions, R091_ScalesOfSequencesStayApart) {
 /// R108: a full buffer works to its last token, one token more is refused and changes nothing.
 TEST(Regressions, R108_AsLongAsTheBufferAndOneMore) {
   each_level([] {
-    for (const DType dtype : {DType::f32, DType::bf16, DType::i8})
+    for (const DType dtype : {DType::f32, DType::bf16, DType::i8, DType::e4m3})
       for (const Index capacity : {1, 16, 31, 32, 33, 64}) {
         const Tensor k(dtype, {1, capacity + 1, 2, 40});
         for (Index n = 0; n < k.view().count(); ++n)

@@ -1,4 +1,5 @@
-// Decode against prefill, bit by bit: plain and packed keys, int8 KV, threads, lengths, across the split.
+// Decode against prefill, bit by bit: plain and packed keys, KV of 8 bits, threads, lengths, across the
+// split.
 #include "headwise/ops/packed_keys.h"
 #include "headwise/ops/quantize_kv.h"
 #include "tests/selftest/check.h"
@@ -42,17 +43,19 @@ void ways(const AttentionArgs& plain, const std::string& what) {
 
 void both(const Setup& s) {
   const Inputs in = make_inputs(s);
-  AttentionArgs a = in.args();
-  ways(a, describe(s));
-  Tensor data[2], scale[2];
-  for (int n = 0; n < 2; ++n) {
-    AnyView& v = n == 0 ? a.k : a.v;
-    data[n] = Tensor(DType::i8, {v.size[0], v.size[1], v.size[2], v.size[3]});
-    scale[n] = Tensor(DType::f32, {v.size[0], v.size[1], v.size[2]});
-    quantize_kv(v, data[n].view(), scale[n].view(), context("", 2));
-    v = data[n].view(), (n == 0 ? a.k_scale : a.v_scale) = scale[n].view();
+  ways(in.args(), describe(s));
+  for (const DType dtype : {DType::i8, DType::e4m3}) {
+    AttentionArgs a = in.args();
+    Tensor data[2], scale[2];
+    for (int n = 0; n < 2; ++n) {
+      AnyView& v = n == 0 ? a.k : a.v;
+      data[n] = Tensor(dtype, {v.size[0], v.size[1], v.size[2], v.size[3]});
+      scale[n] = Tensor(DType::f32, {v.size[0], v.size[1], v.size[2]});
+      quantize_kv(v, data[n].view(), scale[n].view(), context("", 2));
+      v = data[n].view(), (n == 0 ? a.k_scale : a.v_scale) = scale[n].view();
+    }
+    ways(a, describe(s) + text(", kv ", dtype));
   }
-  ways(a, describe(s) + ", int8 kv");
 }
 
 }  // namespace

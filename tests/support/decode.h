@@ -26,12 +26,13 @@ struct Packed {
   }
   void use(AttentionArgs& a) const { a.k = buffer.view(), a.packed = about; }
 };
-/// k and v of a run as int8 with their scales.
+inline constexpr DType kEightBits[] = {DType::i8, DType::e4m3};
+/// k and v of a run as int8 or e4m3 with their scales.
 struct Quantized {
   Tensor k, v, k_scale, v_scale;
-  Quantized(const AnyView& from_k, const AnyView& from_v) {
-    const auto make = [](const AnyView& x, Tensor& to, Tensor& scale) {
-      to = Tensor(DType::i8, {x.size[0], x.size[1], x.size[2], x.size[3]});
+  Quantized(const AnyView& from_k, const AnyView& from_v, DType dtype = DType::i8) {
+    const auto make = [dtype](const AnyView& x, Tensor& to, Tensor& scale) {
+      to = Tensor(dtype, {x.size[0], x.size[1], x.size[2], x.size[3]});
       scale = Tensor(DType::f32, {x.size[0], x.size[1], x.size[2]});
       quantize_kv(x, to.view(), scale.view(), online());
     };
@@ -62,13 +63,15 @@ inline void expect_decode_is_online(CaseRun& r, const std::string& what) {
   for (const int threads : {1, 5}) expect_same(a, decoding(threads), "packed");
   expect_same(a, online(2), "packed, prefill");
 }
-/// The same for f32, bf16 and f16 as they are and with int8 KV.
+/// The same for f32, bf16 and f16 as they are and with KV of 8 bits.
 inline void expect_decode_is_online_both(CaseRun& r, const std::string& what) {
   expect_decode_is_online(r, what);
   const AttentionArgs before = r.args;
-  const Quantized eight(before.k, before.v);
-  eight.use(r.args);
-  expect_decode_is_online(r, what + ", int8 kv");
+  for (const DType dtype : kEightBits) {
+    const Quantized eight(before.k, before.v, dtype);
+    eight.use(r.args);
+    expect_decode_is_online(r, what + text(", kv ", dtype));
+  }
   r.args = before;
 }
 

@@ -56,6 +56,32 @@ Choice choice_of(const std::string& text);
 /// "dtype bf16, heads 12:4, ...": options that are not plain.
 std::string describe(const Choice& c);
 
+/// How k and v come: `eight` is i8 or e4m3, or f32 for the dtype of q; pages of 0 tokens: in one piece.
+struct KeysValues {
+  const char* name;
+  DType eight = DType::f32;
+  bool packed = false;
+  Index page = 0;
+  bool by_head = false;
+  bool quantized() const { return eight != DType::f32; }
+};
+inline constexpr KeysValues kKeyForms[] = {
+    {"plain"},
+    {"packed", DType::f32, true},
+    {"int8", DType::i8},
+    {"int8 packed", DType::i8, true},
+    {"pages of 16", DType::f32, false, 16},
+    {"pages of 64, tokens in heads", DType::f32, false, 64, true},
+    {"int8 pages of 16", DType::i8, false, 16},
+    {"int8 pages of 64, tokens in heads", DType::i8, false, 64, true},
+    {"e4m3", DType::e4m3},
+    {"e4m3 packed", DType::e4m3, true},
+    {"e4m3 pages of 16", DType::e4m3, false, 16},
+};
+inline const KeysValues& keys_values(const Choice& c) {
+  return kKeyForms[static_cast<std::size_t>(c[kKeysValues])];
+}
+
 /// What the numbers stand for.
 struct Sizes {
   DType dtype;

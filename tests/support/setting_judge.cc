@@ -322,11 +322,11 @@ std::string kernels_of(const Choice& c) {
   return kLists[c[kKernels]];
 }
 bool must_refuse(const Posed& p) {
-  const int form = p.choice[kKeysValues];
-  const bool rows = p.heads.k.row > 0, packs = form == 1 || form == 3, quantizes = form == 2 || form == 3;
-  if (form >= 4 && (rows || p.sizes_ragged || p.probe.any() || p.choice[kKernels] == 2)) return true;
-  if ((packs && (rows || p.sizes_ragged)) || (quantizes && rows)) return true;
-  if (form == 1 && p.sizes.dtype == DType::f64) return true;
+  const KeysValues& form = keys_values(p.choice);
+  const bool rows = p.heads.k.row > 0;
+  if (form.page > 0 && (rows || p.sizes_ragged || p.probe.any() || p.choice[kKernels] == 2)) return true;
+  if ((form.packed && (rows || p.sizes_ragged)) || (form.quantized() && rows)) return true;
+  if (form.packed && !form.quantized() && p.sizes.dtype == DType::f64) return true;
   return p.choice[kKernels] == 2 && (p.sizes.dtype == DType::f64 || p.probe.scores != ScoreStage::none ||
                                      (p.choice[kRows] > 0 && p.probe.any()));
 }
@@ -347,7 +347,7 @@ void judge_once(const Posed& p, const TruthOf& truth, Verdict& v) {
   Context& ctx = context_for(static_cast<int>(number_of(p.choice, kThreads)), kernels_of(p.choice));
   Tensor packed;
   try {
-    if (p.choice[kKeysValues] == 1 || p.choice[kKeysValues] == 3) packed = pack_keys_of(a, ctx);
+    if (keys_values(p.choice).packed) packed = pack_keys_of(a, ctx);
     attention(a, ctx, p.probe, p.heads);
   } catch (const Error& e) {
     v.refused = true;

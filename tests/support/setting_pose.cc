@@ -92,7 +92,8 @@ struct Poser {
     Sizes& s = p.sizes;
     p.sizes_ragged = c[kRagged] == 1;
     if (p.sizes_ragged && s.batch == 0) s.q_tokens = s.kv_tokens = 0;
-    if (c[kKeysValues] >= 4 && s.batch == 0) s.kv_tokens = 0;  // only its sequences tell how long they are
+    if (keys_values(c).page > 0 && s.batch == 0)
+      s.kv_tokens = 0;  // only its sequences tell how long they are
     p.q_lengths.assign(static_cast<std::size_t>(s.batch), s.q_tokens);
     p.kv_lengths.assign(static_cast<std::size_t>(s.batch), s.kv_tokens);
     if (!p.sizes_ragged) return;
@@ -193,41 +194,43 @@ struct Poser {
     p.kept.push_back(std::move(memory));
   }
 
-  /// k and v as int8 with a scale for each token and kv head; the truth is what those numbers stand for.
+  /// k and v as int8 or e4m3 with a scale for each token and kv head; the truth is what those numbers stand
+  /// for.
   void quantized() {
-    if (c[kKeysValues] != 2 && c[kKeysValues] != 3 && c[kKeysValues] < 6) return;
+    const DType eight = keys_values(c).eight;
+    if (!keys_values(c).quantized()) return;
     Context ctx({.threads = 1});
-    const auto as_int8 = [&](AnyView& truth, AnyView& x, AnyView& scale) {
+    const auto as_eight = [&](AnyView& truth, AnyView& x, AnyView& scale) {
       const AnyView t = truth;
       if (t.rank == 3) {  // rows without a head axis: refused
-        x = keep(Tensor(DType::i8, {t.size[0], t.size[1], t.size[2]}));
+        x = keep(Tensor(eight, {t.size[0], t.size[1], t.size[2]}));
         return;
       }
-      x = keep(Tensor(DType::i8, {t.size[0], t.size[1], t.size[2], t.size[3]}));
+      x = keep(Tensor(eight, {t.size[0], t.size[1], t.size[2], t.size[3]}));
       scale = keep(Tensor(DType::f32, {t.size[0], t.size[1], t.size[2]}));
       quantize_kv(t, x, scale, ctx);
       for (Index n = 0; n < t.count(); ++n)
         store_double(t.data, t.dtype, n,
                      static_cast<double>(static_cast<const float*>(scale.data)[n / t.size[3]] *
-                                         static_cast<float>(static_cast<const std::int8_t*>(x.data)[n])));
+                                         static_cast<float>(load_double(x.data, eight, n))));
     };
-    as_int8(p.truth.k, p.args.k, p.args.k_scale);
-    as_int8(p.truth.v, p.args.v, p.args.v_scale);
+    as_eight(p.truth.k, p.args.k, p.args.k_scale);
+    as_eight(p.truth.v, p.args.v, p.args.v_scale);
   }
 
   /// k and v in pages, in an order of their own; NaN where no token lies.
   void paged() {
-    if (c[kKeysValues] < 4) return;
-    const bool by_head = c[kKeysValues] % 2 == 1;
-    const Index size = by_head ? 64 : 16, batch = p.sizes.batch, each = ceil_div(p.sizes.kv_tokens, size) + 1;
+    if (keys_values(c).page == 0) return;
+    const bool by_head = keys_values(c).by_head;
+    const Index size = keys_values(c).page, batch = p.sizes.batch,
+                each = ceil_div(p.sizes.kv_tokens, size) + 1;
     const Index pages = batch * each;
     Tensor table(DType::i32, {batch, each});
     for (Index n = 0; n < pages; ++n)
       table.values<std::int32_t>()[static_cast<std::size_t>(n)] = static_cast<std::int32_t>(pages - 1 - n);
     p.args.page_table.table = keep(std::move(table)), p.args.page_table.lengths = numbers(p.kv_lengths);
     if (p.truth.k.rank == 3 || p.sizes_ragged) return;  // refused
-    const bool int8 = c[kKeysValues] >= 6;
-    const AttentionArgs& whole = int8 ? p.args : p.truth;
+    const AttentionArgs& whole = keys_values(c).quantized() ? p.args : p.truth;
     for (auto [from, to] : {std::pair{&whole.k, &p.args.k},
                             {&whole.v, &p.args.v},
                             {&p.args.k_scale, &p.args.k_scale},

@@ -13,6 +13,11 @@ struct Row {
   const char* name;
   std::vector<const char*> values;
 };
+std::vector<const char*> form_names() {
+  std::vector<const char*> names;
+  for (const KeysValues& form : kKeyForms) names.push_back(form.name);
+  return names;
+}
 const std::vector<Row>& table() {
   static const std::vector<Row> rows = [] {
     const std::vector<const char*> dims = {"16", "1",  "3",  "8",   "20",  "33",
@@ -54,9 +59,7 @@ const std::vector<Row>& table() {
         {"stage", {"none", "weights"}},
         {"threads", {"2", "1", "3", "5"}},
         {"kernels", {"default", "cpu/online,ref", "cpu/online"}},
-        {"keys and values",
-         {"plain", "packed", "int8", "int8 packed", "pages of 16", "pages of 64, tokens in heads",
-          "int8 pages of 16", "int8 pages of 64, tokens in heads"}},
+        {"keys and values", form_names()},
         {"rows", {"all", "some", "few and none"}},
     };
   }();

@@ -478,7 +478,7 @@ std::string numerics(const AttentionProblem& p) {
   const TileKernels& kernels = *chosen_isa().kernels();
   const Core& core = core_for(p, kernels);
   return text("cpu/online ", kernels.isa, ' ', core.name, " head_dim ", p.heads.q.dim, " value_dim ",
-              p.heads.v.dim, " granule ", core.granule, " split ", kSplit, p.int8_kv ? " kv i8" : "");
+              p.heads.v.dim, " granule ", core.granule, " split ", kSplit, kv_words(p));
 }
 
 }  // namespace

@@ -140,7 +140,7 @@ void clear_scores(const Run& run, Scratch& s) {
   if (run.core.few_scores) std::fill_n(s.s, run.core.granule * run.core.panel, 0.0f);
 }
 
-/// k or v as a pool of pages, with the scales of int8.
+/// k or v as a pool of pages, with the scales of 8 bits.
 struct Pool {
   const AnyView &numbers, &scales;
   const HeadLayout& layout;

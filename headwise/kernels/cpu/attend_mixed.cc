@@ -487,7 +487,7 @@ Status run_form(const AttentionProblem& p, const AttentionArgs& args, std::span<
 std::string numerics(const AttentionProblem& p) {
   const TileKernels& kernels = *chosen_isa().kernels();
   return text("cpu/mixed ", kernels.isa, ' ', mixed_core(p, kernels).name, " head_dim ", p.heads.q.dim,
-              " value_dim ", p.heads.v.dim, " block ", kMixKeys, p.int8_kv ? " kv i8" : "");
+              " value_dim ", p.heads.v.dim, " block ", kMixKeys, kv_words(p));
 }
 
 }  // namespace

@@ -11,15 +11,16 @@
 namespace headwise::cpu {
 
 RowType row_type(DType t) {
-  return t == DType::bf16  ? RowType::bf16
-         : t == DType::f16 ? RowType::f16
-         : t == DType::i8  ? RowType::i8
-                           : RowType::f32;
+  return t == DType::bf16   ? RowType::bf16
+         : t == DType::f16  ? RowType::f16
+         : t == DType::i8   ? RowType::i8
+         : t == DType::e4m3 ? RowType::e4m3
+                            : RowType::f32;
 }
 
 const Core& core_for(const AttentionProblem& p, const TileKernels& kernels) {
-  if (p.dtype == DType::bf16 && !p.int8_kv && kernels.bf16) return *kernels.bf16;
-  if (p.dtype == DType::f32 && !p.int8_kv && kernels.f32_parts && p.heads.v.dim >= kernels.parts_from)
+  if (p.dtype == DType::bf16 && !p.eight_bit_kv() && kernels.bf16) return *kernels.bf16;
+  if (p.dtype == DType::f32 && !p.eight_bit_kv() && kernels.f32_parts && p.heads.v.dim >= kernels.parts_from)
     return *kernels.f32_parts;
   // Few rows that would leave half of a wide panel idle; the bits are the same.
   const Index rows = saturated(Checked(std::gcd(p.heads.k.group, p.heads.v.group)) * Checked(p.q_tokens));
@@ -52,15 +53,15 @@ Rows rows_of(const AnyView& t, const HeadLayout& layout, Index head, Index batch
 
 Ahead ahead_of(const Rows& rows, Index first, Index count, Index width) {
   if (rows.column_step != 1 && rows.block == 0) return {};
-  const Index item = rows.type == RowType::f32 ? 4 : rows.type == RowType::i8 ? 1 : 2;
+  const Index item = bytes_of(rows.type);
   const Index step = rows.block > 0 ? width : rows.row_step;  // a block holds 16 rows
   return {static_cast<const std::byte*>(rows.data) + first * step * item, step * item, width * item, count};
 }
 
 KeyOrder key_order(DType kv_dtype) {
   AttentionProblem p;  // the class of a dtype: no size changes how its keys lie
-  p.dtype = kv_dtype == DType::i8 ? DType::f32 : kv_dtype;
-  p.int8_kv = kv_dtype == DType::i8;
+  p.int8_kv = kv_dtype == DType::i8, p.e4m3_kv = kv_dtype == DType::e4m3;
+  p.dtype = p.eight_bit_kv() ? DType::f32 : kv_dtype;
   const Core& core = core_for(p, *chosen_isa().kernels());
   if (core.key_group == 0) return {16, 1, 1};
   return {core.key_group, core.key_columns, core.key_pad};
@@ -68,7 +69,7 @@ KeyOrder key_order(DType kv_dtype) {
 
 Rows with_scales(Rows r, const AnyView& scale, const HeadLayout& layout, Index head, Index batch,
                  Index first_row) {
-  if (r.type != RowType::i8 || !scale.data) return r;  // null: no tokens
+  if (!is_eight_bits(r.type) || !scale.data) return r;  // null: no tokens
   r.scale = static_cast<const float*>(scale.data) + batch * scale.step[0] + first_row * scale.step[1] +
             layout.slot(head) * scale.step[2];
   r.scale_step = scale.step[1];
@@ -177,7 +178,7 @@ Scratch book(const AttentionProblem& p, const Core& core, Index task_rows, Arena
   const Index paged = p.keys == KeyForm::paged ? granule : 0;
   const auto room_for = [&](Index dim) -> PagedRoom {
     return {arena.take<std::byte>("attention.pages", paged * dim * size_of(p.kv_dtype())),
-            arena.take<float>("attention.pages", p.int8_kv ? paged : 0)};
+            arena.take<float>("attention.pages", p.eight_bit_kv() ? paged : 0)};
   };
   s.paged_keys = room_for(head_dim), s.paged_values = room_for(p.heads.v.dim);
   s.s = arena.take<float>("attention.scores", granule * panel);

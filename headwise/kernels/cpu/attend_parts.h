@@ -30,7 +30,7 @@ struct Run {
 };
 
 Rows rows_of(const AnyView& tensor, const HeadLayout& layout, Index head, Index batch, Index first_row);
-/// The rows with the scales of an i8 tensor, [batch tokens kv_heads].
+/// The rows with the scales of a tensor of 8 bits, [batch tokens kv_heads].
 Rows with_scales(Rows rows, const AnyView& scale, const HeadLayout& layout, Index head, Index batch,
                  Index first_row);
 /// Rows that are read later, from row `first` on; none where their columns do not lie side by side.
@@ -38,11 +38,11 @@ Ahead ahead_of(const Rows& rows, Index first, Index count, Index width);
 /// The rows of k and of v that head `head` of a sequence reads.
 Rows key_rows(const Run& run, const SequencePlace& at, Index head);
 Rows value_rows_of(const Run& run, const SequencePlace& at, Index head);
-/// Keys key0 .. key0 + count as `scores` takes them: packed into `scratch`, or where they lie ready. Int8:
+/// Keys key0 .. key0 + count as `scores` takes them: packed into `scratch`, or where they lie ready. 8 bits:
 /// the numbers alone, since a scale is cheaper on a score, and more accurate, than on every number.
 const void* keys_for_scores(const Run& run, const Rows& keys, Index key0, Index count, void* scratch);
-/// Values key0 .. key0 + count as `weigh` takes them, int8 likewise: its scales belong to the weights. False:
-/// some value or scale is unusual, as pack_values says.
+/// Values key0 .. key0 + count as `weigh` takes them, 8 bits likewise: its scales belong to the weights.
+/// False: some value or scale is unusual, as pack_values says.
 bool values_for_weigh(const Run& run, const Rows& values, Index key0, Index count, void* scratch);
 RowType row_type(DType t);
 const Core& core_for(const AttentionProblem& p, const TileKernels& kernels);
@@ -74,7 +74,7 @@ struct Panel {
 /// Room for the rows of a granule that lie in several pages, and for what they count.
 struct PagedRoom {
   std::byte* numbers;
-  float* scales;  // int8 alone
+  float* scales;  // 8 bits alone
 };
 
 /// Everything one worker needs, booked in pieces of the workspace.

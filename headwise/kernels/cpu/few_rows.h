@@ -236,7 +236,7 @@ struct FewRows : Base {
         panel_products<RowType::f32>(q, count, scratch + b * kBlock * dim, blocks - b, dim, fetch, 0,
                                      sums + b * kBlock);
       }
-      if constexpr (T == RowType::i8) scale_sums(rows, first + k, n, count, sums);
+      if constexpr (is_eight_bits(T)) scale_sums(rows, first + k, n, count, sums);
     }
   }
   static void scores_of(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
@@ -249,6 +249,8 @@ struct FewRows : Base {
         return scores_of<RowType::bf16>(q, count, rows, first, from, to, dim, ahead, room, p);
       case RowType::f16: return scores_of<RowType::f16>(q, count, rows, first, from, to, dim, ahead, room, p);
       case RowType::i8: return scores_of<RowType::i8>(q, count, rows, first, from, to, dim, ahead, room, p);
+      case RowType::e4m3:
+        return scores_of<RowType::e4m3>(q, count, rows, first, from, to, dim, ahead, room, p);
     }
   }
   static void few_scores(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
@@ -291,7 +293,7 @@ struct FewRows : Base {
     const Index step = values.row_step, key_step = t.key_step, row_step = t.row_step;
     const auto* from = static_cast<const typename E::type*>(values.data) + (first + t.from) * step + d;
     const float* weight = t.p + t.from * key_step + row * row_step;
-    RowScales scales = scales_from(values, first + t.from);  // of i8
+    RowScales scales = scales_from(values, first + t.from);  // of 8 bits
     for (Index k = t.from; k < t.to; ++k, from += step, weight += key_step, scales.at += scales.step) {
       fetch.next(lines);
       fetch_row<V * W* static_cast<int>(sizeof(typename E::type))>(from, step * kRowsAhead);
@@ -302,7 +304,7 @@ struct FewRows : Base {
       for (int r = 0; r < R; ++r) {
         const F p = Lanes::bcast(weight + r * row_step);
         total[r] = Lanes::add(total[r], p);
-        const F w = T == RowType::i8 ? Lanes::mul(p, Lanes::bcast(scales.at)) : p;
+        const F w = is_eight_bits(T) ? Lanes::mul(p, Lanes::bcast(scales.at)) : p;
 #pragma GCC unroll 8
         for (int v = 0; v < V; ++v) c[r][v] = Lanes::fma(x[v], w, c[r][v]);
       }
@@ -355,6 +357,7 @@ struct FewRows : Base {
       case RowType::bf16: return weighed_rows<RowType::bf16>(t, count, values, first, value_dim, ahead, sums);
       case RowType::f16: return weighed_rows<RowType::f16>(t, count, values, first, value_dim, ahead, sums);
       case RowType::i8: return weighed_rows<RowType::i8>(t, count, values, first, value_dim, ahead, sums);
+      case RowType::e4m3: return weighed_rows<RowType::e4m3>(t, count, values, first, value_dim, ahead, sums);
     }
     return false;
   }

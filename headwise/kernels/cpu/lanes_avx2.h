@@ -40,6 +40,14 @@ struct Lanes {
   static F load_i8(const std::int8_t* p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
   }
+  /// Seven places up, without the second of the two signs, the byte is an f16 of 2^-8 its size. 480 is NaN.
+  static F load_e4m3(const std::uint8_t* p) {
+    const __m128i wide = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+    const __m128i half = _mm_andnot_si128(_mm_set1_epi16(0x4000), _mm_slli_epi16(wide, 7));
+    const F x = _mm256_mul_ps(_mm256_cvtph_ps(half), _mm256_set1_ps(256.0f));
+    const F size = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
+    return _mm256_or_ps(x, _mm256_cmp_ps(size, _mm256_set1_ps(480.0f), _CMP_GE_OQ));
+  }
   static void store_bf16(std::uint16_t* p, F x) {
     const U u = _mm256_castps_si256(x), high = _mm256_srli_epi32(u, 16);
     const U odd = _mm256_and_si256(high, _mm256_set1_epi32(1));

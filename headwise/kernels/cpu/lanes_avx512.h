@@ -41,6 +41,14 @@ struct Lanes {
   static F load_i8(const std::int8_t* p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
   }
+  /// Seven places up, without the second of the two signs, the byte is an f16 of 2^-8 its size. 480 is NaN.
+  static F load_e4m3(const std::uint8_t* p) {
+    const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m256i half = _mm256_andnot_si256(_mm256_set1_epi16(0x4000), _mm256_slli_epi16(wide, 7));
+    const F x = _mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(256.0f));
+    const M nan = _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(480.0f), _CMP_GE_OQ);
+    return _mm512_mask_mov_ps(x, nan, _mm512_set1_ps(__builtin_nanf("")));
+  }
   static void store_bf16(std::uint16_t* p, F x) {
     const U u = _mm512_castps_si512(x);
     const U odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));

@@ -57,6 +57,15 @@ struct Lanes {
     const int16x8_t wide = vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(word)));
     return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
   }
+  /// Seven places up, without the second of the two signs, the byte is an f16 of 2^-8 its size. 480 is NaN.
+  static F load_e4m3(const std::uint8_t* p) {
+    std::uint32_t word;
+    __builtin_memcpy(&word, p, 4);
+    const int16x4_t wide = vget_low_s16(vshll_n_s8(vreinterpret_s8_u32(vdup_n_u32(word)), 7));
+    const uint16x4_t half = vbic_u16(vreinterpret_u16_s16(wide), vdup_n_u16(0x4000));
+    const F x = vmulq_n_f32(vcvt_f32_f16(vreinterpret_f16_u16(half)), 256.0f);
+    return vreinterpretq_f32_u32(vorrq_u32(vreinterpretq_u32_f32(x), vcageq_f32(x, vdupq_n_f32(480.0f))));
+  }
   static void store_bf16(std::uint16_t* p, F x) {
     const U u = vreinterpretq_u32_f32(x), high = vshrq_n_u32(u, 16);
     const U odd = vandq_u32(high, vdupq_n_u32(1));

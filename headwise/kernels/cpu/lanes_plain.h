@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 
+#include "headwise/base/e4m3.h"
 #include "headwise/base/half.h"
 
 namespace headwise::cpu {
@@ -70,6 +71,9 @@ struct Lanes {
   }
   static F load_i8(const std::int8_t* p) {
     return each([=](int i) { return static_cast<float>(p[i]); });
+  }
+  static F load_e4m3(const std::uint8_t* p) {
+    return each([=](int i) { return static_cast<float>(__builtin_bit_cast(e4m3, p[i])); });
   }
   static void store_bf16(std::uint16_t* p, F x) {
     for (int i = 0; i < 4; ++i) p[i] = bf16(x.v[i]).bits;

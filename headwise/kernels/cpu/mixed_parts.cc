@@ -37,7 +37,7 @@ std::byte* at_slot(std::byte* base, Index slot, Index bytes) { return base + slo
 }  // namespace
 
 const Core& mixed_core(const AttentionProblem& p, const TileKernels& kernels) {
-  if (p.dtype == DType::bf16 && !p.int8_kv && kernels.bf16) return *kernels.bf16;
+  if (p.dtype == DType::bf16 && !p.eight_bit_kv() && kernels.bf16) return *kernels.bf16;
   if (kernels.few && p.q_tokens <= kernels.few->panel) return *kernels.few;  // the same bits in fewer lanes
   if (kernels.narrow && p.q_tokens <= kernels.narrow->panel) return *kernels.narrow;
   return kernels.f32;

@@ -78,6 +78,11 @@ struct Element<RowType::i8> {
   using type = std::int8_t;
   static Lanes::F load(const std::int8_t* p) { return Lanes::load_i8(p); }
 };
+template <>
+struct Element<RowType::e4m3> {
+  using type = std::uint8_t;
+  static Lanes::F load(const std::uint8_t* p) { return Lanes::load_e4m3(p); }
+};
 
 /// Elements from the first row to this one.
 inline Index row_offset(const Rows& rows, Index row) {
@@ -86,14 +91,14 @@ inline Index row_offset(const Rows& rows, Index row) {
 /// What the numbers of a row are multiplied by as they are loaded.
 template <RowType T>
 Lanes::F row_scale(const Rows& rows, Index row) {
-  if constexpr (T == RowType::i8)
+  if constexpr (is_eight_bits(T))
     return Lanes::set(rows.scale ? rows.scale[row * rows.scale_step] : 1.0f);
   else
     return Lanes::zero();
 }
 template <RowType T>
 Lanes::F scaled(Lanes::F x, Lanes::F scale) {
-  if constexpr (T == RowType::i8)
+  if constexpr (is_eight_bits(T))
     return Lanes::mul(x, scale);
   else
     return x;
@@ -132,6 +137,7 @@ inline void load_row(const Rows& rows, Index row, Index count, float* out) {
     case RowType::bf16: return load_row<RowType::bf16>(rows, row, count, out);
     case RowType::f16: return load_row<RowType::f16>(rows, row, count, out);
     case RowType::i8: return load_row<RowType::i8>(rows, row, count, out);
+    case RowType::e4m3: return load_row<RowType::e4m3>(rows, row, count, out);
   }
 }
 
@@ -158,16 +164,14 @@ inline void load_rows(const Rows& rows, Index first, Index count, Index columns,
     case RowType::bf16: return load_rows<RowType::bf16>(rows, first, count, columns, out, out_step);
     case RowType::f16: return load_rows<RowType::f16>(rows, first, count, columns, out, out_step);
     case RowType::i8: return load_rows<RowType::i8>(rows, first, count, columns, out, out_step);
+    case RowType::e4m3: return load_rows<RowType::e4m3>(rows, first, count, columns, out, out_step);
   }
 }
 
 /// The same rows seen from column c0 on; no column past `dim` exists.
 inline Rows columns_from(const Rows& rows, Index c0, Index dim) {
   Rows part = rows;
-  const Index unit = rows.type == RowType::f32  ? 4
-                     : rows.type == RowType::i8 ? 1
-                                                : 2,
-              end = rows.end < dim ? rows.end : dim;
+  const Index unit = bytes_of(rows.type), end = rows.end < dim ? rows.end : dim;
   part.data = static_cast<const char*>(rows.data) + c0 * rows.column_step * unit;
   part.end = end > c0 ? end - c0 : 0;
   part.begin = rows.begin > c0 ? rows.begin - c0 : 0;
@@ -194,7 +198,8 @@ inline void store_row(const float* row, Index count, RowType type, void* out, In
     case RowType::f32: return store_row<RowType::f32>(row, count, out, column_step);
     case RowType::bf16: return store_row<RowType::bf16>(row, count, out, column_step);
     case RowType::f16: return store_row<RowType::f16>(row, count, out, column_step);
-    case RowType::i8: return;  // no op writes rows of i8
+    case RowType::i8:
+    case RowType::e4m3: return;  // no op writes rows of 8 bits
   }
 }
 

@@ -9,11 +9,13 @@ namespace headwise::cpu {
 
 using Index = std::int64_t;
 
-enum class RowType : std::uint8_t { f32, bf16, f16, i8 };
+enum class RowType : std::uint8_t { f32, bf16, f16, i8, e4m3 };
+constexpr bool is_eight_bits(RowType t) { return t == RowType::i8 || t == RowType::e4m3; }
+constexpr Index bytes_of(RowType t) { return t == RowType::f32 ? 4 : is_eight_bits(t) ? 1 : 2; }
 
 /// Rows of one head: element (row, column) at data[row * row_step + column * column_step]; columns outside
 /// [begin, end) do not exist and count as 0. block > 0: packed keys, rows in blocks [row / 16][column][16] of
-/// `block` elements, column_step 16. i8: row r counts scale[r * scale_step] times its numbers; null: its
+/// `block` elements, column_step 16. 8 bits: row r counts scale[r * scale_step] times its numbers; null: its
 /// numbers as they are.
 struct Rows {
   const void* data = nullptr;
@@ -23,7 +25,7 @@ struct Rows {
   const float* scale = nullptr;
   Index scale_step = 0;
 };
-/// The numbers of i8 without what they count.
+/// The numbers of 8 bits without what they count.
 inline Rows numbers_of(Rows rows) {
   rows.scale = nullptr;
   return rows;

@@ -50,7 +50,7 @@ TokenPlace token_place(const AttentionProblem& p, const AttentionArgs& a, const 
   return {a.page_table.page(row.sequence, j / p.page_size), j % p.page_size};
 }
 
-/// k = scale * i8, rounded to f32: the numbers int8 stands for.
+/// k = scale * x, rounded to f32: what numbers of 8 bits stand for.
 double times_scale(double x, const AnyView& scale, const HeadLayout& layout, TokenPlace place, Index head) {
   const double s = at(scale, place.batch, place.row, layout.slot(head));
   return static_cast<double>(static_cast<float>(x) * static_cast<float>(s));
@@ -64,13 +64,13 @@ double key_element(const AttentionProblem& p, const AttentionArgs& a, const Row&
   const double x = p.keys == KeyForm::packed
                        ? at(a.k, place.batch, layout.slot(row.head), a.packed.order.at(j, c, layout.dim))
                        : head_element(a.k, layout, place.batch, place.row, row.head, c);
-  return p.int8_kv ? times_scale(x, a.k_scale, layout, place, row.head) : x;
+  return p.eight_bit_kv() ? times_scale(x, a.k_scale, layout, place, row.head) : x;
 }
 double value_element(const AttentionProblem& p, const AttentionArgs& a, const Row& row, Index j, Index c) {
   const HeadLayout& layout = p.heads.v;
   const TokenPlace place = token_place(p, a, row, j);
   const double x = head_element(a.v, layout, place.batch, place.row, row.head, c);
-  return p.int8_kv ? times_scale(x, a.v_scale, layout, place, row.head) : x;
+  return p.eight_bit_kv() ? times_scale(x, a.v_scale, layout, place, row.head) : x;
 }
 
 void Row::compute(const AttentionProblem& p, const AttentionArgs& a, Index b, Index h, Index i) {

@@ -53,7 +53,8 @@ struct Row {
 /// Column c of what head h reads from token `row`; 0 outside the columns that exist.
 double head_element(const AnyView& x, const HeadLayout& layout, Index batch, Index row, Index h, Index c);
 
-/// The same of key or value j of the row's sequence: packed keys are found, i8 is multiplied by its scale.
+/// The same of key or value j of the row's sequence: packed keys are found, 8 bits are multiplied by their
+/// scale.
 double key_element(const AttentionProblem& p, const AttentionArgs& a, const Row& row, Index j, Index c);
 double value_element(const AttentionProblem& p, const AttentionArgs& a, const Row& row, Index j, Index c);
 
