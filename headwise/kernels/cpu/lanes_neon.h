@@ -129,10 +129,14 @@ struct Lanes {
   /// keeps it, and addends, which FMLA overwrites, come from memory, not by MOV (Neoverse N1: 9 cycles a
   /// vector; 13 in the compiler's order).
   static inline __attribute__((always_inline)) void exp2_products(F (&d)[8], const F (&c)[2],
-                                                                  const F (&lowest)[2]) {
+                                                                  const F (&lowest)[2],
+                                                                  float* clamped = nullptr) {
     F t[8], f[8];
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) d[i] = vmaxq_f32(lowest[i % 2], d[i]);
+    for (int i = 0; i < 8; ++i) {
+      d[i] = vmaxq_f32(lowest[i % 2], d[i]);
+      if (clamped) store(clamped + i * width, d[i]);
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < 8; ++i) t[i] = constant_plus(0, d[i], c[i % 2]);
     const F magic = load(kExp2[0]);

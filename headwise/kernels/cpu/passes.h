@@ -210,16 +210,16 @@ struct Passes {
       }
     }
   }
-  /// exp2_product of four rows of S.
+  /// exp2_product of four rows of S; `clamped`: also what went into them, where the level has its own.
   template <class L = Lanes>
   static inline __attribute__((always_inline)) void exp2_of_four(const float* s, const F (&top)[NV],
                                                                  const F (&c)[NV], const F (&low)[NV],
-                                                                 F (&p)[4][NV]) {
+                                                                 F (&p)[4][NV], float* clamped = nullptr) {
     if constexpr (L::own_exp2 && NV == 2) {
       F d[8];
 #pragma GCC unroll 8
       for (int i = 0; i < 8; ++i) d[i] = L::sub(L::load(s + i * W), top[i % 2]);
-      L::exp2_products(d, c, low);
+      L::exp2_products(d, c, low, clamped);
 #pragma GCC unroll 8
       for (int i = 0; i < 8; ++i) p[i / 2][i % 2] = d[i];
     } else {
@@ -292,15 +292,15 @@ struct Passes {
 
     LaneStats(const Tile& t, const RowStats& r, int j)
         : sum(Lanes::load(t.sum + j * W)),
-          score(Lanes::load(r.weighted_score + j * W)),
+          score(Lanes::zero()),
           square(Lanes::load(r.square + j * W)),
           distance(Lanes::load(r.distance + j * W)),
           best(Lanes::load(r.best + j * W)),
           best_key(Lanes::set(-1.0f)) {}
     /// Key k with score s, d = s - top and weight p.
-    inline __attribute__((always_inline)) void add(F s, F d, F c, F p, F q, F key) {
+    inline __attribute__((always_inline)) void add(F s, F d, F p, F q, F key) {
       sum = Lanes::add(sum, p);
-      score = Lanes::fma(p, Lanes::mul(d, c), score);
+      score = Lanes::fma(p, d, score);
       square = Lanes::fma(p, p, square);
       distance = Lanes::fma(p, Lanes::abs(Lanes::sub(q, key)), distance);
       const auto better = Lanes::greater(s, best);
@@ -308,7 +308,9 @@ struct Passes {
     }
     void store(const Tile& t, const RowStats& r, int j, Index key0) const {
       Lanes::store(t.sum + j * W, sum);
-      Lanes::store(r.weighted_score + j * W, score), Lanes::store(r.square + j * W, square);
+      const F old = Lanes::load(r.weighted_score + j * W), c = Lanes::load(t.factor + j * W);
+      Lanes::store(r.weighted_score + j * W, Lanes::fma(score, c, old)),
+          Lanes::store(r.square + j * W, square);
       Lanes::store(r.distance + j * W, distance), Lanes::store(r.best + j * W, best);
       float found[W];
       Lanes::store(found, best_key);
@@ -316,8 +318,9 @@ struct Passes {
         if (found[i] >= 0.0f) r.best_key[j * W + i] = key0 + static_cast<Index>(found[i]);
     }
   };
-  /// weights_stats of four rows at a time, where the level has exponentials of many vectors side by side;
-  /// returns the first row that is left.
+  /// weights_stats where the level has exponentials of many vectors side by side, which leave no registers
+  /// for statistics: those come after, so many rows at a time. Returns the first row that is left.
+  static constexpr Index kBeside = 32;
   template <class L = Lanes>
   static Index stats_of_fours(const Tile& t, const RowStats& r, const float* q_distance, Index key0) {
     if constexpr (!L::own_exp2 || NV != 2) {
@@ -328,27 +331,28 @@ struct Passes {
         top[j] = L::load(t.top + j * W), c[j] = L::load(t.factor + j * W), low[j] = lowest_for(c[j]);
         q[j] = L::load(q_distance + j * W);
       }
-      LaneStats lane[2] = {{t, r, 0}, {t, r, 1}};
-      float* const scores = t.s;
+      LaneStats left(t, r, 0), right(t, r, 1);  // an array would live in memory
       const Index end = t.from + (t.to - t.from) / 4 * 4;
       F key = L::set(static_cast<float>(t.from));
-      for (Index k = t.from; k < end; k += 4) {
-        float* s = scores + k * kPanel;
-        F p[4][2];
-        exp2_of_four(s, top, c, low, p);
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) {
-#pragma GCC unroll 2
-          for (int j = 0; j < 2; ++j) {
-            float* at = s + i * kPanel + j * W;
-            const F x = L::load(at);
-            lane[j].add(x, L::max(low[j], L::sub(x, top[j])), c[j], p[i][j], q[j], key);
-            L::store(at, p[i][j]);
-          }
+      for (Index k = t.from; k < end; k += kBeside) {
+        alignas(64) float weights[kBeside * kPanel], distances[kBeside * kPanel];
+        float* const s = t.s + k * kPanel;
+        const Index n = (end - k < kBeside ? end - k : kBeside) * kPanel;
+        for (Index at = 0; at < n; at += 4 * kPanel) {
+          F p[4][2];
+          exp2_of_four(s + at, top, c, low, p, distances + at);
+#pragma GCC unroll 8
+          for (int i = 0; i < 8; ++i) L::store(weights + at + i * W, p[i / 2][i % 2]);
+        }
+        for (Index at = 0; at < n; at += kPanel) {
+          const F p = L::load(weights + at), w = L::load(weights + at + W);
+          left.add(L::load(s + at), L::load(distances + at), p, q[0], key);
+          right.add(L::load(s + at + W), L::load(distances + at + W), w, q[1], key);
+          L::store(s + at, p), L::store(s + at + W, w);
           key = L::add(key, L::set(1.0f));
         }
       }
-      for (int j = 0; j < 2; ++j) lane[j].store(t, r, j, key0);
+      left.store(t, r, 0, key0), right.store(t, r, 1, key0);
       return end;
     }
   }
@@ -365,7 +369,7 @@ struct Passes {
         float* at = t.s + k * kPanel + j * W;
         const F s = Lanes::load(at), d = Lanes::max(low, Lanes::sub(s, top)), p = exp2_product(d, c, low);
         Lanes::store(at, p);
-        lane.add(s, d, c, p, q, Lanes::set(static_cast<float>(k)));
+        lane.add(s, d, p, q, Lanes::set(static_cast<float>(k)));
       }
       lane.store(t, r, j, key0);
     }
