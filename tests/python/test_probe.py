@@ -158,3 +158,15 @@ def test_a_probe_that_asks_for_nothing_gives_an_empty_answer():
     x = np.ones((1, 2, 1, 4), np.float32)
     result = hw.attention(x, x, x, probe=hw.Probe())
     assert result.probe == hw.ProbeResult() and result.lse is None
+
+
+def test_entropy_of_scores_near_the_largest_float():
+    """Scores of 3e37 with a scale of 1e-37: their sum is no float, their weights are ordinary."""
+    q, k = np.zeros((1, 9, 1, 16), np.float32), np.zeros((1, 300, 1, 16), np.float32)
+    q[..., 0] = 1e18
+    k[0, :, 0, 0] = -3e19 * np.random.default_rng(5).random(300)
+    got = hw.attention(q, k, k * np.float32(1e-20), scale=1e-37, probe=hw.Probe(rows=True)).probe
+    logits = 1e-37 * 1e18 * k[0, :, 0, 0].astype(np.float64)
+    weights = np.exp(logits - logits.max())
+    weights /= weights.sum()
+    assert np.allclose(got.entropy, -(weights * np.log(weights)).sum(), atol=1e-4)
