@@ -293,6 +293,18 @@ static void test_refusals(hw_context* context) {
   EXPECT(hw_attention(context, &args) == HW_BAD_ARGUMENT);  // out over q
 }
 
+/// The call of plain attention, and what it wrote to `out`.
+static hw_attention_args attend_plain(hw_context* context, const hw_tensor* tq, const hw_tensor* tk,
+                                      const hw_tensor* tv, const hw_tensor* to, void* first) {
+  hw_attention_args args;
+  memset(&args, 0, sizeof args);
+  args.struct_size = sizeof args;
+  args.q = tq, args.k = tk, args.v = tv, args.out = to;
+  EXPECT(hw_attention(context, &args) == HW_OK);
+  memcpy(first, out, sizeof out);
+  return args;
+}
+
 /// k and v as numbers of 8 bits, plain and packed: near `first` and of the same bits.
 static void test_eight_bits(hw_context* context, uint8_t code) {
   hw_tensor tq = f32(q, q_shape, 4), tk = f32(k, k_shape, 4), tv = f32(v, v_shape, 4),
@@ -305,12 +317,7 @@ static void test_eight_bits(hw_context* context, uint8_t code) {
   const int64_t scale_shape[] = {kBatch, kKv, kKvHeads};
   int64_t room[] = {kBatch, kKvHeads, 0};
   hw_packed_keys packed;
-  hw_attention_args args;
-  memset(&args, 0, sizeof args);
-  args.struct_size = sizeof args;
-  args.q = &tq, args.k = &tk, args.v = &tv, args.out = &to;
-  EXPECT(hw_attention(context, &args) == HW_OK);
-  memcpy(first, out, sizeof out);
+  hw_attention_args args = attend_plain(context, &tq, &tk, &tv, &to, first);
   t8k = tensor(k8, code, 8, k_shape, 4), t8v = tensor(v8, code, 8, v_shape, 4);
   tsk = f32(k_scale, scale_shape, 3), tsv = f32(v_scale, scale_shape, 3);
   EXPECT(hw_quantize_kv(context, &tk, &t8k, &tsk) == HW_OK &&
@@ -342,12 +349,7 @@ static void test_kv(hw_context* context) {
   int64_t room[] = {kBatch, kKvHeads, 0}, part_shape[] = {kBatch, kKv - 2, kKvHeads, kDim};
   const int64_t k_strides[] = {kKv * kKvHeads * kDim, kKvHeads * kDim, kDim, 1};
   hw_packed_keys packed;
-  hw_attention_args args;
-  memset(&args, 0, sizeof args);
-  args.struct_size = sizeof args;
-  args.q = &tq, args.k = &tk, args.v = &tv, args.out = &to;
-  EXPECT(hw_attention(context, &args) == HW_OK);
-  memcpy(first, out, sizeof out);
+  hw_attention_args args = attend_plain(context, &tq, &tk, &tv, &to, first);
 
   memset(&packed, 0, sizeof packed);
   packed.struct_size = sizeof packed;
