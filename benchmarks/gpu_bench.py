@@ -194,18 +194,21 @@ def phase(quick):
         row("phase", name, {"headwise": run, "phase": other, "cudnn": rival(q, k, v)}, 4e-6 * batch * kv_heads * keys * 128, "GB/s", 15, 2 if quick else 4)
 
 
-def decode_int8(batch, heads, kv_heads, keys, quick):
-    """int8 keys and values beside the bf16 they were made of; bytes are those of int8 and its scales."""
+def decode_eight(batch, heads, kv_heads, keys, quick):
+    """int8 and e4m3 keys and values beside the bf16 they were made of; bytes are those of 8 bits and scales."""
     q = torch.randn(batch, heads, 1, 128, device="cuda").bfloat16()
     k, v = (torch.randn(batch, kv_heads, keys, 128, device="cuda").bfloat16() for _ in range(2))
-    ks, vs = ((x.float().abs().amax(-1) / 127) for x in (k, v))
-    k8, v8 = ((x.float() / s[..., None]).round().clamp(-127, 127).to(torch.int8) for x, s in ((k, ks), (v, vs)))
-    run, out = ours(q, k8, v8, k_scale=ks.transpose(1, 2), v_scale=vs.transpose(1, 2))
     other, want = ours(q, k, v)
-    run(), other()
-    name = f"B{batch} {heads}/{kv_heads} {keys} keys int8"
-    agree(name, out, want, 2e-2)
-    row("decode", name, {"headwise": run, "bf16": other}, 2e-6 * batch * kv_heads * keys * 132, "GB/s", 15 if quick else 30, 2 if quick else 3)
+    other()
+    sides, name = {}, f"B{batch} {heads}/{kv_heads} {keys} keys int8"
+    for kind, most, dtype, far in (("headwise", 127, torch.int8, 2e-2), ("e4m3", 448, torch.float8_e4m3fn, 6e-2)):
+        ks, vs = ((x.float().abs().amax(-1) / most) for x in (k, v))
+        k8, v8 = ((x.float() / s[..., None]).clamp(-most, most) for x, s in ((k, ks), (v, vs)))
+        k8, v8 = ((x if kind == "e4m3" else x.round()).to(dtype) for x in (k8, v8))
+        sides[kind], out = ours(q, k8, v8, k_scale=ks.transpose(1, 2), v_scale=vs.transpose(1, 2))
+        sides[kind]()
+        agree(f"{name}, {kind}", out, want, far)
+    row("decode", name, {**sides, "bf16": other}, 2e-6 * batch * kv_heads * keys * 132, "GB/s", 15 if quick else 30, 2 if quick else 3)
 
 
 def backward(head_dim, batch, heads, kv_heads, tokens, causal, quick, must=None):
@@ -346,8 +349,8 @@ def main(words):
         decode(1, 32, 8, 1024, quick)
         decode(16, 32, 8, 8192, quick)
         decode(16, 32, 32, 8192, quick)
-        decode_int8(64, 32, 8, 8192, quick)
-        decode_int8(1, 32, 8, 32768, quick)
+        decode_eight(64, 32, 8, 8192, quick)
+        decode_eight(1, 32, 8, 32768, quick)
     if "phase" in groups:
         phase(quick)
     if "forward" in groups:

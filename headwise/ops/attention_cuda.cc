@@ -78,7 +78,6 @@ std::vector<std::string> cuda_names_of(const CudaNames& own, std::span<const cha
 
 const char* cuda_unread(const AttentionProblem& p) {
   if (p.keys == KeyForm::packed) return "keys are packed, which is read on the CPU only; give plain ones";
-  if (p.e4m3_kv) return "keys and values are e4m3, which is read on the CPU only; give int8 ones";
   return "";
 }
 

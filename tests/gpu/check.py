@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Is this build right on this GPU? Every kernel against double, its laws, its bits. Ends in "N passed, M failed".
 
-Usage: check.py [selftest] [laws] [module] [backward] [heads] [probes] [processors] [products] [phase] [blocks] [int8] [--json FILE]
+Usage: check.py [selftest] [laws] [module] [backward] [heads] [probes] [processors] [products] [phase] [blocks] [eight] [--json FILE]
 (the last eight: what selftest and laws hold of gradients, of mixed heads and entmax, of probes, of the number of processors, of the two kinds
-of products, of cuda/phase, of block masks, of int8)"""
+of products, of cuda/phase, of block masks, of 8-bit keys and values)"""
 import json
 import math
 import random
@@ -17,7 +17,7 @@ from block_cases import BLOCK_SELFTEST
 from common import DEVICE, TALLY, check, guarded, normal
 from head_cases import HEAD_LAWS, HEAD_SELFTEST
 from harness import GUARD, Attention, Failed, Mask, devices, formula, open_pairs, relative
-from int8_cases import INT8_LAWS, INT8_MODULE, INT8_SELFTEST
+from eight_cases import EIGHT_LAWS, EIGHT_MODULE, EIGHT_SELFTEST
 from module_cases import MODULE
 from page_cases import page_cases
 from phase_cases import PHASE_LAWS
@@ -431,9 +431,9 @@ def run_laws():
     check(relative(out[:, -128:].double(), truth) < 2.5e-3, "sizes", "offsets past 2^31")
 
 
-PARTS = {"selftest": [plain_cases, mma_cases, row_cases, look_cases, mask_cases, hopper_cases, decode_cases, page_cases, ragged_cases, document_cases, length_cases, hostile_cases, refusal_cases] + BLOCK_SELFTEST + INT8_SELFTEST + BACKWARD_SELFTEST + HEAD_SELFTEST,
-         "module": MODULE + INT8_MODULE, "laws": [bit_laws, mma_laws, look_laws, processor_laws, product_laws, repeat_laws, run_laws] + PHASE_LAWS + INT8_LAWS + BACKWARD_LAWS + HEAD_LAWS,
-         "probes": [row_cases, look_cases, look_laws], "processors": [processor_laws], "products": [product_laws], "phase": PHASE_LAWS, "blocks": BLOCK_SELFTEST, "int8": INT8_SELFTEST + INT8_LAWS,
+PARTS = {"selftest": [plain_cases, mma_cases, row_cases, look_cases, mask_cases, hopper_cases, decode_cases, page_cases, ragged_cases, document_cases, length_cases, hostile_cases, refusal_cases] + BLOCK_SELFTEST + EIGHT_SELFTEST + BACKWARD_SELFTEST + HEAD_SELFTEST,
+         "module": MODULE + EIGHT_MODULE, "laws": [bit_laws, mma_laws, look_laws, processor_laws, product_laws, repeat_laws, run_laws] + PHASE_LAWS + EIGHT_LAWS + BACKWARD_LAWS + HEAD_LAWS,
+         "probes": [row_cases, look_cases, look_laws], "processors": [processor_laws], "products": [product_laws], "phase": PHASE_LAWS, "blocks": BLOCK_SELFTEST, "eight": EIGHT_SELFTEST + EIGHT_LAWS,
          "backward": BACKWARD_SELFTEST + BACKWARD_LAWS, "heads": HEAD_SELFTEST + HEAD_LAWS}
 
 

@@ -53,7 +53,7 @@ class Options(ctypes.Structure):
 
 
 CODES = {torch.float32: (2, 32), torch.float16: (2, 16), torch.bfloat16: (4, 16), torch.float64: (2, 64),
-         torch.int64: (0, 64), torch.int32: (0, 32), torch.int8: (0, 8), torch.uint8: (1, 8), torch.bool: (6, 8)}
+         torch.int64: (0, 64), torch.int32: (0, 32), torch.int8: (0, 8), torch.float8_e4m3fn: (10, 8), torch.uint8: (1, 8), torch.bool: (6, 8)}
 
 
 class Failed(RuntimeError):

@@ -1,4 +1,5 @@
 """Keys in pages on the GPU: bits of the contiguous run, poisoned rests, tables that lie."""
+import math
 import random
 
 import torch
@@ -12,10 +13,13 @@ END = -(2 ** 63)
 
 def paged(k, lengths, size, hnd, spare=3):
     """k [batch tokens heads ...] cut into pages in a random order, NaN (int8: 99) wherever no token lies; the pool and its table."""
+    if k.dtype == torch.float8_e4m3fn:  # torch fills and copies its bytes
+        pool, table = paged(k.view(torch.uint8), lengths, size, hnd, spare)
+        return pool.view(k.dtype), table
     batch, tokens, heads, *dim = k.shape
     each = -(-tokens // size)
     pages = batch * each + spare
-    pool = torch.full((pages, heads, size, *dim) if hnd else (pages, size, heads, *dim), 99 if k.dtype == torch.int8 else float("nan"),
+    pool = torch.full((pages, heads, size, *dim) if hnd else (pages, size, heads, *dim), {torch.int8: 99, torch.uint8: 0x7F}.get(k.dtype, math.nan),
                       device=DEVICE, dtype=k.dtype)
     pool = pool.transpose(1, 2) if hnd else pool
     order = random.Random(size).sample(range(pages), batch * each)

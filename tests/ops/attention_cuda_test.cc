@@ -40,12 +40,6 @@ TEST(AttentionCuda, WhatOnlyTheCpuReadsIsRefusedByEveryKernel) {
   ASSERT_EQ(choice.refusals.size(), cuda_kernel_names().size() - 1);
   for (const Refusal& r : choice.refusals)
     EXPECT_EQ(r.why, "keys are packed, which is read on the CPU only; give plain ones");
-  AttentionProblem floats = small_problem();
-  floats.e4m3_kv = true;
-  const CudaChoice none = choose_cuda(floats, {}, Device::cuda(0), "");
-  EXPECT_TRUE(none.kernel.empty());
-  for (const Refusal& r : none.refusals)
-    EXPECT_EQ(r.why, "keys and values are e4m3, which is read on the CPU only; give int8 ones");
 }
 
 TEST(AttentionCuda, ListsOfKernels) {

@@ -14,7 +14,7 @@ constexpr Index kMostRows = 64;
 Index splits_of(const AttentionProblem& p) { return p.kv_tokens > 0 ? split_of(p.kv_tokens - 1) + 1 : 0; }
 
 void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
-  hopper_refuses(p, a, device, why, {.int8 = true});
+  hopper_refuses(p, a, device, why, {.eight_bits = true});
   if (why[0]) return;
   if (p.probe.rows) {
     std::snprintf(why, sizeof why, "probes");
@@ -81,20 +81,22 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
     d.pages_step[0] = table.step[0], d.pages_step[1] = table.step[1];
   }
   d.page_count = static_cast<int>(paged ? p.pages : p.batch);
-  if (p.int8_kv) d.k_scale = scales_of(a.k_scale), d.v_scale = scales_of(a.v_scale);
+  const bool eight = p.eight_bit_kv();
+  if (eight) d.k_scale = scales_of(a.k_scale), d.v_scale = scales_of(a.v_scale);
+  d.e4m3 = p.e4m3_kv;
   d.clear_tail = paged || p.ragged || band.keys < p.kv_tokens || band.by_length;
   d.back = static_cast<int>(band.back), d.ahead = static_cast<int>(band.ahead);
   DecodeMaps maps;
-  const int box_rows = paged ? page_piece(d.page_size) : decode_tile_keys(block_rows, head_dim, p.int8_kv),
-            box_panels = paged || p.int8_kv ? 1 : head_dim / 64;
+  const int box_rows = paged ? page_piece(d.page_size) : decode_tile_keys(block_rows, head_dim, eight),
+            box_panels = paged || eight ? 1 : head_dim / 64;
   Status mapped = state.map_of(map_spec(p, a.k, box_rows, box_panels), maps.k);
   if (mapped.ok()) mapped = state.map_of(map_spec(p, a.v, box_rows, box_panels), maps.v);
   if (!mapped.ok()) return mapped;
   const bool half = p.dtype == DType::f16;
   DecodeFunction* own = half ? decode<f16, f16> : decode<bf16, bf16>;
-  DecodeFunction* int8 = half ? decode<f16, std::int8_t> : decode<bf16, std::int8_t>;
-  return (p.int8_kv ? int8 : own)(head_dim, block_rows, maps, d, device, facts_of(device).processors,
-                                  state.stream);
+  DecodeFunction* eight_bits = half ? decode<f16, std::int8_t> : decode<bf16, std::int8_t>;
+  return (eight ? eight_bits : own)(head_dim, block_rows, maps, d, device, facts_of(device).processors,
+                                    state.stream);
 }
 
 Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {
@@ -109,8 +111,8 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
 
 void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
   std::snprintf(words, sizeof words, "cuda/decode sm_90a %s%s k%d s%dx%d+%d", name_of(p.dtype).data(),
-                p.int8_kv ? " kv i8" : "", decode_keys(static_cast<int>(p.heads.q.dim)), kShortSplits,
-                kShortSplit, kLongSplit);
+                kv_words(p), decode_keys(static_cast<int>(p.heads.q.dim)), kShortSplits, kShortSplit,
+                kLongSplit);
 }
 
 }  // namespace

@@ -113,7 +113,7 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
 
 void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
   std::snprintf(words, sizeof words, "cuda/plain %s%s k32", name_of(p.dtype).data(),
-                p.int8_kv ? " kv i8" : "");
+                kv_words(p));
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ const char* copy_refuses(const AnyView& v) {
   if (v.step[3] != 1) return "a last step of 1";
   for (int axis = 0; axis < 3; ++axis) {
     if (v.size[axis] > 1 && v.step[axis] * size_of(v.dtype) % 16 != 0)
-      return v.dtype == DType::i8 ? "steps that are multiples of 16 elements"
+      return size_of(v.dtype) == 1 ? "steps that are multiples of 16 elements"
                                   : "steps that are multiples of 8 elements";
     if (v.step[axis] >= Index{1} << 38) return "steps below 2^38 elements";
     if (v.size[axis] > kFar) return "sizes up to 2^29";
@@ -34,7 +34,7 @@ void hopper_refuses(const AttentionProblem& p, const AttentionArgs& a, int devic
   if (!facts.there) return say("there is no CUDA device %d", device);
   if (facts.major != 9)
     return say("device %d is of capability %d.%d; it needs 9.0", device, facts.major, facts.minor);
-  if (p.int8_kv && !takes.int8) return say("%s", kInt8Refused);
+  if (p.eight_bit_kv() && !takes.eight_bits) return say(kEightRefused, name_of(p.kv_dtype()).data());
   if (const char* heads = special_heads(p)) return say("%s", heads);
   if (p.dtype != DType::bf16 && p.dtype != DType::f16)
     return say("dtype %s; it takes bf16 and f16", name_of(p.dtype).data());

@@ -9,7 +9,7 @@ namespace headwise::cuda {
 
 /// What some of the Hopper kernels take and others do not.
 struct HopperTakes {
-  bool pairs = false, int8 = false, blocks = false;  // a bias and dropout; int8 keys and values; block masks
+  bool pairs = false, eight_bits = false, blocks = false;  // a bias and dropout; KV of 8 bits; block masks
 };
 /// Writes the first reason against Hopper's tiles, if there is one.
 void hopper_refuses(const AttentionProblem& p, const AttentionArgs& a, int device,
@@ -30,9 +30,9 @@ inline PerHead per_head(bool used, const AnyView& v) {
   return used ? PerHead{v.data, v.dtype, v.step[0]} : PerHead{};
 }
 
-/// int8 travels two by two.
+/// 8 bits travel two by two.
 inline MapSpec map_spec(const AttentionProblem& p, const AnyView& v, int box_rows, int box_panels) {
-  const Index pair = v.dtype == DType::i8 ? 2 : 1;
+  const Index pair = size_of(v.dtype) == 1 ? 2 : 1;
   return {v.data,
           p.dtype == DType::bf16 ? Number<bf16>::kMapType : Number<f16>::kMapType,
           v.size[0],

@@ -100,8 +100,8 @@ __device__ __forceinline__ float decode_sum(const float* stats, int row, float t
   return sum;
 }
 
-/// One tile: scores, weights, values. The rows meet 16 keys of this warp.
-template <class C>
+/// One tile: scores, weights, values. The rows meet 16 keys of this warp. Eight: what k and v of 8 bits are.
+template <class C, template <class> class Eight>
 __device__ __forceinline__ void decode_tile(const DecodeParams& p, const DecodeItem& d, int t,
                                             std::uint32_t q, std::uint32_t k,
                                             [[maybe_unused]] std::uint32_t scales, int warp, int lane,
@@ -113,14 +113,29 @@ __device__ __forceinline__ void decode_tile(const DecodeParams& p, const DecodeI
   const bool masked = t < d.full_begin || t >= d.full_end, special = masked || p.cap > 0.f || p.slopes.data;
   float counts[4];  // what this lane's keys count, then their values
   typename DecodeRows<C>::Weights weights;
+  const auto clear_tail = [&] {  // a NaN past the last key survives a weight of 0
+    if (!p.clear_tail || !masked) return;
+    constexpr int kChunks = kDim * C::kItemBytes / 32;  // of half a row: a lane's
+    if (first_key + lane / 2 >= d.place.kv_tokens)
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i)
+        ptx::clear_shared(v + chunk_offset(C::kKeys, warp * C::kWarpKeys + lane / 2, lane % 2 * kChunks + i));
+    ptx::fence_shared_for_async();
+    __syncwarp();
+  };
   if constexpr (C::kEight) {
     float s[kBlocks][2][2][4] = {}, both[kBlocks][2][4];
-    decode_scores_eight<C>(q, k, warp, lane, rows, s);
+    decode_scores_eight<C, Eight>(q, k, warp, lane, rows, s);
     std::uint32_t b[kDim / 32][4];
-#pragma unroll
-    for (int n = 0; n < kDim / 32; ++n)
+    const auto load_values = [&](int n) {
       ptx::load_matrices_turned(
           v + chunk_offset(C::kKeys, warp * C::kWarpKeys + (lane & 15), 2 * n + (lane >> 4)), b[n]);
+    };
+    // On their way while weights are made, where there are registers.
+    constexpr int kAhead = C::kHoldsQ || !Eight<T>::kNan ? kDim / 32 : 0;
+    if constexpr (Eight<T>::kNan && kAhead > 0) clear_tail();
+#pragma unroll
+    for (int n = 0; n < kAhead; ++n) load_values(n);
     decode_counts(scales + warp * C::kWarpKeys * 4, lane, counts);
 #pragma unroll
     for (int i = 0; i < kBlocks * 8; ++i) {
@@ -129,18 +144,15 @@ __device__ __forceinline__ void decode_tile(const DecodeParams& p, const DecodeI
     }
     decode_counts(scales + (C::kKeys + warp * C::kWarpKeys) * 4, lane, counts);
     rows.weigh(p, both, d, first_key + 2 * (lane % 4), special, masked, counts, weights);
-    return decode_values_eight<C>(b, weights, rows);
+    if constexpr (Eight<T>::kNan && kAhead == 0) clear_tail();
+#pragma unroll
+    for (int n = 0; n < kDim / 32; ++n) {
+      if (n >= kAhead) load_values(n);
+      decode_values_eight<C, Eight>(b[n], n, weights, rows);
+    }
+    return;
   }
-  const int past = first_key + C::kWarpKeys - d.place.kv_tokens;
-  if (p.clear_tail && past > 0) {  // a NaN past the last key survives a weight of 0
-    const int count = min(past, C::kWarpKeys);
-    for (int i = lane; i < count * (kDim / 8); i += 32)
-      ptx::store_shared(
-          v + chunk_offset(C::kKeys, (warp + 1) * C::kWarpKeys - 1 - i / (kDim / 8), i % (kDim / 8)), 0, 0, 0,
-          0);
-    ptx::fence_shared_for_async();
-    __syncwarp();
-  }
+  clear_tail();
   float s[kBlocks][2][2][4] = {};  // block, even and odd steps, keys
 #pragma unroll
   for (int i = 0; i < kDim / 16; ++i) {  // rows of k are keys: matrices as they lie are the right factor
@@ -241,7 +253,7 @@ __device__ __forceinline__ void decode_join_warps(const DecodeParams& p, const D
   }
 }
 
-template <class C>
+template <class C, template <class> class Eight>
 __device__ __forceinline__ void decode_products(const DecodeShared<C>& shared, const DecodeParams& p,
                                                 std::uint8_t* raw) {
   const int lane = threadIdx.x % 32, thread = threadIdx.x, warp = threadIdx.x / 32;
@@ -269,7 +281,7 @@ __device__ __forceinline__ void decode_products(const DecodeShared<C>& shared, c
         if constexpr (C::kGroups > 1) own = t % C::kGroups == group;
         if (own) {
           ptx::mbarrier_wait(shared.full + 8 * slot, phase);
-          decode_tile<C>(p, d, t, q, k, shared.scales + slot * C::kScaleBytes, slice, lane, rows);
+          decode_tile<C, Eight>(p, d, t, q, k, shared.scales + slot * C::kScaleBytes, slice, lane, rows);
         }
         if (++slot == C::kSlots) slot = 0, phase ^= 1;
         if (++t == d.end) break;
@@ -337,7 +349,10 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
     }
   } else {
     if constexpr (C::kExchanges) ptx::take_registers<C::kTaken>();
-    decode_products<C>(shared, params, raw);
+    if (C::kEight && params.e4m3)  // a loop of its own: two ways in one need more registers
+      decode_products<C, FromE4m3>(shared, params, raw);
+    else
+      decode_products<C, FromInt8>(shared, params, raw);
   }
 }
 

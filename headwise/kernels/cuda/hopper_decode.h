@@ -19,7 +19,7 @@ HW_FN constexpr int decode_tile_keys(int rows, int head_dim, bool eight) {
   return rows == 32 || eight ? decode_keys(head_dim) : 64;
 }
 
-/// What the numbers of each key count, [batch tokens kv_heads] or [pages page_size kv_heads]: int8 alone.
+/// What the numbers of each key count, [batch tokens kv_heads] or [pages page_size kv_heads]: 8 bits alone.
 struct DecodeScales {
   const float* data = nullptr;
   Index step[3] = {};
@@ -45,7 +45,7 @@ struct DecodeParams {
   DecodeScales k_scale = {}, v_scale = {};
   const Place* places = nullptr;
   Place place = {};
-  bool ragged = false, clear_tail = false;
+  bool ragged = false, clear_tail = false, e4m3 = false;  // e4m3: keys and values of 8 bits are floats
   int batch = 0, kv_heads = 0, group = 0;
   int back = 0, ahead = 0;
   int row_blocks = 0, splits = 0, items = 0;  // items = batch * kv_heads * row_blocks * splits

@@ -10,7 +10,8 @@ namespace headwise::cuda {
 template <class T_, class Kv, int HeadDim, int Rows>
 struct DecodeConfig {
   using T = T_;
-  static constexpr bool kEight = sizeof(Kv) == 1;  // keys and values of 8 bits, with scales
+  static constexpr int kItemBytes = static_cast<int>(sizeof(Kv));
+  static constexpr bool kEight = kItemBytes == 1;  // keys and values of 8 bits, with scales
   // 8 rows leave the lower half of a matrix instruction idle, and its registers; 32 are two instructions over
   // the same keys.
   static constexpr int kHeadDim = HeadDim, kRows = Rows, kBlocks = Rows == 32 ? 2 : 1,
@@ -25,7 +26,7 @@ struct DecodeConfig {
   static constexpr int kGiven = kEight ? 72 : 56, kTaken = kEight ? 216 : 224;  // registers of a thread
   static constexpr int kConsumers = 32 * kWarps, kThreads = kConsumers + (kExchanges ? 128 : 64);
   // Rows of a panel have 128 bytes, also where a narrow head fills half of them.
-  static constexpr int kPanels = kEight && HeadDim == 64 ? 1 : HeadDim * static_cast<int>(sizeof(Kv)) / 128,
+  static constexpr int kPanels = kEight && HeadDim == 64 ? 1 : HeadDim * kItemBytes / 128,
                        kTileBytes = kKeys * kPanels * kPanelRowBytes;
   static constexpr int kResident = 1, kSlots = (192 << 10) / (2 * kTileBytes);
   static constexpr int kScaleBytes = kEight ? 2 * kKeys * 4 : 0;  // of a slot: keys', then values'

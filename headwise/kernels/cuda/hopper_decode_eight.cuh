@@ -12,12 +12,12 @@ __device__ __forceinline__ void decode_counts(std::uint32_t from, int lane, floa
   counts[0] = near.x, counts[1] = near.y, counts[2] = far.x, counts[3] = far.y;
 }
 
-/// Scores of int8 keys, [block, even and odd steps, keys]. A word of a matrix holds four columns of a key:
-/// q's columns lie alike.
-template <class C>
+/// Scores of keys of 8 bits, [block, even and odd steps, keys]. A word of a matrix holds four columns of a
+/// key: q's columns lie alike.
+template <class C, template <class> class Eight>
 __device__ __forceinline__ void decode_scores_eight(std::uint32_t q, std::uint32_t k, int warp, int lane,
                                                     DecodeRows<C>& rows, float (&s)[C::kBlocks][2][2][4]) {
-  using From = FromInt8<typename C::T>;
+  using From = Eight<typename C::T>;
 #pragma unroll
   for (int i = 0; i < C::kHeadDim / 32; ++i) {
     std::uint32_t b[4];
@@ -40,16 +40,17 @@ __device__ __forceinline__ void decode_scores_eight(std::uint32_t q, std::uint32
   }
 }
 
-/// Adds weights times int8 values. A turned word holds two columns of two keys: rows.o has the even columns
-/// of 16, then the odd ones.
-template <class C>
-__device__ __forceinline__ void decode_values_eight(const std::uint32_t (&b)[C::kHeadDim / 32][4],
+/// Adds weights times values of 8 bits. A turned word holds two columns of two keys: rows.o has the even
+/// columns of 16, then the odd ones.
+template <class C, template <class> class Eight>
+__device__ __forceinline__ void decode_values_eight(const std::uint32_t (&b)[4], int part,
                                                     const typename DecodeRows<C>::Weights& weights,
                                                     DecodeRows<C>& rows) {
-  using From = FromInt8<bf16>;
+  using From = Eight<bf16>;
 #pragma unroll
-  for (int n = 0; n < C::kHeadDim / 16; ++n) {
-    const std::uint32_t low = b[n / 2][n % 2 * 2], high = b[n / 2][n % 2 * 2 + 1];
+  for (int i = 0; i < 2; ++i) {
+    const int n = 2 * part + i;
+    const std::uint32_t low = b[2 * i], high = b[2 * i + 1];
     const std::uint32_t even[2] = {From::template pair<0, 2>(low), From::template pair<0, 2>(high)},
                         odd[2] = {From::template pair<1, 3>(low), From::template pair<1, 3>(high)};
 #pragma unroll

@@ -43,6 +43,7 @@ __device__ W kv_element(const RunInputs& p, const HeadsView& x, const SequencePl
                         Index head, Index c) {
   const TokenPlace t = token_place(p, at, b, j);
   if (t.row < 0) return W(0);
+  if (p.kv_dtype == DType::e4m3) return static_cast<W>(element<e4m3, float>(x, t.batch, t.row, head, c));
   return p.kv_dtype == DType::i8 ? element<std::int8_t, W>(x, t.batch, t.row, head, c)
                                  : element<T, W>(x, t.batch, t.row, head, c);
 }
@@ -50,7 +51,7 @@ __device__ W kv_element(const RunInputs& p, const HeadsView& x, const SequencePl
 template <class W>
 __device__ W kv_scale(const RunInputs& p, const ScalesView& s, const HeadsView& x, const SequencePlace& at,
                       Index b, Index j, Index head) {
-  if (p.kv_dtype != DType::i8) return W(1);
+  if (!p.k_scale.data) return W(1);
   const TokenPlace t = token_place(p, at, b, j);
   return t.row < 0 ? W(0)
                    : static_cast<W>(

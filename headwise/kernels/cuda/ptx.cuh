@@ -239,6 +239,10 @@ __device__ __forceinline__ void store_shared(std::uint32_t to, std::uint32_t a, 
                                              std::uint32_t c, std::uint32_t d) {
   asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
+/// 16 bytes of 0.
+__device__ __forceinline__ void clear_shared(std::uint32_t at) {
+  asm volatile("{\n.reg .b32 z;\nmov.b32 z, 0;\nst.shared.v4.b32 [%0], {z,z,z,z};\n}" ::"r"(at) : "memory");
+}
 template <class T>
 __device__ __forceinline__ void store_number(std::uint32_t to, T x) {
   if constexpr (sizeof(T) == 4)

@@ -174,14 +174,14 @@ const char* special_heads(const AttentionProblem& p, bool rows_too) {
 }
 
 void inputs_refused(const AttentionProblem& p, const AttentionArgs& a, int device,
-                    char (&why)[kSentenceBytes], bool int8) {
+                    char (&why)[kSentenceBytes], bool eight_bits) {
   const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };
   why[0] = '\0';
   const DeviceFacts facts = facts_of(device);
   if (!facts.there) return say("there is no CUDA device %d", device);
   if (facts.major < 8)
     return say("device %d is of capability %d.%d; it needs 8.0", device, facts.major, facts.minor);
-  if (p.int8_kv && !int8) return say("%s", kInt8Refused);
+  if (p.eight_bit_kv() && !eight_bits) return say(kEightRefused, name_of(p.kv_dtype()).data());
   if (p.heads.terms.relative &&
       (a.inputs.buckets.max_distance > kMostDistance || a.inputs.buckets.buckets > kMostDistance))
     return say("relative positions up to %lld in %lld buckets; up to %lld of both travel with a launch",
@@ -209,7 +209,7 @@ Status gather_inputs(const AttentionProblem& p, const AttentionArgs& a, StreamSt
   f.batch = p.batch, f.heads = p.heads.q.heads, f.q_tokens = p.q_tokens;
   f.q = heads_of(a.q, p.heads.q), f.k = heads_of(a.k, p.heads.k), f.v = heads_of(a.v, p.heads.v);
   f.kv_dtype = p.kv_dtype();
-  if (p.int8_kv) f.k_scale = scales_of(a.k_scale), f.v_scale = scales_of(a.v_scale);
+  if (p.eight_bit_kv()) f.k_scale = scales_of(a.k_scale), f.v_scale = scales_of(a.v_scale);
   if (p.keys == KeyForm::paged) {
     const AnyView& table = a.page_table.table;
     f.pages = static_cast<const std::int32_t*>(table.data);

@@ -24,7 +24,7 @@ struct RunInputs {
   Index batch, heads, q_tokens;
   HeadsView q, k, v, out;
   DType kv_dtype;
-  ScalesView k_scale, v_scale;  // int8 alone
+  ScalesView k_scale, v_scale;  // 8 bits alone
   float* lse;
   double* lse_double;
   Index lse_step[3];
@@ -57,12 +57,12 @@ struct RunInputs {
 /// Where the statistics of rows go; not asked where the problem asks for none.
 RowProbes probes_of(const AttentionProblem& p, const AttentionArgs& a);
 
-inline constexpr const char* kInt8Refused = "keys and values are int8; cuda/decode and cuda/plain read them";
+inline constexpr const char* kEightRefused = "keys and values are %s; cuda/decode and cuda/plain read them";
 
 /// Writes what no kernel of RunInputs can read: a device that is not there, arrays too large to travel.
-/// `int8`: the kernel reads int8 KV.
+/// `eight_bits`: the kernel reads int8 and e4m3 KV.
 void inputs_refused(const AttentionProblem& p, const AttentionArgs& a, int device,
-                    char (&why)[kSentenceBytes], bool int8 = false);
+                    char (&why)[kSentenceBytes], bool eight_bits = false);
 
 /// What only kernels of their own compute, or null. Gradients need no word of rows: those that are not listed
 /// have an lse of -inf.

@@ -1,4 +1,5 @@
-// The instances of the Hopper decode over int8 keys and values.
+// The instances of the Hopper decode over keys and values of 8 bits: int8 stands for e4m3 too, which
+// DecodeParams tells apart.
 #include "headwise/kernels/cuda/hopper_decode.cuh"
 
 namespace headwise::cuda {
