@@ -11,9 +11,9 @@ LINE = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?);")
 # One to eight move at D192, which runs at 1.14x-1.26x. Five move around the loops of a window.
 KNOWN = {"Li256ELi256ELi2ELi1ELNS0_10TilePassesE0": 12, "Li192ELi192ELi2ELi2E": 8, "Li64ELi64ELi3ELi2ELNS0_10TilePassesE2": 5, "Li192ELi128ELi3ELi1ELNS0_10TilePassesE0": 3}
 LEAST_PRODUCTS, LONGEST = 8, 1200  # products that make a loop the main one; instructions
-# Bias and dropout stand in the loops of the instance for terms, behind the products: there loops without one inside count,
-# up to their last product. At D256 two R2UR behind it move what a bias is addressed by.
-LONG = "TilePassesE3"
+# Bias, dropout and statistics of rows stand in the loops of two instances, behind the products: there loops without one inside
+# count, up to their last product. At D256 two R2UR behind it move what a bias is addressed by.
+LONG = ("TilePassesE3", "TilePassesE4")
 
 
 def loops(code):
@@ -34,15 +34,16 @@ def main():
             functions.setdefault(name, []).append((int(found[1], 16), found[2]))
     faults = checked = 0
     for name, code in functions.items():
+        long = any(part in name for part in LONG)
         whole = [(a, b) for a, b in loops(code) if sum("HGMMA" in w for _, w in code[a:b]) >= LEAST_PRODUCTS]
         for begin, end in whole:
             body = [w for _, w in code[begin:end]]
             products = sum("HGMMA" in w for w in body)
             holds_another = any(begin <= a and b <= end and b - a < end - begin for a, b in whole)
-            if len(body) > LONGEST and (LONG not in name or holds_another):
+            if len(body) > LONGEST and (not long or holds_another):
                 continue
             checked += 1
-            if LONG in name:
+            if long:
                 body = body[:max(i for i, w in enumerate(body) if "HGMMA" in w)]
             moves = sum("R2UR" in w for w in body)
             if moves > max((most for part, most in KNOWN.items() if part in name), default=0):

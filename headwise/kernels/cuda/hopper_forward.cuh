@@ -28,7 +28,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   const float unit = termed ? 1.f : p.scale_log2;
   if (group == 0) ptx::barrier_arrive(turn, 256);  // group 0 goes first
 
-  float o[kValueDim / 2], s[kKeys / 2], top[2], sum[2], factor[2];
+  float o[kValueDim / 2], s[kKeys / 2], top[2] = {}, sum[2], factor[2];
   std::uint32_t weights[kKeys / 4];
   bool rescale = false;
   int used = 0;
@@ -134,19 +134,37 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       most[0] = fmaxf(most[0], __shfl_xor_sync(~0u, most[0], x));
       most[1] = fmaxf(most[1], __shfl_xor_sync(~0u, most[1], x));
     }
-    if constexpr (kProbes)
-      if (probed) sums.meet(first, most, s, n * kKeys + column0);
     rescale = false;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float old = top[r];
-      const bool grown = first || (most[r] - old) * unit > 8.f;
-      top[r] = grown ? most[r] : old;
+    const float old[2] = {top[0], top[1]};
+    const auto refer = [&](int r) {
+      const bool grown = first || (most[r] - old[r]) * unit > 8.f;
+      top[r] = grown ? most[r] : old[r];
       if (!first) {
-        factor[r] = grown ? ptx::exp2((old - most[r]) * unit) : 1.f;
+        factor[r] = grown ? ptx::exp2((old[r] - most[r]) * unit) : 1.f;
         rescale |= grown;
       }
-      const float reference = top[r] == -INFINITY ? 0.f : top[r] * unit;
+    };
+    const auto reference_of = [&](int r) { return top[r] == -INFINITY ? 0.f : top[r] * unit; };
+    if constexpr (C::kFewProbes)
+      if (p.probes.few) {
+        refer(0), refer(1);
+        if (!first && __any_sync(~0u, rescale))
+#pragma unroll
+          for (int r = 0; r < 2; ++r)
+            if (top[r] != old[r]) sums.move(r, factor[r], (old[r] - top[r]) * unit * sum[r]);
+        float reference[2] = {reference_of(0), reference_of(1)}, here[2], exponents[2];
+        weigh_few<C::kFewStep>(s, reference, unit, masked, __float_as_int(p.cap), here, exponents);
+        sums.join_few(first, exponents, most);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) sum[r] = first ? here[r] : fmaf(sum[r], factor[r], here[r]);
+        return;
+      }
+    if constexpr (kProbes)
+      if (probed) sums.meet(first, most, s, n * kKeys + column0);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      refer(r);
+      const float reference = reference_of(r);
       float even = 0.f, odd = 0.f;
       const auto weigh_row = [&](auto&& seen) {
 #pragma unroll
@@ -165,12 +183,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
             [&](float w, float e, float column) { tile.add(w, masked ? fmaxf(e, -1000.f) : e, column); });
         const bool lost = tile.exponents != tile.exponents;
         if (!masked && __any_sync(~0u, lost)) {
-          float again = 0.f;
-#pragma unroll
-          for (int i = 0; i < kKeys / 4; ++i) {
-            const float w = s[4 * (i / 2) + 2 * r + (i & 1)];
-            again = fmaf(w, fmaxf(__log2f(w), -1000.f), again);
-          }
+          const float again = exponents_of(s, r);
           if (lost) tile.exponents = again;
         }
         // sum of w |d - column|: in a tile on one side of the row, |d * sum of w - sum of w * column|
@@ -185,7 +198,8 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
             distances = fmaf(s[4 * j + 2 * r + 1], fabsf(d - static_cast<float>(8 * j + 1)), distances);
           }
         }
-        sums.join(r, !first && grown, factor[r], (old - top[r]) * unit * sum[r], tile, distances);
+        sums.join(r, !first && top[r] != old[r], factor[r], (old[r] - top[r]) * unit * sum[r], tile,
+                  distances);
       } else {
         weigh_row([](float, float, float) {});
       }
@@ -382,8 +396,9 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       }
       if constexpr (kProbes)
         if (probed)
-          sums.finish(p.probes, r, at, row0 + 8 * r, keys, reference, keys_reference - reference, sink_part,
-                      sink, sum[r], unit);
+          sums.finish(
+              p.probes, r,
+              {at, row0 + 8 * r, keys, reference, keys_reference - reference, sink_part, sink, sum[r]}, unit);
       // A row without keys keeps 0 and has -inf; one whose scores hold a NaN passes it on.
       factor[r] =
           sum[r] == 0.f || top[r] == -INFINITY && sum[r] == sum[r] ? 0.f : weight * ptx::reciprocal(sum[r]);

@@ -48,9 +48,10 @@ struct RowsView {
   Index step[3];
   HW_FN Index at(Index b, Index h, Index i) const { return b * step[0] + h * step[1] + i * step[2]; }
 };
-/// The statistics of rows a run asks for.
+/// The statistics of rows a run asks for: those with an address.
 struct RowProbes {
   bool asked;
+  bool few;  // nothing but entropy, top_weight and sink_mass, for which a weight costs one product
   RowsView entropy, top_weight, top_position, second_moment, mean_distance, sink_mass;
 };
 

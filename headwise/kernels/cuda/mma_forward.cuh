@@ -221,7 +221,7 @@ __device__ __forceinline__ float finish_row(const RunInputs& f, Rows& rows, int 
         natural_lse(reference, sum);
   if (Rows::kFull && writes && f.probes.asked) {
     const auto put = [&](const RowsView& to, float x) {
-      static_cast<float*>(to.data)[to.at(at.tensor_batch, h, row)] = x;
+      if (to.data) static_cast<float*>(to.data)[to.at(at.tensor_batch, h, row)] = x;
     };
     const float scaled = weight * inverse;
     put(f.probes.entropy, sum == 0.f ? 0.f : kLn2 * (log2f(sum) - probe.exponents * inverse));
@@ -229,8 +229,8 @@ __device__ __forceinline__ float finish_row(const RunInputs& f, Rows& rows, int 
     put(f.probes.second_moment, empty ? 0.f : probe.squares * scaled * scaled);
     put(f.probes.mean_distance, empty ? 0.f : probe.distances * scaled);
     put(f.probes.sink_mass, sum == 0.f ? 0.f : sink_part * inverse);
-    static_cast<Index*>(f.probes.top_position.data)[f.probes.top_position.at(at.tensor_batch, h, row)] =
-        probe.best_key;
+    if (const RowsView& to = f.probes.top_position; to.data)
+      static_cast<Index*>(to.data)[to.at(at.tensor_batch, h, row)] = probe.best_key;
   }
   return empty ? 0.f : weight * inverse;
 }

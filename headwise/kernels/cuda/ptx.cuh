@@ -253,6 +253,9 @@ __device__ __forceinline__ void store_number(std::uint32_t to, T x) {
 __device__ __forceinline__ void store_floats(std::uint32_t to, float a, float b, float c, float d) {
   asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
+__device__ __forceinline__ void store_pair(std::uint32_t to, float a, float b) {
+  asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(to), "f"(a), "f"(b) : "memory");
+}
 __device__ __forceinline__ float2 load_pair(std::uint32_t from) {
   float2 v;
   asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from));

@@ -158,6 +158,7 @@ RowProbes probes_of(const AttentionProblem& p, const AttentionArgs& a) {
   if (!p.probe.rows) return {};
   const ProbeOut& to = a.probe;
   return {true,
+          !to.top_position.given() && !to.second_moment.given() && !to.mean_distance.given(),
           rows_of(to.entropy),
           rows_of(to.top_weight),
           rows_of(to.top_position),
