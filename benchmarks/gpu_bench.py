@@ -117,18 +117,21 @@ def widths(head_dim, value_dim, causal, quick, tokens=8192, heads=16):
 
 
 def probes(head_dim, causal, quick, tokens=8192):
-    """Statistics of rows on and off; top keys and column sums, which look at the scores again."""
+    """Entropy and largest weight on and off; all statistics of rows; top keys and column sums, which look at the scores again."""
     heads, batch = 2048 // head_dim, 16384 // tokens
     q, k, v = (torch.randn(batch, heads, tokens, head_dim, device="cuda").bfloat16() for _ in range(3))
     probe = {n: torch.empty(batch, heads, tokens, device="cuda", dtype=torch.int64 if n == "top_position" else torch.float32) for n in ROW_PROBES}
     mask = "causal" if causal else None
-    runs = {"headwise": ours(q, k, v, mask, probe=probe)[0], "off": ours(q, k, v, mask)[0], "mma": ours(q, k, v, mask, run=MMA, probe=probe)[0]}
+    few = {n: probe[n] for n in ("entropy", "top_weight")}
+    runs = {"headwise": ours(q, k, v, mask, probe=few)[0], "off": ours(q, k, v, mask)[0], "all": ours(q, k, v, mask, probe=probe)[0]}
+    name, work = f"D{head_dim} B{batch} {tokens} {'causal' if causal else 'full'}", 4e-9 * batch * heads * tokens * tokens * head_dim * (0.5 if causal else 1)
+    row("probes", name, runs, work, "TFLOP/s", 5, 4, must=0.91)
+    runs = {"headwise": runs["all"], "off": runs["off"], "mma": ours(q, k, v, mask, run=MMA, probe=probe)[0]}
     top = lambda n: {"top_keys": torch.empty(batch, heads, tokens, n, device="cuda", dtype=torch.int64), "top_weights": torch.empty(batch, heads, tokens, n, device="cuda")}
     for n in (1, 8, 64):
         runs[f"top {n}"] = ours(q, k, v, mask, probe=top(n))[0]
     runs["columns"] = ours(q, k, v, mask, probe={"column_sums": torch.empty(batch, heads, tokens, device="cuda")})[0]
-    work = 4e-9 * batch * heads * tokens * tokens * head_dim * (0.5 if causal else 1)
-    row("probes", f"D{head_dim} B{batch} {tokens} {'causal' if causal else 'full'}", runs, work, "TFLOP/s", 5, 2)
+    row("probes", name + " all", runs, work, "TFLOP/s", 5, 2)
 
 
 def documents(head_dim, quick, tokens=8192, width=1024):
@@ -374,8 +377,9 @@ def main(words):
             for causal in (False, True):
                 widths(d, dv, causal, quick)
     if "probes" in groups:
-        for causal in (False, True):
-            probes(128, causal, quick)
+        for head_dim in (128, 64):
+            for causal in (False, True):
+                probes(head_dim, causal, quick)
     if "documents" in groups:
         documents(128, quick)
     if "backward" in groups:

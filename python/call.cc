@@ -120,7 +120,7 @@ AttentionCall::AttentionCall(const AttentionWords& words)
 
   if (given(words.probe)) {
     ProbeRequest request = read_probe(words.probe);
-    probe_ = request.spec;
+    probe_ = request.spec, probe_rows_ = request.rows;
     picks_ = std::move(request.picks);
     class_of_ = std::move(request.class_of);
     if (probe_.picked > 0) args_.probe.picks = AnyView::packed(picks_.data(), DType::i64, {probe_.picked, 3});
@@ -386,7 +386,7 @@ void AttentionCall::make_outputs() {
     args_.lse = AnyView::packed(made.view.data, wide, {ragged_ ? 1 : p.batch, sizes[1], rows});
     lse_ = std::move(made.object);
   }
-  if (given(probe_words_)) probe_result_ = make_probe_result(p, kind_, like_, args_.probe);
+  if (given(probe_words_)) probe_result_ = make_probe_result(p, probe_rows_, kind_, like_, args_.probe);
 }
 
 std::string AttentionCall::explain_cuda() {

@@ -90,6 +90,7 @@ class AttentionCall {
   bool ragged_ = false, want_lse_ = false;
   AttentionArgs args_;
   ProbeSpec probe_;
+  unsigned probe_rows_ = 0;
   CallContext* context_ = nullptr;
   std::string kernels_;
   bool own_kernels_ = false;
@@ -106,14 +107,16 @@ class AttentionCall {
 /// Part of AttentionCall that knows hw.Probe and hw.Scores (probes.cc).
 struct ProbeRequest {
   ProbeSpec spec;
+  unsigned rows = 0;         // a bit for each statistic of rows, in the order of probes.cc
   std::vector<Index> picks;  // [picked 3]
   std::vector<std::int32_t> class_of;
   Index class_rows = 0, class_columns = 0;  // as given: rows 1 repeats over the batch
 };
 ProbeRequest read_probe(nb::handle probe);
-/// Allocates what `spec` asks for, as views in `out` and as attributes of the returned hw.ProbeResult.
-nb::object make_probe_result(const AttentionProblem& problem, const ArrayKind& kind, nb::handle like,
-                             ProbeOut& out);
+/// Allocates what the problem asks for, of statistics of rows those of the request, as views in `out` and as
+/// attributes of the returned hw.ProbeResult.
+nb::object make_probe_result(const AttentionProblem& problem, unsigned rows, const ArrayKind& kind,
+                             nb::handle like, ProbeOut& out);
 
 /// The slopes of Press et al. 2022: 2^(-8 i / n) for a power of two n; otherwise those of the power below,
 /// then every other one of the power above.

@@ -7,6 +7,38 @@ namespace {
 
 constexpr const char* kOp = "probe";
 
+struct RowStatistic {
+  const char* name;
+  AnyView ProbeOut::*view;
+  bool position = false;
+};
+constexpr RowStatistic kRowStatistics[] = {{"entropy", &ProbeOut::entropy},
+                                           {"top_weight", &ProbeOut::top_weight},
+                                           {"top_position", &ProbeOut::top_position, true},
+                                           {"second_moment", &ProbeOut::second_moment},
+                                           {"mean_distance", &ProbeOut::mean_distance},
+                                           {"sink_mass", &ProbeOut::sink_mass}};
+constexpr unsigned kAllRows = (1u << std::size(kRowStatistics)) - 1;
+
+unsigned row_named(nb::handle name) {
+  const std::string_view word = read_word({kOp, "a name in rows"}, name);
+  std::string known;
+  for (unsigned i = 0; i < std::size(kRowStatistics); ++i) {
+    if (word == kRowStatistics[i].name) return 1u << i;
+    known += text(i ? ", " : "", kRowStatistics[i].name);
+  }
+  throw Error(ErrorKind::bad_argument, text(kOp, ": rows names \"", word, "\"; there are ", known));
+}
+
+/// True (all), False, a name or names.
+unsigned read_rows(nb::handle rows) {
+  if (PyUnicode_Check(rows.ptr())) return row_named(rows);
+  if (!PySequence_Check(rows.ptr())) return read_bool({kOp, "rows"}, rows) ? kAllRows : 0;
+  unsigned asked = 0;
+  for (const nb::handle name : nb::borrow<nb::object>(rows)) asked |= row_named(name);
+  return asked;
+}
+
 ScoreStage stage_of(nb::handle stage) {
   constexpr const char* names[] = {"scaled", "softcapped", "biased", "weights"};
   if (PyUnicode_Check(stage.ptr())) {
@@ -67,7 +99,8 @@ ProbeRequest read_probe(nb::handle probe) {
   }
   if (!nb::hasattr(probe, "rows") || !nb::hasattr(probe, "picks"))
     refuse_type({"attention", "probe"}, probe, "a headwise.Probe or headwise.Scores");
-  request.spec.rows = read_bool({kOp, "rows"}, probe.attr("rows"));
+  request.rows = read_rows(probe.attr("rows"));
+  request.spec.rows = request.rows != 0;
   request.spec.top_k = read_index({kOp, "top_k"}, probe.attr("top_k"));
   request.spec.columns = read_bool({kOp, "columns"}, probe.attr("columns"));
   if (const nb::object ids = probe.attr("classes"); !ids.is_none())
@@ -76,8 +109,8 @@ ProbeRequest read_probe(nb::handle probe) {
   return request;
 }
 
-nb::object make_probe_result(const AttentionProblem& p, const ArrayKind& kind, nb::handle like,
-                             ProbeOut& out) {
+nb::object make_probe_result(const AttentionProblem& p, unsigned row_names, const ArrayKind& kind,
+                             nb::handle like, ProbeOut& out) {
   const nb::object result = nb::module_::import_("headwise._types").attr("ProbeResult")();
   const ProbeSpec& asked = p.probe;
   const DType wide = p.dtype == DType::f64 ? DType::f64 : DType::f32;
@@ -100,14 +133,9 @@ nb::object make_probe_result(const AttentionProblem& p, const ArrayKind& kind, n
     }
     nb::setattr(result, name, made.object);
   };
-  if (asked.rows) {
-    make("entropy", out.entropy, wide, {batch, heads, rows});
-    make("top_weight", out.top_weight, wide, {batch, heads, rows});
-    make("top_position", out.top_position, DType::i64, {batch, heads, rows});
-    make("second_moment", out.second_moment, wide, {batch, heads, rows});
-    make("mean_distance", out.mean_distance, wide, {batch, heads, rows});
-    make("sink_mass", out.sink_mass, wide, {batch, heads, rows});
-  }
+  for (unsigned i = 0; i < std::size(kRowStatistics); ++i)
+    if (const RowStatistic& s = kRowStatistics[i]; row_names >> i & 1u)
+      make(s.name, out.*s.view, s.position ? DType::i64 : wide, {batch, heads, rows});
   if (asked.top_k > 0) {
     make("top_keys", out.top_keys, DType::i64, {batch, heads, rows, asked.top_k});
     make("top_weights", out.top_weights, wide, {batch, heads, rows, asked.top_k});

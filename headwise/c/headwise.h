@@ -189,7 +189,7 @@ typedef struct hw_attention_problem {
 } hw_attention_problem;
 
 /// Where probes go (and class_of, picks: where they come from); shapes as in headwise/spec/probe.h. NULL =
-/// not asked. HW_PROBE_ROWS needs the first six, top_k both of its tensors.
+/// not asked. HW_PROBE_ROWS needs one or more of the first six, top_k both of its tensors.
 typedef struct hw_probe_tensors {
   uint32_t struct_size;
   const hw_tensor *entropy, *top_weight, *second_moment, *mean_distance, *sink_mass;  // f32 [batch heads q]
@@ -276,7 +276,7 @@ hw_status hw_attention_run(const hw_attention_plan* plan, hw_context* context, c
 
 /// Plans and runs in one call: plain layouts, no probes; matrices alone are a fixed mix, mix_q or mix_k two
 /// dynamic ones, alpha is entmax. Where q is a CUDA tensor, so are k, v, out, lse,
-/// slopes, sinks, bias, relative, gate, alpha and mix_*, and the six statistics of rows, top_keys with
+/// slopes, sinks, bias, relative, gate, alpha and mix_*, and statistics of rows, top_keys with
 /// top_weights and column_sums may be given in `probe`; scale, q_start, offsets and sequence_ids stay on the
 /// CPU. The call then starts the work on `stream` and returns without waiting.
 hw_status hw_attention(hw_context* context, const hw_attention_args* args);

@@ -373,11 +373,14 @@ void check_probe(const AttentionProblem& p, const ProbeOut& out, Index tensor_ba
   const ProbeSpec& asked = p.probe;
   const unsigned floats = p.dtype == DType::f64 ? kWide : only(DType::f32);
   const auto row_view = [&](const char* name, const AnyView& v, unsigned dtypes) {
-    if (kForward.check_asked(name, v, asked.rows, "row probes"))
+    if (kForward.check_asked(name, v, asked.rows, "row probes") && v.given())
       kForward.check_view(
           name, v,
           {dtypes, {tensor_batch, heads, q_rows}, p.ragged ? "[1 heads tokens]" : "[batch heads q_tokens]"});
   };
+  require(!asked.rows || out.any_row(), ErrorKind::bad_argument, kForward.op,
+          "row probes are asked for but none of their outputs is given; pass one or more of entropy, "
+          "top_weight, top_position, second_moment, mean_distance and sink_mass");
   row_view("probe entropy", out.entropy, floats);
   row_view("probe top_weight", out.top_weight, floats);
   row_view("probe second_moment", out.second_moment, floats);

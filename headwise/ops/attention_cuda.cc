@@ -85,7 +85,7 @@ AttentionProblem cuda_problem_of(const AttentionArgs& args, const HeadSpec& head
   const ProbeOut& to = args.probe;
   const AnyView& top = to.top_keys.given() ? to.top_keys : to.top_weights;
   return problem_of(args,
-                    {.rows = to.entropy.given(),
+                    {.rows = to.any_row(),
                      .top_k = top.given() ? top.size[3] : 0,
                      .classes = to.class_mass.given() ? to.class_mass.size[3] : 0,
                      .columns = to.column_sums.given(),

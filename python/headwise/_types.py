@@ -36,12 +36,13 @@ class Pages:
 class Probe:
     """Which statistics of the normalized weights a call returns, per head, before dropout.
 
-    rows: entropy, largest weight and its key, second moment, mean distance, sink mass of each row.
+    rows: entropy, top_weight and its key top_position, second_moment, mean_distance, sink_mass of each row: True for
+    all six, or the names of some, which may take less time. entropy, top_weight and sink_mass together are the quick ones.
     top_k: the heaviest keys of each row. classes: integer ids [kv_tokens] or [batch kv_tokens]; each row's mass per class.
     columns: the weight each key receives. picks: (batch, head, query) rows whose weights are written out.
     """
 
-    rows: bool = False
+    rows: bool | str | Sequence[str] = False
     top_k: int = 0
     classes: Any = None
     num_classes: int | None = None

@@ -209,6 +209,10 @@ static void test_probes(hw_context* context) {
   EXPECT(fabs(sum - kQ) < 1e-4);  // each query hands out a weight of 1
   EXPECT(entropy[0][0][0] > 1 && (double)entropy[0][0][0] <= log(kKv) + 1e-5);
   EXPECT(rows[0][1][2][3] > 1.0f / kKv && top[1][2][3] >= 0 && top[1][2][3] < kKv);
+  memcpy(rows[1], entropy, sizeof entropy), memset(entropy, 0, sizeof entropy);
+  probe.top_weight = probe.second_moment = probe.mean_distance = probe.sink_mass = probe.top_position = NULL;
+  EXPECT(hw_attention_run(plan, context, &args, NULL, 0) == HW_OK);  // entropy alone
+  EXPECT(memcmp(rows[1], entropy, sizeof entropy) == 0);
   hw_attention_plan_destroy(plan);
   EXPECT(hw_attention(context, &args) == HW_BAD_ARGUMENT);
 }

@@ -21,7 +21,7 @@ from eight_cases import EIGHT_LAWS, EIGHT_MODULE, EIGHT_SELFTEST
 from module_cases import MODULE
 from page_cases import page_cases
 from phase_cases import PHASE_LAWS
-from probe_cases import look_cases, look_laws, row_cases
+from probe_cases import look_cases, look_laws, row_cases, some_row_cases
 from processor_cases import processor_laws
 from product_cases import product_laws
 
@@ -431,9 +431,9 @@ def run_laws():
     check(relative(out[:, -128:].double(), truth) < 2.5e-3, "sizes", "offsets past 2^31")
 
 
-PARTS = {"selftest": [plain_cases, mma_cases, row_cases, look_cases, mask_cases, hopper_cases, decode_cases, page_cases, ragged_cases, document_cases, length_cases, hostile_cases, refusal_cases] + BLOCK_SELFTEST + EIGHT_SELFTEST + BACKWARD_SELFTEST + HEAD_SELFTEST,
+PARTS = {"selftest": [plain_cases, mma_cases, row_cases, some_row_cases, look_cases, mask_cases, hopper_cases, decode_cases, page_cases, ragged_cases, document_cases, length_cases, hostile_cases, refusal_cases] + BLOCK_SELFTEST + EIGHT_SELFTEST + BACKWARD_SELFTEST + HEAD_SELFTEST,
          "module": MODULE + EIGHT_MODULE, "laws": [bit_laws, mma_laws, look_laws, processor_laws, product_laws, repeat_laws, run_laws] + PHASE_LAWS + EIGHT_LAWS + BACKWARD_LAWS + HEAD_LAWS,
-         "probes": [row_cases, look_cases, look_laws], "processors": [processor_laws], "products": [product_laws], "phase": PHASE_LAWS, "blocks": BLOCK_SELFTEST, "eight": EIGHT_SELFTEST + EIGHT_LAWS,
+         "probes": [row_cases, some_row_cases, look_cases, look_laws], "processors": [processor_laws], "products": [product_laws], "phase": PHASE_LAWS, "blocks": BLOCK_SELFTEST, "eight": EIGHT_SELFTEST + EIGHT_LAWS,
          "backward": BACKWARD_SELFTEST + BACKWARD_LAWS, "heads": HEAD_SELFTEST + HEAD_LAWS}
 
 

@@ -1,4 +1,5 @@
 """Probes on the GPU: statistics of rows, top keys and column sums against their definitions in double, and their bits."""
+import itertools
 import math
 
 import torch
@@ -38,6 +39,46 @@ def row_cases():
             at = probe["top_position"]
             chosen = keys.gather(-1, at.clamp(min=0)[..., None])[..., 0]
             check(bool(torch.where(keys.amax(-1) > 0, chosen >= keys.amax(-1) * (1 - 1e-5), at == -1).all()), part, "top_position")
+
+
+def some_row_cases():
+    """Statistics of rows alone and by twos: those named as among all, the others and the output untouched; a score of -inf weighs nothing."""
+    empty = lambda tq, names: {n: torch.full((2, 4, tq), -7, device=DEVICE, dtype=torch.int64 if n == "top_position" else torch.float32) for n in names}
+    for kernel, dtype, (tq, tk, d), mask in (
+            ("cuda/hopper", torch.bfloat16, (450, 1333, 64), None), ("cuda/hopper", torch.float16, (700, 700, 64), "causal"), ("cuda/hopper", torch.float16, (450, 1333, 128), None),
+            ("cuda/hopper", torch.bfloat16, (700, 700, 128), "causal"), ("cuda/hopper", torch.bfloat16, (300, 700, 96), "window(30, 9)"), ("cuda/hopper", torch.float16, (300, 700, 96), None),
+            ("cuda/mma", torch.bfloat16, (150, 333, 64), "causal"), ("cuda/mma", torch.float32, (70, 150, 96), None)):
+        for sinks in (None, torch.randn(4, device=DEVICE)):
+            part = f"{kernel} some probes {str(dtype)[6:]} d{d} {mask} {'sinks' if sinks is not None else ''}"
+            q, k, v = normal(2, tq, 4, d, dtype=dtype) * 2, normal(2, tk, 2, d, dtype=dtype), normal(2, tk, 2, d, dtype=dtype)
+            k *= torch.linspace(4, 0, tk, device=DEVICE).view(1, -1, 1, 1)  # keys to the left are heavier, and references grow
+            given = {"mask": mask} if sinks is None else {"mask": mask, "sinks": sinks}
+            whole = empty(tq, ROW_PROBES)
+            out = RUN[kernel](q, k, v, probe=whole, **given)
+            open_ = open_pairs(tq, tk, 0, *{None: (None, None), "causal": (None, 0), "window(30, 9)": (30, 9)}[mask])
+            s = ((q.double().transpose(1, 2) @ k.double().transpose(1, 2).repeat_interleave(2, 1).transpose(-1, -2)) / math.sqrt(d)).masked_fill(~open_, -math.inf)
+            s = s if sinks is None else torch.cat([s, sinks.double().view(1, 4, 1, 1).expand(2, 4, tq, 1)], -1)
+            w = torch.softmax(s, -1).nan_to_num(0)
+            truth = {"entropy": -(w * w.clamp(min=1e-300).log()).sum(-1), "top_weight": w[..., :tk].max(-1).values, "sink_mass": w[..., tk:].sum(-1)}
+            for names in [(n,) for n in ROW_PROBES] + list(itertools.combinations(ROW_PROBES, 2)) + [("entropy", "top_weight", "sink_mass")]:
+                some = empty(tq, names)
+                check(torch.equal(RUN[kernel](q, k, v, probe=some, **given), out), f"{part} {names}", "probes change the output")
+                for n in names:
+                    want = truth.get(n, whole[n].double())
+                    error = ((some[n].double() - want).abs() / want.abs().clamp(min=1)).max().item()
+                    check(error < 2e-5, f"{part} {names}", f"{n} is off by {error:.1e}")
+    # A score of -inf that no mask made.
+    for d in (64, 96, 128):
+        q, k, v = normal(1, 300, 2, d).abs().clamp(min=0.01), normal(1, 900, 2, d), normal(1, 900, 2, d)  # 0 times inf is no score
+        k[:, 333] = -math.inf
+        without = torch.cat([k[:, :333], k[:, 334:]], 1)
+        s = (q.double().transpose(1, 2) @ without.double().transpose(1, 2).transpose(-1, -2)) / math.sqrt(d)
+        w = torch.softmax(s, -1)
+        for names in (("entropy",), ("entropy", "second_moment")):
+            probe = {n: torch.full((1, 2, 300), -7, device=DEVICE, dtype=torch.float32) for n in names}
+            RUN["cuda/hopper"](q, k, v, probe=probe)
+            error = (probe["entropy"].double() + (w * w.clamp(min=1e-300).log()).sum(-1)).abs().max().item()
+            check(error < 1e-4, f"cuda/hopper probes d{d} of a score of -inf {names}", f"entropy is off by {error:.1e}")
 
 
 def look(q, k, v, top_k, columns=True, out=None, lse=None, **more):

@@ -1,5 +1,7 @@
 """Probes from inside the kernel against the weights of the formula, and score stages from the reference."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -44,6 +46,22 @@ def test_row_statistics(case):
     assert np.array_equal(got.top_position[rows_with_keys], weights.argmax(-1)[rows_with_keys])
     assert (got.top_position[~rows_with_keys] == -1).all() and got.top_position.dtype == np.int64
     assert got.top_keys is None and got.scores is None
+
+
+ROWS = ("entropy", "top_weight", "top_position", "second_moment", "mean_distance", "sink_mass")
+
+
+def test_row_statistics_by_name(case):
+    """Those named have the bits they have among all; the others are None."""
+    whole = probe(case, rows=True)
+    for names in [*ROWS, *itertools.combinations(ROWS, 2), list(ROWS)]:
+        got = vars(probe(case, rows=names))
+        asked = (names,) if isinstance(names, str) else tuple(names)
+        assert all(np.array_equal(got.pop(name), getattr(whole, name)) for name in asked), names
+        assert all(x is None for x in got.values()), names
+    assert probe(case, rows=()) == hw.ProbeResult()
+    with pytest.raises(ValueError, match='rows names "median"; there are entropy, top_weight'):
+        probe(case, rows=["entropy", "median"])
 
 
 def test_top_keys_come_heaviest_first(case):

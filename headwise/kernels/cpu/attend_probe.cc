@@ -77,15 +77,17 @@ void write_probes(const Run& run, const SequencePlace& at, const Panel& panel, c
       if (sink > 0) entropy -= sink * std::log(sink);
       const bool found = panel.stats.best_key[i] >= 0;
       const double best = w * std::exp((static_cast<double>(panel.stats.best[i]) - top) * scale);
-      *at3(out.entropy, b, h, q) = static_cast<float>(std::max(entropy, 0.0));
-      *at3(out.top_weight, b, h, q) = found ? static_cast<float>(best) : 0.0f;
-      *at3(out.second_moment, b, h, q) =
-          open ? static_cast<float>(w * w * static_cast<double>(panel.total_stats.square[i])) : 0.0f;
-      *at3(out.mean_distance, b, h, q) =
-          open ? static_cast<float>(w * static_cast<double>(panel.total_stats.distance[i])) : 0.0f;
-      *at3(out.sink_mass, b, h, q) = sink_mass[i];
+      const auto put = [&](const AnyView& to, double value) {
+        if (to.given()) *at3(to, b, h, q) = static_cast<float>(value);
+      };
+      put(out.entropy, std::max(entropy, 0.0));
+      put(out.top_weight, found ? best : 0);
+      put(out.second_moment, open ? w * w * static_cast<double>(panel.total_stats.square[i]) : 0);
+      put(out.mean_distance, open ? w * static_cast<double>(panel.total_stats.distance[i]) : 0);
+      put(out.sink_mass, sink);
       const AnyView& t = out.top_position;
-      static_cast<Index*>(t.data)[b * t.step[0] + h * t.step[1] + q * t.step[2]] = panel.stats.best_key[i];
+      if (t.given())
+        static_cast<Index*>(t.data)[b * t.step[0] + h * t.step[1] + q * t.step[2]] = panel.stats.best_key[i];
     }
     for (Index c = 0; c < probe.classes; ++c)
       at3(out.class_mass, b, h, q)[c * out.class_mass.step[3]] =

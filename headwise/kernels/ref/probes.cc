@@ -19,13 +19,15 @@ void write_statistics(const ProbeOut& out, const Row& row) {
     mean_distance += w * static_cast<double>(q < j ? j - q : q - j);
     if (top_position < 0 || w > top_weight) top_weight = w, top_position = j;
   }
-  const Index b = row.place.tensor_batch, h = row.head, i = row.q_row();
-  put(out.entropy, entropy, b, h, i);
-  put(out.top_weight, top_weight, b, h, i);
-  put(out.top_position, static_cast<double>(top_position), b, h, i);
-  put(out.second_moment, second_moment, b, h, i);
-  put(out.mean_distance, mean_distance, b, h, i);
-  put(out.sink_mass, row.sink_weight, b, h, i);
+  const auto put_given = [&](const AnyView& to, double value) {
+    if (to.given()) put(to, value, row.place.tensor_batch, row.head, row.q_row());
+  };
+  put_given(out.entropy, entropy);
+  put_given(out.top_weight, top_weight);
+  put_given(out.top_position, static_cast<double>(top_position));
+  put_given(out.second_moment, second_moment);
+  put_given(out.mean_distance, mean_distance);
+  put_given(out.sink_mass, row.sink_weight);
 }
 
 /// Selection by repeated search: the next key is the heaviest one after (weight, key) of the last.

@@ -192,6 +192,37 @@ TEST(CpuOnline, ProbeTiesAndEmptyRows) {
   });
 }
 
+/// Statistics of rows asked for alone and by twos have the bits they have together.
+TEST(CpuOnline, RowStatisticsThatAreNotGivenAreLeftOut) {
+  each_level([] {
+    const Index q = 40, kv = 300;
+    CaseRun r({.name = "some", .q_tokens = q, .kv_tokens = kv, .heads = 2, .kv_heads = 1});
+    const auto views = {&ProbeOut::entropy,       &ProbeOut::top_weight, &ProbeOut::second_moment,
+                        &ProbeOut::mean_distance, &ProbeOut::sink_mass,  &ProbeOut::top_position};
+    const auto ask = [&](ProbeOut& to, auto which, Tensor& t) {
+      t = Tensor(which == &ProbeOut::top_position ? DType::i64 : DType::f32, {1, 2, q});
+      poison(t);
+      to.*which = t.view();
+    };
+    ProbeOut all;
+    Tensor whole[6];
+    std::size_t n = 0;
+    for (const auto view : views) ask(all, view, whole[n++]);
+    r.args.probe = all;
+    attention(r.args, online(), {.rows = true});
+    for (const auto one : views)
+      for (const auto other : views) {
+        ProbeOut some;
+        Tensor part[2];
+        ask(some, one, part[0]);
+        if (other != one) ask(some, other, part[1]);
+        r.args.probe = some;
+        attention(r.args, online(), {.rows = true});
+        for (const auto view : {one, other}) EXPECT_TRUE(same_bits(some.*view, all.*view));
+      }
+  });
+}
+
 /// The kernel visits exactly the tiles whose tile() is not empty, and for interval terms exactly those with
 /// an open pair.
 TEST(CpuOnline, VisitsTheTilesThatAreNotEmpty) {

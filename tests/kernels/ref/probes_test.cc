@@ -91,6 +91,23 @@ TEST(RefProbes, SinkIsOneOutcomeAndNothingIsRenormalized) {
   EXPECT_EQ(p.weights.values<double>()[2], 0);
 }
 
+TEST(RefProbes, RowStatisticsThatAreNotGivenAreLeftOut) {
+  Probed all({0.5, 0.25, 0.125, 0.125}, {0.25, 0.5, 0.125, 0.125});
+  all.run();
+  const auto views = {&ProbeOut::entropy,       &ProbeOut::top_weight, &ProbeOut::second_moment,
+                      &ProbeOut::mean_distance, &ProbeOut::sink_mass,  &ProbeOut::top_position};
+  for (const auto one : views)
+    for (const auto other : views) {
+      Probed some({0.5, 0.25, 0.125, 0.125}, {0.25, 0.5, 0.125, 0.125});
+      some.spec = {.rows = true};
+      ProbeOut given;
+      given.*one = some.args.probe.*one, given.*other = some.args.probe.*other;
+      some.args.probe = given;
+      some.run();
+      for (const auto view : {one, other}) EXPECT_TRUE(same_bits(given.*view, all.args.probe.*view));
+    }
+}
+
 TEST(RefProbes, EmptyRows) {
   for (const bool with_sink : {false, true}) {
     Probed p({1, 1, 1, 1}, {1, 1, 1, 1});
