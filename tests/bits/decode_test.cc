@@ -240,9 +240,14 @@ TEST(Decode, ThePlanChoosesAndRefuses) {
   ASSERT_EQ(next.refusals().size(), 1u);
   EXPECT_EQ(next.refusals()[0].why, "q_tokens is 17: decode takes up to 16");
   EXPECT_EQ(next.numerics(), AttentionPlan(problem_of(r.args), Context({.threads = 1})).numerics());
-  CaseRun brief({.name = "plan", .kv_tokens = 511});
-  EXPECT_EQ(AttentionPlan(problem_of(brief.args), Context({.threads = 1})).refusals()[0].why,
-            "kv_tokens is 511: splitting keys pays from 512 on");
+  CaseRun brief({.name = "plan", .kv_tokens = 3});
+  EXPECT_STREQ(AttentionPlan(problem_of(brief.args), Context({.threads = 1})).kernel(), "cpu/decode");
+  CaseRun rows({.name = "plan", .kv_tokens = 511, .heads = 80});
+  const std::string why = AttentionPlan(problem_of(rows.args), Context({.threads = 1})).refusals()[0].why;
+  EXPECT_EQ(
+      why.find("kv_tokens is 511 and 80 query rows meet each key: below 512 keys packing them pays from "),
+      0u)
+      << why;
   EXPECT_EQ(AttentionPlan(problem_of(r.args, {.rows = true}), Context({.threads = 1})).refusals()[0].why,
             "probes are gathered by cpu/online");
 }

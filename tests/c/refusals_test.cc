@@ -178,7 +178,7 @@ TEST(CApi, RunOnCallersMemoryAllocatesNothing) {
   ASSERT_EQ(hw_attention_plan_create(holder.context, &problem, &plan), HW_OK);
   const char* kernel = nullptr;
   ASSERT_EQ(hw_attention_plan_kernel(plan, &kernel), HW_OK);
-  ASSERT_STREQ(kernel, "cpu/online");
+  ASSERT_STREQ(kernel, "cpu/decode");
   size_t bytes = 0;
   ASSERT_EQ(hw_attention_plan_workspace_bytes(plan, &bytes), HW_OK);
   std::vector<std::byte> memory(bytes);

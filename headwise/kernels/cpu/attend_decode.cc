@@ -76,13 +76,16 @@ void fill_panels(const Run& run, const Heads& h, Scratch& s) {
     fill_panel(run, h.at, h.head0, i * run.core.panel, h.rows, s, s.panels[i]);
 }
 
+/// Query rows that meet the same keys and values.
+Index rows_together(const AttentionProblem& p) {
+  return std::gcd(p.heads.k.group, p.heads.v.group) * p.q_tokens;
+}
 /// The core of a run: with keys in the lanes where the class has that way and the rows are few. Its panel is
 /// narrow, its bits are the same.
 const Core& decode_core(const AttentionProblem& p, const TileKernels& kernels) {
   const Core& core = core_for(p, kernels);
   const bool multiplies = &core == &kernels.f32 || &core == kernels.narrow;
-  const Index rows = std::gcd(p.heads.k.group, p.heads.v.group) * p.q_tokens;
-  return multiplies && kernels.few && rows <= kernels.few->few_rows ? *kernels.few : core;
+  return multiplies && kernels.few && rows_together(p) <= kernels.few->few_rows ? *kernels.few : core;
 }
 /// Sums over keys want value columns side by side, in whole vectors.
 bool columns_fit(const Rows& values, Index value_dim) {
@@ -297,8 +300,11 @@ std::string refuse(const AttentionProblem& p) {
   if (p.keys == KeyForm::paged) return {};  // the only one that reads them; any number of tokens
   if (p.q_tokens > kMostDecodeQueries)
     return text("q_tokens is ", p.q_tokens, ": decode takes up to ", kMostDecodeQueries);
-  if (p.kv_tokens < kFewestDecodeKeys)
-    return text("kv_tokens is ", p.kv_tokens, ": splitting keys pays from ", kFewestDecodeKeys, " on");
+  const Core& core = decode_core(p, *chosen_isa().kernels());
+  const Index most = core.few_scores ? core.few_rows : 0;
+  if (p.kv_tokens < kFewestDecodeKeys && rows_together(p) > most)
+    return text("kv_tokens is ", p.kv_tokens, " and ", rows_together(p), " query rows meet each key: below ",
+                kFewestDecodeKeys, " keys packing them pays from ", most + 1, " rows on");
   return {};
 }
 

@@ -7,7 +7,7 @@ namespace headwise::cpu {
 
 extern const AttentionKernel kDecode;
 
-/// Queries a sequence may bring, and keys from which on splitting them pays.
+/// Queries a sequence may bring, and keys from which on splitting them pays whatever the rows.
 inline constexpr Index kMostDecodeQueries = 16, kFewestDecodeKeys = 512;
 
 }  // namespace headwise::cpu

@@ -10,7 +10,7 @@ namespace headwise::cpu {
 namespace {
 
 constexpr Core kF32 = F32Stripes<F32Core<Lanes, 2, 8, 256>>::table();
-constexpr Core kFew = FewRows<F32Core<Lanes, 1, 8, 256>>::table();
+constexpr Core kFew = FewRows<F32Core<Lanes, 1, 8, 256>, 6>::table();
 constexpr Core kGradients = GradientCore<Lanes, 2, 2, 8>::joined(kF32);
 constexpr SparseKernels kSparse = SparseCore<Lanes>::table();
 
