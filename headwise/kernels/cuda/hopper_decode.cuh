@@ -1,6 +1,8 @@
 // Decode on Hopper: one warp copies keys and values, groups of four own 16 keys of every tile each, in turns;
 // splits merge in order. SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <utility>
+
 #include "headwise/kernels/cuda/hopper_decode_eight.cuh"
 
 namespace headwise::cuda {
@@ -10,9 +12,9 @@ template <class C>
 __device__ __forceinline__ void decode_finish(const DecodeParams& p, const DecodeItem& d, int row, int column,
                                               float4 a, float top, float sum) {
   constexpr float kLog2e = 1.44269504088896341f;
-  const int packed = d.row_block * C::kRows + row, token = packed / p.group;
+  const int packed = d.row_block * C::kRows + row, token = quotient<C>(p.by_group, packed);
   if (token >= d.place.q_tokens) return;
-  const int head = d.kv_head * p.group + packed % p.group, batch = p.ragged ? 0 : d.b,
+  const int head = d.kv_head * p.group + packed - token * p.group, batch = p.ragged ? 0 : d.b,
             at = d.place.q_row + token;
   float weight = 1.f, reference = top == -INFINITY ? 0.f : top;
   if (p.sinks.data) {
@@ -38,66 +40,114 @@ __device__ __forceinline__ Index decode_parts_at(const DecodeParams& p, const De
   return static_cast<Index>(d.rows_at(p)) * p.splits * C::kRows;
 }
 
-/// All splits of a row block, in ascending order, `kAtOnce` of them in flight: the block that finished last
-/// does it.
-template <class C>
-__device__ __forceinline__ void decode_merge_parts(const DecodeParams& p, const DecodeItem& d, int thread) {
-  constexpr int kQuads = C::kHeadDim / 4, kAtOnce = 16;
-  for (int i = thread; i < C::kRows * kQuads; i += C::kConsumers) {
-    const int row = i / kQuads, column = i % kQuads * 4;
-    if (d.row_block * C::kRows + row >= d.place.q_tokens * p.group) break;
-    const float* stats = p.part_stats + (decode_parts_at<C>(p, d) + row) * 2;
-    const float* parts = p.parts + (decode_parts_at<C>(p, d) + row) * C::kHeadDim + column;
-    float top = -INFINITY, sum = 0.f;
-    float4 a = make_float4(0.f, 0.f, 0.f, 0.f);
+/// Rows over all splits, in ascending order, AtOnce of them in flight: four columns of `Together` rows,
+/// beginning with the i-th four. Up to 8 splits have the same bits 8 or 16 at once.
+template <class C, int AtOnce, int Together>
+__device__ __forceinline__ void decode_merge_rows(const DecodeParams& p, const DecodeItem& d, int parts,
+                                                  int i, int count) {
+  const int share = decode_share<C>();
+  const float* stats = p.part_stats + (decode_parts_at<C>(p, d) * C::kShares + share) * 2;
+  const float* from = p.parts + decode_parts_at<C>(p, d) * C::kHeadDim + share * C::kOwnColumns;
+  float top[Together], sum[Together] = {};
+  float4 a[Together] = {};
+#pragma unroll
+  for (int n = 0; n < Together; ++n) top[n] = -INFINITY;
 #pragma unroll 1
-    for (int first = 0; first < d.parts; first += kAtOnce) {
-      float2 stat[kAtOnce];
-      float4 x[kAtOnce];
-      float most = top;
+  for (int first = 0; first < parts; first += AtOnce) {
+    float2 stat[Together][AtOnce];
+    float4 x[Together][AtOnce];
 #pragma unroll
-      for (int s = 0; s < kAtOnce; ++s) {
-        const Index at = static_cast<Index>(first + s) * C::kRows;
-        stat[s] = make_float2(-INFINITY, 0.f), x[s] = make_float4(0.f, 0.f, 0.f, 0.f);
-        if (first + s >= d.parts) continue;
-        stat[s] = __ldcg(reinterpret_cast<const float2*>(stats + at * 2));
-        x[s] = __ldcg(reinterpret_cast<const float4*>(parts + at * C::kHeadDim));
-      }
+    for (int n = 0; n < Together; ++n) {
+      const int four = i + n * C::kConsumers, row = four / C::kOwnQuads, column = four % C::kOwnQuads * 4;
 #pragma unroll
-      for (int s = 0; s < kAtOnce; ++s) most = fmaxf(most, stat[s].x);
-      const float old = top == most ? 1.f : ptx::exp2(top - most);
-      top = most;
-      sum *= old, a.x *= old, a.y *= old, a.z *= old, a.w *= old;
-#pragma unroll
-      for (int s = 0; s < kAtOnce; ++s) {
-        const float f = stat[s].x == -INFINITY ? 0.f : ptx::exp2(stat[s].x - top);
-        sum = fmaf(f, stat[s].y, sum);
-        a.x = fmaf(f, x[s].x, a.x), a.y = fmaf(f, x[s].y, a.y);
-        a.z = fmaf(f, x[s].z, a.z), a.w = fmaf(f, x[s].w, a.w);
+      for (int s = 0; s < AtOnce; ++s) {
+        const Index at = static_cast<Index>(first + s) * C::kRows + row;
+        stat[n][s] = make_float2(-INFINITY, 0.f), x[n][s] = make_float4(0.f, 0.f, 0.f, 0.f);
+        if (first + s >= parts || four >= count) continue;
+        stat[n][s] = __ldcg(reinterpret_cast<const float2*>(stats + at * C::kShares * 2));
+        x[n][s] = __ldcg(reinterpret_cast<const float4*>(from + at * C::kHeadDim + column));
       }
     }
-    decode_finish<C>(p, d, row, column, a, top, sum);
+#pragma unroll
+    for (int n = 0; n < Together; ++n) {
+      float most = top[n];
+#pragma unroll
+      for (int s = 0; s < AtOnce; ++s) most = fmaxf(most, stat[n][s].x);
+      const float old = top[n] == most ? 1.f : ptx::exp2(top[n] - most);
+      top[n] = most;
+      sum[n] *= old, a[n].x *= old, a[n].y *= old, a[n].z *= old, a[n].w *= old;
+#pragma unroll
+      for (int s = 0; s < AtOnce; ++s) {
+        const float f = stat[n][s].x == -INFINITY ? 0.f : ptx::exp2(stat[n][s].x - most);
+        sum[n] = fmaf(f, stat[n][s].y, sum[n]);
+        a[n].x = fmaf(f, x[n][s].x, a[n].x), a[n].y = fmaf(f, x[n][s].y, a[n].y);
+        a[n].z = fmaf(f, x[n][s].z, a[n].z), a[n].w = fmaf(f, x[n][s].w, a[n].w);
+      }
+    }
   }
-  if (thread == 0) p.arrived[d.rows_at(p)] = 0;
+#pragma unroll
+  for (int n = 0; n < Together; ++n) {
+    const int four = i + n * C::kConsumers;
+    if (four < count)
+      decode_finish<C>(p, d, four / C::kOwnQuads, share * C::kOwnColumns + four % C::kOwnQuads * 4, a[n],
+                       top[n], sum[n]);
+  }
 }
 
-/// The state of a row over the keys of all warps of the block.
+/// All splits of a row block: the block that finished last does it. `dry`: nothing is read or written, but
+/// the instructions have come.
+template <class C>
+__device__ __forceinline__ void decode_merge_parts(const DecodeParams& p, const DecodeItem& d, bool dry,
+                                                   int thread) {
+  constexpr int kTogether = !C::kEight && C::kRows * C::kOwnQuads > C::kConsumers ? 2 : 1;
+  const int parts = dry ? 1 : d.parts,
+            live = min(C::kRows, d.place.q_tokens * p.group - d.row_block * C::kRows),
+            count = dry ? 0 : live * C::kOwnQuads;
+  int i = thread;
+  if (kTogether > 1 && parts <= 8) {
+    do decode_merge_rows<C, 8, kTogether>(p, d, parts, i, count);
+    while ((i += kTogether * C::kConsumers) < count);
+  } else {
+    do decode_merge_rows<C, 16, 1>(p, d, parts, i, count);
+    while ((i += C::kConsumers) < count);
+  }
+  if (thread == 0 && !dry) p.arrived[d.rows_at(p) * C::kShares + decode_share<C>()] = 0;
+}
+
+/// The state of a row over the keys of all strands.
 template <class C>
 __device__ __forceinline__ float decode_top(const float* stats, int row) {
   float top = -INFINITY;
 #pragma unroll
-  for (int w = 0; w < C::kWarps; ++w) top = fmaxf(top, stats[(w * C::kRows + row) * 2]);
+  for (int w = 0; w < C::kStrands; ++w) top = fmaxf(top, stats[(w * C::kRows + row) * 2]);
   return top;
 }
 template <class C>
 __device__ __forceinline__ float decode_sum(const float* stats, int row, float top) {
   float sum = 0.f;
 #pragma unroll
-  for (int w = 0; w < C::kWarps; ++w) {
+  for (int w = 0; w < C::kStrands; ++w) {
     const float2 stat = *reinterpret_cast<const float2*>(stats + (w * C::kRows + row) * 2);
     sum = fmaf(stat.x == -INFINITY ? 0.f : ptx::exp2(stat.x - top), stat.y, sum);
   }
   return sum;
+}
+
+/// Four columns of a split's row, which strands in `stats` made, go out as they are or as a part. Blocks that
+/// share items count their own columns and keep states of their own.
+template <class C>
+__device__ __forceinline__ void decode_deliver(const DecodeParams& p, const DecodeItem& d, int row,
+                                               int column, float4 a, const float* stats) {
+  if (d.parts == 1) {
+    const float top = decode_top<C>(stats, row);
+    return decode_finish<C>(p, d, row, column, a, top, decode_sum<C>(stats, row, top));
+  }
+  const Index part = decode_parts_at<C>(p, d) + (d.split - d.first_part) * C::kRows + row;
+  *reinterpret_cast<float4*>(p.parts + part * C::kHeadDim + column) = a;
+  if (column % C::kOwnColumns != 0) return;
+  const float top = decode_top<C>(stats, row);
+  *reinterpret_cast<float2*>(p.part_stats + (part * C::kShares + column / C::kOwnColumns) * 2) =
+      make_float2(top, decode_sum<C>(stats, row, top));
 }
 
 /// One tile: scores, weights, values. The rows meet 16 keys of this warp. Eight: what k and v of 8 bits are.
@@ -109,7 +159,7 @@ __device__ __forceinline__ void decode_tile(const DecodeParams& p, const DecodeI
   using T = typename C::T;
   constexpr int kDim = C::kHeadDim, kBlocks = C::kBlocks;
   const std::uint32_t v = k + C::kTileBytes;
-  const int first_key = t * C::kKeys + warp * C::kWarpKeys;
+  const int first_key = t * C::kPace + decode_share<C>() * C::kKeys + warp * C::kWarpKeys;
   const bool masked = t < d.full_begin || t >= d.full_end, special = masked || p.cap > 0.f || p.slopes.data;
   float counts[4];  // what this lane's keys count, then their values
   typename DecodeRows<C>::Weights weights;
@@ -236,20 +286,51 @@ __device__ __forceinline__ void decode_join_warps(const DecodeParams& p, const D
         const float4 x = *reinterpret_cast<const float4*>(merge + at(w, row, quad));
         a.x += x.x, a.y += x.y, a.z += x.z, a.w += x.w;
       }
-      if (d.parts == 1) {
-        const float top = decode_top<C>(stats, row);
-        decode_finish<C>(p, d, row, column, a, top, decode_sum<C>(stats, row, top));
-      } else {
-        const Index part = decode_parts_at<C>(p, d) + (d.split - d.first_part) * C::kRows + row;
-        *reinterpret_cast<float4*>(p.parts + part * C::kHeadDim + column) = a;
-        if (column == 0) {
-          const float top = decode_top<C>(stats, row);
-          *reinterpret_cast<float2*>(p.part_stats + part * 2) =
-              make_float2(top, decode_sum<C>(stats, row, top));
-        }
-      }
+      decode_deliver<C>(p, d, row, column, a, stats);
     }
     if (pass + 1 < C::kMergePasses) ptx::barrier_sync(1, C::kConsumers);
+  }
+}
+
+/// The same among blocks that share an item: each is sent the columns it sums, of all strands.
+template <class C>
+__device__ __forceinline__ void decode_join_shares(const DecodeShared<C>& shared, const DecodeParams& p,
+                                                   const DecodeItem& d, int warp, int lane, int thread,
+                                                   const DecodeRows<C>& rows) {
+  using Rows = DecodeRows<C>;
+  constexpr int kStats = C::kStrands * C::kRows * C::kOwnColumns;  // states lie behind the columns
+  const int strand = decode_share<C>() * C::kWarps + warp;
+  const std::uint32_t to = ptx::shared_address(shared.joined);
+  ptx::cluster_wait();  // the others' barriers are there
+#pragma unroll
+  for (int i = 0; i < Rows::kSets; ++i) {
+    const int row = strand * C::kRows + Rows::row_of(i, lane);
+    for (int share = lane % 4; share < C::kShares; share += 4)
+      ptx::send_pair(share, to + (kStats + row * 2) * 4, rows.top[i], rows.sum[i], shared.join);
+#pragma unroll
+    for (int n = 0; n < C::kHeadDim / 8; ++n) {
+      const float* o = rows.o[i / C::kHalves][n] + 2 * (i % C::kHalves);
+      const int column = 8 * n % C::kOwnColumns + 2 * (lane % 4);
+      ptx::send_pair(8 * n / C::kOwnColumns, to + (row * C::kOwnColumns + column) * 4, o[0], o[1],
+                     shared.join);
+    }
+  }
+  ptx::mbarrier_wait(shared.join, 0);
+  const float* stats = shared.joined + kStats;
+  for (int i = thread; i < C::kRows * C::kOwnQuads; i += C::kConsumers) {
+    const int row = i / C::kOwnQuads, quad = i % C::kOwnQuads * 4;
+    if (d.row_block * C::kRows + row >= d.place.q_tokens * p.group) break;
+    const float top = decode_top<C>(stats, row);
+    float4 a = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll
+    for (int w = 0; w < C::kStrands; ++w) {  // rounded where decode_join_warps rounds
+      const float own = stats[(w * C::kRows + row) * 2], f = own == -INFINITY ? 0.f : ptx::exp2(own - top);
+      const float4 x =
+          *reinterpret_cast<const float4*>(shared.joined + (w * C::kRows + row) * C::kOwnColumns + quad);
+      a.x += __fmul_rn(x.x, f), a.y += __fmul_rn(x.y, f);
+      a.z += __fmul_rn(x.z, f), a.w += __fmul_rn(x.w, f);
+    }
+    decode_deliver<C>(p, d, row, decode_share<C>() * C::kOwnColumns + quad, a, stats);
   }
 }
 
@@ -262,16 +343,19 @@ __device__ __forceinline__ void decode_products(const DecodeShared<C>& shared, c
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(bar);
   };
-  int slot = 0, phase = 0, before = -1;  // the item before, whose part is being counted
-  for (int turn = 0;; ++turn) {
+  int slot = 0, phase = 0;
+  // Before the first item, while nothing has come yet, a merge of nothing: its instructions, needed at the
+  // very end, come from memory too.
+  for (int turn = C::kEight ? 0 : -1;; ++turn) {
     const int side = turn & 1;
-    ptx::mbarrier_wait(shared.q_full + 8 * side, turn >> 1 & 1);
-    const int item = shared.item[side];
-    if (item >= 0) {
-      const DecodeItem d = decode_item<C>(p, item);
+    const bool dry = !C::kEight && turn < 0;
+    if (!dry) ptx::mbarrier_wait(shared.q_full + 8 * side, turn >> 1 & 1);
+    const bool more = dry || shared.items[turn & 3].b >= 0;
+    if (!dry && more) {
+      const DecodeItem d = shared.published(p, turn);
       const std::uint32_t q = shared.q + side * C::kQBytes, q_empty = shared.q_empty + 8 * side;
       DecodeRows<C> rows;
-      rows.start(p, d, q, lane);
+      rows.start(q, lane);
       if constexpr (C::kHoldsQ) arrive(q_empty);
       std::uint32_t k = 0, empty = 0;
       bool own = true;
@@ -288,33 +372,40 @@ __device__ __forceinline__ void decode_products(const DecodeShared<C>& shared, c
         if (own) arrive(empty);
       }
       if constexpr (!C::kHoldsQ) arrive(q_empty);
-      float* stats = shared.stats + side * C::kStatFloats;
 #pragma unroll
       for (int i = 0; i < DecodeRows<C>::kSets; ++i) {
-        float& sum = rows.sum[i];
-        sum += __shfl_xor_sync(~0u, sum, 1);
-        sum += __shfl_xor_sync(~0u, sum, 2);
-        if (lane % 4 == 0)
-          *reinterpret_cast<float2*>(stats + (warp * C::kRows + DecodeRows<C>::row_of(i, lane)) * 2) =
-              make_float2(rows.top[i], sum);
+        rows.sum[i] += __shfl_xor_sync(~0u, rows.sum[i], 1);
+        rows.sum[i] += __shfl_xor_sync(~0u, rows.sum[i], 2);
       }
-      ptx::barrier_sync(1, C::kConsumers);
-      decode_join_warps<C>(p, d, reinterpret_cast<float*>(raw + (k - ptx::shared_address(raw))), stats, warp,
-                           lane, thread, rows);
-      ptx::fence_shared_for_async();
-      if constexpr (C::kGroups > 1) ptx::barrier_sync(1, C::kConsumers);  // one group speaks for the slot
-      if (own) arrive(empty);
-      if (thread == 0) shared.part[side] = d.parts > 1 ? make_int2(d.rows_at(p), d.parts) : make_int2(-1, 0);
-    } else if (thread == 0) {
+      if constexpr (C::kShares > 1) {
+        decode_join_shares<C>(shared, p, d, warp, lane, thread, rows);
+      } else {
+        float* stats = shared.stats + side * C::kStatFloats;
+#pragma unroll
+        for (int i = 0; i < DecodeRows<C>::kSets; ++i)
+          if (lane % 4 == 0)
+            *reinterpret_cast<float2*>(stats + (warp * C::kRows + DecodeRows<C>::row_of(i, lane)) * 2) =
+                make_float2(rows.top[i], rows.sum[i]);
+        ptx::barrier_sync(1, C::kConsumers);
+        decode_join_warps<C>(p, d, reinterpret_cast<float*>(raw + (k - ptx::shared_address(raw))), stats,
+                             warp, lane, thread, rows);
+        ptx::fence_shared_for_async();
+        if constexpr (C::kGroups > 1) ptx::barrier_sync(1, C::kConsumers);  // one group speaks for the slot
+        if (own) arrive(empty);
+      }
+      if (thread == 0)
+        shared.part[side] = d.parts > 1 ? make_int2(d.rows_at(p) * C::kShares + decode_share<C>(), d.parts)
+                                        : make_int2(-1, 0);
+    } else if (!more && thread == 0) {
       shared.part[side] = make_int2(-2, 0);
     }
-    if (turn > 0) {  // where this block was the last to finish a row block, it merges the parts
-      ptx::mbarrier_wait(shared.counted, (turn - 1) & 1);
-      if (shared.last[side ^ 1]) decode_merge_parts<C>(p, decode_item<C>(p, before), thread);
-    }
+    // Where this block was the last to finish a row block, it merges the parts.
+    if (turn > 0) ptx::mbarrier_wait(shared.counted, (turn - 1) & 1);
+    if (dry ? p.splits > 1 : turn > 0 && shared.last[side ^ 1])
+      decode_merge_parts<C>(p, shared.published(p, turn - 1), dry, thread);
+    if (dry) continue;
     arrive(shared.written);
-    if (item < 0) return;
-    before = item;
+    if (!more) return;
   }
 }
 
@@ -334,9 +425,12 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
       ptx::mbarrier_init(shared.q_empty + 8 * side, C::kWarps);
     }
     ptx::mbarrier_init(shared.written, C::kWarps), ptx::mbarrier_init(shared.counted, 1);
+    ptx::mbarrier_init(shared.join, 1);
     ptx::mbarrier_init_fence();
+    if constexpr (C::kShares > 1) ptx::mbarrier_expect(shared.join, 4 * C::kJoinFloats);
   }
   __syncthreads();
+  if constexpr (C::kShares > 1) ptx::cluster_arrive();
   if (threadIdx.x >= C::kConsumers) {
     if constexpr (C::kExchanges) ptx::give_registers<C::kGiven>();
     if (threadIdx.x < C::kConsumers + 32) {
@@ -363,9 +457,11 @@ Status start_decode(const DecodeMaps& maps, const DecodeParams& params, int devi
   constexpr const char* kName = "cuda/hopper_decode";
   const Status status = allow_shared(kName, hopper_decode<C>, C::kShared, allowed, device);
   if (!status.ok()) return status;
-  const int most = processors * C::kResident;
-  const auto grid = static_cast<unsigned>(params.items < most ? params.items : most);
-  return launch({kName, dim3(grid), C::kThreads, C::kShared, stream}, hopper_decode<C>, maps, params);
+  const auto grid = static_cast<unsigned>(C::kShares > 1              ? params.items * C::kShares
+                                          : params.items < processors ? params.items
+                                                                      : processors);
+  return launch({kName, dim3(grid), C::kThreads, C::kShared, stream, false, C::kShares}, hopper_decode<C>,
+                maps, params);
 }
 
 template <class T, class Kv>
@@ -379,6 +475,23 @@ Status decode(int head_dim, int rows, const DecodeMaps& maps, const DecodeParams
     case 128 + 16: return start(static_cast<DecodeConfig<T, Kv, 128, 16>*>(nullptr));
     case 128 + 32: return start(static_cast<DecodeConfig<T, Kv, 128, 32>*>(nullptr));
     case 256 + 16: return start(static_cast<DecodeConfig<T, Kv, 256, 16>*>(nullptr));
+    default: return {"cuda/hopper_decode", 1, "no instance of this head_dim"};
+  }
+}
+
+template <class T>
+Status decode_in_shares(int head_dim, int rows, const DecodeMaps& maps, const DecodeParams& params,
+                        int device, int processors, cudaStream_t stream) {
+  const auto start = [&]<int D, int R>(std::integer_sequence<int, D, R>) {
+    return start_decode<DecodeConfig<T, T, D, R, decode_shares(D)>>(maps, params, device, processors, stream);
+  };
+  switch (head_dim + rows) {
+    case 64 + 16: return start(std::integer_sequence<int, 64, 16>{});
+    case 64 + 32: return start(std::integer_sequence<int, 64, 32>{});
+    case 128 + 8: return start(std::integer_sequence<int, 128, 8>{});
+    case 128 + 16: return start(std::integer_sequence<int, 128, 16>{});
+    case 128 + 32: return start(std::integer_sequence<int, 128, 32>{});
+    case 256 + 16: return start(std::integer_sequence<int, 256, 16>{});
     default: return {"cuda/hopper_decode", 1, "no instance of this head_dim"};
   }
 }

@@ -1,6 +1,7 @@
 // Decode on Hopper as its host code sees it: few queries against many keys, cut into splits of fixed width.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include "headwise/kernels/cuda/divisor.h"
 #include "headwise/kernels/cuda/hopper_forward.h"
 
 namespace headwise::cuda {
@@ -19,6 +20,10 @@ HW_FN constexpr int decode_tile_keys(int rows, int head_dim, bool eight) {
   return rows == 32 || eight ? decode_keys(head_dim) : 64;
 }
 
+/// Blocks of a cluster that share an item where there are few items: each has 16 keys of every decode_keys,
+/// as a warp has elsewhere. No bit depends on it.
+HW_FN constexpr int decode_shares(int head_dim) { return decode_keys(head_dim) / 16; }
+
 /// What the numbers of each key count, [batch tokens kv_heads] or [pages page_size kv_heads]: 8 bits alone.
 struct DecodeScales {
   const float* data = nullptr;
@@ -35,10 +40,10 @@ struct DecodeParams {
   Index out_step[3] = {};
   float* lse = nullptr;
   Index lse_step[3] = {};  // batch, head, row
-  float* parts = nullptr;  // [pair row_block split row head_dim], then [pair row_block split row 2]
+  float* parts = nullptr;  // [pair row_block split row head_dim], then [pair row_block split row share 2]
   float* part_stats = nullptr;
   int* counter = nullptr;               // next item; zero before and after every launch
-  int* arrived = nullptr;               // [pair row_block]; likewise
+  int* arrived = nullptr;               // [pair row_block share]; likewise
   const std::int32_t* pages = nullptr;  // [batch pages_each], or null: keys lie in one piece
   Index pages_step[2] = {};
   int page_size = 0, page_count = 0;  // in one piece: the count of sequences
@@ -49,6 +54,8 @@ struct DecodeParams {
   int batch = 0, kv_heads = 0, group = 0;
   int back = 0, ahead = 0;
   int row_blocks = 0, splits = 0, items = 0;  // items = batch * kv_heads * row_blocks * splits
+  std::uint64_t keep = 0;                     // what L2 is told of keys and values
+  Divisor by_group = {}, by_row_blocks = {}, by_kv_heads = {}, by_blocks = {};  // blocks: items of a split
 };
 
 /// Keys one copy takes from a page.
@@ -67,5 +74,11 @@ extern template DecodeFunction decode<bf16, bf16>;
 extern template DecodeFunction decode<f16, f16>;
 extern template DecodeFunction decode<bf16, std::int8_t>;
 extern template DecodeFunction decode<f16, std::int8_t>;
+/// The same where decode_shares blocks share every item: keys in one piece, of q's own type.
+template <class T>
+Status decode_in_shares(int head_dim, int rows, const DecodeMaps& maps, const DecodeParams& params,
+                        int device, int processors, cudaStream_t stream);
+extern template DecodeFunction decode_in_shares<bf16>;
+extern template DecodeFunction decode_in_shares<f16>;
 
 }  // namespace headwise::cuda

@@ -7,48 +7,14 @@
 
 namespace headwise::cuda {
 
-template <class T_, class Kv, int HeadDim, int Rows>
-struct DecodeConfig {
-  using T = T_;
-  static constexpr int kItemBytes = static_cast<int>(sizeof(Kv));
-  static constexpr bool kEight = kItemBytes == 1;  // keys and values of 8 bits, with scales
-  // 8 rows leave the lower half of a matrix instruction idle, and its registers; 32 are two instructions over
-  // the same keys.
-  static constexpr int kHeadDim = HeadDim, kRows = Rows, kBlocks = Rows == 32 ? 2 : 1,
-                       kHalves = Rows == 8 ? 1 : 2;
-  // Groups take tiles in turns, each of their warps a slice.
-  static constexpr int kKeys = decode_tile_keys(Rows, HeadDim, kEight), kWarpKeys = 16,
-                       kSlices = kKeys / kWarpKeys;
-  static constexpr int kGroups = decode_keys(HeadDim) / kKeys, kWarps = kGroups * kSlices;
-  // Eight warps need more registers than twelve share evenly: the warpgroup of the one that copies and the
-  // one that counts gives its own away.
-  static constexpr bool kExchanges = kWarps == 8;
-  static constexpr int kGiven = kEight ? 72 : 56, kTaken = kEight ? 216 : 224;  // registers of a thread
-  static constexpr int kConsumers = 32 * kWarps, kThreads = kConsumers + (kExchanges ? 128 : 64);
-  // Rows of a panel have 128 bytes, also where a narrow head fills half of them.
-  static constexpr int kPanels = kEight && HeadDim == 64 ? 1 : HeadDim * kItemBytes / 128,
-                       kTileBytes = kKeys * kPanels * kPanelRowBytes;
-  static constexpr int kResident = 1, kSlots = (192 << 10) / (2 * kTileBytes);
-  static constexpr int kScaleBytes = kEight ? 2 * kKeys * 4 : 0;  // of a slot: keys', then values'
-  // The warps' states meet in the slot of the last tile: all columns at once, or some.
-  static constexpr int kMergeBytes = kWarps * Rows * HeadDim * 4,
-                       kMergePasses = (kMergeBytes + 2 * kTileBytes - 1) / (2 * kTileBytes),
-                       kColumns = HeadDim / kMergePasses;
-  static constexpr int kStatFloats = kWarps * Rows * 2;
-  // What leaves no registers for q: it is read from shared memory at every tile.
-  static constexpr bool kHoldsQ = HeadDim < 256 && kBlocks == 1;
-  static constexpr int kQPitch = HeadDim * 2 + 16;  // bytes: rows begin in different banks
-  static constexpr int kQBytes = Rows * kQPitch;
-  static constexpr int kShared = kSlots * (2 * kTileBytes + kScaleBytes) + 2 * kQBytes +
-                                 4 * (2 * kStatFloats + 8) + 8 * (2 * kSlots + 6) + kTileAlign;
-};
-
 /// What one block does next: a split of the keys of one (sequence, kv head, block of rows).
 struct DecodeItem {
-  int b, kv_head, row_block, split, parts, first_part;
-  int begin, end;  // tiles of kKeys
-  Place place;
-
+  /// b < 0: there is nothing more to do. Tiles from begin to end lie kPace keys apart.
+  int item, b, kv_head, row_block, split, parts, first_part, begin, end;
+  int first_token;
+  struct {
+    int q_row, kv_row, q_tokens, kv_tokens, q_start;
+  } place;
   int full_begin, full_end;  // tiles every row sees whole
 
   __device__ __forceinline__ bool open() const { return split >= 0; }
@@ -57,28 +23,92 @@ struct DecodeItem {
   }
 };
 
+/// Shares: blocks of a cluster that share an item, each with some of the strands.
+template <class T_, class Kv, int HeadDim, int Rows, int Shares = 1>
+struct DecodeConfig {
+  using T = T_;
+  static constexpr int kItemBytes = static_cast<int>(sizeof(Kv));
+  static constexpr bool kEight = kItemBytes == 1;  // keys and values of 8 bits, with scales
+  // 8 rows leave the lower half of a matrix instruction idle, and its registers; 32 are two instructions over
+  // the same keys.
+  static constexpr int kHeadDim = HeadDim, kRows = Rows, kBlocks = Rows == 32 ? 2 : 1,
+                       kHalves = Rows == 8 ? 1 : 2;
+  // A strand is 16 keys of every decode_keys. Groups take tiles in turns, each of their warps a slice: a
+  // strand; blocks that share an item have tiles of their own strands.
+  static constexpr int kShares = Shares;
+  static constexpr int kKeys = Shares > 1 ? decode_keys(HeadDim) / Shares
+                                          : decode_tile_keys(Rows, HeadDim, kEight),
+                       kPace = Shares > 1 ? decode_keys(HeadDim) : kKeys,  // from a tile to the next
+      kWarpKeys = 16, kSlices = kKeys / kWarpKeys;
+  static constexpr int kGroups = decode_keys(HeadDim) / kPace, kWarps = kGroups * kSlices,
+                       kStrands = kWarps * Shares;
+  // Eight warps need more registers than twelve share evenly: the warpgroup of the one that copies and the
+  // one that counts gives its own away.
+  static constexpr bool kExchanges = kWarps == 8;
+  static constexpr int kGiven = 72, kTaken = 216;  // registers of a thread
+  static constexpr int kConsumers = 32 * kWarps, kThreads = kConsumers + (kExchanges ? 128 : 64);
+  // Rows of a panel have 128 bytes, also where a narrow head fills half of them.
+  static constexpr int kPanels = kEight && HeadDim == 64 ? 1 : HeadDim * kItemBytes / 128,
+                       kTileBytes = kKeys * kPanels * kPanelRowBytes;
+  static constexpr int kResident = Shares > 2 ? 2 : 1,
+                       kSlots = ((Shares > 2 ? 96 : 192) << 10) / (2 * kTileBytes);
+  static constexpr int kScaleBytes = kEight ? 2 * kKeys * 4 : 0;  // of a slot: keys', then values'
+  // The warps' states meet in the slot of the last tile: all columns at once, or some.
+  static constexpr int kMergeBytes = kWarps * Rows * HeadDim * 4,
+                       kMergePasses = (kMergeBytes + 2 * kTileBytes - 1) / (2 * kTileBytes),
+                       kColumns = HeadDim / kMergePasses;
+  static constexpr int kStatFloats = kWarps * Rows * 2;
+  // Blocks that share an item send one another the columns each of them sums.
+  static constexpr int kOwnColumns = HeadDim / Shares, kOwnQuads = kOwnColumns / 4,
+                       kJoinFloats = Shares > 1 ? (kOwnColumns + 2) * kStrands *Rows : 0;
+  // What leaves no registers for q: it is read from shared memory at every tile.
+  static constexpr bool kHoldsQ = HeadDim < 256 && kBlocks == 1;
+  static constexpr int kQPitch = HeadDim * 2 + 16;  // bytes: rows begin in different banks
+  static constexpr int kQBytes = Rows * kQPitch;
+  static constexpr int kShared = kSlots * (2 * kTileBytes + kScaleBytes) + 2 * kQBytes +
+                                 4 * (2 * kStatFloats + kJoinFloats + 6) + 8 * (2 * kSlots + 7) +
+                                 4 * static_cast<int>(sizeof(DecodeItem)) + kTileAlign;
+};
+
+/// n / by. Products hold their factors in registers, which widening 8 bits leaves none for.
+template <class C>
+__device__ __forceinline__ int quotient(const Divisor& by, int n) {
+  if constexpr (C::kEight)
+    return n / by.by;
+  else
+    return by.quotient(n);
+}
+
 template <class C>
 __device__ __forceinline__ DecodeItem decode_item(const DecodeParams& p, int item) {
   DecodeItem d;
-  const int blocks = p.batch * p.kv_heads * p.row_blocks;
-  d.split = p.splits - 1 - item / blocks;  // the long ones first
-  int rest = item % blocks;
-  d.row_block = rest % p.row_blocks, rest /= p.row_blocks;
-  d.kv_head = rest % p.kv_heads, d.b = rest / p.kv_heads;
-  d.place = p.places ? p.places[d.b] : p.place;
-  const int first_token = d.row_block * C::kRows / p.group;
-  const int last_token = min(((d.row_block + 1) * C::kRows - 1) / p.group, d.place.q_tokens - 1);
-  const KeyTiles keys = key_tiles(d.place.q_start + first_token, d.place.q_start + last_token, p.back,
-                                  p.ahead, d.place.kv_tokens, C::kKeys);
-  d.first_part = split_of(keys.begin * C::kKeys);
-  d.parts = split_of((keys.end - 1) * C::kKeys) - d.first_part + 1;
+  d.item = item;
+  const int rank = quotient<C>(p.by_blocks, item), block = item - rank * p.by_blocks.by,
+            pair = quotient<C>(p.by_row_blocks, block);
+  d.split = p.splits - 1 - rank;  // the long ones first
+  d.row_block = block - pair * p.row_blocks;
+  d.b = quotient<C>(p.by_kv_heads, pair), d.kv_head = pair - d.b * p.kv_heads;
+  const Place& place = p.places ? p.places[d.b] : p.place;
+  d.place = {place.q_row, place.kv_row, place.q_tokens, place.kv_tokens, place.q_start};
+  d.first_token = quotient<C>(p.by_group, d.row_block * C::kRows);
+  const int last_token = min(quotient<C>(p.by_group, (d.row_block + 1) * C::kRows - 1), d.place.q_tokens - 1);
+  const KeyTiles keys = key_tiles(d.place.q_start + d.first_token, d.place.q_start + last_token, p.back,
+                                  p.ahead, d.place.kv_tokens, C::kPace);
+  d.first_part = split_of(keys.begin * C::kPace);
+  d.parts = split_of((keys.end - 1) * C::kPace) - d.first_part + 1;
   d.full_begin = keys.full_begin, d.full_end = keys.full_end;
-  d.begin = max(keys.begin, split_begin(d.split) / C::kKeys);
-  d.end = min(keys.end, split_begin(d.split + 1) / C::kKeys);
+  d.begin = max(keys.begin, split_begin(d.split) / C::kPace);
+  d.end = min(keys.end, split_begin(d.split + 1) / C::kPace);
   // A sequence without queries in this block of rows has nothing to write.
-  if (d.split < d.first_part || d.split >= d.first_part + d.parts || first_token >= d.place.q_tokens)
+  if (d.split < d.first_part || d.split >= d.first_part + d.parts || d.first_token >= d.place.q_tokens)
     d.split = -1;
   return d;
+}
+
+/// Which of the blocks that share an item this is.
+template <class C>
+__device__ __forceinline__ int decode_share() {
+  return static_cast<int>(blockIdx.x) % C::kShares;
 }
 
 template <class C>
@@ -86,51 +116,74 @@ struct DecodeShared {
   std::uint32_t ring, scales, full, empty;
   std::uint32_t written, counted;    // an item's part is in memory; it has been counted
   std::uint32_t q, q_full, q_empty;  // these and below: two of each, for items in turns
-  float* stats;
-  int *item, *last;  // the item whose q this is; its part was the last of its row block
-  int2* part;        // the row block of a part and how many parts it has; -1: no part, -2: no more items
+  float *stats, *joined;  // joined: strands' rows of the columns this block sums, then their states
+  std::uint32_t join;     // they are here
+  int* last;              // the part was the last of its row block
+  int2* part;             // the count of a part and how many parts it has; -1: no part, -2: no more items
+  DecodeItem* items;      // four: the one before is asked for while q of two others is copied
   __device__ __forceinline__ explicit DecodeShared(std::uint8_t* raw) {
     const std::uint32_t start = ptx::shared_address(raw);
     ring = (start + kTileAlign - 1) & ~static_cast<std::uint32_t>(kTileAlign - 1);
     scales = ring + C::kSlots * 2 * C::kTileBytes;
     q = scales + C::kSlots * C::kScaleBytes;
-    stats = reinterpret_cast<float*>(raw + (q - start) + 2 * C::kQBytes);
+    joined = reinterpret_cast<float*>(raw + (q - start) + 2 * C::kQBytes);
+    stats = joined + C::kJoinFloats;
     part = reinterpret_cast<int2*>(stats + 2 * C::kStatFloats);
-    last = reinterpret_cast<int*>(part + 2), item = last + 2;
-    full = ptx::shared_address(item + 2);
+    last = reinterpret_cast<int*>(part + 2);
+    items = reinterpret_cast<DecodeItem*>(last + 2);
+    full = ptx::shared_address(items + 4);
     empty = full + 8 * C::kSlots;
     q_full = empty + 8 * C::kSlots, q_empty = q_full + 16, written = q_empty + 16, counted = written + 8;
+    join = counted + 8;
+  }
+  /// Widening 8 bits leaves no registers for a whole item: its number alone is kept there.
+  __device__ __forceinline__ void publish(int turn, const DecodeItem& d) const {
+    if constexpr (C::kEight)
+      items[turn & 3].item = d.item, items[turn & 3].b = d.b;
+    else
+      items[turn & 3] = d;
+  }
+  __device__ __forceinline__ DecodeItem published(const DecodeParams& p, int turn) const {
+    if constexpr (C::kEight)
+      return decode_item<C>(p, items[turn & 3].item);
+    else
+      return items[turn & 3];
   }
 };
 
-/// The rows of q of an item, while the keys of the one before are still multiplied. `turn` counts items; item
-/// -1: there is none.
+/// The rows of q of an item, while the keys of the one before are still multiplied. `turn` counts items.
 template <class C>
-__device__ __forceinline__ void decode_copy_q(const DecodeShared<C>& shared, const DecodeParams& p, int item,
+__device__ __forceinline__ void decode_copy_q(const DecodeShared<C>& shared, const DecodeParams& p,
                                               const DecodeItem& d, int turn) {
   const int side = turn & 1;
   const std::uint32_t full = shared.q_full + 8 * side, to = shared.q + side * C::kQBytes;
   ptx::mbarrier_wait(shared.q_empty + 8 * side, (turn >> 1 & 1) ^ 1);
-  shared.item[side] = item;
-  if (item < 0) return ptx::mbarrier_arrive(full);
+  shared.publish(turn, d);
   const int packed = d.row_block * C::kRows, count = min(C::kRows, d.place.q_tokens * p.group - packed);
   ptx::mbarrier_expect(full, static_cast<std::uint32_t>(count * C::kHeadDim * 2));
+  const auto* from = static_cast<const std::uint16_t*>(p.q) + (p.ragged ? 0 : d.b) * p.q_step[0] +
+                     (d.place.q_row + d.first_token) * p.q_step[1] + d.kv_head * p.group * p.q_step[2];
+  int head = packed - d.first_token * p.group;
   for (int row = 0; row < count; ++row) {
-    const int token = (packed + row) / p.group, head = d.kv_head * p.group + (packed + row) % p.group;
-    ptx::load_bytes(to + row * C::kQPitch,
-                    static_cast<const std::uint16_t*>(p.q) + (p.ragged ? 0 : d.b) * p.q_step[0] +
-                        (d.place.q_row + token) * p.q_step[1] + head * p.q_step[2],
-                    C::kHeadDim * 2, full);
+    ptx::load_bytes(to + row * C::kQPitch, from + head * p.q_step[2], C::kHeadDim * 2, full);
+    if (++head == p.group) head = 0, from += p.q_step[1];
   }
 }
-
-/// Items go to whoever is free: blocks far from memory take fewer. One fetch an item, at its begin; with as
-/// many blocks as items there is nothing to fetch.
-__device__ __forceinline__ int decode_fetch(const DecodeParams& p) {
-  return p.items > static_cast<int>(gridDim.x) ? atomicAdd(p.counter, 1) : p.items;
+/// There are no more items.
+template <class C>
+__device__ __forceinline__ void decode_end(const DecodeShared<C>& shared, int turn) {
+  ptx::mbarrier_wait(shared.q_empty + 8 * (turn & 1), (turn >> 1 & 1) ^ 1);
+  shared.items[turn & 3].b = -1;
+  ptx::mbarrier_arrive(shared.q_full + 8 * (turn & 1));
 }
-/// What was fetched; the last fetch of all puts the counter back.
-__device__ __forceinline__ int decode_next(const DecodeParams& p, int fetched) {
+
+/// Items go to whoever is free: blocks far from memory take fewer. The next one is fetched when all tiles of
+/// the one before are on their way, since who asks earlier gets work that others would have done by then; the
+/// ring holds enough to wait. With as many blocks as items there is nothing to fetch. The last fetch of all
+/// puts the counter back.
+__device__ __forceinline__ int decode_next(const DecodeParams& p) {
+  if (p.items <= static_cast<int>(gridDim.x)) return p.items;
+  const int fetched = atomicAdd(p.counter, 1);
   if (fetched == p.items - 1) *p.counter = 0;
   return static_cast<int>(gridDim.x) + fetched;
 }
@@ -140,23 +193,22 @@ template <class C>
 __device__ __forceinline__ void decode_copy(const DecodeShared<C>& shared, const DecodeMaps& maps,
                                             const DecodeParams& p) {
   int slot = 0, phase = 1, turn = 0;
-  DecodeItem d{};
-  for (int item = static_cast<int>(blockIdx.x), fetched; item < p.items; item = decode_next(p, fetched)) {
-    fetched = decode_fetch(p);
-    d = decode_item<C>(p, item);
+  const int share = decode_share<C>();
+  for (int item = static_cast<int>(blockIdx.x) / C::kShares; item < p.items; item = decode_next(p)) {
+    const DecodeItem d = decode_item<C>(p, item);
     if (!d.open()) continue;
     for (int t = d.begin; t < d.end; ++t) {
       const std::uint32_t to = shared.ring + slot * 2 * C::kTileBytes, full = shared.full + 8 * slot;
       ptx::mbarrier_wait(shared.empty + 8 * slot, phase);
       ptx::mbarrier_expect(full, 2 * C::kTileBytes);
-      const int row = d.place.kv_row + t * C::kKeys, batch = p.ragged ? 0 : d.b;
-      ptx::load_tile(to, &maps.k, full, row, 0, d.kv_head, batch, ptx::kEvictFirst);
-      ptx::load_tile(to + C::kTileBytes, &maps.v, full, row, 0, d.kv_head, batch, ptx::kEvictFirst);
-      if (t == d.begin) decode_copy_q(shared, p, item, d, turn++);  // keys take longer to come
+      const int row = d.place.kv_row + t * C::kPace + share * C::kKeys, batch = p.ragged ? 0 : d.b;
+      ptx::load_tile(to, &maps.k, full, row, 0, d.kv_head, batch, p.keep);
+      ptx::load_tile(to + C::kTileBytes, &maps.v, full, row, 0, d.kv_head, batch, p.keep);
+      if (t == d.begin) decode_copy_q(shared, p, d, turn++);  // keys take longer to come
       if (++slot == C::kSlots) slot = 0, phase ^= 1;
     }
   }
-  decode_copy_q(shared, p, -1, d, turn);
+  decode_end(shared, turn);
 }
 
 /// What the numbers of a tile's keys count: each lane copies those of its keys. Lane n holds the page of
@@ -202,11 +254,9 @@ __device__ __forceinline__ void decode_copy_pieces(const DecodeShared<C>& shared
                ? __ldg(p.pages + d.b * p.pages_step[0] + (key >> log_page) * p.pages_step[1])
                : -1;
   };
-  DecodeItem d;
-  for (int item = static_cast<int>(blockIdx.x), fetched = 0; item < p.items;
-       item = __shfl_sync(~0u, lane == 0 ? decode_next(p, fetched) : 0, 0)) {
-    if (lane == 0) fetched = decode_fetch(p);
-    d = decode_item<C>(p, item);
+  for (int item = static_cast<int>(blockIdx.x); item < p.items;
+       item = __shfl_sync(~0u, lane == 0 ? decode_next(p) : 0, 0)) {
+    const DecodeItem d = decode_item<C>(p, item);
     if (!d.open()) continue;
     int page = page_of(d, d.begin);
     for (int t = d.begin; t < d.end; ++t) {
@@ -227,12 +277,12 @@ __device__ __forceinline__ void decode_copy_pieces(const DecodeShared<C>& shared
         }
       }
       if constexpr (C::kEight) decode_copy_scales<C>(shared, p, d, t, page, piece, slot, lane);
-      if (lane == 0 && t == d.begin) decode_copy_q(shared, p, item, d, turn++);
+      if (lane == 0 && t == d.begin) decode_copy_q(shared, p, d, turn++);
       page = later;
       if (++slot == C::kSlots) slot = 0, phase ^= 1;
     }
   }
-  if (lane == 0) decode_copy_q(shared, p, -1, d, turn);
+  if (lane == 0) decode_end(shared, turn);
 }
 
 /// One thread counts the parts of each row block: past its fence the others' parts and this block's are in

@@ -21,7 +21,6 @@ struct DecodeRows {
   static constexpr int kTerms = C::kEight ? 2 : 1;
   using Weights = std::uint32_t[kTerms][kBlocks][4];
   std::uint32_t q[C::kHoldsQ ? kDim / 16 : 1][4];
-  int begin[kSets];
   float top[kSets], sum[kSets];
   float o[kBlocks][kDim / 8][4];
 
@@ -30,17 +29,13 @@ struct DecodeRows {
     return 16 * (i / kHalves) + 8 * (i % kHalves) + lane / 4;
   }
 
-  __device__ __forceinline__ void start(const DecodeParams& p, const DecodeItem& d, std::uint32_t from,
-                                        int lane) {
+  __device__ __forceinline__ void start(std::uint32_t from, int lane) {
 #pragma unroll
     for (int i = 0; i < kBlocks * kDim / 8; ++i)
 #pragma unroll
       for (int j = 0; j < 4; ++j) o[i / (kDim / 8)][i % (kDim / 8)][j] = 0.f;
 #pragma unroll
-    for (int i = 0; i < kSets; ++i) {
-      top[i] = -INFINITY, sum[i] = 0.f;
-      begin[i] = d.place.q_start + (d.row_block * C::kRows + row_of(i, lane)) / p.group - p.back;
-    }
+    for (int i = 0; i < kSets; ++i) top[i] = -INFINITY, sum[i] = 0.f;
     // Rows that are not there hold anything: rows do not meet, and these are not written.
     if constexpr (C::kHoldsQ) {
 #pragma unroll
@@ -134,10 +129,11 @@ struct DecodeRows {
     constexpr float kLog2e = 1.44269504088896341f;
 #pragma unroll
     for (int i = 0; i < kSets; ++i) {
-      const int position = begin[i] + p.back, end = min(d.place.kv_tokens, position + p.ahead + 1);
+      const int packed = d.row_block * C::kRows + row_of(i, threadIdx.x % 32),
+                position = d.place.q_start + quotient<C>(p.by_group, packed), begin = position - p.back,
+                end = min(d.place.kv_tokens, position + p.ahead + 1);
       float slope = 0.f;
       if (p.slopes.data) {
-        const int packed = d.row_block * C::kRows + row_of(i, threadIdx.x % 32);
         if (packed < d.place.q_tokens * p.group)
           slope = kLog2e * number_of(p.slopes, d.kv_head * p.group + packed % p.group);
       }
@@ -150,7 +146,7 @@ struct DecodeRows {
                       fmaf(-2.f, ptx::reciprocal(1.f + ptx::exp2(y * p.inverse_cap * (2.f * kLog2e))), 1.f)
                 : y * p.scale_log2;
         if (p.slopes.data) y = fmaf(-slope, static_cast<float>(abs(position - key)), y);
-        if (masked && (key < begin[i] || key >= end)) y = -INFINITY;
+        if (masked && (key < begin || key >= end)) y = -INFINITY;
       }
     }
   }

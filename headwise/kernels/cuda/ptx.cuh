@@ -159,6 +159,12 @@ __device__ __forceinline__ void wait_copies() {
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 /// Into the shared memory of block `rank`, at the place where `to` is in this block's; counts 4 bytes there
 /// on `bar`.
 __device__ __forceinline__ void send_float(int rank, std::uint32_t to, float x, std::uint32_t bar) {
@@ -167,6 +173,16 @@ __device__ __forceinline__ void send_float(int rank, std::uint32_t to, float x, 
       "%3, "
       "%1;\nst.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [there], %2, [bell];\n}" ::"r"(to),
       "r"(rank), "r"(__float_as_uint(x)), "r"(bar)
+      : "memory");
+}
+/// Likewise two numbers side by side, 8 bytes.
+__device__ __forceinline__ void send_pair(int rank, std::uint32_t to, float x, float y, std::uint32_t bar) {
+  asm volatile(
+      "{\n.reg .b32 there, bell;\nmapa.shared::cluster.u32 there, %0, %1;\nmapa.shared::cluster.u32 bell, "
+      "%4, "
+      "%1;\nst.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [there], {%2,%3}, [bell];\n}" ::"r"(
+          to),
+      "r"(rank), "r"(__float_as_uint(x)), "r"(__float_as_uint(y)), "r"(bar)
       : "memory");
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "headwise/kernels/cuda/blocks.h"
+#include "headwise/kernels/cuda/divisor.h"
 #include "headwise/kernels/cuda/places.h"
 #include "headwise/kernels/cuda/tile.h"
 #include "headwise/masks/mask.h"
@@ -238,6 +239,27 @@ TEST(Splits, FollowEachOtherAndHoldWholeTiles) {
   }
   constexpr Index kLast = (Index{1} << 40) - 1;
   EXPECT_EQ(split_begin(split_of(kLast) + 1), kLast + 1) << "positions past 2^31";
+}
+
+TEST(Divisor, DividesAsThePlainOperatorDoes) {
+  constexpr int kMost = 2147483647;
+  std::vector<int> numbers;
+  for (int n = 1; n <= 300; ++n) numbers.push_back(n);
+  for (int shift = 8; shift < 31; ++shift)
+    for (int near = -2; near <= 2; ++near) numbers.push_back((1 << shift) + near);
+  for (const int n : {641, 6700417, 715827883, 1431655765, kMost - 1, kMost}) numbers.push_back(n);
+  for (const int by : numbers) {
+    const Divisor divisor(by);
+    for (const int n : numbers) {
+      EXPECT_EQ(divisor.quotient(n), n / by) << n << " / " << by;
+      const int last = kMost / by * by - 1;  // the last before the largest multiple
+      EXPECT_EQ(divisor.quotient(last), last / by) << last << " / " << by;
+      const int product = static_cast<int>(Index{n} * by % kMost);
+      EXPECT_EQ(divisor.quotient(product), product / by) << product << " / " << by;
+    }
+    EXPECT_EQ(divisor.quotient(0), 0);
+    EXPECT_EQ(divisor.quotient(kMost), kMost / by) << by;
+  }
 }
 
 }  // namespace
