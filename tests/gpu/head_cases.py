@@ -168,6 +168,12 @@ def talking_cases():
     case("mixed", torch.bfloat16, 1, 8, 8, 64, 300, 64, mix_before=tame, mix_after=near_one(8, 8), grow=6e4, wants=("mix_before", "mix_after"))
     case("mixed", torch.bfloat16, 1, 8, 8, 64, 300, 64, mix_before=near_one(8, 8) * 1e5, mix_after=near_one(8, 8), grow=1.0,
          scale=torch.full((8,), 1e-6, dtype=torch.float64), wants=("mix_before",))
+    # More than eight heads in bf16: scores past f16, a gate, queries before every key, values of 16 columns.
+    tame = near_one(16, 16)
+    tame[0] *= 1e-5
+    case("mixed", torch.bfloat16, 1, 16, 16, 64, 300, 64, mix_before=tame, mix_after=near_one(16, 16), grow=6e4, wants=("mix_before", "mix_after"))
+    case("mixed", torch.bfloat16, 2, 16, 16, 70, 90, 64, mix_before=near_one(16, 16), mix_after=near_one(16, 16), gate=rand(2, 70, 16), mask="causal", band=(None, 0),
+         q_start=-30, wants=("mix_before", "mix_after"))
     case("mixed", torch.float32, 1, 20, 20, 70, 90, 32, dv=48, mix_before=near_one(20, 20), wants=("mix_before",))
     case("mixed", torch.float16, 1, 8, 8, 70, 90, 128, mix_after=near_one(8, 8), wants=("mix_after",), mask="causal", band=(None, 0), q_start=-30)
     case("mixed", torch.float32, 2, 6, 6, 70, 90, 64, mix_before=near_one(6, 6), mix_after=near_one(6, 6), softcap=3.0, sinks=rand(6),
@@ -272,9 +278,9 @@ def both(kind, q, k, v, dout, heads, **given):
 
 def head_laws():
     """Repeats, neighbours in a batch, packed sequences: the same bits. Nothing of n x n stays in memory."""
-    h, d, dtype = 8, 64, torch.bfloat16
-    kinds = {"mixed": dict(mix_before=near_one(h, h), mix_after=near_one(h, h)), "entmax": dict(alpha=torch.full((h,), 1.5, device=DEVICE))}
-    for kind, terms in kinds.items():
+    d, dtype = 64, torch.bfloat16
+    for kind, h in (("mixed", 8), ("mixed", 16), ("entmax", 8)):
+        terms = dict(alpha=torch.full((h,), 1.5, device=DEVICE)) if kind == "entmax" else dict(mix_before=near_one(h, h), mix_after=near_one(h, h))
         q, k, v, dout = (normal(3, 300, h, d) for _ in range(4))
         whole = both(kind, q, k, v, dout, h, mask="causal", **terms)
         same = all(torch.equal(x, y) for _ in range(100) for x, y in zip(both(kind, q, k, v, dout, h, mask="causal", **terms), whole))

@@ -4,6 +4,7 @@
 #include "headwise/kernels/cuda/attend.h"
 #include "headwise/kernels/cuda/chunk_run.h"
 #include "headwise/kernels/cuda/entmax_rows.h"
+#include "headwise/kernels/cuda/hopper_common.h"
 #include "headwise/kernels/cuda/mixed_dynamic.h"
 #include "headwise/kernels/cuda/mixed_rows.h"
 #include "headwise/kernels/cuda/mixed_tiles.h"
@@ -94,6 +95,18 @@ Tiles backward_tiles_of(const AttentionProblem& p, const BackwardArgs& a, int de
              ? tiles_of(p, a.forward, device, true)
              : Tiles::none;
 }
+/// No weights in memory either: mixed_sums and mixed_values take the run. They have sixteen heads whatever is
+/// asked; half as many are left to mixed_tiles.
+bool streams(const AttentionProblem& p, const AttentionArgs& a, Tiles tiles, int device) {
+  const HeadSpec& h = p.heads;
+  const DeviceFacts facts = facts_of(device);
+  constexpr int kStatic = 1024;  // they have no static shared memory
+  return tiles == Tiles::fixed && p.dtype == DType::bf16 &&
+         max_of(max_of(h.q.heads, h.normal_heads()), h.v.heads) > 8 && h.q.group == 1 && h.v.dim <= 64 &&
+         h.v.dim % 16 == 0 && !h.v.row && !copy_refuses(a.q) && !copy_refuses(a.k) && !copy_refuses(a.v) &&
+         by_chunks(a.out, HeadLayout::split(h.v.heads, h.v.dim), 2) && facts.major == 9 &&
+         facts.shared_bytes + kStatic >= max_of(mixed_sums_shared(), mixed_values_shared());
+}
 /// Memory that does not grow with the pairs: coefficients, parts, records.
 void take_tiles(const AttentionProblem& p, const HeadInputs& in, Tiles tiles, const ChunkRun& chunks,
                 DynamicTiles& d, Bytes256& room) {
@@ -122,15 +135,26 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
   DynamicTiles d{};
   MixTiles& t = d.tiles;
   MixRows& f = t.rows = rows_of(p);
-  const bool whole = tiles == Tiles::none;
-  ChunkRun chunks(p, a, device, stream, (whole ? 4 * f.score_planes : 0) + element * v_heads);
+  const bool whole = tiles == Tiles::none, streamed = streams(p, a, tiles, device);
+  ChunkRun chunks(p, a, device, stream, streamed ? 1 : (whole ? 4 * f.score_planes : 0) + element * v_heads);
   Status status = chunks.begin(f.in, [&](Bytes256& room) {
     const Index rows = chunks.rows(), plane = rows * chunks.pitch();
     take_tiles(p, a.inputs, tiles, chunks, d, room);
     if (whole) f.scores = room.take<float>(f.score_planes * plane);
-    f.weights = room.take<std::byte>(element * v_heads * plane);
+    if (streamed) {
+      t.past = room.take<int>(t.part_count * rows / kChunkRows * 2 * 16);
+      t.left = room.take<int>(t.part_count * rows / kChunkRows);
+    } else {
+      f.weights = room.take<std::byte>(element * v_heads * plane);
+    }
     f.lse = room.take<float>(f.heads * rows);
   });
+  MixValues values{};
+  if (streamed && status.ok()) {
+    status = chunks.box_map(a.q, kMixBoxRows, values.q);
+    if (status.ok()) status = chunks.box_map(a.k, kMixBoxRows, values.k);
+    if (status.ok()) status = chunks.box_map(a.v, kMixBoxRows, values.v);
+  }
   if (status.ok())
     status = tiles == Tiles::dynamic ? fill_key_records(d, a.inputs.mix_k, chunks.stream())
                                      : send_coefficients(a.inputs, f, nullptr, 0, chunks.stream());
@@ -138,6 +162,13 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
   return chunks.each_group([&](const ChunkGroup& group, int keys, int, int) {
     f.group = group;
     Status done;
+    if (streamed) {
+      done = mixed_sums({f, t.parts, t.past, t.left, values.q, values.k}, keys, device, chunks.stream());
+      if (done.ok())
+        done = mixed_tiles<bf16>(t, keys, device, chunks.stream());  // what mixed_sums left, then lse
+      values.rows = f, values.past = t.past;
+      return done.ok() ? mixed_values(values, device, chunks.stream()) : done;
+    }
     if (tiles == Tiles::fixed) {
       done = of_halves(p.dtype, [&]<class T>() { return mixed_tiles<T>(t, keys, device, chunks.stream()); });
     } else if (tiles == Tiles::dynamic) {

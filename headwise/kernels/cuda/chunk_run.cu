@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdio>
 
+#include "headwise/kernels/cuda/hopper_common.h"
 #include "headwise/kernels/cuda/hopper_products.h"
 #include "headwise/kernels/cuda/mma_forward.h"
 #include "headwise/kernels/cuda/mma_tile.cuh"
@@ -93,6 +94,10 @@ Status ChunkRun::send_jobs() {
     if (!status.ok()) return status;
   }
   return {};
+}
+
+Status ChunkRun::box_map(const AnyView& v, int box_rows, CUtensorMap& map) {
+  return state_->map_of(map_spec(p_, v, box_rows, 1), map);
 }
 
 bool ChunkRun::by_chunks_of(const HeadsView& v) const {

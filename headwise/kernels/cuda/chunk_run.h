@@ -91,6 +91,9 @@ class ChunkRun {
     return state_->map_of(spec, map);
   }
 
+  /// A tensor of the run in boxes of some rows of a head, up to 64 columns.
+  Status box_map(const AnyView& v, int box_rows, CUtensorMap& map);
+
   /// Products of the group at hand. x is q (by_scale) or dout, y is k or v.
   Status scores(const HeadsView& x, const HeadsView& y, bool by_scale, int planes, float* to, int keys);
   ChunkValues values_of(const void* w, const HeadsView& y, const HeadsView& to, Index planes) const;

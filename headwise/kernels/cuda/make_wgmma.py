@@ -5,7 +5,7 @@ Usage: make_wgmma.py OUT"""
 import pathlib
 import sys
 
-WIDTHS = (64, 80, 96, 128, 192, 256)
+WIDTHS = (32, 64, 80, 96, 128, 192, 256)
 TYPES = {"bf16": "bf16", "f16": "f16"}
 
 HEAD = """// Made by make_wgmma.py: the matrix products of a warpgroup, one struct a width and number format.
@@ -57,6 +57,29 @@ struct Wgmma<{n}, {t}> {{
         "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{i}.{i} {{{regs}}}, %{half}, %{b_ss}, p, 1, 1, 1, 1;\\n}}\\n"
         : {outs}
         : "l"(a), "l"(b));
+  }}
+  /// a in shared memory with its columns consecutive, b with its rows of k consecutive: d += a^T b^T.
+  static __device__ __forceinline__ void left_turned(float (&d)[{half}], std::uint64_t a, std::uint64_t b) {{
+    asm volatile(
+        "{{\\n.reg .pred p;\\nsetp.ne.b32 p, 1, 0;\\n"
+        "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{i}.{i} {{{regs}}}, %{half}, %{b_ss}, p, 1, 1, 1, 0;\\n}}\\n"
+        : {outs}
+        : "l"(a), "l"(b));
+  }}
+  /// a in registers, b in shared memory with its rows of k consecutive: d = a b^T, and more of it.
+  static __device__ __forceinline__ void first_registers(float (&d)[{half}], const std::uint32_t* a, std::uint64_t b) {{
+    asm volatile(
+        "{{\\n.reg .pred p;\\nsetp.ne.b32 p, 0, 0;\\n"
+        "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{i}.{i} {{{regs}}}, {{%{half}, %{a1}, %{a2}, %{a3}}}, %{b_rs}, p, 1, 1, 0;\\n}}\\n"
+        : {dead}
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  }}
+  static __device__ __forceinline__ void more_registers(float (&d)[{half}], const std::uint32_t* a, std::uint64_t b) {{
+    asm volatile(
+        "{{\\n.reg .pred p;\\nsetp.ne.b32 p, 1, 0;\\n"
+        "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{i}.{i} {{{regs}}}, {{%{half}, %{a1}, %{a2}, %{a3}}}, %{b_rs}, p, 1, 1, 0;\\n}}\\n"
+        : {outs}
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
   }}
   /// a in registers, b in shared memory with its columns consecutive: d += a b.
   static __device__ __forceinline__ void left_registers(float (&d)[{half}], const std::uint32_t* a, std::uint64_t b) {{

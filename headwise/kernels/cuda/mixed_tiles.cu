@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
   const int first = part * kMixPart,
             last = min(first + kMixPart,
                        kWhole ? (job.keys + kChunkKeys - 1) / kChunkKeys * kChunkKeys : job.keys);
-  if (first >= last) return;
+  if (first >= last || (Pass == TilePass::lse && p.left && !p.left[part * m.group.count + slot])) return;
   const SequencePlace at = f.places[job.sequence];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32,
             g = lane / 4, t = lane % 4, heads = m.heads, ins = m.before.from, outs = m.after.to;
@@ -192,6 +192,7 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
     write_plane(low, m.weights, outs, key0);
     __syncwarp();
   };
+  int most_past = 0;
 #pragma unroll 1
   for (int key0 = first; key0 < last; key0 += kTileKeys) {
     const auto own_head = static_cast<std::uint32_t>(warp * kTileHeadBytes);
@@ -204,6 +205,7 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
       if (key0 > first) write_planes(key0 - kTileKeys);
     const int past = put_scores(high + own_head, low + own_head, s);
     if (lane == 0) exponents[warp] = past;
+    most_past = max(most_past, past);
     __syncthreads();
     const int exponent = exponents[lane & 15];
     const bool wide = __any_sync(~0u, exponent != 0);
@@ -218,6 +220,8 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
   }
 
   if constexpr (Pass == TilePass::lse) {
+    if (p.past && lane == 0)
+      p.past[((part * m.group.count + slot) * 2 + half) * kTileHeads + warp] = most_past;
 #pragma unroll
     for (int j = 0; j < 2; ++j)
 #pragma unroll
@@ -312,7 +316,7 @@ template <class T>
 Status mixed_tiles(const MixTiles& p, int keys, int device, cudaStream_t stream) {
   Status status = start<T, TilePass::lse>(p, keys, device, stream);
   if (status.ok()) status = join_lse(p, stream);
-  return status.ok() ? start<T, TilePass::weights>(p, keys, device, stream) : status;
+  return status.ok() && p.rows.weights ? start<T, TilePass::weights>(p, keys, device, stream) : status;
 }
 template Status mixed_tiles<bf16>(const MixTiles&, int, int, cudaStream_t);
 template Status mixed_tiles<f16>(const MixTiles&, int, int, cudaStream_t);

@@ -155,7 +155,7 @@ __device__ __forceinline__ float matrix_factor_of(int count, At&& at) {
 /// 2 t, 2 t + 1 (+ 8); packed again it is the left factor of the next mix.
 template <class N, bool Whole>
 struct TileMix {
-  std::uint32_t high[2][2], low[Whole ? 2 : 1][2];
+  std::uint32_t high[2][2], low[2][2];  // low: Whole alone
 
   template <class At>
   __device__ __forceinline__ void load(At&& at) {
@@ -169,6 +169,17 @@ struct TileMix {
         if constexpr (Whole)
           low[j][i] = Number<N>::pack(x - Number<N>::low(high[j][i]), y - Number<N>::high(high[j][i]));
       }
+  }
+  /// y = from + ..., `from` being numbers of heads 2 t, 2 t + 1 (+ 8) for all pairs alike; f16 alone.
+  template <bool Low = false>
+  __device__ __forceinline__ void begin(float (&y)[2][4], const float (&from)[4],
+                                        const std::uint32_t (&x)[4]) const {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const std::uint32_t(&m)[2] = Low ? low[j] : high[j];
+      const float c[4] = {from[2 * j], from[2 * j + 1], from[2 * j], from[2 * j + 1]};
+      Number<N>::multiply_from(y[j], c, x, m[0], m[1]);
+    }
   }
   __device__ __forceinline__ void high_of(float (&y)[2][4], const std::uint32_t (&x)[4]) const {
 #pragma unroll

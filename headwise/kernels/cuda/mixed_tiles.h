@@ -6,7 +6,7 @@
 namespace headwise::cuda {
 
 /// Keys of a block.
-inline constexpr int kMixPart = 1024;
+inline constexpr int kMixPart = 512;
 /// Gradients: keys of a block at a time, blocks that share a query at most, and blocks of a launch at most.
 inline constexpr int kLinePart = 1024, kLineRanks = 8, kLineBlocks = 512;
 /// Such a block's planes travel in boxes of a query, 16 heads and this many panels of 64 keys.
@@ -25,14 +25,37 @@ struct MixTiles {
   int part_count, part_keys;
   std::uint16_t* score_rests;  // f16: beside rows.dscores, what its scores leave of 22 bits
   int* exponents;              // [slot, 2 x 32 rows, pitch / 64, 16]: scores there are divided by 2^this
+  int* past;                   // [keys / kMixPart, slot, 2, 16]: the largest exponent a head's scores needed
+  int* left;                   // [keys / kMixPart, slot]: lse of these parts alone; or null: of all
   float* records;              // of queries, as mixed_dynamic.h says: lse and delta go there too; or null
 };
+/// Rows of q, k and v in a bulk copy of the next two.
+inline constexpr int kMixBoxRows = 32;
+/// Maxima and sums of each part of keys, as `parts` of MixTiles, in bf16.
+struct MixSums {
+  MixRows rows;
+  float2* parts;
+  int *past, *left;
+  CUtensorMap q, k;
+};
+int mixed_sums_shared();
+Status mixed_sums(const MixSums& p, int keys, int device, cudaStream_t stream);
+
+/// Weights and their product with v in one sweep, in bf16.
+struct MixValues {
+  MixRows rows;
+  const int* past;
+  CUtensorMap q, k, v;
+};
+int mixed_values_shared();
+Status mixed_values(const MixValues& p, int device, cudaStream_t stream);
+
 int mixed_tiles_shared();
 int mixed_lines_shared();
 /// lse or delta of each row out of its parts.
 Status join_lse(const MixTiles& p, cudaStream_t stream);
 Status join_delta(const MixTiles& p, cudaStream_t stream);
-/// Writes rows.lse and rows.weights of a group.
+/// Writes rows.lse of a group, and rows.weights where there is room for them.
 template <class T>
 Status mixed_tiles(const MixTiles& p, int keys, int device, cudaStream_t stream);
 /// Scores of a group as f16 in rows.dscores, dout.v in rows.weights; what is past the range is in

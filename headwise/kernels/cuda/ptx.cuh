@@ -106,6 +106,17 @@ __device__ __forceinline__ void load_tile(std::uint32_t to, const CUtensorMap* m
       "l"(map), "r"(bar), "r"(column), "r"(row), "r"(panel), "r"(head), "r"(batch), "l"(keep)
       : "memory");
 }
+/// The same into the shared memory of every block of the cluster that has a bit in `blocks`, and on its
+/// `bar`.
+__device__ __forceinline__ void load_tile_for(std::uint16_t blocks, std::uint32_t to, const CUtensorMap* map,
+                                              std::uint32_t bar, int row, int panel, int head, int batch,
+                                              std::uint64_t keep) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+      ".L2::cache_hint [%0], [%1, {%3,%4,%5,%6,%7}], [%2], %9, %8;" ::"r"(to),
+      "l"(map), "r"(bar), "r"(0), "r"(row), "r"(panel), "r"(head), "r"(batch), "l"(keep), "h"(blocks)
+      : "memory");
+}
 /// Bytes in a row, 16 at least; both ends on 16.
 __device__ __forceinline__ void load_bytes(std::uint32_t to, const void* from, std::uint32_t bytes,
                                            std::uint32_t bar) {
@@ -164,6 +175,16 @@ __device__ __forceinline__ void cluster_arrive() {
 }
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+/// Arrives on the barrier of block `rank` that lies where `bar` is in this block's shared memory.
+/// Orders nothing in memory beyond this block: for readers whose reads are over (a fence of the device takes
+/// 1,000 cycles).
+__device__ __forceinline__ void mbarrier_arrive_at(int rank, std::uint32_t bar) {
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(bar),
+      "r"(rank)
+      : "memory");
 }
 /// Into the shared memory of block `rank`, at the place where `to` is in this block's; counts 4 bytes there
 /// on `bar`.
