@@ -88,6 +88,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   };
 
+  // Before anything is read: what a kernel before the forerunner wrote, the matrices, may be stale in the
+  // cache of a processor on which the forerunner had no block.
+  ptx::wait_for_forerunner();
   const auto coefficient = [](const MixStage& s, int in, int out) {
     if (in >= s.from || out >= s.to) return 0.f;
     return s.kind == Mix::none ? (in == out ? 1.f : 0.f) : s.given[in * s.to + out];
@@ -267,7 +270,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     const Index tile = (row_of(r) / 32) * static_cast<Index>(m.group.pitch / 64) + part * (kKeys / 64);
     parity ^= 1, load_exponents(p.exponents + tile * kTileHeads, part);
   };
-  ptx::wait_for_forerunner();  // the planes and their exponents
   if (team < rows && warp == kWarps - 1) write_note(notes[team][0], team);
   ptx::wait_copies<0>();
   ptx::cluster_sync();  // everyone's barriers are there
