@@ -94,7 +94,8 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   d.page_count = static_cast<int>(paged ? p.pages : p.batch);
   if (eight) d.k_scale = scales_of(a.k_scale), d.v_scale = scales_of(a.v_scale);
   d.e4m3 = p.e4m3_kv;
-  d.keep = 2.0 * static_cast<double>(p.batch * p.kv_tokens) * d.kv_heads * head_dim * 2 > kMuch
+  const Index of_token = 2 * size_of(p.kv_dtype()) * d.kv_heads * head_dim;
+  d.keep = static_cast<double>(p.batch * p.kv_tokens) * static_cast<double>(of_token) > kMuch
                ? ptx::kEvictNormal
                : ptx::kEvictFirst;
   d.clear_tail = paged || p.ragged || band.keys < p.kv_tokens || band.by_length;

@@ -91,10 +91,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   // Before anything is read: what a kernel before the forerunner wrote, the matrices, may be stale in the
   // cache of a processor on which the forerunner had no block.
   ptx::wait_for_forerunner();
-  const auto coefficient = [](const MixStage& s, int in, int out) {
-    if (in >= s.from || out >= s.to) return 0.f;
-    return s.kind == Mix::none ? (in == out ? 1.f : 0.f) : s.given[in * s.to + out];
-  };
   const auto scale_of_head = [&](int h) {
     return h < ins ? static_cast<float>(f.scales[f.scale_count == 1 ? 0 : h]) : 0.f;
   };

@@ -46,10 +46,6 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
   const int row0 = half * kTileRows, own = row0 + 2 * warp;  // the first of the two queries this warp mixes
   put_side<T>(side, f.q, at.tensor_batch, at.q_row + job.row0 + row0, job.rows - row0);
 
-  const auto coefficient = [](const MixStage& s, int in, int out) {
-    if (in >= s.from || out >= s.to) return 0.f;
-    return s.kind == Mix::none ? (in == out ? 1.f : 0.f) : s.given[in * s.to + out];
-  };
   const auto scale_of_head = [&](int h) {
     return h < ins ? static_cast<float>(f.scales[f.scale_count == 1 ? 0 : h]) : 0.f;
   };

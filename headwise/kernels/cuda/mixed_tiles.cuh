@@ -139,6 +139,12 @@ __device__ __forceinline__ int put_scores(std::uint32_t high, std::uint32_t low,
   return exponent;
 }
 
+/// M[in out] of a stage; no mix is 1 on the diagonal, and heads that are not there are 0.
+__device__ __forceinline__ float coefficient(const MixStage& s, int in, int out) {
+  if (in >= s.from || out >= s.to) return 0.f;
+  return s.kind == Mix::none ? (in == out ? 1.f : 0.f) : s.given[in * s.to + out];
+}
+
 /// A power of 2 that brings the largest number of a matrix to 2^13: small ones then keep their bits.
 template <class At>
 __device__ __forceinline__ float matrix_factor_of(int count, At&& at) {

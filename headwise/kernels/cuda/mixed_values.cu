@@ -79,11 +79,6 @@ __device__ __forceinline__ void copy_tiles(const Facts& f, const ChunkJob& job, 
         }
 }
 
-__device__ __forceinline__ float coefficient(const MixStage& s, int in, int out) {
-  if (in >= s.from || out >= s.to) return 0.f;
-  return s.kind == Mix::none ? (in == out ? 1.f : 0.f) : s.given[in * s.to + out];
-}
-
 __global__ void __launch_bounds__(kThreads, 1) values_of_mix(const __grid_constant__ MixValues p) {
   using Product = Wgmma<kRows, bf16>;
   extern __shared__ __align__(128) std::uint8_t raw[];
