@@ -8,7 +8,7 @@
 namespace headwise::cpu {
 namespace {
 
-/// Base is an F32Core with a panel of one vector; Most: rows from which on packing keys is no slower.
+/// Base is an F32Core with a panel of one vector; Most: rows up to which this is quicker than packing keys.
 template <class Base, int Most = 64>
 struct FewRows : FewScores<Base> {
   using Scores = FewScores<Base>;

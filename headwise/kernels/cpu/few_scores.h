@@ -29,7 +29,7 @@ struct FewScores : Base {
   /// them itself, better than it can be asked to (Neoverse N1, f32, packed: 9.2 -> 8.0 ms of 32k keys).
   template <RowType T>
   static constexpr bool streams(int rows) {
-    return W == 4 && rows == 1 && (T == RowType::f32 || T == RowType::bf16);
+    return Lanes::fetches_rows && rows == 1 && (T == RowType::f32 || T == RowType::bf16);
   }
   template <RowType T>
   static constexpr int blocks_for(int rows) {
