@@ -105,9 +105,8 @@ __global__ void __launch_bounds__(kThreads, 1) sums_of_mix(const __grid_constant
   for (int n = 0; n < kStages; ++n) copy_keys(n);
 
   const auto scaled_coefficient = [&](int from, int to) {
-    if (from >= ins || to >= heads) return 0.f;
-    const float x = m.before.kind == Mix::none ? (from == to ? 1.f : 0.f) : m.before.given[from * heads + to];
-    return x * static_cast<float>(in.scales[in.scale_count == 1 ? 0 : from]) * (kChunkLog2e / kScoreUnit);
+    const float scale = from < ins ? static_cast<float>(in.scales[in.scale_count == 1 ? 0 : from]) : 0.f;
+    return coefficient(m.before, from, to) * scale * (kChunkLog2e / kScoreUnit);
   };
   float factor =
       matrix_factor_of(ins * heads, [&](int n) { return scaled_coefficient(n / heads, n % heads); });
