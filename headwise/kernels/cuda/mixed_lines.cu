@@ -88,9 +88,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   };
 
-  // Before anything is read: what a kernel before the forerunner wrote, the matrices, may be stale in the
-  // cache of a processor on which the forerunner had no block.
-  ptx::wait_for_forerunner();
+  ptx::wait_for_forerunner();  // nothing is read before
   const auto scale_of_head = [&](int h) {
     return h < ins ? static_cast<float>(f.scales[f.scale_count == 1 ? 0 : h]) : 0.f;
   };

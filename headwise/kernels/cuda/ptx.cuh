@@ -161,9 +161,13 @@ __device__ __forceinline__ void mbarrier_arrive_copied(std::uint32_t bar) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Until at most so many committed groups are under way. 0: every copy this thread has begun, committed or not.
 template <int Pending>
 __device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+  if constexpr (Pending == 0)
+    asm volatile("cp.async.wait_all;" ::: "memory");
+  else
+    asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
 // ---- blocks of a cluster
