@@ -143,17 +143,19 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
     if (whole) f.scores = room.take<float>(f.score_planes * plane);
     if (streamed) {
       t.past = room.take<int>(t.part_count * rows / kChunkRows * 2 * 16);
-      t.left = room.take<int>(t.part_count * rows / kChunkRows);
+      t.left = room.take<std::uint8_t>(t.part_count * rows / 8);
     } else {
       f.weights = room.take<std::byte>(element * v_heads * plane);
     }
     f.lse = room.take<float>(f.heads * rows);
   });
   MixValues values{};
+  CUtensorMap sum_keys{};
   if (streamed && status.ok()) {
     status = chunks.box_map(a.q, kMixBoxRows, values.q);
     if (status.ok()) status = chunks.box_map(a.k, kMixBoxRows, values.k);
     if (status.ok()) status = chunks.box_map(a.v, kMixBoxRows, values.v);
+    if (status.ok()) status = chunks.box_map(a.k, kMixSumKeys, sum_keys);
   }
   if (status.ok())
     status = tiles == Tiles::dynamic ? fill_key_records(d, a.inputs.mix_k, chunks.stream())
@@ -163,7 +165,7 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
     f.group = group;
     Status done;
     if (streamed) {
-      done = mixed_sums({f, t.parts, t.past, t.left, values.q, values.k}, keys, device, chunks.stream());
+      done = mixed_sums({f, t.parts, t.past, t.left, values.q, sum_keys}, keys, device, chunks.stream());
       if (done.ok())
         done = mixed_tiles<bf16>(t, keys, device, chunks.stream());  // what mixed_sums left, then lse
       values.rows = f, values.past = t.past;

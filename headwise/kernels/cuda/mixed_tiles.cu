@@ -21,7 +21,11 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
   const int first = part * kMixPart,
             last = min(first + kMixPart,
                        kWhole ? (job.keys + kChunkKeys - 1) / kChunkKeys * kChunkKeys : job.keys);
-  if (first >= last || (Pass == TilePass::lse && p.left && !p.left[part * m.group.count + slot])) return;
+  const std::uint32_t asked =
+      Pass == TilePass::lse && p.left
+          ? reinterpret_cast<const std::uint32_t*>(p.left)[(part * m.group.count + slot) * 2 + half]
+          : ~0u;
+  if (first >= last || !asked) return;
   const SequencePlace at = f.places[job.sequence];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32,
             g = lane / 4, t = lane % 4, heads = m.heads, ins = m.before.from, outs = m.after.to;
@@ -230,7 +234,7 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
           x = x * ptx::exp2(reference - from) + x2 * ptx::exp2(other - from), reference = both;
         }
         const int h = 8 * j + 2 * t + (e & 1), i = own + (e >> 1);
-        if (g == 0 && h < heads)
+        if (g == 0 && h < heads && asked >> (i - row0) & 1)
           p.parts[((part * static_cast<Index>(m.group.count) + slot) * heads + h) * kChunkRows + i] =
               make_float2(reference, x);
       }

@@ -26,16 +26,17 @@ struct MixTiles {
   std::uint16_t* score_rests;  // f16: beside rows.dscores, what its scores leave of 22 bits
   int* exponents;              // [slot, 2 x 32 rows, pitch / 64, 16]: scores there are divided by 2^this
   int* past;                   // [keys / kMixPart, slot, 2, 16]: the largest exponent a head's scores needed
-  int* left;                   // [keys / kMixPart, slot]: lse of these parts alone; or null: of all
+  std::uint8_t* left;          // [keys / kMixPart, slot, 8]: lse of queries with a bit alone; or null: of all
   float* records;              // of queries, as mixed_dynamic.h says: lse and delta go there too; or null
 };
-/// Rows of q, k and v in a bulk copy of the next two.
-inline constexpr int kMixBoxRows = 32;
+/// Rows of q, k and v in a bulk copy of the next two; of k in one of the sums.
+inline constexpr int kMixBoxRows = 32, kMixSumKeys = 16;
 /// Maxima and sums of each part of keys, as `parts` of MixTiles, in bf16.
 struct MixSums {
   MixRows rows;
   float2* parts;
-  int *past, *left;
+  int* past;
+  std::uint8_t* left;
   CUtensorMap q, k;
 };
 int mixed_sums_shared();

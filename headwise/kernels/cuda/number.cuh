@@ -32,6 +32,17 @@ struct Number<bf16> {
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
+  /// d = c + a b, where d's old numbers are not needed.
+  static __device__ __forceinline__ void multiply_from(float (&d)[4], const float (&c)[4],
+                                                       const std::uint32_t (&a)[4], std::uint32_t b0,
+                                                       std::uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%10,%11,%12,%13};"
+        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]),
+          "f"(c[3]));
+  }
 };
 
 template <>
@@ -55,6 +66,14 @@ struct Number<f16> {
         "{%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+  /// d [16 8] += a [16 8] b [8 8]
+  static __device__ __forceinline__ void multiply_add_8(float (&d)[4], const std::uint32_t (&a)[2],
+                                                        std::uint32_t b) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b));
   }
   /// d = c + a b, where d's old numbers are not needed.
   static __device__ __forceinline__ void multiply_from(float (&d)[4], const float (&c)[4],
