@@ -4,115 +4,9 @@
 #include <utility>
 
 #include "headwise/kernels/cuda/hopper_decode_eight.cuh"
+#include "headwise/kernels/cuda/hopper_decode_merge.cuh"
 
 namespace headwise::cuda {
-
-/// Four numbers of a finished row: divided, rounded, stored.
-template <class C>
-__device__ __forceinline__ void decode_finish(const DecodeParams& p, const DecodeItem& d, int row, int column,
-                                              float4 a, float top, float sum) {
-  constexpr float kLog2e = 1.44269504088896341f;
-  const int packed = d.row_block * C::kRows + row, token = quotient<C>(p.by_group, packed);
-  if (token >= d.place.q_tokens) return;
-  const int head = d.kv_head * p.group + packed - token * p.group, batch = p.ragged ? 0 : d.b,
-            at = d.place.q_row + token;
-  float weight = 1.f, reference = top == -INFINITY ? 0.f : top;
-  if (p.sinks.data) {
-    const float sink = kLog2e * number_of(p.sinks, head),
-                higher = top == -INFINITY ? sink : fmaxf(reference, sink);
-    weight = ptx::exp2(reference - higher);
-    sum = (sum > 0.f ? sum * weight : sum) + (sink == -INFINITY ? 0.f : ptx::exp2(sink - higher));
-    reference = higher;
-  }
-  float f = sum == 0.f || top == -INFINITY && sum == sum ? 0.f : weight * ptx::reciprocal(sum);
-  if (p.gate.data && f != 0.f) f *= number_of(p.gate, batch, at, head);
-  using N = Number<typename C::T>;
-  *reinterpret_cast<uint2*>(static_cast<std::uint16_t*>(p.out) + batch * p.out_step[0] + at * p.out_step[1] +
-                            head * p.out_step[2] + column) =
-      make_uint2(N::pack(a.x * f, a.y * f), N::pack(a.z * f, a.w * f));
-  if (p.lse && column == 0)
-    p.lse[batch * p.lse_step[0] + head * p.lse_step[1] + at * p.lse_step[2]] = natural_lse(reference, sum);
-}
-
-/// The partial results of a row block begin here, [split row ...].
-template <class C>
-__device__ __forceinline__ Index decode_parts_at(const DecodeParams& p, const DecodeItem& d) {
-  return static_cast<Index>(d.rows_at(p)) * p.splits * C::kRows;
-}
-
-/// Rows over all splits, in ascending order, AtOnce of them in flight: four columns of `Together` rows,
-/// beginning with the i-th four. Up to 8 splits have the same bits 8 or 16 at once.
-template <class C, int AtOnce, int Together>
-__device__ __forceinline__ void decode_merge_rows(const DecodeParams& p, const DecodeItem& d, int parts,
-                                                  int i, int count) {
-  const int share = decode_share<C>();
-  const float* stats = p.part_stats + (decode_parts_at<C>(p, d) * C::kShares + share) * 2;
-  const float* from = p.parts + decode_parts_at<C>(p, d) * C::kHeadDim + share * C::kOwnColumns;
-  float top[Together], sum[Together] = {};
-  float4 a[Together] = {};
-#pragma unroll
-  for (int n = 0; n < Together; ++n) top[n] = -INFINITY;
-#pragma unroll 1
-  for (int first = 0; first < parts; first += AtOnce) {
-    float2 stat[Together][AtOnce];
-    float4 x[Together][AtOnce];
-#pragma unroll
-    for (int n = 0; n < Together; ++n) {
-      const int four = i + n * C::kConsumers, row = four / C::kOwnQuads, column = four % C::kOwnQuads * 4;
-#pragma unroll
-      for (int s = 0; s < AtOnce; ++s) {
-        const Index at = static_cast<Index>(first + s) * C::kRows + row;
-        stat[n][s] = make_float2(-INFINITY, 0.f), x[n][s] = make_float4(0.f, 0.f, 0.f, 0.f);
-        if (first + s >= parts || four >= count) continue;
-        stat[n][s] = __ldcg(reinterpret_cast<const float2*>(stats + at * C::kShares * 2));
-        x[n][s] = __ldcg(reinterpret_cast<const float4*>(from + at * C::kHeadDim + column));
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < Together; ++n) {
-      float most = top[n];
-#pragma unroll
-      for (int s = 0; s < AtOnce; ++s) most = fmaxf(most, stat[n][s].x);
-      const float old = top[n] == most ? 1.f : ptx::exp2(top[n] - most);
-      top[n] = most;
-      sum[n] *= old, a[n].x *= old, a[n].y *= old, a[n].z *= old, a[n].w *= old;
-#pragma unroll
-      for (int s = 0; s < AtOnce; ++s) {
-        const float f = stat[n][s].x == -INFINITY ? 0.f : ptx::exp2(stat[n][s].x - most);
-        sum[n] = fmaf(f, stat[n][s].y, sum[n]);
-        a[n].x = fmaf(f, x[n][s].x, a[n].x), a[n].y = fmaf(f, x[n][s].y, a[n].y);
-        a[n].z = fmaf(f, x[n][s].z, a[n].z), a[n].w = fmaf(f, x[n][s].w, a[n].w);
-      }
-    }
-  }
-#pragma unroll
-  for (int n = 0; n < Together; ++n) {
-    const int four = i + n * C::kConsumers;
-    if (four < count)
-      decode_finish<C>(p, d, four / C::kOwnQuads, share * C::kOwnColumns + four % C::kOwnQuads * 4, a[n],
-                       top[n], sum[n]);
-  }
-}
-
-/// All splits of a row block: the block that finished last does it. `dry`: nothing is read or written, but
-/// the instructions have come.
-template <class C>
-__device__ __forceinline__ void decode_merge_parts(const DecodeParams& p, const DecodeItem& d, bool dry,
-                                                   int thread) {
-  constexpr int kTogether = !C::kEight && C::kRows * C::kOwnQuads > C::kConsumers ? 2 : 1;
-  const int parts = dry ? 1 : d.parts,
-            live = min(C::kRows, d.place.q_tokens * p.group - d.row_block * C::kRows),
-            count = dry ? 0 : live * C::kOwnQuads;
-  int i = thread;
-  if (kTogether > 1 && parts <= 8) {
-    do decode_merge_rows<C, 8, kTogether>(p, d, parts, i, count);
-    while ((i += kTogether * C::kConsumers) < count);
-  } else {
-    do decode_merge_rows<C, 16, 1>(p, d, parts, i, count);
-    while ((i += C::kConsumers) < count);
-  }
-  if (thread == 0 && !dry) p.arrived[d.rows_at(p) * C::kShares + decode_share<C>()] = 0;
-}
 
 /// The state of a row over the keys of all strands.
 template <class C>
@@ -140,9 +34,10 @@ __device__ __forceinline__ void decode_deliver(const DecodeParams& p, const Deco
                                                int column, float4 a, const float* stats) {
   if (d.parts == 1) {
     const float top = decode_top<C>(stats, row);
-    return decode_finish<C>(p, d, row, column, a, top, decode_sum<C>(stats, row, top));
+    return decode_finish<C>(p, d, row, column == 0, top, decode_sum<C>(stats, row, top))
+        .template store<typename C::T>(column, a);
   }
-  const Index part = decode_parts_at<C>(p, d) + (d.split - d.first_part) * C::kRows + row;
+  const Index part = decode_parts_at<C>(p, d) + d.part * C::kRows + row;
   *reinterpret_cast<float4*>(p.parts + part * C::kHeadDim + column) = a;
   if (column % C::kOwnColumns != 0) return;
   const float top = decode_top<C>(stats, row);
@@ -344,15 +239,12 @@ __device__ __forceinline__ void decode_products(const DecodeShared<C>& shared, c
     if (lane == 0) ptx::mbarrier_arrive(bar);
   };
   int slot = 0, phase = 0;
-  // Before the first item, while nothing has come yet, a merge of nothing: its instructions, needed at the
-  // very end, come from memory too.
-  for (int turn = C::kEight ? 0 : -1;; ++turn) {
+  for (int turn = 0;; ++turn) {
     const int side = turn & 1;
-    const bool dry = !C::kEight && turn < 0;
-    if (!dry) ptx::mbarrier_wait(shared.q_full + 8 * side, turn >> 1 & 1);
-    const bool more = dry || shared.items[turn & 3].b >= 0;
-    if (!dry && more) {
-      const DecodeItem d = shared.published(p, turn);
+    ptx::mbarrier_wait(shared.q_full + 8 * side, turn >> 1 & 1);
+    const bool more = shared.items[turn & 3].b >= 0;
+    if (more) {
+      decltype(auto) d = shared.published(turn);
       const std::uint32_t q = shared.q + side * C::kQBytes, q_empty = shared.q_empty + 8 * side;
       DecodeRows<C> rows;
       rows.start(q, lane);
@@ -396,14 +288,14 @@ __device__ __forceinline__ void decode_products(const DecodeShared<C>& shared, c
       if (thread == 0)
         shared.part[side] = d.parts > 1 ? make_int2(d.rows_at(p) * C::kShares + decode_share<C>(), d.parts)
                                         : make_int2(-1, 0);
-    } else if (!more && thread == 0) {
+    } else if (thread == 0) {
       shared.part[side] = make_int2(-2, 0);
     }
     // Where this block was the last to finish a row block, it merges the parts.
-    if (turn > 0) ptx::mbarrier_wait(shared.counted, (turn - 1) & 1);
-    if (dry ? p.splits > 1 : turn > 0 && shared.last[side ^ 1])
-      decode_merge_parts<C>(p, shared.published(p, turn - 1), dry, thread);
-    if (dry) continue;
+    if (turn > 0) {
+      ptx::mbarrier_wait(shared.counted, (turn - 1) & 1);
+      if (shared.last[side ^ 1]) decode_merge_parts<C>(p, shared.published(turn - 1));
+    }
     arrive(shared.written);
     if (!more) return;
   }

@@ -10,14 +10,13 @@ namespace headwise::cuda {
 /// What one block does next: a split of the keys of one (sequence, kv head, block of rows).
 struct DecodeItem {
   /// b < 0: there is nothing more to do. Tiles from begin to end lie kPace keys apart.
-  int item, b, kv_head, row_block, split, parts, first_part, begin, end;
-  int first_token;
+  int b, kv_head, row_block, part, parts, begin, end;
   struct {
     int q_row, kv_row, q_tokens, kv_tokens, q_start;
   } place;
   int full_begin, full_end;  // tiles every row sees whole
 
-  __device__ __forceinline__ bool open() const { return split >= 0; }
+  __device__ __forceinline__ bool open() const { return part >= 0; }
   __device__ __forceinline__ int rows_at(const DecodeParams& p) const {
     return (b * p.kv_heads + kv_head) * p.row_blocks + row_block;
   }
@@ -82,26 +81,24 @@ __device__ __forceinline__ int quotient(const Divisor& by, int n) {
 template <class C>
 __device__ __forceinline__ DecodeItem decode_item(const DecodeParams& p, int item) {
   DecodeItem d;
-  d.item = item;
   const int rank = quotient<C>(p.by_blocks, item), block = item - rank * p.by_blocks.by,
             pair = quotient<C>(p.by_row_blocks, block);
-  d.split = p.splits - 1 - rank;  // the long ones first
+  const int split = p.splits - 1 - rank;  // the long ones first
   d.row_block = block - pair * p.row_blocks;
   d.b = quotient<C>(p.by_kv_heads, pair), d.kv_head = pair - d.b * p.kv_heads;
   const Place& place = p.places ? p.places[d.b] : p.place;
   d.place = {place.q_row, place.kv_row, place.q_tokens, place.kv_tokens, place.q_start};
-  d.first_token = quotient<C>(p.by_group, d.row_block * C::kRows);
-  const int last_token = min(quotient<C>(p.by_group, (d.row_block + 1) * C::kRows - 1), d.place.q_tokens - 1);
-  const KeyTiles keys = key_tiles(d.place.q_start + d.first_token, d.place.q_start + last_token, p.back,
+  const int first_token = quotient<C>(p.by_group, d.row_block * C::kRows),
+            last_token = min(quotient<C>(p.by_group, (d.row_block + 1) * C::kRows - 1), d.place.q_tokens - 1);
+  const KeyTiles keys = key_tiles(d.place.q_start + first_token, d.place.q_start + last_token, p.back,
                                   p.ahead, d.place.kv_tokens, C::kPace);
-  d.first_part = split_of(keys.begin * C::kPace);
-  d.parts = split_of((keys.end - 1) * C::kPace) - d.first_part + 1;
+  const int first_part = split_of(keys.begin * C::kPace);
+  d.part = split - first_part, d.parts = split_of((keys.end - 1) * C::kPace) - first_part + 1;
   d.full_begin = keys.full_begin, d.full_end = keys.full_end;
-  d.begin = max(keys.begin, split_begin(d.split) / C::kPace);
-  d.end = min(keys.end, split_begin(d.split + 1) / C::kPace);
+  d.begin = max(keys.begin, split_begin(split) / C::kPace);
+  d.end = min(keys.end, split_begin(split + 1) / C::kPace);
   // A sequence without queries in this block of rows has nothing to write.
-  if (d.split < d.first_part || d.split >= d.first_part + d.parts || d.first_token >= d.place.q_tokens)
-    d.split = -1;
+  if (d.part >= d.parts || first_token >= d.place.q_tokens) d.part = -1;
   return d;
 }
 
@@ -136,18 +133,12 @@ struct DecodeShared {
     q_full = empty + 8 * C::kSlots, q_empty = q_full + 16, written = q_empty + 16, counted = written + 8;
     join = counted + 8;
   }
-  /// Widening 8 bits leaves no registers for a whole item: its number alone is kept there.
-  __device__ __forceinline__ void publish(int turn, const DecodeItem& d) const {
-    if constexpr (C::kEight)
-      items[turn & 3].item = d.item, items[turn & 3].b = d.b;
+  /// Widening 8 bits, and 32 rows, leave no registers for an item: it is read where it stands.
+  __device__ __forceinline__ decltype(auto) published(int turn) const {
+    if constexpr (C::kEight || C::kBlocks == 2)
+      return static_cast<const DecodeItem&>(items[turn & 3]);
     else
-      items[turn & 3] = d;
-  }
-  __device__ __forceinline__ DecodeItem published(const DecodeParams& p, int turn) const {
-    if constexpr (C::kEight)
-      return decode_item<C>(p, items[turn & 3].item);
-    else
-      return items[turn & 3];
+      return DecodeItem(items[turn & 3]);
   }
 };
 
@@ -158,12 +149,14 @@ __device__ __forceinline__ void decode_copy_q(const DecodeShared<C>& shared, con
   const int side = turn & 1;
   const std::uint32_t full = shared.q_full + 8 * side, to = shared.q + side * C::kQBytes;
   ptx::mbarrier_wait(shared.q_empty + 8 * side, (turn >> 1 & 1) ^ 1);
-  shared.publish(turn, d);
-  const int packed = d.row_block * C::kRows, count = min(C::kRows, d.place.q_tokens * p.group - packed);
+  shared.items[turn & 3] = d;
+  const int packed = d.row_block * C::kRows, count = min(C::kRows, d.place.q_tokens * p.group - packed),
+            token = quotient<C>(p.by_group, packed);
   ptx::mbarrier_expect(full, static_cast<std::uint32_t>(count * C::kHeadDim * 2));
   const auto* from = static_cast<const std::uint16_t*>(p.q) + (p.ragged ? 0 : d.b) * p.q_step[0] +
-                     (d.place.q_row + d.first_token) * p.q_step[1] + d.kv_head * p.group * p.q_step[2];
-  int head = packed - d.first_token * p.group;
+                     (d.place.q_row + token) * p.q_step[1] + d.kv_head * p.group * p.q_step[2];
+  int head = packed - token * p.group;
+#pragma unroll 1
   for (int row = 0; row < count; ++row) {
     ptx::load_bytes(to + row * C::kQPitch, from + head * p.q_step[2], C::kHeadDim * 2, full);
     if (++head == p.group) head = 0, from += p.q_step[1];
@@ -285,8 +278,8 @@ __device__ __forceinline__ void decode_copy_pieces(const DecodeShared<C>& shared
   if (lane == 0) decode_end(shared, turn);
 }
 
-/// One thread counts the parts of each row block: past its fence the others' parts and this block's are in
-/// memory. It stands aside since that fence takes 4 us while copies are under way.
+/// One thread counts the parts of each row block: what it adds comes after this block's parts, and what it
+/// finds after the others'. It stands aside since that order takes 4 us while copies are under way.
 template <class C>
 __device__ __forceinline__ void decode_count(const DecodeShared<C>& shared, const DecodeParams& p) {
   for (int turn = 0;; ++turn) {
@@ -295,9 +288,7 @@ __device__ __forceinline__ void decode_count(const DecodeShared<C>& shared, cons
     if (part.x == -2) return;
     bool last = false;
     if (part.x >= 0) {
-      ptx::fence_device();
-      last = atomicAdd(p.arrived + part.x, 1) == part.y - 1;
-      if (last) ptx::fence_device();
+      last = ptx::add_in_order(p.arrived + part.x, 1) == part.y - 1;
     }
     shared.last[turn & 1] = last;
     ptx::mbarrier_arrive(shared.counted);

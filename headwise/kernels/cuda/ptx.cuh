@@ -84,7 +84,11 @@ __device__ __forceinline__ void fence_shared_for_async() {
 }
 
 /// What this block has written or read is ordered before what follows, for every thread of the device.
-__device__ __forceinline__ void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+__device__ __forceinline__ int add_in_order(int* to, int x) {
+  int before;
+  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;" : "=r"(before) : "l"(to), "r"(x) : "memory");
+  return before;
+}
 
 // ---- turns between blocks, counted in device memory
 __device__ __forceinline__ int load_acquire(const int* p) {
