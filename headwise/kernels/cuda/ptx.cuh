@@ -83,7 +83,7 @@ __device__ __forceinline__ void fence_shared_for_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/// What this block has written or read is ordered before what follows, for every thread of the device.
+/// Adds x and gives what stood there: behind all this block has written, before all it reads from here on.
 __device__ __forceinline__ int add_in_order(int* to, int x) {
   int before;
   asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;" : "=r"(before) : "l"(to), "r"(x) : "memory");
