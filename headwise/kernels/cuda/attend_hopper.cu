@@ -79,19 +79,24 @@ void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char 
 }
 
 /// Work of one head in tiles of 64 x keys, one tile more for what stands around the loop, and the longest
-/// tile.
+/// tile. `own_end`: a group of 64 queries leaves out what lies right of its last open key.
 struct Work {
   double all = 0, longest = 0;
 };
-Work work_of(int groups, int keys, const Band& band, const Place& place) {
+Work work_of(int groups, int keys, bool own_end, const Band& band, const Place& place) {
   Work w;
-  const int rows = forward_rows(groups);
+  const int rows = forward_rows(groups), back = static_cast<int>(band.back),
+            ahead = static_cast<int>(band.ahead);
   const int step = place.q_tokens / rows > 4096 ? place.q_tokens / 4096 / rows * rows : rows;
   for (int q = 0; q < place.q_tokens; q += step) {
-    const int position = place.q_start + q;
-    const KeyTiles t = key_tiles(position, position + rows - 1, static_cast<int>(band.back),
-                                 static_cast<int>(band.ahead), place.kv_tokens, keys);
-    const double tile = (t.end - t.begin + 1.0) * groups;
+    const int first = place.q_start + q;
+    const int begin = key_tiles(first, first, back, ahead, place.kv_tokens, keys).begin;
+    double tile = 0;
+    for (int g = 0; g < groups; ++g) {
+      const int last = first + (own_end ? 64 * g + 63 : rows - 1);
+      const bool idle = own_end && q + 64 * g >= place.q_tokens;
+      tile += idle ? 2 : key_tiles(first, last, back, ahead, place.kv_tokens, keys).end - begin + 1;
+    }
     w.all += tile * (step / rows);
     w.longest = tile > w.longest ? tile : w.longest;
   }
@@ -109,7 +114,8 @@ int groups_for(const AttentionProblem& p, const Band& band, const Place& place, 
   const double gain = head_dim == 64 ? 1.22 : 1.15;
   const double pairs = static_cast<double>(p.batch * pieces_of(band) * p.heads.q.heads);
   const auto time_of = [&](int groups, double speed) {
-    const Work w = work_of(groups, forward_keys(head_dim, value_dim), band, place);
+    const bool own_end = passes == TilePasses::whole || passes == TilePasses::band;
+    const Work w = work_of(groups, forward_keys(head_dim, value_dim), own_end, band, place);
     const double even = pairs * w.all / processors;
     return (even > w.longest ? even : w.longest) / speed;
   };
@@ -195,6 +201,9 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   f.section = f.section < f.group ? f.group : f.section;
 
   const int keys = forward_keys(head_dim, value_dim), panels = head_dim / 64;
+  const int over = f.place.kv_tokens % keys;  // of many tiles the last one is a small part
+  f.few_first = !f.places && f.place.kv_tokens > keys && f.place.kv_tokens < 4096 && over > 0 &&
+                over <= forward_few(head_dim, value_dim);
   if (band.blocks) {
     std::byte* bits = state.scratch + id_bytes;
     status =

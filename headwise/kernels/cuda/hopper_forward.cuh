@@ -1,6 +1,8 @@
 // Attention forward on Hopper: one warp copies tiles, two or three warpgroups of 64 queries multiply, in
 // turns. SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <type_traits>
+
 #include "headwise/kernels/cuda/hopper_forward_copy.cuh"
 #include "headwise/kernels/cuda/hopper_forward_pairs.cuh"
 #include "headwise/kernels/cuda/hopper_row_sums.cuh"
@@ -42,7 +44,11 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   const auto release = [&](std::uint32_t bar) {
     if (lane == 0) ptx::mbarrier_arrive(bar);
   };
-  const auto multiply_keys = [&](int use, int tile) {
+  // Of these passes over a tile of keys: all of its keys, or the first few, a group's others being closed.
+  using All = std::integral_constant<int, kKeys>;
+  using Few = std::integral_constant<int, C::kFew>;
+  using First = std::integral_constant<int, C::kFirst>;
+  const auto multiply_keys = [&](int use, int tile, auto keys) {
     const std::uint64_t k = rows_descriptor(shared.k + (use & 1) * C::kKeyBytes);
     const std::uint64_t q =
         rows_descriptor(shared.q + (tile % C::kQSlots) * C::kQBytes + group * 64 * kPanelRowBytes);
@@ -50,16 +56,17 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kDim / 16; ++i)
-      Wgmma<kKeys, T>::both_shared(s, advanced(q, k_step(kRows, i)), advanced(k, k_step(kKeys, i)), i != 0);
+      Wgmma<keys, T>::both_shared(reinterpret_cast<float(&)[keys / 2]>(s), advanced(q, k_step(kRows, i)),
+                                  advanced(k, k_step(kKeys, i)), i != 0);
     ptx::wgmma_commit();
   };
-  const auto multiply_values = [&](int use) {
+  const auto multiply_values = [&](int use, auto keys) {
     const std::uint64_t v = columns_descriptor(shared.v + (use & 1) * C::kValueBytes, kKeys);
     ptx::pin(o);
     ptx::pin(weights);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kKeys / 16; ++i)
+    for (int i = 0; i < keys / 16; ++i)
       Wgmma<kValueDim, T>::left_registers(o, weights + 4 * i, advanced(v, kRowStep * i));
     ptx::wgmma_commit();
   };
@@ -91,11 +98,12 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
         if (p.bias.data) add_bias<kKeys>(s, p.bias, info, row0, n * kKeys + column0);
     }
   };
-  const auto mask = [&](int n, std::uint32_t info) {
+  const auto mask = [&](int n, std::uint32_t info, auto keys) {
     const int4 at = ptx::load_shared(info + 32);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      int end = at.x, begin = 0;
+      int end = at.x;
+      [[maybe_unused]] int begin = 0;
       if constexpr (C::kPasses != TilePasses::whole) {
         const int position = at.y + row0 + 8 * r;
         end = min(end, position + p.ahead + 1), begin = position - p.back;
@@ -110,20 +118,20 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
         if (p.blocks.lists) open &= open_blocks(p.blocks, at.y + row0 + 8 * r, n * kKeys, kKeys, below);
       if constexpr (C::kPasses != TilePasses::whole) open &= ~below(begin);
 #pragma unroll
-      for (int i = 0; i < kKeys / 4; ++i)
+      for (int i = 0; i < keys / 4; ++i)
         if (!(open >> i & 1u)) s[4 * (i / 2) + 2 * r + (i & 1)] = -INFINITY;
     }
   };
   // s becomes weights relative to 2^(top * unit). The reference stays until a row's maximum grows by more
   // than 8 exponents, then weights are at most 256; the choice is each row's own and a row that keeps it has
   // factor 1.
-  const auto weigh = [&](bool first, bool masked, int n, std::uint32_t info) {
+  const auto weigh = [&](bool first, bool masked, int n, std::uint32_t info, auto keys) {
     float most[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float c[4] = {s[2 * r], s[2 * r + 1], s[4 + 2 * r], s[4 + 2 * r + 1]};
 #pragma unroll
-      for (int j = 2; j < kKeys / 8; ++j) {
+      for (int j = 2; j < keys / 8; ++j) {
         c[2 * (j & 1)] = fmaxf(c[2 * (j & 1)], s[4 * j + 2 * r]);
         c[2 * (j & 1) + 1] = fmaxf(c[2 * (j & 1) + 1], s[4 * j + 2 * r + 1]);
       }
@@ -168,7 +176,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       float even = 0.f, odd = 0.f;
       const auto weigh_row = [&](auto&& seen) {
 #pragma unroll
-        for (int j = 0; j < kKeys / 8; ++j) {
+        for (int j = 0; j < keys / 8; ++j) {
           float &x0 = s[4 * j + 2 * r], &x1 = s[4 * j + 2 * r + 1];
           const float e0 = fmaf(x0, unit, -reference), e1 = fmaf(x1, unit, -reference);
           x0 = ptx::exp2(e0), x1 = ptx::exp2(e1);
@@ -207,29 +215,21 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     }
   };
   const auto round_weights =
-      [&] {  // pairs of the accumulator are the left factor of the next product as they stand
+      [&](auto keys) {  // pairs of the accumulator are the left factor of the next product as they stand
 #pragma unroll
-        for (int i = 0; i < kKeys / 4; ++i) weights[i] = Number<T>::pack(s[2 * i], s[2 * i + 1]);
+        for (int i = 0; i < keys / 4; ++i) weights[i] = Number<T>::pack(s[2 * i], s[2 * i + 1]);
       };
-  // Rows of v past the last key are multiplied by weights of 0, which a NaN survives. Every group clears them
-  // all: zeros over zeros disturb nobody, and no group waits for another.
   const auto clear_tail = [&](int n, std::uint32_t info) {
-    const int from = max(ptx::load_shared(info + 32).x - n * kKeys, 0);
     ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);
-    if (from < kKeys) {
-      const std::uint32_t v = shared.v + (used & 1) * C::kValueBytes;
-      for (int i = thread; i < (kKeys - from) * (kValueDim / 8); i += 128)
-        ptx::store_shared(v + chunk_offset(kKeys, from + i / (kValueDim / 8), i % (kValueDim / 8)), 0, 0, 0,
-                          0);
-      ptx::fence_shared_for_async();
-    }
+    clear_rows<C>(shared.v + (used & 1) * C::kValueBytes, max(ptx::load_shared(info + 32).x - n * kKeys, 0),
+                  thread);
     ptx::barrier_sync(own_barrier, 128);
   };
 
   int last = await_tile(0);  // its last tile of keys; -1: there is no such tile of queries
   if constexpr (C::kAcross) {
     if (last >= 0) ptx::mbarrier_wait(shared.k_full, 0);  // ragged: there may be no tile for this block
-    multiply_keys(0, 0);
+    multiply_keys(0, 0, First{});
   }
 #pragma unroll 1
   for (int tile = 0; last >= 0; ++tile) {
@@ -243,24 +243,24 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     const auto entry_of = [&](int use) {
       return static_cast<int>(ptx::load_word(shared.listed + 4 * (use & 3)));
     };
-    const auto step = [&](int number, bool masked) {
+    const auto step = [&](int number, bool masked, auto before) {  // `before`: keys of the tile before
       const auto n = [&] { return C::kListed ? entry_of(used + 1) >> 2 : number; };
       ptx::mbarrier_wait(shared.k_full + 8 * ((used + 1) & 1), ((used + 1) >> 1) & 1);
       ptx::barrier_sync(turn, 256);
-      multiply_keys(used + 1, tile);
+      multiply_keys(used + 1, tile, All{});
       ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);
-      multiply_values(used);
+      multiply_values(used, before);
       ptx::barrier_arrive(next_turn, 256);
       ptx::wgmma_wait<1>();
       ptx::pin(s);
       release(shared.k_empty + 8 * ((used + 1) & 1));
       apply_terms(n(), info, slope);
-      if (masked) mask(n(), info);
-      weigh(false, masked, n(), info);  // while the products of the other groups run
+      if (masked) mask(n(), info, All{});
+      weigh(false, masked, n(), info, All{});  // while the products of the other groups run
       ptx::wgmma_wait<0>();
       ptx::pin(o);
       release(shared.v_empty + 8 * (used & 1));
-      round_weights();
+      round_weights(All{});
       if constexpr (kTerms)
         if (p.drops) drop_weights<kKeys>(weights, p, info, row0, n() * kKeys + column0);
       if (__any_sync(~0u, rescale)) scale_out();
@@ -272,7 +272,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       ptx::mbarrier_wait(shared.k_full + 8 * ((used + 1) & 1), ((used + 1) >> 1) & 1);
       ptx::barrier_sync(turn, 256);
       ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);
-      multiply_values(used);
+      multiply_values(used, All{});
       ptx::barrier_arrive(next_turn, 256);
       release(shared.k_empty + 8 * ((used + 1) & 1));
       ptx::wgmma_wait<0>();
@@ -285,10 +285,14 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
 
     if constexpr (!C::kAcross) {
       ptx::mbarrier_wait(shared.k_full + 8 * (used & 1), (used >> 1) & 1);
-      multiply_keys(used, tile);
+      multiply_keys(used, tile, First{});
     }
-#pragma unroll
-    for (int i = 0; i < kValueDim / 2; ++i) o[i] = 0.f;
+    int end = 0;  // the last tile of keys open to this group
+    bool few = false;
+    if constexpr (C::kOwnEnd) {
+      end = static_cast<int>(ptx::load_word(shared.end_of(tile, group)));
+      few = end & 1, end >>= 1;
+    }
     ptx::wgmma_wait<0>();
     ptx::pin(s);
     release(shared.k_empty + 8 * (used & 1));
@@ -296,13 +300,44 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       ptx::wait_stores_read();
       ptx::mbarrier_arrive(shared.q_empty + 8 * (slot ^ 1));
     }
-    bool open = true;
+    bool open = true, clear = p.clear_tail;
+    if constexpr (C::kOwnEnd) {  // tiles to the right of it: this group keeps its turns and releases them
+      const auto pass = [&](auto&& products) {
+        ptx::mbarrier_wait(shared.k_full + 8 * ((used + 1) & 1), ((used + 1) >> 1) & 1);
+        ptx::barrier_sync(turn, 256);
+        products();
+        ptx::barrier_arrive(next_turn, 256);
+        ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);
+        release(shared.v_empty + 8 * (used & 1));
+        ++used, --last;
+      };
+      if (last > end) {
+        clear = false;
+#pragma unroll 1
+        while (last > end + 1) {
+          pass([] {});
+          release(shared.k_empty + 8 * (used & 1));
+        }
+        pass([&] { multiply_keys(used + 1, tile, All{}); });
+        ptx::wgmma_wait<0>();
+        ptx::pin(s);
+        release(shared.k_empty + 8 * (used & 1));
+      }
+    }
     if constexpr (C::kOwnTiles) open = last <= ptx::load_shared(info + 48 + 16 * group).x;
+#pragma unroll
+    for (int i = 0; i < kValueDim / 2; ++i) o[i] = 0.f;
     if (open) {
+      const auto begin = [&](auto keys) {
+        mask(last, info, keys);
+        weigh(true, true, last, info, keys);
+        round_weights(keys);
+      };
       apply_terms(last, info, slope);
-      mask(last, info);
-      weigh(true, true, last, info);
-      round_weights();
+      if (C::kOwnEnd && few && C::kFirst == kKeys)
+        begin(Few{});
+      else
+        begin(First{});
       if constexpr (kTerms)
         if (p.drops) drop_weights<kKeys>(weights, p, info, row0, last * kKeys + column0);
     } else {
@@ -310,32 +345,34 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
 #pragma unroll
       for (int i = 0; i < kKeys / 4; ++i) weights[i] = 0;
     }
-    if (p.clear_tail) clear_tail(last, info);
+    if (clear) clear_tail(last, info);
     // Right to left; two loops: one with a branch around mask() measured about 3 % slower.
     int n = last - 1;
+    if (C::kOwnEnd && few) step(n--, C::kPasses != TilePasses::whole, Few{});
     if constexpr (C::kPasses == TilePasses::whole) {
 #pragma unroll 1
-      for (; n >= 0; --n) step(n, false);
+      for (; n >= 0; --n) step(n, false, All{});
     } else if constexpr (C::kListed) {  // the copying warp says which tiles there are
       int entry = ptx::load_shared(info).y;
 #pragma unroll 1
       for (;;) {
 #pragma unroll 1
-        for (; (entry & 3) == 3; entry = entry_of(used)) step(0, true);
+        for (; (entry & 3) == 3; entry = entry_of(used)) step(0, true, All{});
         if (!(entry & 2)) break;
 #pragma unroll 1
-        for (; (entry & 3) == 2; entry = entry_of(used)) step(0, false);
+        for (; (entry & 3) == 2; entry = entry_of(used)) step(0, false, All{});
       }
-    } else if constexpr (!C::kOwnTiles) {   // last tile, first one, begin and end of the full ones: read when
-      int stop = ptx::load_shared(info).w;  // needed, registers are short
+    } else if constexpr (!C::kOwnTiles) {  // last tile, first one, begin and end of the full ones: read when
+      int stop = C::kOwnEnd ? static_cast<int>(ptx::load_word(shared.end_of(tile, group) + 4))
+                            : ptx::load_shared(info).w;  // needed, registers are short
 #pragma unroll 1
       for (;;) {
 #pragma unroll 1
-        for (; n >= stop; --n) step(n, true);
+        for (; n >= stop; --n) step(n, true, All{});
         if (n < ptx::load_shared(info).y) break;
         stop = ptx::load_shared(info).z;
 #pragma unroll 1
-        for (; n >= stop; --n) step(n, false);
+        for (; n >= stop; --n) step(n, false, All{});
         stop = ptx::load_shared(info).y;
       }
     } else {  // the same of this group alone
@@ -350,10 +387,10 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
         stop = ptx::load_shared(own).w;
         if (n < stop) stop = n < ptx::load_shared(own).z ? ptx::load_shared(own).y : n + 1;
 #pragma unroll 1
-        for (; n >= stop; --n) step(n, true);
+        for (; n >= stop; --n) step(n, true, All{});
         stop = ptx::load_shared(own).z;
 #pragma unroll 1
-        for (; n >= stop; --n) step(n, false);
+        for (; n >= stop; --n) step(n, false, All{});
       }
     }
 
@@ -362,12 +399,12 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       if (last >= 0) ptx::mbarrier_wait(shared.k_full + 8 * ((used + 1) & 1), ((used + 1) >> 1) & 1);
       ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);
       ptx::barrier_sync(turn, 256);
-      multiply_values(used);
-      multiply_keys(used + 1, tile + 1);
+      multiply_values(used, All{});
+      multiply_keys(used + 1, tile + 1, First{});
       ptx::barrier_arrive(next_turn, 256);
     } else {
       ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);
-      multiply_values(used);
+      multiply_values(used, All{});
     }
     const auto await_values = [&] {
       ptx::wgmma_wait<C::kAcross ? 1 : 0>();
@@ -455,34 +492,6 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     ptx::pin(s);
   }
   if (thread == 0) ptx::wait_stores();
-}
-
-template <class C>
-__global__ void __launch_bounds__(C::kThreads, 1)
-    hopper_forward(const __grid_constant__ ForwardMaps maps, const __grid_constant__ ForwardParams params) {
-  extern __shared__ std::uint8_t raw[];
-  const ForwardShared<C> shared(raw);
-  const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
-  if (threadIdx.x == 0) {
-    ptx::prefetch_map(&maps.q), ptx::prefetch_map(&maps.k), ptx::prefetch_map(&maps.v),
-        ptx::prefetch_map(&maps.out);
-    for (int s = 0; s < 2; ++s) {
-      ptx::mbarrier_init(shared.q_full + 8 * s, 1), ptx::mbarrier_init(shared.q_empty + 8 * s, C::kGroups);
-      ptx::mbarrier_init(shared.k_full + 8 * s, 1),
-          ptx::mbarrier_init(shared.k_empty + 8 * s, C::kGroups * 4);
-      ptx::mbarrier_init(shared.v_full + 8 * s, 1),
-          ptx::mbarrier_init(shared.v_empty + 8 * s, C::kGroups * 4);
-    }
-    ptx::mbarrier_init_fence();
-  }
-  __syncthreads();
-  if (group == 0) {
-    ptx::give_registers<C::kCopyRegisters>();
-    if (threadIdx.x < 32 && ptx::elect_one()) forward_copy<C>(shared, maps, params);
-  } else {
-    ptx::take_registers<C::kProductRegisters>();
-    forward_products<C>(shared, &maps.out, params, group - 1);
-  }
 }
 
 }  // namespace headwise::cuda

@@ -13,9 +13,9 @@ namespace headwise::cuda {
 /// What a tile of scores meets between the two products; one instance each.
 enum class TilePasses {
   whole,   // every query sees the same keys
-  band,    // causal and window: tiles at the edges are masked
-  window,  // band, and a group of 64 queries passes over the tiles closed to it: 6 % at 1,024 of 8k keys,
-           // which causal alone gains nowhere
+  band,    // causal and window: tiles at the edges are masked; those right of a group's last key are left out
+  window,  // band, and a group of 64 queries passes over the tiles closed to it on both sides: 6 % at 1,024
+           // of 8k keys
   terms,   // band, and scores are scaled, capped and biased one by one, weights dropped; blocks of a mask and
            // statistics of rows if asked for
   probes   // band, and the statistics of rows
@@ -84,6 +84,7 @@ struct ForwardParams {
       sections = 0;        // order: `sections` of `section` (batch, head) pairs, the rest are the last one
   BlockLists blocks = {};  // terms. Last: elsewhere it cost the statistics of rows a register at D64
   int pieces = 1;          // of a sequence: batch counts them
+  bool few_first = false;  // all sequences have the same keys: tiles before a last one of few
 };
 
 struct ForwardMaps {
@@ -99,6 +100,10 @@ HW_FN constexpr bool forward_takes(Index head_dim, Index value_dim) {
 /// Keys in a tile: a constant of the two widths, so that every tile of queries rounds alike.
 HW_FN constexpr int forward_keys(int head_dim, int value_dim) {
   return head_dim == 64 ? 128 : head_dim == 96 && value_dim == 96 ? 96 : 80;
+}
+/// Open keys that make the last tile of keys a narrow one, for a group of 64 queries.
+HW_FN constexpr int forward_few(int head_dim, int value_dim) {
+  return forward_keys(head_dim, value_dim) == 128 ? 64 : 32;
 }
 /// Wider values leave no registers for the statistics of rows.
 HW_FN constexpr bool forward_probes(Index value_dim) { return value_dim <= 128; }

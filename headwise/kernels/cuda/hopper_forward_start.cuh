@@ -1,9 +1,37 @@
-// The instances of the Hopper forward, and which of them a call takes.
+// The kernel of the Hopper forward, its instances, and which of them a call takes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cuda/hopper_forward.cuh"
 
 namespace headwise::cuda {
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, 1)
+    hopper_forward(const __grid_constant__ ForwardMaps maps, const __grid_constant__ ForwardParams params) {
+  extern __shared__ std::uint8_t raw[];
+  const ForwardShared<C> shared(raw);
+  const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
+  if (threadIdx.x == 0) {
+    ptx::prefetch_map(&maps.q), ptx::prefetch_map(&maps.k), ptx::prefetch_map(&maps.v),
+        ptx::prefetch_map(&maps.out);
+    for (int s = 0; s < 2; ++s) {
+      ptx::mbarrier_init(shared.q_full + 8 * s, 1), ptx::mbarrier_init(shared.q_empty + 8 * s, C::kGroups);
+      ptx::mbarrier_init(shared.k_full + 8 * s, 1),
+          ptx::mbarrier_init(shared.k_empty + 8 * s, C::kGroups * 4);
+      ptx::mbarrier_init(shared.v_full + 8 * s, 1),
+          ptx::mbarrier_init(shared.v_empty + 8 * s, C::kGroups * 4);
+    }
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (group == 0) {
+    ptx::give_registers<C::kCopyRegisters>();
+    if (threadIdx.x < 32 && ptx::elect_one()) forward_copy<C>(shared, maps, params);
+  } else {
+    ptx::take_registers<C::kProductRegisters>();
+    forward_products<C>(shared, &maps.out, params, group - 1);
+  }
+}
 
 template <class C>
 Status start_forward(const ForwardMaps& maps, const ForwardParams& params, int device, int processors,
@@ -35,6 +63,10 @@ Status start_forward(TilePasses passes, const ForwardMaps& maps, const ForwardPa
     if (passes == TilePasses::window) return start.template operator()<TilePasses::window>();
   if constexpr (Groups == 3 && HeadDim == ValueDim)
     if (passes == TilePasses::probes) return start.template operator()<TilePasses::probes>();
+  if constexpr (Groups == 3 && HeadDim == 128 && ValueDim == 128)
+    if (passes == TilePasses::whole && params.few_first)
+      return start_forward<ForwardConfig<T, HeadDim, ValueDim, Groups, 2, TilePasses::whole, true>>(
+          maps, params, device, processors, stream);
   if constexpr (Groups == 3 || !kThreeFit)
     if (passes == TilePasses::whole) return start.template operator()<TilePasses::whole>();
   if constexpr (Groups == 3 || HeadDim != 96)
