@@ -31,6 +31,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   if (group == 0) ptx::barrier_arrive(turn, 256);  // group 0 goes first
 
   float o[kValueDim / 2], s[kKeys / 2], top[2] = {}, sum[2], factor[2];
+  FewRowSums few_sums;
   std::uint32_t weights[kKeys / 4];
   bool rescale = false;
   int used = 0;
@@ -48,6 +49,8 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   using All = std::integral_constant<int, kKeys>;
   using Few = std::integral_constant<int, C::kFew>;
   using First = std::integral_constant<int, C::kFirst>;
+  using FewSums = std::integral_constant<Statistics, Statistics::few>;
+  using AllSums = std::integral_constant<Statistics, kProbes ? Statistics::all : Statistics::none>;
   const auto multiply_keys = [&](int use, int tile, auto keys) {
     const std::uint64_t k = rows_descriptor(shared.k + (use & 1) * C::kKeyBytes);
     const std::uint64_t q =
@@ -125,7 +128,8 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   // s becomes weights relative to 2^(top * unit). The reference stays until a row's maximum grows by more
   // than 8 exponents, then weights are at most 256; the choice is each row's own and a row that keeps it has
   // factor 1.
-  const auto weigh = [&](bool first, bool masked, int n, std::uint32_t info, auto keys) {
+  const auto weigh = [&](bool first, bool masked, int n, std::uint32_t info, auto keys, auto statistics) {
+    constexpr bool kFewSums = statistics == Statistics::few;
     float most[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -144,35 +148,21 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     }
     rescale = false;
     const float old[2] = {top[0], top[1]};
-    const auto refer = [&](int r) {
+    const bool all = statistics == Statistics::all && probed;
+    if (kFewSums && !first) few_sums.load(sums);
+    if constexpr (statistics == Statistics::all)
+      if (all) sums.meet(first, most, s, n * kKeys + column0);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
       const bool grown = first || (most[r] - old[r]) * unit > 8.f;
       top[r] = grown ? most[r] : old[r];
       if (!first) {
         factor[r] = grown ? ptx::exp2((old[r] - most[r]) * unit) : 1.f;
         rescale |= grown;
       }
-    };
-    const auto reference_of = [&](int r) { return top[r] == -INFINITY ? 0.f : top[r] * unit; };
-    if constexpr (C::kFewProbes)
-      if (p.probes.few) {
-        refer(0), refer(1);
-        if (!first && __any_sync(~0u, rescale))
-#pragma unroll
-          for (int r = 0; r < 2; ++r)
-            if (top[r] != old[r]) sums.move(r, factor[r], (old[r] - top[r]) * unit * sum[r]);
-        float reference[2] = {reference_of(0), reference_of(1)}, here[2], exponents[2];
-        weigh_few<C::kFewStep>(s, reference, unit, masked, __float_as_int(p.cap), here, exponents);
-        sums.join_few(first, exponents, most);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) sum[r] = first ? here[r] : fmaf(sum[r], factor[r], here[r]);
-        return;
-      }
-    if constexpr (kProbes)
-      if (probed) sums.meet(first, most, s, n * kKeys + column0);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      refer(r);
-      const float reference = reference_of(r);
+      if constexpr (kFewSums)
+        few_sums.meet(r, first, factor[r], grown ? (old[r] - most[r]) * unit : 0.f, sum[r], most[r]);
+      const float reference = top[r] == -INFINITY ? 0.f : top[r] * unit;
       float even = 0.f, odd = 0.f;
       const auto weigh_row = [&](auto&& seen) {
 #pragma unroll
@@ -184,30 +174,21 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
           seen(x0, e0, static_cast<float>(8 * j)), seen(x1, e1, static_cast<float>(8 * j + 1));
         }
       };
-      if (probed) {
+      // Exponents of -inf add nothing. Masks make them; without one, only inputs that are not finite.
+      const auto finite = [&](float e) { return masked ? fmaxf(e, -1000.f) : e; };
+      if constexpr (kFewSums) {
+        weigh_row([&](float w, float e, float) { few_sums.add(r, w, finite(e)); });
+      } else if (all) {
         RowSums::Tile tile;
-        // Exponents of -inf add nothing. Masks make them; without one, only inputs that are not finite.
-        weigh_row(
-            [&](float w, float e, float column) { tile.add(w, masked ? fmaxf(e, -1000.f) : e, column); });
+        weigh_row([&](float w, float e, float column) { tile.add(w, finite(e), column); });
         const bool lost = tile.exponents != tile.exponents;
         if (!masked && __any_sync(~0u, lost)) {
           const float again = exponents_of(s, r);
           if (lost) tile.exponents = again;
         }
-        // sum of w |d - column|: in a tile on one side of the row, |d * sum of w - sum of w * column|
-        const float d =
-            static_cast<float>(ptx::load_shared(info + 32).y + row0 + 8 * r - n * kKeys - column0);
-        float distances = fabsf(fmaf(d, even + odd, -tile.columns));
-        if (__any_sync(~0u, p.ahead > 0 && d > 0.f && d < kKeys)) {
-          distances = 0.f;
-#pragma unroll
-          for (int j = 0; j < kKeys / 8; ++j) {
-            distances = fmaf(s[4 * j + 2 * r], fabsf(d - static_cast<float>(8 * j)), distances);
-            distances = fmaf(s[4 * j + 2 * r + 1], fabsf(d - static_cast<float>(8 * j + 1)), distances);
-          }
-        }
+        const int d = ptx::load_shared(info + 32).y + row0 + 8 * r - n * kKeys - column0;
         sums.join(r, !first && top[r] != old[r], factor[r], (old[r] - top[r]) * unit * sum[r], tile,
-                  distances);
+                  distances_of(s, r, static_cast<float>(d), p.ahead > 0, even + odd, tile.columns));
       } else {
         weigh_row([](float, float, float) {});
       }
@@ -243,7 +224,8 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     const auto entry_of = [&](int use) {
       return static_cast<int>(ptx::load_word(shared.listed + 4 * (use & 3)));
     };
-    const auto step = [&](int number, bool masked, auto before) {  // `before`: keys of the tile before
+    // `before`: keys of the tile before
+    const auto step = [&](int number, bool masked, auto before, auto statistics) {
       const auto n = [&] { return C::kListed ? entry_of(used + 1) >> 2 : number; };
       ptx::mbarrier_wait(shared.k_full + 8 * ((used + 1) & 1), ((used + 1) >> 1) & 1);
       ptx::barrier_sync(turn, 256);
@@ -256,14 +238,23 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       release(shared.k_empty + 8 * ((used + 1) & 1));
       apply_terms(n(), info, slope);
       if (masked) mask(n(), info, All{});
-      weigh(false, masked, n(), info, All{});  // while the products of the other groups run
+      weigh(false, masked, n(), info, All{}, statistics);  // while the products of the other groups run
       ptx::wgmma_wait<0>();
       ptx::pin(o);
       release(shared.v_empty + 8 * (used & 1));
       round_weights(All{});
       if constexpr (kTerms)
         if (p.drops) drop_weights<kKeys>(weights, p, info, row0, n() * kKeys + column0);
-      if (__any_sync(~0u, rescale)) scale_out();
+      if constexpr (statistics == Statistics::few) {
+        const bool lost = !masked && few_sums.lost();
+        if (__any_sync(~0u, rescale || lost)) {
+          scale_out();
+          if (lost) few_sums.weigh_again(s);
+        }
+        few_sums.store(sums);
+      } else if (__any_sync(~0u, rescale)) {
+        scale_out();
+      }
       ++used;
     };
 
@@ -330,7 +321,12 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     if (open) {
       const auto begin = [&](auto keys) {
         mask(last, info, keys);
-        weigh(true, true, last, info, keys);
+        if (C::kFewProbes && p.probes.few) {
+          weigh(true, true, last, info, keys, FewSums{});
+          few_sums.store(sums);
+        } else {
+          weigh(true, true, last, info, keys, AllSums{});
+        }
         round_weights(keys);
       };
       apply_terms(last, info, slope);
@@ -348,33 +344,39 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     if (clear) clear_tail(last, info);
     // Right to left; two loops: one with a branch around mask() measured about 3 % slower.
     int n = last - 1;
-    if (C::kOwnEnd && few) step(n--, C::kPasses != TilePasses::whole, Few{});
+    if (C::kOwnEnd && few) step(n--, C::kPasses != TilePasses::whole, Few{}, AllSums{});
     if constexpr (C::kPasses == TilePasses::whole) {
 #pragma unroll 1
-      for (; n >= 0; --n) step(n, false, All{});
+      for (; n >= 0; --n) step(n, false, All{}, AllSums{});
     } else if constexpr (C::kListed) {  // the copying warp says which tiles there are
       int entry = ptx::load_shared(info).y;
 #pragma unroll 1
       for (;;) {
 #pragma unroll 1
-        for (; (entry & 3) == 3; entry = entry_of(used)) step(0, true, All{});
+        for (; (entry & 3) == 3; entry = entry_of(used)) step(0, true, All{}, AllSums{});
         if (!(entry & 2)) break;
 #pragma unroll 1
-        for (; (entry & 3) == 2; entry = entry_of(used)) step(0, false, All{});
+        for (; (entry & 3) == 2; entry = entry_of(used)) step(0, false, All{}, AllSums{});
       }
-    } else if constexpr (!C::kOwnTiles) {  // last tile, first one, begin and end of the full ones: read when
-      int stop = C::kOwnEnd ? static_cast<int>(ptx::load_word(shared.end_of(tile, group) + 4))
-                            : ptx::load_shared(info).w;  // needed, registers are short
+    } else if constexpr (!C::kOwnTiles) {
+      const auto walk = [&](auto statistics) {  // last tile, first one, begin and end of the full ones: read
+        int stop = C::kOwnEnd ? static_cast<int>(ptx::load_word(shared.end_of(tile, group) + 4))
+                              : ptx::load_shared(info).w;  // when needed, registers are short
 #pragma unroll 1
-      for (;;) {
+        for (;;) {
 #pragma unroll 1
-        for (; n >= stop; --n) step(n, true, All{});
-        if (n < ptx::load_shared(info).y) break;
-        stop = ptx::load_shared(info).z;
+          for (; n >= stop; --n) step(n, true, All{}, statistics);
+          if (n < ptx::load_shared(info).y) break;
+          stop = ptx::load_shared(info).z;
 #pragma unroll 1
-        for (; n >= stop; --n) step(n, false, All{});
-        stop = ptx::load_shared(info).y;
-      }
+          for (; n >= stop; --n) step(n, false, All{}, statistics);
+          stop = ptx::load_shared(info).y;
+        }
+      };
+      if (C::kFewProbes && p.probes.few)
+        walk(FewSums{});
+      else
+        walk(AllSums{});
     } else {  // the same of this group alone
       const std::uint32_t own = info + 48 + 16 * group;
 #pragma unroll 1
@@ -387,10 +389,10 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
         stop = ptx::load_shared(own).w;
         if (n < stop) stop = n < ptx::load_shared(own).z ? ptx::load_shared(own).y : n + 1;
 #pragma unroll 1
-        for (; n >= stop; --n) step(n, true, All{});
+        for (; n >= stop; --n) step(n, true, All{}, AllSums{});
         stop = ptx::load_shared(own).z;
 #pragma unroll 1
-        for (; n >= stop; --n) step(n, false, All{});
+        for (; n >= stop; --n) step(n, false, All{}, AllSums{});
       }
     }
 

@@ -33,7 +33,6 @@ struct ForwardConfig {
   static constexpr int kValueBytes = kValuePanels * kKeys * kPanelRowBytes;
   static constexpr bool kFewProbes = Passes == TilePasses::probes,
                         kProbes = kFewProbes || (Passes == TilePasses::terms && forward_probes(ValueDim));
-  static constexpr int kFewStep = HeadDim == 128 ? kKeys / 8 : 2;  // of weigh_few
   static constexpr int kShared = QSlots * kQBytes + kSlots * (kKeyBytes + kValueBytes) + kFactBytes +
                                  (kProbes ? 128 * Groups * RowSums::kBytes : 0) + kTileAlign;
   static constexpr int kThreads = 128 * (Groups + 1);

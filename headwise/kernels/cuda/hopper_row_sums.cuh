@@ -44,6 +44,9 @@ __device__ __forceinline__ float exponents_of(const float (&weights)[N], int r) 
   return sum;
 }
 
+/// What a pass over the tiles has an eye on beside the softmax.
+enum class Statistics { none, few, all };
+
 /// Of a thread's two rows. Scores times `unit` are exponents of 2; sums are relative to the row's reference,
 /// a quarter of the row's columns each until finish(). They lie in shared memory and are fetched once a tile:
 /// in registers they left no room for a third group of queries.
@@ -111,13 +114,6 @@ struct RowSums {
     ptx::store_pair(others_of(r), x.x + tile.squares, x.y + distances);
     ptx::store_float(exponents_of(r), ptx::load_float(exponents_of(r)) + tile.exponents);
   }
-  /// A tile's sums of exponents and its maxima join, where nothing else is asked for.
-  __device__ __forceinline__ void join_few(bool first, const float (&exponents)[2],
-                                           const float (&most)[2]) const {
-    float4 x = {0.f, -INFINITY, 0.f, -INFINITY};
-    if (!first) x = ptx::load_floats(at);
-    ptx::store_floats(at, x.x + exponents[0], fmaxf(x.y, most[0]), x.z + exponents[1], fmaxf(x.w, most[1]));
-  }
   __device__ __forceinline__ void finish(const RowProbes& to, int r, const RowEnd& end, float unit) const {
     float2 x = ptx::load_pair(exponents_of(r)), y = ptx::load_pair(others_of(r));
 #pragma unroll
@@ -137,39 +133,55 @@ struct RowSums {
   }
 };
 
-/// `value`, which is not to be had before `after` is; `zero` is 0, which the compiler cannot know.
-__device__ __forceinline__ float held(float value, float after, int zero) {
-  return __int_as_float(__float_as_int(after) * zero + __float_as_int(value));
-}
+/// The sums that entropy, top_weight and sink_mass need, of a thread's two rows: in registers while a tile's
+/// exponents are made, then in shared memory where RowSums has them. No branch on the way of a tile: so its
+/// weights are added up and rounded between the exponents.
+struct FewRowSums {
+  float exponents[2], best[2], of_tile[2];
 
-/// Scores s of two rows become weights relative to 2^reference. Gives sums of weights, added up as without
-/// statistics, and of weight * exponent. Step: so many pairs of columns wait for the sums of those before
-/// them. Left to itself ptxas makes all sums after the last exponent: D64 and D96 have no registers for that.
-template <int Step, int N>
-__device__ __forceinline__ void weigh_few(float (&s)[N], float (&reference)[2], float unit, bool masked,
-                                          int zero, float (&sums)[2], float (&exponents)[2]) {
-  float even[2] = {}, odd[2] = {};
-  exponents[0] = exponents[1] = 0.f;
-  // Exponents of -inf add nothing. Masks make them; without one, only inputs that are not finite.
-  const auto finite = [&](float e) { return masked ? fmaxf(e, -1000.f) : e; };
+  __device__ __forceinline__ void load(const RowSums& from) {
+    const float4 x = ptx::load_floats(from.at);
+    exponents[0] = x.x, best[0] = x.y, exponents[1] = x.z, best[1] = x.w;
+  }
+  /// Row r meets a tile whose highest score is `most`, and its reference moves by `fall` <= 0 exponents,
+  /// 2^fall being `factor`. -inf: there was no reference.
+  __device__ __forceinline__ void meet(int r, bool first, float factor, float fall, float sum, float most) {
+    of_tile[r] = 0.f;
+    best[r] = first ? most : fmaxf(best[r], most);
+    exponents[r] = first ? 0.f : factor * fmaf(fmaxf(fall, -200.f), sum, exponents[r]);
+  }
+  __device__ __forceinline__ void add(int r, float weight, float exponent) {
+    of_tile[r] = fmaf(weight, exponent, of_tile[r]);
+  }
+  /// Some exponents of the tile were not finite.
+  __device__ __forceinline__ bool lost() const {
+    const float both = of_tile[0] + of_tile[1];
+    return both != both;
+  }
+  template <int N>
+  __device__ __forceinline__ void weigh_again(const float (&weights)[N]) {
+    of_tile[0] = exponents_of(weights, 0), of_tile[1] = exponents_of(weights, 1);
+  }
+  __device__ __forceinline__ void store(const RowSums& to) const {
+    ptx::store_floats(to.at, exponents[0] + of_tile[0], best[0], exponents[1] + of_tile[1], best[1]);
+  }
+};
+
+/// Sum of weight * |d - column| of row r of a tile, d being where the row stands among its columns: on one
+/// side of them |d * sum of weights - sum of weight * column|.
+template <int N>
+__device__ __forceinline__ float distances_of(const float (&weights)[N], int r, float d, bool across,
+                                              float all, float columns) {
+  float sum = fabsf(fmaf(d, all, -columns));
+  if (__any_sync(~0u, across && d > 0.f && d < 2 * N)) {
+    sum = 0.f;
 #pragma unroll
-  for (int first = 0; first < N / 4; first += Step)
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-#pragma unroll
-      for (int j = first; j < first + Step; ++j) {
-        float &x0 = s[4 * j + 2 * r], &x1 = s[4 * j + 2 * r + 1];
-        const float e0 = fmaf(x0, unit, -reference[r]), e1 = fmaf(x1, unit, -reference[r]);
-        x0 = ptx::exp2(e0), x1 = ptx::exp2(e1);
-        even[r] += x0, odd[r] += x1;
-        exponents[r] = fmaf(x1, finite(e1), fmaf(x0, finite(e0), exponents[r]));
-      }
-      reference[r] = held(reference[r], exponents[r], zero);
+    for (int j = 0; j < N / 4; ++j) {
+      sum = fmaf(weights[4 * j + 2 * r], fabsf(d - static_cast<float>(8 * j)), sum);
+      sum = fmaf(weights[4 * j + 2 * r + 1], fabsf(d - static_cast<float>(8 * j + 1)), sum);
     }
-  const float both = exponents[0] + exponents[1];
-  if (!masked && __any_sync(~0u, both != both))
-    exponents[0] = exponents_of(s, 0), exponents[1] = exponents_of(s, 1);
-  sums[0] = even[0] + odd[0], sums[1] = even[1] + odd[1];
+  }
+  return sum;
 }
 
 }  // namespace headwise::cuda
