@@ -116,7 +116,13 @@ __device__ __forceinline__ void load_tile(std::uint32_t to, const CUtensorMap* m
       "l"(map), "r"(bar), "r"(column), "r"(row), "r"(panel), "r"(head), "r"(batch), "l"(keep)
       : "memory");
 }
-/// The same into the shared memory of every block of the cluster that has a bit in `blocks`, and on its
+/// Into L2: what load_tile will ask for.
+__device__ __forceinline__ void fetch_tile(const CUtensorMap* map, int row, int panel, int head, int batch) {
+  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1,%2,%3,%4,%5}];" ::"l"(map), "r"(0),
+               "r"(row), "r"(panel), "r"(head), "r"(batch)
+               : "memory");
+}
+/// load_tile into the shared memory of every block of the cluster that has a bit in `blocks`, and on its
 /// `bar`.
 __device__ __forceinline__ void load_tile_for(std::uint16_t blocks, std::uint32_t to, const CUtensorMap* map,
                                               std::uint32_t bar, int row, int panel, int head, int batch,
@@ -171,7 +177,8 @@ __device__ __forceinline__ void mbarrier_arrive_copied(std::uint32_t bar) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// Until at most so many committed groups are under way. 0: every copy this thread has begun, committed or not.
+/// Until at most so many committed groups are under way. 0: every copy this thread has begun, committed or
+/// not.
 template <int Pending>
 __device__ __forceinline__ void wait_copies() {
   if constexpr (Pending == 0)
