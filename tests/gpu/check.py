@@ -186,6 +186,9 @@ def hopper_cases():
         for mask, band in ((None, None), ("causal", (None, 0)), ("window(70, 20)", (70, 20))):
             for bias in biases(dtype):
                 case("cuda/hopper", dtype, 2, 4, 2, 200, 333, 192, 192, mask=mask, band=band, q_start=133, bias=bias)
+        for d, dv in WIDTHS:  # a last tile of few keys (32 at most of 80 or 96): narrow, and at 128 an instance of its own below 4,096 keys
+            for tq, tk in ((512, 512), (64, 81), (130, 112), (193, 1050), (65, 4112)):
+                case("cuda/hopper", dtype, 2, 4, 2, tq, tk, d, dv)
 
 
 def decode_cases():
