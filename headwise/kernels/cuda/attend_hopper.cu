@@ -79,23 +79,22 @@ void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char 
 }
 
 /// Work of one head in tiles of 64 x keys, one tile more for what stands around the loop, and the longest
-/// tile. `own_end`: a group of 64 queries leaves out what lies right of its last open key.
+/// tile. `own`: a group of 64 queries leaves out what lies on either side of its open keys.
 struct Work {
   double all = 0, longest = 0;
 };
-Work work_of(int groups, int keys, bool own_end, const Band& band, const Place& place) {
+Work work_of(int groups, int keys, bool own, const Band& band, const Place& place) {
   Work w;
   const int rows = forward_rows(groups), back = static_cast<int>(band.back),
             ahead = static_cast<int>(band.ahead);
   const int step = place.q_tokens / rows > 4096 ? place.q_tokens / 4096 / rows * rows : rows;
   for (int q = 0; q < place.q_tokens; q += step) {
     const int first = place.q_start + q;
-    const int begin = key_tiles(first, first, back, ahead, place.kv_tokens, keys).begin;
     double tile = 0;
     for (int g = 0; g < groups; ++g) {
-      const int last = first + (own_end ? 64 * g + 63 : rows - 1);
-      const bool idle = own_end && q + 64 * g >= place.q_tokens;
-      tile += idle ? 2 : key_tiles(first, last, back, ahead, place.kv_tokens, keys).end - begin + 1;
+      const int begin = own ? 64 * g : 0, end = own ? begin + 63 : rows - 1;
+      const KeyTiles open = key_tiles(first + begin, first + end, back, ahead, place.kv_tokens, keys);
+      tile += own && q + begin >= place.q_tokens ? 2 : open.end - open.begin + 1;
     }
     w.all += tile * (step / rows);
     w.longest = tile > w.longest ? tile : w.longest;
@@ -114,8 +113,8 @@ int groups_for(const AttentionProblem& p, const Band& band, const Place& place, 
   const double gain = head_dim == 64 ? 1.22 : 1.15;
   const double pairs = static_cast<double>(p.batch * pieces_of(band) * p.heads.q.heads);
   const auto time_of = [&](int groups, double speed) {
-    const bool own_end = passes == TilePasses::whole || passes == TilePasses::band;
-    const Work w = work_of(groups, forward_keys(head_dim, value_dim), own_end, band, place);
+    const Work w =
+        work_of(groups, forward_keys(head_dim, value_dim), passes != TilePasses::terms, band, place);
     const double even = pairs * w.all / processors;
     return (even > w.longest ? even : w.longest) / speed;
   };
@@ -157,8 +156,7 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   const TilePasses passes = needs_terms(p, a, band) ? TilePasses::terms
                             : p.probe.rows          ? TilePasses::probes
                             : band.whole            ? TilePasses::whole
-                            : band.back == kFar     ? TilePasses::band
-                                                    : TilePasses::window;
+                                                    : TilePasses::band;
   set_terms(p, a, f);
   set_outputs(p, a, f);
   f.probes = probes_of(p, a), f.terms = has_terms(p, a);

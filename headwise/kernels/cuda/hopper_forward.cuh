@@ -258,22 +258,6 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       ++used;
     };
 
-    // A tile of keys that is closed to this group's queries and not to the others': its weights are 0.
-    const auto pass_over = [&] {
-      ptx::mbarrier_wait(shared.k_full + 8 * ((used + 1) & 1), ((used + 1) >> 1) & 1);
-      ptx::barrier_sync(turn, 256);
-      ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);
-      multiply_values(used, All{});
-      ptx::barrier_arrive(next_turn, 256);
-      release(shared.k_empty + 8 * ((used + 1) & 1));
-      ptx::wgmma_wait<0>();
-      ptx::pin(o);
-      release(shared.v_empty + 8 * (used & 1));
-#pragma unroll
-      for (int i = 0; i < kKeys / 4; ++i) weights[i] = 0;
-      ++used;
-    };
-
     if constexpr (!C::kAcross) {
       ptx::mbarrier_wait(shared.k_full + 8 * (used & 1), (used >> 1) & 1);
       multiply_keys(used, tile, First{});
@@ -281,7 +265,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     int end = 0;  // the last tile of keys open to this group
     bool few = false;
     if constexpr (C::kOwnEnd) {
-      end = static_cast<int>(ptx::load_word(shared.end_of(tile, group)));
+      end = static_cast<int>(ptx::load_word(shared.own_of(tile, group)));
       few = end & 1, end >>= 1;
     }
     ptx::wgmma_wait<0>();
@@ -291,56 +275,55 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       ptx::wait_stores_read();
       ptx::mbarrier_arrive(shared.q_empty + 8 * (slot ^ 1));
     }
-    bool open = true, clear = p.clear_tail;
-    if constexpr (C::kOwnEnd) {  // tiles to the right of it: this group keeps its turns and releases them
-      const auto pass = [&](auto&& products) {
-        ptx::mbarrier_wait(shared.k_full + 8 * ((used + 1) & 1), ((used + 1) >> 1) & 1);
-        ptx::barrier_sync(turn, 256);
-        products();
-        ptx::barrier_arrive(next_turn, 256);
-        ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);
-        release(shared.v_empty + 8 * (used & 1));
-        ++used, --last;
-      };
+    bool clear = p.clear_tail;
+    // A tile of keys outside of what this group sees: it keeps its turn and releases them.
+    const auto pass = [&](auto&& products, auto&& await) {
+      ptx::mbarrier_wait(shared.k_full + 8 * ((used + 1) & 1), ((used + 1) >> 1) & 1);
+      ptx::barrier_sync(turn, 256);
+      products();
+      ptx::barrier_arrive(next_turn, 256);
+      ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);
+      await();
+      release(shared.v_empty + 8 * (used & 1));
+      ++used;
+    };
+    const auto pass_to = [&](int& n, int end) {
+#pragma unroll 1
+      for (; n > end; --n) {
+        pass([] {}, [] {});
+        release(shared.k_empty + 8 * (used & 1));
+      }
+    };
+    if constexpr (C::kOwnEnd) {
       if (last > end) {
         clear = false;
-#pragma unroll 1
-        while (last > end + 1) {
-          pass([] {});
-          release(shared.k_empty + 8 * (used & 1));
-        }
-        pass([&] { multiply_keys(used + 1, tile, All{}); });
+        pass_to(last, end + 1);
+        pass([&] { multiply_keys(used + 1, tile, All{}); }, [] {});
+        --last;
         ptx::wgmma_wait<0>();
         ptx::pin(s);
         release(shared.k_empty + 8 * (used & 1));
       }
     }
-    if constexpr (C::kOwnTiles) open = last <= ptx::load_shared(info + 48 + 16 * group).x;
 #pragma unroll
     for (int i = 0; i < kValueDim / 2; ++i) o[i] = 0.f;
-    if (open) {
-      const auto begin = [&](auto keys) {
-        mask(last, info, keys);
-        if (C::kFewProbes && p.probes.few) {
-          weigh(true, true, last, info, keys, FewSums{});
-          few_sums.store(sums);
-        } else {
-          weigh(true, true, last, info, keys, AllSums{});
-        }
-        round_weights(keys);
-      };
-      apply_terms(last, info, slope);
-      if (C::kOwnEnd && few && C::kFirst == kKeys)
-        begin(Few{});
-      else
-        begin(First{});
-      if constexpr (kTerms)
-        if (p.drops) drop_weights<kKeys>(weights, p, info, row0, last * kKeys + column0);
-    } else {
-      top[0] = top[1] = -INFINITY, sum[0] = sum[1] = 0.f;
-#pragma unroll
-      for (int i = 0; i < kKeys / 4; ++i) weights[i] = 0;
-    }
+    const auto begin = [&](auto keys) {
+      mask(last, info, keys);
+      if (C::kFewProbes && p.probes.few) {
+        weigh(true, true, last, info, keys, FewSums{});
+        few_sums.store(sums);
+      } else {
+        weigh(true, true, last, info, keys, AllSums{});
+      }
+      round_weights(keys);
+    };
+    apply_terms(last, info, slope);
+    if (C::kOwnEnd && few && C::kFirst == kKeys)
+      begin(Few{});
+    else
+      begin(First{});
+    if constexpr (kTerms)
+      if (p.drops) drop_weights<kKeys>(weights, p, info, row0, last * kKeys + column0);
     if (clear) clear_tail(last, info);
     // Right to left; two loops: one with a branch around mask() measured about 3 % slower.
     int n = last - 1;
@@ -358,41 +341,43 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
 #pragma unroll 1
         for (; (entry & 3) == 2; entry = entry_of(used)) step(0, false, All{}, AllSums{});
       }
-    } else if constexpr (!C::kOwnTiles) {
-      const auto walk = [&](auto statistics) {  // last tile, first one, begin and end of the full ones: read
-        int stop = C::kOwnEnd ? static_cast<int>(ptx::load_word(shared.end_of(tile, group) + 4))
-                              : ptx::load_shared(info).w;  // when needed, registers are short
+    } else {
+      const auto bounds = [&] {  // last tile, first one, begin and end of the full ones: read when needed,
+        return ptx::load_shared(C::kOwnEnd ? shared.own_of(tile, group) : info);  // registers are short
+      };
+      const auto walk = [&](auto statistics) {
+        int stop = bounds().w;
 #pragma unroll 1
         for (;;) {
 #pragma unroll 1
           for (; n >= stop; --n) step(n, true, All{}, statistics);
-          if (n < ptx::load_shared(info).y) break;
-          stop = ptx::load_shared(info).z;
+          if (n < bounds().y) break;
+          stop = bounds().z;
 #pragma unroll 1
           for (; n >= stop; --n) step(n, false, All{}, statistics);
-          stop = ptx::load_shared(info).y;
+          stop = bounds().y;
         }
       };
       if (C::kFewProbes && p.probes.few)
         walk(FewSums{});
       else
         walk(AllSums{});
-    } else {  // the same of this group alone
-      const std::uint32_t own = info + 48 + 16 * group;
-#pragma unroll 1
-      for (;;) {
-        int stop = ptx::load_shared(own).x + 1;
-        if (n < ptx::load_shared(own).y) stop = ptx::load_shared(info).y;
-#pragma unroll 1
-        for (; n >= stop; --n) pass_over();
-        if (n < ptx::load_shared(info).y) break;
-        stop = ptx::load_shared(own).w;
-        if (n < stop) stop = n < ptx::load_shared(own).z ? ptx::load_shared(own).y : n + 1;
-#pragma unroll 1
-        for (; n >= stop; --n) step(n, true, All{}, AllSums{});
-        stop = ptx::load_shared(own).z;
-#pragma unroll 1
-        for (; n >= stop; --n) step(n, false, All{}, AllSums{});
+      if constexpr (C::kOwnEnd) {
+        if (const int first = ptx::load_shared(info).y; n >= first) {
+          pass(
+              [&] {
+                ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);
+                multiply_values(used, All{});
+              },
+              [&] {
+                ptx::wgmma_wait<0>();
+                ptx::pin(o);
+              });
+          release(shared.k_empty + 8 * (used & 1));
+          pass_to(--n, first - 1);
+#pragma unroll
+          for (int i = 0; i < kKeys / 4; ++i) weights[i] = 0;  // of the last product, which all groups make
+        }
       }
     }
 

@@ -12,13 +12,12 @@ namespace headwise::cuda {
 
 /// What a tile of scores meets between the two products; one instance each.
 enum class TilePasses {
-  whole,   // every query sees the same keys
-  band,    // causal and window: tiles at the edges are masked; those right of a group's last key are left out
-  window,  // band, and a group of 64 queries passes over the tiles closed to it on both sides: 6 % at 1,024
-           // of 8k keys
-  terms,   // band, and scores are scaled, capped and biased one by one, weights dropped; blocks of a mask and
-           // statistics of rows if asked for
-  probes   // band, and the statistics of rows
+  whole,  // every query sees the same keys
+  band,   // causal and window: tiles at the edges are masked; those on either side of what a group of 64
+          // queries sees are left out
+  terms,  // band, and scores are scaled, capped and biased one by one, weights dropped; blocks of a mask and
+          // statistics of rows if asked for
+  probes  // band, and the statistics of rows
 };
 
 /// A view of one number per head, in any float format.

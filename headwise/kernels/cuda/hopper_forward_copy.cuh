@@ -16,14 +16,15 @@ struct ForwardConfig {
   static constexpr int kKeys = forward_keys(HeadDim, ValueDim);
   static_assert(ValueDim <= HeadDim, "the output leaves through the room of q");
   static constexpr TilePasses kPasses = Passes;
-  static constexpr bool kOwnTiles = Passes == TilePasses::window, kListed = Passes == TilePasses::terms;
-  // What a group of 64 queries sees of a tile's keys ends for itself: tiles past it cost it no product, and
-  // where kFew or fewer keys of the last one are open, no others are weighed and multiplied with v.
+  static constexpr bool kListed = Passes == TilePasses::terms;
+  // What a group of 64 queries sees of a tile's keys begins and ends for itself: tiles outside cost it no
+  // product, and where kFew or fewer keys of the last one are open, no others are weighed and multiplied
+  // with v.
   static constexpr bool kOwnEnd = (Passes == TilePasses::whole && kKeys != 128) || Passes == TilePasses::band;
   static constexpr int kFew = forward_few(HeadDim, ValueDim);
   // Every sequence ends in a tile of few keys: scores of the others are not multiplied either.
   static constexpr int kFirst = FewFirst ? kFew : kKeys;
-  static constexpr int kFactBytes = kOwnTiles || kOwnEnd ? 320 : 256;  // barriers and what a tile is
+  static constexpr int kFactBytes = kOwnEnd ? 320 : 256;  // barriers and what a tile is
   // With two slots for q, the next tile's first product is issued together with this tile's last one.
   static constexpr bool kAcross = QSlots == 2;
   static constexpr int kRows = forward_rows(Groups), kSlots = 2;
@@ -57,16 +58,14 @@ struct ForwardShared {
     info = q_full + 96, listed = info + 2 * kInfoBytes, sums = q_full + C::kFactBytes;
   }
   // A tile's facts travel with its q: written before the arrival on q_full, read after the wait on it.
-  static constexpr int kInfoBytes = C::kOwnTiles ? 48 + 16 * C::kGroups
-                                    : C::kOwnEnd ? 80
-                                    : C::kListed ? 64
-                                                 : 48;
+  static constexpr int kInfoBytes = C::kOwnEnd ? 48 + 16 * C::kGroups : C::kListed ? 64 : 48;
   __device__ __forceinline__ std::uint32_t info_of(int tile) const {
     return info + kInfoBytes * (tile % C::kQSlots);
   }
-  // 2 * last tile of keys open to a group + (few of its keys are); end of those open to all of its queries
-  __device__ __forceinline__ std::uint32_t end_of(int tile, int group) const {
-    return info_of(tile) + 48 + 8 * group;
+  // Of a group: 2 * last tile of keys open to it + (few of its keys are), the first one, begin and end of
+  // those open to all of its queries.
+  __device__ __forceinline__ std::uint32_t own_of(int tile, int group) const {
+    return info_of(tile) + 48 + 16 * group;
   }
 };
 
@@ -185,24 +184,16 @@ __device__ __forceinline__ void forward_copy(const ForwardShared<C>& shared, con
     } else {
       ptx::store_shared(info + 32, place.kv_tokens, position, b, row);
     }
-    if constexpr (C::kOwnTiles) {  // what each group of 64 queries meets of these keys
-#pragma unroll
-      for (int g = 0; g < C::kGroups; ++g) {
-        const int first = position + 64 * g;
-        const KeyTiles own = key_tiles(first, first + 63, p.back, p.ahead, place.kv_tokens, kKeys);
-        ptx::store_shared(info + 48 + 16 * g, own.end - 1, own.begin, own.full_begin, own.full_end);
-      }
-    }
     if constexpr (C::kOwnEnd) {
 #pragma unroll
       for (int g = 0; g < C::kGroups; ++g) {
         const int first = position + 64 * g, final = min(first + 63, position + left - 1);
         const KeyTiles own = key_tiles(first, final, p.back, p.ahead, place.kv_tokens, kKeys);
         const int end = 64 * g < left ? max(own.end - 1, keys.begin) : keys.begin;  // one tile is the least
+        const int begin = min(max(own.begin, keys.begin), end);
         const int open = min(place.kv_tokens, final + p.ahead + 1) - end * kKeys;
-        const bool few = end > keys.begin && open <= C::kFew;
-        ptx::store_word(shared.end_of(tile, g), 2 * end + few);
-        ptx::store_word(shared.end_of(tile, g) + 4, own.full_end);
+        const bool few = end > begin && open <= C::kFew;
+        ptx::store_shared(shared.own_of(tile, g), 2 * end + few, begin, own.full_begin, own.full_end);
       }
     }
     ptx::mbarrier_expect(shared.q_full + 8 * slot, C::kQBytes);

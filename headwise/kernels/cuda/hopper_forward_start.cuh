@@ -59,8 +59,6 @@ Status start_forward(TilePasses passes, const ForwardMaps& maps, const ForwardPa
   constexpr bool kThreeFit = ValueDim <= 128;
   if constexpr (Groups == 2)
     if (passes == TilePasses::terms) return start.template operator()<TilePasses::terms>();
-  if constexpr (Groups == 3 && HeadDim == 64)
-    if (passes == TilePasses::window) return start.template operator()<TilePasses::window>();
   if constexpr (Groups == 3 && HeadDim == ValueDim)
     if (passes == TilePasses::probes) return start.template operator()<TilePasses::probes>();
   if constexpr (Groups == 3 && HeadDim == 128 && ValueDim == 128)
@@ -70,8 +68,7 @@ Status start_forward(TilePasses passes, const ForwardMaps& maps, const ForwardPa
   if constexpr (Groups == 3 || !kThreeFit)
     if (passes == TilePasses::whole) return start.template operator()<TilePasses::whole>();
   if constexpr (Groups == 3 || HeadDim != 96)
-    if (passes == TilePasses::band || passes == TilePasses::window ||
-        (kThreeFit && passes == TilePasses::whole))
+    if (passes == TilePasses::band || (kThreeFit && passes == TilePasses::whole))
       return start.template operator()<TilePasses::band>();
   return {"cuda/hopper_forward", 1, "no such pass"};
 }
