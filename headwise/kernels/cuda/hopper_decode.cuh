@@ -27,6 +27,16 @@ __device__ __forceinline__ float decode_sum(const float* stats, int row, float t
   return sum;
 }
 
+/// The state of a part's row. Blocks that share items keep one each.
+template <class C>
+__device__ __forceinline__ void decode_deliver_state(const DecodeParams& p, const DecodeItem& d, int row,
+                                                     int share, const float* stats) {
+  const Index part = decode_parts_at<C>(p, d) + d.part * C::kRows + row;
+  const float top = decode_top<C>(stats, row);
+  *reinterpret_cast<float2*>(p.part_stats + (part * C::kShares + share) * 2) =
+      make_float2(top, decode_sum<C>(stats, row, top));
+}
+
 /// Four columns of a split's row, which strands in `stats` made, go out as they are or as a part. Blocks that
 /// share items count their own columns and keep states of their own.
 template <class C>
@@ -39,10 +49,8 @@ __device__ __forceinline__ void decode_deliver(const DecodeParams& p, const Deco
   }
   const Index part = decode_parts_at<C>(p, d) + d.part * C::kRows + row;
   *reinterpret_cast<float4*>(p.parts + part * C::kHeadDim + column) = a;
-  if (column % C::kOwnColumns != 0) return;
-  const float top = decode_top<C>(stats, row);
-  *reinterpret_cast<float2*>(p.part_stats + (part * C::kShares + column / C::kOwnColumns) * 2) =
-      make_float2(top, decode_sum<C>(stats, row, top));
+  if constexpr (!C::kAhead)
+    if (column % C::kOwnColumns == 0) decode_deliver_state<C>(p, d, row, column / C::kOwnColumns, stats);
 }
 
 /// One tile: scores, weights, values. The rows meet 16 keys of this warp. Eight: what k and v of 8 bits are.
@@ -153,8 +161,10 @@ __device__ __forceinline__ void decode_join_warps(const DecodeParams& p, const D
   for (int i = 0; i < Rows::kSets; ++i)
     factor[i] =
         rows.top[i] == -INFINITY ? 0.f : ptx::exp2(rows.top[i] - decode_top<C>(stats, Rows::row_of(i, lane)));
-#pragma unroll
-  for (int pass = 0; pass < C::kMergePasses; ++pass) {
+  const auto half_of = [&](int pass) {
+    return merge + (C::kAhead ? pass % 2 * C::kWarps * C::kRows * C::kColumns : 0);
+  };
+  const auto write = [&](int pass) {
 #pragma unroll
     for (int i = 0; i < Rows::kSets; ++i)
 #pragma unroll
@@ -163,27 +173,48 @@ __device__ __forceinline__ void decode_join_warps(const DecodeParams& p, const D
                   half = 2 * (i % C::kHalves);
         const float* o = rows.o[i / C::kHalves][first] + half;
         if constexpr (!C::kEight) {
-          *reinterpret_cast<float2*>(merge + at(warp, row, 8 * n + 2 * (lane % 4))) =
+          *reinterpret_cast<float2*>(half_of(pass) + at(warp, row, 8 * n + 2 * (lane % 4))) =
               make_float2(o[0] * factor[i], o[1] * factor[i]);
         } else if (n % 2 == 0) {  // even columns, then odd ones
           const float* odd = rows.o[i / C::kHalves][first + 1] + half;
-          *reinterpret_cast<float4*>(merge + at(warp, row, 8 * n + 4 * (lane % 4))) =
+          *reinterpret_cast<float4*>(half_of(pass) + at(warp, row, 8 * n + 4 * (lane % 4))) =
               make_float4(o[0] * factor[i], odd[0] * factor[i], o[1] * factor[i], odd[1] * factor[i]);
         }
       }
+  };
+  constexpr int kAll = C::kRows * kQuads, kMine = (kAll + C::kConsumers - 1) / C::kConsumers;
+  const auto quad = [&](int pass, int i, int w) {
+    return *reinterpret_cast<const float4*>(half_of(pass) + at(w, i / kQuads, i % kQuads * 4));
+  };
+#pragma unroll
+  for (int pass = 0; pass < C::kMergePasses; ++pass) {
+    if (!C::kAhead || pass == 0) write(pass);
     ptx::barrier_sync(1, C::kConsumers);
-    for (int i = thread; i < C::kRows * kQuads; i += C::kConsumers) {
-      const int row = i / kQuads, quad = i % kQuads * 4, column = pass * C::kColumns + quad;
-      if (d.row_block * C::kRows + row >= d.place.q_tokens * p.group) break;
+    [[maybe_unused]] float4 x[kMine][C::kWarps];
+    if constexpr (C::kAhead) {  // all loads are on their way before the next pass is written
+#pragma unroll
+      for (int m = 0; m < kMine; ++m)
+#pragma unroll
+        for (int w = 0; w < C::kWarps; ++w)
+          if (const int i = thread + m * C::kConsumers; kAll % C::kConsumers == 0 || i < kAll)
+            x[m][w] = quad(pass, i, w);
+      if (pass + 1 < C::kMergePasses) write(pass + 1);
+      if (pass == 0 && d.parts > 1 && warp == C::kWarps - 1 && lane < C::kRows)  // beside others' columns
+        decode_deliver_state<C>(p, d, lane, 0, stats);
+    }
+#pragma unroll(C::kAhead ? kMine : 1)
+    for (int m = 0; m < kMine; ++m) {
+      const int i = thread + m * C::kConsumers, row = i / kQuads;
+      if (i >= kAll || d.row_block * C::kRows + row >= d.place.q_tokens * p.group) break;
       float4 a = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll
       for (int w = 0; w < C::kWarps; ++w) {
-        const float4 x = *reinterpret_cast<const float4*>(merge + at(w, row, quad));
-        a.x += x.x, a.y += x.y, a.z += x.z, a.w += x.w;
+        const float4 y = C::kAhead ? x[m][w] : quad(pass, i, w);
+        a.x += y.x, a.y += y.y, a.z += y.z, a.w += y.w;
       }
-      decode_deliver<C>(p, d, row, column, a, stats);
+      decode_deliver<C>(p, d, row, pass * C::kColumns + i % kQuads * 4, a, stats);
     }
-    if (pass + 1 < C::kMergePasses) ptx::barrier_sync(1, C::kConsumers);
+    if (!C::kAhead && pass + 1 < C::kMergePasses) ptx::barrier_sync(1, C::kConsumers);
   }
 }
 

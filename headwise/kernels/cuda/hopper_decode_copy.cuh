@@ -52,10 +52,12 @@ struct DecodeConfig {
   static constexpr int kResident = Shares > 2 ? 2 : 1,
                        kSlots = ((Shares > 2 ? 96 : 192) << 10) / (2 * kTileBytes);
   static constexpr int kScaleBytes = kEight ? 2 * kKeys * 4 : 0;  // of a slot: keys', then values'
-  // The warps' states meet in the slot of the last tile: all columns at once, or some.
+  // The warps' states meet in the slot of the last tile: all columns at once, or some of them in one half of
+  // it while those before are read from the other; one after another where 8 bits leave no registers for it.
+  static constexpr bool kAhead = !kEight && Shares == 1;
   static constexpr int kMergeBytes = kWarps * Rows * HeadDim * 4,
-                       kMergePasses = (kMergeBytes + 2 * kTileBytes - 1) / (2 * kTileBytes),
-                       kColumns = HeadDim / kMergePasses;
+                       kRoom = kAhead && kMergeBytes > 2 * kTileBytes ? kTileBytes : 2 * kTileBytes,
+                       kMergePasses = (kMergeBytes + kRoom - 1) / kRoom, kColumns = HeadDim / kMergePasses;
   static constexpr int kStatFloats = kWarps * Rows * 2;
   // Blocks that share an item send one another the columns each of them sums.
   static constexpr int kOwnColumns = HeadDim / Shares, kOwnQuads = kOwnColumns / 4,
