@@ -175,7 +175,10 @@ __device__ __forceinline__ void forward_copy(const ForwardShared<C>& shared, con
     if constexpr (C::kListed) now = list ? *list : entry_of(last), last = now >> 2;
     load_keys(last, used);  // before q: its slot is free earlier
     ptx::mbarrier_wait(shared.q_empty + 8 * slot, phase ^ 1);
-    const std::uint32_t info = shared.info_of(tile);
+    const std::uint32_t info = shared.info_of(tile), q_full = shared.q_full + 8 * slot;
+    ptx::mbarrier_await(q_full, C::kQBytes);  // on its way before the facts are made out
+    load_panels<C::kHeadDim>(shared.q + slot * C::kQBytes, kRows, &maps.q, q_full, place.q_row + row, head,
+                             tensor_batch, ptx::kEvictFirst);
     ptx::store_shared(info, last, C::kListed ? now : keys.begin, keys.full_begin, keys.full_end);
     ptx::store_shared(info + 16, head, tensor_batch, place.q_row + row, left);
     if constexpr (C::kListed) {  // of the sequence, which may be cut into pieces
@@ -196,9 +199,7 @@ __device__ __forceinline__ void forward_copy(const ForwardShared<C>& shared, con
         ptx::store_shared(shared.own_of(tile, g), 2 * end + few, begin, own.full_begin, own.full_end);
       }
     }
-    ptx::mbarrier_expect(shared.q_full + 8 * slot, C::kQBytes);
-    load_panels<C::kHeadDim>(shared.q + slot * C::kQBytes, kRows, &maps.q, shared.q_full + 8 * slot,
-                             place.q_row + row, head, tensor_batch, ptx::kEvictFirst);
+    ptx::mbarrier_arrive(q_full);
     const int old = atomicAdd(p.counter, 1);  // the next tile; its latency hides behind the ring
     if constexpr (C::kListed) {
       const auto next_of = [&] { return list ? *++list : entry_of((now >> 2) - 1); };
