@@ -79,11 +79,11 @@ void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char 
 }
 
 /// Work of one head in tiles of 64 x keys, one tile more for what stands around the loop, and the longest
-/// tile. `own`: a group of 64 queries leaves out what lies on either side of its open keys.
+/// tile. A group of 64 queries leaves out what lies on either side of its open keys.
 struct Work {
   double all = 0, longest = 0;
 };
-Work work_of(int groups, int keys, bool own, const Band& band, const Place& place) {
+Work work_of(int groups, int keys, const Band& band, const Place& place) {
   Work w;
   const int rows = forward_rows(groups), back = static_cast<int>(band.back),
             ahead = static_cast<int>(band.ahead);
@@ -92,9 +92,9 @@ Work work_of(int groups, int keys, bool own, const Band& band, const Place& plac
     const int first = place.q_start + q;
     double tile = 0;
     for (int g = 0; g < groups; ++g) {
-      const int begin = own ? 64 * g : 0, end = own ? begin + 63 : rows - 1;
-      const KeyTiles open = key_tiles(first + begin, first + end, back, ahead, place.kv_tokens, keys);
-      tile += own && q + begin >= place.q_tokens ? 2 : open.end - open.begin + 1;
+      const int own = first + 64 * g;
+      const KeyTiles open = key_tiles(own, own + 63, back, ahead, place.kv_tokens, keys);
+      tile += q + 64 * g >= place.q_tokens ? 2 : open.end - open.begin + 1;
     }
     w.all += tile * (step / rows);
     w.longest = tile > w.longest ? tile : w.longest;
@@ -113,8 +113,7 @@ int groups_for(const AttentionProblem& p, const Band& band, const Place& place, 
   const double gain = head_dim == 64 ? 1.22 : 1.15;
   const double pairs = static_cast<double>(p.batch * pieces_of(band) * p.heads.q.heads);
   const auto time_of = [&](int groups, double speed) {
-    const Work w =
-        work_of(groups, forward_keys(head_dim, value_dim), passes != TilePasses::terms, band, place);
+    const Work w = work_of(groups, forward_keys(head_dim, value_dim), band, place);
     const double even = pairs * w.all / processors;
     return (even > w.longest ? even : w.longest) / speed;
   };

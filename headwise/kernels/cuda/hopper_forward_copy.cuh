@@ -59,6 +59,7 @@ struct ForwardShared {
   }
   // A tile's facts travel with its q: written before the arrival on q_full, read after the wait on it.
   static constexpr int kInfoBytes = C::kOwnEnd ? 48 + 16 * C::kGroups : C::kListed ? 64 : 48;
+  static_assert(96 + 2 * kInfoBytes + 16 <= C::kFactBytes, "facts of two tiles and four entries of a list");
   __device__ __forceinline__ std::uint32_t info_of(int tile) const {
     return info + kInfoBytes * (tile % C::kQSlots);
   }
@@ -176,7 +177,7 @@ __device__ __forceinline__ void forward_copy(const ForwardShared<C>& shared, con
     load_keys(last, used);  // before q: its slot is free earlier
     ptx::mbarrier_wait(shared.q_empty + 8 * slot, phase ^ 1);
     const std::uint32_t info = shared.info_of(tile), q_full = shared.q_full + 8 * slot;
-    ptx::mbarrier_await(q_full, C::kQBytes);  // on its way before the facts are made out
+    ptx::mbarrier_announce(q_full, C::kQBytes);  // on its way before the facts are made out
     load_panels<C::kHeadDim>(shared.q + slot * C::kQBytes, kRows, &maps.q, q_full, place.q_row + row, head,
                              tensor_batch, ptx::kEvictFirst);
     ptx::store_shared(info, last, C::kListed ? now : keys.begin, keys.full_begin, keys.full_end);

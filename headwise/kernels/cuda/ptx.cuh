@@ -52,7 +52,7 @@ __device__ __forceinline__ void mbarrier_expect(std::uint32_t bar, std::uint32_t
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
 /// Bytes to come, without an arrival.
-__device__ __forceinline__ void mbarrier_await(std::uint32_t bar, std::uint32_t bytes) {
+__device__ __forceinline__ void mbarrier_announce(std::uint32_t bar, std::uint32_t bytes) {
   asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void mbarrier_arrive(std::uint32_t bar) {
