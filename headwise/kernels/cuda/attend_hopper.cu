@@ -198,9 +198,6 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   f.section = f.section < f.group ? f.group : f.section;
 
   const int keys = forward_keys(head_dim, value_dim), panels = head_dim / 64;
-  const int over = f.place.kv_tokens % keys;  // of a long sequence they are too small a part to gain by
-  f.few_first = !f.places && f.place.kv_tokens > keys && f.place.kv_tokens < 4096 && over > 0 &&
-                over <= forward_few(head_dim, value_dim);
   if (band.blocks) {
     std::byte* bits = state.scratch + id_bytes;
     status =

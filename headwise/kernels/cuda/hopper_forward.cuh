@@ -1,4 +1,4 @@
-// Attention forward on Hopper: one warp copies tiles, two or three warpgroups of 64 queries multiply, in
+// Attention forward on Hopper: two threads copy tiles, two or three warpgroups of 64 queries multiply, in
 // turns. SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <type_traits>
@@ -48,7 +48,6 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   // Of these passes over a tile of keys: all of its keys, or the first few, a group's others being closed.
   using All = std::integral_constant<int, kKeys>;
   using Few = std::integral_constant<int, C::kFew>;
-  using First = std::integral_constant<int, C::kFirst>;
   using FewSums = std::integral_constant<Statistics, Statistics::few>;
   using AllSums = std::integral_constant<Statistics, kProbes ? Statistics::all : Statistics::none>;
   const auto multiply_keys = [&](int use, int tile, auto keys) {
@@ -152,8 +151,8 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     if (kFewSums && !first) few_sums.load(sums);
     if constexpr (statistics == Statistics::all)
       if (all) sums.meet(first, most, s, n * kKeys + column0);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
+    float reference[2], even[2], odd[2];
+    const auto refer = [&](int r) {
       const bool grown = first || (most[r] - old[r]) * unit > 8.f;
       top[r] = grown ? most[r] : old[r];
       if (!first) {
@@ -162,25 +161,41 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       }
       if constexpr (kFewSums)
         few_sums.meet(r, first, factor[r], grown ? (old[r] - most[r]) * unit : 0.f, sum[r], most[r]);
-      const float reference = top[r] == -INFINITY ? 0.f : top[r] * unit;
-      float even = 0.f, odd = 0.f;
-      const auto weigh_row = [&](auto&& seen) {
+      reference[r] = top[r] == -INFINITY ? 0.f : top[r] * unit;
+      even[r] = odd[r] = 0.f;
+    };
+    const auto weigh_pair = [&](int r, int j, auto&& seen) {
+      float &x0 = s[4 * j + 2 * r], &x1 = s[4 * j + 2 * r + 1];
+      const float e0 = fmaf(x0, unit, -reference[r]), e1 = fmaf(x1, unit, -reference[r]);
+      x0 = ptx::exp2(e0), x1 = ptx::exp2(e1);
+      even[r] += x0, odd[r] += x1;
+      seen(x0, e0, static_cast<float>(8 * j)), seen(x1, e1, static_cast<float>(8 * j + 1));
+    };
+    const auto join = [&](int r) {
+      sum[r] = first ? even[r] + odd[r] : fmaf(sum[r], factor[r], even[r] + odd[r]);
+    };
+    if (!kFewSums &&
+        !all) {  // pair by pair: so ptxas makes out both references before it begins with weights
+      refer(0), refer(1);
 #pragma unroll
-        for (int j = 0; j < keys / 8; ++j) {
-          float &x0 = s[4 * j + 2 * r], &x1 = s[4 * j + 2 * r + 1];
-          const float e0 = fmaf(x0, unit, -reference), e1 = fmaf(x1, unit, -reference);
-          x0 = ptx::exp2(e0), x1 = ptx::exp2(e1);
-          even += x0, odd += x1;
-          seen(x0, e0, static_cast<float>(8 * j)), seen(x1, e1, static_cast<float>(8 * j + 1));
-        }
-      };
-      // Exponents of -inf add nothing. Masks make them; without one, only inputs that are not finite.
-      const auto finite = [&](float e) { return masked ? fmaxf(e, -1000.f) : e; };
+      for (int i = 0; i < keys / 4; ++i) weigh_pair(i % 2, i / 2, [](float, float, float) {});
+      join(0), join(1);
+      return;
+    }
+    const auto weigh_row = [&](int r, auto&& seen) {
+      refer(r);
+#pragma unroll
+      for (int j = 0; j < keys / 8; ++j) weigh_pair(r, j, seen);
+    };
+    // Exponents of -inf add nothing. Masks make them; without one, only inputs that are not finite.
+    const auto finite = [&](float e) { return masked ? fmaxf(e, -1000.f) : e; };
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
       if constexpr (kFewSums) {
-        weigh_row([&](float w, float e, float) { few_sums.add(r, w, finite(e)); });
-      } else if (all) {
+        weigh_row(r, [&](float w, float e, float) { few_sums.add(r, w, finite(e)); });
+      } else {
         RowSums::Tile tile;
-        weigh_row([&](float w, float e, float column) { tile.add(w, finite(e), column); });
+        weigh_row(r, [&](float w, float e, float column) { tile.add(w, finite(e), column); });
         const bool lost = tile.exponents != tile.exponents;
         if (!masked && __any_sync(~0u, lost)) {
           const float again = exponents_of(s, r);
@@ -188,11 +203,9 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
         }
         const int d = ptx::load_shared(info + 32).y + row0 + 8 * r - n * kKeys - column0;
         sums.join(r, !first && top[r] != old[r], factor[r], (old[r] - top[r]) * unit * sum[r], tile,
-                  distances_of(s, r, static_cast<float>(d), p.ahead > 0, even + odd, tile.columns));
-      } else {
-        weigh_row([](float, float, float) {});
+                  distances_of(s, r, static_cast<float>(d), p.ahead > 0, even[r] + odd[r], tile.columns));
       }
-      sum[r] = first ? even + odd : fmaf(sum[r], factor[r], even + odd);
+      join(r);
     }
   };
   const auto round_weights =
@@ -210,7 +223,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   int last = await_tile(0);  // its last tile of keys; -1: there is no such tile of queries
   if constexpr (C::kAcross) {
     if (last >= 0) ptx::mbarrier_wait(shared.k_full, 0);  // ragged: there may be no tile for this block
-    multiply_keys(0, 0, First{});
+    multiply_keys(0, 0, All{});
   }
 #pragma unroll 1
   for (int tile = 0; last >= 0; ++tile) {
@@ -260,7 +273,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
 
     if constexpr (!C::kAcross) {
       ptx::mbarrier_wait(shared.k_full + 8 * (used & 1), (used >> 1) & 1);
-      multiply_keys(used, tile, First{});
+      multiply_keys(used, tile, All{});
     }
     int end = 0;  // the last tile of keys open to this group
     bool few = false;
@@ -318,10 +331,10 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       round_weights(keys);
     };
     apply_terms(last, info, slope);
-    if (C::kOwnEnd && few && C::kFirst == kKeys)
+    if (C::kOwnEnd && few)
       begin(Few{});
     else
-      begin(First{});
+      begin(All{});
     if constexpr (kTerms)
       if (p.drops) drop_weights<kKeys>(weights, p, info, row0, last * kKeys + column0);
     if (clear) clear_tail(last, info);
@@ -387,7 +400,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);
       ptx::barrier_sync(turn, 256);
       multiply_values(used, All{});
-      multiply_keys(used + 1, tile + 1, First{});
+      multiply_keys(used + 1, tile + 1, All{});
       ptx::barrier_arrive(next_turn, 256);
     } else {
       ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);

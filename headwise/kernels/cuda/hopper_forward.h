@@ -83,7 +83,6 @@ struct ForwardParams {
       sections = 0;        // order: `sections` of `section` (batch, head) pairs, the rest are the last one
   BlockLists blocks = {};  // terms. Last: elsewhere it cost the statistics of rows a register at D64
   int pieces = 1;          // of a sequence: batch counts them
-  bool few_first = false;  // every sequence has as many keys, few of them in its last tile
 };
 
 struct ForwardMaps {

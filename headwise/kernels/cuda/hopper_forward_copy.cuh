@@ -1,4 +1,4 @@
-// The forward pass on Hopper: an instance's sizes, its shared memory, and the warp that copies tiles.
+// The forward pass on Hopper: an instance's sizes, its shared memory, and the two threads that copy tiles.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cuda/hopper_forward.h"
@@ -8,8 +8,7 @@
 
 namespace headwise::cuda {
 
-template <class T_, int HeadDim, int ValueDim, int Groups, int QSlots, TilePasses Passes,
-          bool FewFirst = false>
+template <class T_, int HeadDim, int ValueDim, int Groups, int QSlots, TilePasses Passes>
 struct ForwardConfig {
   using T = T_;
   static constexpr int kHeadDim = HeadDim, kValueDim = ValueDim, kGroups = Groups, kQSlots = QSlots;
@@ -22,9 +21,7 @@ struct ForwardConfig {
   // with v.
   static constexpr bool kOwnEnd = (Passes == TilePasses::whole && kKeys != 128) || Passes == TilePasses::band;
   static constexpr int kFew = forward_few(HeadDim, ValueDim);
-  // Every sequence ends in a tile of few keys: scores of the others are not multiplied either.
-  static constexpr int kFirst = FewFirst ? kFew : kKeys;
-  static constexpr int kFactBytes = kOwnEnd ? 320 : 256;  // barriers and what a tile is
+  static constexpr int kFactBytes = kOwnEnd ? 384 : 320;  // barriers and what a tile is
   // With two slots for q, the next tile's first product is issued together with this tile's last one.
   static constexpr bool kAcross = QSlots == 2;
   static constexpr int kRows = forward_rows(Groups), kSlots = 2;
@@ -37,8 +34,14 @@ struct ForwardConfig {
   static constexpr int kShared = QSlots * kQBytes + kSlots * (kKeyBytes + kValueBytes) + kFactBytes +
                                  (kProbes ? 128 * Groups * RowSums::kBytes : 0) + kTileAlign;
   static constexpr int kThreads = 128 * (Groups + 1);
-  // Registers after the exchange; 512 threads begin with 128 each, 384 with 168.
-  static constexpr int kCopyRegisters = Groups == 3 ? 32 : 24, kProductRegisters = Groups == 3 ? 160 : 240;
+  // Registers after the exchange; 512 threads begin with 128 each, 384 with 168. Statistics beside terms need
+  // all there are.
+  static constexpr int kCopyRegisters = Groups == 3 ? 32
+                                        : kListed   ? 24
+                                                    : 40,
+                       kProductRegisters = Groups == 3 ? 160
+                                           : kListed   ? 240
+                                                       : 232;
   static_assert(kCopyRegisters + Groups * kProductRegisters <= (Groups == 3 ? 4 * 128 : 3 * 168),
                 "a group would wait for registers for ever");
 };
@@ -47,7 +50,7 @@ struct ForwardConfig {
 /// pair kept apart ptxas moved the descriptors of wgmma to vector registers and the kernel lost 15 %.
 template <class C>
 struct ForwardShared {
-  std::uint32_t q, k, v, q_full, q_empty, k_full, k_empty, v_full, v_empty, info, listed, sums;
+  std::uint32_t q, k, v, q_full, q_empty, k_full, k_empty, v_full, v_empty, info, listed, told, told_of, sums;
   __device__ __forceinline__ explicit ForwardShared(const void* raw) {
     q = (ptx::shared_address(raw) + kTileAlign - 1) & ~static_cast<std::uint32_t>(kTileAlign - 1);
     k = q + C::kQSlots * C::kQBytes;
@@ -55,11 +58,13 @@ struct ForwardShared {
     q_full = v + C::kSlots * C::kValueBytes;
     q_empty = q_full + 16, k_full = q_full + 32, k_empty = q_full + 48, v_full = q_full + 64,
     v_empty = q_full + 80;
-    info = q_full + 96, listed = info + 2 * kInfoBytes, sums = q_full + C::kFactBytes;
+    info = q_full + 96, listed = info + 2 * kInfoBytes, told = listed + 16, told_of = told + 32,
+    sums = q_full + C::kFactBytes;
   }
   // A tile's facts travel with its q: written before the arrival on q_full, read after the wait on it.
   static constexpr int kInfoBytes = C::kOwnEnd ? 48 + 16 * C::kGroups : C::kListed ? 64 : 48;
-  static_assert(96 + 2 * kInfoBytes + 16 <= C::kFactBytes, "facts of two tiles and four entries of a list");
+  static_assert(96 + 2 * kInfoBytes + 64 <= C::kFactBytes,
+                "facts of two tiles, four entries of a list, four tiles told of");
   __device__ __forceinline__ std::uint32_t info_of(int tile) const {
     return info + kInfoBytes * (tile % C::kQSlots);
   }
@@ -110,90 +115,158 @@ __device__ __forceinline__ ForwardTile forward_tile(const ForwardParams& p, int 
     return {first + r % count, p.q_tiles - 1 - r / count};
 }
 
-/// The queries of the next tile are on their way to L2 while this one's keys are copied, where a tile has so
-/// few that its successor would wait: up to 8 tiles a head. (At head_dim 64 ptxas then lays out the products
-/// another way: 512 gained 2 %, 8k causal lost 6.)
+/// What the t-th tile is.
+struct ForwardWork {
+  int b, head, tensor_batch, row, left, position;
+  Place place;
+  KeyTiles keys;
+};
 template <class C>
-__device__ __forceinline__ void forward_fetch(const ForwardMaps& maps, const ForwardParams& p, int t) {
-  if (C::kHeadDim != 128 || p.q_tiles > 8 || p.places || t >= p.tiles) return;
+__device__ __forceinline__ ForwardWork forward_work(const ForwardParams& p, int t) {
+  ForwardWork w;
   const auto [pair, q_tile] = forward_tile<C>(p, t);
-  const int b = pair / p.heads;
-  ptx::fetch_tile(&maps.q, p.place.q_row + q_tile * C::kRows, 0, pair - b * p.heads, b);
+  w.b = pair / p.heads, w.head = pair - w.b * p.heads;
+  w.place = p.places ? p.places[p.by_head ? pair : w.b] : p.place;
+  w.tensor_batch = p.places ? w.place.batch : w.b, w.row = q_tile * C::kRows;
+  w.left = w.place.q_tokens - w.row, w.position = w.place.q_start + w.row;
+  w.keys = key_tiles(w.position, w.position + min(w.left, C::kRows) - 1, p.back, p.ahead, w.place.kv_tokens,
+                     C::kKeys);
+  return w;
 }
 
-/// The warp that copies: takes tiles in order, longest first, and keeps the rings full.
+/// Which tiles of keys a tile of queries meets, from right to left: all of its band, or those a mask's blocks
+/// leave. An entry is 4 * tile of keys + 2 * (another follows, to its left) + (that one is masked).
 template <class C>
-__device__ __forceinline__ void forward_copy(const ForwardShared<C>& shared, const ForwardMaps& maps,
-                                             const ForwardParams& p) {
-  constexpr int kKeys = C::kKeys, kRows = C::kRows;
-  int used = 0, tile = 0;
-  for (int t = static_cast<int>(blockIdx.x);;) {
-    const int slot = tile % C::kQSlots, phase = (tile / C::kQSlots) & 1;
-    if (t >= p.tiles) {
-      ptx::mbarrier_wait(shared.q_empty + 8 * slot, phase ^ 1);
-      ptx::store_shared(shared.info_of(tile), ~0u, ~0u, ~0u, ~0u);
-      ptx::mbarrier_arrive(shared.q_full + 8 * slot);
-      return;
-    }
-    const auto [pair, q_tile] = forward_tile<C>(p, t);
-    const int b = pair / p.heads, head = pair - b * p.heads, kv_head = head / p.group;
-    const Place place = p.places ? p.places[p.by_head ? pair : b] : p.place;
-    const int tensor_batch = p.places ? place.batch : b, row = q_tile * kRows;
-    if (row >= place.q_tokens) {  // ragged: this sequence is shorter
-      const int old = atomicAdd(p.counter, 1);
-      if (old == p.tiles - 1) *p.counter = 0;
-      t = static_cast<int>(gridDim.x) + old;
-      continue;
-    }
-    const int left = place.q_tokens - row, position = place.q_start + row;
-    const KeyTiles keys =
-        key_tiles(position, position + min(left, kRows) - 1, p.back, p.ahead, place.kv_tokens, kKeys);
-    // 4 * tile of keys + 2 * (another follows, to its left) + (that one is masked)
-    const auto entry_of = [&](int n) {
-      return 4 * n + (n > keys.begin ? 2 : 0) + (n <= keys.full_begin || n > keys.full_end ? 1 : 0);
-    };
-    const int* list = nullptr;  // these, where a mask's blocks leave some of them
-    if constexpr (C::kListed)
-      if (p.blocks.lists)
-        list = p.blocks.lists +
-               static_cast<std::int64_t>((p.places ? b : 0) * p.q_tiles + q_tile) * p.blocks.step;
+struct ForwardEntries {
+  const int* list = nullptr;
+  __device__ __forceinline__ ForwardEntries(const ForwardParams& p, const ForwardWork& w) {
+    if (p.blocks.lists)
+      list = p.blocks.lists +
+             static_cast<std::int64_t>((p.places ? w.b : 0) * p.q_tiles + w.row / C::kRows) * p.blocks.step;
+  }
+  __device__ __forceinline__ int first(const KeyTiles& keys) const {
+    return list ? *list : entry_of(keys, keys.end - 1);
+  }
+  __device__ __forceinline__ int next(const KeyTiles& keys, int now) {
+    return list ? *++list : entry_of(keys, (now >> 2) - 1);
+  }
+  static __device__ __forceinline__ int entry_of(const KeyTiles& keys, int n) {
+    return 4 * n + (n > keys.begin ? 2 : 0) + (n <= keys.full_begin || n > keys.full_end ? 1 : 0);
+  }
+};
+
+/// One thread takes tiles in order, longest first, tells the other of them, and keeps the rings of keys and
+/// values full. It is never more than three tiles ahead: keys of a tile find room once those of the tile
+/// before the last have met their queries.
+template <class C>
+__device__ __forceinline__ void forward_copy_keys(const ForwardShared<C>& shared, const ForwardMaps& maps,
+                                                  const ForwardParams& p) {
+  constexpr int kKeys = C::kKeys;
+  const auto fetch = [&] {
+    const int old = atomicAdd(p.counter, 1);
+    if (old == p.tiles - 1) *p.counter = 0;  // one a tile, so this was the last: ready for the next launch
+    return static_cast<int>(gridDim.x) + old;
+  };
+  int used = 0, tile = 0, next = static_cast<int>(blockIdx.x);
+  ForwardWork next_work;
+  const auto tell_next = [&] {
+    if (p.places)  // ragged: some sequences are shorter
+      for (; next < p.tiles; next = fetch()) {
+        const auto [pair, q_tile] = forward_tile<C>(p, next);
+        if (q_tile * C::kRows < p.places[p.by_head ? pair : pair / p.heads].q_tokens) break;
+      }
+    ptx::store_word(shared.told_of + 4 * (tile & 3), static_cast<std::uint32_t>(next));
+    ptx::mbarrier_arrive(shared.told + 8 * (tile & 3));
+    ++tile;
+    if (next < p.tiles) next_work = forward_work<C>(p, next);
+  };
+  tell_next();
+  while (next < p.tiles) {
+    const ForwardWork w = next_work;
+    const int kv_head = w.head / p.group;
     const auto load_keys = [&](int n, int use, int entry = 0) {
       const std::uint32_t full = shared.k_full + 8 * (use & 1);
       ptx::mbarrier_wait(shared.k_empty + 8 * (use & 1), ((use >> 1) & 1) ^ 1);
       if constexpr (C::kListed) ptx::store_word(shared.listed + 4 * (use & 3), entry);
       ptx::mbarrier_expect(full, C::kKeyBytes);
       load_panels<C::kHeadDim>(shared.k + (use & 1) * C::kKeyBytes, kKeys, &maps.k, full,
-                               place.kv_row + n * kKeys, kv_head, tensor_batch, ptx::kEvictLast);
+                               w.place.kv_row + n * kKeys, kv_head, w.tensor_batch, ptx::kEvictLast);
     };
     const auto load_values = [&](int n, int use) {
       const std::uint32_t full = shared.v_full + 8 * (use & 1);
       ptx::mbarrier_wait(shared.v_empty + 8 * (use & 1), ((use >> 1) & 1) ^ 1);
       ptx::mbarrier_expect(full, C::kValueBytes);
       load_panels<C::kValueDim>(shared.v + (use & 1) * C::kValueBytes, kKeys, &maps.v, full,
-                                place.kv_row + n * kKeys, kv_head, tensor_batch, ptx::kEvictLast);
+                                w.place.kv_row + n * kKeys, kv_head, w.tensor_batch, ptx::kEvictLast);
     };
-    int now = 0, last = keys.end - 1;
-    if constexpr (C::kListed) now = list ? *list : entry_of(last), last = now >> 2;
-    load_keys(last, used);  // before q: its slot is free earlier
-    ptx::mbarrier_wait(shared.q_empty + 8 * slot, phase ^ 1);
+    if constexpr (C::kListed) {
+      ForwardEntries<C> entries(p, w);
+      int now = entries.first(w.keys);
+      load_keys(now >> 2, used);
+      next = fetch();
+      for (int then = entries.next(w.keys, now); now & 2;
+           ++used) {  // read one ahead: a list has one to spare
+        load_keys(then >> 2, used + 1, then);
+        load_values(now >> 2, used);
+        now = then, then = entries.next(w.keys, now);
+      }
+      load_values(now >> 2, used);
+      tell_next();
+    } else {
+      load_keys(w.keys.end - 1, used);
+      next = fetch();  // its latency hides behind the ring
+      for (int n = w.keys.end - 2; n >= w.keys.begin; --n, ++used) {
+        load_keys(n, used + 1);
+        load_values(n + 1, used);
+        if (n == w.keys.end - 2) tell_next();
+      }
+      load_values(w.keys.begin, used);
+      if (w.keys.end - 2 < w.keys.begin) tell_next();
+    }
+    ++used;
+  }
+}
+
+/// The other brings their queries as soon as there is room, and what a tile is. (With one thread for both,
+/// the queries came late or the keys did: causal 512 at head_dim 128 took 106 us instead of 100.)
+template <class C>
+__device__ __forceinline__ void forward_copy_queries(const ForwardShared<C>& shared, const ForwardMaps& maps,
+                                                     const ForwardParams& p) {
+  constexpr int kKeys = C::kKeys, kRows = C::kRows;
+  for (int tile = 0;; ++tile) {
+    const int slot = tile % C::kQSlots, phase = (tile / C::kQSlots) & 1;
     const std::uint32_t info = shared.info_of(tile), q_full = shared.q_full + 8 * slot;
+    ptx::mbarrier_wait(shared.told + 8 * (tile & 3), (tile >> 2) & 1);
+    const int t = static_cast<int>(ptx::load_word(shared.told_of + 4 * (tile & 3)));
+    if (t >= p.tiles) {
+      ptx::mbarrier_wait(shared.q_empty + 8 * slot, phase ^ 1);
+      ptx::store_shared(info, ~0u, ~0u, ~0u, ~0u);
+      ptx::mbarrier_arrive(q_full);
+      return;
+    }
+    const ForwardWork w = forward_work<C>(p, t);
+    const Place& place = w.place;
+    const KeyTiles& keys = w.keys;
+    int first = keys.end - 1, entry = 0;
+    if constexpr (C::kListed) entry = ForwardEntries<C>(p, w).first(keys), first = entry >> 2;
+    ptx::mbarrier_wait(shared.q_empty + 8 * slot, phase ^ 1);
     ptx::mbarrier_announce(q_full, C::kQBytes);  // on its way before the facts are made out
-    load_panels<C::kHeadDim>(shared.q + slot * C::kQBytes, kRows, &maps.q, q_full, place.q_row + row, head,
-                             tensor_batch, ptx::kEvictFirst);
-    ptx::store_shared(info, last, C::kListed ? now : keys.begin, keys.full_begin, keys.full_end);
-    ptx::store_shared(info + 16, head, tensor_batch, place.q_row + row, left);
+    load_panels<C::kHeadDim>(shared.q + slot * C::kQBytes, kRows, &maps.q, q_full, place.q_row + w.row,
+                             w.head, w.tensor_batch, ptx::kEvictFirst);
+    ptx::store_shared(info, first, C::kListed ? entry : keys.begin, keys.full_begin, keys.full_end);
+    ptx::store_shared(info + 16, w.head, w.tensor_batch, place.q_row + w.row, w.left);
     if constexpr (C::kListed) {  // of the sequence, which may be cut into pieces
-      ptx::store_shared(info + 32, place.kv_tokens, position, b / p.pieces, place.first_query + row);
+      ptx::store_shared(info + 32, place.kv_tokens, w.position, w.b / p.pieces, place.first_query + w.row);
       ptx::store_word(info + 48, place.first_key);
     } else {
-      ptx::store_shared(info + 32, place.kv_tokens, position, b, row);
+      ptx::store_shared(info + 32, place.kv_tokens, w.position, w.b, w.row);
     }
     if constexpr (C::kOwnEnd) {
-#pragma unroll
+#pragma unroll 1
       for (int g = 0; g < C::kGroups; ++g) {
-        const int first = position + 64 * g, final = min(first + 63, position + left - 1);
-        const KeyTiles own = key_tiles(first, final, p.back, p.ahead, place.kv_tokens, kKeys);
-        const int end = 64 * g < left ? max(own.end - 1, keys.begin) : keys.begin;  // one tile is the least
+        const int from = w.position + 64 * g, final = min(from + 63, w.position + w.left - 1);
+        const KeyTiles own = key_tiles(from, final, p.back, p.ahead, place.kv_tokens, kKeys);
+        const int end = 64 * g < w.left ? max(own.end - 1, keys.begin) : keys.begin;  // one tile is the least
         const int begin = min(max(own.begin, keys.begin), end);
         const int open = min(place.kv_tokens, final + p.ahead + 1) - end * kKeys;
         const bool few = end > begin && open <= C::kFew;
@@ -201,27 +274,6 @@ __device__ __forceinline__ void forward_copy(const ForwardShared<C>& shared, con
       }
     }
     ptx::mbarrier_arrive(q_full);
-    const int old = atomicAdd(p.counter, 1);  // the next tile; its latency hides behind the ring
-    if constexpr (C::kListed) {
-      const auto next_of = [&] { return list ? *++list : entry_of((now >> 2) - 1); };
-      for (int next = next_of(); now & 2; ++used) {  // read one ahead: a list has a number to spare
-        load_keys(next >> 2, used + 1, next);
-        load_values(now >> 2, used);
-        now = next, next = next_of();
-      }
-      load_values(now >> 2, used);
-    } else {
-      for (int n = keys.end - 2; n >= keys.begin; --n, ++used) {
-        load_keys(n, used + 1);
-        load_values(n + 1, used);
-        if (n == keys.end - 2) forward_fetch<C>(maps, p, static_cast<int>(gridDim.x) + old);
-      }
-      load_values(keys.begin, used);
-    }
-    ++used, ++tile;
-    if (old == p.tiles - 1)
-      *p.counter = 0;  // one fetch a tile, so this was the last: ready for the next launch
-    t = static_cast<int>(gridDim.x) + old;
   }
 }
 

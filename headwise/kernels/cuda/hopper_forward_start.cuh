@@ -21,12 +21,18 @@ __global__ void __launch_bounds__(C::kThreads, 1)
       ptx::mbarrier_init(shared.v_full + 8 * s, 1),
           ptx::mbarrier_init(shared.v_empty + 8 * s, C::kGroups * 4);
     }
+    for (int s = 0; s < 4; ++s) ptx::mbarrier_init(shared.told + 8 * s, 1);
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
   if (group == 0) {
     ptx::give_registers<C::kCopyRegisters>();
-    if (threadIdx.x < 32 && ptx::elect_one()) forward_copy<C>(shared, maps, params);
+    if (threadIdx.x < 64 && ptx::elect_one()) {
+      if (threadIdx.x < 32)
+        forward_copy_keys<C>(shared, maps, params);
+      else
+        forward_copy_queries<C>(shared, maps, params);
+    }
   } else {
     ptx::take_registers<C::kProductRegisters>();
     forward_products<C>(shared, &maps.out, params, group - 1);
@@ -61,10 +67,6 @@ Status start_forward(TilePasses passes, const ForwardMaps& maps, const ForwardPa
     if (passes == TilePasses::terms) return start.template operator()<TilePasses::terms>();
   if constexpr (Groups == 3 && HeadDim == ValueDim)
     if (passes == TilePasses::probes) return start.template operator()<TilePasses::probes>();
-  if constexpr (Groups == 3 && HeadDim == 128 && ValueDim == 128)
-    if (passes == TilePasses::whole && params.few_first)
-      return start_forward<ForwardConfig<T, HeadDim, ValueDim, Groups, 2, TilePasses::whole, true>>(
-          maps, params, device, processors, stream);
   if constexpr (Groups == 3 || !kThreeFit)
     if (passes == TilePasses::whole) return start.template operator()<TilePasses::whole>();
   if constexpr (Groups == 3 || HeadDim != 96)

@@ -120,12 +120,6 @@ __device__ __forceinline__ void load_tile(std::uint32_t to, const CUtensorMap* m
       "l"(map), "r"(bar), "r"(column), "r"(row), "r"(panel), "r"(head), "r"(batch), "l"(keep)
       : "memory");
 }
-/// Into L2: what load_tile will ask for.
-__device__ __forceinline__ void fetch_tile(const CUtensorMap* map, int row, int panel, int head, int batch) {
-  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1,%2,%3,%4,%5}];" ::"l"(map), "r"(0),
-               "r"(row), "r"(panel), "r"(head), "r"(batch)
-               : "memory");
-}
 /// load_tile into the shared memory of every block of the cluster that has a bit in `blocks`, and on its
 /// `bar`.
 __device__ __forceinline__ void load_tile_for(std::uint16_t blocks, std::uint32_t to, const CUtensorMap* map,
