@@ -154,7 +154,6 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   if (!status.ok()) return status;
   const TilePasses passes = needs_terms(p, a, band) ? TilePasses::terms
                             : p.probe.rows          ? TilePasses::probes
-                            : band.whole            ? TilePasses::whole
                                                     : TilePasses::band;
   set_terms(p, a, f);
   set_outputs(p, a, f);
@@ -190,7 +189,8 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   if (f.q_tiles <= kFewTiles && at_once < fitting) fitting = at_once;
   const int cap = (fitting > 1 ? fitting : 1) * f.group;
   const int even = (4 * processors + f.q_tiles - 1) / f.q_tiles;
-  int last = passes == TilePasses::whole ? cap : even < 2 * cap ? even : 2 * cap;
+  f.side_by_side = passes == TilePasses::band && band.whole;
+  int last = f.side_by_side ? cap : even < 2 * cap ? even : 2 * cap;
   last = last < cap ? cap : last;
   last = last > pairs ? pairs : last;
   f.sections = (pairs - last + cap - 1) / cap;

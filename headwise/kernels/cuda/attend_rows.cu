@@ -312,7 +312,7 @@ Status run_gathered(const AttentionProblem& p, const AttentionArgs& a, StreamSta
   r.group = static_cast<int>(p.heads.k.group);
   r.back = static_cast<int>(band.back), r.ahead = static_cast<int>(band.ahead);
   r.q_tiles = static_cast<int>(ceil_div(most, tile_rows)), r.tiles = r.q_tiles * r.batch * r.heads;
-  r.section = r.batch * r.heads, r.sections = 0;
+  r.section = r.batch * r.heads, r.sections = 0, r.side_by_side = true;
   ForwardMaps maps;
   status = state.map_of(map_spec(p, q, tile_rows, panels), maps.q);
   const int key_rows = forward_keys(head_dim, head_dim);
@@ -320,7 +320,7 @@ Status run_gathered(const AttentionProblem& p, const AttentionArgs& a, StreamSta
   if (status.ok()) status = state.map_of(map_spec(p, a.v, key_rows, panels), maps.v);
   if (status.ok()) status = state.map_of(map_spec(p, out, 64, 1), maps.out);
   if (status.ok())
-    status = forward<T>(head_dim, groups, TilePasses::whole, maps, r, device, facts_of(device).processors,
+    status = forward<T>(head_dim, groups, TilePasses::band, maps, r, device, facts_of(device).processors,
                         state.stream);
   return status.ok() ? launch({"cuda/spread_listed", tokens, kThreads, 0, state.stream}, spread_listed<T>, f)
                      : status;

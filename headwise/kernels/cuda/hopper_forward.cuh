@@ -30,7 +30,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   const float unit = termed ? 1.f : p.scale_log2;
   if (group == 0) ptx::barrier_arrive(turn, 256);  // group 0 goes first
 
-  float o[kValueDim / 2], s[kKeys / 2], top[2] = {}, sum[2], factor[2];
+  float o[kValueDim / 2], s[kKeys / 2], top[2] = {}, sum[2] = {}, factor[2];
   FewRowSums few_sums;
   std::uint32_t weights[kKeys / 4];
   bool rescale = false;
@@ -104,12 +104,8 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     const int4 at = ptx::load_shared(info + 32);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      int end = at.x;
-      [[maybe_unused]] int begin = 0;
-      if constexpr (C::kPasses != TilePasses::whole) {
-        const int position = at.y + row0 + 8 * r;
-        end = min(end, position + p.ahead + 1), begin = position - p.back;
-      }
+      const int position = at.y + row0 + 8 * r, end = min(at.x, position + p.ahead + 1),
+                begin = position - p.back;
       // Bit 2 j + i: column 8 j + i of the thread's. One word a row, then one choice a score.
       const auto below = [&](int key) {
         const int x = min(max(key - n * kKeys - column0, 0), kKeys);
@@ -118,7 +114,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       std::uint32_t open = below(end);
       if constexpr (kTerms)
         if (p.blocks.lists) open &= open_blocks(p.blocks, at.y + row0 + 8 * r, n * kKeys, kKeys, below);
-      if constexpr (C::kPasses != TilePasses::whole) open &= ~below(begin);
+      open &= ~below(begin);
 #pragma unroll
       for (int i = 0; i < keys / 4; ++i)
         if (!(open >> i & 1u)) s[4 * (i / 2) + 2 * r + (i & 1)] = -INFINITY;
@@ -340,11 +336,15 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     if (clear) clear_tail(last, info);
     // Right to left; two loops: one with a branch around mask() measured about 3 % slower.
     int n = last - 1;
-    if (C::kOwnEnd && few) step(n--, C::kPasses != TilePasses::whole, Few{}, AllSums{});
-    if constexpr (C::kPasses == TilePasses::whole) {
-#pragma unroll 1
-      for (; n >= 0; --n) step(n, false, All{}, AllSums{});
-    } else if constexpr (C::kListed) {  // the copying warp says which tiles there are
+    // Last tile, first one, begin and end of the full ones: read when needed, registers are short.
+    [[maybe_unused]] const auto bounds = [&] {
+      return ptx::load_shared(C::kOwnEnd ? shared.own_of(tile, group) : info);
+    };
+    if (C::kOwnEnd && few) {
+      const bool edge = n >= bounds().w || n < bounds().z;
+      step(n--, edge, Few{}, AllSums{});
+    }
+    if constexpr (C::kListed) {  // the copying warp says which tiles there are
       int entry = ptx::load_shared(info).y;
 #pragma unroll 1
       for (;;) {
@@ -355,9 +355,6 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
         for (; (entry & 3) == 2; entry = entry_of(used)) step(0, false, All{}, AllSums{});
       }
     } else {
-      const auto bounds = [&] {  // last tile, first one, begin and end of the full ones: read when needed,
-        return ptx::load_shared(C::kOwnEnd ? shared.own_of(tile, group) : info);  // registers are short
-      };
       const auto walk = [&](auto statistics) {
         int stop = bounds().w;
 #pragma unroll 1

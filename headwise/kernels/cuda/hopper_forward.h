@@ -12,9 +12,8 @@ namespace headwise::cuda {
 
 /// What a tile of scores meets between the two products; one instance each.
 enum class TilePasses {
-  whole,  // every query sees the same keys
-  band,   // causal and window: tiles at the edges are masked; those on either side of what a group of 64
-          // queries sees are left out
+  band,   // causal, window and the end of keys: tiles at the edges are masked; those on either side of what a
+          // group of 64 queries sees are left out
   terms,  // band, and scores are scaled, capped and biased one by one, weights dropped; blocks of a mask and
           // statistics of rows if asked for
   probes  // band, and the statistics of rows
@@ -80,9 +79,10 @@ struct ForwardParams {
   int back = 0, ahead = 0;
   int q_tiles = 0, tiles = 0;  // of a head; in all
   int section = 0,
-      sections = 0;        // order: `sections` of `section` (batch, head) pairs, the rest are the last one
-  BlockLists blocks = {};  // terms. Last: elsewhere it cost the statistics of rows a register at D64
-  int pieces = 1;          // of a sequence: batch counts them
+      sections = 0;           // order: `sections` of `section` (batch, head) pairs, the rest are the last one
+  BlockLists blocks = {};     // terms. Last: elsewhere it cost the statistics of rows a register at D64
+  int pieces = 1;             // of a sequence: batch counts them
+  bool side_by_side = false;  // band: order of tiles, see forward_tile
 };
 
 struct ForwardMaps {

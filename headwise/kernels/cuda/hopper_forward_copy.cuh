@@ -19,7 +19,7 @@ struct ForwardConfig {
   // What a group of 64 queries sees of a tile's keys begins and ends for itself: tiles outside cost it no
   // product, and where kFew or fewer keys of the last one are open, no others are weighed and multiplied
   // with v.
-  static constexpr bool kOwnEnd = (Passes == TilePasses::whole && kKeys != 128) || Passes == TilePasses::band;
+  static constexpr bool kOwnEnd = Passes == TilePasses::band;
   static constexpr int kFew = forward_few(HeadDim, ValueDim);
   static constexpr int kFactBytes = kOwnEnd ? 384 : 320;  // barriers and what a tile is
   // With two slots for q, the next tile's first product is issued together with this tile's last one.
@@ -101,7 +101,7 @@ __device__ __forceinline__ void clear_rows(std::uint32_t v, int from, int thread
 }
 
 /// (batch, head) pair and tile of its queries that come t-th. Sections of heads keep the k and v in use
-/// inside L2. Band: the longest tiles first, heads in the inner loop. Whole: tiles of one head side by side.
+/// inside L2: the longest tiles first, heads in the inner loop, or the tiles of one head side by side.
 struct ForwardTile {
   int pair, q_tile;
 };
@@ -109,10 +109,9 @@ template <class C>
 __device__ __forceinline__ ForwardTile forward_tile(const ForwardParams& p, int t) {
   const int section = min(t / (p.section * p.q_tiles), p.sections), first = section * p.section,
             r = t - first * p.q_tiles, count = section < p.sections ? p.section : p.batch * p.heads - first;
-  if constexpr (C::kPasses == TilePasses::whole)
-    return {first + r / p.q_tiles, r % p.q_tiles};
-  else
-    return {first + r % count, p.q_tiles - 1 - r / count};
+  return C::kPasses == TilePasses::band && p.side_by_side
+             ? ForwardTile{first + r / p.q_tiles, r % p.q_tiles}
+             : ForwardTile{first + r % count, p.q_tiles - 1 - r / count};
 }
 
 /// What the t-th tile is.

@@ -60,18 +60,14 @@ Status start_forward(TilePasses passes, const ForwardMaps& maps, const ForwardPa
     return start_forward<ForwardConfig<T, HeadDim, ValueDim, Groups, kQSlots, Passes>>(maps, params, device,
                                                                                        processors, stream);
   };
-  // Three groups have no registers left for terms. Where three fit, two are for terms and for sequences so
-  // short that a pass of their own for whole masks would be an instance wasted; at 96 for terms alone.
-  constexpr bool kThreeFit = ValueDim <= 128;
+  // Three groups have no registers left for terms. Where three fit, two are for terms and, but at 96, for
+  // short sequences.
   if constexpr (Groups == 2)
     if (passes == TilePasses::terms) return start.template operator()<TilePasses::terms>();
   if constexpr (Groups == 3 && HeadDim == ValueDim)
     if (passes == TilePasses::probes) return start.template operator()<TilePasses::probes>();
-  if constexpr (Groups == 3 || !kThreeFit)
-    if (passes == TilePasses::whole) return start.template operator()<TilePasses::whole>();
   if constexpr (Groups == 3 || HeadDim != 96)
-    if (passes == TilePasses::band || (kThreeFit && passes == TilePasses::whole))
-      return start.template operator()<TilePasses::band>();
+    if (passes == TilePasses::band) return start.template operator()<TilePasses::band>();
   return {"cuda/hopper_forward", 1, "no such pass"};
 }
 
