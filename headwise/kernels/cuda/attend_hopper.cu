@@ -114,7 +114,11 @@ int groups_for(const AttentionProblem& p, const Band& band, const Place& place, 
   const double pairs = static_cast<double>(p.batch * pieces_of(band) * p.heads.q.heads);
   const auto time_of = [&](int groups, double speed) {
     const Work w = work_of(groups, forward_keys(head_dim, value_dim), band, place);
-    const double even = pairs * w.all / processors;
+    double even = pairs * w.all / processors;
+    if (band.whole) {  // tiles of one length: in the last round some processors wait
+      const auto tiles = static_cast<double>(ceil_div(max_of(place.q_tokens, 1), forward_rows(groups)));
+      even = std::ceil(pairs * tiles / processors) * w.all / tiles;
+    }
     return (even > w.longest ? even : w.longest) / speed;
   };
   return time_of(3, gain) < time_of(2, 1.0) ? 3 : 2;
