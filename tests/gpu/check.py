@@ -195,7 +195,7 @@ def decode_cases():
     for dtype in (torch.bfloat16, torch.float16):
         for d in (64, 128, 256):
             for i, (b, h, kv, tq, tk) in enumerate([(1, 1, 1, 1, 1), (2, 8, 2, 1, 300), (3, 32, 8, 1, 1000), (2, 32, 32, 1, 777), (1, 64, 8, 1, 2049),
-                                                    (1, 32, 1, 1, 4100), (2, 16, 4, 4, 1537), (1, 8, 8, 16, 513), (1, 64, 1, 1, 3000), (5, 20, 4, 3, 512)]):
+                                                    (1, 32, 1, 1, 4100), (2, 16, 4, 4, 1537), (1, 8, 8, 16, 513), (1, 64, 1, 1, 3000), (5, 20, 4, 3, 512), (100, 32, 1, 1, 300)]):
                 for mask, band in ((None, None), ("causal", (None, 0)), ("window(600, 0)", (600, 0))):
                     case("cuda/decode", dtype, b, h, kv, tq, tk, d, mask=mask, band=band, q_start=tk - tq,
                          layout=("bshd", "bhsd", "packed")[i % 3])
@@ -355,6 +355,10 @@ def bit_laws():
             check(torch.equal(run(q1, longer_k, longer_v, mask=f"lengths({', '.join([str(t)] * b)})"), whole), f"bits decode d{d}", "appending closed keys changed bits")
             many = torch.randint(0, b, (64,), device=DEVICE)
             check(torch.equal(run(q1[many], k[many], v[many]), whole[many]), f"bits decode d{d}", "a batch of 64 differs")
+            # Alone in blocks of 16 rows, in a cluster; in a batch of 120 in blocks of 32.
+            q3, k3, v3 = (normal(120, n, x, d, dtype=dtype) for n, x in ((1, 32), (600, 1), (600, 1)))
+            shared = run(q3, k3, v3)
+            check(all(torch.equal(run(q3[n:n + 1], k3[n:n + 1], v3[n:n + 1]), shared[n:n + 1]) for n in (0, 7, 119)), f"bits decode d{d}", "32 heads of one kv head alone differ from in a batch")
             # More items than blocks, some of one split and some of many: a block takes both in turns.
             tokens = [1 + (n * 977) % 3000 for n in range(48)]
             q2, k2, v2 = (normal(48, n, x, d, dtype=dtype) for n, x in ((1, 32), (3000, 8), (3000, 8)))

@@ -58,21 +58,28 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   band_of(a.mask, 0, band, why);
   DecodeParams d;
   const Index rows = p.q_tokens * p.heads.k.group;
-  const int block_rows = decode_rows(rows, head_dim);
+  const int processors = facts_of(device).processors;
+  const Index pairs = p.batch * p.heads.k.slots();
+  const int block_rows =
+      decode_rows(rows, head_dim, pairs * ceil_div(rows, Index{16}) * splits_of(p), processors);
   d.ragged = p.ragged;
   d.batch = static_cast<int>(p.batch), d.kv_heads = static_cast<int>(p.heads.k.slots());
   d.group = static_cast<int>(p.heads.k.group);
   d.row_blocks = static_cast<int>(ceil_div(rows, block_rows));
   d.splits = static_cast<int>(splits_of(p));
-  const Index blocks = p.batch * d.kv_heads * d.row_blocks;
+  const Index blocks = pairs * d.row_blocks;
   d.items = static_cast<int>(blocks * d.splits);
   d.by_group = Divisor(d.group), d.by_row_blocks = Divisor(d.row_blocks);
   d.by_kv_heads = Divisor(d.kv_heads), d.by_blocks = Divisor(static_cast<int>(blocks));
-  const bool paged = p.keys == KeyForm::paged, eight = p.eight_bit_kv();
-  const int processors = facts_of(device).processors,
-            shares = paged || eight || d.items > processors / decode_shares(head_dim)
-                         ? 1
-                         : decode_shares(head_dim);
+  const bool paged = p.keys == KeyForm::paged, eight = p.eight_bit_kv(), half = p.dtype == DType::f16;
+  int shares = 1;
+  if (!paged && !eight && block_rows <= 16 && d.items <= processors / decode_shares(head_dim)) {
+    int at_once = 0;
+    const Status asked = half ? decode_shared_items<f16>(head_dim, block_rows, device, at_once)
+                              : decode_shared_items<bf16>(head_dim, block_rows, device, at_once);
+    if (!asked.ok()) return asked;
+    if (d.items <= at_once) shares = decode_shares(head_dim);
+  }
   const auto part_rows = static_cast<std::size_t>(d.items) * static_cast<std::size_t>(block_rows);
   const std::size_t parts = d.splits > 1 ? part_rows * static_cast<std::size_t>(head_dim) * 4 : 0;
   const std::size_t stats = d.splits > 1 ? part_rows * 8 * static_cast<std::size_t>(shares) : 0;
@@ -108,7 +115,6 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   Status mapped = state.map_of(map_spec(p, a.k, box_rows, box_panels), maps.k);
   if (mapped.ok()) mapped = state.map_of(map_spec(p, a.v, box_rows, box_panels), maps.v);
   if (!mapped.ok()) return mapped;
-  const bool half = p.dtype == DType::f16;
   DecodeFunction* own = half ? decode<f16, f16> : decode<bf16, bf16>;
   DecodeFunction* eight_bits = half ? decode<f16, std::int8_t> : decode<bf16, std::int8_t>;
   DecodeFunction* in_shares = half ? decode_in_shares<f16> : decode_in_shares<bf16>;

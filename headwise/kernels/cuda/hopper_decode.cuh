@@ -374,17 +374,21 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
 }
 
 template <class C>
+Status allow_decode(int device) {
+  static bool allowed[64] = {};
+  return allow_shared("cuda/hopper_decode", hopper_decode<C>, C::kShared, allowed, device);
+}
+
+template <class C>
 Status start_decode(const DecodeMaps& maps, const DecodeParams& params, int device, int processors,
                     cudaStream_t stream) {
-  static bool allowed[64] = {};
-  constexpr const char* kName = "cuda/hopper_decode";
-  const Status status = allow_shared(kName, hopper_decode<C>, C::kShared, allowed, device);
+  const Status status = allow_decode<C>(device);
   if (!status.ok()) return status;
   const auto grid = static_cast<unsigned>(C::kShares > 1              ? params.items * C::kShares
                                           : params.items < processors ? params.items
                                                                       : processors);
-  return launch({kName, dim3(grid), C::kThreads, C::kShared, stream, false, C::kShares}, hopper_decode<C>,
-                maps, params);
+  return launch({"cuda/hopper_decode", dim3(grid), C::kThreads, C::kShared, stream, false, C::kShares},
+                hopper_decode<C>, maps, params);
 }
 
 template <class T, class Kv>
@@ -402,21 +406,42 @@ Status decode(int head_dim, int rows, const DecodeMaps& maps, const DecodeParams
   }
 }
 
+/// use(DecodeConfig*) of the instance whose blocks share items.
+template <class T, class Use>
+Status with_shares(int head_dim, int rows, Use&& use) {
+  const auto of = [&]<int D, int R>(std::integer_sequence<int, D, R>) {
+    return use(static_cast<DecodeConfig<T, T, D, R, decode_shares(D)>*>(nullptr));
+  };
+  switch (head_dim + rows) {
+    case 64 + 16: return of(std::integer_sequence<int, 64, 16>{});
+    case 128 + 8: return of(std::integer_sequence<int, 128, 8>{});
+    case 128 + 16: return of(std::integer_sequence<int, 128, 16>{});
+    case 256 + 16: return of(std::integer_sequence<int, 256, 16>{});
+    default: return {"cuda/hopper_decode", 1, "no instance of this head_dim and rows"};
+  }
+}
+
 template <class T>
 Status decode_in_shares(int head_dim, int rows, const DecodeMaps& maps, const DecodeParams& params,
                         int device, int processors, cudaStream_t stream) {
-  const auto start = [&]<int D, int R>(std::integer_sequence<int, D, R>) {
-    return start_decode<DecodeConfig<T, T, D, R, decode_shares(D)>>(maps, params, device, processors, stream);
-  };
-  switch (head_dim + rows) {
-    case 64 + 16: return start(std::integer_sequence<int, 64, 16>{});
-    case 64 + 32: return start(std::integer_sequence<int, 64, 32>{});
-    case 128 + 8: return start(std::integer_sequence<int, 128, 8>{});
-    case 128 + 16: return start(std::integer_sequence<int, 128, 16>{});
-    case 128 + 32: return start(std::integer_sequence<int, 128, 32>{});
-    case 256 + 16: return start(std::integer_sequence<int, 256, 16>{});
-    default: return {"cuda/hopper_decode", 1, "no instance of this head_dim"};
-  }
+  return with_shares<T>(
+      head_dim, rows, [&]<class C>(C*) { return start_decode<C>(maps, params, device, processors, stream); });
+}
+
+template <class T>
+Status decode_shared_items(int head_dim, int rows, int device, int& items) {
+  return with_shares<T>(head_dim, rows, [&]<class C>(C*) {
+    static int known[64] = {};  // one more than there are; 0: not asked yet
+    int& mine = known[static_cast<unsigned>(device) % 64];
+    if (mine > 0) return items = mine - 1, Status{};
+    const Status status = allow_decode<C>(device);
+    if (!status.ok()) return status;
+    const Status asked = clusters_at_once(
+        {"cuda/hopper_decode", dim3(C::kShares), C::kThreads, C::kShared, nullptr, false, C::kShares},
+        hopper_decode<C>, items);
+    if (asked.ok()) mine = items + 1;
+    return asked;
+  });
 }
 
 }  // namespace headwise::cuda

@@ -9,8 +9,10 @@ namespace headwise::cuda {
 /// Keys after which a warp comes to its next 16: a constant of head_dim, as the splits are.
 HW_FN constexpr int decode_keys(int head_dim) { return head_dim == 256 ? 64 : 128; }
 /// Rows (query token, head of the group) one block multiplies. The bits of a row do not depend on it.
-HW_FN constexpr int decode_rows(Index rows, int head_dim) {
-  return head_dim == 256 ? 16 : rows <= 8 && head_dim == 128 ? 8 : rows <= 16 ? 16 : 32;
+/// `items`: in blocks of 16. Up to 3 for 2 processors they take less time than half as many of 32.
+HW_FN constexpr int decode_rows(Index rows, int head_dim, Index items, int processors) {
+  if (rows <= 8 && head_dim == 128) return 8;
+  return rows <= 16 || head_dim == 256 || 2 * items <= 3 * processors ? 16 : 32;
 }
 
 /// Keys of one tile. Small ones keep more bytes on their way, since a slot waits for its last; 32 rows have
@@ -80,5 +82,10 @@ Status decode_in_shares(int head_dim, int rows, const DecodeMaps& maps, const De
                         int device, int processors, cudaStream_t stream);
 extern template DecodeFunction decode_in_shares<bf16>;
 extern template DecodeFunction decode_in_shares<f16>;
+/// Items that a device shares at once: with more, some wait for others to end. Rows: 8 or 16.
+template <class T>
+Status decode_shared_items(int head_dim, int rows, int device, int& items);
+extern template Status decode_shared_items<bf16>(int, int, int, int&);
+extern template Status decode_shared_items<f16>(int, int, int, int&);
 
 }  // namespace headwise::cuda

@@ -22,28 +22,38 @@ struct Launch {
   unsigned cluster = 1;  // blocks along x that see each other's shared memory
 };
 
+/// A launch as the runtime wants it told.
+struct LaunchConfig : cudaLaunchConfig_t {
+  cudaLaunchAttribute attributes[2] = {};
+  explicit LaunchConfig(const Launch& l) : cudaLaunchConfig_t{} {
+    if (l.overlaps_forerunner) {
+      cudaLaunchAttribute& overlap = attributes[numAttrs++];
+      overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      overlap.val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (l.cluster > 1) {
+      cudaLaunchAttribute& cluster = attributes[numAttrs++];
+      cluster.id = cudaLaunchAttributeClusterDimension;
+      cluster.val.clusterDim.x = l.cluster, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    }
+    gridDim = l.grid, blockDim = dim3(l.threads), dynamicSmemBytes = l.shared_bytes, stream = l.stream;
+    attrs = attributes;
+  }
+  LaunchConfig(const LaunchConfig&) = delete;
+  LaunchConfig& operator=(const LaunchConfig&) = delete;
+};
+
 template <class... Parameters, class... Arguments>
 Status launch(const Launch& l, void (*kernel)(Parameters...), const Arguments&... arguments) {
-  cudaLaunchAttribute attributes[2] = {};
-  unsigned count = 0;
-  if (l.overlaps_forerunner) {
-    cudaLaunchAttribute& overlap = attributes[count++];
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-  }
-  if (l.cluster > 1) {
-    cudaLaunchAttribute& cluster = attributes[count++];
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = l.cluster, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  }
-  cudaLaunchConfig_t config{};
-  config.gridDim = l.grid;
-  config.blockDim = dim3(l.threads);
-  config.dynamicSmemBytes = l.shared_bytes;
-  config.stream = l.stream;
-  config.attrs = attributes;
-  config.numAttrs = count;
+  const LaunchConfig config(l);
   return status_of(l.name, cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
+}
+
+/// Clusters of such a launch that run at once on the current device.
+template <class... Parameters>
+Status clusters_at_once(const Launch& l, void (*kernel)(Parameters...), int& clusters) {
+  const LaunchConfig config(l);
+  return status_of(l.name, cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
 }
 
 /// Opts a kernel in to more shared memory than 48 KB; once per device, since the attribute is kept there.
