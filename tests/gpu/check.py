@@ -25,6 +25,7 @@ from probe_cases import look_cases, look_laws, row_cases, some_row_cases
 from processor_cases import processor_laws
 from product_cases import product_laws
 
+BEST = Attention("")  # the kernel the plan chooses
 RUN = {name: Attention(name) for name in ("cuda/hopper", "cuda/decode", "cuda/mma", "cuda/plain")}
 
 
@@ -341,6 +342,9 @@ def bit_laws():
                     pieces = [run(q[:, i:i + chunk], k, v, q_start=torch.tensor([i])) for i in (range(0, t, chunk) if chunk > 1 else (0, 700, 1110))]
                     want = whole if chunk > 1 else whole[:, [0, 700, 1110]]
                     check(torch.equal(torch.cat(pieces, 1), want), part, f"chunks of {chunk} queries differ")
+            own_k, own_v = normal(b, t, h, d, dtype=dtype), normal(b, t, h, d, dtype=dtype)
+            chosen = [BEST(q[:, i:i + 64], own_k, own_v, q_start=torch.tensor([i])) for i in range(0, t - 63, 64)]
+            check(torch.equal(torch.cat(chosen, 1), BEST(q, own_k, own_v)[:, :t // 64 * 64]), f"bits d{d}", "chunks of 64 queries differ by the kernel chosen")
             check(torch.equal(RUN["cuda/hopper"](q, k, v), RUN["cuda/hopper"](q, k, v, mask="window(5000, 5000)")), f"bits d{d}", "a mask that closes nothing changed bits")
             longer_k, longer_v = (torch.cat([x, torch.full_like(x, math.nan)], 1) for x in (k, v))
             check(torch.equal(RUN["cuda/hopper"](q, k, v), RUN["cuda/hopper"](q, longer_k, longer_v, mask=f"lengths({', '.join([str(t)] * b)})")),
