@@ -50,7 +50,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   using Few = std::integral_constant<int, C::kFew>;
   using FewSums = std::integral_constant<Statistics, Statistics::few>;
   using AllSums = std::integral_constant<Statistics, kProbes ? Statistics::all : Statistics::none>;
-  const auto multiply_keys = [&](int use, int tile, auto keys) {
+  const auto multiply_keys = [&](int use, int tile) {
     const std::uint64_t k = rows_descriptor(shared.k + (use & 1) * C::kKeyBytes);
     const std::uint64_t q =
         rows_descriptor(shared.q + (tile % C::kQSlots) * C::kQBytes + group * 64 * kPanelRowBytes);
@@ -58,8 +58,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kDim / 16; ++i)
-      Wgmma<keys, T>::both_shared(reinterpret_cast<float(&)[keys / 2]>(s), advanced(q, k_step(kRows, i)),
-                                  advanced(k, k_step(kKeys, i)), i != 0);
+      Wgmma<kKeys, T>::both_shared(s, advanced(q, k_step(kRows, i)), advanced(k, k_step(kKeys, i)), i != 0);
     ptx::wgmma_commit();
   };
   const auto multiply_values = [&](int use, auto keys) {
@@ -170,8 +169,8 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     const auto join = [&](int r) {
       sum[r] = first ? even[r] + odd[r] : fmaf(sum[r], factor[r], even[r] + odd[r]);
     };
-    if (!kFewSums &&
-        !all) {  // pair by pair: so ptxas makes out both references before it begins with weights
+    // Pair by pair: so ptxas makes out both references before it begins with weights.
+    if (!kFewSums && !all) {
       refer(0), refer(1);
 #pragma unroll
       for (int i = 0; i < keys / 4; ++i) weigh_pair(i % 2, i / 2, [](float, float, float) {});
@@ -219,7 +218,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   int last = await_tile(0);  // its last tile of keys; -1: there is no such tile of queries
   if constexpr (C::kAcross) {
     if (last >= 0) ptx::mbarrier_wait(shared.k_full, 0);  // ragged: there may be no tile for this block
-    multiply_keys(0, 0, All{});
+    multiply_keys(0, 0);
   }
 #pragma unroll 1
   for (int tile = 0; last >= 0; ++tile) {
@@ -229,7 +228,8 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     if constexpr (kTerms)
       if (p.slopes.data) slope = kLog2e * number_of(p.slopes, ptx::load_shared(info + 16).x);
 
-    // Listed: what the copying warp says of a tile lies in shared memory, read when needed, as above.
+    // Listed: what the thread that copies keys says of a tile lies in shared memory, read when needed, as
+    // above.
     const auto entry_of = [&](int use) {
       return static_cast<int>(ptx::load_word(shared.listed + 4 * (use & 3)));
     };
@@ -238,7 +238,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       const auto n = [&] { return C::kListed ? entry_of(used + 1) >> 2 : number; };
       ptx::mbarrier_wait(shared.k_full + 8 * ((used + 1) & 1), ((used + 1) >> 1) & 1);
       ptx::barrier_sync(turn, 256);
-      multiply_keys(used + 1, tile, All{});
+      multiply_keys(used + 1, tile);
       ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);
       multiply_values(used, before);
       ptx::barrier_arrive(next_turn, 256);
@@ -269,7 +269,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
 
     if constexpr (!C::kAcross) {
       ptx::mbarrier_wait(shared.k_full + 8 * (used & 1), (used >> 1) & 1);
-      multiply_keys(used, tile, All{});
+      multiply_keys(used, tile);
     }
     int end = 0;  // the last tile of keys open to this group
     bool few = false;
@@ -307,7 +307,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       if (last > end) {
         clear = false;
         pass_to(last, end + 1);
-        pass([&] { multiply_keys(used + 1, tile, All{}); }, [] {});
+        pass([&] { multiply_keys(used + 1, tile); }, [] {});
         --last;
         ptx::wgmma_wait<0>();
         ptx::pin(s);
@@ -344,7 +344,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       const bool edge = n >= bounds().w || n < bounds().z;
       step(n--, edge, Few{}, AllSums{});
     }
-    if constexpr (C::kListed) {  // the copying warp says which tiles there are
+    if constexpr (C::kListed) {  // the thread that copies keys says which tiles there are
       int entry = ptx::load_shared(info).y;
 #pragma unroll 1
       for (;;) {
@@ -397,7 +397,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);
       ptx::barrier_sync(turn, 256);
       multiply_values(used, All{});
-      multiply_keys(used + 1, tile + 1, All{});
+      multiply_keys(used + 1, tile + 1);
       ptx::barrier_arrive(next_turn, 256);
     } else {
       ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);
