@@ -51,9 +51,11 @@ void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char 
     std::snprintf(why, sizeof why, "%lld rows of queries a kv head; it takes up to %lld",
                   static_cast<long long>(rows), static_cast<long long>(kMostRows));
   else if (p.keys == KeyForm::plain && !p.eight_bit_kv() && tiles_suit(p.q_tokens, p.kv_tokens))
-    std::snprintf(why, sizeof why, "%lld query tokens and %lld keys: cuda/hopper has %s",
-                  static_cast<long long>(p.q_tokens), static_cast<long long>(p.kv_tokens),
-                  p.q_tokens < kChunk ? "nothing to split and takes less time" : "the bits of longer chunks");
+    std::snprintf(why, sizeof why,
+                  p.q_tokens < kChunk
+                      ? "%lld query tokens meet %lld keys, too few to split: cuda/hopper takes less time"
+                      : "%lld query tokens and %lld keys: a chunk has the bits of longer ones in cuda/hopper",
+                  static_cast<long long>(p.q_tokens), static_cast<long long>(p.kv_tokens));
   const Checked items = Checked(p.batch) * Checked(p.heads.k.slots()) * Checked(4) * Checked(splits_of(p));
   if (!items.ok || items.value > kFar)
     std::snprintf(why, sizeof why,
