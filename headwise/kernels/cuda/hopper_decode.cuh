@@ -433,14 +433,18 @@ Status decode_shared_items(int head_dim, int rows, int device, int& items) {
   return with_shares<T>(head_dim, rows, [&]<class C>(C*) {
     static int known[64] = {};  // one more than there are; 0: not asked yet
     int& mine = known[static_cast<unsigned>(device) % 64];
-    if (mine > 0) return items = mine - 1, Status{};
-    const Status status = allow_decode<C>(device);
-    if (!status.ok()) return status;
-    const Status asked = clusters_at_once(
-        {"cuda/hopper_decode", dim3(C::kShares), C::kThreads, C::kShared, nullptr, false, C::kShares},
-        hopper_decode<C>, items);
-    if (asked.ok()) mine = items + 1;
-    return asked;
+    Status status;
+    if (mine == 0) {
+      status = allow_decode<C>(device);
+      if (status.ok())
+        status = clusters_at_once(
+            {"cuda/hopper_decode", dim3(C::kShares), C::kThreads, C::kShared, nullptr, false, C::kShares},
+            hopper_decode<C>, items);
+      if (!status.ok()) return status;
+      mine = items + 1;
+    }
+    items = mine - 1;
+    return status;
   });
 }
 

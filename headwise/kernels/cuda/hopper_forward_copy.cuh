@@ -203,8 +203,8 @@ __device__ __forceinline__ void forward_copy_keys(const ForwardShared<C>& shared
       int now = entries.first(w.keys);
       load_keys(now >> 2, used);
       next = fetch();
-      for (int then = entries.next(w.keys, now); now & 2;
-           ++used) {  // read one ahead: a list has one to spare
+      // Read one ahead: a list has one to spare.
+      for (int then = entries.next(w.keys, now); now & 2; ++used) {
         load_keys(then >> 2, used + 1, then);
         load_values(now >> 2, used);
         now = then, then = entries.next(w.keys, now);
