@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Is this build right on this GPU? Every kernel against double, its laws, its bits. Ends in "N passed, M failed".
 
-Usage: check.py [selftest] [laws] [module] [backward] [heads] [probes] [processors] [products] [phase] [blocks] [eight] [--json FILE]
-(the last eight: what selftest and laws hold of gradients, of mixed heads and entmax, of probes, of the number of processors, of the two kinds
+Usage: check.py [selftest] [laws] [module] [backward] [heads] [probes] [growth] [processors] [products] [phase] [blocks] [eight] [--json FILE]
+(the last nine: what selftest and laws hold of gradients, of mixed heads and entmax, of probes, of rising scores, of the number of processors, of the two kinds
 of products, of cuda/phase, of block masks, of 8-bit keys and values)"""
 import json
 import math
@@ -15,6 +15,7 @@ import torch
 from backward_cases import BACKWARD_LAWS, BACKWARD_SELFTEST
 from block_cases import BLOCK_SELFTEST
 from common import DEVICE, TALLY, check, guarded, normal
+from growth_cases import growth_cases, growth_laws
 from head_cases import HEAD_LAWS, HEAD_SELFTEST
 from harness import GUARD, Attention, Failed, Mask, devices, formula, open_pairs, relative
 from eight_cases import EIGHT_LAWS, EIGHT_MODULE, EIGHT_SELFTEST
@@ -442,9 +443,9 @@ def run_laws():
     check(relative(out[:, -128:].double(), truth) < 2.5e-3, "sizes", "offsets past 2^31")
 
 
-PARTS = {"selftest": [plain_cases, mma_cases, row_cases, some_row_cases, look_cases, mask_cases, hopper_cases, decode_cases, page_cases, ragged_cases, document_cases, length_cases, hostile_cases, refusal_cases] + BLOCK_SELFTEST + EIGHT_SELFTEST + BACKWARD_SELFTEST + HEAD_SELFTEST,
-         "module": MODULE + EIGHT_MODULE, "laws": [bit_laws, mma_laws, look_laws, processor_laws, product_laws, repeat_laws, run_laws] + PHASE_LAWS + EIGHT_LAWS + BACKWARD_LAWS + HEAD_LAWS,
-         "probes": [row_cases, some_row_cases, look_cases, look_laws], "processors": [processor_laws], "products": [product_laws], "phase": PHASE_LAWS, "blocks": BLOCK_SELFTEST, "eight": EIGHT_SELFTEST + EIGHT_LAWS,
+PARTS = {"selftest": [plain_cases, mma_cases, row_cases, some_row_cases, look_cases, mask_cases, hopper_cases, growth_cases, decode_cases, page_cases, ragged_cases, document_cases, length_cases, hostile_cases, refusal_cases] + BLOCK_SELFTEST + EIGHT_SELFTEST + BACKWARD_SELFTEST + HEAD_SELFTEST,
+         "module": MODULE + EIGHT_MODULE, "laws": [bit_laws, growth_laws, mma_laws, look_laws, processor_laws, product_laws, repeat_laws, run_laws] + PHASE_LAWS + EIGHT_LAWS + BACKWARD_LAWS + HEAD_LAWS,
+         "probes": [row_cases, some_row_cases, look_cases, look_laws], "growth": [growth_cases, growth_laws], "processors": [processor_laws], "products": [product_laws], "phase": PHASE_LAWS, "blocks": BLOCK_SELFTEST, "eight": EIGHT_SELFTEST + EIGHT_LAWS,
          "backward": BACKWARD_SELFTEST + BACKWARD_LAWS, "heads": HEAD_SELFTEST + HEAD_LAWS}
 
 

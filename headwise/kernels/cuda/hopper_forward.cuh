@@ -5,6 +5,7 @@
 
 #include "headwise/kernels/cuda/hopper_forward_copy.cuh"
 #include "headwise/kernels/cuda/hopper_forward_pairs.cuh"
+#include "headwise/kernels/cuda/hopper_forward_rows.cuh"
 #include "headwise/kernels/cuda/hopper_row_sums.cuh"
 #include "headwise/kernels/cuda/number.cuh"
 #include "headwise/kernels/cuda/per_head.cuh"
@@ -22,16 +23,21 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
                 kGroups = C::kGroups;
   constexpr bool kTerms = C::kPasses == TilePasses::terms, kProbes = C::kProbes;
   constexpr float kLn2 = 0.693147180559945309f, kLog2e = 1.44269504088896341f;
+  // Where a thread stands. Registers are short: up to 128 columns it is made out where it is needed.
+  constexpr bool kKept = kTerms || kDim > 128;
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, thread = threadIdx.x % 128;
   const int row0 = group * 64 + warp * 16 + lane / 4, column0 = lane % 4 * 2;
+  const auto thread_now = [&] { return kKept ? thread : static_cast<int>(ptx::thread_now() % 128); };
+  const auto row_of = [&](int x) { return group * 64 + x / 32 * 16 + x % 32 / 4; };
+  const auto first_row = [&] { return C::kFewProbes ? row_of(thread_now()) : row0; };
+  const auto first_column = [&] { return C::kFewProbes ? thread_now() % 4 * 2 : column0; };
   const int turn = 2 + group, next_turn = 2 + (group + 1) % kGroups, own_barrier = 2 + kGroups + group;
-  const bool termed = kTerms && p.terms;
-  const bool probed = kProbes && (!kTerms || p.probes.asked);
+  const bool termed = kTerms && p.terms, probed = kProbes && (!kTerms || p.probes.asked);
   const float unit = termed ? 1.f : p.scale_log2;
   if (group == 0) ptx::barrier_arrive(turn, 256);  // group 0 goes first
 
-  float o[kValueDim / 2], s[kKeys / 2], top[2] = {}, sum[2] = {}, factor[2];
-  FewRowSums few_sums;
+  float o[kValueDim / 2], s[kKeys / 2], reference[2] = {}, sum[2] = {}, of_tile[2], factor[2];
+  FewRowSums<kKeys == 128 ? 2 : 1> few_sums;
   std::uint32_t weights[kKeys / 4];
   bool rescale = false;
   int used = 0;
@@ -78,29 +84,17 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       o[4 * j + 2] *= factor[1], o[4 * j + 3] *= factor[1];
     }
   };
-  // s = softcap * tanh(scale * q.k / softcap) - slope * |q - k|, in exponents of 2
   const auto apply_terms = [&](int n, std::uint32_t info, float slope) {
-    if (termed) {
-      const int distance0 = ptx::load_shared(info + 32).y + row0 - n * kKeys - column0;
-#pragma unroll
-      for (int i = 0; i < kKeys / 2; ++i) {
-        float x = s[i];
-        if (p.cap > 0.f) {
-          // tanh(y) = 1 - 2 / (1 + e^2y): exact at both ends, 1e-7 of the cap in between
-          const float e = ptx::exp2(x * p.inverse_cap * (2.f * kLog2e));
-          x = p.cap * fmaf(-2.f, ptx::reciprocal(1.f + e), 1.f);
-        } else {
-          x *= p.scale_log2;
-        }
-        const int distance = distance0 + 8 * ((i >> 1) & 1) - 8 * (i / 4) - (i & 1);
-        s[i] = fmaf(-slope, static_cast<float>(abs(distance)), x);
+    if constexpr (kTerms)
+      if (termed) {
+        cap_scores<kKeys>(s, p, slope,
+                          ptx::load_shared(info + 32).y + first_row() - n * kKeys - first_column());
+        if (p.bias.data) add_bias<kKeys>(s, p.bias, info, first_row(), n * kKeys + first_column());
       }
-      if constexpr (kTerms)
-        if (p.bias.data) add_bias<kKeys>(s, p.bias, info, row0, n * kKeys + column0);
-    }
   };
   const auto mask = [&](int n, std::uint32_t info, auto keys) {
     const int4 at = ptx::load_shared(info + 32);
+    const int row0 = first_row(), column0 = first_column();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int position = at.y + row0 + 8 * r, end = min(at.x, position + p.ahead + 1),
@@ -119,99 +113,94 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
         if (!(open >> i & 1u)) s[4 * (i / 2) + 2 * r + (i & 1)] = -INFINITY;
     }
   };
-  // s becomes weights relative to 2^(top * unit). The reference stays until a row's maximum grows by more
-  // than 8 exponents, then weights are at most 256; the choice is each row's own and a row that keeps it has
-  // factor 1.
-  const auto weigh = [&](bool first, bool masked, int n, std::uint32_t info, auto keys, auto statistics) {
+  // s becomes weights 2^(s * unit - reference). A row's reference is the highest exponent of the tile it
+  // began in, and moves to that of a tile with one more than 8 above it: the choice is each row's own, and a
+  // row that keeps its reference has factor 1. `looks`: references are made out first. If not, weights are
+  // made with those there are, and true is returned where one of the thread's may be above 2^8.
+  const auto weigh = [&](bool first, bool masked, bool looks, int n, std::uint32_t info, auto keys,
+                         auto statistics) {
     constexpr bool kFewSums = statistics == Statistics::few;
-    float most[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float c[4] = {s[2 * r], s[2 * r + 1], s[4 + 2 * r], s[4 + 2 * r + 1]};
-#pragma unroll
-      for (int j = 2; j < keys / 8; ++j) {
-        c[2 * (j & 1)] = fmaxf(c[2 * (j & 1)], s[4 * j + 2 * r]);
-        c[2 * (j & 1) + 1] = fmaxf(c[2 * (j & 1) + 1], s[4 * j + 2 * r + 1]);
-      }
-      most[r] = fmaxf(fmaxf(c[0], c[1]), fmaxf(c[2], c[3]));
-    }
-#pragma unroll
-    for (int x = 1; x <= 2; x *= 2) {
-      most[0] = fmaxf(most[0], __shfl_xor_sync(~0u, most[0], x));
-      most[1] = fmaxf(most[1], __shfl_xor_sync(~0u, most[1], x));
-    }
-    rescale = false;
-    const float old[2] = {top[0], top[1]};
     const bool all = statistics == Statistics::all && probed;
-    if (kFewSums && !first) few_sums.load(sums);
-    if constexpr (statistics == Statistics::all)
-      if (all) sums.meet(first, most, s, n * kKeys + column0);
-    float reference[2], even[2], odd[2];
-    const auto refer = [&](int r) {
-      const bool grown = first || (most[r] - old[r]) * unit > 8.f;
-      top[r] = grown ? most[r] : old[r];
-      if (!first) {
-        factor[r] = grown ? ptx::exp2((old[r] - most[r]) * unit) : 1.f;
-        rescale |= grown;
+    float minus[2] = {-reference[0], -reference[1]}, fall[2] = {};
+    if (looks) {
+      float most[2];
+      row_maxima<keys>(s, most);
+      if constexpr (statistics == Statistics::all)
+        if (all) sums.meet(first, most, s, n * kKeys + first_column());
+      rescale = false;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const bool moved = first || fmaf(most[r], unit, -reference[r]) > 8.f;
+        const float old = reference[r];
+        if (moved) reference[r] = most[r] * unit;
+        if (!first && moved) fall[r] = old - reference[r];
+        factor[r] = first ? 0.f : ptx::exp2(fall[r]);
+        rescale |= moved;
+        if constexpr (kFewSums) few_sums.move(sums, r, factor[r], fall[r], first ? 0.f : sum[r]);
+        minus[r] = reference[r] == -INFINITY ? 0.f : -reference[r];
       }
-      if constexpr (kFewSums)
-        few_sums.meet(r, first, factor[r], grown ? (old[r] - most[r]) * unit : 0.f, sum[r], most[r]);
-      reference[r] = top[r] == -INFINITY ? 0.f : top[r] * unit;
-      even[r] = odd[r] = 0.f;
-    };
-    const auto weigh_pair = [&](int r, int j, auto&& seen) {
-      float &x0 = s[4 * j + 2 * r], &x1 = s[4 * j + 2 * r + 1];
-      const float e0 = fmaf(x0, unit, -reference[r]), e1 = fmaf(x1, unit, -reference[r]);
-      x0 = ptx::exp2(e0), x1 = ptx::exp2(e1);
-      even[r] += x0, odd[r] += x1;
-      seen(x0, e0, static_cast<float>(8 * j)), seen(x1, e1, static_cast<float>(8 * j + 1));
-    };
-    const auto join = [&](int r) {
-      sum[r] = first ? even[r] + odd[r] : fmaf(sum[r], factor[r], even[r] + odd[r]);
-    };
-    // Pair by pair: so ptxas makes out both references before it begins with weights.
-    if (!kFewSums && !all) {
-      refer(0), refer(1);
-#pragma unroll
-      for (int i = 0; i < keys / 4; ++i) weigh_pair(i % 2, i / 2, [](float, float, float) {});
-      join(0), join(1);
-      return;
     }
-    const auto weigh_row = [&](int r, auto&& seen) {
-      refer(r);
-#pragma unroll
-      for (int j = 0; j < keys / 8; ++j) weigh_pair(r, j, seen);
-    };
     // Exponents of -inf add nothing. Masks make them; without one, only inputs that are not finite.
     const auto finite = [&](float e) { return masked ? fmaxf(e, -1000.f) : e; };
+    float even[2], odd[2];
+    int highest = 0;
+    const auto weigh_pair = [&](int r, int j, auto&& seen) {
+      float &x0 = s[4 * j + 2 * r], &x1 = s[4 * j + 2 * r + 1];
+      const float e0 = fmaf(x0, unit, minus[r]), e1 = fmaf(x1, unit, minus[r]);
+      x0 = ptx::exp2(e0), x1 = ptx::exp2(e1);
+      if (j == 0)
+        even[r] = x0, odd[r] = x1;
+      else
+        even[r] += x0, odd[r] += x1;
+      seen(x0, e0, x1, e1);
+    };
+    if (all) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      if constexpr (kFewSums) {
-        weigh_row(r, [&](float w, float e, float) { few_sums.add(r, w, finite(e)); });
-      } else {
+      for (int r = 0; r < 2; ++r) {
         RowSums::Tile tile;
-        weigh_row(r, [&](float w, float e, float column) { tile.add(w, finite(e), column); });
+#pragma unroll
+        for (int j = 0; j < keys / 8; ++j)
+          weigh_pair(r, j, [&](float w0, float e0, float w1, float e1) {
+            tile.add(w0, finite(e0), static_cast<float>(8 * j));
+            tile.add(w1, finite(e1), static_cast<float>(8 * j + 1));
+          });
         const bool lost = tile.exponents != tile.exponents;
         if (!masked && __any_sync(~0u, lost)) {
           const float again = exponents_of(s, r);
           if (lost) tile.exponents = again;
         }
-        const int d = ptx::load_shared(info + 32).y + row0 + 8 * r - n * kKeys - column0;
-        sums.join(r, !first && top[r] != old[r], factor[r], (old[r] - top[r]) * unit * sum[r], tile,
+        const int d = ptx::load_shared(info + 32).y + first_row() + 8 * r - n * kKeys - first_column();
+        sums.join(r, fall[r] < 0.f, factor[r], fall[r] * sum[r], tile,
                   distances_of(s, r, static_cast<float>(d), p.ahead > 0, even[r] + odd[r], tile.columns));
       }
-      join(r);
-    }
-  };
-  const auto round_weights =
-      [&](auto keys) {  // pairs of the accumulator are the left factor of the next product as they stand
+    } else {
+      if constexpr (kFewSums) few_sums.clear();
 #pragma unroll
-        for (int i = 0; i < keys / 4; ++i) weights[i] = Number<T>::pack(s[2 * i], s[2 * i + 1]);
-      };
+      for (int i = 0; i < keys / 4; ++i)  // pair by pair: so ptxas begins with weights of both rows
+        weigh_pair(i % 2, i / 2, [&](float w0, float e0, float w1, float e1) {
+          if constexpr (kFewSums)
+            few_sums.add(i % 2, w0, finite(e0), w1, finite(e1));
+          else if (!looks)
+            highest = higher(highest, e0, e1);
+        });
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      of_tile[r] = even[r] + odd[r];
+      if (looks) sum[r] = first ? of_tile[r] : fmaf(sum[r], factor[r], of_tile[r]);
+    }
+    if (!looks) ptx::pin(of_tile);  // added up before any branch, while exponents are made
+    if constexpr (kFewSums) return few_sums.high();
+    return highest > __float_as_int(8.f);
+  };
+  const auto round_weights = [&](auto keys) {  // pairs are the left factor of the next product as they stand
+#pragma unroll
+    for (int i = 0; i < keys / 4; ++i) weights[i] = Number<T>::pack(s[2 * i], s[2 * i + 1]);
+  };
   const auto clear_tail = [&](int n, std::uint32_t info) {
     ptx::mbarrier_wait(shared.v_full + 8 * (used & 1), (used >> 1) & 1);
     clear_rows<C>(shared.v + (used & 1) * C::kValueBytes, max(ptx::load_shared(info + 32).x - n * kKeys, 0),
-                  thread);
+                  thread_now());
     ptx::barrier_sync(own_barrier, 128);
   };
 
@@ -228,13 +217,12 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     if constexpr (kTerms)
       if (p.slopes.data) slope = kLog2e * number_of(p.slopes, ptx::load_shared(info + 16).x);
 
-    // Listed: what the thread that copies keys says of a tile lies in shared memory, read when needed, as
-    // above.
+    // Listed: what the thread that copies keys says of a tile, read when needed.
     const auto entry_of = [&](int use) {
       return static_cast<int>(ptx::load_word(shared.listed + 4 * (use & 3)));
     };
-    // `before`: keys of the tile before
-    const auto step = [&](int number, bool masked, auto before, auto statistics) {
+    // `before`: keys of the tile before. True: weigh_again() must end the step.
+    const auto step = [&](int number, bool masked, bool looks, auto before, auto statistics) {
       const auto n = [&] { return C::kListed ? entry_of(used + 1) >> 2 : number; };
       ptx::mbarrier_wait(shared.k_full + 8 * ((used + 1) & 1), ((used + 1) >> 1) & 1);
       ptx::barrier_sync(turn, 256);
@@ -244,26 +232,37 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       ptx::barrier_arrive(next_turn, 256);
       ptx::wgmma_wait<1>();
       ptx::pin(s);
-      release(shared.k_empty + 8 * ((used + 1) & 1));
+      if (looks) release(shared.k_empty + 8 * ((used + 1) & 1));
       apply_terms(n(), info, slope);
       if (masked) mask(n(), info, All{});
-      weigh(false, masked, n(), info, All{}, statistics);  // while the products of the other groups run
+      const bool high = weigh(false, masked, looks, n(), info, All{}, statistics);  // others multiply
+      const bool again = !looks && __any_sync(~0u, high);
       ptx::wgmma_wait<0>();
       ptx::pin(o);
       release(shared.v_empty + 8 * (used & 1));
       round_weights(All{});
       if constexpr (kTerms)
-        if (p.drops) drop_weights<kKeys>(weights, p, info, row0, n() * kKeys + column0);
-      if constexpr (statistics == Statistics::few) {
-        const bool lost = !masked && few_sums.lost();
-        if (__any_sync(~0u, rescale || lost)) {
-          scale_out();
-          if (lost) few_sums.weigh_again(s);
-        }
-        few_sums.store(sums);
-      } else if (__any_sync(~0u, rescale)) {
-        scale_out();
+        if (p.drops) drop_weights<kKeys>(weights, p, info, first_row(), n() * kKeys + first_column());
+      if (again) return true;
+      if (looks) {
+        if (__any_sync(~0u, rescale)) scale_out();
+      } else {
+        release(shared.k_empty + 8 * ((used + 1) & 1));
+        sum[0] += of_tile[0], sum[1] += of_tile[1];
       }
+      if constexpr (statistics == Statistics::few) few_sums.join(sums);
+      ++used;
+      return false;
+    };
+    // A step's weights once more, with references that look: some were above 2^8, or are no numbers.
+    const auto weigh_again = [&](int n, auto statistics) {
+      scores_again<T, kDim, kRows, kKeys>(s, shared.q + slot * C::kQBytes,
+                                          shared.k + ((used + 1) & 1) * C::kKeyBytes);
+      release(shared.k_empty + 8 * ((used + 1) & 1));
+      weigh(false, true, true, n, info, All{}, statistics);
+      round_weights(All{});
+      scale_out();
+      if constexpr (statistics == Statistics::few) few_sums.join(sums);
       ++used;
     };
 
@@ -280,7 +279,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     ptx::wgmma_wait<0>();
     ptx::pin(s);
     release(shared.k_empty + 8 * (used & 1));
-    if (C::kAcross && tile > 0 && thread == 0) {  // the output of the tile before has left shared memory
+    if (C::kAcross && tile > 0 && thread_now() == 0) {  // the output of the tile before has left
       ptx::wait_stores_read();
       ptx::mbarrier_arrive(shared.q_empty + 8 * (slot ^ 1));
     }
@@ -319,40 +318,39 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     const auto begin = [&](auto keys) {
       mask(last, info, keys);
       if (C::kFewProbes && p.probes.few) {
-        weigh(true, true, last, info, keys, FewSums{});
-        few_sums.store(sums);
+        weigh(true, true, true, last, info, keys, FewSums{});
+        few_sums.join(sums);
       } else {
-        weigh(true, true, last, info, keys, AllSums{});
+        weigh(true, true, true, last, info, keys, AllSums{});
       }
       round_weights(keys);
     };
     apply_terms(last, info, slope);
-    if (C::kOwnEnd && few)
+    if (C::kNarrow && few)
       begin(Few{});
     else
       begin(All{});
     if constexpr (kTerms)
-      if (p.drops) drop_weights<kKeys>(weights, p, info, row0, last * kKeys + column0);
+      if (p.drops) drop_weights<kKeys>(weights, p, info, first_row(), last * kKeys + first_column());
     if (clear) clear_tail(last, info);
-    // Right to left; two loops: one with a branch around mask() measured about 3 % slower.
-    int n = last - 1;
-    // Last tile, first one, begin and end of the full ones: read when needed, registers are short.
+    int n = last - 1;  // right to left; two loops: one with a branch around mask() measured 3 % slower
+    // Last tile, first one, begin and end of the full ones: read when needed.
     [[maybe_unused]] const auto bounds = [&] {
       return ptx::load_shared(C::kOwnEnd ? shared.own_of(tile, group) : info);
     };
-    if (C::kOwnEnd && few) {
+    if (C::kNarrow && few) {
       const bool edge = n >= bounds().w || n < bounds().z;
-      step(n--, edge, Few{}, AllSums{});
+      step(n--, edge, true, Few{}, AllSums{});
     }
     if constexpr (C::kListed) {  // the thread that copies keys says which tiles there are
       int entry = ptx::load_shared(info).y;
 #pragma unroll 1
       for (;;) {
 #pragma unroll 1
-        for (; (entry & 3) == 3; entry = entry_of(used)) step(0, true, All{}, AllSums{});
+        for (; (entry & 3) == 3; entry = entry_of(used)) step(0, true, true, All{}, AllSums{});
         if (!(entry & 2)) break;
 #pragma unroll 1
-        for (; (entry & 3) == 2; entry = entry_of(used)) step(0, false, All{}, AllSums{});
+        for (; (entry & 3) == 2; entry = entry_of(used)) step(0, false, true, All{}, AllSums{});
       }
     } else {
       const auto walk = [&](auto statistics) {
@@ -360,11 +358,21 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
 #pragma unroll 1
         for (;;) {
 #pragma unroll 1
-          for (; n >= stop; --n) step(n, true, All{}, statistics);
+          for (; n >= stop; --n) step(n, true, true, All{}, statistics);
           if (n < bounds().y) break;
           stop = bounds().z;
+          if constexpr (kDim > 128) {  // a second way through a step moved descriptors to vector registers
 #pragma unroll 1
-          for (; n >= stop; --n) step(n, false, All{}, statistics);
+            for (; n >= stop; --n) step(n, false, true, All{}, statistics);
+          } else {
+            while (n >= stop) {
+              bool again = false;
+#pragma unroll 1
+              for (; n >= stop && !again; --n)
+                again = step(n, false, statistics == Statistics::all, All{}, statistics);
+              if (again) weigh_again(n + 1, statistics);
+            }
+          }
           stop = bounds().y;
         }
       };
@@ -410,6 +418,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     };
     if constexpr (kProbes) await_values();        // the last weights leave their registers to the statistics
     const int4 at = ptx::load_shared(info + 16);  // head, batch, row of the tensor, rows left in the sequence
+    const int own = thread_now(), own_lane = kKept ? lane : own % 32, own_row = kKept ? row0 : row_of(own);
 #pragma unroll
     for (int x = 1; x <= 2; x *= 2) {
       sum[0] += __shfl_xor_sync(~0u, sum[0], x);
@@ -417,34 +426,30 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float reference = top[r] == -INFINITY ? 0.f : top[r] * unit, weight = 1.f;
-      const float keys = sum[r], keys_reference = reference;
-      float sink_part = 0.f, sink = -INFINITY;
+      const int row = own_row + 8 * r;
+      const bool none = reference[r] == -INFINITY;
+      const float of_keys = sum[r], from = none ? 0.f : reference[r];
+      float top = from, weight = 1.f, sink_part = 0.f, sink = -INFINITY;
       if (p.sinks.data) {
         sink = kLog2e * number_of(p.sinks, at.x);
-        const float higher = top[r] == -INFINITY ? sink : fmaxf(reference, sink);
-        weight = ptx::exp2(reference - higher);
-        sink_part = sink == -INFINITY ? 0.f : ptx::exp2(sink - higher);
+        top = none ? sink : fmaxf(from, sink);
+        weight = ptx::exp2(from - top);
+        sink_part = sink == -INFINITY ? 0.f : ptx::exp2(sink - top);
         sum[r] = (sum[r] > 0.f ? sum[r] * weight : sum[r]) + sink_part;
-        reference = higher;
       }
       if constexpr (kProbes)
         if (probed)
-          sums.finish(
-              p.probes, r,
-              {at, row0 + 8 * r, keys, reference, keys_reference - reference, sink_part, sink, sum[r]}, unit);
+          sums.finish(p.probes, r, {at, row, of_keys, top, from - top, sink_part, sink, sum[r]}, unit);
       // A row without keys keeps 0 and has -inf; one whose scores hold a NaN passes it on.
-      factor[r] =
-          sum[r] == 0.f || top[r] == -INFINITY && sum[r] == sum[r] ? 0.f : weight * ptx::reciprocal(sum[r]);
-      const int row = row0 + 8 * r;
+      factor[r] = sum[r] == 0.f || none && sum[r] == sum[r] ? 0.f : weight * ptx::reciprocal(sum[r]);
       if constexpr (kTerms) {  // a register short elsewhere
         if (p.gate.data && row < at.w && factor[r] != 0.f)
           factor[r] *= number_of(p.gate, at.y, at.z + row, at.x);
         factor[r] *= p.kept;
       }
-      if (p.lse && lane % 4 == 0 && row < at.w)
+      if (p.lse && own_lane % 4 == 0 && row < at.w)
         p.lse[at.y * p.lse_step[0] + at.x * p.lse_step[1] + (at.z + row) * p.lse_step[2]] =
-            sum[r] == 0.f ? -INFINITY : (reference + log2f(sum[r])) * kLn2;
+            sum[r] == 0.f ? -INFINITY : (top + log2f(sum[r])) * kLn2;
     }
     if constexpr (!kProbes) await_values();
     ++used;
@@ -455,7 +460,8 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
 #pragma unroll
     for (int j = 0; j < kValueDim / 16; ++j)
       ptx::store_matrices(
-          staged + chunk_offset(kRows, group * 64 + warp * 16 + (lane & 15), 2 * j + (lane >> 4)),
+          staged + chunk_offset(kRows, group * 64 + (kKept ? warp : own / 32) * 16 + (own_lane & 15),
+                                2 * j + (own_lane >> 4)),
           Number<T>::pack(o[8 * j], o[8 * j + 1]), Number<T>::pack(o[8 * j + 2], o[8 * j + 3]),
           Number<T>::pack(o[8 * j + 4], o[8 * j + 5]), Number<T>::pack(o[8 * j + 6], o[8 * j + 7]));
     ptx::fence_shared_for_async();
@@ -463,13 +469,13 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     const int left = at.w - group * 64;
     if (p.store_rows && left < 64) {  // a bulk store would run into the next sequence
       auto* out = static_cast<std::uint16_t*>(p.out) + at.y * p.out_step[0] + at.x * p.out_step[2];
-      for (int i = thread; i < left * (kValueDim / 8); i += 128) {
+      for (int i = static_cast<int>(ptx::thread_now() % 128); i < left * (kValueDim / 8); i += 128) {
         const int row = i / (kValueDim / 8), chunk = i % (kValueDim / 8);
         *reinterpret_cast<int4*>(out + (at.z + group * 64 + row) * p.out_step[1] + chunk * 8) =
             ptx::load_shared(staged + chunk_offset(kRows, group * 64 + row, chunk));
       }
       ptx::barrier_sync(own_barrier, 128);
-    } else if (thread == 0) {
+    } else if (own == 0) {
 #pragma unroll
       for (int c = 0; c < C::kValuePanels; ++c)
         ptx::store_tile(out_map, staged + c * panel_bytes(kRows) + group * 64 * kPanelRowBytes,
@@ -477,7 +483,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       ptx::commit_stores();
     }
     if constexpr (!C::kAcross) {
-      if (thread == 0) {
+      if (own == 0) {
         ptx::wait_stores_read();
         ptx::mbarrier_arrive(shared.q_empty + 8 * slot);
       }
@@ -488,7 +494,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     ptx::wgmma_wait<0>();
     ptx::pin(s);
   }
-  if (thread == 0) ptx::wait_stores();
+  if (thread_now() == 0) ptx::wait_stores();
 }
 
 }  // namespace headwise::cuda

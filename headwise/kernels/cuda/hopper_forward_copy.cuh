@@ -18,8 +18,8 @@ struct ForwardConfig {
   static constexpr bool kListed = Passes == TilePasses::terms;
   // What a group of 64 queries sees of a tile's keys begins and ends for itself: tiles outside cost it no
   // product, and where kFew or fewer keys of the last one are open, no others are weighed and multiplied
-  // with v.
-  static constexpr bool kOwnEnd = Passes == TilePasses::band;
+  // with v (but statistics of rows look at all).
+  static constexpr bool kOwnEnd = Passes != TilePasses::terms, kNarrow = Passes == TilePasses::band;
   static constexpr int kFew = forward_few(HeadDim, ValueDim);
   static constexpr int kFactBytes = kOwnEnd ? 384 : 320;  // barriers and what a tile is
   // With two slots for q, the next tile's first product is issued together with this tile's last one.
@@ -268,7 +268,7 @@ __device__ __forceinline__ void forward_copy_queries(const ForwardShared<C>& sha
         const int end = 64 * g < w.left ? max(own.end - 1, keys.begin) : keys.begin;  // one tile is the least
         const int begin = min(max(own.begin, keys.begin), end);
         const int open = min(place.kv_tokens, final + p.ahead + 1) - end * kKeys;
-        const bool few = end > begin && open <= C::kFew;
+        const bool few = C::kNarrow && end > begin && open <= C::kFew;
         ptx::store_shared(shared.own_of(tile, g), 2 * end + few, begin, own.full_begin, own.full_end);
       }
     }

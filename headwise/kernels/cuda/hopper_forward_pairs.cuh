@@ -1,4 +1,4 @@
-// What the Hopper forward does to single pairs of a tile: a bias from memory, dropout, and a mask's blocks.
+// What the Hopper forward does to single pairs of a tile: softcap, slopes, a bias, dropout, a mask's blocks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cuda/hopper_forward.h"
@@ -6,6 +6,27 @@
 #include "headwise/kernels/cuda/ptx.cuh"
 
 namespace headwise::cuda {
+
+/// s = softcap * tanh(scale * q.k / softcap) - slope * |q - k|, in exponents of 2; `distance`: of a thread's
+/// first row and key.
+template <int Keys>
+__device__ __forceinline__ void cap_scores(float (&s)[Keys / 2], const ForwardParams& p, float slope,
+                                           int distance) {
+  constexpr float kLog2e = 1.44269504088896341f;
+#pragma unroll
+  for (int i = 0; i < Keys / 2; ++i) {
+    float x = s[i];
+    if (p.cap > 0.f) {
+      // tanh(y) = 1 - 2 / (1 + e^2y): exact at both ends, 1e-7 of the cap in between
+      const float e = ptx::exp2(x * p.inverse_cap * (2.f * kLog2e));
+      x = p.cap * fmaf(-2.f, ptx::reciprocal(1.f + e), 1.f);
+    } else {
+      x *= p.scale_log2;
+    }
+    const int d = distance + 8 * ((i >> 1) & 1) - 8 * (i / 4) - (i & 1);
+    s[i] = fmaf(-slope, static_cast<float>(abs(d)), x);
+  }
+}
 
 /// s += log2(e) bias of a thread's two rows, from key0 on. Rows and keys that are not there read their
 /// neighbours': nothing comes of them. `info`: the tile's facts in shared memory.

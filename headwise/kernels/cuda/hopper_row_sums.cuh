@@ -16,17 +16,16 @@ struct RowEnd {
   __device__ __forceinline__ void put(const RowsView& to, float value) const {
     if (to.data) static_cast<float*>(to.data)[to.at(place.y, place.x, place.z + row)] = value;
   }
-  /// From the sum of weight * exponent over the row's keys and its highest score (-inf: none), which `unit`
-  /// makes an exponent. Gives what weights relative to the keys' reference are multiplied by.
-  __device__ __forceinline__ float put_few(const RowProbes& to, float exponents, float best,
-                                           float unit) const {
+  /// From the sum of weight * exponent over the row's keys and the highest weight, relative to their
+  /// reference. Gives what such weights are multiplied by.
+  __device__ __forceinline__ float put_few(const RowProbes& to, float exponents, float best) const {
     constexpr float kLn2 = 0.693147180559945309f;
-    const bool none = best == -INFINITY;
+    const bool none = of_keys == 0.f;
     const float inverse = sum == 0.f ? 0.f : 1.f / sum, weight = none ? 0.f : ptx::exp2(moved) * inverse;
     float all = none ? 0.f : weight * fmaf(moved, of_keys, exponents);
     if (sink_part > 0.f) all = fmaf(sink_part * inverse, sink - reference, all);
     put(to.entropy, sum == 0.f ? 0.f : kLn2 * (log2f(sum) - all));
-    put(to.top_weight, none ? 0.f : ptx::exp2(fmaf(best, unit, -reference)) * inverse);
+    put(to.top_weight, none ? 0.f : best * weight);
     put(to.sink_mass, sink_part * inverse);
     return weight;
   }
@@ -119,11 +118,13 @@ struct RowSums {
 #pragma unroll
     for (int lane = 1; lane <= 2; lane *= 2) {
       x.x += __shfl_xor_sync(~0u, x.x, lane);
+      x.y = fmaxf(x.y, __shfl_xor_sync(~0u, x.y, lane));  // scores: all the same
       y.x += __shfl_xor_sync(~0u, y.x, lane);
       y.y += __shfl_xor_sync(~0u, y.y, lane);
     }
     if (!end.written()) return;
-    const float weight = end.put_few(to, x.x, x.y, unit);
+    const float best = to.few ? x.y : ptx::exp2(fmaf(x.y, unit, -end.reference - end.moved));
+    const float weight = end.put_few(to, x.x, best);
     end.put(to.second_moment, y.x * weight * weight);
     end.put(to.mean_distance, y.y * weight);
     const RowsView& keys = to.top_position;
@@ -133,37 +134,51 @@ struct RowSums {
   }
 };
 
-/// The sums that entropy, top_weight and sink_mass need, of a thread's two rows: in registers while a tile's
-/// exponents are made, then in shared memory where RowSums has them. No branch on the way of a tile: so its
-/// weights are added up and rounded between the exponents.
-struct FewRowSums {
-  float exponents[2], best[2], of_tile[2];
+/// The greater one of bits of floats, if it is positive: whole numbers have that order, three an instruction.
+__device__ __forceinline__ int higher(int bits, float a, float b) {
+  return __vimax3_s32(bits, __float_as_int(a), __float_as_int(b));
+}
 
-  __device__ __forceinline__ void load(const RowSums& from) {
-    const float4 x = ptx::load_floats(from.at);
-    exponents[0] = x.x, best[0] = x.y, exponents[1] = x.z, best[1] = x.w;
+/// What entropy, top_weight and sink_mass need of one tile, of a thread's two rows. The sums along the tiles
+/// lie where RowSums has them, the highest weight of the thread's columns in the place of the row's highest
+/// score. Chains: one for all of a row's exponents, or two, which wide tiles have added up sooner.
+template <int Chains>
+struct FewRowSums {
+  float exponents[2][Chains];
+  int best[2];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < 2 * Chains; ++i) exponents[i / Chains][i % Chains] = 0.f;
+    best[0] = best[1] = 0;
   }
-  /// Row r meets a tile whose highest score is `most`, and its reference moves by `fall` <= 0 exponents,
-  /// 2^fall being `factor`. -inf: there was no reference.
-  __device__ __forceinline__ void meet(int r, bool first, float factor, float fall, float sum, float most) {
-    of_tile[r] = 0.f;
-    best[r] = first ? most : fmaxf(best[r], most);
-    exponents[r] = first ? 0.f : factor * fmaf(fmaxf(fall, -200.f), sum, exponents[r]);
+  __device__ __forceinline__ void add(int r, float weight0, float exponent0, float weight1, float exponent1) {
+    exponents[r][0] = fmaf(weight0, exponent0, exponents[r][0]);
+    exponents[r][Chains - 1] = fmaf(weight1, exponent1, exponents[r][Chains - 1]);
+    best[r] = higher(best[r], weight0, weight1);
   }
-  __device__ __forceinline__ void add(int r, float weight, float exponent) {
-    of_tile[r] = fmaf(weight, exponent, of_tile[r]);
+  __device__ __forceinline__ float all(int r) const {
+    return Chains == 1 ? exponents[r][0] : exponents[r][0] + exponents[r][Chains - 1];
   }
-  /// Some exponents of the tile were not finite.
-  __device__ __forceinline__ bool lost() const {
-    const float both = of_tile[0] + of_tile[1];
-    return both != both;
+  /// Some weight may be above 2^8, or some exponent was not finite.
+  __device__ __forceinline__ bool high() const {
+    const float both = all(0) + all(1);
+    return max(best[0], best[1]) > __float_as_int(255.9f) || both != both;
   }
-  template <int N>
-  __device__ __forceinline__ void weigh_again(const float (&weights)[N]) {
-    of_tile[0] = exponents_of(weights, 0), of_tile[1] = exponents_of(weights, 1);
+  /// The reference of row r moves by `fall` <= 0 exponents, 2^fall being `factor`; 0: it begins.
+  __device__ __forceinline__ void move(const RowSums& sums, int r, float factor, float fall,
+                                       float sum) const {
+    float2 x{0.f, 0.f};
+    if (factor != 0.f) {
+      x = ptx::load_pair(sums.exponents_of(r));
+      x.x = factor * fmaf(fmaxf(fall, -200.f), sum, x.x), x.y *= factor;
+    }
+    ptx::store_pair(sums.exponents_of(r), x.x, x.y);
   }
-  __device__ __forceinline__ void store(const RowSums& to) const {
-    ptx::store_floats(to.at, exponents[0] + of_tile[0], best[0], exponents[1] + of_tile[1], best[1]);
+  __device__ __forceinline__ void join(const RowSums& to) const {
+    const float4 x = ptx::load_floats(to.at);
+    ptx::store_floats(to.at, x.x + all(0), fmaxf(x.y, __int_as_float(best[0])), x.z + all(1),
+                      fmaxf(x.w, __int_as_float(best[1])));
   }
 };
 

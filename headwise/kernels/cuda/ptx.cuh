@@ -247,6 +247,13 @@ __device__ __forceinline__ void pin(std::uint32_t (&d)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+r"(d[i])::"memory");
 }
 
+/// threadIdx.x, read anew: what is made of it takes no register before.
+__device__ __forceinline__ unsigned thread_now() {
+  unsigned x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
+
 // ---- numbers
 __device__ __forceinline__ float exp2(float x) {
   float y;
