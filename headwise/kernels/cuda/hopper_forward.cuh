@@ -22,7 +22,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   constexpr int kDim = C::kHeadDim, kValueDim = C::kValueDim, kKeys = C::kKeys, kRows = C::kRows,
                 kGroups = C::kGroups;
   constexpr bool kTerms = C::kPasses == TilePasses::terms, kProbes = C::kProbes;
-  constexpr float kLn2 = 0.693147180559945309f, kLog2e = 1.44269504088896341f;
+  constexpr float kLn2 = 0.693147180559945309f, kLog2e = 1.44269504088896341f, kRise = C::kRise;
   // Where a thread stands. Registers are short: up to 128 columns it is made out where it is needed.
   constexpr bool kKept = kTerms || kDim > 128;
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, thread = threadIdx.x % 128;
@@ -114,9 +114,9 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     }
   };
   // s becomes weights 2^(s * unit - reference). A row's reference is the highest exponent of the tile it
-  // began in, and moves to that of a tile with one more than 8 above it: the choice is each row's own, and a
-  // row that keeps its reference has factor 1. `looks`: references are made out first. If not, weights are
-  // made with those there are, and true is returned where one of the thread's may be above 2^8.
+  // began in, and moves to that of a tile with one more than kRise above it: the choice is each row's own,
+  // and a row that keeps its reference has factor 1. `looks`: references are made out first. If not, weights
+  // are made with those there are, and true is returned where one of the thread's may be above 2^kRise.
   const auto weigh = [&](bool first, bool masked, bool looks, int n, std::uint32_t info, auto keys,
                          auto statistics) {
     constexpr bool kFewSums = statistics == Statistics::few;
@@ -130,7 +130,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       rescale = false;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const bool moved = first || fmaf(most[r], unit, -reference[r]) > 8.f;
+        const bool moved = first || fmaf(most[r], unit, -reference[r]) > kRise;
         const float old = reference[r];
         if (moved) reference[r] = most[r] * unit;
         if (!first && moved) fall[r] = old - reference[r];
@@ -190,8 +190,8 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       if (looks) sum[r] = first ? of_tile[r] : fmaf(sum[r], factor[r], of_tile[r]);
     }
     if (!looks) ptx::pin(of_tile);  // added up before any branch, while exponents are made
-    if constexpr (kFewSums) return few_sums.high();
-    return highest > __float_as_int(8.f);
+    if constexpr (kFewSums) return few_sums.high(C::kRise);
+    return highest > __float_as_int(kRise);
   };
   const auto round_weights = [&](auto keys) {  // pairs are the left factor of the next product as they stand
 #pragma unroll
@@ -254,7 +254,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       ++used;
       return false;
     };
-    // A step's weights once more, with references that look: some were above 2^8, or are no numbers.
+    // A step's weights once more, with references that look: some were above 2^kRise, or are no numbers.
     const auto weigh_again = [&](int n, auto statistics) {
       scores_again<T, kDim, kRows, kKeys>(s, shared.q + slot * C::kQBytes,
                                           shared.k + ((used + 1) & 1) * C::kKeyBytes);
@@ -361,7 +361,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
           for (; n >= stop; --n) step(n, true, true, All{}, statistics);
           if (n < bounds().y) break;
           stop = bounds().z;
-          if constexpr (kDim > 128) {  // a second way through a step moved descriptors to vector registers
+          if constexpr (C::kLooksFirst) {
 #pragma unroll 1
             for (; n >= stop; --n) step(n, false, true, All{}, statistics);
           } else {

@@ -1,6 +1,8 @@
 // The forward pass on Hopper: an instance's sizes, its shared memory, and the two threads that copy tiles.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <type_traits>
+
 #include "headwise/kernels/cuda/hopper_forward.h"
 #include "headwise/kernels/cuda/hopper_row_sums.cuh"
 #include "headwise/kernels/cuda/ptx.cuh"
@@ -15,6 +17,12 @@ struct ForwardConfig {
   static constexpr int kKeys = forward_keys(HeadDim, ValueDim);
   static_assert(ValueDim <= HeadDim, "the output leaves through the room of q");
   static constexpr TilePasses kPasses = Passes;
+  // Exponents a row's maximum may rise above its reference: weights of 2^kRise must be numbers of T, and sums
+  // of their products with values far from the end of f32.
+  static constexpr int kRise = std::is_same_v<T, bf16> ? 40 : 15;
+  // Weights are made before maxima where references are seldom too low: one that is costs three steps. (Wider
+  // than 128 the second way through a step moved descriptors to vector registers.)
+  static constexpr bool kLooksFirst = (kRise < 40 && Passes == TilePasses::band) || HeadDim > 128;
   static constexpr bool kListed = Passes == TilePasses::terms;
   // What a group of 64 queries sees of a tile's keys begins and ends for itself: tiles outside cost it no
   // product, and where kFew or fewer keys of the last one are open, no others are weighed and multiplied

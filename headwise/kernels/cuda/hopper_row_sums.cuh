@@ -160,10 +160,10 @@ struct FewRowSums {
   __device__ __forceinline__ float all(int r) const {
     return Chains == 1 ? exponents[r][0] : exponents[r][0] + exponents[r][Chains - 1];
   }
-  /// Some weight may be above 2^8, or some exponent was not finite.
-  __device__ __forceinline__ bool high() const {
+  /// Some weight may be above 2^rise, or some exponent was not finite.
+  __device__ __forceinline__ bool high(int rise) const {
     const float both = all(0) + all(1);
-    return max(best[0], best[1]) > __float_as_int(255.9f) || both != both;
+    return max(best[0], best[1]) > ((127 + rise) << 23) - 4096 || both != both;  // bits of nearly 2^rise
   }
   /// The reference of row r moves by `fall` <= 0 exponents, 2^fall being `factor`; 0: it begins.
   __device__ __forceinline__ void move(const RowSums& sums, int r, float factor, float fall,
