@@ -27,6 +27,11 @@ __device__ __forceinline__ void row_maxima(const float (&s)[N], float (&most)[2]
   }
 }
 
+/// The greater one of bits of floats, if it is positive: whole numbers have that order, three an instruction.
+__device__ __forceinline__ int higher(int bits, float a, float b) {
+  return __vimax3_s32(bits, __float_as_int(a), __float_as_int(b));
+}
+
 /// The scores of a warp's 16 rows by mma.sync, bit by bit those of wgmma: one warp may have them again where
 /// a warpgroup would have to agree. Addresses go through volatile moves, so that what is made of them takes
 /// no registers along the tiles.

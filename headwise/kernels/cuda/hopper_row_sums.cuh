@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cuda/hopper_forward.h"
+#include "headwise/kernels/cuda/hopper_forward_rows.cuh"
 #include "headwise/kernels/cuda/ptx.cuh"
 
 namespace headwise::cuda {
@@ -133,11 +134,6 @@ struct RowSums {
           static_cast<int>(ptx::load_word(key_of(r)));
   }
 };
-
-/// The greater one of bits of floats, if it is positive: whole numbers have that order, three an instruction.
-__device__ __forceinline__ int higher(int bits, float a, float b) {
-  return __vimax3_s32(bits, __float_as_int(a), __float_as_int(b));
-}
 
 /// What entropy, top_weight and sink_mass need of one tile, of a thread's two rows. The sums along the tiles
 /// lie where RowSums has them, the highest weight of the thread's columns in the place of the row's highest
