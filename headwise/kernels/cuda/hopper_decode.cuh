@@ -337,16 +337,21 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
     hopper_decode(const __grid_constant__ DecodeMaps maps, const __grid_constant__ DecodeParams params) {
   extern __shared__ std::uint8_t raw[];
   const DecodeShared<C> shared(raw);
-  if (threadIdx.x == 0) {
+  // The thread that copies has its first keys on their way before the block is ready. (Not where items are
+  // shared: there the others' code, which comes from memory too, is what a call of 11 us waits for.)
+  constexpr bool kKeysFirst = C::kShares == 1;
+  const bool pieces = C::kEight || params.pages, copies = threadIdx.x == C::kConsumers;
+  DecodeCopy<C> copy{shared, maps, params};
+  if (copies) {
     ptx::prefetch_map(&maps.k), ptx::prefetch_map(&maps.v);
-    for (int s = 0; s < C::kSlots; ++s) {
+    for (int s = 0; s < C::kSlots; ++s)
       ptx::mbarrier_init(shared.full + 8 * s, C::kEight ? 33 : 1);  // 32 lanes bring scales
-      ptx::mbarrier_init(shared.empty + 8 * s, C::kSlices);
-    }
-    for (int side = 0; side < 2; ++side) {
-      ptx::mbarrier_init(shared.q_full + 8 * side, 1);
-      ptx::mbarrier_init(shared.q_empty + 8 * side, C::kWarps);
-    }
+    for (int side = 0; side < 2; ++side) ptx::mbarrier_init(shared.q_full + 8 * side, 1);
+    ptx::mbarrier_init_fence();
+    if (kKeysFirst && !pieces) copy.begin();
+  } else if (threadIdx.x == 0) {
+    for (int s = 0; s < C::kSlots; ++s) ptx::mbarrier_init(shared.empty + 8 * s, C::kSlices);
+    for (int side = 0; side < 2; ++side) ptx::mbarrier_init(shared.q_empty + 8 * side, C::kWarps);
     ptx::mbarrier_init(shared.written, C::kWarps), ptx::mbarrier_init(shared.counted, 1);
     ptx::mbarrier_init(shared.join, 1);
     ptx::mbarrier_init_fence();
@@ -357,10 +362,12 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
   if (threadIdx.x >= C::kConsumers) {
     if constexpr (C::kExchanges) ptx::give_registers<C::kGiven>();
     if (threadIdx.x < C::kConsumers + 32) {
-      if (C::kEight || params.pages)
+      if (pieces)
         decode_copy_pieces<C>(shared, maps, params);
-      else if (ptx::elect_one())
-        decode_copy<C>(shared, maps, params);
+      else if (copies) {
+        if (!kKeysFirst) copy.begin();
+        copy.run();
+      }
     } else if (threadIdx.x == C::kConsumers + 32) {
       decode_count<C>(shared, params);
     }

@@ -150,7 +150,7 @@ __device__ __forceinline__ void decode_copy_q(const DecodeShared<C>& shared, con
                                               const DecodeItem& d, int turn) {
   const int side = turn & 1;
   const std::uint32_t full = shared.q_full + 8 * side, to = shared.q + side * C::kQBytes;
-  ptx::mbarrier_wait(shared.q_empty + 8 * side, (turn >> 1 & 1) ^ 1);
+  if (turn > 1) ptx::mbarrier_wait(shared.q_empty + 8 * side, (turn >> 1 & 1) ^ 1);
   shared.items[turn & 3] = d;
   const int packed = d.row_block * C::kRows, count = min(C::kRows, d.place.q_tokens * p.group - packed),
             token = quotient<C>(p.by_group, packed);
@@ -183,28 +183,48 @@ __device__ __forceinline__ int decode_next(const DecodeParams& p) {
   return static_cast<int>(gridDim.x) + fetched;
 }
 
-/// One thread copies tiles that lie in one piece.
+/// One thread copies tiles that lie in one piece. begin() fills the ring and needs no barriers but those that
+/// tell of full slots and of q.
 template <class C>
-__device__ __forceinline__ void decode_copy(const DecodeShared<C>& shared, const DecodeMaps& maps,
-                                            const DecodeParams& p) {
-  int slot = 0, phase = 1, turn = 0;
-  const int share = decode_share<C>();
-  for (int item = static_cast<int>(blockIdx.x) / C::kShares; item < p.items; item = decode_next(p)) {
-    const DecodeItem d = decode_item<C>(p, item);
-    if (!d.open()) continue;
-    for (int t = d.begin; t < d.end; ++t) {
-      const std::uint32_t to = shared.ring + slot * 2 * C::kTileBytes, full = shared.full + 8 * slot;
-      ptx::mbarrier_wait(shared.empty + 8 * slot, phase);
-      ptx::mbarrier_expect(full, 2 * C::kTileBytes);
-      const int row = d.place.kv_row + t * C::kPace + share * C::kKeys, batch = p.ragged ? 0 : d.b;
-      ptx::load_tile(to, &maps.k, full, row, 0, d.kv_head, batch, p.keep);
-      ptx::load_tile(to + C::kTileBytes, &maps.v, full, row, 0, d.kv_head, batch, p.keep);
-      if (t == d.begin) decode_copy_q(shared, p, d, turn++);  // keys take longer to come
-      if (++slot == C::kSlots) slot = 0, phase ^= 1;
-    }
+struct DecodeCopy {
+  const DecodeShared<C>& shared;
+  const DecodeMaps& maps;
+  const DecodeParams& p;
+  DecodeItem d;
+  int t = 0, slot = 0, phase = 1, turn = 0;
+
+  /// The next tile of d into the next slot.
+  __device__ __forceinline__ void load() {
+    const std::uint32_t to = shared.ring + slot * 2 * C::kTileBytes, full = shared.full + 8 * slot;
+    ptx::mbarrier_expect(full, 2 * C::kTileBytes);
+    const int row = d.place.kv_row + t * C::kPace + decode_share<C>() * C::kKeys, batch = p.ragged ? 0 : d.b;
+    ptx::load_tile(to, &maps.k, full, row, 0, d.kv_head, batch, p.keep);
+    ptx::load_tile(to + C::kTileBytes, &maps.v, full, row, 0, d.kv_head, batch, p.keep);
+    if (t == d.begin) decode_copy_q(shared, p, d, turn++);  // keys take longer to come
+    if (++slot == C::kSlots) slot = 0, phase ^= 1;
+    ++t;
   }
-  decode_end(shared, turn);
-}
+  __device__ __forceinline__ void begin() {
+    d = decode_item<C>(p, static_cast<int>(blockIdx.x) / C::kShares);
+    if (!d.open()) return;
+    t = d.begin;
+#pragma unroll 1
+    for (int n = min(d.end - d.begin, C::kSlots); n > 0; --n) load();
+  }
+  __device__ __forceinline__ void run() {
+    for (;;) {
+      if (d.open())
+        while (t < d.end) {
+          ptx::mbarrier_wait(shared.empty + 8 * slot, phase);
+          load();
+        }
+      const int item = decode_next(p);
+      if (item >= p.items) break;
+      d = decode_item<C>(p, item), t = d.begin;
+    }
+    decode_end(shared, turn);
+  }
+};
 
 /// What the numbers of a tile's keys count: each lane copies those of its keys. Lane n holds the page of
 /// piece n; a piece and a page have 2^i keys. Keys that are not there count 0.
