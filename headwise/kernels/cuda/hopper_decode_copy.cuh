@@ -150,6 +150,7 @@ __device__ __forceinline__ void decode_copy_q(const DecodeShared<C>& shared, con
                                               const DecodeItem& d, int turn) {
   const int side = turn & 1;
   const std::uint32_t full = shared.q_full + 8 * side, to = shared.q + side * C::kQBytes;
+  // The first two rooms are free, and DecodeCopy::begin() is here before this barrier is.
   if (turn > 1) ptx::mbarrier_wait(shared.q_empty + 8 * side, (turn >> 1 & 1) ^ 1);
   shared.items[turn & 3] = d;
   const int packed = d.row_block * C::kRows, count = min(C::kRows, d.place.q_tokens * p.group - packed),
