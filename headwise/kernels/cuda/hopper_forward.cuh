@@ -15,33 +15,35 @@ namespace headwise::cuda {
 
 /// One warpgroup: 64 queries of a tile, keys from right to left, two products a step in the order q k(n)^T,
 /// p(n + 1) v(n + 1), so that the first is done while the second runs.
-template <class C>
+template <class C, Statistics kStatistics>
 __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared, const CUtensorMap* out_map,
                                                  const ForwardParams& p, int group) {
   using T = typename C::T;
   constexpr int kDim = C::kHeadDim, kValueDim = C::kValueDim, kKeys = C::kKeys, kRows = C::kRows,
                 kGroups = C::kGroups;
-  constexpr bool kTerms = C::kPasses == TilePasses::terms, kProbes = C::kProbes;
+  constexpr bool kTerms = C::kPasses == TilePasses::terms, kFewSums = kStatistics == Statistics::few,
+                 kAllSums = kStatistics == Statistics::all;
   constexpr float kLn2 = 0.693147180559945309f, kLog2e = 1.44269504088896341f, kRise = C::kRise;
   // Where a thread stands. Registers are short: up to 128 columns it is made out where it is needed.
-  constexpr bool kKept = kTerms || kDim > 128;
+  constexpr bool kKept = kTerms || kDim > 128, kReadAnew = C::kPasses == TilePasses::probes;
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, thread = threadIdx.x % 128;
   const int row0 = group * 64 + warp * 16 + lane / 4, column0 = lane % 4 * 2;
   const auto thread_now = [&] { return kKept ? thread : static_cast<int>(ptx::thread_now() % 128); };
   const auto row_of = [&](int x) { return group * 64 + x / 32 * 16 + x % 32 / 4; };
-  const auto first_row = [&] { return C::kFewProbes ? row_of(thread_now()) : row0; };
-  const auto first_column = [&] { return C::kFewProbes ? thread_now() % 4 * 2 : column0; };
+  const auto first_row = [&] { return kReadAnew ? row_of(thread_now()) : row0; };
+  const auto first_column = [&] { return kReadAnew ? thread_now() % 4 * 2 : column0; };
   const int turn = 2 + group, next_turn = 2 + (group + 1) % kGroups, own_barrier = 2 + kGroups + group;
-  const bool termed = kTerms && p.terms, probed = kProbes && (!kTerms || p.probes.asked);
+  const bool termed = kTerms && p.terms, all = kAllSums && (!kTerms || p.probes.asked);
   const float unit = termed ? 1.f : p.scale_log2;
   if (group == 0) ptx::barrier_arrive(turn, 256);  // group 0 goes first
 
   float o[kValueDim / 2], s[kKeys / 2], reference[2] = {}, sum[2] = {}, of_tile[2], factor[2];
-  FewRowSums<kKeys == 128 ? 2 : 1> few_sums;
+  FewRowSums few_sums;
   std::uint32_t weights[kKeys / 4];
   bool rescale = false;
   int used = 0;
-  const RowSums sums(shared.sums, group * 128 + thread);
+  // The first warpgroup copies. (Of two ways to say it, which one leaves registers ptxas alone knows.)
+  const RowSums sums(shared.sums, kFewSums ? static_cast<int>(threadIdx.x) - 128 : group * 128 + thread);
 
   const auto await_tile = [&](int tile) {
     ptx::mbarrier_wait(shared.q_full + 8 * (tile % C::kQSlots), (tile / C::kQSlots) & 1);
@@ -54,8 +56,6 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   // Of these passes over a tile of keys: all of its keys, or the first few, a group's others being closed.
   using All = std::integral_constant<int, kKeys>;
   using Few = std::integral_constant<int, C::kFew>;
-  using FewSums = std::integral_constant<Statistics, Statistics::few>;
-  using AllSums = std::integral_constant<Statistics, kProbes ? Statistics::all : Statistics::none>;
   const auto multiply_keys = [&](int use, int tile) {
     const std::uint64_t k = rows_descriptor(shared.k + (use & 1) * C::kKeyBytes);
     const std::uint64_t q =
@@ -117,15 +117,11 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   // began in, and moves to that of a tile with one more than kRise above it: the choice is each row's own,
   // and a row that keeps its reference has factor 1. `looks`: references are made out first. If not, weights
   // are made with those there are, and true is returned where one of the thread's may be above 2^kRise.
-  const auto weigh = [&](bool first, bool masked, bool looks, int n, std::uint32_t info, auto keys,
-                         auto statistics) {
-    constexpr bool kFewSums = statistics == Statistics::few;
-    const bool all = statistics == Statistics::all && probed;
-    float minus[2] = {-reference[0], -reference[1]}, fall[2] = {};
+  const auto weigh = [&](bool first, bool masked, bool looks, int n, std::uint32_t info, auto keys) {
+    float minus[2] = {-reference[0], -reference[1]}, fall[2] = {}, most[2];
     if (looks) {
-      float most[2];
       row_maxima<keys>(s, most);
-      if constexpr (statistics == Statistics::all)
+      if constexpr (kAllSums)
         if (all) sums.meet(first, most, s, n * kKeys + first_column());
       rescale = false;
 #pragma unroll
@@ -174,15 +170,20 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
                   distances_of(s, r, static_cast<float>(d), p.ahead > 0, even[r] + odd[r], tile.columns));
       }
     } else {
-      if constexpr (kFewSums) few_sums.clear();
+      if constexpr (kFewSums) few_sums.fetch(sums);
+      [[maybe_unused]] FewPace pace{p.tiles >> 31};
 #pragma unroll
-      for (int i = 0; i < keys / 4; ++i)  // pair by pair: so ptxas begins with weights of both rows
+      for (int i = 0; i < keys / 4; ++i) {  // pair by pair: so ptxas begins with weights of both rows
+        if (kFewSums && kKeys == 128 && !looks) pace.before(i, few_sums, even, odd, minus);
         weigh_pair(i % 2, i / 2, [&](float w0, float e0, float w1, float e1) {
-          if constexpr (kFewSums)
-            few_sums.add(i % 2, w0, finite(e0), w1, finite(e1));
-          else if (!looks)
-            highest = higher(highest, e0, e1);
+          int& high = kFewSums ? few_sums.best[i % 2] : highest;
+          if constexpr (kFewSums) few_sums.add(i % 2, w0, finite(e0), w1, finite(e1));
+          if (!looks) high = kFewSums ? higher(high, w0, w1) : higher(high, e0, e1);
         });
+      }
+      if (kFewSums && looks)  // the highest weight is that of the highest score
+#pragma unroll
+        for (int r = 0; r < 2; ++r) few_sums.meet(r, ptx::exp2(fmaf(most[r], unit, minus[r])));
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -222,7 +223,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       return static_cast<int>(ptx::load_word(shared.listed + 4 * (use & 3)));
     };
     // `before`: keys of the tile before. True: weigh_again() must end the step.
-    const auto step = [&](int number, bool masked, bool looks, auto before, auto statistics) {
+    const auto step = [&](int number, bool masked, bool looks, auto before) {
       const auto n = [&] { return C::kListed ? entry_of(used + 1) >> 2 : number; };
       ptx::mbarrier_wait(shared.k_full + 8 * ((used + 1) & 1), ((used + 1) >> 1) & 1);
       ptx::barrier_sync(turn, 256);
@@ -235,7 +236,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       if (looks) release(shared.k_empty + 8 * ((used + 1) & 1));
       apply_terms(n(), info, slope);
       if (masked) mask(n(), info, All{});
-      const bool high = weigh(false, masked, looks, n(), info, All{}, statistics);  // others multiply
+      const bool high = weigh(false, masked, looks, n(), info, All{});  // others multiply
       const bool again = !looks && __any_sync(~0u, high);
       ptx::wgmma_wait<0>();
       ptx::pin(o);
@@ -250,19 +251,19 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
         release(shared.k_empty + 8 * ((used + 1) & 1));
         sum[0] += of_tile[0], sum[1] += of_tile[1];
       }
-      if constexpr (statistics == Statistics::few) few_sums.join(sums);
+      if constexpr (kFewSums) few_sums.put(sums);
       ++used;
       return false;
     };
     // A step's weights once more, with references that look: some were above 2^kRise, or are no numbers.
-    const auto weigh_again = [&](int n, auto statistics) {
+    const auto weigh_again = [&](int n) {
       scores_again<T, kDim, kRows, kKeys>(s, shared.q + slot * C::kQBytes,
                                           shared.k + ((used + 1) & 1) * C::kKeyBytes);
       release(shared.k_empty + 8 * ((used + 1) & 1));
-      weigh(false, true, true, n, info, All{}, statistics);
+      weigh(false, true, true, n, info, All{});
       round_weights(All{});
       scale_out();
-      if constexpr (statistics == Statistics::few) few_sums.join(sums);
+      if constexpr (kFewSums) few_sums.put(sums);
       ++used;
     };
 
@@ -317,12 +318,8 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     for (int i = 0; i < kValueDim / 2; ++i) o[i] = 0.f;
     const auto begin = [&](auto keys) {
       mask(last, info, keys);
-      if (C::kFewProbes && p.probes.few) {
-        weigh(true, true, true, last, info, keys, FewSums{});
-        few_sums.join(sums);
-      } else {
-        weigh(true, true, true, last, info, keys, AllSums{});
-      }
+      weigh(true, true, true, last, info, keys);
+      if constexpr (kFewSums) few_sums.put(sums);
       round_weights(keys);
     };
     apply_terms(last, info, slope);
@@ -336,50 +333,45 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     int n = last - 1;  // right to left; two loops: one with a branch around mask() measured 3 % slower
     // Last tile, first one, begin and end of the full ones: read when needed.
     [[maybe_unused]] const auto bounds = [&] {
-      return ptx::load_shared(C::kOwnEnd ? shared.own_of(tile, group) : info);
+      int now = tile;  // few sums: the address is made out anew, a register along the tiles is one too many
+      if constexpr (kFewSums) asm volatile("mov.b32 %0, %0;" : "+r"(now));
+      return ptx::load_shared(C::kOwnEnd ? shared.own_of(now, group) : info);
     };
     if (C::kNarrow && few) {
       const bool edge = n >= bounds().w || n < bounds().z;
-      step(n--, edge, true, Few{}, AllSums{});
+      step(n--, edge, true, Few{});
     }
     if constexpr (C::kListed) {  // the thread that copies keys says which tiles there are
       int entry = ptx::load_shared(info).y;
 #pragma unroll 1
       for (;;) {
 #pragma unroll 1
-        for (; (entry & 3) == 3; entry = entry_of(used)) step(0, true, true, All{}, AllSums{});
+        for (; (entry & 3) == 3; entry = entry_of(used)) step(0, true, true, All{});
         if (!(entry & 2)) break;
 #pragma unroll 1
-        for (; (entry & 3) == 2; entry = entry_of(used)) step(0, false, true, All{}, AllSums{});
+        for (; (entry & 3) == 2; entry = entry_of(used)) step(0, false, true, All{});
       }
     } else {
-      const auto walk = [&](auto statistics) {
-        int stop = bounds().w;
+      int stop = bounds().w;
 #pragma unroll 1
-        for (;;) {
+      for (;;) {
 #pragma unroll 1
-          for (; n >= stop; --n) step(n, true, true, All{}, statistics);
-          if (n < bounds().y) break;
-          stop = bounds().z;
-          if constexpr (C::kLooksFirst) {
+        for (; n >= stop; --n) step(n, true, true, All{});
+        if (n < bounds().y) break;
+        stop = bounds().z;
+        if constexpr (C::kLooksFirst || kAllSums) {
 #pragma unroll 1
-            for (; n >= stop; --n) step(n, false, true, All{}, statistics);
-          } else {
-            while (n >= stop) {
-              bool again = false;
+          for (; n >= stop; --n) step(n, false, true, All{});
+        } else {
+          while (n >= stop) {
+            bool again = false;
 #pragma unroll 1
-              for (; n >= stop && !again; --n)
-                again = step(n, false, statistics == Statistics::all, All{}, statistics);
-              if (again) weigh_again(n + 1, statistics);
-            }
+            for (; n >= stop && !again; --n) again = step(n, false, false, All{});
+            if (again) weigh_again(n + 1);
           }
-          stop = bounds().y;
         }
-      };
-      if (C::kFewProbes && p.probes.few)
-        walk(FewSums{});
-      else
-        walk(AllSums{});
+        stop = bounds().y;
+      }
       if constexpr (C::kOwnEnd) {
         if (const int first = ptx::load_shared(info).y; n >= first) {
           pass(
@@ -416,7 +408,8 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       ptx::pin(o);
       release(shared.v_empty + 8 * (used & 1));
     };
-    if constexpr (kProbes) await_values();        // the last weights leave their registers to the statistics
+    constexpr bool kAwaitsFirst = kAllSums || (kFewSums && kKeys == 128);
+    if constexpr (kAwaitsFirst) await_values();   // the last weights leave their registers to the statistics
     const int4 at = ptx::load_shared(info + 16);  // head, batch, row of the tensor, rows left in the sequence
     const int own = thread_now(), own_lane = kKept ? lane : own % 32, own_row = kKept ? row0 : row_of(own);
 #pragma unroll
@@ -437,9 +430,10 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
         sink_part = sink == -INFINITY ? 0.f : ptx::exp2(sink - top);
         sum[r] = (sum[r] > 0.f ? sum[r] * weight : sum[r]) + sink_part;
       }
-      if constexpr (kProbes)
-        if (probed)
-          sums.finish(p.probes, r, {at, row, of_keys, top, from - top, sink_part, sink, sum[r]}, unit);
+      const RowEnd end{at, row, of_keys, top, from - top, sink_part, sink, sum[r]};
+      if constexpr (kFewSums) few_sums.finish(sums, p.probes, r, end);
+      if constexpr (kAllSums)
+        if (all) sums.finish(p.probes, r, end, unit);
       // A row without keys keeps 0 and has -inf; one whose scores hold a NaN passes it on.
       factor[r] = sum[r] == 0.f || none && sum[r] == sum[r] ? 0.f : weight * ptx::reciprocal(sum[r]);
       if constexpr (kTerms) {  // a register short elsewhere
@@ -451,7 +445,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
         p.lse[at.y * p.lse_step[0] + at.x * p.lse_step[1] + (at.z + row) * p.lse_step[2]] =
             sum[r] == 0.f ? -INFINITY : (top + log2f(sum[r])) * kLn2;
     }
-    if constexpr (!kProbes) await_values();
+    if constexpr (!kAwaitsFirst) await_values();
     ++used;
     scale_out();
 

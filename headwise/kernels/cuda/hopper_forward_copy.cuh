@@ -37,8 +37,8 @@ struct ForwardConfig {
   static constexpr int kQBytes = kPanels * kRows * kPanelRowBytes;
   static constexpr int kKeyBytes = kPanels * kKeys * kPanelRowBytes;
   static constexpr int kValueBytes = kValuePanels * kKeys * kPanelRowBytes;
-  static constexpr bool kFewProbes = Passes == TilePasses::probes,
-                        kProbes = kFewProbes || (Passes == TilePasses::terms && forward_probes(ValueDim));
+  static constexpr bool kProbes =
+      Passes == TilePasses::probes || (Passes == TilePasses::terms && forward_probes(ValueDim));
   static constexpr int kShared = QSlots * kQBytes + kSlots * (kKeyBytes + kValueBytes) + kFactBytes +
                                  (kProbes ? 128 * Groups * RowSums::kBytes : 0) + kTileAlign;
   static constexpr int kThreads = 128 * (Groups + 1);

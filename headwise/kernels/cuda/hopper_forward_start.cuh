@@ -35,7 +35,11 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     }
   } else {
     ptx::take_registers<C::kProductRegisters>();
-    forward_products<C>(shared, &maps.out, params, group - 1);
+    constexpr Statistics kMost = C::kProbes ? Statistics::all : Statistics::none;
+    if constexpr (C::kPasses == TilePasses::probes)  // apart: ways that meet would share registers
+      if (params.probes.few)
+        return forward_products<C, Statistics::few>(shared, &maps.out, params, group - 1);
+    forward_products<C, kMost>(shared, &maps.out, params, group - 1);
   }
 }
 

@@ -22,7 +22,8 @@ struct RowEnd {
   __device__ __forceinline__ float put_few(const RowProbes& to, float exponents, float best) const {
     constexpr float kLn2 = 0.693147180559945309f;
     const bool none = of_keys == 0.f;
-    const float inverse = sum == 0.f ? 0.f : 1.f / sum, weight = none ? 0.f : ptx::exp2(moved) * inverse;
+    const float inverse = sum == 0.f ? 0.f : ptx::reciprocal(sum),
+                weight = none ? 0.f : ptx::exp2(moved) * inverse;
     float all = none ? 0.f : weight * fmaf(moved, of_keys, exponents);
     if (sink_part > 0.f) all = fmaf(sink_part * inverse, sink - reference, all);
     put(to.entropy, sum == 0.f ? 0.f : kLn2 * (log2f(sum) - all));
@@ -124,7 +125,7 @@ struct RowSums {
       y.y += __shfl_xor_sync(~0u, y.y, lane);
     }
     if (!end.written()) return;
-    const float best = to.few ? x.y : ptx::exp2(fmaf(x.y, unit, -end.reference - end.moved));
+    const float best = ptx::exp2(fmaf(x.y, unit, -end.reference - end.moved));
     const float weight = end.put_few(to, x.x, best);
     end.put(to.second_moment, y.x * weight * weight);
     end.put(to.mean_distance, y.y * weight);
@@ -135,31 +136,30 @@ struct RowSums {
   }
 };
 
-/// What entropy, top_weight and sink_mass need of one tile, of a thread's two rows. The sums along the tiles
-/// lie where RowSums has them, the highest weight of the thread's columns in the place of the row's highest
-/// score. Chains: one for all of a row's exponents, or two, which wide tiles have added up sooner.
-template <int Chains>
+/// What entropy, top_weight and sink_mass need, of a thread's two rows. Between two tiles it lies where
+/// RowSums has it, the highest weight of the thread's columns in the place of the row's highest score; a tile
+/// fetches it, and puts it back once its weights are those that count.
 struct FewRowSums {
-  float exponents[2][Chains];
+  float exponents[2];
   int best[2];
 
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (int i = 0; i < 2 * Chains; ++i) exponents[i / Chains][i % Chains] = 0.f;
-    best[0] = best[1] = 0;
+  __device__ __forceinline__ void fetch(const RowSums& from) {
+    const float4 x = ptx::load_floats(from.at);
+    exponents[0] = x.x, exponents[1] = x.z;
+    best[0] = __float_as_int(x.y), best[1] = __float_as_int(x.w);
   }
   __device__ __forceinline__ void add(int r, float weight0, float exponent0, float weight1, float exponent1) {
-    exponents[r][0] = fmaf(weight0, exponent0, exponents[r][0]);
-    exponents[r][Chains - 1] = fmaf(weight1, exponent1, exponents[r][Chains - 1]);
-    best[r] = higher(best[r], weight0, weight1);
+    exponents[r] = fmaf(weight0, exponent0, exponents[r]);
+    exponents[r] = fmaf(weight1, exponent1, exponents[r]);
   }
-  __device__ __forceinline__ float all(int r) const {
-    return Chains == 1 ? exponents[r][0] : exponents[r][0] + exponents[r][Chains - 1];
+  /// The highest weight of a tile in row r.
+  __device__ __forceinline__ void meet(int r, float weight) {
+    best[r] = max(best[r], __float_as_int(weight));
   }
   /// Some weight may be above 2^rise, or some exponent was not finite.
   __device__ __forceinline__ bool high(int rise) const {
-    const float both = all(0) + all(1);
-    return max(best[0], best[1]) > ((127 + rise) << 23) - 4096 || both != both;  // bits of nearly 2^rise
+    return max(best[0], best[1]) > ((127 + rise) << 23) - 4096 ||  // bits of nearly 2^rise
+           exponents[0] != exponents[0] || exponents[1] != exponents[1];
   }
   /// The reference of row r moves by `fall` <= 0 exponents, 2^fall being `factor`; 0: it begins.
   __device__ __forceinline__ void move(const RowSums& sums, int r, float factor, float fall,
@@ -171,10 +171,38 @@ struct FewRowSums {
     }
     ptx::store_pair(sums.exponents_of(r), x.x, x.y);
   }
-  __device__ __forceinline__ void join(const RowSums& to) const {
-    const float4 x = ptx::load_floats(to.at);
-    ptx::store_floats(to.at, x.x + all(0), fmaxf(x.y, __int_as_float(best[0])), x.z + all(1),
-                      fmaxf(x.w, __int_as_float(best[1])));
+  __device__ __forceinline__ void finish(const RowSums& sums, const RowProbes& to, int r,
+                                         const RowEnd& end) const {
+    float2 x = ptx::load_pair(sums.exponents_of(r));
+#pragma unroll
+    for (int lane = 1; lane <= 2; lane *= 2) {
+      x.x += __shfl_xor_sync(~0u, x.x, lane);
+      x.y = fmaxf(x.y, __shfl_xor_sync(~0u, x.y, lane));
+    }
+    if (end.written()) end.put_few(to, x.x, x.y);
+  }
+  __device__ __forceinline__ void put(const RowSums& to) const {
+    ptx::store_floats(to.at, exponents[0], __int_as_float(best[0]), exponents[1], __int_as_float(best[1]));
+  }
+};
+
+/// Left alone ptxas adds up after a tile's last exponents, when there is nothing else to do. So exponents of
+/// some pairs wait for what earlier ones have added: which ones was measured, at 32 pairs.
+struct FewPace {
+  int zero;  // 0, which ptxas does not know
+  float added[3][2];
+
+  __device__ __forceinline__ void before(int pair, const FewRowSums& sums, const float (&even)[2],
+                                         const float (&odd)[2], float (&minus)[2]) {
+    constexpr int kFrom[] = {6, 14, 24}, kTo[] = {14, 22, 28};
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      if (pair == kTo[i])
+        minus[0] = ptx::after(added[i][0], minus[0], zero),
+        minus[1] = ptx::after(added[i][1], minus[1], zero);
+      if (pair == kFrom[i])
+        added[i][0] = i < 2 ? sums.exponents[0] : even[0], added[i][1] = i < 2 ? even[1] : odd[1];
+    }
   }
 };
 

@@ -255,6 +255,10 @@ __device__ __forceinline__ unsigned thread_now() {
 }
 
 // ---- numbers
+/// x, not before y is there: `zero` is 0, which ptxas does not know.
+__device__ __forceinline__ float after(float y, float x, int zero) {
+  return __int_as_float(__float_as_int(x) | (__float_as_int(y) & zero));
+}
 __device__ __forceinline__ float exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
