@@ -67,6 +67,15 @@ def some_row_cases():
                     want = truth.get(n, whole[n].double())
                     error = ((some[n].double() - want).abs() / want.abs().clamp(min=1)).max().item()
                     check(error < 2e-5, f"{part} {names}", f"{n} is off by {error:.1e}")
+    # With terms of scores, which an instance of their own has: what is named alone is what it is among all.
+    for d, given in itertools.product((64, 96, 128), ({"softcap": 20.0}, {"slopes": torch.tensor([0.5, 0.25, 0.1, 0.0], device=DEVICE)})):
+        q, k, v = normal(2, 300, 4, d) * 2, normal(2, 700, 2, d), normal(2, 700, 2, d)
+        whole = empty(300, ROW_PROBES)
+        RUN["cuda/hopper"](q, k, v, probe=whole, **given)
+        for names in (("entropy",), ("top_weight",), ("entropy", "top_weight", "sink_mass")):
+            some = empty(300, names)
+            RUN["cuda/hopper"](q, k, v, probe=some, **given)
+            check(all(torch.equal(some[n], whole[n]) for n in names), f"cuda/hopper some probes d{d} {next(iter(given))} {names}", "other numbers than among all")
     # A score of -inf that no mask made.
     for d in (64, 96, 128):
         q, k, v = normal(1, 300, 2, d).abs().clamp(min=0.01), normal(1, 900, 2, d), normal(1, 900, 2, d)  # 0 times inf is no score
