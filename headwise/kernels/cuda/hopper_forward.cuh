@@ -431,7 +431,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
         sum[r] = (sum[r] > 0.f ? sum[r] * weight : sum[r]) + sink_part;
       }
       const RowEnd end{at, row, of_keys, top, from - top, sink_part, sink, sum[r]};
-      if constexpr (kFewSums) few_sums.finish(sums, p.probes, r, end);
+      if constexpr (kFewSums) sums.finish_few(p.probes, r, end);
       if constexpr (kAllSums)
         if (all) sums.finish(p.probes, r, end, unit);
       // A row without keys keeps 0 and has -inf; one whose scores hold a NaN passes it on.

@@ -115,6 +115,16 @@ struct RowSums {
     ptx::store_pair(others_of(r), x.x + tile.squares, x.y + distances);
     ptx::store_float(exponents_of(r), ptx::load_float(exponents_of(r)) + tile.exponents);
   }
+  /// What FewRowSums left here of row r.
+  __device__ __forceinline__ void finish_few(const RowProbes& to, int r, const RowEnd& end) const {
+    float2 x = ptx::load_pair(exponents_of(r));
+#pragma unroll
+    for (int lane = 1; lane <= 2; lane *= 2) {
+      x.x += __shfl_xor_sync(~0u, x.x, lane);
+      x.y = fmaxf(x.y, __shfl_xor_sync(~0u, x.y, lane));
+    }
+    if (end.written()) end.put_few(to, x.x, x.y);
+  }
   __device__ __forceinline__ void finish(const RowProbes& to, int r, const RowEnd& end, float unit) const {
     float2 x = ptx::load_pair(exponents_of(r)), y = ptx::load_pair(others_of(r));
 #pragma unroll
@@ -171,22 +181,12 @@ struct FewRowSums {
     }
     ptx::store_pair(sums.exponents_of(r), x.x, x.y);
   }
-  __device__ __forceinline__ void finish(const RowSums& sums, const RowProbes& to, int r,
-                                         const RowEnd& end) const {
-    float2 x = ptx::load_pair(sums.exponents_of(r));
-#pragma unroll
-    for (int lane = 1; lane <= 2; lane *= 2) {
-      x.x += __shfl_xor_sync(~0u, x.x, lane);
-      x.y = fmaxf(x.y, __shfl_xor_sync(~0u, x.y, lane));
-    }
-    if (end.written()) end.put_few(to, x.x, x.y);
-  }
   __device__ __forceinline__ void put(const RowSums& to) const {
     ptx::store_floats(to.at, exponents[0], __int_as_float(best[0]), exponents[1], __int_as_float(best[1]));
   }
 };
 
-/// Left alone ptxas adds up after a tile's last exponents, when there is nothing else to do. So exponents of
+/// Left alone ptxas adds up most of a tile's weights along its last quarter of exponents. Here exponents of
 /// some pairs wait for what earlier ones have added: which ones was measured, at 32 pairs.
 struct FewPace {
   int zero;  // 0, which ptxas does not know
