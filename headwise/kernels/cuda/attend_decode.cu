@@ -123,12 +123,13 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   d.clear_tail = paged || p.ragged || band.keys < p.kv_tokens || band.by_length;
   d.back = static_cast<int>(band.back), d.ahead = static_cast<int>(band.ahead);
   DecodeMaps maps;
+  const bool whole = decode_whole_rows(block_rows, head_dim, eight);
   const int box_rows = paged        ? page_piece(d.page_size)
                        : shares > 1 ? decode_keys(head_dim) / shares
                                     : decode_tile_keys(block_rows, head_dim, eight),
-            box_panels = paged || eight ? 1 : head_dim / 64;
-  Status mapped = state.map_of(map_spec(p, a.k, box_rows, box_panels), maps.k);
-  if (mapped.ok()) mapped = state.map_of(map_spec(p, a.v, box_rows, box_panels), maps.v);
+            box_panels = !whole && (paged || eight) ? 1 : head_dim / 64;
+  Status mapped = state.map_of(map_spec(p, a.k, box_rows, box_panels, whole), maps.k);
+  if (mapped.ok()) mapped = state.map_of(map_spec(p, a.v, box_rows, box_panels, whole), maps.v);
   if (!mapped.ok()) return mapped;
   DecodeFunction* own = half ? decode<f16, f16> : decode<bf16, bf16>;
   DecodeFunction* eight_bits = half ? decode<f16, std::int8_t> : decode<bf16, std::int8_t>;

@@ -31,7 +31,8 @@ inline PerHead per_head(bool used, const AnyView& v) {
 }
 
 /// 8 bits travel two by two.
-inline MapSpec map_spec(const AttentionProblem& p, const AnyView& v, int box_rows, int box_panels) {
+inline MapSpec map_spec(const AttentionProblem& p, const AnyView& v, int box_rows, int box_panels,
+                        bool whole_rows = false) {
   const Index pair = size_of(v.dtype) == 1 ? 2 : 1;
   return {v.data,
           p.dtype == DType::bf16 ? Number<bf16>::kMapType : Number<f16>::kMapType,
@@ -41,7 +42,8 @@ inline MapSpec map_spec(const AttentionProblem& p, const AnyView& v, int box_row
           v.size[3] / pair,
           {v.step[0] / pair, v.step[1] / pair, v.step[2] / pair},
           box_rows,
-          box_panels};
+          box_panels,
+          whole_rows};
 }
 
 /// Scale, softcap, slopes, sinks and gate of either kernel's parameters.

@@ -72,7 +72,7 @@ __device__ __forceinline__ void decode_tile(const DecodeParams& p, const DecodeI
     if (first_key + lane / 2 >= d.place.kv_tokens)
 #pragma unroll
       for (int i = 0; i < kChunks; ++i)
-        ptx::clear_shared(v + chunk_offset(C::kKeys, warp * C::kWarpKeys + lane / 2, lane % 2 * kChunks + i));
+        ptx::clear_shared(v + C::chunk_at(warp * C::kWarpKeys + lane / 2, lane % 2 * kChunks + i));
     ptx::fence_shared_for_async();
     __syncwarp();
   };
@@ -81,8 +81,8 @@ __device__ __forceinline__ void decode_tile(const DecodeParams& p, const DecodeI
     decode_scores_eight<C, Eight>(q, k, warp, lane, rows, s);
     std::uint32_t b[kDim / 32][4];
     const auto load_values = [&](int n) {
-      ptx::load_matrices_turned(
-          v + chunk_offset(C::kKeys, warp * C::kWarpKeys + (lane & 15), 2 * n + (lane >> 4)), b[n]);
+      ptx::load_matrices_turned(v + C::chunk_at(warp * C::kWarpKeys + (lane & 15), 2 * n + (lane >> 4)),
+                                b[n]);
     };
     // On their way while weights are made, where there are registers.
     constexpr int kAhead = C::kHoldsQ || !Eight<T>::kNan ? kDim / 32 : 0;
@@ -110,9 +110,9 @@ __device__ __forceinline__ void decode_tile(const DecodeParams& p, const DecodeI
 #pragma unroll
   for (int i = 0; i < kDim / 16; ++i) {  // rows of k are keys: matrices as they lie are the right factor
     std::uint32_t b[4];
-    ptx::load_matrices(k + chunk_offset(C::kKeys, warp * C::kWarpKeys + (lane & 7) + ((lane >> 4) & 1) * 8,
-                                        2 * i + ((lane >> 3) & 1)),
-                       b);
+    ptx::load_matrices(
+        k + C::chunk_at(warp * C::kWarpKeys + (lane & 7) + ((lane >> 4) & 1) * 8, 2 * i + ((lane >> 3) & 1)),
+        b);
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
       if constexpr (!C::kHoldsQ) DecodeRows<C>::load_q(q, i, block, lane, rows.q[0]);
@@ -122,8 +122,7 @@ __device__ __forceinline__ void decode_tile(const DecodeParams& p, const DecodeI
   }
   std::uint32_t b[kDim / 16][4];
   const auto load_values = [&](int n) {  // rows of v are keys: turned, they are the right factor
-    ptx::load_matrices_turned(
-        v + chunk_offset(C::kKeys, warp * C::kWarpKeys + (lane & 15), 2 * n + (lane >> 4)), b[n]);
+    ptx::load_matrices_turned(v + C::chunk_at(warp * C::kWarpKeys + (lane & 15), 2 * n + (lane >> 4)), b[n]);
   };
   constexpr int kAhead = C::kHoldsQ ? kDim / 16 : 0;  // on their way while weights are made
 #pragma unroll

@@ -22,6 +22,13 @@ HW_FN constexpr int decode_tile_keys(int rows, int head_dim, bool eight) {
   return rows == 32 || eight ? decode_keys(head_dim) : 64;
 }
 
+/// Whether a tile lies in shared memory row by row, not panel by panel. Its copy then reads memory in one
+/// sweep, but a matrix finds its eight rows in half the banks: good where there is more to read than to
+/// multiply. No bit depends on it.
+HW_FN constexpr bool decode_whole_rows(int rows, int head_dim, bool eight) {
+  return rows == 32 && head_dim == 128 && !eight;
+}
+
 /// Blocks of a cluster that share an item where there are few items: each has 16 keys of every decode_keys,
 /// as a warp has elsewhere. No bit depends on it.
 HW_FN constexpr int decode_shares(int head_dim) { return decode_keys(head_dim) / 16; }

@@ -49,6 +49,12 @@ struct DecodeConfig {
   // Rows of a panel have 128 bytes, also where a narrow head fills half of them.
   static constexpr int kPanels = kEight && HeadDim == 64 ? 1 : HeadDim * kItemBytes / 128,
                        kTileBytes = kKeys * kPanels * kPanelRowBytes;
+  static constexpr bool kWholeRows = decode_whole_rows(Rows, HeadDim, kEight);
+  /// Byte offset of 8 columns from 8 * chunk on.
+  static __device__ __forceinline__ std::uint32_t chunk_at(int row, int chunk) {
+    if (!kWholeRows) return chunk_offset(kKeys, row, chunk);
+    return chunk_offset(0, row * kPanels + chunk / 8, chunk % 8);
+  }
   static constexpr int kResident = Shares > 2 ? 2 : 1,
                        kSlots = ((Shares > 2 ? 96 : 192) << 10) / (2 * kTileBytes);
   static constexpr int kScaleBytes = kEight ? 2 * kKeys * 4 : 0;  // of a slot: keys', then values'
@@ -144,6 +150,16 @@ struct DecodeShared {
   }
 };
 
+/// A box of keys or values, from a panel on.
+template <class C>
+__device__ __forceinline__ void decode_load(std::uint32_t to, const CUtensorMap* map, std::uint32_t full,
+                                            int row, int panel, int head, int batch, std::uint64_t keep) {
+  if constexpr (C::kWholeRows)
+    ptx::load_tile(to, map, full, panel, row, head, batch, keep);  // MapSpec's whole_rows
+  else
+    ptx::load_tile(to, map, full, row, panel, head, batch, keep);
+}
+
 /// The rows of q of an item, while the keys of the one before are still multiplied. `turn` counts items.
 template <class C>
 __device__ __forceinline__ void decode_copy_q(const DecodeShared<C>& shared, const DecodeParams& p,
@@ -199,8 +215,8 @@ struct DecodeCopy {
     const std::uint32_t to = shared.ring + slot * 2 * C::kTileBytes, full = shared.full + 8 * slot;
     ptx::mbarrier_expect(full, 2 * C::kTileBytes);
     const int row = d.place.kv_row + t * C::kPace + decode_share<C>() * C::kKeys, batch = p.ragged ? 0 : d.b;
-    ptx::load_tile(to, &maps.k, full, row, 0, d.kv_head, batch, p.keep);
-    ptx::load_tile(to + C::kTileBytes, &maps.v, full, row, 0, d.kv_head, batch, p.keep);
+    decode_load<C>(to, &maps.k, full, row, 0, d.kv_head, batch, p.keep);
+    decode_load<C>(to + C::kTileBytes, &maps.v, full, row, 0, d.kv_head, batch, p.keep);
     if (t == d.begin) decode_copy_q(shared, p, d, turn++);  // keys take longer to come
     if (++slot == C::kSlots) slot = 0, phase ^= 1;
     ++t;
@@ -278,7 +294,8 @@ __device__ __forceinline__ void decode_copy_pieces(const DecodeShared<C>& shared
     for (int t = d.begin; t < d.end; ++t) {
       const int later = t + 1 < d.end ? page_of(d, t + 1) : -1;
       const std::uint32_t full = shared.full + 8 * slot,
-                          to = shared.ring + slot * 2 * C::kTileBytes + lane * piece * kPanelRowBytes;
+                          to = shared.ring + slot * 2 * C::kTileBytes +
+                               lane * piece * kPanelRowBytes * (C::kWholeRows ? C::kPanels : 1);
       ptx::mbarrier_wait(shared.empty + 8 * slot, phase);
       if (lane == 0) ptx::mbarrier_expect(full, 2 * C::kTileBytes);
       __syncwarp();
@@ -286,10 +303,10 @@ __device__ __forceinline__ void decode_copy_pieces(const DecodeShared<C>& shared
         const int key = t * C::kKeys + lane * piece,
                   row = C::kEight && !p.pages ? d.place.kv_row + key : key & (p.page_size - 1);
 #pragma unroll
-        for (int c = 0; c < C::kPanels; ++c) {
+        for (int c = 0; c < (C::kWholeRows ? 1 : C::kPanels); ++c) {
           const std::uint32_t panel = to + c * panel_bytes(C::kKeys);
-          ptx::load_tile(panel, &maps.k, full, row, c, d.kv_head, page, ptx::kEvictFirst);
-          ptx::load_tile(panel + C::kTileBytes, &maps.v, full, row, c, d.kv_head, page, ptx::kEvictFirst);
+          decode_load<C>(panel, &maps.k, full, row, c, d.kv_head, page, ptx::kEvictFirst);
+          decode_load<C>(panel + C::kTileBytes, &maps.v, full, row, c, d.kv_head, page, ptx::kEvictFirst);
         }
       }
       if constexpr (C::kEight) decode_copy_scales<C>(shared, p, d, t, page, piece, slot, lane);

@@ -21,9 +21,9 @@ __device__ __forceinline__ void decode_scores_eight(std::uint32_t q, std::uint32
 #pragma unroll
   for (int i = 0; i < C::kHeadDim / 32; ++i) {
     std::uint32_t b[4];
-    ptx::load_matrices(k + chunk_offset(C::kKeys, warp * C::kWarpKeys + (lane & 7) + ((lane >> 4) & 1) * 8,
-                                        2 * i + ((lane >> 3) & 1)),
-                       b);
+    ptx::load_matrices(
+        k + C::chunk_at(warp * C::kWarpKeys + (lane & 7) + ((lane >> 4) & 1) * 8, 2 * i + ((lane >> 3) & 1)),
+        b);
 #pragma unroll
     for (int step = 0; step < 2; ++step)
 #pragma unroll

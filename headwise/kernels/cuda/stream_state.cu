@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 namespace headwise::cuda {
 namespace {
@@ -54,14 +55,13 @@ Status encode(const MapSpec& s, CUtensorMap& map) {
     return static_cast<cuuint64_t>(size > 1 ? step * 2 : 128);
   };
   const bool panels = s.head_dim % 64 == 0;
-  const cuuint64_t size[5] = {static_cast<cuuint64_t>(panels ? 64 : s.head_dim),
-                              static_cast<cuuint64_t>(s.rows),
-                              static_cast<cuuint64_t>(panels ? s.head_dim / 64 : 1),
-                              static_cast<cuuint64_t>(s.heads), static_cast<cuuint64_t>(s.batch)};
-  const cuuint64_t step[4] = {bytes(s.step[1], s.rows), 128, bytes(s.step[2], s.heads),
-                              bytes(s.step[0], s.batch)};
-  const cuuint32_t box[5] = {64, static_cast<cuuint32_t>(s.box_rows),
-                             static_cast<cuuint32_t>(panels ? s.box_panels : 1), 1, 1};
+  cuuint64_t size[5] = {static_cast<cuuint64_t>(panels ? 64 : s.head_dim), static_cast<cuuint64_t>(s.rows),
+                        static_cast<cuuint64_t>(panels ? s.head_dim / 64 : 1),
+                        static_cast<cuuint64_t>(s.heads), static_cast<cuuint64_t>(s.batch)};
+  cuuint64_t step[4] = {bytes(s.step[1], s.rows), 128, bytes(s.step[2], s.heads), bytes(s.step[0], s.batch)};
+  cuuint32_t box[5] = {64, static_cast<cuuint32_t>(s.box_rows),
+                       static_cast<cuuint32_t>(panels ? s.box_panels : 1), 1, 1};
+  if (s.whole_rows) std::swap(size[1], size[2]), std::swap(step[0], step[1]), std::swap(box[1], box[2]);
   const cuuint32_t stride[5] = {1, 1, 1, 1, 1};
   // 256 bytes to L2 cost decode 6 % on an H200.
   const CUresult code = function(&map, s.type, 5, const_cast<void*>(s.data), size, step, box, stride,
