@@ -174,7 +174,7 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       [[maybe_unused]] FewPace pace{p.tiles >> 31};
 #pragma unroll
       for (int i = 0; i < keys / 4; ++i) {  // pair by pair: so ptxas begins with weights of both rows
-        if (kFewSums && kKeys == 128 && !looks) pace.before(i, few_sums, even, odd, minus);
+        if (kFewSums && kKeys == 128 && !looks) pace.before(i, few_sums, odd, minus);
         weigh_pair(i % 2, i / 2, [&](float w0, float e0, float w1, float e1) {
           int& high = kFewSums ? few_sums.best[i % 2] : highest;
           if constexpr (kFewSums) few_sums.add(i % 2, w0, finite(e0), w1, finite(e1));
@@ -408,9 +408,12 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       ptx::pin(o);
       release(shared.v_empty + 8 * (used & 1));
     };
-    constexpr bool kAwaitsFirst = kAllSums || (kFewSums && kKeys == 128);
-    if constexpr (kAwaitsFirst) await_values();   // the last weights leave their registers to the statistics
-    const int4 at = ptx::load_shared(info + 16);  // head, batch, row of the tensor, rows left in the sequence
+    if constexpr (kAllSums) await_values();  // the last weights leave their registers to the statistics
+    // Head, batch, row of the tensor, rows left in the sequence; or read when needed: with four registers
+    // more, few statistics are made while the last weights meet their values.
+    constexpr bool kAnew = kFewSums && kKeys == 128;
+    const int4 place = kAnew ? int4{} : ptx::load_shared(info + 16);
+    const auto place_now = [&] { return kAnew ? ptx::load_shared(info + 16) : place; };
     const int own = thread_now(), own_lane = kKept ? lane : own % 32, own_row = kKept ? row0 : row_of(own);
 #pragma unroll
     for (int x = 1; x <= 2; x *= 2) {
@@ -424,30 +427,33 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
       const float of_keys = sum[r], from = none ? 0.f : reference[r];
       float top = from, weight = 1.f, sink_part = 0.f, sink = -INFINITY;
       if (p.sinks.data) {
-        sink = kLog2e * number_of(p.sinks, at.x);
+        sink = kLog2e * number_of(p.sinks, place_now().x);
         top = none ? sink : fmaxf(from, sink);
         weight = ptx::exp2(from - top);
         sink_part = sink == -INFINITY ? 0.f : ptx::exp2(sink - top);
         sum[r] = (sum[r] > 0.f ? sum[r] * weight : sum[r]) + sink_part;
       }
-      const RowEnd end{at, row, of_keys, top, from - top, sink_part, sink, sum[r]};
+      const auto end = [&] {
+        return RowEnd{place_now(), row, of_keys, top, from - top, sink_part, sink, sum[r]};
+      };
       if constexpr (kFewSums) sums.finish_few(p.probes, r, end);
       if constexpr (kAllSums)
-        if (all) sums.finish(p.probes, r, end, unit);
+        if (all) sums.finish(p.probes, r, end(), unit);
       // A row without keys keeps 0 and has -inf; one whose scores hold a NaN passes it on.
       factor[r] = sum[r] == 0.f || none && sum[r] == sum[r] ? 0.f : weight * ptx::reciprocal(sum[r]);
       if constexpr (kTerms) {  // a register short elsewhere
-        if (p.gate.data && row < at.w && factor[r] != 0.f)
+        if (const int4 at = place_now(); p.gate.data && row < at.w && factor[r] != 0.f)
           factor[r] *= number_of(p.gate, at.y, at.z + row, at.x);
         factor[r] *= p.kept;
       }
-      if (p.lse && own_lane % 4 == 0 && row < at.w)
+      if (const int4 at = place_now(); p.lse && own_lane % 4 == 0 && row < at.w)
         p.lse[at.y * p.lse_step[0] + at.x * p.lse_step[1] + (at.z + row) * p.lse_step[2]] =
             sum[r] == 0.f ? -INFINITY : (top + log2f(sum[r])) * kLn2;
     }
-    if constexpr (!kAwaitsFirst) await_values();
+    if constexpr (!kAllSums) await_values();
     ++used;
     scale_out();
+    const int4 at = place_now();
 
     // The output goes through this group's own rows of q, which nobody else reads, panel by panel.
     const std::uint32_t staged = shared.q + slot * C::kQBytes;

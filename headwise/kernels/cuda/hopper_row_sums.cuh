@@ -115,15 +115,16 @@ struct RowSums {
     ptx::store_pair(others_of(r), x.x + tile.squares, x.y + distances);
     ptx::store_float(exponents_of(r), ptx::load_float(exponents_of(r)) + tile.exponents);
   }
-  /// What FewRowSums left here of row r.
-  __device__ __forceinline__ void finish_few(const RowProbes& to, int r, const RowEnd& end) const {
+  /// What FewRowSums left here of row r; `made` gives its RowEnd.
+  template <class Made>
+  __device__ __forceinline__ void finish_few(const RowProbes& to, int r, Made&& made) const {
     float2 x = ptx::load_pair(exponents_of(r));
 #pragma unroll
     for (int lane = 1; lane <= 2; lane *= 2) {
       x.x += __shfl_xor_sync(~0u, x.x, lane);
       x.y = fmaxf(x.y, __shfl_xor_sync(~0u, x.y, lane));
     }
-    if (end.written()) end.put_few(to, x.x, x.y);
+    if (const RowEnd end = made(); end.written()) end.put_few(to, x.x, x.y);
   }
   __device__ __forceinline__ void finish(const RowProbes& to, int r, const RowEnd& end, float unit) const {
     float2 x = ptx::load_pair(exponents_of(r)), y = ptx::load_pair(others_of(r));
@@ -190,18 +191,17 @@ struct FewRowSums {
 /// some pairs wait for what earlier ones have added: which ones was measured, at 32 pairs.
 struct FewPace {
   int zero;  // 0, which ptxas does not know
-  float added[3][2];
+  float added[2][2];
 
-  __device__ __forceinline__ void before(int pair, const FewRowSums& sums, const float (&even)[2],
-                                         const float (&odd)[2], float (&minus)[2]) {
-    constexpr int kFrom[] = {6, 14, 24}, kTo[] = {14, 22, 28};
+  __device__ __forceinline__ void before(int pair, const FewRowSums& sums, const float (&odd)[2],
+                                         float (&minus)[2]) {
+    constexpr int kFrom[] = {4, 22}, kTo[] = {14, 28};
 #pragma unroll
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < 2; ++i) {
       if (pair == kTo[i])
         minus[0] = ptx::after(added[i][0], minus[0], zero),
         minus[1] = ptx::after(added[i][1], minus[1], zero);
-      if (pair == kFrom[i])
-        added[i][0] = i < 2 ? sums.exponents[0] : even[0], added[i][1] = i < 2 ? even[1] : odd[1];
+      if (pair == kFrom[i]) added[i][0] = sums.exponents[i], added[i][1] = odd[1 - i];
     }
   }
 };
