@@ -208,10 +208,12 @@ def decode_cases():
 def ragged_cases():
     """Packed sequences: each as if it were alone, bit for bit; memory between them is NaN."""
     for kernel, lengths in (("cuda/hopper", [(70, 70), (0, 5), (300, 300), (1, 200), (129, 64), (64, 0), (193, 800)]),
-                            ("cuda/decode", [(1, 1), (1, 700), (0, 3), (1, 0), (1, 1500), (1, 512)])):
-        for d in (64, 96, 128, 192, 256) if kernel == "cuda/hopper" else (64, 128, 256):
+                            ("cuda/decode", [(1, 1), (1, 700), (0, 3), (1, 0), (1, 1500), (1, 512)]),
+                            ("cuda/decode", [(1, 130), (1, 7), (1, 64), (0, 3), (1, 0), (1, 201)] * 20)):  # blocks of 32 rows
+        many = len(lengths) > 10
+        for d in (64, 96, 128, 192, 256) if kernel == "cuda/hopper" else (128,) if many else (64, 128, 256):
             for dtype in (torch.bfloat16, torch.float16):
-                h, kv = 8, 2
+                h, kv = (32, 1) if many else (8, 2)
                 tq, tk = sum(a for a, _ in lengths), sum(b for _, b in lengths)
                 q, k, v = normal(1, tq, h, d, dtype=dtype), normal(1, tk, kv, d, dtype=dtype), normal(1, tk, kv, d, dtype=dtype)
                 offsets = [torch.tensor([sum(x[i] for x in lengths[:n]) for n in range(len(lengths) + 1)]) for i in (0, 1)]
