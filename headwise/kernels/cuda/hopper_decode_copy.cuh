@@ -52,8 +52,7 @@ struct DecodeConfig {
   static constexpr bool kWholeRows = decode_whole_rows(Rows, HeadDim, kEight);
   /// Byte offset of 8 columns from 8 * chunk on.
   static __device__ __forceinline__ std::uint32_t chunk_at(int row, int chunk) {
-    if (!kWholeRows) return chunk_offset(kKeys, row, chunk);
-    return chunk_offset(0, row * kPanels + chunk / 8, chunk % 8);
+    return kWholeRows ? row_chunk_offset(kPanels, row, chunk) : chunk_offset(kKeys, row, chunk);
   }
   static constexpr int kResident = Shares > 2 ? 2 : 1,
                        kSlots = ((Shares > 2 ? 96 : 192) << 10) / (2 * kTileBytes);

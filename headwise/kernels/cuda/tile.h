@@ -21,6 +21,11 @@ HW_FN constexpr std::uint32_t chunk_offset(int rows, int row, int chunk) {
   return static_cast<std::uint32_t>(chunk / 8) * panel_bytes(rows) +
          static_cast<std::uint32_t>(row * kPanelRowBytes + (((chunk & 7) ^ (row & 7)) << 4));
 }
+/// The same where a row's panels lie one after another before the next row: eight rows of a matrix then share
+/// 8 / panels of the banks' eight places.
+HW_FN constexpr std::uint32_t row_chunk_offset(int panels, int row, int chunk) {
+  return chunk_offset(0, row * panels + chunk / 8, chunk % 8);
+}
 
 /// The matrix descriptor of wgmma: address, distance between 64-column panels (columns consecutive only),
 /// distance between groups of 8 rows, 128-byte swizzle.

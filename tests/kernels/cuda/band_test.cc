@@ -166,6 +166,24 @@ TEST(Tile, ChunksCoverATileOnceAndSpreadOverBanks) {
     }
 }
 
+// A copy with 128-byte swizzle writes its box in order and exchanges bits 4 to 6 of an address by bits 7
+// to 9.
+TEST(Tile, ChunksLieWhereASwizzledCopyPutsThem) {
+  const auto put = [](std::uint32_t at) { return at ^ (at >> 3 & 0x70u); };
+  for (const int rows : {16, 64, 128})
+    for (const int panels : {1, 2, 4}) {
+      std::uint32_t at = 0;  // rows of a panel, panels
+      for (int panel = 0; panel < panels; ++panel)
+        for (int row = 0; row < rows; ++row)
+          for (int chunk = 0; chunk < 8; ++chunk, at += 16)
+            ASSERT_EQ(chunk_offset(rows, row, 8 * panel + chunk), put(at)) << row << " " << panel;
+      at = 0;  // panels of a row, rows
+      for (int row = 0; row < rows; ++row)
+        for (int chunk = 0; chunk < 8 * panels; ++chunk, at += 16)
+          ASSERT_EQ(row_chunk_offset(panels, row, chunk), put(at)) << row << " " << chunk;
+    }
+}
+
 // Steps of wgmma along k: 16 columns are two chunks of a row, and panels follow each other.
 TEST(Tile, DescriptorStepsFollowTheChunks) {
   for (const int rows : {80, 128, 192})
