@@ -50,6 +50,7 @@ struct DecodeConfig {
   static constexpr int kPanels = kEight && HeadDim == 64 ? 1 : HeadDim * kItemBytes / 128,
                        kTileBytes = kKeys * kPanels * kPanelRowBytes;
   static constexpr bool kWholeRows = decode_whole_rows(Rows, HeadDim, kEight);
+  static constexpr int kPiecePanels = kWholeRows ? kPanels : 1;  // of one copy where a tile comes in pieces
   /// Byte offset of 8 columns from 8 * chunk on.
   static __device__ __forceinline__ std::uint32_t chunk_at(int row, int chunk) {
     return kWholeRows ? row_chunk_offset(kPanels, row, chunk) : chunk_offset(kKeys, row, chunk);
@@ -292,9 +293,8 @@ __device__ __forceinline__ void decode_copy_pieces(const DecodeShared<C>& shared
     int page = page_of(d, d.begin);
     for (int t = d.begin; t < d.end; ++t) {
       const int later = t + 1 < d.end ? page_of(d, t + 1) : -1;
-      const std::uint32_t full = shared.full + 8 * slot,
-                          to = shared.ring + slot * 2 * C::kTileBytes +
-                               lane * piece * kPanelRowBytes * (C::kWholeRows ? C::kPanels : 1);
+      const std::uint32_t full = shared.full + 8 * slot, to = shared.ring + slot * 2 * C::kTileBytes +
+                                                              lane * piece * C::kPiecePanels * kPanelRowBytes;
       ptx::mbarrier_wait(shared.empty + 8 * slot, phase);
       if (lane == 0) ptx::mbarrier_expect(full, 2 * C::kTileBytes);
       __syncwarp();
@@ -302,7 +302,7 @@ __device__ __forceinline__ void decode_copy_pieces(const DecodeShared<C>& shared
         const int key = t * C::kKeys + lane * piece,
                   row = C::kEight && !p.pages ? d.place.kv_row + key : key & (p.page_size - 1);
 #pragma unroll
-        for (int c = 0; c < (C::kWholeRows ? 1 : C::kPanels); ++c) {
+        for (int c = 0; c < C::kPanels; c += C::kPiecePanels) {
           const std::uint32_t panel = to + c * panel_bytes(C::kKeys);
           decode_load<C>(panel, &maps.k, full, row, c, d.kv_head, page, ptx::kEvictFirst);
           decode_load<C>(panel + C::kTileBytes, &maps.v, full, row, c, d.kv_head, page, ptx::kEvictFirst);

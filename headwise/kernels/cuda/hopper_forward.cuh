@@ -411,9 +411,9 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     if constexpr (kAllSums) await_values();  // the last weights leave their registers to the statistics
     // Head, batch, row of the tensor, rows left in the sequence; or read when needed: with four registers
     // more, few statistics are made while the last weights meet their values.
-    constexpr bool kAnew = kFewSums && kKeys == 128;
-    const int4 place = kAnew ? int4{} : ptx::load_shared(info + 16);
-    const auto place_now = [&] { return kAnew ? ptx::load_shared(info + 16) : place; };
+    constexpr bool kPlaceAnew = kFewSums && kKeys == 128;
+    const int4 place = kPlaceAnew ? int4{} : ptx::load_shared(info + 16);
+    const auto place_now = [&] { return kPlaceAnew ? ptx::load_shared(info + 16) : place; };
     const int own = thread_now(), own_lane = kKept ? lane : own % 32, own_row = kKept ? row0 : row_of(own);
 #pragma unroll
     for (int x = 1; x <= 2; x *= 2) {
