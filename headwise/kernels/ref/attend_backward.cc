@@ -1,5 +1,6 @@
 #include "headwise/kernels/ref/attend_backward.h"
 
+#include <algorithm>
 #include <cmath>
 #include <new>
 #include <stdexcept>
@@ -280,7 +281,9 @@ void run_mixed(const AttentionProblem& p, const BackwardArgs& a, Sums& sums) {
     const SequencePlace place = place_of(p, a.forward, b);
     for (Index i = 0; i < place.q_tokens; ++i) {
       rows.compute(p, a.forward, place, b, i);
-      if (!rows.rows.empty()) add_mixed(p, a, rows, d, next, sums);
+      // As in run(): what no head sees a key of gives nothing, whatever q holds (NaN times dq = 0 is NaN).
+      if (std::any_of(rows.rows.begin(), rows.rows.end(), [](const Row& row) { return !row.empty; }))
+        add_mixed(p, a, rows, d, next, sums);
     }
   }
 }

@@ -7,6 +7,7 @@
 
 #include "headwise/ops/explain.h"
 #include "tests/base/sentence.h"
+#include "tests/support/bits.h"
 #include "tests/support/gradients.h"
 #include "tests/support/mix_case.h"
 
@@ -201,6 +202,44 @@ TEST(Mix, RowWithOneVisibleKeyHasNoQueryGradient) {
     run.args.dq = run.keep(converted(run.args.forward.q, DType::f64));
     attention_backward(run.args, reference(), run.heads);
     for (Index n = 0; n < run.args.dq.count(); ++n) EXPECT_NEAR(element(run.args.dq, n), 0, 1e-14);
+  }
+}
+/// What a query that sees no key holds reaches no gradient, those that all rows share included.
+TEST(Mix, EmptyRowsGiveNothing) {
+  for (const Mix kind : {kFixed, kDynamic}) {
+    std::vector<Tensor> gradients[2];
+    for (const bool planted : {false, true}) {
+      MixRun run({.name = "empty",
+                  .before = kind,
+                  .after = kind,
+                  .rank = kind == kDynamic ? 2 : 0,
+                  .batch = 2,
+                  .mask = "lengths(6, 0)",
+                  .sinks = true,
+                  .alibi = true,
+                  .softcap = true,
+                  .gate = true,
+                  .scale = true});
+      BackwardArgs& a = run.args;
+      const HeadInputs& in = a.forward.inputs;
+      if (planted)
+        for (const AnyView& x : {a.forward.q, a.dout, in.gate, in.mix_q})  // sequence 1 sees nothing
+          for (Index n = x.count() / 2; n < x.count(); ++n) store_double(x.data, x.dtype, n, std::nan(""));
+      const std::pair<AnyView*, AnyView> asked[] = {
+          {&a.dq, a.forward.q},          {&a.dk, a.forward.k},
+          {&a.dv, a.forward.v},          {&a.dsinks, in.sinks},
+          {&a.dslopes, in.slopes},       {&a.dscale, in.scale},
+          {&a.dgate, in.gate},           {&a.dmix_before, in.mix_before},
+          {&a.dmix_after, in.mix_after}, {&a.dmix_q, in.mix_q},
+          {&a.dmix_k, in.mix_k}};
+      for (const auto& [d, of] : asked)
+        if (of.given()) *d = run.keep(converted(of, DType::f64));
+      attention_backward(a, reference(), run.heads);
+      for (const auto& [d, of] : asked)
+        if (of.given()) gradients[planted].push_back(converted(*d, DType::f64));
+    }
+    for (std::size_t g = 0; g < gradients[0].size(); ++g)
+      EXPECT_TRUE(same_bits(gradients[1][g], gradients[0][g])) << "gradient " << g;
   }
 }
 TEST(Mix, FixedMixBeforeEqualsWidenedQueries) {
