@@ -40,7 +40,7 @@ struct RelativeBuckets {
 /// float dtype, of their own, unless said.
 struct HeadInputs {
   AnyView scale = {};     // [1] or [heads], f32 or f64; empty: 1 / sqrt(head_dim)
-  double softcap = 0;     // cap * tanh(s / cap); 0: off
+  double softcap = 0;     // cap * tanh(s / cap), from 1e-30 to 1e30; 0: off
   AnyView slopes = {};    // [heads]: ALiBi
   AnyView bias = {};      // [batch heads q kv], any step may be 0, a size of 1 repeats; ragged: sizes of the
                           // longest sequence

@@ -69,7 +69,7 @@ TEST_F(BadGradient, TheForwardsOwnChecksSpeakForThisOp) {
   run.point(), run.point_terms();
   args.forward.inputs.softcap = -1;
   EXPECT_EQ(sentence(ErrorKind::bad_argument),
-            "attention_backward: softcap is -1; give a finite number above 0, or 0 for none");
+            "attention_backward: softcap is -1; give a number from 1e-30 to 1e30, or 0 for none");
 }
 
 TEST_F(BadGradient, SavedLseOfAnotherShape) {

@@ -153,10 +153,13 @@ TEST_F(Bad, Scale) {
 TEST_F(Bad, SoftcapAndDropout) {
   args.inputs.softcap = -1;
   EXPECT_EQ(sentence(ErrorKind::bad_argument),
-            "attention: softcap is -1; give a finite number above 0, or 0 for none");
-  args.inputs.softcap = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_EQ(sentence(ErrorKind::bad_argument),
-            "attention: softcap is nan; give a finite number above 0, or 0 for none");
+            "attention: softcap is -1; give a number from 1e-30 to 1e30, or 0 for none");
+  for (const double cap : {3.5e38, 1e-44, 1.1e30, 0.9e-30, std::numeric_limits<double>::infinity(),
+                           std::numeric_limits<double>::quiet_NaN()}) {
+    args.inputs.softcap = cap;
+    EXPECT_EQ(sentence(ErrorKind::bad_argument),
+              text("attention: softcap is ", cap, "; give a number from 1e-30 to 1e30, or 0 for none"));
+  }
   args.inputs.softcap = 0;
   for (const double p : {1.0, -0.1, std::numeric_limits<double>::quiet_NaN()}) {
     args.inputs.dropout = p;

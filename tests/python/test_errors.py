@@ -159,7 +159,7 @@ CASES = {
     "softcap": (
         dict(softcap=-1.0),
         ValueError,
-        "attention: softcap is -1; give a finite number above 0, or 0 for none",
+        "attention: softcap is -1; give a number from 1e-30 to 1e30, or 0 for none",
     ),
     "bias": (
         dict(bias=ones(6, 7)),

@@ -40,6 +40,30 @@ TEST(BackwardMagnitudes, GradientsOfAnySize) {
   });
 }
 
+/// A cap far above the scores changes nothing, one far below leaves no score; no gradient is NaN at either
+/// end.
+TEST(BackwardMagnitudes, CapsAtBothEnds) {
+  each_level([] {
+    BackwardRun plain(kCase);
+    plain.forward();
+    const Gradients one = run_backward(plain.args, "cpu/backward");
+    for (const double cap : {1e-30, 1e30}) {
+      BackwardRun r(kCase);
+      r.args.forward.inputs.softcap = cap;
+      r.forward();
+      const Gradients all = run_backward(r.args, "cpu/backward");
+      for (const auto& [name, g] : one) {
+        const auto got = all.at(name).values<float>(), want = g.values<float>();
+        for (std::size_t n = 0; n < got.size(); ++n)
+          if (cap > 1)
+            ASSERT_NEAR(got[n], want[n], 2e-6f * largest(g)) << 'd' << name << " at " << n;
+          else
+            ASSERT_TRUE(name == "v" ? std::isfinite(got[n]) : got[n] == 0) << 'd' << name << " at " << n;
+      }
+    }
+  });
+}
+
 /// A row of small dout beside large ones: its dq is as exact as alone.
 TEST(BackwardMagnitudes, SmallRowsBesideLargeOnes) {
   each_level([] {
