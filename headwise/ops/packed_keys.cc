@@ -78,6 +78,8 @@ void put_keys(const char* op, const AnyView& k, const AnyView& buffer, PackedKey
               const AnyView& starts, Context& ctx) {
   check_keys(op, k, about);
   check_buffer(op, buffer, about, k.size[0]);
+  require(each_element_once(buffer), ErrorKind::bad_argument, op, "the buffer is ", buffer,
+          " with steps that put two elements in one place; give it memory of its own");
   require(!may_share_bytes(buffer, k), ErrorKind::bad_argument, op,
           "the buffer overlaps k in memory; give it memory of its own");
   const KeyOrder order = cpu::key_order(about.dtype);

@@ -186,6 +186,25 @@ TEST(PackedKeys, Sentences) {
       "unpack_keys: k asks for 11 tokens but 10 are packed; ask for fewer");
 }
 
+/// Sequences and heads are written by several threads at once.
+TEST(PackedKeys, EveryElementIsWrittenOnce) {
+  const Tensor k = some_keys(DType::f32, 2, 10, 8);
+  PackedKeys about = packed_keys(DType::f32, 3, 8, 12);
+  Tensor buffer(DType::f32, {2, 3, about.room()});
+  AnyView same = buffer.view(), crossing = buffer.view();
+  same.step[0] = 0;
+  crossing.step[0] = about.room() + 4, crossing.step[1] = 4;
+  for (const AnyView& view : {same, crossing}) {
+    EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { pack_keys(k.view(), view, about, online()); }),
+              "pack_keys: the buffer is f32 [2 3 256] with steps that put two elements in one place; give it "
+              "memory of its own");
+    EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { append_keys(k.view(), view, about, online()); }),
+              "append_keys: the buffer is f32 [2 3 256] with steps that put two elements in one place; give "
+              "it memory of its own");
+  }
+  EXPECT_EQ(about.tokens, 0);
+}
+
 /// The same of keys, values and scales that attention reads: out is 0.
 TEST(EightBitKv, NoTokensNeedNoMemory) {
   const Tensor q = random_normal({2, 3, 4, 8}, DType::f32, 1),
