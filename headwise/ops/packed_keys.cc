@@ -94,9 +94,11 @@ void put_keys(const char* op, const AnyView& k, const AnyView& buffer, PackedKey
   for (Index b = 0; b < (starts.given() ? k.size[0] : 1); ++b) {
     const Index at =
         starts.given() ? static_cast<const Index*>(starts.data)[b * starts.step[0]] : about.tokens;
-    require(at >= 0 && at <= about.capacity && k.size[1] <= about.capacity - at, ErrorKind::bad_shape, op,
-            "sequence ", b, " would have ", k.size[1], " tokens more than ", at,
-            " but its buffer has room for ", about.capacity,
+    // Past the tokens lies memory nobody wrote, which would count as tokens.
+    require(0 <= at && at <= about.tokens, ErrorKind::bad_argument, op, "the start of sequence ", b, " is ",
+            at, " but ", about.tokens, " tokens are packed; give a start from 0 to ", about.tokens);
+    require(k.size[1] <= about.capacity - at, ErrorKind::bad_shape, op, "sequence ", b, " would have ",
+            k.size[1], " tokens more than ", at, " but its buffer has room for ", about.capacity,
             "; a cache cannot be longer than its buffer: make a larger one and pack again");
     longest = max_of(longest, at + k.size[1]);
   }

@@ -19,7 +19,8 @@ std::size_t packed_key_bytes(const PackedKeys& about);
 void pack_keys(const AnyView& k, const AnyView& buffer, PackedKeys& about, Context& ctx);
 
 /// Puts k [batch new_tokens kv_heads dim] behind what is there: token `about.tokens`, or starts [batch] i64
-/// where sequences have lengths of their own. tokens becomes the longest sequence's.
+/// where sequences have lengths of their own, each from 0 to `about.tokens`. tokens becomes the longest
+/// sequence's; where the others end is the caller's to know.
 void append_keys(const AnyView& k, const AnyView& buffer, PackedKeys& about, Context& ctx,
                  const AnyView& starts = {});
 

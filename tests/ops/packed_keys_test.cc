@@ -156,6 +156,15 @@ TEST(PackedKeys, Sentences) {
             "append_keys: sequence 0 would have 3 tokens more than 10 but its buffer has room for 12; a "
             "cache cannot "
             "be longer than its buffer: make a larger one and pack again");
+  for (const Index at : {-1, 11}) {
+    const Tensor start = tensor_of(std::vector<Index>{at});
+    EXPECT_EQ(
+        sentence_of(
+            ErrorKind::bad_argument,
+            [&] { append_keys(tokens_of(k.view(), 0, 1), buffer.view(), about, online(), start.view()); }),
+        text("append_keys: the start of sequence 0 is ", at,
+             " but 10 tokens are packed; give a start from 0 to 10"));
+  }
   EXPECT_EQ(about.tokens, 10) << "a refused append leaves the description as it was";
   PackedKeys longer = about;
   longer.tokens = 13;
