@@ -70,7 +70,7 @@ void quantize_kv(const AnyView& x, const AnyView& out, const AnyView& scale, Con
   require(each_element_once(out) && each_element_once(scale), ErrorKind::bad_argument, kOp,
           "out or scale has steps that put two elements in one place; give them memory of their own");
   check_apart(kOp, out, "x", x), check_apart(kOp, out, "scale", scale), check_apart(kOp, scale, "x", x);
-  if (x.count() == 0) return;
+  if (scale.count() == 0) return;
   const Index heads = x.size[2], tokens = x.size[1], rows = x.size[0] * tokens * heads, dim = x.size[3];
   const Index grain = max_of(1, kTaskElements / max_of(1, dim));
   const auto typed = [&]<class T, class Out>(Type<T>, Type<Out>) {
@@ -78,9 +78,13 @@ void quantize_kv(const AnyView& x, const AnyView& out, const AnyView& scale, Con
       for (Index row = task * grain; row < min_of(rows, (task + 1) * grain); ++row) {
         const Index h = row % heads, t = row / heads % tokens, b = row / heads / tokens;
         const auto place = [&](const AnyView& v) { return b * v.step[0] + t * v.step[1] + h * v.step[2]; };
-        static_cast<float*>(scale.data)[place(scale)] =
-            quantize_row(static_cast<const T*>(x.data) + place(x), x.step[3], dim,
-                         static_cast<Out*>(out.data) + place(out), out.step[3]);
+        float& of_row = static_cast<float*>(scale.data)[place(scale)];
+        if (dim == 0) {  // x and out may be null
+          of_row = 0;
+          continue;
+        }
+        of_row = quantize_row(static_cast<const T*>(x.data) + place(x), x.step[3], dim,
+                              static_cast<Out*>(out.data) + place(out), out.step[3]);
       }
     });
   };

@@ -138,6 +138,17 @@ void expect_rows_of_every_kind(DType kv) {
 TEST(QuantizeKv, RowsOfEveryKind) {
   for (const DType kv : kEightBits) expect_rows_of_every_kind(kv);
 }
+/// A row of no numbers has the scale of a row of zeros; x and out need no memory.
+TEST(QuantizeKv, RowsOfDimZeroHaveScaleZero) {
+  for (const DType kv : kEightBits) {
+    const Tensor scale = random_normal({2, 3, 2}, DType::f32, 1);
+    AnyView x = AnyView::packed(nullptr, DType::f32, {2, 3, 2, 0});
+    AnyView out = AnyView::packed(nullptr, kv, {2, 3, 2, 0});
+    x.step[0] = out.step[0] = 8;
+    quantize_kv(x, out, scale.view(), online());
+    for (const float s : scale.values<float>()) EXPECT_EQ(s, 0);
+  }
+}
 TEST(QuantizeKv, Sentences) {
   const Tensor x = random_normal({1, 2, 3, 4}, DType::f32, 1), out(DType::u8, {1, 2, 3, 4}),
                scale(DType::f32, {1, 2, 3});
