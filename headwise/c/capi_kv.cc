@@ -54,6 +54,8 @@ hw_status hw_pack_keys(hw_context* context, const hw_tensor* k, const hw_tensor*
   const char* entry = "hw_pack_keys";
   return guarded(entry, [&] {
     require_given(context, entry, "context");
+    require_given(k, entry, "k");
+    require_given(buffer, entry, "buffer");
     PackedKeys about = c::packed_from(packed, entry);
     pack_keys(view_of(k, entry, "k"), view_of(buffer, entry, "buffer"), about, context->context);
     c::packed_to(about, packed, entry);
@@ -64,6 +66,8 @@ hw_status hw_append_keys(hw_context* context, const hw_tensor* k, const hw_tenso
   const char* entry = "hw_append_keys";
   return guarded(entry, [&] {
     require_given(context, entry, "context");
+    require_given(k, entry, "k");
+    require_given(buffer, entry, "buffer");
     PackedKeys about = c::packed_from(packed, entry);
     append_keys(view_of(k, entry, "k"), view_of(buffer, entry, "buffer"), about, context->context,
                 view_of(starts, entry, "starts"));
@@ -75,6 +79,8 @@ hw_status hw_unpack_keys(hw_context* context, const hw_tensor* buffer, const hw_
   const char* entry = "hw_unpack_keys";
   return guarded(entry, [&] {
     require_given(context, entry, "context");
+    require_given(buffer, entry, "buffer");
+    require_given(k, entry, "k");
     unpack_keys(view_of(buffer, entry, "buffer"), c::packed_from(packed, entry), view_of(k, entry, "k"),
                 context->context);
   });
@@ -84,6 +90,9 @@ hw_status hw_quantize_kv(hw_context* context, const hw_tensor* x, const hw_tenso
   const char* entry = "hw_quantize_kv";
   return guarded(entry, [&] {
     require_given(context, entry, "context");
+    require_given(x, entry, "x");
+    require_given(out, entry, "out");
+    require_given(scale, entry, "scale");
     quantize_kv(view_of(x, entry, "x"), view_of(out, entry, "out"), view_of(scale, entry, "scale"),
                 context->context);
   });

@@ -137,6 +137,29 @@ TEST(CApi, NullIsRefusedInWordsEverywhere) {
   hw_mask_destroy(mask);
 }
 
+TEST(CApi, NullTensorsOfACacheAreRefusedByName) {
+  const ContextHolder holder;
+  Call call;
+  const hw_tensor* x = &call.tq;
+  hw_packed_keys packed{};
+  packed.struct_size = sizeof packed;
+  ASSERT_EQ(hw_packed_keys_describe({HW_FLOAT, 32, 1}, 2, 4, 8, &packed), HW_OK);
+  const auto refused = [](hw_status status, const std::string& what) {
+    EXPECT_EQ(status, HW_BAD_ARGUMENT) << what;
+    EXPECT_EQ(last(), what + " is NULL; give a valid pointer");
+  };
+  refused(hw_pack_keys(holder.context, nullptr, x, &packed), "hw_pack_keys: k");
+  refused(hw_pack_keys(holder.context, x, nullptr, &packed), "hw_pack_keys: buffer");
+  refused(hw_append_keys(holder.context, nullptr, x, nullptr, &packed), "hw_append_keys: k");
+  refused(hw_append_keys(holder.context, x, nullptr, nullptr, &packed), "hw_append_keys: buffer");
+  refused(hw_unpack_keys(holder.context, nullptr, &packed, x), "hw_unpack_keys: buffer");
+  refused(hw_unpack_keys(holder.context, x, &packed, nullptr), "hw_unpack_keys: k");
+  refused(hw_quantize_kv(holder.context, nullptr, x, x), "hw_quantize_kv: x");
+  refused(hw_quantize_kv(holder.context, x, nullptr, x), "hw_quantize_kv: out");
+  refused(hw_quantize_kv(holder.context, x, x, nullptr), "hw_quantize_kv: scale");
+  refused(hw_pack_keys(holder.context, x, x, nullptr), "hw_pack_keys: packed");
+}
+
 TEST(CApi, AFailingAllocationIsAStatusWhereverItStrikes) {
   Call call;
   int failures = 0;
