@@ -209,6 +209,15 @@ void check_grad(const char* op, const char* name, nb::handle h) {
           recorded ? "call headwise.torch.attention or pass " : "pass ", name, ".detach()");
 }
 
+/// True: torch negates what it reads of this tensor, such as the imaginary part of a conjugate; its memory
+/// holds the other sign.
+bool is_negated(nb::handle h) {
+  static PyObject* is_neg = PyUnicode_InternFromString("is_neg");
+  const nb::object answer = nb::steal(PyObject_CallMethodNoArgs(h.ptr(), is_neg));
+  if (!answer.is_valid()) nb::raise_python_error();
+  return answer.ptr() == Py_True;
+}
+
 /// Whether an argument may lie on a CUDA device.
 enum class Place { cpu, anywhere };
 
@@ -232,10 +241,8 @@ Array read_dlpack(const char* op, const char* name, nb::handle h, const TypeEntr
   }
   require(t.data != nullptr || out.view.count() == 0 || t.rank == 0, ErrorKind::bad_argument, op, name,
           " has no memory behind it (a fake tensor); give a dense CPU tensor");
-  // The imaginary part of a conjugate is a view that torch negates when it reads; its last step is 2 or more.
-  if (t.rank > 0 && t.strides[t.rank - 1] > 1 && nb::hasattr(h, "is_neg"))
-    require(!nb::cast<bool>(h.attr("is_neg")()), ErrorKind::bad_argument, op, name,
-            " is a lazily negated view; call .resolve_neg() on it first");
+  require(!entry.torch || !is_negated(h), ErrorKind::bad_argument, op, name,
+          " is a lazily negated view; call .resolve_neg() on it first");
   return out;
 }
 

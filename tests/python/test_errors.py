@@ -337,6 +337,16 @@ TENSORS = {
         ValueError,
         "attention: q is a lazily negated view; call .resolve_neg() on it first",
     ),
+    "negated": (
+        torch._neg_view,
+        ValueError,
+        "attention: q is a lazily negated view; call .resolve_neg() on it first",
+    ),
+    "negated, one column repeated": (
+        lambda x: torch.view_as_complex(torch.stack([x, x], -1)).conj().imag[..., :1].expand(x.shape),
+        ValueError,
+        "attention: q is a lazily negated view; call .resolve_neg() on it first",
+    ),
     "complex": (
         lambda x: x.to(torch.complex64),
         TypeError,
