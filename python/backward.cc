@@ -32,7 +32,9 @@ class BackwardCall {
     args_.forward.out = call_.as_bshd("out", read("out", words.q, out).view);
     args_.dout = call_.as_bshd("dout", read("dout", words.q, dout).view);
     args_.forward.lse = as_lse(read("lse", words.q, lse).view);
-    const bool has_slopes = is_array(words.alibi), has_scale = is_array(words.scale);
+    const bool has_slopes = is_array(words.alibi),
+               has_scale = is_array(words.scale) &&  // integers have no gradient
+                           is_float(read_array(kOp, "scale", words.scale).view.dtype);
     wanted_ = {
         {"q", words.q, &GradientSpec::q, &BackwardArgs::dq},
         {"k", words.k, &GradientSpec::k, &BackwardArgs::dk},
@@ -74,6 +76,9 @@ class BackwardCall {
       const Flight without_gil;
       plan.run(args_, engine.context);
     }
+    if (narrow_scale_.is_valid())
+      made[kScale] = nb::object(made[kScale])
+                         .attr(call_.kind().is_numpy() ? "astype" : "to")(narrow_scale_.attr("dtype"));
     static const nb::handle result =
         nb::object(nb::module_::import_("headwise._types").attr("AttentionGradients")).release();
     return result(*made);
@@ -116,7 +121,7 @@ class BackwardCall {
               "\"; gradients exist for q, k, v, bias, alibi, relative, sinks, scale, gate and the given "
               "coefficients but rows");
       require(given(found->of), ErrorKind::bad_argument, kOp, "wants the gradient of ", word,
-              ", which was not given as an array; give it, or leave it out of wants");
+              ", which was not given as an array of floats; give it, or leave it out of wants");
       spec_.*found->flag = true;
     }
   }
@@ -131,8 +136,13 @@ class BackwardCall {
   nb::object make(const Wanted& w) {
     if (!(spec_.*w.flag)) return nb::none();
     const Array of = read_anywhere(kOp, w.word, w.of);
+    DType dtype = of.view.dtype;
+    if (w.flag == &GradientSpec::scale && dtype != DType::f64 && dtype != DType::f32) {
+      dtype = DType::f32;
+      if (of.kind.is_numpy() == call_.kind().is_numpy()) narrow_scale_ = w.of;
+    }
     MadeArray made =
-        make_array(call_.kind(), w.of, of.view.dtype, {of.view.size, static_cast<std::size_t>(of.view.rank)});
+        make_array(call_.kind(), w.of, dtype, {of.view.size, static_cast<std::size_t>(of.view.rank)});
     AnyView view = made.view;
     if (w.flag == &GradientSpec::q || w.flag == &GradientSpec::k || w.flag == &GradientSpec::v)
       view = as_given(w, view);
@@ -150,6 +160,8 @@ class BackwardCall {
 
   AttentionCall call_;
   nb::object table_;
+  static constexpr std::size_t kScale = 7;  // of wanted_
+  nb::handle narrow_scale_;                 // of 16 bits: its gradient is computed in f32, then cast
   BackwardArgs args_;
   GradientSpec spec_;
   std::vector<Wanted> wanted_;  // terms_ of them by their own words, then coefficients

@@ -158,12 +158,36 @@ def test_a_bias_of_one_row_gets_the_sum():
     assert torch.allclose(small, full.sum((0, 1, 2)), rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_scale_of_16_bits_trains(dtype):
+    q, k, v = (x.detach() for x in leaves(*[(2, 6, 4, 8)] * 3, dtype=dtype))
+
+    def gradient(scale, attend=hw.torch.attention):
+        return torch.autograd.grad(attend(q, k, v, scale=scale).float().square().sum(), scale)[0]
+
+    narrow = torch.tensor(0.5, dtype=dtype, requires_grad=True)
+    found = gradient(narrow)
+    assert found.dtype == dtype and found.shape == ()
+    assert torch.equal(found, gradient(torch.tensor(0.5, requires_grad=True)).to(dtype))
+    compiled = torch.compile(hw.torch.attention, fullgraph=True, backend="aot_eager")
+    assert torch.equal(found, gradient(narrow, compiled))
+
+
+def test_a_scale_of_numpy_has_a_gradient_where_it_holds_floats():
+    x = np.random.default_rng(3).standard_normal((1, 4, 2, 8)).astype(np.float32)
+    for scale, dtype in ((np.array(2), None), (np.array(2.0, np.float16), np.float16), (np.array(2.0), np.float64)):
+        out, lse, _ = hw.attention(x, x, x, scale=scale, return_lse=True)
+        found = hw.attention_backward(x, x, x, x, out, lse, scale=scale)
+        assert (found.dscale is None) if dtype is None else (found.dscale.dtype == dtype and found.dscale.shape == ())
+
+
 X = np.ones((1, 4, 2, 8), np.float32)
 LSE = np.zeros((1, 2, 4), np.float32)
 REFUSALS = {
     "name": (dict(wants=["w"]), ValueError, 'attention_backward: wants names "w"; gradients exist for q, k, v, bias, alibi, relative, sinks, scale, gate and the given coefficients but rows'),
-    "absent": (dict(wants=["sinks"]), ValueError, "attention_backward: wants the gradient of sinks, which was not given as an array; give it, or leave it out of wants"),
-    "number": (dict(scale=0.5, wants=["scale"]), ValueError, "attention_backward: wants the gradient of scale, which was not given as an array; give it, or leave it out of wants"),
+    "absent": (dict(wants=["sinks"]), ValueError, "attention_backward: wants the gradient of sinks, which was not given as an array of floats; give it, or leave it out of wants"),
+    "number": (dict(scale=0.5, wants=["scale"]), ValueError, "attention_backward: wants the gradient of scale, which was not given as an array of floats; give it, or leave it out of wants"),
+    "integer": (dict(scale=np.array(2), wants=["scale"]), ValueError, "attention_backward: wants the gradient of scale, which was not given as an array of floats; give it, or leave it out of wants"),
     "word": (dict(wants="q"), TypeError, "attention_backward: wants is a str; give a list of argument names, or None for every array given"),
 }  # fmt: skip
 
