@@ -219,6 +219,13 @@ def _four_axes(x: Tensor, batch: torch.Size) -> Tensor:
     )
 
 
+def _broadcast(shapes: Sequence[torch.Size], refusal: str) -> torch.Size:
+    try:
+        return torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        raise ValueError(f"scaled_dot_product_attention: {refusal}") from None
+
+
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
@@ -242,33 +249,42 @@ def scaled_dot_product_attention(
         raise ValueError(
             "scaled_dot_product_attention: query, key and value need at least 2 axes, [tokens dim]"
         )
-    shape = query.shape
-    if not query.dim() == key.dim() == value.dim() == 4 or not shape[0] == key.shape[0] == value.shape[0]:
+    axes, q_shape, k_shape = max(query.dim(), key.dim(), value.dim()), query.shape, key.shape
+    batch = q_shape[:-3]
+    if (
+        not query.dim() == key.dim() == value.dim() == 4
+        or not q_shape[0] == k_shape[0] == value.shape[0]
+        or not (enable_gqa or q_shape[1] == k_shape[1] == value.shape[1])
+    ):
         query, key, value = (x if x.dim() >= 3 else x.unsqueeze(0) for x in (query, key, value))
-        if not enable_gqa:
-            heads = torch.broadcast_shapes(*((x.shape[-3],) for x in (query, key, value)))
+        if not enable_gqa and not key.shape[-3] == value.shape[-3] == 1:  # one serves all heads as it is
+            heads = _broadcast(
+                [x.shape[-3:-2] for x in (query, key, value)],
+                f"query has {query.shape[-3]} heads, key {key.shape[-3]} and value {value.shape[-3]}; "
+                "share heads with enable_gqa=True",
+            )
             query, key, value = (x.expand(*x.shape[:-3], *heads, *x.shape[-2:]) for x in (query, key, value))
-        batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
-        shape = torch.Size((*batch, *query.shape[-3:])) if len(shape) > 2 else shape
-        query, key, value = (_four_axes(x, batch) for x in (query, key, value))
-    else:
-        batch = shape[:1]
-    if not enable_gqa and not query.shape[1] == key.shape[1] == value.shape[1]:
-        raise ValueError(
-            f"scaled_dot_product_attention: query has {query.shape[1]} heads, key {key.shape[1]} and value "
-            f"{value.shape[1]}; share heads with enable_gqa=True"
+        batches = [x.shape[:-3] for x in (query, key, value)]
+        batch = _broadcast(
+            batches,
+            "query has batch {}, key {} and value {}; give equal sizes or 1".format(*map(list, batches)),
         )
+        query, key, value = (_four_axes(x, batch) for x in (query, key, value))
     if _is_autocast_enabled(query.device.type):
         query, key, value = _autocast(query), _autocast(key), _autocast(value)
     bias = open = None
     if attn_mask is not None:
-        tokens = (query.shape[2], key.shape[2])
-        spread = (
-            attn_mask.expand(*attn_mask.shape[:-2], *tokens)
-            if attn_mask.dim() >= 2
-            else attn_mask.expand(tokens)
-        )
-        if spread.dim() > 4:
+        shared = (*k_shape[:-3], 1) if enable_gqa and len(k_shape) > 2 else k_shape[:-2]
+        scores = (*torch.broadcast_shapes(q_shape[:-2], shared), q_shape[-2], k_shape[-2])
+        if attn_mask.dim() > len(scores) or any(
+            size != 1 and size != need for size, need in zip(attn_mask.shape[::-1], scores[::-1])
+        ):
+            raise ValueError(
+                f"scaled_dot_product_attention: attn_mask is {list(attn_mask.shape)} but the scores are {list(scores)}; "
+                "give it axes of these sizes or 1, counted from the last"
+            )
+        spread = attn_mask.expand(*attn_mask.shape[:-2], *scores[-2:])
+        if len(batch) != 1 and spread.dim() > 3:
             spread = _four_axes(spread, batch)
         if spread.dtype == torch.bool and spread.is_cuda:  # a mask of bits would have to come to the CPU first
             bias = query.new_zeros(()).masked_fill(~spread, -torch.inf)
@@ -295,7 +311,7 @@ def scaled_dot_product_attention(
         out = attention(
             query, key, value, mask, scale=scale, bias=bias, dropout=dropout_p, seed=seed, layout="bhsd"
         )
-    return out if len(shape) == 4 else out.reshape(*shape[:-1], value.shape[-1])
+    return out if axes == 4 else out.reshape((*batch, *out.shape[1:])[-axes:])
 
 
 _CAUSAL = Mask.causal()

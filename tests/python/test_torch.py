@@ -102,6 +102,64 @@ def test_what_torch_refuses_is_refused():
     )
 
 
+WIDE = (2, 3, 4, 5, 8), (2, 3, 4, 7, 8)
+# (query, key, value, mask)
+BROADCAST = [
+    ((2, 3, 5, 8), (2, 1, 7, 8), (2, 1, 7, 8), None),
+    ((2, 1, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8), None),
+    ((2, 3, 5, 8), (2, 1, 7, 8), (2, 3, 7, 8), (3, 5, 7)),
+    ((2, 1, 5, 8), (1, 3, 7, 8), (1, 1, 7, 8), (2, 3, 5, 7)),
+    ((5, 8), (2, 3, 7, 8), (2, 3, 7, 8), None),
+    ((5, 8), (3, 7, 8), (3, 7, 8), (3, 5, 7)),
+    ((3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8), (2, 3, 5, 7)),
+    ((1, 3, 5, 8), (1, 3, 7, 8), (2, 3, 7, 8), (5, 7)),
+    ((1, 3, 5, 8), (1, 3, 7, 8), (2, 3, 7, 8), (2, 3, 5, 7)),
+    ((1, 1, 5, 8), (1, 1, 7, 8), (1, 3, 7, 8), (3, 5, 7)),
+    ((3, 1, 4, 5, 8), (3, 1, 4, 7, 8), (3, 1, 4, 7, 8), (3, 4, 5, 7)),
+    *((WIDE[0], WIDE[1], WIDE[1], mask) for mask in [
+        (5, 7), (4, 5, 7), (3, 1, 5, 7), (1, 4, 5, 7), (3, 4, 1, 7), (2, 1, 1, 5, 7), (1, 3, 4, 5, 1), (6, 4, 5, 7),
+        (2, 4, 5, 7), (12, 5, 7),
+    ]),
+    *(((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8), mask) for mask in [
+        (6, 5, 7), (2, 5, 7), (5, 6), (1, 2, 3, 5, 7), (2, 1, 5, 1), (5, 1), (3, 1, 1),
+    ]),
+    *(((3, 5, 8), (3, 7, 8), (3, 7, 8), mask) for mask in [(3, 5, 7), (1, 3, 5, 7)]),
+    *(((5, 8), (7, 8), (7, 8), mask) for mask in [(5, 7), (1, 5, 7)]),
+    ((3, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8), None),
+    ((2, 4, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8), None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROADCAST, ids=str)
+def test_shapes_are_taken_and_refused_as_torch_does(case):
+    *shapes, mask = case
+    args = tensors(*shapes)
+    masks = [None] if mask is None else [torch.from_numpy(normal(5, *mask)).float()]
+    masks += [] if mask is None else [masks[0] > -1]
+    for mask in masks:
+        try:
+            functional.scaled_dot_product_attention(*args, mask)
+        except RuntimeError:
+            with pytest.raises(ValueError, match="^scaled_dot_product_attention: [^\n]*; (give|share) "):
+                sdpa(*args, mask)
+        else:
+            agree(*args, attn_mask=mask)
+
+
+def test_shared_heads_broadcast_masks_over_batch_axes():
+    args = tensors((3, 2, 6, 5, 8), (3, 2, 3, 7, 8), (3, 2, 3, 7, 8))
+    agree(*args, enable_gqa=True, attn_mask=torch.from_numpy(normal(5, 2, 1, 5, 7)).float())
+
+
+def test_a_mask_that_does_not_fit_is_refused_with_both_shapes():
+    with pytest.raises(ValueError) as caught:
+        sdpa(*tensors((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8)), torch.zeros(5, 6))
+    assert str(caught.value) == (
+        "scaled_dot_product_attention: attn_mask is [5, 6] but the scores are [2, 3, 5, 7]; "
+        "give it axes of these sizes or 1, counted from the last"
+    )
+
+
 def test_dropout_follows_torchs_generator():
     q, k, v = tensors((1, 2, 64, 8), (1, 2, 128, 8), (1, 2, 128, 8))
     torch.manual_seed(3)
