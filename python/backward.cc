@@ -1,6 +1,7 @@
 // hw.attention_backward: the gradients of one hw.attention call from its output and log-sum-exp.
 #include "headwise/ops/attention_backward_cuda.h"
 
+#include <utility>
 #include <vector>
 
 #include "python/bind.h"
@@ -125,13 +126,27 @@ class BackwardCall {
       spec_.*found->flag = true;
     }
   }
-  /// In the library's order of axes; rows where the head reads such.
-  AnyView as_given(const Wanted& w, const AnyView& v) const {
+  static bool is_qkv(const Wanted& w) {
+    return w.flag == &GradientSpec::q || w.flag == &GradientSpec::k || w.flag == &GradientSpec::v;
+  }
+  const HeadLayout& layout_of(const Wanted& w) const {
     const HeadSpec& spec = call_.spec();
-    const HeadLayout& layout = w.flag == &GradientSpec::q   ? spec.q
-                               : w.flag == &GradientSpec::k ? spec.k
-                                                            : spec.v;
-    return call_.as_rows(w.word, call_.as_bshd(w.word, v), layout);
+    return w.flag == &GradientSpec::q ? spec.q : w.flag == &GradientSpec::k ? spec.k : spec.v;
+  }
+  /// The size of `of`. A head that reads rows of a token writes their gradients as rows too: then heads lie
+  /// behind tokens in memory, whatever the order of axes.
+  MadeArray make_like(const Wanted& w, const AnyView& of, DType dtype) const {
+    AnyView shape = of;
+    const int tokens = call_.tokens_axis(), heads = call_.heads_axis();
+    const bool turned = is_qkv(w) && layout_of(w).row != 0 && heads < tokens;
+    if (turned) std::swap(shape.size[tokens], shape.size[heads]);
+    MadeArray made = make_array(call_.kind(), w.of, dtype, {shape.size, static_cast<std::size_t>(of.rank)});
+    if (turned) {
+      made.object = made.object.attr("swapaxes")(tokens, heads);
+      std::swap(made.view.size[tokens], made.view.size[heads]);
+      std::swap(made.view.step[tokens], made.view.step[heads]);
+    }
+    return made;
   }
   nb::object make(const Wanted& w) {
     if (!(spec_.*w.flag)) return nb::none();
@@ -141,11 +156,10 @@ class BackwardCall {
       dtype = DType::f32;
       if (of.kind.is_numpy() == call_.kind().is_numpy()) narrow_scale_ = w.of;
     }
-    MadeArray made =
-        make_array(call_.kind(), w.of, dtype, {of.view.size, static_cast<std::size_t>(of.view.rank)});
+    MadeArray made = make_like(w, of.view, dtype);
     AnyView view = made.view;
-    if (w.flag == &GradientSpec::q || w.flag == &GradientSpec::k || w.flag == &GradientSpec::v)
-      view = as_given(w, view);
+    if (is_qkv(w))
+      view = call_.as_rows(w.word, call_.as_bshd(w.word, view), layout_of(w));
     else if (w.flag == &GradientSpec::bias)
       view = call_.spread_bias(view);
     else if (w.flag == &GradientSpec::gate)

@@ -55,6 +55,9 @@ class AttentionCall {
   /// The choice for CUDA tensors, a line for each kernel up to the chosen one.
   std::string explain_cuda();
   bool ragged() const { return ragged_; }
+  /// Where the caller's tensors keep these.
+  int tokens_axis() const { return ragged_ ? order_->ragged_tokens : order_->tokens; }
+  int heads_axis() const { return ragged_ ? order_->ragged_heads : order_->heads; }
   /// The kernels of this call: its own list, else its context's.
   const std::string& kernels();
   /// The caller's tensor in the library's order of axes.

@@ -155,8 +155,9 @@ def attention_backward_op(dout, out, lse, q, k, v, *rest):
     given = dict(zip(_NAMES, (q, k, v, *rest)))
     wants = rest[-1]
     found = _core.attention_backward(_dense(dout), q, k, v, out, lse, wants=wants, **_call_words(given))
-    terms = [gradient for gradient in found[: len(WORDS)] if gradient is not None]
-    return terms + [found[-1][name] for name in COEFFICIENTS if name in wants]
+    terms: list[Any] = [gradient for gradient in found[: len(WORDS)] if gradient is not None]
+    # A head of rows turns axes, and a graph was promised dense gradients.
+    return [x.contiguous() for x in terms] + [found[-1][name] for name in COEFFICIENTS if name in wants]
 
 
 @attention_backward_op.register_fake

@@ -110,3 +110,29 @@ def test_refuses_in_one_sentence(name):
     with pytest.raises(ValueError) as caught:
         hw.attention_backward(x, x, x, x, x, np.zeros((1, 2, 2), np.float32), **words)
     assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_overlapped_heads_have_gradients_in_every_layout(compiled):
+    head = hw.Overlapped(heads=4, schedule="constant", rim=2)
+    plain = [normal(i, 2, 10, 4, 8, dtype=torch.float32) for i in range(3)]
+    dout = normal(9, 2, 10, 4, 12, dtype=torch.float32).detach()  # 8 own columns and a rim of 2 on either side
+    truth = torch.autograd.grad(hw.torch.attention(*plain, head=head), plain, dout)
+    attend = torch.compile(hw.torch.attention, fullgraph=True, backend="aot_eager") if compiled else hw.torch.attention
+    for layout, axes in (("bhsd", (1, 2)), ("sbhd", (0, 1))):
+        turned = [x.transpose(*axes) for x in plain]
+        if layout == "sbhd":
+            turned = [x.contiguous() for x in turned]
+        out = attend(*turned, head=head, layout=layout)
+        for a, b in zip(truth, torch.autograd.grad(out, plain, dout.transpose(*axes))):
+            assert torch.equal(a, b), layout
+
+
+def test_overlapped_heads_have_gradients_of_ragged_batches_with_heads_first():
+    head, words = hw.Overlapped(heads=4, schedule="constant", rim=2), dict(q_offsets=[0, 4, 10], kv_offsets=[0, 4, 10])
+    x = normal(1, 10, 4, 8, dtype=torch.float32)
+    (truth,) = torch.autograd.grad(hw.torch.attention(x, x, x, head=head, **words).square().sum(), x)
+    y = x.transpose(0, 1)
+    out = hw.torch.attention(y, y, y, head=head, layout="htd", **words)
+    (found,) = torch.autograd.grad(out.square().sum(), x)
+    assert torch.allclose(found, truth, rtol=1e-6, atol=1e-6)
