@@ -79,6 +79,7 @@ void AttentionCall::read_keys_and_values(const AttentionWords& words) {
     return a.view;
   };
   args_.q = as_bshd("q", read("q", words.q));
+  heads_ = args_.q.size[2];
   if (nb::isinstance<PackedCache>(words.k)) {
     const auto& packed = nb::cast<const PackedCache&>(words.k);
     if (!(packed.kind == kind_)) refuse_kinds(kOp, {"q", words.q}, {"k", packed.buffer});
@@ -203,8 +204,7 @@ void AttentionCall::read_mask(nb::handle mask) {
 }
 
 AnyView AttentionCall::spread_bias(const AnyView& bias) const {
-  const Index batch = ragged_ ? static_cast<Index>(q_offsets_.size()) - 1 : args_.q.size[0],
-              heads = args_.q.size[2];
+  const Index batch = ragged_ ? static_cast<Index>(q_offsets_.size()) - 1 : args_.q.size[0];
   AnyView r;
   r.data = bias.data;
   r.dtype = bias.dtype;
@@ -215,11 +215,12 @@ AnyView AttentionCall::spread_bias(const AnyView& bias) const {
     r.size[to] = bias.size[axis];
     r.step[to] = bias.step[axis];
   }
-  const bool merged = bias.rank == 3 && batch != 1 && bias.size[0] == batch * heads && bias.size[0] != heads;
+  const bool merged =
+      bias.rank == 3 && batch != 1 && bias.size[0] == batch * heads_ && bias.size[0] != heads_;
   if (merged) {
     r.size[0] = batch;
-    r.size[1] = heads;
-    r.step[0] = heads * bias.step[0];
+    r.size[1] = heads_;
+    r.step[0] = heads_ * bias.step[0];
   }
   return r;
 }

@@ -91,6 +91,7 @@ class AttentionCall {
   nb::handle like_, given_out_, probe_words_;
   ArrayKind kind_;
   bool ragged_ = false, want_lse_ = false;
+  Index heads_ = 0;  // of q as it came: a head of rows leaves args_.q without them
   AttentionArgs args_;
   ProbeSpec probe_;
   unsigned probe_rows_ = 0;

@@ -136,3 +136,15 @@ def test_overlapped_heads_have_gradients_of_ragged_batches_with_heads_first():
     out = hw.torch.attention(y, y, y, head=head, layout="htd", **words)
     (found,) = torch.autograd.grad(out.square().sum(), x)
     assert torch.allclose(found, truth, rtol=1e-6, atol=1e-6)
+
+
+def test_overlapped_heads_take_a_bias_of_batch_and_heads_merged():
+    head = hw.Overlapped(heads=4, schedule="constant", rim=2)
+    q, k, v, dout = (normal(i, 2, 10, 4, 12 if i == 3 else 8, dtype=torch.float32).detach() for i in range(4))
+    bias = normal(5, 2, 4, 10, 10, dtype=torch.float32).detach()
+    found = []
+    for b in (bias, bias.flatten(0, 1)):
+        out, lse, _ = hw.attention(q, k, v, bias=b, head=head, return_lse=True)
+        found.append(hw.attention_backward(dout, q, k, v, out, lse, bias=b, head=head))
+    whole, merged = found
+    assert torch.equal(whole.dq, merged.dq) and torch.equal(whole.dbias.flatten(0, 1), merged.dbias)
