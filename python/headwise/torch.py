@@ -75,7 +75,7 @@ def attention(
 
     Gradients reach q, k, v and every tensor among bias, alibi, relative's table, sinks, scale, gate and the coefficients;
     not lse, not probes. A compiled graph holds the call as one op. Lists of tensors, a list of masks, `out`, `probe`,
-    `ctx` and `pages` have no place in a graph: with them it breaks there and the call runs between two graphs.
+    `ctx`, `pages` and packed keys have no place in a graph: with them it breaks there and the call runs between two graphs.
     """
     if isinstance(q, (list, tuple)):
         return _lists.attention(
@@ -122,7 +122,7 @@ def attention(
     if records and out is not None:
         raise ValueError("attention: out was given and a gradient is recorded; autograd makes its own out, leave it away")
     in_graph = out is None and probe is None and ctx is None and k_scale is None and v_scale is None
-    in_graph = in_graph and pages is None
+    in_graph = in_graph and pages is None and isinstance(k, Tensor)
     in_graph = in_graph and (mask is None or (MASK_TYPE is not None and isinstance(mask, Mask)))
     words.update(head=head, coefficients=coefficients)
     if _traced(q) and in_graph:

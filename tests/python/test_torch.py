@@ -348,6 +348,17 @@ def test_what_has_no_place_in_a_graph_breaks_it_and_still_runs():
     assert torch.equal(torch.compile(probed, backend="aot_eager")(q), probed(q))
 
 
+def test_packed_keys_break_a_graph_and_still_run():
+    torch._dynamo.reset()
+    q, k, v = tensors(*[(1, 6, 2, 8)] * 3)
+
+    def packed(q, keys):
+        return hw.torch.attention(q * 2, keys, v, CAUSAL) + 1
+
+    keys = hw.pack_keys(k)
+    assert torch.equal(torch.compile(packed, backend="aot_eager")(q, keys), packed(q, keys))
+
+
 def test_compiled_under_autocast():
     torch._dynamo.reset()
     q, k, v = tensors(*[(1, 6, 2, 8)] * 3)
