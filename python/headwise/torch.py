@@ -119,6 +119,11 @@ def attention(
         raise NotImplementedError(
             "attention: k and v lie in pages, which have no gradient; gather them, or call it under torch.no_grad()"
         )
+    if records and isinstance(k, _core.PackedKeys):
+        raise NotImplementedError(
+            "attention: k is packed, which has no gradient; give plain keys (headwise.unpack_keys), or call it under "
+            "torch.no_grad()"
+        )
     if records and out is not None:
         raise ValueError("attention: out was given and a gradient is recorded; autograd makes its own out, leave it away")
     in_graph = out is None and probe is None and ctx is None and k_scale is None and v_scale is None

@@ -220,3 +220,13 @@ def test_out_and_recording_do_not_go_together():
     assert str(caught.value) == (
         "attention: out was given and a gradient is recorded; autograd makes its own out, leave it away"
     )
+
+
+def test_packed_keys_have_no_gradient():
+    q, k, v = leaves(*[(1, 4, 2, 8)] * 3, dtype=torch.float32)
+    with pytest.raises(NotImplementedError) as caught:
+        hw.torch.attention(q, hw.pack_keys(k.detach()), v.detach())
+    assert str(caught.value) == (
+        "attention: k is packed, which has no gradient; give plain keys (headwise.unpack_keys), or call it under "
+        "torch.no_grad()"
+    )
