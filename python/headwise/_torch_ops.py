@@ -13,6 +13,7 @@ from . import _core
 from ._core import Mask
 from ._types import T5
 
+_HEADS_FIRST = ("bhsd", "bnsh", "htd", "hnd")  # before tokens
 _kept: list[Mask] = []
 
 
@@ -100,7 +101,7 @@ def _coefficients(given: dict[str, Any]) -> dict[str, Any] | None:
 
 def _head_counts(given: dict[str, Any], q: Tensor, v: Tensor) -> tuple[Any, Any, Any]:
     """Heads of the normalizer, and heads and columns of the output."""
-    axis = -3 if given["layout"] in ("bhsd", "bnsh", "htd", "hnd") else -2
+    axis = -3 if given["layout"] in _HEADS_FIRST else -2
     heads = q.shape[axis]
     if given["head"] is not None:
         attends: tuple[int, int, int] = _core.head_info(given["head"], int(heads * q.shape[-1]))["attends"]
@@ -127,17 +128,17 @@ def _(q, k, v, *rest):
     given = dict(zip(_NAMES, (q, k, v, *rest)))
     layout, lse = given["layout"], rest[-2]
     normal, heads, dim = _head_counts(given, q, v)
-    if layout in ("bhsd", "bnsh", "htd", "hnd"):
+    if layout in _HEADS_FIRST:
         out = q.new_empty((*q.shape[:-3], heads, q.shape[-2], dim))
     else:
         out = q.new_empty((*q.shape[:-2], heads, dim))
     if not lse:
         return out, q.new_empty(0, dtype=torch.float32)
-    batch, tokens = {"bhsd": (0, 2), "bnsh": (0, 2), "sbhd": (1, 0)}.get(layout, (0, 1))
+    batch, tokens = (0, 2) if layout in _HEADS_FIRST else (1, 0) if layout == "sbhd" else (0, 1)
     if given["q_offsets"] is None:
         sizes = [q.shape[batch], normal, q.shape[tokens]]
     else:
-        sizes = [normal, q.shape[1 if layout in ("bhsd", "bnsh", "htd", "hnd") else 0]]
+        sizes = [normal, q.shape[1 if layout in _HEADS_FIRST else 0]]
     return out, q.new_empty(sizes, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
 
 

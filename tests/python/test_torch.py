@@ -419,6 +419,17 @@ def test_fake_tensors_give_shapes_without_computing():
             hw.attention(q, k, v)
 
 
+@pytest.mark.parametrize("layout", "bshd bhsd sbhd btnh bsnh bmhk bnsh thd nhd htd hnd".split())
+def test_fake_tensors_have_the_shapes_of_every_layout(layout):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    x = torch.ones(2, 3, 5, 8)
+    truth = hw.torch.attention(x, x, x, layout=layout, return_lse=True)
+    with FakeTensorMode() as fake:
+        found = hw.torch.attention(*[fake.from_tensor(x)] * 3, layout=layout, return_lse=True)
+    assert found.out.shape == truth.out.shape and found.lse.shape == truth.lse.shape
+
+
 def test_a_module_can_call_it():
     class Layer(torch.nn.Module):
         def __init__(self):
