@@ -209,6 +209,19 @@ void check_grad(const char* op, const char* name, nb::handle h) {
           recorded ? "call headwise.torch.attention or pass " : "pass ", name, ".detach()");
 }
 
+/// Forward mode: a result without a tangent would be a derivative of 0. Costs one look at a module where no
+/// level is open.
+void check_tangent(const char* op, const char* name, nb::handle h) {
+  static PyObject* forward_ad = nb::object(nb::module_::import_("torch.autograd.forward_ad")).release().ptr();
+  static PyObject* current_level = PyUnicode_InternFromString("_current_level");
+  const nb::object level = nb::steal(PyObject_GetAttr(forward_ad, current_level));
+  if (!level.is_valid()) return PyErr_Clear();  // a torch that counts elsewhere
+  if (PyLong_AsLong(level.ptr()) < 0) return;
+  require(nb::handle(forward_ad).attr("unpack_dual")(h).attr("tangent").is_none(), ErrorKind::unsupported, op,
+          name, " carries a tangent, and headwise has no forward-mode derivatives; take gradients backward ",
+          "(headwise.torch.attention), or pass ", name, ".detach()");
+}
+
 /// True: torch negates what it reads of this tensor, such as the imaginary part of a conjugate; its memory
 /// holds the other sign.
 bool is_negated(nb::handle h) {
@@ -247,7 +260,7 @@ Array read_dlpack(const char* op, const char* name, nb::handle h, const TypeEntr
 }
 
 Array read_exchange(const char* op, const char* name, nb::handle h, const TypeEntry& entry, Place place) {
-  if (entry.torch) check_grad(op, name, h);
+  if (entry.torch) check_grad(op, name, h), check_tangent(op, name, h);
   DlTensor t;
   if (entry.exchange->view_of_object(h.ptr(), &t) != 0) {
     PyErr_Clear();
@@ -262,6 +275,7 @@ Array read_exchange(const char* op, const char* name, nb::handle h, const TypeEn
 Array read_through_dlpack(const char* op, const char* name, nb::handle h, const TypeEntry& entry,
                           Place place) {
   check_grad(op, name, h);
+  check_tangent(op, name, h);
   nb::ndarray<nb::ro> a;
   if (!nb::try_cast<nb::ndarray<nb::ro>>(h, a, false)) {
     PyErr_Clear();

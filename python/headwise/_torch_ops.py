@@ -51,6 +51,11 @@ TWICE = (
     "take it from torch.nn.functional.scaled_dot_product_attention, or detach the first gradient"
 )
 
+TANGENT = (
+    "attention: an input carries a tangent, and headwise has no forward-mode derivatives; "
+    "take gradients backward, or detach it"
+)
+
 # What has a gradient, in the order of hw.AttentionGradients, and the same as arguments of the registered ops.
 WORDS = ("q", "k", "v", "bias", "alibi", "relative", "sinks", "scale", "gate")
 _DIFFERENTIABLE = ("q", "k", "v", "bias", "slopes", "table", "sinks", "scales", "gate")
@@ -263,3 +268,7 @@ class Attention(torch.autograd.Function):
             once = iter(_Once.apply(len(some), *some, dout, q, k, v, *kept))
             return (None, *(None if x is None else next(once) for x in found))
         return (None, *found)
+
+    @staticmethod
+    def jvp(ctx, *_):
+        raise NotImplementedError(TANGENT)

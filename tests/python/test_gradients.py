@@ -230,3 +230,29 @@ def test_packed_keys_have_no_gradient():
         "attention: k is packed, which has no gradient; give plain keys (headwise.unpack_keys), or call it under "
         "torch.no_grad()"
     )
+
+
+@pytest.mark.parametrize("attend", [hw.attention, hw.torch.attention])
+def test_a_tangent_is_refused(attend):
+    x = torch.ones(1, 4, 2, 8)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x)
+        with pytest.raises(NotImplementedError) as caught:
+            attend(dual, x, x)
+        assert str(caught.value) == (
+            "attention: q carries a tangent, and headwise has no forward-mode derivatives; take gradients backward "
+            "(headwise.torch.attention), or pass q.detach()"
+        )
+        assert attend(dual.detach(), x, x).shape == x.shape
+
+
+def test_a_tangent_beside_a_gradient_is_refused():
+    x = torch.ones(1, 4, 2, 8)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x)
+        with pytest.raises(NotImplementedError) as caught:
+            hw.torch.attention(dual, x.clone().requires_grad_(), x)
+        assert str(caught.value) == (
+            "attention: an input carries a tangent, and headwise has no forward-mode derivatives; "
+            "take gradients backward, or detach it"
+        )
