@@ -30,6 +30,8 @@ class BackwardCall {
       : call_(words),
         table_(words.relative.is_none() ? nb::none() : nb::object(words.relative.attr("table"))) {
     args_.forward = call_.args();
+    require(!args_.forward.packed.given(), ErrorKind::unsupported, kOp,
+            "k is packed, which has no gradient; give the plain keys of headwise.unpack_keys(k)");
     args_.forward.out = call_.as_bshd("out", read("out", words.q, out).view);
     args_.dout = call_.as_bshd("dout", read("dout", words.q, dout).view);
     args_.forward.lse = as_lse(read("lse", words.q, lse).view);

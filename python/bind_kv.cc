@@ -37,6 +37,12 @@ MadeArray make_tokens(const ArrayKind& kind, nb::handle like, DType dtype, const
   return make_array(kind, like, dtype, {sizes, static_cast<std::size_t>(axes)});
 }
 
+PackedCache& read_packed(const char* op, nb::handle h) {
+  if (!nb::isinstance<PackedCache>(h))
+    refuse_type({op, "packed"}, h, "the headwise.PackedKeys that pack_keys made");
+  return nb::cast<PackedCache&>(h);
+}
+
 PackedCache pack(nb::handle k, nb::handle capacity, nb::handle layout, nb::handle ctx) {
   const char* op = "pack_keys";
   const Tokens t = read_tokens(op, "k", k, layout_named(op, layout));
@@ -49,8 +55,9 @@ PackedCache pack(nb::handle k, nb::handle capacity, nb::handle layout, nb::handl
   return cache;
 }
 
-void append(PackedCache& cache, nb::handle k, nb::handle starts, nb::handle layout, nb::handle ctx) {
+void append(nb::handle packed, nb::handle k, nb::handle starts, nb::handle layout, nb::handle ctx) {
   const char* op = "append_keys";
+  PackedCache& cache = read_packed(op, packed);
   const Tokens t = read_tokens(op, "k", k, layout_named(op, layout));
   std::vector<Index> at;
   if (given(starts)) at = read_indices({op, "starts"}, starts);
@@ -59,8 +66,9 @@ void append(PackedCache& cache, nb::handle k, nb::handle starts, nb::handle layo
   run_alone(op, ctx, [&](Context& c) { append_keys(t.view, cache.view, cache.about, c, view); });
 }
 
-nb::object unpack(const PackedCache& cache, nb::handle tokens, nb::handle layout, nb::handle ctx) {
+nb::object unpack(nb::handle packed, nb::handle tokens, nb::handle layout, nb::handle ctx) {
   const char* op = "unpack_keys";
+  const PackedCache& cache = read_packed(op, packed);
   const AxisOrder& order = layout_named(op, layout);
   const Index count = given(tokens) ? read_index({op, "tokens"}, tokens) : cache.about.tokens;
   require(0 <= count && count <= cache.about.tokens, ErrorKind::bad_argument, op, "tokens is ", count,
@@ -114,7 +122,7 @@ void bind_kv(nb::module_& m) {
         return c.view.size[0] * static_cast<Index>(packed_key_bytes(c.about));
       });
   m.def(
-      "pack_keys", pack, nb::arg("k"), nb::arg("capacity") = nb::none(), nb::kw_only(),
+      "pack_keys", pack, nb::arg("k").none(), nb::arg("capacity") = nb::none(), nb::kw_only(),
       nb::arg("layout") = "bshd", nb::arg("ctx") = nb::none(),
       nb::sig("def pack_keys(k: Array, capacity: int | None = None, *, layout: str = 'bshd', ctx: Context "
               "| None = "
@@ -122,19 +130,19 @@ void bind_kv(nb::module_& m) {
       "k [batch tokens kv_heads dim], f32, bf16, f16, int8 or e4m3, packed with room for `capacity` tokens a "
       "sequence "
       "(default: its own).");
-  m.def("append_keys", append, nb::arg("packed"), nb::arg("k"), nb::arg("starts") = nb::none(), nb::kw_only(),
-        nb::arg("layout") = "bshd", nb::arg("ctx") = nb::none(),
+  m.def("append_keys", append, nb::arg("packed").none(), nb::arg("k").none(), nb::arg("starts") = nb::none(),
+        nb::kw_only(), nb::arg("layout") = "bshd", nb::arg("ctx") = nb::none(),
         nb::sig("def append_keys(packed: PackedKeys, k: Array, starts: Sequence[int] | Array | None = None, "
                 "*, layout: "
                 "str = 'bshd', ctx: Context | None = None) -> None"),
         "Puts k [batch new_tokens kv_heads dim] behind packed.tokens, or at one start a sequence.");
-  m.def("unpack_keys", unpack, nb::arg("packed"), nb::arg("tokens") = nb::none(), nb::kw_only(),
+  m.def("unpack_keys", unpack, nb::arg("packed").none(), nb::arg("tokens") = nb::none(), nb::kw_only(),
         nb::arg("layout") = "bshd", nb::arg("ctx") = nb::none(),
         nb::sig("def unpack_keys(packed: PackedKeys, tokens: int | None = None, *, layout: str = 'bshd', "
                 "ctx: Context "
                 "| None = None) -> Array"),
         "The first tokens (default: all) as a plain array, bit for bit.");
-  m.def("quantize_kv", quantize, nb::arg("x"), nb::kw_only(), nb::arg("dtype") = "int8",
+  m.def("quantize_kv", quantize, nb::arg("x").none(), nb::kw_only(), nb::arg("dtype") = "int8",
         nb::arg("layout") = "bshd", nb::arg("ctx") = nb::none(),
         nb::sig(
             "def quantize_kv(x: ArrayT, *, dtype: str = 'int8', layout: str = 'bshd', ctx: Context | None = "

@@ -53,9 +53,12 @@ const AxisOrder& layout_named(const char* op, nb::handle h) {
 AnyView as_bshd(const char* op, const char* name, const AnyView& v, const AxisOrder& order, bool ragged,
                 bool scales) {
   const int rank = (ragged ? 3 : 4) - (scales ? 1 : 0);
+  const bool takes_offsets = std::string_view(op) == kOp;
   require(v.rank == rank, ErrorKind::bad_shape, op, name, " is ", v, " but ", rank, " axes are needed, ",
           ragged ? order.ragged_axes : order.axes, scales ? " without dim" : "",
-          ragged || scales ? "" : "; ragged batches of 3 axes come with q_offsets and kv_offsets");
+          ragged || scales || !takes_offsets
+              ? ""
+              : "; ragged batches of 3 axes come with q_offsets and kv_offsets");
   AnyView r;
   r.data = v.data;
   r.dtype = v.dtype;

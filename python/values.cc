@@ -34,8 +34,11 @@ double read_number(ArgName at, nb::handle h) {
 
 Index read_index(ArgName at, nb::handle h) {
   Index value = 0;
-  if (!index_of(h, value)) refuse_type(at, h, "a 64-bit integer");
-  return value;
+  if (index_of(h, value)) return value;
+  if (PyLong_Check(h.ptr()) && !PyBool_Check(h.ptr()))
+    throw Error(ErrorKind::bad_argument,
+                text(at.op, ": ", at.name, " is an int of more than 64 bits; give a smaller one"));
+  refuse_type(at, h, "a 64-bit integer");
 }
 
 std::uint64_t read_seed(ArgName at, nb::handle h) {

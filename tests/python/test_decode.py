@@ -132,3 +132,32 @@ def test_sentences():
         hw.quantize_kv(k, dtype="fp8")
     with pytest.raises(NotImplementedError, match="packed keys hold one padded batch"):
         hw.attention(normal(3, 2, 8), packed, normal(10, 2, 8), q_offsets=[0, 3], kv_offsets=[0, 10])
+
+
+KEYS = np.ones((1, 4, 2, 8), np.float32)
+PACKED = hw.pack_keys(KEYS)
+ARRAY = "is a NoneType; give a NumPy array or a torch tensor (numpy.from_dlpack reads others without a copy)"
+REFUSALS = {
+    "append to None": (lambda: hw.append_keys(None, KEYS), TypeError, "append_keys: packed is a NoneType; give the headwise.PackedKeys that pack_keys made"),
+    "append to an array": (lambda: hw.append_keys(KEYS, KEYS), TypeError, "append_keys: packed is a numpy.ndarray; give the headwise.PackedKeys that pack_keys made"),
+    "append None": (lambda: hw.append_keys(PACKED, None), TypeError, f"append_keys: k {ARRAY}"),
+    "pack None": (lambda: hw.pack_keys(None), TypeError, f"pack_keys: k {ARRAY}"),
+    "unpack None": (lambda: hw.unpack_keys(None), TypeError, "unpack_keys: packed is a NoneType; give the headwise.PackedKeys that pack_keys made"),
+    "quantize None": (lambda: hw.quantize_kv(None), TypeError, f"quantize_kv: x {ARRAY}"),
+    "three axes": (lambda: hw.quantize_kv(KEYS[0]), ValueError, "quantize_kv: x is f32 [4 2 8] but 4 axes are needed, [batch tokens heads dim]"),
+    "capacity": (lambda: hw.pack_keys(KEYS, capacity=2**70), ValueError, "pack_keys: capacity is an int of more than 64 bits; give a smaller one"),
+    "capacity of bool": (lambda: hw.pack_keys(KEYS, capacity=True), TypeError, "pack_keys: capacity is a bool; give a 64-bit integer"),
+    "gradients": (
+        lambda: hw.attention_backward(KEYS, KEYS, PACKED, KEYS, KEYS, np.zeros((1, 2, 4), np.float32)),
+        NotImplementedError,
+        "attention_backward: k is packed, which has no gradient; give the plain keys of headwise.unpack_keys(k)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_refusals_are_one_sentence(case):
+    call, exception, sentence = REFUSALS[case]
+    with pytest.raises(exception) as caught:
+        call()
+    assert str(caught.value) == sentence
