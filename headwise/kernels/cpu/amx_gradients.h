@@ -55,15 +55,7 @@ struct AmxGradients {
     tile_store<2>(to + 4 * step, step), tile_store<3>(to + 4 * step + 16, step);
   }
   /// C[32][32] += A[32 rows of 64 bytes][32] x B[16 pairs][32].
-  static void add_block(const char* a0, const char* a1, const char* b) {
-    tile_load<4>(a0, 64), tile_load<6>(b, kLine);
-    tile_multiply<0, 4, 6>();
-    tile_load<7>(b + 64, kLine);
-    tile_multiply<1, 4, 7>();
-    tile_load<5>(a1, 64);
-    tile_multiply<2, 5, 6>();
-    tile_multiply<3, 5, 7>();
-  }
+  static void add_block(const char* a, const char* b) { whole_step<1>({a, b, kTileBytes, false, nullptr}); }
   static void add_rows(const RowPart* parts, Index count, Index from, Index to, Index dim, float* c) {
     const Index wide = rounded(dim, 32);
     for (Index d = 0; d < wide; d += 32)
@@ -72,7 +64,7 @@ struct AmxGradients {
         load_block(at, wide * 4);
         for (Index p = 0; p < count; ++p) {
           const char* a = static_cast<const char*>(parts[p].a) + k * 64;
-          add_block(a, a + kTileBytes, static_cast<const char*>(parts[p].b) + d / 32 * 16 * kLine);
+          add_block(a, static_cast<const char*>(parts[p].b) + d / 32 * 16 * kLine);
         }
         keep_block(at, wide * 4);
       }
@@ -84,7 +76,7 @@ struct AmxGradients {
       load_block(at, kLine);
       for (Index k = t.from; k < t.to; k += 32) {
         const char* a = static_cast<const char*>(values) + (k / 32 * tiles + d) * kTileBytes;
-        add_block(a, a + kTileBytes, static_cast<const char*>(t.p) + k * 64);
+        add_block(a, static_cast<const char*>(t.p) + k * 64);
       }
       keep_block(at, kLine);
     }
