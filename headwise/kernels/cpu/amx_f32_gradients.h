@@ -95,30 +95,31 @@ struct AmxF32Gradients {
     return unusual == 0;
   }
 
-  /// C[32][32] += A[32 rows][32] x B[16 pairs][32], in parts.
-  static void add_block(const char* a, const char* b) { whole_step<3>({a, b, kTile, false, nullptr}); }
   static void add_rows(const RowPart* parts, Index count, Index from, Index to, Index dim, float* c) {
     const Index wide = rounded(dim, 32);
-    for (Index d = 0; d < wide; d += 32)
-      for (Index k = from; k < to; k += 32) {
+    free_tiles();
+    for (Index k = from; k < to; k += 32)
+      for (Index d = 0; d < wide; d += 16) {
         float* at = c + k * wide + d;
-        AmxGradients::load_block(at, wide * 4);
+        load_column(at, wide * 4);
         for (Index p = 0; p < count; ++p)
-          add_block(static_cast<const char*>(parts[p].a) + k / 16 * kTile,
-                    static_cast<const char*>(parts[p].b) + d / 32 * 2 * kTile);
-        AmxGradients::keep_block(at, wide * 4);
+          column_step<3>(static_cast<const char*>(parts[p].a) + k / 16 * kTile, kTile,
+                         static_cast<const char*>(parts[p].b) + d / 32 * 2 * kTile + d % 32 * 4);
+        keep_column(at, wide * 4);
       }
   }
   static void weigh_on(const Tile& t, const void* values, Index value_dim, float* o) {
     const Index tiles = rounded(value_dim, 32) / 16;
-    for (Index d = 0; d < tiles; d += 2) {
-      float* at = o + d * 16 * kPanel;
-      AmxGradients::load_block(at, kLine);
-      for (Index k = t.from; k < t.to; k += 32)
-        add_block(static_cast<const char*>(values) + (k / 32 * tiles + d) * kTile,
-                  static_cast<const char*>(t.p) + k / 32 * 2 * kTile);
-      AmxGradients::keep_block(at, kLine);
-    }
+    free_tiles();
+    for (Index d = 0; d < tiles; d += 2)
+      for (Index j = 0; j < 2; ++j) {
+        float* at = o + d * 16 * kPanel + j * 16;
+        load_column(at, kLine);
+        for (Index k = t.from; k < t.to; k += 32)
+          column_step<3>(static_cast<const char*>(values) + (k / 32 * tiles + d) * kTile, kTile,
+                         static_cast<const char*>(t.p) + k / 32 * 2 * kTile + j * 64);
+        keep_column(at, kLine);
+      }
   }
 
   /// What tiles add up for one key: see Flushing.
