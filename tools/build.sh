@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds the named targets of the release preset, with the Python module where .venv is; says nothing unless it fails.
+# Builds the named targets of the release preset, with the Python module where .venv is; says nothing unless it is
+# the first time or fails.
 # Usage: tools/build.sh TARGET...
 set -eu
 cd "$(dirname "$0")/.."
@@ -10,6 +11,7 @@ configure() {
     cmake --preset release
   fi
 }
+[ -e build/release/.ninja_log ] || echo "building for the first time: some 5 to 10 minutes on two cores"
 log=$(mktemp)
 { configure && cmake --build --preset release --target "$@"; } >"$log" 2>&1 || {
   cat "$log" >&2
