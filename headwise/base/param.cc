@@ -67,9 +67,9 @@ ParamSet::ParamSet(DType dtype, std::uint64_t seed) : dtype_(dtype), seed_(seed)
           "; parameters are f32, f64, bf16 or f16");
 }
 
-ParamSet ParamSet::blank(DType dtype) {
+ParamSet ParamSet::blank(DType dtype, Index most) {
   ParamSet set(dtype);
-  set.blank_ = true;
+  set.blank_ = true, set.most_ = most;
   return set;
 }
 
@@ -89,6 +89,10 @@ Learned ParamSet::add(std::string_view name, std::initializer_list<Index> sizes,
           "\" multiply to more than any address space holds; use smaller ones");
   require(init.kind != Init::Kind::identity || (sizes.size() == 2 && *sizes.begin() == sizes.begin()[1]),
           ErrorKind::bad_shape, "params", "\"", full, "\" starts as the identity, so it must be square");
+  const Index numbers = bytes.value / size_of(dtype_), before = count();
+  require(numbers <= most_ - before, ErrorKind::bad_argument, "params", "\"", full, "\" has ", numbers,
+          " numbers but ", most_ - before, " of the file's ", most_,
+          " are left; its settings are those of another model, so take both from one");
   Param param;
   param.name = full;
   param.value_memory = Buffer(static_cast<std::size_t>(bytes.value));

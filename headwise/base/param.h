@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <deque>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -56,7 +57,8 @@ class ParamSet {
  public:
   explicit ParamSet(DType dtype = DType::f32, std::uint64_t seed = 0);
   /// Every parameter starts as zeros: for values that are read from a file, where draws would be thrown away.
-  static ParamSet blank(DType dtype = DType::f32);
+  /// `most`: the numbers that file has; a parameter beyond them is refused before memory is taken.
+  static ParamSet blank(DType dtype = DType::f32, Index most = std::numeric_limits<Index>::max());
   ParamSet(ParamSet&&) = default;
   ParamSet& operator=(ParamSet&&) = default;
 
@@ -104,6 +106,7 @@ class ParamSet {
  private:
   DType dtype_;
   std::uint64_t seed_;
+  Index most_ = std::numeric_limits<Index>::max();
   bool grads_ = false, blank_ = false;
   std::string prefix_;
   std::deque<Param> all_;  // a deque: handles stay valid while it grows

@@ -94,13 +94,6 @@ void check_sizes(const RecognizerConfig& c, Index pieces, const Safetensors& fil
   require(blocks == 0 || file.has(text("stack.layers.", blocks - 1, ".norm1.weight")),
           ErrorKind::bad_argument, kOp, folder, ": depth is ", e.depth,
           " but model.safetensors has fewer layers; files of two models ", "are mixed");
-  constexpr Index kMost = 1024;
-  Index number = 0;
-  for (const char digit : e.heads) {
-    number = digit >= '0' && digit <= '9' ? 10 * number + (digit - '0') : 0;
-    require(number <= kMost, ErrorKind::bad_argument, kOp, folder, ": heads is ", quoted(e.heads),
-            "; numbers of heads and columns in a folder go up to ", kMost);
-  }
 }
 
 }  // namespace
@@ -176,7 +169,9 @@ Recognizer Recognizer::load(const std::string& name, DType dtype) {
   Safetensors file(folder + "/model.safetensors", {.reading = Reading::copied});
   Vocabulary vocabulary = Vocabulary::read(folder + "/vocab.txt");
   check_sizes(config, vocabulary.size(), file, folder);
-  Recognizer model(std::move(config), std::move(vocabulary), ParamSet::blank());
+  Index numbers = 0;  // the sizes of heads are bounded by what the file holds
+  for (const SafetensorsEntry& e : file.entries()) numbers += (e.end - e.begin) / size_of(DType::f32);
+  Recognizer model(std::move(config), std::move(vocabulary), ParamSet::blank(DType::f32, numbers));
   require(file.entries().size() == model.params_.all().size(), ErrorKind::bad_argument, kOp, folder,
           ": model.safetensors holds ", file.entries().size(), " tensors but the config makes ",
           model.params_.all().size(), "; files of two models are mixed");

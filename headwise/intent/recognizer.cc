@@ -4,6 +4,8 @@
 #include <cmath>
 #include <set>
 
+#include "headwise/model/json_reader.h"
+
 namespace headwise {
 namespace {
 
@@ -42,10 +44,26 @@ RecognizerConfig completed(RecognizerConfig c, const Vocabulary& vocabulary) {
   return c;
 }
 
+/// Whole numbers of a head's settings stay so small that products of two are no overflow. Digits behind a
+/// point are no numbers of their own.
+void check_heads(const std::string& heads) {
+  constexpr Index kMost = Index{1} << 28;
+  Index number = 0;
+  bool fraction = false;
+  for (const char c : heads) {
+    const bool digit = c >= '0' && c <= '9';
+    fraction = c == '.' || (fraction && digit);
+    number = digit && !fraction ? 10 * number + (c - '0') : 0;
+    require(number <= kMost, ErrorKind::bad_argument, kOp, "heads is ", quoted(heads),
+            " but its numbers go up to ", kMost, "; give smaller ones");
+  }
+}
+
 }  // namespace
 
 void check(const RecognizerConfig& c) {
   const auto bad = ErrorKind::bad_argument;
+  check_heads(c.encoder.heads);
   require(c.labels.size() >= (c.multi_label ? 1u : 2u), bad, kOp, "got ", c.labels.size(),
           " labels; there must be two or more to tell apart");
   for (const std::string& label : c.labels)

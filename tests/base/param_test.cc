@@ -80,6 +80,14 @@ TEST(ParamSet, ABlankSetStartsAsZeros) {
   EXPECT_EQ(numbers(set.add("b", {3}, Init::constant(1)).value()), std::vector<double>(3, 0));
 }
 
+TEST(ParamSet, ABlankSetHoldsWhatItsFileHas) {
+  ParamSet set = ParamSet::blank(DType::f32, 10);
+  set.add("w", {2, 4});
+  EXPECT_THROW(set.add("b", {3}), Error);
+  EXPECT_THROW(set.add("wide", {Index{1} << 30, Index{1} << 30}), Error);
+  set.add("c", {2});
+}
+
 TEST(ParamSet, JoinedOnesLieSideBySide) {
   for (const bool grads_first : {false, true}) {
     ParamSet set(DType::f64, 3), alone(DType::f64, 3);

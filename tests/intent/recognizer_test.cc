@@ -178,6 +178,19 @@ TEST(ModelFolder, WhatIsSavedIsLoaded) {
   EXPECT_TRUE(fs::exists(folder.at("model/metrics.json")));
 }
 
+TEST(ModelFolder, AnyHeadThatIsSavedIsLoaded) {
+  const Folder folder;
+  for (const char* heads : {"entmax:heads=2,alpha=1.3333", "collaborative:heads=2,scale=0.1768",
+                            "differential:heads=2,start=0.12345", "dcmha:heads=2,window=2048",
+                            "mha:heads=2,dim=2000", "mha:heads=2+gated:heads=4096"}) {
+    RecognizerConfig c = tiny();
+    c.encoder.heads = heads;
+    const Recognizer model(c, vocabulary(), 7);
+    model.save(folder.at("model"));
+    EXPECT_EQ(refusal_of([&] { Recognizer::load(folder.at("model")); }), "") << heads;
+  }
+}
+
 void replace_in(const std::string& path, const std::string& from, const std::string& to) {
   std::ifstream in(path, std::ios::binary);
   std::string s((std::istreambuf_iterator<char>(in)), {});
@@ -219,7 +232,10 @@ TEST(ModelFolder, DamageIsOneSentence) {
   EXPECT_SAYS(Recognizer::load(path), "feed_dim is 1200000000 but");
   fresh();
   replace_in(path + "/config.json", "mha:heads=2", "mha:heads=2,dim=900000000");
-  EXPECT_SAYS(Recognizer::load(path), "go up to 1024");
+  EXPECT_SAYS(Recognizer::load(path), "numbers go up to 268435456");
+  fresh();
+  replace_in(path + "/config.json", "mha:heads=2", "mha:heads=2,dim=90000000");
+  EXPECT_SAYS(Recognizer::load(path), "settings are those of another model");
   fresh();
   replace_in(path + "/labels.txt", "loan\n", "");
   EXPECT_SAYS(Recognizer::load(path), "labels.txt is 2 but labels.bias has 3");
