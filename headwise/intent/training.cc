@@ -78,6 +78,9 @@ class Best {
       // Damaged: the steps behind the last checkpoint make it again.
     }
   }
+  bool none() const { return values_.empty(); }
+  /// What is offered from now on stays out of the run folder.
+  void keep_in_memory() { folder_.clear(); }
   void offer(const Recognizer& model, double judged) {
     if (judged >= judged_) return;
     take(model.params(), judged, model.config());
@@ -221,6 +224,9 @@ TrainedRecognizer train_recognizer(const Start& start, const Corpus& all, const 
        .screen = o.screen},
       session.ctx, masters ? &*masters : nullptr);
   const TrainResult run = trainer.run([&](const MicroBatch& m) { return learner.learn(m); }, judge);
+  // Its time was up within the first epoch: what was learnt is judged now, or the first weights were kept.
+  // Not in the run folder, where a run that goes on would find a judgement it never makes.
+  if (run.ending != Ending::interrupted && run.step > 0 && best.none()) best.keep_in_memory(), judge();
   best.give(model);
 
   TrainedRecognizer result{.model = std::move(model),

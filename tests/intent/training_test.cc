@@ -123,6 +123,23 @@ TEST(Training, AStoppedRunGoesOnToTheSameBits) {
   EXPECT_SAYS(train_recognizer(start, train, dev, other, session), "give the same config");
 }
 
+TEST(Training, TimeThatEndsInTheFirstEpochKeepsWhatWasLearnt) {
+  for (const DType compute : {DType::f32, DType::bf16}) {
+    TrainingOptions o = quick();
+    o.compute = compute, o.batch = 1, o.minutes = 0.05 / 60;
+    const Corpus train = toy(true, 6000), dev = toy(true, 30);
+    Session session({.threads = 1});
+    Start start = from_scratch(small_config(), train, o);
+    start.config.threshold = 0.9337;  // none that is tried
+    const TrainedRecognizer r = train_recognizer(start, train, dev, o, session);
+    ASSERT_EQ(r.ending, Ending::early);
+    ASSERT_GT(r.step, 0);
+    ASSERT_EQ(r.epochs, 0);
+    EXPECT_NE(weights(r.model), weights(Recognizer(start.config, start.vocabulary, o.seed))) << compute;
+    EXPECT_NE(r.model.config().threshold, start.config.threshold) << compute << ": not calibrated";
+  }
+}
+
 /// Runs `work` in a child; the status it ended with.
 template <class F>
 int in_child(F&& work, const std::function<void(pid_t)>& meanwhile = {}) {
