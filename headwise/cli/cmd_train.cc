@@ -117,29 +117,64 @@ std::string settings_in(const std::string& folder) {
   return fs::exists(path) ? read_text(path, Index{1} << 20, "train") : "";
 }
 
+/// The words the run in this folder was begun with; "": there is none. A folder of anything else is refused,
+/// because a run's folder is deleted when it is done.
+std::string words_of(const std::string& run) {
+  if (!fs::exists(run)) return "";
+  std::string words;
+  if (fs::is_directory(run)) {
+    try {
+      words = settings_in(run);
+    } catch (const Error&) {
+      // Unreadable is as none.
+    }
+    const Json json = Json::parse(words, nullptr, false);
+    if (json.is_object() && json.contains("model_dim")) return words;
+  }
+  bool empty = fs::is_directory(run);
+  for (const auto& file : empty ? fs::directory_iterator(run) : fs::directory_iterator())
+    empty = empty && file.path().filename().string().find(kSettings) != std::string::npos;
+  require(empty, ErrorKind::bad_argument, "train", run,
+          " is there and holds no run of headwise; give another --out or move it away");
+  return "";
+}
+
 /// True: the model is there and these words made it. A folder of anything else is refused before any work.
 bool is_done(const Request& r, const std::string& run, const std::string& settings) {
-  if (r.replace) {
-    fs::remove_all(run);
-  } else {
-    require(!fs::exists(r.out) || fs::is_empty(r.out) || fs::exists(r.out + "/config.json"),
-            ErrorKind::bad_argument, "train", r.out,
-            " is there and is no model folder; choose another name or move it away");
-    if (fs::exists(r.out + "/config.json")) {
-      require(settings_in(r.out) == settings, ErrorKind::bad_argument, "train", r.out,
-              " is a model trained with other words; give another --out, or --replace to train in its place");
-      return true;
-    }
-    require(!fs::exists(run + "/" + kSettings) || settings_in(run) == settings, ErrorKind::bad_argument,
-            "train", run,
-            " holds a run begun with other words; give those again to go on, another --out, or --replace to "
-            "begin anew");
+  const std::string begun = words_of(run);
+  require(!fs::exists(r.out) || fs::is_empty(r.out) || fs::exists(r.out + "/config.json"),
+          ErrorKind::bad_argument, "train", r.out,
+          " is there and is no model folder; choose another name or move it away");
+  if (r.replace) return false;
+  if (fs::exists(r.out + "/config.json")) {
+    require(settings_in(r.out) == settings, ErrorKind::bad_argument, "train", r.out,
+            " is a model trained with other words; give another --out, or --replace to train in its place");
+    return true;
   }
+  require(begun.empty() || begun == settings, ErrorKind::bad_argument, "train", run,
+          " holds a run begun with other words; give those again to go on, another --out, or --replace to "
+          "begin anew");
+  return false;
+}
+
+/// The folder of this run, with its words in it; what a run of other words left goes.
+void begin(const std::string& run, const std::string& settings) {
+  if (words_of(run) == settings) return;
+  fs::remove_all(run);
   std::error_code code;
   fs::create_directories(run, code);
   if (code) file_failed("train", run, "make this folder", code.value());
-  if (settings_in(run) != settings) write_file(run + "/" + kSettings, settings, "train");
-  return false;
+  Replacement words(run + "/" + kSettings, "train");
+  words.file().write(settings);
+  words.commit();
+}
+
+/// A run that fails before its first checkpoint leaves nothing: its words would refuse the next ones.
+void end_without_steps(const std::string& run) {
+  std::error_code code;
+  for (const auto& file : fs::directory_iterator(run, code))
+    if (file.path().filename().string().starts_with("step-")) return;
+  fs::remove_all(run, code);
 }
 
 int train(Request& r) {
@@ -174,7 +209,16 @@ int train(Request& r) {
   const Start start =
       pretrained ? from_encoder(config, pretrained->vocabulary, pretrained->encoder, all.train, r.training)
                  : from_scratch(config, all.train, r.training);
-  const TrainedRecognizer made = train_recognizer(start, all.train, all.dev, r.training, session);
+  check(start.config);
+  begin(run, settings);
+  const TrainedRecognizer made = [&] {
+    try {
+      return train_recognizer(start, all.train, all.dev, r.training, session);
+    } catch (...) {
+      end_without_steps(run);
+      throw;
+    }
+  }();
   if (made.ending == Ending::interrupted) {
     fmt::print(stderr, "headwise: train: stopped at step {}, nothing is lost; the same command goes on\n",
                made.step);
@@ -248,7 +292,7 @@ void add_train(CLI::App& app, int& exit_code) {
   word->add_option("--threads", r->threads, "0: HEADWISE_THREADS, else the CPUs of this process")
       ->capture_default_str();
   word->add_flag("--replace", r->replace,
-                 "Begins anew; a model of that name is replaced when the next one is done");
+                 "In the place of a model of that name, when this one is done, or of a run of other words");
   word->add_flag("--quiet", r->quiet, "No progress");
   word->callback([r, heads, word, &exit_code] {
     r->heads_given = heads->count() > 0;

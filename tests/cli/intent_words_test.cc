@@ -119,9 +119,25 @@ TEST_F(IntentWords, BadDataIsOneSentence) {
   refused(train("one.tsv --out m --pooling most"), "--pooling: got \"most\"");
   refused(train("one.tsv --out m --from nowhere"), "nowhere");
   refused(train("one.tsv --out one.tsv"), "no model folder");
+  refused(train("one.tsv --out one.tsv --replace"), "no model folder");
+  refused(train("one.tsv --out m --epochs 0"), "give 1 or more");
   EXPECT_FALSE(fs::exists(at("m"))) << "refused before anything was written";
   EXPECT_FALSE(fs::exists(at("m.run")));
   EXPECT_EQ(headwise("train one.tsv").code, 2) << "--out is needed";
+}
+
+TEST_F(IntentWords, AFolderOfOthersIsNoRun) {
+  fs::create_directories(at("m.run"));
+  write("m.run/thesis.txt", "x");
+  refused(train("one.tsv --out m --epochs 1"), "m.run is there and holds no run");
+  write("m.run/settings.json", "{}");
+  refused(train("one.tsv --out m --epochs 1 --replace"), "m.run is there and holds no run");
+  EXPECT_TRUE(fs::exists(at("m.run/thesis.txt")));
+  EXPECT_FALSE(fs::exists(at("m")));
+  // What is left of a run that never began is no run.
+  fs::remove(at("m.run/thesis.txt"));
+  write("m.run/settings.json", "");
+  EXPECT_EQ(train("one.tsv --out m --epochs 1").code, 0);
 }
 
 TEST_F(IntentWords, BadModelFoldersAreOneSentence) {
@@ -153,7 +169,7 @@ TEST_F(IntentWords, KilledOrInterruptedTheSameCommandGoesOn) {
   const auto begin_and = [&](const std::string& signal) {
     return run(
         "touch mark; sleep 0.01; " + std::string(HEADWISE_PROGRAM) +
-        " train one.tsv --out m --epochs 100000" + kSmall +
+        " train one.tsv --replace --out m --epochs 100000" + kSmall +
         " & pid=$!; while set -- m.run/step-* && [ ! \"$1\" -nt mark ] && kill -0 $pid; do sleep 0.01; done; "
         "kill -" +
         signal + " $pid; wait $pid");
@@ -166,6 +182,7 @@ TEST_F(IntentWords, KilledOrInterruptedTheSameCommandGoesOn) {
   EXPECT_NE(stopped.out.find("resumed from m.run/step-"), std::string::npos) << stopped.out;
   EXPECT_NE(stopped.err.find("nothing is lost; the same command goes on"), std::string::npos) << stopped.err;
   EXPECT_FALSE(fs::exists(at("m")));
+  EXPECT_EQ(train("one.tsv --out m --epochs 1 --replace").code, 0) << "other words begin anew";
 }
 
 TEST_F(IntentWords, AFullDiskLosesNothing) {
@@ -174,6 +191,7 @@ TEST_F(IntentWords, AFullDiskLosesNothing) {
   const Answer full = run("trap '' XFSZ; ulimit -f 8; " HEADWISE_PROGRAM + words);
   refused(full, "cannot write");
   EXPECT_FALSE(fs::exists(at("m")));
+  EXPECT_FALSE(fs::exists(at("m.run"))) << "what is left would refuse other words";
   const Answer again = run(HEADWISE_PROGRAM + words);
   EXPECT_EQ(again.code, 0) << again.err;
   EXPECT_TRUE(fs::exists(at("m/model.safetensors")));
