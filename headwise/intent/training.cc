@@ -74,14 +74,21 @@ class Best {
       const Recognizer kept = Recognizer::load(folder_);
       take(kept.params(), judged.number("judged", -1e300, 1e300), kept.config());
       model.set_thresholds(config_.threshold, config_.out_of_scope);
-    } catch (const Error&) {
-      // Damaged: the steps behind the last checkpoint make it again.
+    } catch (const Error& e) {
+      damage_ = e.what();
     }
   }
   bool none() const { return values_.empty(); }
+  /// Refuses to go on at `step`, behind judgements, without what was best in them: it is not made again.
+  void require_kept(Index step) const {
+    require(!none() || offered_, ErrorKind::bad_argument, kOp, folder_, " holds the best before step ", step,
+            " and is ", damage_.empty() ? "gone" : text("damaged (", damage_, ')'), "; delete ",
+            fs::path(folder_).parent_path().string(), " and train again");
+  }
   /// What is offered from now on stays out of the run folder.
   void keep_in_memory() { folder_.clear(); }
   void offer(const Recognizer& model, double judged) {
+    offered_ = true;
     if (judged >= judged_) return;
     take(model.params(), judged, model.config());
     if (folder_.empty()) return;
@@ -105,7 +112,8 @@ class Best {
     }
     judged_ = judged, config_ = config;
   }
-  std::string folder_, identity_;
+  std::string folder_, identity_, damage_;
+  bool offered_ = false;
   std::vector<Tensor> values_;
   double judged_ = std::numeric_limits<double>::infinity();
   RecognizerConfig config_;
@@ -223,7 +231,13 @@ TrainedRecognizer train_recognizer(const Start& start, const Corpus& all, const 
        .out = o.out,
        .screen = o.screen},
       session.ctx, masters ? &*masters : nullptr);
-  const TrainResult run = trainer.run([&](const MicroBatch& m) { return learner.learn(m); }, judge);
+  const TrainResult run = trainer.run(
+      [&](const MicroBatch& m) {
+        if (m.step >= per_epoch) best.require_kept(m.step);
+        return learner.learn(m);
+      },
+      judge);
+  if (run.step >= per_epoch) best.require_kept(run.step);
   // Its time was up within the first epoch: what was learnt is judged now, or the first weights were kept.
   // Not in the run folder, where a run that goes on would find a judgement it never makes.
   if (run.ending != Ending::interrupted && run.step > 0 && best.none()) best.keep_in_memory(), judge();

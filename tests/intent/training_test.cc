@@ -140,6 +140,26 @@ TEST(Training, TimeThatEndsInTheFirstEpochKeepsWhatWasLearnt) {
   }
 }
 
+TEST(Training, ALostBestIsNotGoneOnWithout) {
+  const Folder folder;
+  TrainingOptions o = quick();
+  o.epochs = 2, o.run_folder = folder.at("run");
+  const Corpus train = toy(false, 30), dev = toy(false, 12);
+  Session session({.threads = 1});
+  const Start start = from_scratch(small_config(), train, o);
+  const auto run = [&] { return train_recognizer(start, train, dev, o, session); };
+  const std::vector<float> want = weights(run().model);
+  EXPECT_EQ(weights(run().model), want);
+  std::filesystem::resize_file(folder.at("run/best/model.safetensors"), 100);
+  EXPECT_SAYS(run(), "run/best");
+  std::filesystem::remove_all(folder.at("run/best"));
+  EXPECT_SAYS(run(), "and train again");
+  // Without a checkpoint everything is made again.
+  for (const auto& f : std::filesystem::directory_iterator(folder.at("run")))
+    if (f.path().filename().string().starts_with("step-")) std::filesystem::remove(f.path());
+  EXPECT_EQ(weights(run().model), want);
+}
+
 /// Runs `work` in a child; the status it ended with.
 template <class F>
 int in_child(F&& work, const std::function<void(pid_t)>& meanwhile = {}) {
