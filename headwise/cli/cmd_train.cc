@@ -30,7 +30,7 @@ struct Request {
   TrainingOptions training;
   std::string pooling, norm, long_text, plant, dtype = "f32";
   double dropout = -1;
-  bool norm_after = false, replace = false, quiet = false, heads_given = false;
+  bool norm_after = false, replace = false, quiet = false, heads_given = false, dropout_given = false;
   int threads = 0;
 };
 
@@ -92,7 +92,7 @@ RecognizerConfig config_of(const Request& r, const Pretrained* pretrained) {
   // Refused here, before anything is written.
   ParamSet unused = ParamSet::blank();
   make_head(c.encoder.heads, unused, {0, c.encoder.depth, c.encoder.model_dim});
-  if (r.dropout >= 0) c.encoder.dropout = r.dropout;
+  if (r.dropout_given) c.encoder.dropout = r.dropout;
   if (!r.pooling.empty()) c.pooling = kind_named<Pooling>("--pooling", r.pooling, kPoolingNames);
   if (!r.long_text.empty()) c.long_text = kind_named<LongText>("--long-text", r.long_text, kLongTextNames);
   return c;
@@ -296,6 +296,7 @@ void add_train(CLI::App& app, int& exit_code) {
   word->add_flag("--quiet", r->quiet, "No progress");
   word->callback([r, heads, word, &exit_code] {
     r->heads_given = heads->count() > 0;
+    r->dropout_given = word->count("--dropout") > 0;
     if (!r->from.empty()) take_recipe(*r, *word);
     exit_code = train(*r);
   });

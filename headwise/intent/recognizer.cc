@@ -75,6 +75,10 @@ void check(const RecognizerConfig& c) {
           "; give 1 or more");
   require(c.pool_dropout >= 0 && c.pool_dropout < 1, bad, kOp, "pool_dropout is ", c.pool_dropout,
           "; give a number from 0 and below 1");
+  require(c.encoder.dropout >= 0 && c.encoder.dropout < 1, bad, kOp, "dropout is ", c.encoder.dropout,
+          "; give a number from 0 and below 1");
+  require(c.ngrams.buckets >= 0 && c.ngrams.buckets <= Index{1} << 31, bad, kOp, "ngram_buckets is ",
+          c.ngrams.buckets, "; give 0 for none, or up to 2^31 rows");
   require(c.threshold > 0 && c.threshold < 1, bad, kOp, "threshold is ", c.threshold,
           "; give a probability between 0 and 1");
   require(c.out_of_scope >= 0 && c.out_of_scope < 1, bad, kOp, "out_of_scope is ", c.out_of_scope,

@@ -120,6 +120,8 @@ TEST_F(IntentWords, BadDataIsOneSentence) {
   refused(train("one.tsv --out m --from nowhere"), "nowhere");
   refused(train("one.tsv --out one.tsv"), "no model folder");
   refused(train("one.tsv --out one.tsv --replace"), "no model folder");
+  for (const char* share : {"nan", "-1", "-inf", "1"})
+    refused(train(std::string("one.tsv --out m --dropout=") + share), "dropout is ");
   refused(train("one.tsv --out m --epochs 0"), "give 1 or more");
   EXPECT_FALSE(fs::exists(at("m"))) << "refused before anything was written";
   EXPECT_FALSE(fs::exists(at("m.run")));

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "headwise/intent/recognizer.h"
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 
@@ -276,6 +277,9 @@ TEST(Recognizer, SettingsThatCannotWorkAreOneSentence) {
   says([](auto& c) { c.chunk_overlap = 31; }, "overlap");
   says([](auto& c) { c.chunk_tokens = 512; }, "positions");
   says([](auto& c) { c.encoder.heads = "mho:heads=2"; }, "there is no head");
+  says([](auto& c) { c.ngrams.buckets = -1; }, "ngram_buckets is -1");
+  says([](auto& c) { c.encoder.dropout = -1; }, "dropout is -1");
+  says([](auto& c) { c.encoder.dropout = std::nan(""); }, "dropout is nan");
 }
 
 }  // namespace
