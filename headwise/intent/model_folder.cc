@@ -61,6 +61,16 @@ std::string crc_of(const ParamSet& params) {
   return std::to_string(crc.value());
 }
 
+/// Of the text files beside the weights: the order of labels or a piece's letters change what weights mean.
+std::string crc_of(std::string_view config, std::string_view vocabulary, std::string_view labels) {
+  Crc32c crc;
+  for (const std::string_view content : {config, vocabulary, labels}) {
+    crc.add(text(content.size(), '\n'));  // so that a line moved to the next file is seen
+    crc.add(content);
+  }
+  return std::to_string(crc.value());
+}
+
 std::vector<std::string> lines_of(const std::string& path) {
   std::vector<std::string> lines;
   std::string content = read_text(path, kMostText, kOp);
@@ -142,14 +152,16 @@ void Recognizer::save(const std::string& folder, std::span<const FolderFile> fil
           "written: train with a smaller rate");
   std::vector<NamedTensor> tensors;
   for (const Param& p : params_.all()) tensors.push_back({p.name, p.value});
-  std::string vocabulary, labels;
+  std::string config = config_text(config_), vocabulary, labels;
   for (Index i = 0; i < tokenizer_.vocabulary().size(); ++i)
     vocabulary += tokenizer_.vocabulary().piece(static_cast<TokenId>(i)) + '\n';
   for (const std::string& label : config_.labels) labels += label + '\n';
   replace_folder(folder, "config.json", kOp, [&](const std::string& part) {
     write_safetensors(part + "/model.safetensors", tensors,
-                      {{"format", "headwise"}, {"crc32c", crc_of(params_)}});
-    write_file(part + "/config.json", config_text(config_), kOp);
+                      {{"format", "headwise"},
+                       {"crc32c", crc_of(params_)},
+                       {"files_crc32c", crc_of(config, vocabulary, labels)}});
+    write_file(part + "/config.json", config, kOp);
     write_file(part + "/vocab.txt", vocabulary, kOp);
     write_file(part + "/labels.txt", labels, kOp);
     for (const FolderFile& f : files) write_file(part + '/' + f.name, f.content, kOp);
@@ -180,6 +192,12 @@ Recognizer Recognizer::load(const std::string& name, DType dtype) {
   require(crc && *crc == crc_of(model.params_), ErrorKind::bad_argument, kOp, folder,
           ": the bytes of model.safetensors are not those that were written; it is damaged: train again or ",
           "take a copy");
+  const auto written = [&](const char* name_of) { return read_text(folder + name_of, kMostText, kOp); };
+  const std::string* files = file.metadata("files_crc32c");  // older folders have none
+  require(!files || *files == crc_of(written("/config.json"), written("/vocab.txt"), written("/labels.txt")),
+          ErrorKind::bad_argument, kOp, folder,
+          ": config.json, vocab.txt and labels.txt are not those that were written with model.safetensors; ",
+          "one was changed: train again or take a copy");
   if (dtype == DType::f32) return model;
   Recognizer other(model.config_, model.tokenizer_.vocabulary(), model.params_, 0, dtype);
   for (Param& p : other.params_.all()) {

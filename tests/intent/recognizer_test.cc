@@ -250,6 +250,19 @@ TEST(ModelFolder, DamageIsOneSentence) {
     f.put('\x7b');
   }
   EXPECT_SAYS(Recognizer::load(path), "damaged");
+  const struct {
+    const char *file, *from, *to;
+  } changes[] = {{"labels.txt", "card\nloan\n", "loan\ncard\n"},
+                 {"vocab.txt", "\nfee\n", "\nfew\n"},
+                 {"config.json", "\"threshold\": 0.5", "\"threshold\": 0.6"}};
+  for (const auto& change : changes) {
+    fresh();
+    replace_in(path + '/' + change.file, change.from, change.to);
+    EXPECT_SAYS(Recognizer::load(path), "config.json, vocab.txt and labels.txt are not those");
+    // A folder of an older version has no such sum.
+    replace_in(path + "/model.safetensors", "files_crc32c", "other_crc32c");
+    EXPECT_EQ(refusal_of([&] { Recognizer::load(path); }), "");
+  }
 }
 
 TEST(ModelFolder, NothingElseIsReplaced) {
