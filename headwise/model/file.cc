@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <system_error>
 #include <utility>
 
@@ -27,6 +28,23 @@ std::string_view way_out(int code) {
     case ELOOP: return "; it is a link: name the file itself";
     default: return "";
   }
+}
+
+/// The name to rename over: a link stays a link and its target is replaced, there or not yet; a device, FIFO,
+/// socket or folder is somebody's and is never replaced.
+std::string replaceable(std::string path, std::string_view op) {
+  struct stat s {};
+  require(::stat(path.c_str(), &s) != 0 || S_ISREG(s.st_mode), ErrorKind::bad_argument, op, path,
+          ": is no regular file; name one, or a name that is free");
+  constexpr int kMostLinks = 40;  // as many as Linux follows
+  for (int links = 0; ::lstat(path.c_str(), &s) == 0 && S_ISLNK(s.st_mode); ++links) {
+    if (links == kMostLinks) file_failed(op, path, "follow its links", ELOOP);
+    std::error_code error;
+    const std::filesystem::path to = std::filesystem::read_symlink(path, error);
+    if (error) file_failed(op, path, "read this link", error.value());
+    path = (std::filesystem::path(path).parent_path() / to).string();
+  }
+  return path;
 }
 
 std::string part_name(const std::string& path) {
@@ -118,7 +136,10 @@ std::string folder_of(const std::string& path) {
 }
 
 Replacement::Replacement(std::string path, std::string_view op)
-    : path_(std::move(path)), op_(op), part_(part_name(path_)), file_(File::create(part_, op)) {}
+    : path_(replaceable(std::move(path), op)),
+      op_(op),
+      part_(part_name(path_)),
+      file_(File::create(part_, op)) {}
 Replacement::~Replacement() {
   if (!committed_) ::unlink(part_.c_str());
 }

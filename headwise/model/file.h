@@ -46,7 +46,7 @@ void sync_folder(const std::string& folder, std::string_view op);
 std::string folder_of(const std::string& path);
 
 /// A file that takes its name when it is whole: written beside it as ".name.PID.N.part", removed unless
-/// committed.
+/// committed. A link is followed; what is there and no regular file is refused before anything is written.
 class Replacement {
  public:
   Replacement(std::string path, std::string_view op);

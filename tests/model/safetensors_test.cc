@@ -119,6 +119,36 @@ TEST(Safetensors, SaysWhatIsMissingOrOther) {
   EXPECT_EQ(shorts.bytes("a").size(), 2u);
 }
 
+TEST(Safetensors, WritesThroughLinksAndOverNothingButFiles) {
+  const ScratchFolder folder;
+  const Tensor w(DType::f32, {1});
+  const NamedTensor one[] = {{"w", w.view()}};
+  ASSERT_TRUE(std::filesystem::create_directory(folder / "far"));
+  folder.file("far/old", "old");
+  ASSERT_EQ(::symlink("far/second", (folder / "first").c_str()), 0);
+  ASSERT_EQ(::symlink("old", (folder / "far/second").c_str()), 0);
+  write_safetensors(folder / "first", one);
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "first"));
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "far/second"));
+  EXPECT_EQ(Safetensors(folder / "far/old").entries().size(), 1u);
+  ASSERT_EQ(::symlink("far/new", (folder / "ahead").c_str()), 0);
+  write_safetensors(folder / "ahead", one);
+  EXPECT_EQ(content_of(folder / "far/new"), content_of(folder / "far/old"));
+
+  ASSERT_EQ(::mkfifo((folder / "fifo").c_str(), 0600), 0);
+  ASSERT_EQ(::symlink("fifo", (folder / "to_fifo").c_str()), 0);
+  for (const std::string& path : {folder / "fifo", folder / "to_fifo", folder / "far"})
+    EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { write_safetensors(path, one); }),
+              "write_safetensors: " + path + ": is no regular file; name one, or a name that is free");
+  EXPECT_TRUE(std::filesystem::is_fifo(folder / "fifo"));
+  ASSERT_EQ(::symlink("loop", (folder / "loop").c_str()), 0);
+  EXPECT_NE(
+      sentence_of(ErrorKind::bad_argument, [&] { write_safetensors(folder / "loop", one); }).find("links"),
+      std::string::npos);
+  for (const auto& f : std::filesystem::recursive_directory_iterator(folder.path()))
+    EXPECT_NE(f.path().extension(), ".part") << f.path();
+}
+
 TEST(Safetensors, FilesThatAreNoFilesAreRefused) {
   const ScratchFolder folder;
   const auto refusal = [&](const std::string& path) {
