@@ -1,5 +1,11 @@
 // headwise <word>: the command line.
 #include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
 
 #include "headwise/base/version.h"
 #include "headwise/cli/args.h"
@@ -36,11 +42,25 @@ int run(int argc, char** argv) {
   return exit_code;
 }
 
+/// An answer that did not arrive is an error; a reader that has read enough and left is none.
+int delivered(int exit_code) {
+  errno = 0;
+  const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+  const int code = errno;  // 0 where an earlier write failed
+  if (!lost) return exit_code;
+  pollfd reader{STDOUT_FILENO, POLLOUT, 0};
+  ::poll(&reader, 1, 0);
+  if ((reader.revents & (POLLERR | POLLHUP)) != 0) return exit_code;
+  fmt::print(stderr, "headwise: stdout: cannot write: {}; send it elsewhere\n",
+             code != 0 ? std::generic_category().message(code) : "a part was lost");
+  return exit_code == kDone ? int{kFailed} : exit_code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    return run(argc, argv);
+    return delivered(run(argc, argv));
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "headwise: out of memory; use smaller sizes\n");
   } catch (const std::exception& e) {

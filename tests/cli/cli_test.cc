@@ -8,6 +8,7 @@
 #include "headwise/cli/tested.h"
 #include "headwise/kernels/cpu/isa.h"
 #include "tests/cli/program.h"
+#include "tests/model/scratch_folder.h"
 
 namespace {
 
@@ -69,6 +70,24 @@ TEST(Cli, AnErrorIsOneAndOneSentence) {
        "--probe: \"mood\" is no probe; use rows, top<k>, classes<n>, columns, picked<n> or scores=<stage>");
   says("explain --q-start now",
        "explain: --q-start is \"now\"; give a position or \"end\" (the last query meets the last key)");
+}
+
+TEST(Cli, OutputThatIsLostIsOne) {
+  const headwise::ScratchFolder folder;
+  for (const std::string words : {"heads", "heads --json", "doctor --json --no-measure", "--help",
+                                  "explain --q-tokens 16 --threads 1", "--version"}) {
+    const Answer a = shell(HEADWISE_PROGRAM " " + words + " > /dev/full", folder / "err");
+    EXPECT_EQ(a.code, 1) << words;
+    const bool early = words == "--version";  // written before the end, where the reason is not kept
+    EXPECT_EQ(a.err, std::string("headwise: stdout: cannot write: ") +
+                         (early ? "a part was lost" : "No space left on device") + "; send it elsewhere\n")
+        << words;
+  }
+  // Whoever reads may have read enough.
+  const Answer cut = shell("{ trap '' PIPE; sleep 0.2; " HEADWISE_PROGRAM
+                           " heads; echo $? >&2; " HEADWISE_PROGRAM " --help; echo $? >&2; } | true",
+                           folder / "err");
+  EXPECT_EQ(cut.err, "0\n0\n");
 }
 
 TEST(Cli, ExplainNamesTheKernelAndItsRefusals) {
