@@ -72,6 +72,12 @@ char JsonReader::peek() {
   return at_ < text_.size() ? text_[at_] : '\0';
 }
 
+std::string_view JsonReader::character() const {
+  std::size_t end = at_ < text_.size() ? at_ + 1 : at_;
+  while (end < text_.size() && (static_cast<unsigned char>(text_[end]) & 0xc0u) == 0x80u) ++end;
+  return text_.substr(at_, end - at_);
+}
+
 void JsonReader::take(char c, std::string_view what) {
   const char next = peek();
   if (next == c) {
@@ -79,7 +85,7 @@ void JsonReader::take(char c, std::string_view what) {
     return;
   }
   if (next == '\0') refuse(what, " needs a '", c, "' but the text ends; its end is missing");
-  refuse(what, " needs a '", c, "', got ", quoted(text_.substr(at_, 1)));
+  refuse(what, " needs a '", c, "', got ", quoted(character()));
 }
 
 bool JsonReader::try_take(char c) {
@@ -177,7 +183,7 @@ void JsonReader::skip_word(std::string_view what) {
   if (ok && i == word.size()) return;
   at_ = begin;
   if (begin >= text_.size()) refuse(what, " needs a value but the text ends; its end is missing");
-  refuse(what, " needs a value, got ", quoted(text_.substr(begin, 1)));
+  refuse(what, " needs a value, got ", quoted(character()));
 }
 
 void JsonReader::skip(std::string_view what, int depth) {
@@ -204,7 +210,7 @@ void JsonReader::skip(std::string_view what, int depth) {
 Index JsonReader::integer(std::string_view what) {
   const char first = peek();
   if (first < '0' || first > '9')
-    refuse(what, " must be a plain whole number from 0 up, got ", quoted(text_.substr(at_, first ? 1 : 0)));
+    refuse(what, " must be a plain whole number from 0 up, got ", quoted(character()));
   const std::size_t begin = at_;
   Index value = 0;
   while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') {

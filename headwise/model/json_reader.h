@@ -52,6 +52,8 @@ class JsonReader {
   std::uint32_t hex4(std::string_view what);
   void escape(std::string& out, std::string_view what);
   void skip_word(std::string_view what);
+  /// The next character, all its bytes: half of one in a sentence is no UTF-8.
+  std::string_view character() const;
 
   std::string_view text_;
   std::string where_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "headwise/base/error.h"
+#include "headwise/model/json_reader.h"
 
 namespace headwise::server {
 namespace {
@@ -53,10 +54,18 @@ std::optional<HttpResponse> body_refusal(const HttpRequest& r) {
   return std::nullopt;
 }
 
+/// The name stands in every answer, and JSON is UTF-8.
+std::string name_in_answers(std::string_view name) {
+  const Index bad = first_bad_utf8(name);
+  require(bad < 0, ErrorKind::bad_argument, "serve", "byte ", bad,
+          " of the model's name is no UTF-8; rename its folder");
+  return json_string(name);
+}
+
 }  // namespace
 
 Service::Service(Served model, Listener& listener, const std::string& address, ServiceOptions options)
-    : name_(json_string(model.name)),
+    : name_(name_in_answers(model.name)),
       explains_(static_cast<bool>(model.explain)),
       options_(std::move(options)),
       door_(options_.door, address, listener.port()),

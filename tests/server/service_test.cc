@@ -3,6 +3,8 @@
 
 #include <mutex>
 
+#include "headwise/model/json_reader.h"
+#include "tests/base/sentence.h"
 #include "tests/server/harness.h"
 
 namespace headwise::server {
@@ -199,6 +201,27 @@ TEST(Service, RefusesBodiesItDoesNotKnow) {
   c.send("POST /v1/intents HTTP/1.1\r\nHost: " + c.host() + "\r\nAuthorization: Bearer " + kToken +
          "\r\n\r\n");
   EXPECT_EQ(c.reply().status, 411);
+}
+
+TEST(Service, AnswersAreAlwaysUtf8) {
+  Running service;
+  const struct {
+    const char *body, *quoted;
+  } cases[] = {{"{\u201ctext\u201d: \"hi\"}", "\\\"\u201c\\\""},
+               {"\ufeff{\"text\": \"hi\"}", "\\\"\ufeff\\\""},
+               {"{\"text\": \u00e9}", "\\\"\u00e9\\\""},
+               {"{\"texts\": [\U0001f600]}", "\\\"\U0001f600\\\""}};
+  for (const auto& c : cases) {
+    Ask a;
+    a.body = c.body;
+    const Reply r = ask(service.port(), a);
+    EXPECT_EQ(r.status, 400) << c.body;
+    EXPECT_EQ(first_bad_utf8(r.body), -1) << r.body;
+    EXPECT_NE(r.body.find(c.quoted), std::string::npos) << r.body;
+  }
+  EXPECT_EQ(sentence_of(ErrorKind::bad_argument,
+                        [] { Running named(with_token(), [](Served& m) { m.name = "caf\xe9"; }); }),
+            "serve: byte 3 of the model's name is no UTF-8; rename its folder");
 }
 
 TEST(Service, OneConnectionManyRequests) {
