@@ -37,6 +37,8 @@ EventLoop::EventLoop(Listener& listener, Handler& handler, const LoopLimits& lim
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       next_number_(std::uint64_t{std::random_device{}()} << 24) {
+  // Else a body its own limit allows would never be read.
+  limits_.bodies_bytes = max_of(limits_.bodies_bytes, limits_.http.body_bytes);
   require(epoll_ >= 0 && wake_ >= 0, ErrorKind::device, "serve",
           "the system gives no descriptor; close some");
 }

@@ -42,7 +42,7 @@ struct LoopLimits {
   HttpLimits http;
   Patience patience;
   Index connections = 1024;
-  Index bodies_bytes = Index{64} << 20;  // of all bodies that are being read, together
+  Index bodies_bytes = Index{64} << 20;  // of all that are being read; at least one whole body
   std::chrono::milliseconds drain{30'000};
   std::chrono::milliseconds drain_grace{100};  // for requests on their way when draining begins
 };

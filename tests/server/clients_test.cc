@@ -207,7 +207,7 @@ TEST(Clients, TooManyAreTurnedAway) {
 
 TEST(Clients, BodiesHaveOneMemoryForAll) {
   ServiceOptions o = with_token();
-  o.loop.bodies_bytes = 1000;
+  o.loop.bodies_bytes = o.loop.http.body_bytes = 1000;
   Running service(o);
   Client first(service.port()), second(service.port());
   first.send(head_with_length(service.port(), 600));

@@ -224,6 +224,17 @@ TEST(Service, AnswersAreAlwaysUtf8) {
             "serve: byte 3 of the model's name is no UTF-8; rename its folder");
 }
 
+TEST(Service, OneBodyMayBeAsLargeAsItsLimit) {
+  ServiceOptions o = with_token();
+  o.loop.http.body_bytes = o.loop.bodies_bytes + 1;
+  Running service(o);
+  Client c(service.port());
+  c.send("POST /v1/intents HTTP/1.1\r\nHost: " + c.host() + "\r\nAuthorization: Bearer " + kToken +
+         "\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+         "e\r\n{\"text\": \"hi\"}\r\n0\r\n\r\n");
+  EXPECT_EQ(c.reply().status, 200);
+}
+
 TEST(Service, OneConnectionManyRequests) {
   Running service;
   Client c(service.port());
