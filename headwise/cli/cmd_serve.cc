@@ -31,14 +31,16 @@ struct Request {
 std::atomic<Service*> running{nullptr};
 static_assert(std::atomic<Service*>::is_always_lock_free);  // a handler may touch it
 
-/// The first signal drains; the handler is gone then, and a second one ends the process.
+/// The first signal drains; the handlers are gone then, and a second one, the same or not, ends the process.
 void on_signal(int) {
+  ::signal(SIGTERM, SIG_DFL), ::signal(SIGINT, SIG_DFL);
   if (Service* service = running.load()) service->drain();
 }
 
 void handle_signals() {
   struct sigaction drain {};
-  drain.sa_handler = on_signal, drain.sa_flags = static_cast<int>(SA_RESETHAND);
+  drain.sa_handler = on_signal;
+  ::sigaddset(&drain.sa_mask, SIGTERM), ::sigaddset(&drain.sa_mask, SIGINT);  // one at a time
   ::sigaction(SIGTERM, &drain, nullptr);
   ::sigaction(SIGINT, &drain, nullptr);
   ::signal(SIGPIPE, SIG_IGN);  // whoever read our log may go

@@ -1,7 +1,10 @@
 // train, eval and predict from outside: from a file to answers, and what bad input and bad luck do.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -185,6 +188,43 @@ TEST_F(IntentWords, KilledOrInterruptedTheSameCommandGoesOn) {
   EXPECT_NE(stopped.err.find("nothing is lost; the same command goes on"), std::string::npos) << stopped.err;
   EXPECT_FALSE(fs::exists(at("m")));
   EXPECT_EQ(train("one.tsv --out m --epochs 1 --replace").code, 0) << "other words begin anew";
+}
+
+TEST_F(IntentWords, AnySecondSignalEndsTheService) {
+  ASSERT_EQ(train("one.tsv --out m --epochs 1").code, 0);
+  for (const auto& [first, second] : {std::pair(SIGTERM, SIGINT), std::pair(SIGINT, SIGINT)}) {
+    int out[2];
+    ASSERT_EQ(::pipe(out), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::dup2(out[1], STDOUT_FILENO);
+      ::close(out[0]), ::close(out[1]);
+      ::execl(HEADWISE_PROGRAM, "headwise", "serve", at("m").c_str(), "--port", "0", "--no-token",
+              "--threads", "1", static_cast<char*>(nullptr));
+      ::_exit(127);
+    }
+    ::close(out[1]);
+    FILE* said = ::fdopen(out[0], "r");
+    char line[256] = "";
+    ASSERT_NE(std::fgets(line, sizeof line, said), nullptr);
+    sockaddr_in a{};
+    a.sin_family = AF_INET, a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    a.sin_port = htons(
+        static_cast<std::uint16_t>(std::stoi(std::string(line).substr(std::string(line).rfind(':') + 1))));
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ASSERT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&a), sizeof a), 0);
+    ASSERT_EQ(::send(fd, "GET ", 4, MSG_NOSIGNAL), 4);  // half a request: draining waits for its rest
+    ::usleep(200'000);
+    ::kill(child, first);
+    ::usleep(200'000);
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, WNOHANG), 0) << "the first drains";
+    ::kill(child, second);
+    ::waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == second) << status;
+    ::close(fd);
+    std::fclose(said);
+  }
 }
 
 TEST_F(IntentWords, AFullDiskLosesNothing) {
