@@ -9,12 +9,55 @@ namespace {
 
 constexpr Index kRowKeys = 256;
 
-/// Halves the longer side until a region is full, empty or small enough to read row by row.
+/// Whether strides make the box mixed and its answers follow from q - k: a term that looks at more than that
+/// is all open or all closed in it.
+bool goes_by_distance(const MaskView& view, const MaskBox& box, const MaskPlace& at) {
+  bool strides = false;
+  for (int i = 0; i < view.count; ++i) {
+    const MaskStep& s = view.steps[i];
+    switch (s.op) {
+      case MaskOp::all:
+      case MaskOp::causal:
+      case MaskOp::window:
+      case MaskOp::both:
+      case MaskOp::either: break;
+      case MaskOp::strided: strides = strides || mask_terms::strided_tile(s, box) == TileKind::mixed; break;
+      case MaskOp::prefix:
+      case MaskOp::lengths:
+      case MaskOp::documents:
+        if (!mask_terms::interval_full(s, box, at) &&
+            !mask_terms::Intervals::of(s, i, box, at).empty(view.steps, box.q0, box.q1))
+          return false;
+        break;
+      case MaskOp::blocks:
+      case MaskOp::dense:
+      case MaskOp::global:
+        if (mask_terms::tile(s, box, at) == TileKind::mixed) return false;
+    }
+  }
+  return strides;
+}
+
+/// One question for each diagonal instead of each pair.
+Index open_by_distance(const MaskView& view, const MaskBox& box, const MaskPlace& at) {
+  Index open = 0;
+  const auto diagonal = [&](Index q, Index k) {
+    if (view.may_attend(q, k, at)) open += min_of(box.q1 - q, box.k1 - k);
+  };
+  for (Index k = box.k0; k < box.k1; ++k) diagonal(box.q0, k);
+  for (Index q = box.q0 + 1; q < box.q1; ++q) diagonal(q, box.k0);
+  return open;
+}
+
+/// Halves the longer side until a region is full, empty, counted by distance or small enough to read row by
+/// row.
 Index open_in(const MaskView& view, const MaskBox& box, const MaskPlace& at) {
   const Index queries = box.q1 - box.q0, keys = box.k1 - box.k0;
   const TileKind kind = view.tile(box.q0, box.q1, box.k0, box.k1, at);
   if (kind == TileKind::empty) return 0;
   if (kind == TileKind::full) return queries * keys;
+  if ((keys > kRowKeys || queries > 16) && goes_by_distance(view, box, at))
+    return open_by_distance(view, box, at);
   MaskBox first = box, second = box;
   if (keys > kRowKeys && keys >= queries) {
     first.k1 = second.k0 = box.k0 + keys / 2;

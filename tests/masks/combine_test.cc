@@ -216,6 +216,20 @@ TEST(MaskCounts, OpenPairsOfLargeProblemsAreClosedForms) {
   EXPECT_EQ(open_pairs(Mask::causal(), n, 5, {.q_start = -n}), 0);
 }
 
+TEST(MaskCounts, OpenPairsOfStridesTakeNoTimeForEveryPair) {
+  const Index n = Index{1} << 20;
+  const auto beyond = [&](Index stride) {  // keys a multiple of the stride after their query
+    const Index m = (n - 1) / stride;
+    return n * m - stride * (m * (m + 1) / 2);
+  };
+  const Mask three = Mask::strided(3, 1), eight = Mask::strided(8, 1);
+  EXPECT_EQ(open_pairs(eight, n, n), n + 2 * beyond(8));
+  EXPECT_EQ(open_pairs(Mask::causal() | three, n, n), n * (n + 1) / 2 + beyond(3));
+  EXPECT_EQ(open_pairs(three & eight & Mask::causal(), n, n), n + beyond(24));
+  EXPECT_EQ(open_pairs(eight & Mask::documents(Numbers{0, n / 2, n}), n, n),
+            2 * open_pairs(eight, n / 2, n / 2));
+}
+
 TEST(MaskCounts, TilesOfIntervalTermsAreThoseWithAnOpenPair) {
   const Index n = 512;
   const TileGrid grid{.q_tokens = n, .kv_tokens = n, .q_tile = 32, .kv_tile = 64};
