@@ -54,7 +54,7 @@ void load(LayerBox& box, const std::string& path) {
   for (const SafetensorsEntry& e : file.entries())
     require(box.params.has(e.name), ErrorKind::bad_argument, "load", path, " holds \"", e.name,
             "\", which the layer has not; load it into a layer of the kind that was saved");
-  for (const Param& p : box.params.all()) file.entry(p.name);  // all are there before one is changed
+  for (const Param& p : box.params.all()) file.check(p.name, p.value);  // all fit before one is changed
   for (const Param& p : box.params.all()) file.read(p.name, p.value);
 }
 

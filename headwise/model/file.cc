@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "headwise/base/error.h"
+#include "headwise/model/json_reader.h"
 
 namespace headwise {
 namespace {
@@ -30,9 +31,16 @@ std::string_view way_out(int code) {
   }
 }
 
+/// The system would take what stands before a NUL as the name.
+void check_name(const std::string& path, std::string_view op) {
+  require(path.find('\0') == std::string::npos, ErrorKind::bad_argument, op, headwise::quoted(path),
+          ": the name holds a NUL; leave it out");
+}
+
 /// The name to rename over: a link stays a link and its target is replaced, there or not yet; a device, FIFO,
 /// socket or folder is somebody's and is never replaced.
 std::string replaceable(std::string path, std::string_view op) {
+  check_name(path, op);
   struct stat s {};
   require(::stat(path.c_str(), &s) != 0 || S_ISREG(s.st_mode), ErrorKind::bad_argument, op, path,
           ": is no regular file; name one, or a name that is free");
@@ -61,6 +69,7 @@ void file_failed(std::string_view op, std::string_view path, std::string_view wh
 }
 
 File File::open_to_read(const std::string& path, std::string_view op) {
+  check_name(path, op);
   // O_NONBLOCK: opening a FIFO must not wait for its writer; it is refused below.
   const int fd = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) file_failed(op, path, "open", errno);

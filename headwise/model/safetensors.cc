@@ -140,15 +140,19 @@ AnyView Safetensors::view(std::string_view name) {
   return v;
 }
 
-void Safetensors::read(std::string_view name, const AnyView& out) const {
+void Safetensors::check(std::string_view name, const AnyView& out) const {
   const SafetensorsEntry& e = entry(name);
   bool same = e.as_dtype() == out.dtype && (e.rank == out.rank || (e.rank == 0 && out.rank == 1));
   for (int axis = 0; same && axis < out.rank; ++axis) same = out.size[axis] == (e.rank ? e.size[axis] : 1);
   if (!same)
     throw Error(ErrorKind::bad_shape, text(kOp, ": ", state_->path, ": ", quoted(name), " is ", shape_of(e),
                                            " but ", out, " was asked; it belongs to another configuration"));
+}
+
+void Safetensors::read(std::string_view name, const AnyView& out) const {
+  check(name, out);
   if (out.count() == 0) return;
-  copy_out(state_->bytes(e).data(), out);
+  copy_out(state_->bytes(entry(name)).data(), out);
   require(intact(), ErrorKind::bad_argument, kOp, state_->path, ": was cut short while ", quoted(name),
           " was read; read it again when its writer is done");
 }

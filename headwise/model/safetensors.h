@@ -84,7 +84,9 @@ class Safetensors {
   /// Read-only, row-major, at most kMaxRank sizes (one number: [1]); valid while the file is open. A tensor
   /// that does not lie aligned is copied the first time.
   AnyView view(std::string_view name);
-  /// Copies into `out`, whose dtype and sizes must be the file's; any steps.
+  /// Throws unless dtype and sizes of `out` are the file's.
+  void check(std::string_view name, const AnyView& out) const;
+  /// Copies into `out`, after that check; any steps.
   void read(std::string_view name, const AnyView& out) const;
   /// False once a mapped page was gone when it was read.
   bool intact() const noexcept;

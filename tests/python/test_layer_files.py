@@ -62,3 +62,21 @@ def test_another_layers_file_is_refused_in_one_sentence(tmp_path):
     assert all(np.array_equal(before[n], v) for n, v in layer.parameters().items())
     with pytest.raises(ValueError):
         layer.load(str(tmp_path / "none.safetensors"))
+
+
+def test_a_refused_file_changes_nothing(tmp_path):
+    path = str(tmp_path / "gqa.safetensors")
+    hw.MultiHead("gqa:heads=4,kv_heads=2,dim=8", 32, seed=1).save(path)
+    layer = hw.MultiHead("mha:heads=4,dim=8", 32, seed=2)
+    before = {n: v.copy() for n, v in layer.parameters().items()}
+    with pytest.raises(ValueError, match=r"attention\.k\.weight\" is F32 \[16 32\] but f32 \[32 32\] was asked"):
+        layer.load(path)
+    assert all(np.array_equal(layer.parameters()[n], v) for n, v in before.items())
+
+
+def test_a_path_with_a_nul_is_refused(tmp_path):
+    layer = hw.MultiHead("mha:heads=2,dim=8", 16)
+    for call in (layer.save, layer.load):
+        with pytest.raises(ValueError, match="the name holds a NUL"):
+            call(str(tmp_path / "q\0r"))
+    assert not list(tmp_path.iterdir())
