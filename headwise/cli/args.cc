@@ -25,6 +25,16 @@ std::string Paint::shade(double share, std::string_view s) const {
   return share <= -0.2 ? wrapped("31", s) : std::string(s);
 }
 
+CLI::Validator size_check(Index least, Index most) {
+  return {[least, most](const std::string& given) {
+            Index n = -1;
+            return CLI::detail::lexical_cast(given, n) && least <= n && n <= most
+                       ? std::string()
+                       : text('"', given, "\" is no whole number from ", least, " to ", most);
+          },
+          ""};
+}
+
 DType parse_dtype(const std::string& name) {
   for (const DType t : {DType::f32, DType::bf16, DType::f16, DType::f64})
     if (name == name_of(t)) return t;

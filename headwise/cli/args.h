@@ -29,6 +29,11 @@ class Paint {
   bool on_;
 };
 
+/// Sizes that may be multiplied in pairs; what the parser cuts off at 2^63 - 1 lies above it.
+inline constexpr Index kLargestSize = Index{1} << 31;
+/// A whole number from `least` to `most`.
+CLI::Validator size_check(Index least = 0, Index most = kLargestSize);
+
 DType parse_dtype(const std::string& name);
 /// "rows,top8,classes4,columns,picked16,scores=weights".
 ProbeSpec parse_probe(const std::string& list);

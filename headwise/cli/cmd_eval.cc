@@ -133,7 +133,9 @@ void add_eval(CLI::App& app, int& exit_code) {
                  "The test of the built-in corpus: patterns that training never shows");
   word->add_option("--out-of-scope", r->out_of_scope, "Label of texts that belong to no intent")
       ->capture_default_str();
-  word->add_option("--wrong", r->wrong, "Wrong answers to show, the surest first")->capture_default_str();
+  word->add_option("--wrong", r->wrong, "Wrong answers to show, the surest first")
+      ->check(size_check())
+      ->capture_default_str();
   word->add_flag("--latency", r->latency, "Times of up to 2000 texts too, one by one and in batches");
   word->add_flag(
       "--heads-figures", r->heads,

@@ -28,8 +28,8 @@ struct Request {
 Index plain_heads(const Request& r) {
   Index heads = -1;
   if (!CLI::detail::lexical_cast(r.heads, heads)) return -1;
-  require(heads >= 0, ErrorKind::bad_argument, "explain", "--heads is ", heads,
-          "; give a number from 0 up, or a head such as gqa:heads=8,kv_heads=2");
+  require(heads >= 0 && heads <= kLargestSize, ErrorKind::bad_argument, "explain", "--heads is ", heads,
+          "; give a number from 0 to ", kLargestSize, ", or a head such as gqa:heads=8,kv_heads=2");
   return heads;
 }
 
@@ -71,6 +71,10 @@ HeadSpec spec_from(const Request& r) {
 }
 
 AttentionProblem problem_from(const Request& r) {
+  require(r.softcap == 0 || (1e-30 <= r.softcap && r.softcap <= 1e30), ErrorKind::bad_argument, "explain",
+          "--softcap is ", r.softcap, "; give a number from 1e-30 to 1e30, or 0 for none");
+  require(r.dropout >= 0 && r.dropout < 1, ErrorKind::bad_argument, "explain", "--dropout is ", r.dropout,
+          "; give a probability from 0 up and below 1");
   AttentionProblem p;
   p.dtype = parse_dtype(r.dtype);
   p.batch = r.batch, p.q_tokens = r.q_tokens;
@@ -249,13 +253,7 @@ void add_explain(CLI::App& app, int& exit_code) {
       "           --mask \"causal & window(256, 0)\" --probe rows,top8 --shapes\n"
       "         headwise explain --heads gqa:heads=16,kv_heads=4+gated:act=silu --mask causal");
   const auto r = std::make_shared<Request>();
-  const CLI::Validator size(
-      [](const std::string& given) {
-        Index n = -1;
-        return CLI::detail::lexical_cast(given, n) && n >= 0 ? std::string()
-                                                             : "\"" + given + "\" is no size from 0 up";
-      },
-      "");
+  const CLI::Validator size = size_check();
   word->add_option("--batch", r->batch, "Sequences")->check(size)->capture_default_str();
   word->add_option("--q-tokens", r->q_tokens, "Queries of a sequence")->check(size)->capture_default_str();
   word->add_option("--kv-tokens", r->kv_tokens, "Keys of a sequence [as --q-tokens]")->check(size);

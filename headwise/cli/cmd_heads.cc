@@ -103,12 +103,15 @@ void add_heads(CLI::App& app, int& exit_code) {
   CLI::App* word = app.add_subcommand("heads", "Every head, where its heads meet and what it costs");
   word->footer("Example: headwise heads\n         headwise heads gated");
   const auto r = std::make_shared<Request>();
+  const CLI::Validator width = size_check(0, Index{1} << 24);  // costs hold its square, some a few times
   word->add_option("name", r->name, "One head: its settings, defaults and what they mean");
-  word->add_option("--model-dim", r->model_dim, "Width of the layer")->capture_default_str();
-  word->add_option("--heads", r->heads, "Number of heads")->capture_default_str();
-  word->add_option("--tokens", r->tokens, "Tokens of one sequence")->capture_default_str();
-  word->add_option("--layer", r->layer, "Layer, from 0")->capture_default_str();
-  word->add_option("--depth", r->depth, "Layers of the model")->capture_default_str();
+  word->add_option("--model-dim", r->model_dim, "Width of the layer")->check(width)->capture_default_str();
+  word->add_option("--heads", r->heads, "Number of heads")->check(width)->capture_default_str();
+  word->add_option("--tokens", r->tokens, "Tokens of one sequence")
+      ->check(size_check(1))
+      ->capture_default_str();
+  word->add_option("--layer", r->layer, "Layer, from 0")->check(size_check())->capture_default_str();
+  word->add_option("--depth", r->depth, "Layers of the model")->check(size_check())->capture_default_str();
   word->add_flag("--json", r->json, "One JSON object");
   word->callback([r, &exit_code] { exit_code = heads_word(*r); });
 }

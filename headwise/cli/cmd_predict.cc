@@ -178,7 +178,6 @@ class Answers {
 };
 
 int predict(const Request& r) {
-  require(r.top >= 0, ErrorKind::bad_argument, "predict", "--top is ", r.top, "; give a number from 0 up");
   Answers answers(r);
   if (!r.texts.empty()) {
     answers.answer(r.texts);
@@ -201,7 +200,9 @@ void add_predict(CLI::App& app, int& exit_code) {
   const auto r = std::make_shared<Request>();
   word->add_option("model", r->model, "Folder that headwise train wrote")->required();
   word->add_option("texts", r->texts, "Texts; none: lines of the standard input");
-  word->add_option("--top", r->top, "Likeliest labels to show beside the given ones")->capture_default_str();
+  word->add_option("--top", r->top, "Likeliest labels to show beside the given ones")
+      ->check(size_check())
+      ->capture_default_str();
   word->add_option("--threads", r->threads, "0: HEADWISE_THREADS, else the CPUs of this process")
       ->capture_default_str();
   word->add_flag("--explain", r->explain,

@@ -114,8 +114,11 @@ void add_report(CLI::App& app, int& exit_code) {
   word->add_flag("--builtin", r->data.builtin, "The test split of the built-in corpus instead");
   word->add_option("--out", r->out, "The page")->capture_default_str();
   word->add_option("--roles", r->roles, "Further rows of classes and roles; see docs/report.md");
-  word->add_option("--mistakes", r->options.mistakes, "Mistakes to show at most")->capture_default_str();
+  word->add_option("--mistakes", r->options.mistakes, "Mistakes to show at most")
+      ->check(size_check())
+      ->capture_default_str();
   word->add_option("--utterances", r->options.survey.utterances, "Utterances to judge heads by, at most")
+      ->check(size_check())
       ->capture_default_str();
   word->add_option("--encoder", r->encoder,
                    "Folder of a pretrained encoder, to show its heads in the gallery");

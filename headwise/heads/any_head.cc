@@ -67,10 +67,11 @@ std::string head_names() {
 Index heads_in(std::string_view words) {
   const auto [name, settings] = cut(words.substr(0, words.find('+')));
   Index heads = 0;
+  bool found = false;
   AllHeads::each([&, n = name, s = settings]<class H>(Type<H>) {
-    if (H::name == n) heads = parse_config<H>(s).heads;
+    if (H::name == n) found = true, heads = parse_config<H>(s).heads;
   });
-  require(heads != 0, ErrorKind::bad_argument, "heads", "there is no head \"", name, "\"; there are ",
+  require(found, ErrorKind::bad_argument, "heads", "there is no head \"", name, "\"; there are ",
           head_names());
   return heads;
 }

@@ -42,8 +42,10 @@ TEST(Cli, EveryWordHelpsWithAnExample) {
 }
 
 TEST(Cli, WrongUseIsTwo) {
-  for (const std::string words : {"", "dance", "explain --batch x", "explain --batch -1",
-                                  "explain --nonsense", "doctor 3", "predict", "report", "serve"}) {
+  for (const std::string words :
+       {"", "dance", "explain --batch x", "explain --batch -1", "explain --nonsense", "doctor 3",
+        "explain --batch 99999999999999999999", "explain --rim 9223372036854775807", "heads --tokens -1",
+        "heads --heads 99999999999999999999", "heads --model-dim -4", "predict", "report", "serve"}) {
     const Answer a = headwise_says(words);
     EXPECT_EQ(a.code, 2) << words;
     EXPECT_EQ(a.out, "") << words;
@@ -68,6 +70,17 @@ TEST(Cli, AnErrorIsOneAndOneSentence) {
   says("explain --probe rows,topless", "--probe: \"topless\" needs a number from 1 up, as in top8");
   says("explain --probe mood",
        "--probe: \"mood\" is no probe; use rows, top<k>, classes<n>, columns, picked<n> or scores=<stage>");
+  for (const std::string p : {"2", "1", "-0.1", "nan"})
+    says("explain --dropout " + p,
+         "explain: --dropout is " + p + "; give a probability from 0 up and below 1");
+  for (const std::string cap : {"nan", "-1", "inf"})
+    says("explain --softcap " + cap,
+         "explain: --softcap is " + cap + "; give a number from 1e-30 to 1e30, or 0 for none");
+  says("explain --heads 99999999999999999999",
+       "explain: --heads is 9223372036854775807; give a number from 0 to 2147483648, or a head such as "
+       "gqa:heads=8,kv_heads=2");
+  says("explain --heads mha:heads=0",
+       "mha: got 0 heads of dim 0; heads start at 1, and dim 0 stands for model_dim / heads");
   says("explain --q-start now",
        "explain: --q-start is \"now\"; give a position or \"end\" (the last query meets the last key)");
 }
