@@ -135,8 +135,12 @@ AnyView Safetensors::view(std::string_view name) {
   v.rank = e.rank ? e.rank : 1;
   v.size[0] = 1;
   for (int axis = 0; axis < e.rank; ++axis) v.size[axis] = e.size[axis];
+  // Sizes beside a 0 may be anything; no element of theirs asks for a step.
   Index step = 1;
-  for (int axis = v.rank - 1; axis >= 0; --axis) v.step[axis] = step, step *= v.size[axis];
+  for (int axis = v.rank - 1; axis >= 0; --axis) {
+    v.step[axis] = step;
+    if (__builtin_mul_overflow(step, v.size[axis], &step)) step = 0;
+  }
   return v;
 }
 

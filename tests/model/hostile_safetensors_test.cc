@@ -224,6 +224,12 @@ TEST(Hostile, HugeHeaders) {
             std::string::npos);
 }
 
+TEST(Hostile, StepsOfAnEmptyTensorDoNotOverflow) {
+  const ScratchFolder folder;
+  Safetensors file(folder.file("empty", one("\"F32\"", "[0,4503599627370496,4503599627370496]", "[0,0]", 0)));
+  EXPECT_EQ(file.view(file.entries()[0].name).count(), 0);
+}
+
 TEST(Hostile, EveryCutAndEveryBitIsSurvived) {
   const std::string whole = one("\"F32\"", "[2,3]", "[0,24]", 24);
   for (std::size_t n = 0; n < whole.size(); ++n) EXPECT_NE(verdict(whole.substr(0, n)), "") << n;
