@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <charconv>
 #include <cstdio>
 
 #include "headwise/base/error.h"
@@ -25,6 +26,12 @@ void header(std::string& out, std::string_view name, std::string_view kind, std:
   out += text("# HELP ", name, " ", help, "\n# TYPE ", name, " ", kind, "\n");
 }
 
+/// A sum of days must still grow by milliseconds: the six digits of a stream do not show them.
+std::string digits_of(double x) {
+  char out[32];  // the shortest that reads back as x takes 24 at most
+  return {out, std::to_chars(out, out + sizeof out, x).ptr};
+}
+
 template <class T>
 void value(std::string& out, std::string_view name, std::string_view kind, std::string_view help, T number) {
   header(out, name, kind, help);
@@ -43,8 +50,8 @@ void Histogram::print(std::string& out, const std::string& name, const std::stri
   const std::string braces = labels.empty() ? "" : "{" + labels + "}";
   for (std::size_t i = 0; i < bounds_.size(); ++i)
     out += text(name, "_bucket{", comma, "le=\"", bounds_[i], "\"} ", within_[i], "\n");
-  out += text(name, "_bucket{", comma, "le=\"+Inf\"} ", count_, "\n", name, "_sum", braces, " ", sum_, "\n",
-              name, "_count", braces, " ", count_, "\n");
+  out += text(name, "_bucket{", comma, "le=\"+Inf\"} ", count_, "\n", name, "_sum", braces, " ",
+              digits_of(sum_), "\n", name, "_count", braces, " ", count_, "\n");
 }
 
 void Metrics::answered(const std::string& route, int status, Seconds took) {
@@ -72,7 +79,7 @@ std::string Metrics::print(const Gauges& g) const {
   const Seconds up = std::chrono::steady_clock::now() - start_;
   header(out, "headwise_build_info", "gauge", "The version that runs.");
   out += text("headwise_build_info{version=\"", kVersion, "\"} 1\n");
-  value(out, "headwise_uptime_seconds", "gauge", "Since the start.", up.count());
+  value(out, "headwise_uptime_seconds", "gauge", "Since the start.", digits_of(up.count()));
   value(out, "headwise_ready", "gauge", "1 while requests are taken.", g.ready ? 1 : 0);
   value(out, "headwise_connections", "gauge", "Open now.", g.connections);
   value(out, "headwise_queue_requests", "gauge", "Waiting for the model.", g.queued_requests);

@@ -370,6 +370,14 @@ TEST(Service, DeadlinesAreKept) {
   }
 }
 
+TEST(Service, SumsOfMetricsKeepEveryDigit) {
+  Metrics metrics;
+  metrics.batch(1, 1, 123'456'789, Metrics::Seconds(1e6 + 0.25));
+  const std::string said = metrics.print({});
+  EXPECT_NE(said.find("_tokens_sum 123456789\n"), std::string::npos) << said;
+  EXPECT_NE(said.find("_seconds_sum 1000000.25\n"), std::string::npos) << said;
+}
+
 TEST(Service, MetricsAndLogHoldNoWordOfARequest) {
   ServiceOptions o = with_token();
   std::mutex lock;
