@@ -114,7 +114,7 @@ def table(name: str, rows: list[dict]) -> str:
 def document(result: dict) -> str:
     rows = result["rows"]
     judged = [g for r in rows for g in r["goals"]]
-    text = ["# Attention forward: measured\n", setting_words(result["setting"]) + ".\n",
+    text = ["# Attention: measured\n", setting_words(result["setting"]) + ".\n",
             "Cases read `dtype [batch tokens heads dim] mask`; in brackets behind a figure: the least and the most of the "
             "rounds. FLOP are counted over open pairs. A must counts within 2 %.\n"]
     if judged:
