@@ -36,7 +36,12 @@ int run(int argc, char** argv) {
   } catch (const CLI::Success& e) {  // --help and --version
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
-    fmt::print(stderr, "headwise: {}; see headwise --help\n", e.what());
+    const auto words = app.get_subcommands();
+    if (argc > 1 && words.empty())
+      fmt::print(stderr, "headwise: there is no word \"{}\"; see headwise --help\n", argv[1]);
+    else
+      fmt::print(stderr, "headwise: {}; see headwise {}--help\n", e.what(),
+                 words.empty() ? "" : words.front()->get_name() + " ");
     return kUsage;
   }
   return exit_code;
