@@ -24,7 +24,7 @@ std::string_view way_out(int code) {
     case EFBIG: return "; free some space or choose another folder";
     case EACCES:
     case EPERM:
-    case EROFS: return "; choose a folder this user may write, or change its rights";
+    case EROFS: return "; change its rights, or choose a place this user may use";
     case ENOENT: return "; check the name";
     case ELOOP: return "; it is a link: name the file itself";
     default: return "";

@@ -250,10 +250,9 @@ TEST(Checkpoints, UnwritableFoldersAreNamed) {
   const std::string sentence =
       sentence_of(ErrorKind::bad_argument, [&] { kept.save(run.optimizer, run.state, run.identity()); });
   ASSERT_TRUE(!root || ::seteuid(0) == 0);
-  EXPECT_NE(
-      sentence.find(
-          "cannot create: Permission denied; choose a folder this user may write, or change its rights"),
-      std::string::npos)
+  EXPECT_NE(sentence.find(
+                "cannot create: Permission denied; change its rights, or choose a place this user may use"),
+            std::string::npos)
       << sentence;
 }
 
