@@ -43,13 +43,22 @@ Corpus hold_out(Corpus& corpus, double share, std::uint64_t seed) {
   std::map<std::string, Index> left;
   for (const Utterance& row : corpus.rows)
     for (const std::string& label : row.labels) ++left[label];
-  for (Utterance& row : corpus.rows) {
+  const auto draw_of = [&](const Utterance& row) {
     Crc32c crc;
     crc.add(text_key(row.text));
-    const Philox::Block draw = Philox::block(seed, {crc.value(), 0, 0, 0xdef0u});
-    const bool last = std::any_of(row.labels.begin(), row.labels.end(),
-                                  [&](const std::string& label) { return left[label] <= 1; });
-    const bool taken = !last && draw[0] < DropoutRule::of(share, 0).threshold;
+    return std::uint64_t{Philox::block(seed, {crc.value(), 0, 0, 0xdef0u})[0]};
+  };
+  const auto is_last = [&](const Utterance& row) {
+    return std::any_of(row.labels.begin(), row.labels.end(),
+                       [&](const std::string& label) { return left[label] <= 1; });
+  };
+  std::uint64_t least = ~std::uint64_t{0};  // of few rows none may be drawn: then the nearest is
+  for (const Utterance& row : corpus.rows)
+    if (!is_last(row)) least = std::min(least, draw_of(row));
+  const std::uint64_t limit = DropoutRule::of(share, 0).threshold;
+  for (Utterance& row : corpus.rows) {
+    const std::uint64_t draw = draw_of(row);
+    const bool taken = !is_last(row) && (draw < limit || draw == least);
     if (taken)
       for (const std::string& label : row.labels) --left[label];
     (taken ? dev : rest).rows.push_back(std::move(row));

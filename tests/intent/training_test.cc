@@ -222,6 +222,14 @@ TEST(Training, HeldOutRowsAreNotLearnt) {
   EXPECT_TRUE(labels.contains("alone"));
 }
 
+TEST(Training, OfFewRowsOneIsHeldOut) {
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    Corpus train = toy(false, 20);
+    EXPECT_GE(hold_out(train, 0.05, seed).rows.size(), 1u) << seed;
+    EXPECT_GE(train.rows.size(), 10u) << seed;
+  }
+}
+
 TEST(Training, ThresholdsComeFromDev) {
   RecognizerConfig c;
   c.labels = {"a", "b"};
