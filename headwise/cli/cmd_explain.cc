@@ -8,6 +8,7 @@
 #include "headwise/heads/any_head.h"
 #include "headwise/masks/mask.h"
 #include "headwise/ops/attention_backward_cuda.h"
+#include "headwise/ops/attention_checks.h"
 #include "headwise/ops/explain.h"
 
 namespace headwise::cli {
@@ -71,8 +72,8 @@ HeadSpec spec_from(const Request& r) {
 }
 
 AttentionProblem problem_from(const Request& r) {
-  require(r.softcap == 0 || (1e-30 <= r.softcap && r.softcap <= 1e30), ErrorKind::bad_argument, "explain",
-          "--softcap is ", r.softcap, "; give a number from 1e-30 to 1e30, or 0 for none");
+  require(r.softcap == 0 || is_softcap(r.softcap), ErrorKind::bad_argument, "explain", "--softcap is ",
+          r.softcap, kSoftcapWayOut);
   require(r.dropout >= 0 && r.dropout < 1, ErrorKind::bad_argument, "explain", "--dropout is ", r.dropout,
           "; give a probability from 0 up and below 1");
   AttentionProblem p;

@@ -151,9 +151,8 @@ void ArgChecks::check_terms(const AttentionProblem& p, const HeadInputs& in, Ind
               "; give a finite number, or none for 1 / sqrt(head_dim)");
     }
   }
-  // Kernels divide by the cap in f32: both it and its inverse stay far from the ends of f32.
-  require(in.softcap == 0 || (1e-30 <= in.softcap && in.softcap <= 1e30), ErrorKind::bad_argument, op,
-          "softcap is ", in.softcap, "; give a number from 1e-30 to 1e30, or 0 for none");
+  require(in.softcap == 0 || is_softcap(in.softcap), ErrorKind::bad_argument, op, "softcap is ", in.softcap,
+          kSoftcapWayOut);
   require((in.softcap > 0) == terms.softcap, ErrorKind::bad_argument, op, "softcap is ", in.softcap,
           " but the plan was made ", terms.softcap ? "with" : "without", " it; plan for this run");
   require(in.dropout >= 0 && in.dropout < 1, ErrorKind::bad_argument, op, "dropout is ", in.dropout,

@@ -15,6 +15,10 @@ inline constexpr Index kMaxWidth = Index{1} << 31;
 /// Positions of queries and keys stay inside +-2^62, so that sums and differences of two stay inside Index.
 inline constexpr Index kMaxPosition = Index{1} << 62;
 
+/// Kernels divide by the cap in f32: both it and its inverse stay far from the ends of f32.
+constexpr bool is_softcap(double x) { return 1e-30 <= x && x <= 1e30; }
+inline constexpr const char* kSoftcapWayOut = "; give a number from 1e-30 to 1e30, or 0 for none";
+
 constexpr unsigned only(DType t) { return 1u << static_cast<unsigned>(t); }
 inline constexpr unsigned kAnyFloat =
     only(DType::f32) | only(DType::bf16) | only(DType::f16) | only(DType::f64);
