@@ -61,7 +61,9 @@ class BackwardCall {
     const Turn turn(engine.turn);
     nb::list made;
     nb::dict coefficients;
+    std::size_t scale_at = 0;
     for (std::size_t i = 0; i < wanted_.size(); ++i) {
+      if (wanted_[i].flag == &GradientSpec::scale) scale_at = i;
       nb::object gradient = make(wanted_[i]);
       if (i < terms_)
         made.append(gradient);
@@ -80,8 +82,8 @@ class BackwardCall {
       plan.run(args_, engine.context);
     }
     if (narrow_scale_.is_valid())
-      made[kScale] = nb::object(made[kScale])
-                         .attr(call_.kind().is_numpy() ? "astype" : "to")(narrow_scale_.attr("dtype"));
+      made[scale_at] = nb::object(made[scale_at])
+                           .attr(call_.kind().is_numpy() ? "astype" : "to")(narrow_scale_.attr("dtype"));
     static const nb::handle result =
         nb::object(nb::module_::import_("headwise._types").attr("AttentionGradients")).release();
     return result(*made);
@@ -176,8 +178,7 @@ class BackwardCall {
 
   AttentionCall call_;
   nb::object table_;
-  static constexpr std::size_t kScale = 7;  // of wanted_
-  nb::handle narrow_scale_;                 // of 16 bits: its gradient is computed in f32, then cast
+  nb::handle narrow_scale_;  // of 16 bits: its gradient is computed in f32, then cast
   BackwardArgs args_;
   GradientSpec spec_;
   std::vector<Wanted> wanted_;  // terms_ of them by their own words, then coefficients
