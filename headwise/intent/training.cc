@@ -147,8 +147,7 @@ TrainedRecognizer train_recognizer(const Start& start, const Corpus& all, const 
           o.compute, "; give f32 or bf16");
   const Corpus train = learnt_rows(start.config, all, o.out_of_scope);
   require(!train.rows.empty() && !dev.rows.empty(), ErrorKind::bad_argument, kOp, "there are ",
-          train.rows.size(), " rows to learn from and ", dev.rows.size(),
-          " to judge by; give some of both (--dev)");
+          train.rows.size(), " rows to learn from and ", dev.rows.size(), " to judge by; give some of both");
   require_seen_labels(all, dev, o.out_of_scope);
 
   const std::uint64_t seed = o.seed;
