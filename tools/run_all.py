@@ -246,7 +246,7 @@ def stage_tidy():
 
 def stage_habits():
     tally = Tally()
-    for name in ("floors", "lengths", "vocabulary", "regressions"):
+    for name in ("floors", "lengths", "vocabulary", "types", "regressions"):
         if (ROOT / f"tools/check_{name}.py").exists():
             tally.one(call("python3", f"tools/check_{name}.py")[0], name)
     tally.one(call("python3", "tools/check_isa_objects.py", RELEASE)[0], "isa objects")

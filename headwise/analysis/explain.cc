@@ -106,7 +106,7 @@ Index drawn_heads(const Recognizer& r) {
 }
 
 Explanation explain_text(const Recognizer& r, std::string_view text, Session& session,
-                         const ExplainOptions& options) {
+                         const ExplainTextOptions& options) {
   const auto labels = static_cast<Index>(r.config().labels.size());
   require(options.label >= -1 && options.label < labels, ErrorKind::bad_argument, kOp, "label ",
           options.label, " is asked but the recogniser has ", labels, "; give 0 to ", labels - 1,

@@ -11,7 +11,7 @@
 #pragma GCC visibility push(default)
 namespace headwise {
 
-struct ExplainOptions {
+struct ExplainTextOptions {
   Index label = -1;      // whose score is explained; -1: the most probable one
   bool weights = false;  // keep attention weights too
 };
@@ -43,7 +43,7 @@ struct Explanation {
 /// share theirs. The recogniser's gradients are not touched, so threads may share it, each with its session;
 /// same bits for any number of threads. The prediction has the bits of predict.
 Explanation explain_text(const Recognizer& recognizer, std::string_view text, Session& session,
-                         const ExplainOptions& options = {});
+                         const ExplainTextOptions& options = {});
 
 /// Heads whose outputs can be switched off one by one; 0: none.
 Index gated_heads(const Recognizer& recognizer);

@@ -23,7 +23,7 @@ float dot_of(const AnyView& a, const AnyView& b, Index batch, Index row, Index h
 }
 
 /// The law of deltas over the rows of a panel.
-double delta_error(const GradientRun& run, const RowTask& task, const GradientPanel& panel) {
+double delta_error(const GradientRun& run, const RowTask& task, const MixedGradientPanel& panel) {
   const AnyView &out = run.args.forward.out, &dout = run.args.dout;
   const int n = run.mixed.core().panel;
   double worst = 0;
@@ -97,7 +97,7 @@ void attend_panel(const GradientRun& run, GradientScratch& s, Index sequence, In
   const Index n = core.panel, step = run.mixed.tile_step();
   if (q * n >= task.at.q_tokens) return;
   pack_panel(run, task, q, s);
-  GradientPanel& panel = s.panel;
+  MixedGradientPanel& panel = s.panel;
   clear_sums(run, panel);
   each_block(run, s, task, [&](const Opening& opening, Index key0) {
     weights_of_block(run, s, task, opening, key0);

@@ -50,7 +50,7 @@ void write_row_sums(const GradientRun& run, GradientScratch& s, const RowTask& t
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.mixed.core();
   const SequencePlace& at = task.at;
-  const GradientPanel& panel = s.panel;
+  const MixedGradientPanel& panel = s.panel;
   const Panel& lanes = panel.in.lanes;
   const Index n = core.panel, heads = p.heads.normal_heads();
   const auto row_of = [&](int i) { return at.q_row + lanes.token[i]; };

@@ -99,7 +99,7 @@ GradientScratch book_gradients(const GradientRun& run, Arena& arena) {
   GradientScratch s{};
   arena.take<float>("mixed.tiles", core.granule * n);  // tiles may be named from their granule's first key on
   s.in = book_mixed(m, arena);
-  GradientPanel& panel = s.panel;
+  MixedGradientPanel& panel = s.panel;
   panel.in = book_mixed_panel(m, arena);
   panel.douts = arena.take<std::byte>("mixed.douts", p.heads.v.heads * core.query_bytes(p.heads.v.dim));
   panel.q_rows =
@@ -183,7 +183,7 @@ void pack_panel(const GradientRun& run, const RowTask& task, Index q, GradientSc
   const Core& core = run.mixed.core();
   const SequencePlace& at = task.at;
   const Index n = core.panel, heads = p.heads.normal_heads(), place = run.first_panel(at, task.sequence) + q;
-  GradientPanel& panel = s.panel;
+  MixedGradientPanel& panel = s.panel;
   panel.top = run.top + place * heads * n, panel.live = run.live + place * heads * n;
   panel.delta = run.delta + place * heads * n;
   panel.dslopes = run.problem.wants.slopes ? run.dslopes + place * heads * n : nullptr;
@@ -229,7 +229,7 @@ void pack_panel(const GradientRun& run, const RowTask& task, Index q, GradientSc
                                   : 1.0f;
 }
 
-void clear_sums(const GradientRun& run, GradientPanel& panel) {
+void clear_sums(const GradientRun& run, MixedGradientPanel& panel) {
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.mixed.core();
   const Index n = core.panel, heads = p.heads.normal_heads();
@@ -252,7 +252,7 @@ void close_tiles(const GradientRun& run, const GradientScratch& s, const Opening
     run.mixed.core().close(tiles + h * run.mixed.tile_step(), 0, opening.to, s.some_open);
 }
 
-void drop(const GradientRun& run, const GradientPanel& panel, const RowTask& task, Index v, Index key0,
+void drop(const GradientRun& run, const MixedGradientPanel& panel, const RowTask& task, Index v, Index key0,
           Index to, float* tile) {
   const Run& forward = run.mixed.forward;
   Panel lanes = panel.in.lanes;

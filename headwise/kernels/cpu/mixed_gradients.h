@@ -52,7 +52,7 @@ struct RowTask {
 };
 
 /// One packed panel and what it gathers over all keys.
-struct GradientPanel {
+struct MixedGradientPanel {
   MixedPanel in;
   std::byte *douts, *q_rows, *dout_rows;
   float *top, *live, *delta, *gate, *dslopes;
@@ -65,7 +65,7 @@ struct GradientPanel {
 /// Everything one worker needs. Tiles are [heads][tile_step].
 struct GradientScratch {
   MixedScratch in;  // in.s: scores; in.l: slopes of scores
-  GradientPanel panel;
+  MixedGradientPanel panel;
   std::byte *values, *key_values;   // of the present block, as in GradientRun
   Index key0;                       // of the present block in its granule
   float *p, *u;                     // weights, mixed weights
@@ -94,7 +94,7 @@ void look_at_block(const GradientRun& run, const RowTask& task, Index block, Gra
 void pack_granule(const GradientRun& run, const RowTask& task, Index granule, GradientScratch& s);
 /// Packs panel `q` of a sequence.
 void pack_panel(const GradientRun& run, const RowTask& task, Index q, GradientScratch& s);
-void clear_sums(const GradientRun& run, GradientPanel& panel);
+void clear_sums(const GradientRun& run, MixedGradientPanel& panel);
 
 /// s.some_open, of a block whose pairs are not all open.
 void note_open_pairs(const GradientRun& run, GradientScratch& s, const Opening& opening);
