@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
-"""Prints a new head that compiles, passes the shared law and the gradient checks, and waits for its idea.
+"""Writes a new head that compiles, passes the shared law and the gradient checks, and waits for its idea.
 
-Usage: new_head.py NAME > headwise/heads/NAME.h   NAME is one lower-case word; its page goes to docs/heads/NAME.md"""
+Usage: new_head.py NAME [FOLDER]   writes FOLDER/NAME.h, by default headwise/heads/NAME.h. NAME is one lower-case word that no
+                                   head has; its page goes to docs/heads/NAME.md"""
+import pathlib
 import re
 import sys
+
+HEADS = pathlib.Path(__file__).resolve().parent.parent / "headwise/heads"
 
 SKELETON = '''\
 // @Name@ heads: every head weighs its output by a learned number of its own; MHA at 1, which is how it starts.
@@ -78,11 +82,18 @@ static_assert(Head<@Name@>);
 
 
 def main(words):
-    if len(words) != 1 or not re.fullmatch(r"[a-z][a-z0-9]*", words[0]):
+    if len(words) not in (1, 2) or not re.fullmatch(r"[a-z][a-z0-9]*", words[0]):
         sys.exit(__doc__)
-    print(SKELETON.replace("@Name@", words[0].capitalize()).replace("@name@", words[0]), end="")
-    print(f"next: docs/heads/{words[0]}.md, then build and run the tests heads_laws_test and heads_gradients_test; "
-          "tools/heads_index.py renews the table of heads", file=sys.stderr)
+    name, folder = words[0], pathlib.Path(words[1]) if len(words) == 2 else HEADS
+    file = folder / f"{name}.h"
+    if (HEADS / f"{name}.h").exists() or file.exists():
+        sys.exit(f"new_head: {name}.h is there already; choose another name, or move that file away first")
+    if not folder.is_dir():
+        sys.exit(f"new_head: there is no folder {folder}; make it first")
+    with file.open("x") as out:  # never over a file that another process has just written
+        out.write(SKELETON.replace("@Name@", name.capitalize()).replace("@name@", name))
+    print(f"wrote {file}; next: docs/heads/{name}.md, then build and run the tests heads_laws_test and heads_gradients_test; "
+          "tools/heads_index.py renews the table of heads")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,67 @@
+"""Tools of the tree: what they write, and what they refuse to write over."""
+# SPDX-License-Identifier: Apache-2.0
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def tool(name, *words):
+    return subprocess.run([sys.executable, ROOT / "tools" / name, *words], text=True, capture_output=True, check=False)
+
+
+def test_new_head_writes_a_file_once(tmp_path):
+    assert tool("new_head.py", "quiet", tmp_path).returncode == 0
+    text = (tmp_path / "quiet.h").read_text()
+    assert "static_assert(Head<Quiet>);" in text
+    (tmp_path / "quiet.h").write_text("mine")
+    again = tool("new_head.py", "quiet", tmp_path)
+    assert again.returncode and "quiet.h is there already" in again.stderr
+    assert (tmp_path / "quiet.h").read_text() == "mine"
+
+
+def test_new_head_leaves_heads_that_exist_alone(tmp_path):
+    before = (ROOT / "headwise/heads/gqa.h").read_bytes()
+    for words in (["gqa"], ["gqa", tmp_path]):  # a second head of that name would be refused by the build, in worse words
+        done = tool("new_head.py", *words)
+        assert done.returncode and "gqa.h is there already" in done.stderr and not done.stdout
+    assert (ROOT / "headwise/heads/gqa.h").read_bytes() == before and not any(tmp_path.iterdir())
+
+
+def page_faults(tmp_path, text):
+    """What check_pages.py says about one page in a tree of its own."""
+    docs = tmp_path / "docs"
+    docs.mkdir(exist_ok=True)
+    (tmp_path / "tools").mkdir(exist_ok=True)
+    (tmp_path / "tools/check_pages.py").write_text((ROOT / "tools/check_pages.py").read_text())
+    (docs / "index.md").write_text("# Index\n\n[page](page.md)\n")
+    (docs / "page.md").write_text(text)
+    done = subprocess.run([sys.executable, tmp_path / "tools/check_pages.py", *sorted(docs.glob("*.md"))], text=True,
+                          capture_output=True, check=False)
+    assert done.returncode == ("read well" not in done.stdout)
+    return done.stdout
+
+
+def test_pages_are_read(tmp_path):
+    words = "word " * 36
+    assert "read well" in page_faults(tmp_path, "# A page\n\nShort. [Here](#a-page).\n\n    code " + words + "\n\n| " + words + "|\n")
+    assert "a sentence of 36 words" in page_faults(tmp_path, f"# A page\n\n- {words.strip()}.\n".replace(" word word.", "\n  word word."))
+    assert "leads nowhere" in page_faults(tmp_path, "# A page\n\n[x](gone.md)\n")
+    assert "names no heading" in page_faults(tmp_path, "# A page\n\n[x](index.md#gone)\n")
+    assert "columns, at most 120" in page_faults(tmp_path, "# A page\n\n" + "x" * 121 + "\n")
+    assert '"is none"' in page_faults(tmp_path, "# A page\n\nThere is none.\n")
+    (tmp_path / "docs/other.md").write_text("# Other\n")
+    assert "other.md: not listed" in page_faults(tmp_path, "# A page\n")
+
+
+def test_pages_are_wrapped_without_loss(tmp_path):
+    page = tmp_path / "page.md"
+    long = " ".join(f"w{i}" for i in range(60))
+    page.write_text(f"# T\n\n{long} - 1. [a b]({'u' * 70}) `c d`\n\n- {long}\n  end\n\n```sh\n{long}\n```\n")
+    words = page.read_text().split()
+    assert tool("check_pages.py", "--wrap", page).returncode == 0
+    text = page.read_text()
+    assert text.split() == words and f"```sh\n{long}\n```" in text
+    assert all(len(line) <= 120 for line in text.splitlines() if line != long)
+    assert tool("check_pages.py", "--wrap", page).returncode == 0 and page.read_text() == text
