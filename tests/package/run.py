@@ -62,10 +62,17 @@ def by_cmake(tree, room, kind, version):
     shutil.rmtree(build, ignore_errors=True)
     run("cmake", "-S", HERE, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={tree}")
     run("cmake", "--build", build)
-    for language in ("cpp", "c"):
-        ran_well(build / f"consumer_{language}", version)
+    ran_well(build / "consumer_cpp", version)
     if (tree / "lib/cmake/headwise/headwise-text-targets.cmake").exists():
         ran_well(build / "consumer_text", version)
+
+
+def by_cmake_in_c(tree, room, kind, version):
+    build = room / f"consumer-c-{kind}"
+    shutil.rmtree(build, ignore_errors=True)
+    run("cmake", "-S", HERE / "c_alone", "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={tree}")
+    run("cmake", "--build", build)
+    ran_well(build / "consumer_c", version)
 
 
 def by_pkg_config(tree, room, kind, version):
@@ -140,6 +147,7 @@ def main(room, python):
         if kind not in trees:
             continue
         check(f"find_package {kind}", lambda: by_cmake(trees[kind], room, kind, version))
+        check(f"find_package in C {kind}", lambda: by_cmake_in_c(trees[kind], room, kind, version))
         check(f"pkg-config {kind}", lambda: by_pkg_config(trees[kind], room, kind, version))
         check(f"relocatable {kind}", lambda: no_path_is_remembered(trees[kind], room))
     if len(trees) == 2:
