@@ -2,30 +2,34 @@
 .PHONY: demo tour test slow bench check gpu asan tsan fuzz wheel format
 RUN = python3 tools/run_all.py
 
+# What cmake --install puts in its place; the objects are those of the program.
+INSTALLED = headwise_cli headwise_library headwise_text_library
+TESTED = build python torch tests browser cross
+
 demo:
-	@./setup.sh
-	@./tools/build.sh headwise_cli
+	@./setup.sh build
+	@./tools/build.sh $(INSTALLED)
 	@./tools/demo.sh
 
 tour:
-	@./setup.sh demo
-	@./tools/build.sh headwise_python headwise_cli
+	@./setup.sh build python
+	@./tools/build.sh headwise_python $(INSTALLED)
 	@./tools/tour.sh
 
 test:
-	@./setup.sh python
+	@./setup.sh $(TESTED)
 	@$(RUN) test
 
 slow:
-	@./setup.sh python
+	@./setup.sh $(TESTED)
 	@HEADWISE_SLOW=1 $(RUN) test
 
 bench:
-	@./setup.sh python
+	@./setup.sh build python torch tests
 	@./benchmarks/run.sh $(BENCH)
 
 check:
-	@./setup.sh python
+	@./setup.sh build python torch tests checks
 	@$(RUN) check
 
 # On a machine with an NVIDIA GPU, nvcc and a Python with torch: builds, checks, measures, writes one log.
@@ -33,21 +37,22 @@ gpu:
 	@./tools/gpu_run.sh $(GPU)
 
 asan:
-	@./setup.sh
+	@./setup.sh build tests
 	@$(RUN) asan
 
 tsan:
-	@./setup.sh
+	@./setup.sh build tests
 	@$(RUN) tsan
 
 fuzz:
-	@./setup.sh
+	@./setup.sh build checks
 	@$(RUN) fuzz
 
 wheel:
-	@./setup.sh demo
+	@./setup.sh build python
 	@.venv/bin/python -m pip wheel --quiet --no-build-isolation --no-deps --config-settings=build-dir=build/wheel -w dist .
 	@ls dist
 
 format:
+	@./setup.sh checks
 	@clang-format-14 -i $$(find headwise tests examples python -name "*.h" -o -name "*.cc" -o -name "*.c")

@@ -1,11 +1,29 @@
 #!/bin/sh
-# Installs what is missing, by package name, and says nothing when nothing is. Usage: ./setup.sh [demo | python]
-# Debian packages of apt.txt; "demo": also .venv with requirements.txt; "python": also tests/requirements.txt, with torch.
+# Installs what is missing, by package name, and says nothing when nothing is. Usage: ./setup.sh SECTION...
+# Sections are those of apt.txt; "python" also makes .venv with requirements.txt, and "torch" is tests/requirements.txt in it.
+# SETUP_LIST=1: prints the packages instead.
 set -eu
 cd "$(dirname "$0")"
 
+[ $# -gt 0 ] || set -- build
+wanted= lists=
 arch=$(dpkg --print-architecture)
-wanted=$(sed -e 's/#.*//' -e "s/ *\[$arch\]//" -e '/\[/d' -e '/^ *$/d' apt.txt)
+for section; do
+  case $section in
+    python) lists="$lists requirements.txt" ;;
+    torch) lists="$lists tests/requirements.txt" && continue ;;
+  esac
+  grep -qx "# section $section" apt.txt || {
+    echo "setup: there is no section \"$section\"; there are:" "$(sed -n 's/^# section //p' apt.txt | tr '\n' ' ')torch" >&2
+    exit 2
+  }
+  wanted="$wanted $(sed -n "/^# section $section\$/,/^# section/p" apt.txt |
+    sed -e 's/#.*//' -e "s/ *\[$arch\]//" -e '/\[/d' -e '/^ *$/d' | tr '\n' ' ')"
+done
+if [ -n "${SETUP_LIST:-}" ]; then
+  echo $wanted $lists
+  exit 0
+fi
 missing=
 for package in $wanted; do
   state=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
@@ -29,12 +47,6 @@ if [ -n "$missing" ]; then
   rm -f "$log"
 fi
 
-case ${1:-} in
-  '') lists= ;;
-  demo) lists=requirements.txt ;;
-  python) lists="requirements.txt tests/requirements.txt" ;;
-  *) echo "setup: got \"$1\"; give nothing, demo or python" >&2 && exit 2 ;;
-esac
 for list in $lists; do
   stamp=.venv/installed/$list
   cmp -s "$list" "$stamp" && continue

@@ -49,5 +49,5 @@ for line in ("f32 [1 1024 8 64] all", "f32 [1 1024 8 64] causal", "f32 [8 128 8 
         row += f"{r['median']:>8.2f} ({r['least']:.2f} to {r['most']:.2f})".rjust(24)
     print(row)
 if measure.torch is None:
-    print("\n   torch is not installed here, so the table has no rival; ./setup.sh python brings it.")
+    print("\n   torch is not installed here, so the table has no rival; ./setup.sh torch brings it.")
 print("\n   Five short rounds, each time a median: a first look. make bench measures with care.")

@@ -5,10 +5,13 @@
 set -eu
 cd "$(dirname "$0")/.."
 configure() {
+  # Tests are part of the release build where GoogleTest is: who only wants the program need not have it.
+  tests=OFF
+  pkg-config --exists gtest && tests=ON
   if [ -x .venv/bin/python ]; then
-    cmake --preset release -DHEADWISE_PYTHON=ON -DPython_EXECUTABLE="$PWD/.venv/bin/python"
+    cmake --preset release -DHEADWISE_TESTS=$tests -DHEADWISE_PYTHON=ON -DPython_EXECUTABLE="$PWD/.venv/bin/python"
   else
-    cmake --preset release
+    cmake --preset release -DHEADWISE_TESTS=$tests
   fi
 }
 [ -e build/release/.ninja_log ] || echo "building for the first time: some 5 to 10 minutes on two cores"

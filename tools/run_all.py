@@ -45,8 +45,9 @@ class Tally:
         self.faults += other.faults
 
 
-def call(*command, env=None, quiet=True, limit=1800):
-    """Runs; shows the output only of what fails. Returns (ok, output)."""
+def call(*command, env=None, quiet=True, limit=3600):
+    """Runs; shows the output only of what fails. Returns (ok, output). A limit of None: what takes longer on busy cores, and
+    ends by itself."""
     command = [str(part) for part in command]
     try:
         done = subprocess.run(command, cwd=ROOT, env={**os.environ, **(env or {})}, text=True, errors="replace",
@@ -83,7 +84,8 @@ def build(preset, *targets):
     # The Python module is part of the release build; build/release/python holds a package that runs in place.
     python = ["-DHEADWISE_PYTHON=ON", f"-DPython_EXECUTABLE={PYTHON}"] if preset == "release" else []
     ok, _ = call("cmake", "--preset", preset, *python)
-    return ok and call("cmake", "--build", "--preset", preset, "-j", JOBS, *(["--target", *targets] if targets else []))[0]
+    return ok and call("cmake", "--build", "--preset", preset, "-j", JOBS, *(["--target", *targets] if targets else []),
+                       limit=None)[0]
 
 
 def ctest(preset, env=None, only=()):
@@ -92,7 +94,7 @@ def ctest(preset, env=None, only=()):
     shutil.rmtree(results, ignore_errors=True)
     results.mkdir(parents=True)
     call("ctest", "--preset", preset, "-j", JOBS, "--output-junit", results / "ctest.junit", *only,
-         env={"GTEST_OUTPUT": f"xml:{results}/", **(env or {})})
+         env={"GTEST_OUTPUT": f"xml:{results}/", **(env or {})}, limit=None)  # each test has a limit of its own
     if not (results / "ctest.junit").exists():
         tally.one(False, f"{preset}: ctest did not run")
         return tally
@@ -192,13 +194,13 @@ def stage_cuda():
     folder = ROOT / "build/cuda"
     ok, _ = call("cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DHEADWISE_CUDA=ON",
                  "-DHEADWISE_CLI=OFF", "-DHEADWISE_INSTALL=OFF")
-    tally.one(ok and call("cmake", "--build", folder, "-j", JOBS, "--target", "headwise_cuda")[0], "build of cuda")
+    tally.one(ok and call("cmake", "--build", folder, "-j", JOBS, "--target", "headwise_cuda", limit=None)[0], "build of cuda")
     return tally
 
 
 def stage_package():
     tally = Tally()
-    ok, out = call("python3", "tests/package/run.py", "build/package", PYTHON)
+    ok, out = call("python3", "tests/package/run.py", "build/package", PYTHON, limit=None)
     for name, verdict in re.findall(r"^(.*): (passed|failed)$", out, re.M):
         tally.one(verdict == "passed", f"package: {name}")
     if not ok and not tally.failed:
