@@ -10,7 +10,7 @@ import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WIDTH, WORDS = 120, 35
-PHRASES = ("have come of", "has come of", "is none", "are none", "the bits of")  # what readers had to read twice
+PHRASES = ("have come of", "has come of", "is none", "are none", "the bits of", "the bits it")  # what readers had to read twice
 LIST = re.compile(r"(\s*)([-*]|\d+\.) +(?=\S)")
 LINK = re.compile(r"!?\[([^\]]*)\]\(([^)\s]+)\)")
 CODE = re.compile(r"(`+)(.+?)\1")
@@ -65,8 +65,8 @@ def blocks_of(text):
 
 
 def sentences_of(text):
-    text = LINK.sub(r"\1", CODE.sub("Code", text)).replace("**", "").replace("*", "")
-    text = LIST.sub("", text, count=1)
+    lead = LIST.match(text)
+    text = LINK.sub(r"\1", CODE.sub("Code", text[lead.end():] if lead else text)).replace("*", "")
     sentence = []
     for word in text.split():
         sentence.append(word)
