@@ -151,15 +151,11 @@ def wrapped(block):
     first = LIST.match(block.lines[0])
     lead = first[0] if block.kind == "item" else re.match(r"\s*", block.lines[0])[0]
     text = block.text()[len(lead.strip()):].strip() if block.kind == "item" else block.text()
-    # U+E000 holds code, links and bold starts together while the lines are filled.
+    # U+E000 holds code and links together while the lines are filled, and keeps a line from beginning as a list would.
     text = re.sub(r"`[^`]+`|!?\[[^\]]*\]\([^)]*\)", lambda m: m[0].replace(" ", "\ue000"), text)
+    text = re.sub(r" (?=([-+*#|]|\d+\.)( |$))", "\ue000", text)
     lines = textwrap.wrap(text, WIDTH, initial_indent=lead, subsequent_indent=" " * len(lead), break_long_words=False,
                           break_on_hyphens=False)
-    # A line must not begin as a list item, a heading or a table would.
-    for i in range(1, len(lines)):
-        while re.match(r"\s*([-+*#|]|\d+\.)(\s|$)", lines[i]) and " " in lines[i - 1].strip():
-            head, _, tail = lines[i - 1].rpartition(" ")
-            lines[i - 1], lines[i] = head, " " * len(lead) + tail + " " + lines[i].strip()
     return [line.replace("\ue000", " ") for line in lines]
 
 

@@ -25,11 +25,15 @@ def table(facts):
     mha = next(h for h in heads if h["name"] == "mha")
     first = mha["settings"].split(":")[1].split(",")[0].split("=")[1]
     lines = [
-        f"At {first} heads, model_dim {facts['model_dim']}, {facts['tokens']} tokens, layer {facts['layer']} of"
-        f" {facts['depth']}, f32, every other setting at its default; `headwise heads` prints the same for other sizes.",
-        "Parameters are those of a layer beyond `mha`; attention counts the products of the scores, the values and the mixes with",
-        "every pair open, own what a head computes beside them and its projections, both over the attention of `mha`; cache is what",
-        "a token keeps of keys and values. `moh` is counted with all its heads: skipping leaves (shared + k) / heads of it.",
+        f"Sizes: {first} heads, model_dim {facts['model_dim']}, {facts['tokens']} tokens, layer {facts['layer']} of"
+        f" {facts['depth']}, f32, other settings at their defaults.",
+        "",
+        "- `headwise heads` prints the same for other sizes.",
+        "- Parameters: those of a layer beyond `mha`.",
+        "- Attention FLOPs: products of the scores, the values and the mixes with every pair open, over those of `mha`.",
+        "- Own FLOPs: what a head computes beside attention and its projections, over the attention of `mha`.",
+        "- Cache bytes: what a token keeps of keys and values.",
+        "- `moh` is counted with all its heads: skipping leaves (shared + k) / heads of it.",
         "",
         "| head | heads meet | parameters | attention FLOPs | own FLOPs | cache bytes |",
         "|---|---|---|---|---|---|",
