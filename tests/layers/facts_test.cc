@@ -1,6 +1,8 @@
 // What docs/facts.md states and no other test shows: counts of weights, sums over heads, subspaces, ranks.
 // SPDX-License-Identifier: Apache-2.0
+#include "headwise/heads/cost.h"
 #include "headwise/layers/multi_head.h"
+#include "headwise/ops/attention.h"
 #include "headwise/ops/projection.h"
 #include "tests/layers/check.h"
 
@@ -87,6 +89,68 @@ TEST(Facts, DecodeReadsOneFloatForEveryTwoFlop) {
   EXPECT_EQ(intensity(1, 1), 2);
   EXPECT_EQ(intensity(2, 4), 4);
   EXPECT_EQ(intensity(2, 32), 32);
+}
+
+/// What `head` costs as layer 1 of 4, tokens meeting themselves.
+HeadCost cost(const std::string& head, Index model_dim, Index tokens) {
+  const Place place{1, 4, model_dim};
+  ParamSet params;
+  const AnyHead made = make_head(head, params, place);
+  return cost_of(made, params, {.batch = 1, .q_tokens = tokens, .kv_tokens = tokens}, place);
+}
+
+TEST(Facts, CostDoesNotDependOnTheNumberOfHeads) {
+  constexpr double kTokens = 1024, kModel = 512;  // n = 2 d: attention costs what its projections cost
+  for (const Index heads : {1, 4, 8, 32}) {
+    const HeadCost c = cost(text("mha:heads=", heads), 512, 1024);
+    EXPECT_EQ(c.attention_flops, 4 * kTokens * kTokens * kModel);
+    EXPECT_EQ(2 * kTokens * static_cast<double>(c.parameters), 8 * kTokens * kModel * kModel);
+    EXPECT_EQ(c.attention_flops, 2 * kTokens * static_cast<double>(c.parameters));
+  }
+  // n^2 d: twice the tokens, four times the cost; twice the width, twice the cost. n d^2 for the projections.
+  EXPECT_EQ(cost("mha:heads=8", 512, 2048).attention_flops,
+            4 * cost("mha:heads=8", 512, 1024).attention_flops);
+  EXPECT_EQ(cost("mha:heads=8", 1024, 1024).attention_flops,
+            2 * cost("mha:heads=8", 512, 1024).attention_flops);
+  EXPECT_EQ(cost("mha:heads=8", 1024, 1024).parameters, 4 * cost("mha:heads=8", 512, 1024).parameters);
+}
+
+TEST(Facts, EightHeadsOf512AreEightSubspacesOf64) {
+  ParamSet params(DType::f32);
+  const MultiHead layer(params, "attention", "mha:heads=8", {.model_dim = 512});
+  EXPECT_EQ(layer.head().spec().q.heads, 8);
+  EXPECT_EQ(layer.head().spec().q.dim, 64);
+  EXPECT_EQ(layer.part(0).weight().value().size[0] / 64, 8);  // sets 0..7 of W_Q: h of them, not h + 1
+}
+
+TEST(Facts, RoutersOfMohAddHeadsAndTwoRows) {
+  const Index more =
+      cost("moh:heads=16,shared=4,k=4", 1024, 64).parameters - cost("mha:heads=16", 1024, 64).parameters;
+  EXPECT_EQ(more, (16 + 2) * 1024);
+  EXPECT_NEAR(static_cast<double>(more) / (4 * 1024 * 1024), 0.0044, 1e-4);
+}
+
+TEST(Facts, CoefficientsOfDcmhaComeFromTheLayersInput) {
+  const Index heads = 8, rank = 2, model_dim = 512, wide = 2 * rank * heads;
+  const Index more =
+      cost("dcmha:heads=8,rank=2", 512, 64).parameters - cost("mha:heads=8", 512, 64).parameters;
+  EXPECT_EQ(more,
+            4 * (wide * model_dim + wide * wide + heads * model_dim));  // nets over x [model_dim], not q or k
+}
+
+TEST(Facts, FusedMemoryDoesNotGrowWithPairs) {
+  const auto bytes_at = [](Index heads, Index tokens) {
+    AttentionProblem p;
+    p.batch = 1, p.q_tokens = p.kv_tokens = tokens;
+    p.heads.q = p.heads.k = p.heads.v = HeadLayout::split(heads, 512 / heads);
+    Context ctx({.threads = 2, .kernels = "cpu/online"});
+    return AttentionPlan(p, ctx).workspace_bytes();
+  };
+  for (const Index heads : {1, 8}) {
+    const std::size_t scores = static_cast<std::size_t>(heads) * 8192 * 8192 * 4;  // materialised: heads n^2
+    EXPECT_LE(bytes_at(heads, 8192), 2 * bytes_at(heads, 4096));
+    EXPECT_LT(bytes_at(heads, 8192), scores / 10);
+  }
 }
 
 }  // namespace
