@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import pathlib
 import sys
+import textwrap
 
 READMES = [pathlib.Path(__file__).resolve().parent.parent / name for name in ("README.md", "README.zh.md")]
 BEGIN, END = "<!-- speed: written by benchmarks/report.py -->", "<!-- /speed -->"
@@ -77,10 +78,10 @@ def line(row: dict) -> str:
 def setting_words(s: dict) -> str:
     rival = f"torch {s['torch']}" if s["torch"] else "no torch"
     commit = f", commit {s['commit']}" if s["commit"] else ""
-    busy = f"; THE MACHINE WAS BUSY (load {s['load_before']:.1f}): not fit to quote" if s["load_before"] > 0.5 * s["cpus"] else ""
-    return (f"{s['cpu']} ({s['machine']}, {s['cpus']} CPUs), {s['threads']} threads both sides, {s['isa']}; headwise "
-            f"{s['headwise']}{commit}, {rival}; measured f32 peak {s['peak_gflops']:.1f} GFLOP/s ({s['peak_windows']}), read "
-            f"{s['read_gbytes']:.1f} GB/s; median of {s['rounds']} alternating rounds; {s['date']}{busy}")
+    busy = f". THE MACHINE WAS BUSY (load {s['load_before']:.1f}): not fit to quote" if s["load_before"] > 0.5 * s["cpus"] else ""
+    return (f"{s['cpu']} ({s['machine']}, {s['cpus']} CPUs), {s['threads']} threads both sides, {s['isa']}. headwise "
+            f"{s['headwise']}{commit}, {rival}. Measured f32 peak {s['peak_gflops']:.1f} GFLOP/s ({s['peak_windows']}), read "
+            f"{s['read_gbytes']:.1f} GB/s. Median of {s['rounds']} alternating rounds, {s['date']}{busy}")
 
 
 def table(name: str, rows: list[dict]) -> str:
@@ -133,7 +134,7 @@ def readme_table(result: dict) -> str:
         if r["table"] == "forward":
             rival = [duration(r["torch_seconds"]["median"]), times(r["torch"])] if "torch" in r else ["", ""]
             lines.append(f"| {r['case']} | {duration(r['seconds']['median'])} | {100 * r['share']:.0f} % | {' | '.join(rival)} |")
-    return "\n".join(lines) + f"\n\n{setting_words(result['setting'])}.\n"
+    return "\n".join(lines) + "\n\n" + textwrap.fill(f"{setting_words(result['setting'])}.", 120) + "\n"
 
 
 def fill_readme(result: dict) -> None:
