@@ -122,13 +122,19 @@ def width_faults(blocks):
                 yield number, f"{len(line)} columns, at most {WIDTH}; check_pages.py --wrap mends it"
 
 
+def table_faults(blocks):
+    for block, after in zip(blocks, blocks[1:]):
+        if block.kind == "table" and after.kind == "text":
+            yield after.number, "text right below a table becomes a row of it; leave a line free"
+
+
 def is_note(page):
     return page.is_relative_to(ROOT / "docs/notes")
 
 
 def faults_of(page):
     blocks = blocks_of(page.read_text())
-    faults = list(link_faults(page, blocks))
+    faults = [*link_faults(page, blocks), *table_faults(blocks)]
     if page.name != "README.zh.md":
         faults += width_faults(blocks)
         faults += [] if is_note(page) else sentence_faults(blocks)
