@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "headwise/analysis/head_figures.h"
-#include "headwise/analysis/roles.h"
+#include "headwise/text/roles.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {

@@ -6,7 +6,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "headwise/analysis/roles.h"
 #include "headwise/cli/args.h"
 #include "headwise/cli/corpora.h"
 #include "headwise/heads/any_head.h"
@@ -14,6 +13,7 @@
 #include "headwise/intent/pretrained.h"
 #include "headwise/intent/report.h"
 #include "headwise/model/file.h"
+#include "headwise/text/roles.h"
 
 namespace headwise::cli {
 namespace {

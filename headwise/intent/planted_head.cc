@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "headwise/analysis/roles.h"
+#include "headwise/text/roles.h"
 
 namespace headwise {
 namespace {

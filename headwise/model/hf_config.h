@@ -5,7 +5,7 @@
 
 #include "headwise/layers/transformer.h"
 #include "headwise/model/json_object.h"
-#include "headwise/text/words.h"
+#include "headwise/model/word_rules.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {

@@ -1,5 +1,6 @@
 // JsonObject: one object of settings, read by key; what is missing, doubled or out of range is refused by
-// name. SPDX-License-Identifier: Apache-2.0
+// name.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <optional>
 #include <string>

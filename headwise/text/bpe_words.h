@@ -1,5 +1,6 @@
 // for_each_word: cuts bytes into words: an optional space and letters, digits or signs, or a run of white
-// space. SPDX-License-Identifier: Apache-2.0
+// space.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <string_view>
 

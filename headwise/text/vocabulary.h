@@ -1,5 +1,6 @@
 // Vocabulary: the pieces a tokenizer knows, numbered by their line, found by longest match; read without
-// trust. SPDX-License-Identifier: Apache-2.0
+// trust.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstdint>
 #include <string>

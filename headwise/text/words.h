@@ -1,12 +1,13 @@
 // WordSplitter: BERT's words of a text, cleaned, without accents, in lower case, each with its place in the
-// source. SPDX-License-Identifier: Apache-2.0
+// source.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "headwise/base/index.h"
+#include "headwise/model/word_rules.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
@@ -15,13 +16,6 @@ namespace headwise {
 struct TextSpan {
   Index begin = 0, end = 0;
   bool operator==(const TextSpan&) const = default;
-};
-
-struct WordRules {
-  bool lower_case = true;     // uncased models
-  bool strip_accents = true;  // decompose, then drop category Mn; uncased models do both
-  bool chinese_apart = true;  // each Chinese character is a word
-  Index word_chars = 100;     // a longer word is known by its place alone
 };
 
 /// One word: its normalized text, where each of its code points begins in it, and the source bytes of each.

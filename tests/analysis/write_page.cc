@@ -1,5 +1,6 @@
 // write_page OUT LAYERS HEADS MISTAKES [redact]: the report page of an untrained model over hostile and plain
-// utterances, for the test in a browser. SPDX-License-Identifier: Apache-2.0
+// utterances, for the test in a browser.
+// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,6 @@
 // The built-in corpus: what the grammar holds, that draws repeat, and that nothing of the test was ever
-// shown. SPDX-License-Identifier: Apache-2.0
+// shown.
+// SPDX-License-Identifier: Apache-2.0
 #include "headwise/intent/builtin.h"
 
 #include <gtest/gtest.h>

@@ -6,8 +6,8 @@
 
 #include <cmath>
 
-#include "headwise/analysis/roles.h"
 #include "headwise/intent/model_folder.h"
+#include "headwise/text/roles.h"
 #include "tests/ops/row_op_cases.h"
 
 namespace headwise {

@@ -1,5 +1,6 @@
 // train_wordpiece: the merges it makes, their order, what it does with rare characters, and that it repeats
-// itself. SPDX-License-Identifier: Apache-2.0
+// itself.
+// SPDX-License-Identifier: Apache-2.0
 #include "headwise/text/train_wordpiece.h"
 
 #include <gtest/gtest.h>

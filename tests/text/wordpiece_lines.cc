@@ -1,5 +1,6 @@
 // wordpiece_lines VOCABULARY [cased]: reads texts, one a line in hexadecimal; prints "id:begin:end ..." for
-// each. The Python tests compare it with the package tokenizers. SPDX-License-Identifier: Apache-2.0
+// each. The Python tests compare it with the package tokenizers.
+// SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <iostream>
 #include <string>

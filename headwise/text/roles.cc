@@ -1,4 +1,4 @@
-#include "headwise/analysis/roles.h"
+#include "headwise/text/roles.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,6 +1,6 @@
 // Roles: figures of known heads, rows of role files, and the verdict over pairs and over heads switched off.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/analysis/roles.h"
+#include "headwise/text/roles.h"
 
 #include <gtest/gtest.h>
 
