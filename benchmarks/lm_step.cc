@@ -1,5 +1,6 @@
 // lm_step: the training step of a small language model, timed on request: a number of steps in, the shortest
-// one's seconds out. SPDX-License-Identifier: Apache-2.0
+// one's seconds out.
+// SPDX-License-Identifier: Apache-2.0
 #include <chrono>
 #include <cstdlib>
 #include <iostream>

@@ -1,5 +1,6 @@
 // moh_budget: trains Mixture-of-Head attention on a toy task, then lowers the number of heads a token may
-// use, call by call: accuracy and time against k, as JSON. SPDX-License-Identifier: Apache-2.0
+// use, call by call: accuracy and time against k, as JSON.
+// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <ctime>
 #include <iostream>

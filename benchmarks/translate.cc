@@ -1,5 +1,6 @@
 // translate: trains an encoder-decoder on pairs of sentences and translates a test set, one greedy token at a
-// time. SPDX-License-Identifier: Apache-2.0
+// time.
+// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>

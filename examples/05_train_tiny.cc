@@ -1,5 +1,6 @@
 // Trains a character model: on a verse, which it then continues by heart, or on a text file: 05_train_tiny
-// FILE STEPS. SPDX-License-Identifier: Apache-2.0
+// FILE STEPS.
+// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <fstream>
 #include <iostream>

@@ -1,18 +1,28 @@
 #!/usr/bin/env python3
-"""Floors: a file includes its own floor or lower, never higher; an unknown room is a failure with its name."""
+"""Floors and rooms: a file includes its own floor or lower, never higher; inside the kernels and on floor 4 a room includes
+only rooms that stand before it in its list. An unknown room is a failure with its name."""
 import pathlib
 import re
 import sys
 
+FLOOR_4 = "layers model text train decoder intent analysis distributed"  # lowest first, as in ORDERS
 FLOORS = {
     1: "base spec",
     2: "kernels",
     3: "ops masks heads cache",
-    4: "layers train analysis model text intent distributed",
+    4: FLOOR_4,
     5: "server cli c python viewer",
 }
 FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms.split()}
+# Rooms of one house, lowest first: each includes itself and those before it. "." is what lies in the folder itself.
+ORDERS = {
+    "kernels": ". ref cpu cuda",
+    "kernels/cpu": "isa lanes tile amx row gemm forward backward mixed entmax level",
+    "kernels/cuda": "device table inputs hopper hopper/forward hopper/decode hopper/backward mma plain chunk entmax mixed/pairs mixed"
+                    " probe rows .",
+}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"headwise/([^"]+)"', re.M)
+SOURCES = {".h", ".cc", ".cu", ".cuh", ".inc"}
 
 
 def floor_of(path):
@@ -21,20 +31,46 @@ def floor_of(path):
     return 5 if path == "headwise.h" else FLOOR_OF.get(room)
 
 
+def rank_in(order, path):
+    """The place of a path below `order` in that house's list; the longest room that holds it counts. None: it has none."""
+    rest = path[len(order) + 1:]
+    rooms = ORDERS[order].split()
+    if "/" not in rest:
+        return rooms.index(".") if "." in rooms else None
+    holding = [room for room in rooms if rest.startswith(room + "/")]
+    return rooms.index(max(holding, key=len)) if holding else None
+
+
+def faults_of(name, included):
+    """What is wrong with headwise/`name` including headwise/`included`, in words."""
+    mine, theirs = floor_of(name), floor_of(included)
+    if theirs is None or theirs > mine:
+        yield f"headwise/{name} (floor {mine}) includes headwise/{included} (floor {theirs})"
+    for order in ORDERS:
+        if name.startswith(order + "/") and included.startswith(order + "/"):
+            own, other = rank_in(order, name), rank_in(order, included)
+            if other is None or own is None or other > own:
+                yield f"headwise/{name} includes headwise/{included}, whose room stands after its own in {order}: {ORDERS[order]}"
+    own, other = name.split("/")[0], included.split("/")[0]
+    rooms = FLOOR_4.split()
+    if own in rooms and other in rooms and rooms.index(other) > rooms.index(own):
+        yield f"headwise/{name} includes headwise/{included}: {other} stands on {own}, not the other way round"
+
+
 def main(root):
     faults = []
     for file in sorted(root.rglob("*")):
-        if file.suffix not in {".h", ".cc", ".cu", ".cuh", ".inc"}:
+        if file.suffix not in SOURCES:
             continue
         name = file.relative_to(root).as_posix()
-        mine = floor_of(name)
-        if mine is None:
+        if floor_of(name) is None:
             faults.append(f"headwise/{name}: room {name.split('/')[0]!r} has no floor; name it in {sys.argv[0]}")
             continue
+        for order in ORDERS:
+            if name.startswith(order + "/") and rank_in(order, name) is None:
+                faults.append(f"headwise/{name}: its room is not in the list of {order}; name it in {sys.argv[0]}")
         for included in INCLUDE.findall(file.read_text()):
-            theirs = floor_of(included)
-            if theirs is None or theirs > mine:
-                faults.append(f"headwise/{name} (floor {mine}) includes headwise/{included} (floor {theirs})")
+            faults += faults_of(name, included)
     print("\n".join(faults) or "floors: every include goes down or stays")
     return 1 if faults else 0
 

@@ -8,7 +8,7 @@ import sys
 
 
 def main(build, nm="nm"):
-    objects = sorted(pathlib.Path(build).rglob("level_*.cc.o"))
+    objects = sorted(pathlib.Path(build).rglob("level/*.cc.o"))
     if len(objects) < 2:
         print(f"isa objects: {len(objects)} found under {build}; build the library first")
         return 1

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs one nvcc command and reads what ptxas says: in a hopper_* file a spill or a C75xx message fails the build.
+"""Runs one nvcc command and reads what ptxas says: in a file of a hopper room, or of wgmma, a spill or a C75xx message fails the build.
 
 A spill costs these kernels more than a smaller tile; C75xx says that wgmma was serialised or setmaxnreg ignored.
 Forward and decode have 64 instances at most, so that the build stays short: more in a file fail it too."""
@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 FAULT = re.compile(r"\(C75\d\d\)|[1-9]\d* bytes spill|Registers are spilled")
-MOST = {"hopper_forward_bf16.cu": 16, "hopper_forward_f16.cu": 16, "hopper_decode.cu": 12, "hopper_decode_eight.cu": 12, "hopper_decode_shares.cu": 8}
+MOST = {"forward/bf16.cu": 16, "forward/f16.cu": 16, "decode/plain.cu": 12, "decode/eight.cu": 12, "decode/shares.cu": 8}
 ENTRY = "Compiling entry function"
 NOISE = re.compile(r"^ptxas info|bytes stack frame|^\s*$")
 
@@ -18,10 +18,12 @@ def main(command):
     done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     lines = done.stdout.splitlines()
     source = next((pathlib.Path(a) for a in command if a.endswith(".cu")), None)
-    faults = [line for line in lines if FAULT.search(line)] if source and source.name.startswith("hopper_") else []
+    gated = source and ("hopper" in source.parts or source.name.startswith("wgmma_"))
+    faults = [line for line in lines if FAULT.search(line)] if gated else []
+    most = MOST.get("/".join(source.parts[-2:])) if gated else None
     entries = [line for line in lines if ENTRY in line]
-    if source and len(entries) > MOST.get(source.name, len(entries)):
-        faults += [f"{len(entries)} instances, {MOST[source.name]} are the most"]
+    if most and len(entries) > most:
+        faults += [f"{len(entries)} instances, {most} are the most"]
     for line in lines:
         if not NOISE.search(line) or line in faults:
             print(line)

@@ -186,7 +186,7 @@ def stage_python():
 
 
 def stage_cuda():
-    """Where nvcc is, the CUDA code compiles: no spill, no serialised product in a hopper_* file (tools/nvcc_gate.py)."""
+    """Where nvcc is, the CUDA code compiles: no spill, no serialised product in a hopper room (tools/nvcc_gate.py)."""
     tally = Tally()
     if not shutil.which("nvcc"):
         tally.skip("cuda", "there is no nvcc")

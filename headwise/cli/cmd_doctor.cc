@@ -10,7 +10,7 @@
 #include "headwise/cli/args.h"
 #include "headwise/cli/machine.h"
 #include "headwise/cli/tested.h"
-#include "headwise/kernels/cpu/isa.h"
+#include "headwise/kernels/cpu/isa/isa.h"
 #include "headwise/ops/attention_backward.h"
 #include "headwise/ops/attention_cuda.h"
 #include "headwise/ops/backend_cuda.h"

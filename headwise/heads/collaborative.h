@@ -1,5 +1,6 @@
 // Collaborative heads (Cordonnier et al. 2020): one shared query/key space, a mixing row per head; MHA at
-// blocks of ones. SPDX-License-Identifier: Apache-2.0
+// blocks of ones.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <array>
 #include <cmath>

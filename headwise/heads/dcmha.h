@@ -1,5 +1,6 @@
 // DCMHA, dynamically composable heads (Xiao et al. 2024): every pair of tokens mixes its heads by
-// coefficients of its query and its key. Coefficients of 0 are MHA. SPDX-License-Identifier: Apache-2.0
+// coefficients of its query and its key. Coefficients of 0 are MHA.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cmath>
 

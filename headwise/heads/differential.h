@@ -1,5 +1,6 @@
 // Differential heads (Ye et al. 2024): two maps share values and one is subtracted; MHA at lambda 0 without
-// norm. SPDX-License-Identifier: Apache-2.0
+// norm.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cmath>
 

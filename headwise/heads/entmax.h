@@ -1,5 +1,6 @@
 // Entmax heads (Peters et al. 2019, Correia et al. 2019): sparse weights by an alpha per head, fixed or
-// learned; MHA at alpha 1. SPDX-License-Identifier: Apache-2.0
+// learned; MHA at alpha 1.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cmath>
 

@@ -1,5 +1,6 @@
 // Gated heads (Qiu et al. 2025; GLU fusion): outputs times an activation of the input, or of the heads
-// themselves. SPDX-License-Identifier: Apache-2.0
+// themselves.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <array>
 #include <cmath>

@@ -1,5 +1,6 @@
 // Grouped-query attention (Ainslie et al. 2023): several query heads share one key/value head; MHA at
-// kv_heads == heads. SPDX-License-Identifier: Apache-2.0
+// kv_heads == heads.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/heads/head.h"
 

@@ -1,5 +1,6 @@
 // Knocking heads (2025): one matrix shared by all heads turns their q, k and v; the identity at the start, so
-// MHA. SPDX-License-Identifier: Apache-2.0
+// MHA.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <array>
 

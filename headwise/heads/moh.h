@@ -1,5 +1,6 @@
 // Mixture-of-Head attention (Jin et al. 2024): every token chooses some of the heads, a gate weighs them; MHA
-// with zero routers and all heads chosen. SPDX-License-Identifier: Apache-2.0
+// with zero routers and all heads chosen.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <array>
 #include <cmath>

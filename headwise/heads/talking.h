@@ -1,5 +1,6 @@
 // Talking heads (Shazeer et al. 2020): heads exchange logits before and weights after the normalizer. Both
-// matrices start as the identity, which is MHA. SPDX-License-Identifier: Apache-2.0
+// matrices start as the identity, which is MHA.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/heads/head.h"
 

@@ -1,5 +1,6 @@
 // The built-in corpus: financial utterances drawn from a grammar, the same ones for the same seed,
-// everywhere. SPDX-License-Identifier: Apache-2.0
+// everywhere.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,5 +1,6 @@
 // TextBatch: texts as an encoder reads them: whole or in overlapping chunks, and the rows that speak for
-// each. SPDX-License-Identifier: Apache-2.0
+// each.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <vector>
 

@@ -1,5 +1,6 @@
 // Evaluation: how right a recogniser is: exact match by number of intents, F1, confusion, out of scope, bad
-// cases. SPDX-License-Identifier: Apache-2.0
+// cases.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <map>
 #include <span>

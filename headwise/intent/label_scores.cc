@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "headwise/base/float_env.h"
-#include "headwise/kernels/cpu/row.h"
+#include "headwise/kernels/cpu/row/row.h"
 
 namespace headwise {
 LabelScores::LabelScores(ParamSet& params, std::string_view name, Evidence evidence, Index labels,

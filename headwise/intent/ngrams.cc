@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "headwise/base/float_env.h"
-#include "headwise/kernels/cpu/row.h"
+#include "headwise/kernels/cpu/row/row.h"
 #include "headwise/text/unicode.h"
 
 namespace headwise {

@@ -1,5 +1,6 @@
 // Ngrams: for every token a bag of hashed n-grams of pieces and of its word's characters, as rows to add to
-// it. SPDX-License-Identifier: Apache-2.0
+// it.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <span>
 #include <vector>

@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "headwise/base/float_env.h"
-#include "headwise/kernels/cpu/row.h"
+#include "headwise/kernels/cpu/row/row.h"
 
 namespace headwise {
 namespace {

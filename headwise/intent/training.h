@@ -1,5 +1,6 @@
 // Training of recognisers: vocabulary, recipe, thresholds and folder from labelled utterances; stops lose
-// nothing. SPDX-License-Identifier: Apache-2.0
+// nothing.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <optional>
 #include <ostream>

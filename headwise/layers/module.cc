@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "headwise/base/arena.h"
-#include "headwise/kernels/cpu/row.h"
+#include "headwise/kernels/cpu/row/row.h"
 
 namespace headwise {
 namespace {

@@ -4,8 +4,8 @@
 #include <type_traits>
 
 #include "headwise/base/float_env.h"
-#include "headwise/kernels/cpu/gemm_tile.h"
-#include "headwise/kernels/cpu/isa.h"
+#include "headwise/kernels/cpu/isa/gemm_kernels.h"
+#include "headwise/kernels/cpu/isa/isa.h"
 #include "headwise/kernels/ref/activation.h"
 #include "headwise/ops/in_out_checks.h"
 #include "headwise/ops/view_checks.h"

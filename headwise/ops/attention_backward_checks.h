@@ -1,5 +1,6 @@
 // Checks of attention_backward: what may be differentiated and where gradients may go; each refusal a
-// sentence. SPDX-License-Identifier: Apache-2.0
+// sentence.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <string_view>
 

@@ -1,5 +1,6 @@
 // attention_backward on CUDA tensors: checks, chooses among the GPU's kernels for gradients, says why not,
-// starts. SPDX-License-Identifier: Apache-2.0
+// starts.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/ops/attention_backward.h"
 #include "headwise/ops/attention_cuda.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "headwise/kernels/cpu/key_order.h"
+#include "headwise/kernels/cpu/isa/key_order.h"
 #include "headwise/ops/packed_keys.h"
 #include "headwise/ops/view_checks.h"
 

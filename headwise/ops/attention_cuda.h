@@ -1,5 +1,6 @@
 // attention on CUDA tensors: checks, chooses among the GPU's kernels by problem and mask, says why not,
-// starts. SPDX-License-Identifier: Apache-2.0
+// starts.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/base/device.h"
 #include "headwise/ops/attention.h"

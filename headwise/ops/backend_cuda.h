@@ -3,7 +3,7 @@
 #pragma once
 #include <string>
 
-#include "headwise/kernels/cuda/backend.h"
+#include "headwise/kernels/cuda/table/backend.h"
 
 namespace headwise {
 

@@ -1,5 +1,6 @@
 // Choice: the kernel of a plan out of a list "a,b", why others were refused, and the memory its run is
-// handed. SPDX-License-Identifier: Apache-2.0
+// handed.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstdint>
 

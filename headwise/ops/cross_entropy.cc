@@ -4,9 +4,9 @@
 
 #include "headwise/base/arena.h"
 #include "headwise/base/float_env.h"
-#include "headwise/kernels/cpu/gemm_tile.h"
-#include "headwise/kernels/cpu/isa.h"
-#include "headwise/kernels/cpu/row.h"
+#include "headwise/kernels/cpu/isa/gemm_kernels.h"
+#include "headwise/kernels/cpu/isa/isa.h"
+#include "headwise/kernels/cpu/row/row.h"
 #include "headwise/ops/in_out_checks.h"
 
 namespace headwise {

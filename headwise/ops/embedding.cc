@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "headwise/base/float_env.h"
-#include "headwise/kernels/cpu/row.h"
+#include "headwise/kernels/cpu/row/row.h"
 #include "headwise/ops/in_out_checks.h"
 #include "headwise/ops/view_checks.h"
 

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "headwise/base/float_env.h"
-#include "headwise/kernels/cpu/layer_norm.h"
+#include "headwise/kernels/cpu/row/layer_norm.h"
 #include "headwise/ops/norm_parts.h"
 #include "headwise/ops/view_checks.h"
 

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "headwise/base/float_env.h"
-#include "headwise/kernels/cpu/norm.h"
+#include "headwise/kernels/cpu/row/norm.h"
 #include "headwise/ops/in_out_checks.h"
 #include "headwise/ops/norm_parts.h"
 

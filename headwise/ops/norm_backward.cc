@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "headwise/base/float_env.h"
-#include "headwise/kernels/cpu/norm.h"
+#include "headwise/kernels/cpu/row/norm.h"
 #include "headwise/ops/norm.h"
 #include "headwise/ops/norm_parts.h"
 #include "headwise/ops/view_checks.h"

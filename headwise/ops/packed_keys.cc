@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "headwise/kernels/cpu/key_order.h"
+#include "headwise/kernels/cpu/isa/key_order.h"
 #include "headwise/ops/in_out_checks.h"
 #include "headwise/ops/view_checks.h"
 

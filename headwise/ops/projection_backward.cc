@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "headwise/base/float_env.h"
-#include "headwise/kernels/cpu/column_sums.h"
+#include "headwise/kernels/cpu/gemm/column_sums.h"
 #include "headwise/ops/choice.h"
 #include "headwise/ops/in_out_checks.h"
 #include "headwise/ops/matrix_checks.h"

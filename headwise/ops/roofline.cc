@@ -7,8 +7,8 @@
 
 #include "headwise/base/buffer.h"
 #include "headwise/base/threads.h"
-#include "headwise/kernels/cpu/isa.h"
-#include "headwise/kernels/cpu/tile.h"
+#include "headwise/kernels/cpu/isa/isa.h"
+#include "headwise/kernels/cpu/isa/tile_kernels.h"
 
 namespace headwise {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "headwise/base/arena.h"
 #include "headwise/base/float_env.h"
-#include "headwise/kernels/cpu/rope.h"
+#include "headwise/kernels/cpu/row/rope.h"
 #include "headwise/ops/in_out_checks.h"
 
 namespace headwise {

@@ -1,5 +1,6 @@
 // Batcher: joins requests into batches for the model, in order, within a budget of tokens; refuses what would
-// wait too long. SPDX-License-Identifier: Apache-2.0
+// wait too long.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <chrono>
 #include <condition_variable>

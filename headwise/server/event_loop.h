@@ -1,5 +1,6 @@
 // EventLoop: one thread that serves every connection: accepts, reads, asks the handler, writes, loses
-// patience, drains. SPDX-License-Identifier: Apache-2.0
+// patience, drains.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <atomic>
 #include <memory>

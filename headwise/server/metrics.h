@@ -1,5 +1,6 @@
 // Metrics: counts and times of the service as Prometheus text; names of routes and numbers, never a request's
-// words. SPDX-License-Identifier: Apache-2.0
+// words.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <array>
 #include <chrono>

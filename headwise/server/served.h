@@ -1,5 +1,6 @@
 // Served: what the service asks of a model; a few functions, so that any model, or a test's, can stand behind
-// it. SPDX-License-Identifier: Apache-2.0
+// it.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <functional>
 #include <span>

@@ -1,5 +1,6 @@
 // Service: a model over HTTP: routes, limits, answers in JSON, health, metrics, and an end that loses
-// nothing. SPDX-License-Identifier: Apache-2.0
+// nothing.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <functional>
 #include <memory>

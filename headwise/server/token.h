@@ -1,5 +1,6 @@
 // Token: the secret a client shows in its Authorization header; made at random, read with care, compared
-// blindly. SPDX-License-Identifier: Apache-2.0
+// blindly.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <string>
 #include <string_view>

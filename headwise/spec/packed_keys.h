@@ -1,5 +1,6 @@
 // PackedKeys: how the keys of a cache lie when they are packed; the buffer has no header, so this goes beside
-// it. SPDX-License-Identifier: Apache-2.0
+// it.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/base/dtype.h"
 

@@ -10,7 +10,7 @@
 #include <filesystem>
 
 #include "headwise/base/version.h"
-#include "headwise/kernels/cpu/isa.h"
+#include "headwise/kernels/cpu/isa/isa.h"
 #include "headwise/model/file.h"
 #include "headwise/model/safetensors.h"
 #include "headwise/train/crc32c.h"

@@ -1,5 +1,6 @@
 // Checkpoints: weights, optimizer and every counter of a run in one safetensors file; resuming gives the bits
-// of never stopping. SPDX-License-Identifier: Apache-2.0
+// of never stopping.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <limits>
 #include <optional>

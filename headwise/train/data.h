@@ -1,5 +1,6 @@
 // Training data: the order of examples as a function of counters, token files cut into windows, and toy
-// tasks. SPDX-License-Identifier: Apache-2.0
+// tasks.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstdint>
 #include <span>

@@ -1,5 +1,6 @@
 // HeadGates: hard-concrete gates of heads (Louizos et al. 2018, Voita et al. 2019) with an L0 price: open,
-// shut or between. SPDX-License-Identifier: Apache-2.0
+// shut or between.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstdint>
 #include <span>

@@ -2,9 +2,9 @@
 #include <cstring>
 
 #include "headwise/base/float_env.h"
-#include "headwise/kernels/cpu/gemm_tile.h"
-#include "headwise/kernels/cpu/isa.h"
-#include "headwise/kernels/cpu/row.h"
+#include "headwise/kernels/cpu/isa/gemm_kernels.h"
+#include "headwise/kernels/cpu/isa/isa.h"
+#include "headwise/kernels/cpu/row/row.h"
 #include "headwise/train/optimizer.h"
 #include "headwise/train/param_blocks.h"
 

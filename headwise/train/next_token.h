@@ -1,5 +1,6 @@
 // NextToken: a Transformer as a Trainer's function: examples in, cross-entropy and heads' own losses,
-// gradients out. SPDX-License-Identifier: Apache-2.0
+// gradients out.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <functional>
 #include <span>

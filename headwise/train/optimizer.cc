@@ -6,8 +6,8 @@
 #include <map>
 
 #include "headwise/base/float_env.h"
-#include "headwise/kernels/cpu/gemm_tile.h"
-#include "headwise/kernels/cpu/isa.h"
+#include "headwise/kernels/cpu/isa/gemm_kernels.h"
+#include "headwise/kernels/cpu/isa/isa.h"
 #include "headwise/train/param_blocks.h"
 
 namespace headwise {

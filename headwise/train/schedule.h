@@ -1,5 +1,6 @@
 // Schedule: the learning rate of every step as a value: warm-up, then constant, cosine, linear or
-// inverse-sqrt. SPDX-License-Identifier: Apache-2.0
+// inverse-sqrt.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <string>
 

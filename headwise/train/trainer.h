@@ -1,5 +1,6 @@
 // Trainer: the loop of a run over any model: micro-batches, step, log, checkpoint, early stop, a clean end on
-// Ctrl-C. SPDX-License-Identifier: Apache-2.0
+// Ctrl-C.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <functional>
 #include <ostream>

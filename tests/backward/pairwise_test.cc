@@ -1,5 +1,6 @@
 // Every pair of option values in some backward run; each kernel there is matches ref in double on each of
-// them. SPDX-License-Identifier: Apache-2.0
+// them.
+// SPDX-License-Identifier: Apache-2.0
 #include <cstdlib>
 #include <cstring>
 

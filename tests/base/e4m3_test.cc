@@ -1,5 +1,6 @@
 // e4m3 against its definition: all 256 codes, every bf16, every rounding edge between neighbours, other
-// floats. SPDX-License-Identifier: Apache-2.0
+// floats.
+// SPDX-License-Identifier: Apache-2.0
 #include "headwise/base/e4m3.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 // cpu/decode has the bits of cpu/online: every dtype, score term, mask, width, split, thread count and ISA
-// level. SPDX-License-Identifier: Apache-2.0
+// level.
+// SPDX-License-Identifier: Apache-2.0
 #include <array>
 
 #include "tests/support/decode.h"

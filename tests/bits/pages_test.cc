@@ -1,5 +1,6 @@
 // Keys in pages: the bits of keys in one piece, whatever the pages' size, order, layout and threads; bad
-// tables are refused in words. SPDX-License-Identifier: Apache-2.0
+// tables are refused in words.
+// SPDX-License-Identifier: Apache-2.0
 #include <optional>
 
 #include "tests/base/sentence.h"

@@ -6,7 +6,7 @@
 
 #include "headwise/base/version.h"
 #include "headwise/cli/tested.h"
-#include "headwise/kernels/cpu/isa.h"
+#include "headwise/kernels/cpu/isa/isa.h"
 #include "tests/cli/program.h"
 #include "tests/model/scratch_folder.h"
 

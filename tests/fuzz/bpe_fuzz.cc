@@ -1,5 +1,6 @@
 // Fuzzes byte-pair encoding: any bytes train, code and come back; any bytes as a file load and print back, or
-// give an Error. SPDX-License-Identifier: Apache-2.0
+// give an Error.
+// SPDX-License-Identifier: Apache-2.0
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

@@ -1,5 +1,6 @@
 // Fuzzes the HTTP parser and the reader of bodies: any bytes in any pieces give the same request or the same
-// fault, within the limits. SPDX-License-Identifier: Apache-2.0
+// fault, within the limits.
+// SPDX-License-Identifier: Apache-2.0
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "headwise/kernels/cpu/isa.h"
+#include "headwise/kernels/cpu/isa/isa.h"
 #include "tests/support/setting.h"
 
 namespace {

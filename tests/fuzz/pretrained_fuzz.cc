@@ -1,5 +1,6 @@
 // Fuzzes the loader of pretrained encoders: settings, then a NUL, then safetensors; a model that loads also
-// runs. SPDX-License-Identifier: Apache-2.0
+// runs.
+// SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>

@@ -4,8 +4,8 @@
 #include <random>
 #include <vector>
 
-#include "headwise/kernels/cuda/mma_tile.cuh"
-#include "headwise/kernels/cuda/wgmma.inc"
+#include "headwise/kernels/cuda/device/wgmma.inc"
+#include "headwise/kernels/cuda/mma/tile.cuh"
 
 namespace headwise::cuda {
 

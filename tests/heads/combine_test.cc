@@ -1,5 +1,6 @@
 // Heads over heads: gated lies over every head of the list, forward, backward, and refused in words where it
-// cannot. SPDX-License-Identifier: Apache-2.0
+// cannot.
+// SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
 #include "tests/base/sentence.h"

@@ -1,6 +1,7 @@
 // cpu/entmax against ref in double, crossed with masks, groups, ragged batches, lists and terms; its bits,
-// its exact zeros, its memory. SPDX-License-Identifier: Apache-2.0
-#include "headwise/kernels/cpu/entmax.h"
+// its exact zeros, its memory.
+// SPDX-License-Identifier: Apache-2.0
+#include "headwise/kernels/cpu/entmax/forward.h"
 
 #include "headwise/kernels/ref/normalize.h"
 #include "tests/support/backward_run.h"

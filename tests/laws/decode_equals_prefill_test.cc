@@ -1,5 +1,6 @@
 // Decode is prefill: eight ways to the same rows (prefill, chunks, one by one, plain, packed, 8 bits,
-// batch, threads). SPDX-License-Identifier: Apache-2.0
+// batch, threads).
+// SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <cstring>
 #include <limits>

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
-#include "headwise/kernels/cpu/norm.h"
+#include "headwise/kernels/cpu/row/norm.h"
 #include "headwise/kernels/ref/norm.h"
 #include "tests/ops/row_op_cases.h"
 #include "tests/support/count_allocations.h"

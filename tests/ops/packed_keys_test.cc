@@ -1,5 +1,6 @@
 // Packed keys and KV of 8 bits: what goes in comes out, what a row quantizes to, and one sentence for each
-// bad input. SPDX-License-Identifier: Apache-2.0
+// bad input.
+// SPDX-License-Identifier: Apache-2.0
 #include "headwise/ops/packed_keys.h"
 
 #include "headwise/ops/quantize_kv.h"

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "headwise/kernels/cpu/gemm_tile.h"
+#include "headwise/kernels/cpu/isa/gemm_kernels.h"
 #include "headwise/ops/projection_backward.h"
 #include "tests/ops/projection_cases.h"
 #include "tests/support/count_allocations.h"

@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "headwise/kernels/cpu/isa.h"
+#include "headwise/kernels/cpu/isa/isa.h"
 #include "headwise/kernels/ref/cross_entropy.h"
 #include "headwise/kernels/ref/layer_norm.h"
 #include "headwise/ops/cross_entropy.h"

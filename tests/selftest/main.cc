@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "headwise/base/version.h"
-#include "headwise/kernels/cpu/isa.h"
+#include "headwise/kernels/cpu/isa/isa.h"
 #include "tests/selftest/check.h"
 
 namespace {

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <vector>
 
-#include "headwise/kernels/cpu/gemm_tile.h"
-#include "headwise/kernels/cpu/isa.h"
+#include "headwise/kernels/cpu/isa/gemm_kernels.h"
+#include "headwise/kernels/cpu/isa/isa.h"
 #include "headwise/kernels/ref/activation.h"
 #include "headwise/ops/cross_entropy.h"
 #include "headwise/ops/layer_norm.h"

@@ -1,5 +1,6 @@
 // BackwardRun: one named size of attention with its gradients, after its forward; run on every kernel there
-// is. SPDX-License-Identifier: Apache-2.0
+// is.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <map>
 #include <memory>

@@ -1,5 +1,6 @@
 // Gradients: a posed setting with dout and a place for every gradient, and central differences of its
-// forward. SPDX-License-Identifier: Apache-2.0
+// forward.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <functional>
 

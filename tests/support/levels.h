@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "headwise/kernels/cpu/isa.h"
-#include "headwise/kernels/cpu/tile.h"
+#include "headwise/kernels/cpu/isa/isa.h"
+#include "headwise/kernels/cpu/isa/tile_kernels.h"
 
 namespace headwise::test {
 

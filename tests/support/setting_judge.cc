@@ -6,7 +6,7 @@
 #include <map>
 #include <memory>
 
-#include "headwise/kernels/cpu/isa.h"
+#include "headwise/kernels/cpu/isa/isa.h"
 #include "headwise/ops/packed_keys.h"
 #include "tests/support/case.h"
 #include "tests/support/levels.h"

@@ -1,5 +1,6 @@
 // Training data: every epoch is a permutation drawn from counters, token files come back, toy tasks are what
-// they say. SPDX-License-Identifier: Apache-2.0
+// they say.
+// SPDX-License-Identifier: Apache-2.0
 #include "headwise/train/data.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 // Every head kind learns: a toy task by a loss threshold, resumed runs and threads by their bits; Shakespeare
-// when asked. SPDX-License-Identifier: Apache-2.0
+// when asked.
+// SPDX-License-Identifier: Apache-2.0
 #include "headwise/train/next_token.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 // Optimizers: torch's numbers, one result for any thread count and any split into micro-batches, masters of
-// bf16 sets. SPDX-License-Identifier: Apache-2.0
+// bf16 sets.
+// SPDX-License-Identifier: Apache-2.0
 #include "headwise/train/optimizer.h"
 
 #include <gtest/gtest.h>

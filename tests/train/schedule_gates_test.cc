@@ -1,5 +1,6 @@
 // Schedules at their corners, and hard-concrete gates: the published probabilities, gradients, prices and
-// draws. SPDX-License-Identifier: Apache-2.0
+// draws.
+// SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
 #include <cmath>

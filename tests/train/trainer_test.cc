@@ -1,5 +1,6 @@
 // Trainer: any split of a run gives the bits of one, bad numbers and interrupts end it in words, logs and
-// progress are whole. SPDX-License-Identifier: Apache-2.0
+// progress are whole.
+// SPDX-License-Identifier: Apache-2.0
 #include "headwise/train/trainer.h"
 
 #include <gtest/gtest.h>

@@ -1,10 +1,10 @@
 // The table of the CUDA library: the one symbol it shows.
-#include "headwise/kernels/cuda/backend.h"
+#include "headwise/kernels/cuda/table/backend.h"
 
 #include <cstdio>
 
-#include "headwise/kernels/cuda/attend.h"
-#include "headwise/kernels/cuda/stream_state.h"
+#include "headwise/kernels/cuda/device/stream_state.h"
+#include "headwise/kernels/cuda/table/kernels.h"
 
 namespace headwise::cuda {
 namespace {

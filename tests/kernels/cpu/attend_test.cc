@@ -1,6 +1,6 @@
 // cpu/online against ref by the policy T1 to T5; its probes, its tile visits, no allocation in a run.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/kernels/cpu/attend.h"
+#include "headwise/kernels/cpu/forward/online.h"
 
 #include <map>
 

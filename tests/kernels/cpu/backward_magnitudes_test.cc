@@ -1,5 +1,6 @@
 // cpu/backward on gradients of any size: training hands back numbers far below 1, and what is small counts as
-// much as what is large. SPDX-License-Identifier: Apache-2.0
+// much as what is large.
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/support/backward_run.h"
 
 namespace headwise::test {

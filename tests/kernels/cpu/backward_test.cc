@@ -1,7 +1,7 @@
 // cpu/backward against ref over crossed features; its forms, threads, panels and blocks give the same bits;
 // closed pairs see nothing; a run allocates nothing.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/kernels/cpu/attend_backward.h"
+#include "headwise/kernels/cpu/backward/backward.h"
 
 #include "headwise/ops/attention_backward_checks.h"
 #include "tests/support/backward_run.h"

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <functional>
 
-#include "headwise/kernels/cpu/levels.h"
+#include "headwise/kernels/cpu/isa/levels.h"
 #include "tests/support/online.h"
 
 namespace headwise::test {

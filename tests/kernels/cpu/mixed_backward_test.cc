@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "headwise/kernels/cpu/mixed_backward.h"
+#include "headwise/kernels/cpu/mixed/backward.h"
 #include "headwise/ops/attention_checks.h"
 #include "tests/support/count_allocations.h"
 #include "tests/support/gradients.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "headwise/kernels/cpu/attend_mixed.h"
+#include "headwise/kernels/cpu/mixed/forward.h"
 #include "headwise/ops/attention.h"
 #include "headwise/ops/attention_checks.h"
 #include "tests/support/count_allocations.h"

@@ -1,4 +1,4 @@
-#include "headwise/kernels/cpu/row.h"
+#include "headwise/kernels/cpu/row/row.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "headwise/kernels/cpu/levels.h"
+#include "headwise/kernels/cpu/isa/levels.h"
 #include "tests/support/online.h"
 
 namespace headwise::test {

@@ -1,6 +1,6 @@
 // Bands, key tiles and shared-memory layout of the CUDA kernels, on the CPU: constexpr code against brute
 // force.
-#include "headwise/kernels/cuda/band.h"
+#include "headwise/kernels/cuda/inputs/band.h"
 
 #include <gtest/gtest.h>
 
@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "headwise/kernels/cuda/blocks.h"
-#include "headwise/kernels/cuda/divisor.h"
-#include "headwise/kernels/cuda/places.h"
-#include "headwise/kernels/cuda/tile.h"
+#include "headwise/kernels/cuda/device/divisor.h"
+#include "headwise/kernels/cuda/device/tile.h"
+#include "headwise/kernels/cuda/inputs/blocks.h"
+#include "headwise/kernels/cuda/inputs/places.h"
 #include "headwise/masks/mask.h"
 
 namespace headwise::cuda {

@@ -1,5 +1,6 @@
 // Mixed heads on ref: gradients are slopes, mixes that do nothing are MHA, and the invariants of both
-// variants. SPDX-License-Identifier: Apache-2.0
+// variants.
+// SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,0 +1,136 @@
+// Few query rows against long KV at the AMX level without tiles: keys or value columns in the lanes, and
+// every sum in the order in which tiles add. Included by the AMX level; internal linkage throughout.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/kernels/cpu/amx/tiles.h"
+#include "headwise/kernels/cpu/tile/few_rows.h"
+
+namespace headwise::cpu {
+namespace {
+
+/// A product of tiles adds to each element the first of its 16 pairs as one chain of fused multiply-adds from
+/// 0, the second ones as another, then their sum; each step rounds to nearest even, denormals are read and
+/// written as 0 (seen on 4.6 million random elements of all exponents; the tests compare again). So vectors
+/// have the bits of tiles while this lives; what it guards stands in functions of their own, since compilers
+/// do not see that arithmetic depends on it.
+class Flushing {
+ public:
+  Flushing() : before_(_mm_getcsr()) { set(before_ | 0x8040u); }
+  ~Flushing() { set(before_); }
+  Flushing(const Flushing&) = delete;
+  Flushing& operator=(const Flushing&) = delete;
+
+ private:
+  static void set(unsigned flags) {
+    asm volatile("" ::: "memory");
+    _mm_setcsr(flags);
+    asm volatile("" ::: "memory");
+  }
+  unsigned before_;
+};
+using Few = FewRows<F32Core<Lanes, 1, 8, 128>>;
+constexpr Index kFewKeys = 64;      // scored at a time
+constexpr Index kFewGranule = 256;  // from row to row of scores and weights with keys in the lanes
+
+/// Lane `row` of 16 lines of pairs, as two vectors of f32.
+inline void line_pairs(const char* lines, int row, F& even, F& odd) {
+  const __m512i at =
+      _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                         _mm512_set1_epi32(static_cast<int>(kLine)));
+  const __m512i pair = _mm512_i32gather_epi32(at, lines + row * 4, 1);
+  even = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
+  odd = _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+}
+/// Calls f(Number<R>, row) for groups of 4, 2 and 1 rows; three are taken as four.
+template <class Each>
+inline void in_groups(int count, Each&& each) {
+  for (int row = 0; row < count;) {
+    const int left = count - row;
+    if (left > 2)
+      each(Few::Number<4>{}, row), row += 4;
+    else if (left == 2)
+      each(Few::Number<2>{}, row), row += 2;
+    else
+      each(Few::Number<1>{}, row), row += 1;
+  }
+}
+/// o = o * shrink + sums / unit, rows of value_dim.
+inline void take_rows(const float* sums, Index sums_step, int count, Index value_dim, const float* shrink,
+                      float unit, float* o) {
+  const F down = Lanes::set(1.0f / unit);
+  for (Index r = 0; r < count; ++r)
+    for (Index d = 0; d < value_dim; d += 16) {
+      float* at = o + r * value_dim + d;
+      const F sum = Lanes::mul(Lanes::load(sums + r * sums_step + d), down);
+      Lanes::store(at, Lanes::fma(Lanes::load(at), Lanes::bcast(shrink + r), sum));
+    }
+}
+
+/// How operands score and weigh few rows, see the files of each.
+template <class Operands>
+struct AmxFew;
+
+template <class Operands>
+struct FewRowsOnAmx {
+  using Own = AmxFew<Operands>;
+  static constexpr int kRows = Own::kRows, kPanel = Operands::kPanel;
+  static_assert(Operands::kGranule == kFewGranule);
+
+  static void few_scores(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
+                         Index dim, const Ahead& ahead, void* scratch, float* s) {
+    alignas(64) float scores[kRows * kFewGranule];
+    Own::scores(queries, count, rows, first, from, to, dim, ahead, scratch, scores);
+    for (Index k = from; k < to; k += 16) {
+      F x[16];
+#pragma GCC unroll 16
+      for (int r = 0; r < 16; ++r)
+        x[r] = r < count ? Lanes::load(scores + r * kFewGranule + k) : Lanes::zero();
+      Lanes::transpose(x);
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) Lanes::store(s + (k + i) * kPanel, x[i]);
+    }
+  }
+  static bool weigh_few(const Tile& t, int count, const Rows& rows, Index first, Index value_dim,
+                        const float* shrink, const Ahead& ahead, float* sums, float* o) {
+    alignas(64) float weights[Own::kNumbers];
+    const int padded = count == 3 ? 4 : count;
+    for (int r = 0; r < padded; ++r) Own::read_weights(t, r, weights);
+    return Own::weigh(weights, t.from, t.to, count, rows, first, value_dim, shrink, ahead, sums, o);
+  }
+  /// All steps of one granule with keys in the lanes throughout: S and the operand of weigh, a vector for
+  /// every key and most of it idle, are never made (they would fill L1 while memory is waited for).
+  static bool few_stripe(const Stripe& t, int count, const Rows& keys, const Rows& values, Index first,
+                         Index dim, Index value_dim, const Ahead& to_values, const Ahead& to_keys,
+                         void* scratch, float* sums) {
+    alignas(64) float scores[kRows * kFewGranule], weights[Own::kNumbers];
+    alignas(64) float top[kPanel], tile_top[kPanel], used[kPanel], shrink[kPanel], sum[kRows];
+    Own::scores(t.queries, count, keys, first, t.from, t.to, dim, to_values, scratch, scores);
+    const Index end = rounded(t.to, 32);
+    for (int i = 0; i < kPanel; ++i) top[i] = t.top[i], tile_top[i] = kMinusInf;
+    for (int r = 0; r < count; ++r) {
+      float* row = scores + r * kFewGranule;
+      for (Index k = t.from; t.open && k < t.to; ++k)
+        if (!(t.open[k] >> r & 1u)) row[k] = kMinusInf;
+      for (Index k = t.to; k < end; ++k) row[k] = kMinusInf;
+      F most = Lanes::set(kMinusInf);
+      for (Index k = t.from; k < end; k += 16) most = Lanes::max(Lanes::load(row + k), most);
+      tile_top[r] = _mm512_reduce_max_ps(most);
+    }
+    Passes<2>::advance(top, tile_top, t.factor, used, shrink);
+    for (int r = 0; r < count; ++r)
+      sum[r] = Own::weights(scores + r * kFewGranule, t.from, end, used[r], t.factor[r], r, weights);
+    if (count == 3) Own::clear_weights(3, weights);
+    if (!Own::weigh(weights, t.from, t.to, count, values, first, value_dim, shrink, to_keys, sums, t.o))
+      return false;
+    for (int r = 0; r < count; ++r) t.top[r] = top[r], t.sum[r] = __builtin_fmaf(t.sum[r], shrink[r], sum[r]);
+    return true;
+  }
+
+  static constexpr Core joined(Core c) {
+    c.few_rows = kRows, c.few_scores = few_scores, c.weigh_few = weigh_few, c.few_stripe = few_stripe;
+    return c;
+  }
+};
+
+}  // namespace
+}  // namespace headwise::cpu

@@ -1,0 +1,53 @@
+// Parts of cpu/entmax shared by its forward and backward: a worker's lists, and one tile on its way into
+// them.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/kernels/cpu/entmax/forward.h"
+#include "headwise/kernels/cpu/forward/panel.h"
+#include "headwise/kernels/cpu/isa/sparse_kernels.h"
+
+namespace headwise::cpu {
+
+/// Query rows of a task: their lists take rows * kv_tokens * 8 bytes, and packing keys for 128 rows is 5 % of
+/// the time.
+inline constexpr Index kListRows = 128;
+
+/// Rows of keys or values as f32 side by side: where they lie, or a copy.
+struct PlainRows {
+  const float* data;
+  Index step;
+};
+
+/// Everything one worker needs, booked in pieces of the workspace.
+struct EntmaxScratch {
+  Scratch tile;           // what the parts of the forward use
+  KeptRow* rows;          // [panels][panel]
+  Index* limit;           // [panels][panel] keys at which a list is looked through again
+  float* floor;           // [panels][panel] scores at or below weigh nothing
+  float *w, *u, *dp;      // [room] of one list
+  float *q, *dout, *sum;  // [columns] of one row
+  float *keys, *values;   // copies of rows; null: nobody asks
+  float *dk, *dv;         // [keys of a task][columns]; null: nobody asks
+};
+
+EntmaxRule rule_of(double alpha);
+double alpha_of(const AttentionArgs& args, Index head);
+bool all_softmax(const AttentionProblem& p, const AttentionArgs& args);
+
+/// Query rows one task of these kernels takes.
+Index list_rows_for(const AttentionProblem& p, const Core& core, int threads);
+/// wide: with what gradients need.
+EntmaxScratch book_entmax(const AttentionProblem& p, const Core& core, Index task_rows, bool wide,
+                          Arena& arena);
+/// Empties the lists of panel i.
+void clear_lists(const Run& run, EntmaxScratch& s, Index i);
+
+/// Logits of panel i against keys key0 .. key0 + keys into s.tile.s, closed pairs as -inf; false: none is
+/// open. `packed`: whether the granule's keys are already packed.
+bool logits_of(const Run& run, const SequencePlace& at, EntmaxScratch& s, Index i, const Rows& key_rows,
+               Index key0, Index keys, bool& packed, Index& from, Index& to);
+
+/// Rows first .. first + count.
+PlainRows plain_rows(const Run& run, const Rows& rows, Index first, Index count, Index dim, float* copy);
+
+}  // namespace headwise::cpu

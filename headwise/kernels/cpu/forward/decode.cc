@@ -1,0 +1,373 @@
+#include "headwise/kernels/cpu/forward/decode.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "headwise/kernels/cpu/forward/panel.h"
+#include "headwise/kernels/cpu/isa/isa.h"
+
+namespace headwise::cpu {
+namespace {
+
+/// How a run is cut. `apart`: every split is a task and leaves its state in a slot; else a task takes all
+/// splits of its heads one after the other. No bit depends on it.
+struct Cut {
+  Index run_heads, runs, rows, panels, splits;
+  bool apart;
+};
+Cut cut_of(const AttentionProblem& p, const Core& core, int threads) {
+  Cut c{};
+  c.run_heads = std::gcd(p.heads.k.group, p.heads.v.group);
+  c.runs = ceil_div(p.heads.q.heads, c.run_heads);
+  c.rows = round_up(c.run_heads * std::max<Index>(1, p.q_tokens), core.panel);
+  c.panels = c.rows / core.panel;
+  c.splits = ceil_div(p.kv_tokens, kSplit);
+  c.apart = c.splits > 1 && p.batch * c.runs < Index{4} * threads;
+  return c;
+}
+
+/// The state a panel has after one split.
+struct Slot {
+  float *o, *top, *sum;
+  bool started;
+};
+Index slot_floats(const AttentionProblem& p, const Core& core) {
+  return (round_up(p.heads.v.dim, 16) + 2) * core.panel;
+}
+
+/// The workspace: slots and their states, the workers' books, then a scratch each.
+struct Books {
+  Slot* slots;
+  float* states;
+  Scratch* workers;
+};
+Books book_shared(const AttentionProblem& p, const Core& core, const Cut& cut, int threads, Arena& arena) {
+  const Checked slots =
+      Checked(cut.apart ? p.batch * cut.runs : 0) * Checked(cut.splits) * Checked(cut.panels);
+  Books b{};
+  b.slots = arena.take<Slot>("attention.slots", saturated(slots));
+  b.states = arena.take<float>("attention.states", saturated(slots * Checked(slot_floats(p, core))));
+  b.workers = arena.take<Scratch>("attention.workers", threads);
+  return b;
+}
+std::size_t aligned_used(const Arena& arena) {
+  return static_cast<std::size_t>(round_up(static_cast<Index>(arena.used()), Index{Arena::kAlign}));
+}
+std::size_t worker_bytes(const AttentionProblem& p, const Core& core, const Cut& cut) {
+  Arena count = Arena::measuring();
+  book(p, core, cut.rows, count);
+  return aligned_used(count);
+}
+
+/// One run of heads of one sequence: where its rows and keys lie.
+struct Heads {
+  SequencePlace at;
+  Index sequence, head0, rows, panels;
+};
+Heads heads_of(const Run& run, Index sequence, Index head0) {
+  Heads h{place_of(run.problem, run.args, sequence), sequence, head0, 0, 0};
+  h.rows = std::min(run.run_heads, run.problem.heads.q.heads - head0) * h.at.q_tokens;
+  h.panels = ceil_div(h.rows, run.core.panel);
+  return h;
+}
+void fill_panels(const Run& run, const Heads& h, Scratch& s) {
+  for (Index i = 0; i < h.panels; ++i)
+    fill_panel(run, h.at, h.head0, i * run.core.panel, h.rows, s, s.panels[i]);
+}
+
+/// Query rows that meet the same keys and values.
+Index rows_together(const AttentionProblem& p) {
+  return std::gcd(p.heads.k.group, p.heads.v.group) * p.q_tokens;
+}
+/// The core of a run: with keys in the lanes where the class has that way and the rows are few. Its panel is
+/// narrow, its bits are the same.
+const Core& decode_core(const AttentionProblem& p, const TileKernels& kernels) {
+  const Core& core = core_for(p, kernels);
+  const bool multiplies = &core == &kernels.f32 || &core == kernels.narrow;
+  return multiplies && kernels.few && rows_together(p) <= kernels.few->few_rows ? *kernels.few : core;
+}
+/// Sums over keys want value columns side by side, in whole vectors.
+bool columns_fit(const Rows& values, Index value_dim) {
+  return values.column_step == 1 && values.begin == 0 && values.end == value_dim && value_dim % 16 == 0;
+}
+
+/// o [count][value_dim] while a split is worked on with keys in the lanes <-> o [value_dim][panel] as it is
+/// folded; `spare` has panel * value_rows floats.
+void turn(const Run& run, const Panel& panel, float* spare, bool to_columns) {
+  const Index width = run.problem.heads.v.dim, n = run.core.panel, rows = panel.count;
+  std::copy_n(panel.o, run.value_rows() * n, spare);
+  if (to_columns) std::fill_n(panel.o, run.value_rows() * n, 0.0f);
+  for (Index r = 0; r < rows; ++r)
+    for (Index d = 0; d < width; ++d)
+      (to_columns ? panel.o[d * n + r] : panel.o[r * width + d]) =
+          spare[to_columns ? r * width + d : d * n + r];
+}
+
+/// One panel against one granule with keys in the lanes; o is [count][value_dim]. A granule with values,
+/// weights or sums that are not finite goes through the packed tile as in cpu/online. `to_keys`: of the next
+/// granule.
+void attend_few(const Run& run, const Heads& h, Scratch& s, Panel& panel, TileKind kind, const Rows& keys,
+                const Rows& values, Index key0, Index n, const Ahead& to_keys) {
+  const AttentionProblem& p = run.problem;
+  const Core& core = run.core;
+  const Index value_dim = p.heads.v.dim;
+  Index from = 0, to = n;
+  if (!open_tile(run, h.at, h.sequence, s, panel, kind, key0, from, to)) return;
+  const Ahead to_values = ahead_of(values, key0 + from, to - from, value_dim);
+  if (core.few_stripe && !run.scaled_first && !p.heads.terms.dropout) {
+    const Stripe stripe{panel.queries, from,      to,        kind == TileKind::mixed ? s.open : nullptr,
+                        panel.factor,  panel.top, panel.sum, panel.o,
+                        nullptr,       nullptr,   key0};
+    if (core.few_stripe(stripe, panel.count, keys, values, key0, p.heads.q.dim, value_dim, to_values, to_keys,
+                        s.keys, s.rows))
+      return;
+  } else {
+    float *top = s.lane_f[4], *sum = s.lane_f[5];
+    std::copy_n(panel.top, core.panel, top), std::copy_n(panel.sum, core.panel, sum);
+    core.few_scores(panel.queries, panel.count, keys, key0, from, to, p.heads.q.dim, to_values, s.keys, s.s);
+    const Tile tile = make_weights(run, h.at, h.sequence, s, panel, kind, true, key0, from, to);
+    if (core.weigh_few(tile, panel.count, values, key0, value_dim, s.shrink, to_keys, s.rows, panel.o))
+      return;
+    std::copy_n(top, core.panel, panel.top), std::copy_n(sum, core.panel, panel.sum);
+  }
+  turn(run, panel, s.rows, true);
+  s.tile_keys = keys_for_scores(run, keys, key0, n, s.keys);
+  const bool finite = values_for_weigh(run, values, key0, n, s.values);
+  attend_tile(run, h.at, h.sequence, s, panel, kind, keys, values, finite, key0, n);
+  turn(run, panel, s.rows, false);
+}
+
+/// few_scores writes the lanes of queries alone; the others start as 0.
+void clear_scores(const Run& run, Scratch& s) {
+  if (run.core.few_scores) std::fill_n(s.s, run.core.granule * run.core.panel, 0.0f);
+}
+
+/// k or v as a pool of pages, with the scales of 8 bits.
+struct Pool {
+  const AnyView &numbers, &scales;
+  const HeadLayout& layout;
+};
+Pool key_pool(const Run& run) { return {run.args.k, run.args.k_scale, run.problem.heads.k}; }
+Pool value_pool(const Run& run) { return {run.args.v, run.args.v_scale, run.problem.heads.v}; }
+
+/// Rows key0 .. key0 + n of a pool of pages, numbered by their keys: where they lie when one page holds them
+/// all, else put together in `to`, or no rows where that is null.
+Rows paged_rows(const Run& run, const Heads& h, const Pool& pool, Index key0, Index n, const PagedRoom* to) {
+  const HeadLayout& layout = pool.layout;
+  const Index size = run.problem.page_size, item = size_of(pool.numbers.dtype);
+  const auto from = [&](Index key) {
+    const Index page = run.args.page_table.page(h.sequence, key / size);
+    return with_scales(rows_of(pool.numbers, layout, h.head0, page, key % size), pool.scales, layout, h.head0,
+                       page, key % size);
+  };
+  Rows rows = from(key0);
+  if ((key0 + n - 1) / size != key0 / size) {
+    if (!to) return {};
+    for (Index i = 0; i < n; ++i) {
+      const Rows one = from(key0 + i);
+      const auto* row = static_cast<const std::byte*>(one.data);
+      std::byte* at = to->numbers + i * layout.dim * item;
+      if (one.scale) to->scales[i] = *one.scale;
+      if (rows.column_step == 1) {
+        std::memcpy(at, row, static_cast<std::size_t>(layout.dim * item));
+      } else {
+        for (Index c = 0; c < layout.dim; ++c)
+          std::memcpy(at + c * item, row + c * rows.column_step * item, static_cast<std::size_t>(item));
+      }
+    }
+    rows.data = to->numbers, rows.row_step = layout.dim, rows.column_step = 1;
+    if (rows.scale) rows.scale = to->scales, rows.scale_step = 1;
+  }
+  const auto back = [&](const void* first, Index bytes) {  // to row 0, which need not be there
+    return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(first) -
+                                         static_cast<std::uintptr_t>(key0 * bytes));
+  };
+  rows.data = back(rows.data, rows.row_step * item);
+  if (rows.scale) rows.scale = static_cast<const float*>(back(rows.scale, rows.scale_step * 4));
+  return rows;
+}
+
+/// Keys key0 .. key0 + n as far as they lie in order.
+Ahead keys_ahead(const Run& run, const Heads& h, Rows keys, Index key0, Index n) {
+  const AttentionProblem& p = run.problem;
+  if (n <= 0) return {};
+  if (p.keys == KeyForm::paged) keys = paged_rows(run, h, key_pool(run), key0, n, nullptr);
+  return keys.data ? ahead_of(keys, key0, n, p.heads.k.dim) : Ahead{};
+}
+
+/// All panels against the keys of one split.
+void attend_split(const Run& run, const Heads& h, Scratch& s, Index split) {
+  const AttentionProblem& p = run.problem;
+  const Core& core = run.core;
+  const bool paged = p.keys == KeyForm::paged;
+  Rows keys = paged ? Rows{} : key_rows(run, h.at, h.head0),
+       values = paged ? rows_of(run.args.v, p.heads.v, h.head0, 0, 0) : value_rows_of(run, h.at, h.head0);
+  const Index end = std::min(h.at.kv_tokens, (split + 1) * kSplit);
+  const bool few = core.few_scores && h.rows <= core.few_rows && columns_fit(values, p.heads.v.dim);
+  for (Index key0 = split * kSplit; key0 < end; key0 += core.granule) {
+    const Index n = std::min<Index>(core.granule, end - key0);
+    bool packed = false, finite = true;
+    if (paged) {
+      keys = paged_rows(run, h, key_pool(run), key0, n, &s.paged_keys);
+      values = paged_rows(run, h, value_pool(run), key0, n, &s.paged_values);
+    }
+    const Index key1 = key0 + core.granule;
+    const Ahead next =
+        few ? keys_ahead(run, h, keys, key1, std::min<Index>(core.granule, end - key1)) : Ahead{};
+    for (Index i = 0; i < h.panels; ++i) {
+      const TileKind kind = tile_kind(run, h.at, h.sequence, s.panels[i], key0, n);
+      if (kind == TileKind::empty) continue;
+      if (few) {
+        attend_few(run, h, s, s.panels[i], kind, keys, values, key0, n, next);
+        continue;
+      }
+      if (!packed) {
+        s.tile_keys = keys_for_scores(run, keys, key0, n, s.keys);
+        finite = values_for_weigh(run, values, key0, n, s.values);
+        packed = true;
+      }
+      attend_tile(run, h.at, h.sequence, s, s.panels[i], kind, keys, values, finite, key0, n);
+    }
+  }
+  for (Index i = 0; few && i < h.panels; ++i)
+    if (s.panels[i].started) turn(run, s.panels[i], s.rows, true);
+}
+
+/// The whole KV in one task.
+void attend_all(const Run& run, Scratch& s, Index sequence, Index head0) {
+  const Heads h = heads_of(run, sequence, head0);
+  if (h.panels == 0) return;
+  run.core.begin();
+  fill_panels(run, h, s);
+  clear_scores(run, s);
+  for (Index split = 0; split * kSplit < h.at.kv_tokens; ++split) {
+    attend_split(run, h, s, split);
+    for (Index i = 0; i < h.panels; ++i)
+      if (s.panels[i].started) fold(run, s, s.panels[i]);
+  }
+  for (Index i = 0; i < h.panels; ++i) finish_panel(run, h.at, s, s.panels[i]);
+  run.core.end();
+}
+
+/// One split in a task; its state stays in the slots.
+void attend_one(const Run& run, Scratch& s, Index sequence, Index head0, Index split, Slot* slots,
+                float* states) {
+  const Heads h = heads_of(run, sequence, head0);
+  const Index n = run.core.panel, rows = run.value_rows(), each = slot_floats(run.problem, run.core);
+  for (Index i = 0; i < h.panels; ++i) {
+    float* at = states + i * each;
+    slots[i] = {at, at + rows * n, at + (rows + 1) * n, false};
+  }
+  if (h.panels == 0 || split * kSplit >= h.at.kv_tokens) return;
+  run.core.begin();
+  fill_panels(run, h, s);
+  clear_scores(run, s);
+  for (Index i = 0; i < h.panels; ++i) {
+    Panel& panel = s.panels[i];
+    panel.o = slots[i].o, panel.top = slots[i].top, panel.sum = slots[i].sum;
+  }
+  attend_split(run, h, s, split);
+  for (Index i = 0; i < h.panels; ++i) slots[i].started = s.panels[i].started;
+  run.core.end();
+}
+
+/// Folds the slots of all splits in ascending order, as cpu/online meets them.
+void fold_slots(const Run& run, const Cut& cut, Scratch& s, Index sequence, Index head0, const Slot* slots) {
+  const Heads h = heads_of(run, sequence, head0);
+  if (h.panels == 0) return;
+  run.core.begin();
+  fill_panels(run, h, s);
+  for (Index i = 0; i < h.panels; ++i) {
+    Panel& panel = s.panels[i];
+    for (Index split = 0; split < cut.splits; ++split) {
+      const Slot& slot = slots[split * cut.panels + i];
+      if (!slot.started) continue;
+      panel.o = slot.o, panel.top = slot.top, panel.sum = slot.sum;
+      fold(run, s, panel);
+    }
+    finish_panel(run, h.at, s, panel);
+  }
+  run.core.end();
+}
+
+std::string refuse(const AttentionProblem& p) {
+  if (p.dtype == DType::f64) return "dtype is f64: this kernel computes in f32";
+  if (p.heads.mixes()) return kHeadsAreMixed;
+  if (p.heads.norm == Norm::entmax) return "weights are entmax: no running maximum makes them";
+  if (p.probe.any()) return "probes are gathered by cpu/online";
+  if (p.heads.terms.rows) return "heads list their rows: cpu/online gathers them";
+  if (p.keys == KeyForm::paged) return {};  // the only one that reads them; any number of tokens
+  if (p.q_tokens > kMostDecodeQueries)
+    return text("q_tokens is ", p.q_tokens, ": decode takes up to ", kMostDecodeQueries);
+  const Core& core = decode_core(p, *chosen_isa().kernels());
+  const Index most = core.few_scores ? core.few_rows : 0;
+  if (p.kv_tokens < kFewestDecodeKeys && rows_together(p) > most)
+    return text("kv_tokens is ", p.kv_tokens, " and ", rows_together(p), " query rows meet each key: below ",
+                kFewestDecodeKeys, " keys packing them pays from ", most + 1, " rows on");
+  return {};
+}
+
+std::size_t workspace_bytes(const AttentionProblem& p, int threads) {
+  const Core& core = decode_core(p, *chosen_isa().kernels());
+  const Cut cut = cut_of(p, core, threads);
+  Arena count = Arena::measuring();
+  book_shared(p, core, cut, threads, count);
+  return aligned_used(count) + static_cast<std::size_t>(threads) * worker_bytes(p, core, cut);
+}
+
+/// Threads worth waking: each brings about 6 GB/s, and waking one costs some 10 us.
+int useful_threads(const AttentionProblem& p, const Cut& cut, int threads) {
+  const double bytes = static_cast<double>(p.batch) * static_cast<double>(cut.runs) *
+                       static_cast<double>(p.kv_tokens) *
+                       static_cast<double>((p.heads.k.dim + p.heads.v.dim) * size_of(p.kv_dtype()));
+  return static_cast<int>(std::clamp(bytes / 131072, 1.0, static_cast<double>(threads)));
+}
+
+Status run_decode(const AttentionProblem& p, const AttentionArgs& args, std::span<std::byte> workspace,
+                  ThreadPool& pool) noexcept {
+  const TileKernels& kernels = *chosen_isa().kernels();
+  const Core& core = decode_core(p, kernels);
+  const Cut cut = cut_of(p, core, pool.threads());
+  Arena arena(workspace);
+  const Books books = book_shared(p, core, cut, pool.threads(), arena);
+  const Run run = run_of(p, args, kernels, core, cut.rows);
+  const std::size_t first = aligned_used(arena), each = worker_bytes(p, core, cut);
+  const int threads = useful_threads(p, cut, pool.threads());
+  const auto rebook = [&] {
+    for (int worker = 0; worker < threads; ++worker) {
+      Arena own(workspace.subspan(first + static_cast<std::size_t>(worker) * each, each));
+      books.workers[worker] = book(p, core, cut.rows, own);
+    }
+  };
+  rebook();
+  const auto head0 = [&](Index task) { return task % cut.runs * cut.run_heads; };
+  if (!cut.apart) {
+    const auto body = [&](Index task, int worker) {
+      attend_all(run, books.workers[worker], task / cut.runs, head0(task));
+    };
+    pool.parallel_for(p.batch * cut.runs, body, threads);
+    return Status::ok;
+  }
+  const auto one = [&](Index task, int worker) {
+    const Index heads = task / cut.splits, first_slot = task * cut.panels;
+    attend_one(run, books.workers[worker], heads / cut.runs, head0(heads), task % cut.splits,
+               books.slots + first_slot, books.states + first_slot * slot_floats(p, core));
+  };
+  pool.parallel_for(p.batch * cut.runs * cut.splits, one, threads);
+  rebook();  // panels point into slots now
+  const auto merge = [&](Index task, int worker) {
+    fold_slots(run, cut, books.workers[worker], task / cut.runs, head0(task),
+               books.slots + task * cut.splits * cut.panels);
+  };
+  pool.parallel_for(p.batch * cut.runs, merge, threads);
+  return Status::ok;
+}
+
+}  // namespace
+
+/// The class is cpu/online's: it names the bits, not the way to them.
+const AttentionKernel kDecode{"cpu/decode", refuse, workspace_bytes, run_decode,
+                              [](const AttentionProblem& p) { return kOnline.numerics(p); }};
+
+}  // namespace headwise::cpu

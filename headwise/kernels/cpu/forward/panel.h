@@ -1,0 +1,170 @@
+// Parts of cpu/online shared by its files: where a head's rows lie, what a panel of queries holds, a
+// worker's scratch.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <atomic>
+
+#include "headwise/base/arena.h"
+#include "headwise/base/random.h"
+#include "headwise/kernels/cpu/forward/online.h"
+#include "headwise/kernels/cpu/isa/tile_kernels.h"
+
+namespace headwise::cpu {
+
+/// The numbers every task of one run shares; no allocation, lives on the caller's stack.
+struct Run {
+  const AttentionProblem& problem;
+  const AttentionArgs& args;
+  const TileKernels& kernels;
+  const Core& core;
+  Index run_heads;    // consecutive heads that share their keys and values
+  Index task_rows;    // query rows a task works on, a multiple of the panel
+  bool scaled_first;  // scores are scaled by a pass of their own, not inside the exponent
+  DropoutRule dropout;
+  float*
+      tops;  // [batch heads q][2] when a second look needs it, else null: top, and what exp(s - top) weighs
+  std::atomic<Index>* visits;  // counts the tiles worked on; null: nobody asks
+  bool keys_ready;             // packed keys lie as the core's scores takes them
+
+  Index value_rows() const { return round_up(problem.heads.v.dim, 16); }
+};
+
+Rows rows_of(const AnyView& tensor, const HeadLayout& layout, Index head, Index batch, Index first_row);
+/// The rows with the scales of a tensor of 8 bits, [batch tokens kv_heads].
+Rows with_scales(Rows rows, const AnyView& scale, const HeadLayout& layout, Index head, Index batch,
+                 Index first_row);
+/// Rows that are read later, from row `first` on; none where their columns do not lie side by side.
+Ahead ahead_of(const Rows& rows, Index first, Index count, Index width);
+/// The rows of k and of v that head `head` of a sequence reads.
+Rows key_rows(const Run& run, const SequencePlace& at, Index head);
+Rows value_rows_of(const Run& run, const SequencePlace& at, Index head);
+/// Keys key0 .. key0 + count as `scores` takes them: packed into `scratch`, or where they lie ready. 8 bits:
+/// the numbers alone, since a scale is cheaper on a score, and more accurate, than on every number.
+const void* keys_for_scores(const Run& run, const Rows& keys, Index key0, Index count, void* scratch);
+/// Values key0 .. key0 + count as `weigh` takes them, 8 bits likewise: its scales belong to the weights.
+/// False: some value or scale is unusual, as pack_values says.
+bool values_for_weigh(const Run& run, const Rows& values, Index key0, Index count, void* scratch);
+RowType row_type(DType t);
+const Core& core_for(const AttentionProblem& p, const TileKernels& kernels);
+/// The core that looks at ordinary scores again for column sums, with the panels and granules of the one
+/// above: its scores need only be near those, since tops and sums are known.
+const Core& columns_core(const AttentionProblem& p, const TileKernels& kernels);
+float scale_of(const Run& run, Index head);
+/// Scales inside the exponent stay exact only while scale * log2(e) and its inverse are ordinary numbers.
+bool scale_is_ordinary(const Run& run);
+/// The number of a sequence that dropout goes by.
+Index sequence_id(const AttentionArgs& args, Index sequence);
+
+/// One panel of queries: who stands in which lane, and the softmax state of every lane.
+struct Panel {
+  int count = 0;
+  void* queries;
+  Index *head, *token, *position;              // [panel]
+  std::uint32_t *head32, *position32;          // for dropout
+  float *scale, *factor, *slope, *q_distance;  // q_distance: position - first key of the granule
+  float *top, *sum, *o;                        // state of the present split
+  float *total_top, *total_sum, *total_o;      // state folded so far
+  RowStats stats, total_stats;
+  float *best_scores, *class_mass;  // top-k: [panel][k]; classes: [classes][panel]
+  float* total_class_mass;
+  Index* best_keys;
+  bool started, folded;
+};
+
+/// Room for the rows of a granule that lie in several pages, and for what they count.
+struct PagedRoom {
+  std::byte* numbers;
+  float* scales;  // 8 bits alone
+};
+
+/// Everything one worker needs, booked in pieces of the workspace.
+struct Scratch {
+  Panel* panels;
+  void *keys, *values, *weights;
+  PagedRoom paged_keys, paged_values;
+  const void* tile_keys;  // of the present granule, as scores takes them
+  float *s, *gather, *rows, *term, *by_distance, *column_lanes;
+  float* cap_slope;  // [granule][panel] slope of the softcap, for gradients; null: nobody asks
+  float *tile_top, *used, *shrink, *tile_sum, *ones, *a, *b;
+  std::uint64_t *opens, *open, *words;  // open: the present panel's part of opens
+  Stripe* stripes;
+  float* lane_f[6];
+};
+
+/// Granules of keys whose column sums one task of the second look gathers.
+inline constexpr Index kColumnGranules = 4;
+
+/// Books a worker's scratch; the same call measures and hands out.
+Scratch book(const AttentionProblem& p, const Core& core, Index task_rows, Arena& arena);
+Index task_rows_for(const AttentionProblem& p, const Core& core, int threads);
+
+/// How many rows heads head0.. of one run have in a sequence: all, or those their lists name.
+Index rows_of_run(const Run& run, const SequencePlace& at, Index head0);
+/// Calls f(first, end) for the stretches of query rows that head `head` does not list.
+template <class F>
+void each_unlisted(const Run& run, const SequencePlace& at, Index head, F&& f) {
+  const RowLists& rows = run.args.inputs.rows;
+  const Index list = at.sequence * run.problem.heads.q.heads + head;
+  Index next = 0;
+  for (Index n = rows.begin(list); n < rows.begin(list + 1); ++n) {
+    if (rows.row(n) > next) f(next, rows.row(n));
+    next = rows.row(n) + 1;
+  }
+  if (next < at.q_tokens) f(next, at.q_tokens);
+}
+/// The scores of a panel against keys that keys_for_scores gave, which are `keys` from key0 on.
+void tile_scores(const Run& run, const Panel& panel, const void* packed, const Rows& keys, Index key0,
+                 Index from, Index to, float* s);
+/// Fills lanes first_row.. of the flattened (head, row) pairs of heads head0..; packs the queries.
+void fill_panel(const Run& run, const SequencePlace& at, Index head0, Index first_row, Index rows,
+                Scratch& scratch, Panel& panel);
+/// Score terms between the product and the mask, in the order of the contract; the tile's first key is key0.
+void apply_terms(const Run& run, Index sequence, const Panel& panel, Scratch& scratch, Index key0, Index from,
+                 Index to);
+/// Those of them that are added: bias, ALiBi, relative.
+void add_terms(const Run& run, Index sequence, const Panel& panel, Scratch& scratch, Index key0, Index from,
+               Index to);
+/// What the mask says about the panel's rows x keys [key0, key0 + keys).
+TileKind tile_kind(const Run& run, const SequencePlace& at, Index sequence, const Panel& panel, Index key0,
+                   Index keys);
+/// Bits of open lanes per key into scratch.open; trims [from, to) to keys that some lane may attend.
+void open_bits(const Run& run, const SequencePlace& at, Index sequence, const Panel& panel, Scratch& scratch,
+               Index key0, Index& from, Index& to);
+
+Run run_of(const AttentionProblem& p, const AttentionArgs& args, const TileKernels& kernels, const Core& core,
+           Index task_rows);
+/// Trims [from, to) to the keys of a tile that are open and starts the panel's split; false: none is open.
+bool open_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
+               TileKind kind, Index key0, Index& from, Index& to);
+/// From the products in S to the operand of `weigh`: terms, mask, the running max, weights, their sum,
+/// dropout.
+Tile make_weights(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
+                  TileKind kind, bool finite, Index key0, Index from, Index to);
+/// One panel against n keys of a granule and their values, packed; `keys` and `values` are the rows they came
+/// from.
+void attend_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
+                 TileKind kind, const Rows& keys, const Rows& values, bool finite, Index key0, Index n);
+/// Folds the state of the split into the total: the same `merge` whatever the number of splits.
+void fold(const Run& run, Scratch& s, Panel& panel);
+/// One block of query rows of one run of heads against all keys the mask lets it see.
+void attend_rows(const Run& run, Scratch& s, Index sequence, Index head0, Index block);
+/// Rows that head `head` does not list: 0 and -inf.
+void write_unlisted(const Run& run, Index sequence, Index head);
+/// Folds what is left, divides, gates, writes the rows and their log-sum-exp.
+void finish_panel(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel);
+
+/// Probes: before the weights are made, after, and at the end of a row.
+void push_best(const Run& run, const Panel& panel, const float* s, Index key0, Index from, Index to);
+void push_classes(const Run& run, const SequencePlace& at, const Panel& panel, const float* p, Index key0,
+                  Index from, Index to);
+void rebase_stats(const Run& run, const RowStats& stats, const float* sum, const float* delta,
+                  const float* shrink, float* class_mass);
+/// weight[lane]: what a p counts in the row's normalized weights, sink included; 0 for an empty row.
+void write_probes(const Run& run, const SequencePlace& at, const Panel& panel, const float* sink_mass,
+                  const float* weight);
+
+/// The second look: column sums and picked rows from known log-sum-exps.
+void second_look(const Run& run, std::span<std::byte> workspace, Index worker_bytes,
+                 ThreadPool& pool) noexcept;
+
+}  // namespace headwise::cpu

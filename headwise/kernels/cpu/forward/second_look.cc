@@ -1,0 +1,151 @@
+#include <algorithm>
+#include <cmath>
+
+#include "headwise/kernels/cpu/forward/panel.h"
+
+namespace headwise::cpu {
+namespace {
+
+/// Weights of one panel against one packed granule, from known tops and sums: S becomes p. False: nothing is
+/// open.
+bool known_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
+                const void* packed, const Rows& keys, Index key0, Index n, Index& from, Index& to) {
+  const Core& core = run.core;
+  from = 0, to = n;
+  const TileKind kind = tile_kind(run, at, sequence, panel, key0, n);
+  if (kind == TileKind::empty) return false;
+  if (kind == TileKind::mixed) {
+    open_bits(run, at, sequence, panel, s, key0, from, to);
+    if (from == to) return false;
+  }
+  for (int i = 0; i < core.panel; ++i) panel.q_distance[i] = static_cast<float>(panel.position[i] - key0);
+  tile_scores(run, panel, packed, keys, key0, from, to, s.s);
+  if (run.scaled_first) apply_terms(run, sequence, panel, s, key0, from, to);
+  if (kind == TileKind::mixed) core.select(s.s, from, to, s.open);
+  float *top = s.lane_f[0], *weight = s.lane_f[1];
+  const Index q = run.problem.ragged ? run.problem.q_total : run.problem.q_tokens;
+  for (int i = 0; i < core.panel; ++i) {
+    top[i] = weight[i] = 0;
+    if (i >= panel.count) continue;
+    const Index row =
+        (at.tensor_batch * run.problem.heads.q.heads + panel.head[i]) * q + at.q_row + panel.token[i];
+    top[i] = run.tops[2 * row], weight[i] = run.tops[2 * row + 1];
+  }
+  core.place_weights(s.s, from, to, panel.factor, top, weight, s.s);
+  // Idle lanes weigh nothing, whatever a slope made of them: 0 times infinity would be NaN.
+  for (Index k = from; panel.count < core.panel && k < to; ++k)
+    std::fill(s.s + k * core.panel + panel.count, s.s + (k + 1) * core.panel, 0.0f);
+  return true;
+}
+
+/// Sum over queries of the weight that kColumnGranules granules of keys of one head receive; lanes are added
+/// last, in order. Several granules a task: a panel of queries is packed once for all of them.
+void sum_columns(const Run& run, Scratch& s, Index sequence, Index head, Index key0) {
+  const AttentionProblem& p = run.problem;
+  const Core& core = run.core;
+  const SequencePlace at = place_of(p, run.args, sequence);
+  const Index end = std::min(at.kv_tokens, key0 + kColumnGranules * core.granule), size = core.panel;
+  if (key0 >= end) return;
+  const Rows keys = key_rows(run, at, head);
+  const auto room = [&](Index k) {
+    return static_cast<std::byte*>(s.keys) + (k - key0) / core.granule * core.key_bytes(p.heads.q.dim);
+  };
+  const auto packed = [&](Index k) -> const void* {
+    return run.keys_ready ? keys_for_scores(run, keys, k, 0, nullptr) : room(k);
+  };
+  const auto keys_at = [&](Index k) { return std::min<Index>(core.granule, end - k); };
+  for (Index k = key0; k < end; k += core.granule) keys_for_scores(run, keys, k, keys_at(k), room(k));
+  float* lanes = s.column_lanes;
+  std::fill_n(lanes, (end - key0) * size, 0.0f);
+  std::fill_n(s.ones, size, 1.0f);
+  Panel& panel = s.panels[0];
+  for (Index row = 0; row < at.q_tokens; row += size) {
+    fill_panel(run, at, head, row, at.q_tokens, s, panel);
+    for (Index k = key0; k < end; k += core.granule) {
+      Index from, to;
+      if (!known_tile(run, at, sequence, s, panel, packed(k), keys, k, keys_at(k), from, to)) continue;
+      core.join(lanes + (k - key0 + from) * size, s.s + from * size, to - from, s.ones, s.ones);
+    }
+  }
+  const AnyView& out = run.args.probe.column_sums;
+  for (Index k = key0; k < end; ++k) {
+    float sum = 0;
+    for (Index lane = 0; lane < size; ++lane) sum += lanes[(k - key0) * size + lane];
+    static_cast<float*>(
+        out.data)[at.tensor_batch * out.step[0] + head * out.step[1] + (at.kv_row + k) * out.step[2]] = sum;
+  }
+}
+
+/// Where no logit of a head is far from 0, a score that is off by a rounding changes its weight by no more
+/// than another rounding would.
+bool near_is_enough(const Run& run, Index sequence, Index head) {
+  const AttentionProblem& p = run.problem;
+  if (run.scaled_first || p.heads.terms.rows) return false;
+  const SequencePlace at = place_of(p, run.args, sequence);
+  const float* top =
+      run.tops +
+      2 * ((at.tensor_batch * p.heads.q.heads + head) * (p.ragged ? p.q_total : p.q_tokens) + at.q_row);
+  const float scale = scale_of(run, head);
+  for (Index row = 0; row < at.q_tokens; ++row)
+    if (!(std::fabs(top[2 * row] * scale) <= 64.0f)) return false;
+  return true;
+}
+
+void write_picked(const Run& run, Scratch& s, Index pick) {
+  const AttentionProblem& p = run.problem;
+  const AnyView &picks = run.args.probe.picks, &out = run.args.probe.picked_weights;
+  const auto number = [&](Index i) {
+    return static_cast<const Index*>(picks.data)[pick * picks.step[0] + i * picks.step[1]];
+  };
+  const Index sequence = number(0), head = number(1), row = number(2);
+  const SequencePlace at = place_of(p, run.args, sequence);
+  float* to_row = static_cast<float*>(out.data) + pick * out.step[0];
+  for (Index k = 0; k < out.size[1]; ++k) to_row[k * out.step[1]] = 0.0f;
+  if (row >= at.q_tokens) return;
+  Panel& panel = s.panels[0];
+  fill_panel(run, at, head, row, row + 1, s, panel);
+  const Rows keys = key_rows(run, at, head);
+  for (Index key0 = 0; key0 < at.kv_tokens; key0 += run.core.granule) {
+    const Index n = std::min<Index>(run.core.granule, at.kv_tokens - key0);
+    const void* packed = keys_for_scores(run, keys, key0, n, s.keys);
+    Index from, to;
+    if (!known_tile(run, at, sequence, s, panel, packed, keys, key0, n, from, to)) continue;
+    for (Index k = from; k < to; ++k) to_row[(key0 + k) * out.step[1]] = s.s[k * run.core.panel];
+  }
+}
+
+}  // namespace
+
+void second_look(const Run& run, std::span<std::byte> workspace, Index worker_bytes,
+                 ThreadPool& pool) noexcept {
+  const AttentionProblem& p = run.problem;
+  const auto scratch_of = [&](const Run& own, int worker) {
+    const auto bytes = static_cast<std::size_t>(worker_bytes);
+    Arena arena(workspace.subspan(static_cast<std::size_t>(worker) * bytes, bytes));
+    return book(p, own.core, own.task_rows, arena);
+  };
+  if (p.probe.columns) {
+    Run near = run_of(p, run.args, run.kernels, columns_core(p, run.kernels), run.task_rows);
+    near.tops = run.tops;
+    const Index keys = kColumnGranules * run.core.granule, blocks = ceil_div(p.kv_tokens, keys),
+                heads = p.heads.q.heads;
+    const auto body = [&](Index task, int worker) {
+      const Index sequence = task / (heads * blocks), head = task / blocks % heads;
+      const Run& own = near_is_enough(run, sequence, head) ? near : run;
+      Scratch s = scratch_of(own, worker);
+      own.core.begin();
+      sum_columns(own, s, sequence, head, task % blocks * keys);
+      own.core.end();
+    };
+    pool.parallel_for(p.batch * heads * blocks, body);
+  }
+  const auto body = [&](Index task, int worker) {
+    Scratch s = scratch_of(run, worker);
+    run.core.begin();
+    write_picked(run, s, task);
+    run.core.end();
+  };
+  pool.parallel_for(p.probe.picked, body);
+}
+
+}  // namespace headwise::cpu

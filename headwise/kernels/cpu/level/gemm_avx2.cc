@@ -1,0 +1,12 @@
+#include "headwise/kernels/cpu/lanes/avx2.h"
+
+#include "headwise/kernels/cpu/gemm/core.h"
+#include "headwise/kernels/cpu/row/activations.h"
+#include "headwise/kernels/cpu/row/passes.h"
+
+namespace headwise::cpu {
+
+const GemmKernels kGemmAvx2{
+    GemmF32<Lanes, 1, 3, 256>::table(), nullptr, finish, slopes, load_run, store_run, kRowPasses};
+
+}  // namespace headwise::cpu

@@ -1,0 +1,18 @@
+#include "headwise/kernels/cpu/lanes/neon.h"
+
+#include "headwise/kernels/cpu/gemm/core.h"
+#include "headwise/kernels/cpu/gemm/mmla.h"
+#include "headwise/kernels/cpu/row/activations.h"
+#include "headwise/kernels/cpu/row/passes.h"
+
+namespace headwise::cpu {
+namespace {
+
+constexpr GemmCore kBf16 = GemmMmla::table();
+
+}  // namespace
+
+const GemmKernels kGemmNeonBf16{
+    GemmF32<Lanes, 2, 2, 256>::table(), &kBf16, finish, slopes, load_run, store_run, kRowPasses};
+
+}  // namespace headwise::cpu

@@ -1,0 +1,12 @@
+#include "headwise/kernels/cpu/lanes/plain.h"
+
+#include "headwise/kernels/cpu/gemm/core.h"
+#include "headwise/kernels/cpu/row/activations.h"
+#include "headwise/kernels/cpu/row/passes.h"
+
+namespace headwise::cpu {
+
+const GemmKernels kGemmPlain{
+    GemmF32<Lanes, 2, 2, 256>::table(), nullptr, finish, slopes, load_run, store_run, kRowPasses};
+
+}  // namespace headwise::cpu

@@ -1,0 +1,308 @@
+// cuda/hopper_backward: when Hopper's gradients take a problem, how they cut it, and their start.
+#include <cstdint>
+#include <cstdio>
+
+#include "headwise/kernels/cuda/hopper/backward/rows.h"
+#include "headwise/kernels/cuda/hopper/common.h"
+#include "headwise/kernels/cuda/table/kernels.h"
+
+namespace headwise::cuda {
+namespace {
+
+constexpr double kL2Share = 28e6;  // bytes of q, dout and sums of dq a section may hold: about half of L2
+/// Heads that share k and v are cut into parts until there are so many (kv head, part): with fewer, a batch
+/// of one has long chains of tiles that wait for each other's turn, and the longest is the kernel's tail. A
+/// constant of the heads: bits must not depend on the batch or on the device's size. In short sequences the
+/// parts' sums cost more than they bring.
+constexpr Index kUnits = 32;
+
+Index parts_of(const AttentionProblem& p) {
+  const Index group = p.heads.k.group, slots = p.heads.k.slots();
+  Index parts = 1;
+  if (backward_sweeps(p.heads.q.dim) || p.q_tokens < kSplitQueries) return parts;
+  while (parts * slots < kUnits && parts < group) {
+    do ++parts;
+    while (group % parts != 0);
+  }
+  return parts;
+}
+
+/// Rows of all sequences in the run's own buffers.
+struct Padded {
+  Index q = 0, kv = 0;
+};
+Padded padded_of(const AttentionProblem& p, const AttentionArgs& a) {
+  Padded sum;
+  Band band;
+  const char* part = nullptr;
+  band_of(a.mask, 0, band, part);
+  const Index pieces = pieces_of(band);
+  for (Index b = 0; b < p.batch; ++b) {
+    band_of(a.mask, b, band, part);
+    for (Index piece = 0; piece < pieces; ++piece) {
+      Place at{};
+      place_for(p, a, b, piece, band, at);
+      sum.q += padded_rows(at.q_tokens), sum.kv += padded_rows(at.kv_tokens);
+    }
+    if (alike(p, a, band)) return {sum.q * p.batch, sum.kv * p.batch};
+  }
+  return sum;
+}
+
+void refuse(const BackwardProblem& problem, const BackwardArgs& a, int device, char (&why)[kSentenceBytes]) {
+  const AttentionProblem& p = problem.forward;
+  const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };
+  if (!p.lse) return say("the forward kept no lse; it needs out and lse");
+  AttentionProblem all_rows = p;  // a row that is not listed has an lse of -inf
+  all_rows.heads.terms.rows = false;
+  hopper_refuses(all_rows, a.forward, device, why);
+  if (why[0]) return;
+  if (!backward_takes(p.heads.q.dim, p.heads.v.dim))
+    return say("head_dim %lld and value_dim %lld; it takes 64, 96, 128, 192 and 256 of both",
+               static_cast<long long>(p.heads.q.dim), static_cast<long long>(p.heads.v.dim));
+  if (p.heads.terms.gate) return say("a gate");
+  if (p.q_tokens == 0) return say("there are no queries");
+  GradientSpec rest = problem.wants;
+  rest.q = rest.k = rest.v = rest.sinks = false;
+  if (!(rest == GradientSpec{})) return say("gradients beside dq, dk, dv and dsinks");
+  const Padded rows = padded_of(p, a.forward);
+  const Checked q_rows = Checked(rows.q) * Checked(p.heads.q.heads),
+                kv_rows = Checked(rows.kv) * Checked(p.heads.q.heads);
+  if (!q_rows.ok || !kv_rows.ok || q_rows.value >= Index{1} << 31 || kv_rows.value >= Index{1} << 31)
+    return say("heads times rows, each sequence rounded up to 128, end at 2^31");
+  if (rows.q > 4 * (p.ragged ? p.q_total : p.batch * p.q_tokens) + (1 << 16))
+    return say("documents or sequences so short that rounding each up to 128 rows takes 4 times the memory");
+  if (!a.dout.data) return;
+  for (const auto& [name, view] :
+       {std::pair<const char*, const AnyView*>{"dout", &a.dout}, {"dq", &a.dq}, {"dk", &a.dk}, {"dv", &a.dv}})
+    if (const char* need = view->given() ? copy_refuses(*view) : nullptr)
+      return say("%s; its tiles need %s", name, need);
+}
+
+RowsOf16 rows_of(const AnyView& v) { return {v.data, {v.step[0], v.step[1], v.step[2]}}; }
+
+/// Bytes one behind the other, each on 256.
+class Layout {
+ public:
+  std::size_t add(Index count, std::size_t size) {
+    const std::size_t at = bytes_;
+    bytes_ += (static_cast<std::size_t>(count) * size + 255) / 256 * 256;
+    return at;
+  }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::size_t bytes_ = 0;
+};
+
+/// Order of tiles that do not wait for each other: what a section's tiles share fits half of L2; the last
+/// section of a band holds about four of the longest tiles a block, or they would be the kernel's tail.
+void set_sections(int units, double unit_bytes, const Band& band, int processors, BackwardParams& f) {
+  f.keys_outside = !band.whole;
+  const int fitting = static_cast<int>(kL2Share / (unit_bytes > 1 ? unit_bytes : 1)),
+            cap = fitting > 1 ? fitting : 1;
+  int last = band.whole ? cap : (4 * processors + f.unit_tiles - 1) / f.unit_tiles;
+  last = last < cap ? cap : last;
+  last = last > units ? units : last;
+  f.sections = (units - last + cap - 1) / cap;
+  f.section = f.sections ? (units - last) / f.sections : units;
+  f.section = f.section < 1 ? 1 : f.section;
+}
+
+/// In turns a tile of keys waits for the one before it, so that only two to four of one head should run at a
+/// time; with one, q and dout would no longer be shared in L2 (0.76x at 2k). Sections that begin one after
+/// another, a tile apart, were slower (0.91x at 2k).
+void set_order(const AttentionProblem& p, const Band& band, bool in_turns, int processors,
+               BackwardParams& f) {
+  const int units = f.batch * f.kv_heads * f.parts;
+  f.down = in_turns && !band.whole;
+  if (!in_turns)
+    return set_sections(units, 8.0 * f.place.q_tokens * static_cast<double>(p.heads.q.dim) * f.group, band,
+                        processors, f);
+  f.keys_outside = true;
+  // Units of a section. In a band of 128 columns near 48 of 132 processors: a section of 64 costs 12 % more
+  // than no order at all at 2k and 1k, of 43 and 52 9 %, of 32 17 %; in one of 64 columns 64, 43 and 52 cost
+  // 3, 8 and 7.
+  const int share = band.whole             ? processors / 4
+                    : p.heads.q.dim == 128 ? processors * 4 / 11
+                                           : processors / 2,
+            at_once = share > 0 ? share : 1, more = (units + at_once - 1) / at_once,
+            fewer = more > 1 && !band.whole ? more - 1 : more;
+  const auto size = [&](int sections) { return (units + sections - 1) / sections; };
+  f.section = size(fewer) - at_once <= at_once - size(more) ? size(fewer) : size(more);
+  f.sections = (units - 1) / f.section;
+}
+
+/// Two sweeps: a launch for dk and dv, one for dq.
+template <class T>
+Status start_sweeps(const Band& band, bool terms, const BackwardMaps& maps, BackwardParams f, int dim,
+                    int longest_kv, int device, cudaStream_t stream) {
+  const int processors = facts_of(device).processors;
+  Status status;
+  if ((f.dk || f.dv) && f.tiles > 0) {
+    set_sections(f.batch * f.kv_heads, 4.0 * f.place.q_tokens * dim * f.group, band, processors, f);
+    status = sweep_backward<T>(SweepGradient::keys, dim, terms, maps, f, device, processors, stream);
+  }
+  const int units = f.batch * f.kv_heads * f.group;
+  f.unit_tiles = static_cast<int>(ceil_div(f.place.q_tokens, 2 * kSweepRows));
+  f.tiles = f.unit_tiles * units;
+  if (!status.ok() || !f.dq_out || f.tiles == 0) return status;
+  f.down = !band.whole;
+  set_sections(units, 4.0 * longest_kv * dim, band, processors, f);
+  return sweep_backward<T>(SweepGradient::queries, dim, terms, maps, f, device, processors, stream);
+}
+
+template <class T>
+Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamState& state, int device,
+             bool in_turns) {
+  const AttentionProblem& p = problem.forward;
+  const AttentionArgs& a = args.forward;
+  const int processors = facts_of(device).processors, dim = static_cast<int>(p.heads.q.dim),
+            heads = static_cast<int>(p.heads.q.heads), rows = backward_queries(dim);
+  const bool sweeps = backward_sweeps(dim);
+  const int keys = sweeps ? kSweepRows : kBackwardKeys;
+  in_turns = in_turns && !sweeps;
+  Band band;
+  const char* why = nullptr;
+  band_of(a.mask, 0, band, why);
+  const bool table = !alike(p, a, band);
+  const Index pieces = pieces_of(band), sequences = p.batch * pieces;
+  const Padded padded = padded_of(p, a);
+
+  BackwardParams f;
+  f.batch = static_cast<int>(sequences), f.kv_heads = static_cast<int>(p.heads.k.slots());
+  f.parts = static_cast<int>(parts_of(p));
+  f.group = static_cast<int>(p.heads.k.group) / f.parts;
+  f.back = static_cast<int>(band.back), f.ahead = static_cast<int>(band.ahead);
+  f.q_padded = static_cast<int>(padded.q), f.kv_padded = static_cast<int>(padded.kv);
+  Layout layout;
+  const std::size_t places = layout.add(table ? sequences : 0, sizeof(BackwardPlace)),
+                    lse = layout.add(padded.q * heads, 4), delta = layout.add(padded.q * heads, 4),
+                    dq = layout.add(sweeps ? 0 : padded.q * heads * dim, 4),
+                    turns = layout.add(in_turns ? padded.q * heads / rows : 0, 4);
+  const Index part_rows = f.parts > 1 ? padded.kv * f.kv_heads * f.parts * dim : 0;
+  const std::size_t dk_parts = layout.add(part_rows, 4), dv_parts = layout.add(part_rows, 4);
+  Status status = state.reserve(1, layout.bytes());
+  if (!status.ok()) return status;
+  const auto floats = [&](std::size_t at) { return reinterpret_cast<float*>(state.scratch + at); };
+  f.lse = floats(lse), f.delta = floats(delta), f.dq = sweeps ? nullptr : floats(dq);
+  f.turns = in_turns ? reinterpret_cast<int*>(state.scratch + turns) : nullptr;
+  f.dk_parts = floats(dk_parts), f.dv_parts = floats(dv_parts);
+  f.counter = state.counters;
+
+  // Places: one that serves all, or a table that goes over in pieces of what a launch carries.
+  int longest_kv = 0;
+  constexpr Index kPiece = static_cast<Index>(kUploadBytes / sizeof(BackwardPlace));
+  auto* to = reinterpret_cast<BackwardPlace*>(state.scratch + places);
+  BackwardPlace some[kPiece];
+  Index q_at = 0, kv_at = 0;
+  for (Index i = 0; i < (table ? sequences : 1); ++i) {
+    BackwardPlace& at = some[i % kPiece];
+    band_of(a.mask, i / pieces, band, why);
+    place_for(p, a, i / pieces, i % pieces, band, at);
+    at.q_padded = static_cast<int>(q_at), at.kv_padded = static_cast<int>(kv_at);
+    q_at += padded_rows(at.q_tokens), kv_at += padded_rows(at.kv_tokens);
+    longest_kv = at.kv_tokens > longest_kv ? at.kv_tokens : longest_kv;
+    if (i == 0 || at.q_tokens > f.place.q_tokens) f.place = at;
+    if (table && (i % kPiece == kPiece - 1 || i == sequences - 1)) {
+      status = upload(to + i / kPiece * kPiece, some,
+                      static_cast<std::size_t>(i % kPiece + 1) * sizeof(BackwardPlace), state.stream);
+      if (!status.ok()) return status;
+    }
+  }
+  f.places = table ? to : nullptr;
+  if (!table) f.place.q_padded = static_cast<int>(q_at), f.place.kv_padded = static_cast<int>(kv_at);
+  f.unit_tiles = static_cast<int>(ceil_div(longest_kv, keys));
+  f.tiles = f.unit_tiles * f.batch * f.kv_heads * f.parts;
+
+  const double scale = scale_of(p, a);
+  f.scale_log2 = static_cast<float>(scale * 1.4426950408889634074), f.scale = static_cast<float>(scale);
+  if (p.heads.terms.softcap) {
+    f.inverse_cap = static_cast<float>(scale / a.inputs.softcap);
+    f.cap = static_cast<float>(a.inputs.softcap * 1.4426950408889634074);
+  }
+  f.slopes = per_head(p.heads.terms.alibi, a.inputs.slopes);
+  const bool terms = p.heads.terms.softcap || p.heads.terms.alibi || scale <= 0;
+  const bool gaps = band.documents || band.by_length || band.keys < p.kv_tokens;  // keys no query may see
+  f.store_rows = f.clear_tail = table || gaps;
+  f.dk = args.dk.data, f.dv = args.dv.data;
+  for (int axis = 0; axis < 3; ++axis)
+    f.dk_step[axis] = args.dk.step[axis], f.dv_step[axis] = args.dv.step[axis],
+    f.dq_step[axis] = args.dq.step[axis];
+  f.dq_out = args.dq.data;
+  if (!sweeps && f.tiles > 0) set_order(p, band, in_turns, processors, f);
+
+  for (const AnyView* v : {&args.dk, &args.dv})
+    if (v->given() && gaps) {
+      status = clear_rows(rows_of(*v), v->size[0], v->size[1], v->size[2], dim, state.stream);
+      if (!status.ok()) return status;
+    }
+  status = prepare_rows<T>(f, heads, dim, rows, rows_of(a.out), rows_of(args.dout),
+                           static_cast<const float*>(a.lse.data),
+                           {a.lse.step[0], a.lse.step[1], a.lse.step[2]}, state.stream);
+  if (!status.ok()) return status;
+  if (f.tiles > 0 || sweeps) {
+    BackwardMaps maps{};
+    const int panels = dim / 64;
+    status = state.map_of(map_spec(p, a.q, rows, panels), maps.q);
+    if (status.ok()) status = state.map_of(map_spec(p, args.dout, rows, panels), maps.dout);
+    if (status.ok()) status = state.map_of(map_spec(p, a.k, keys, panels), maps.k);
+    if (status.ok()) status = state.map_of(map_spec(p, a.v, keys, panels), maps.v);
+    // What is not asked has no map of its own; the kernel does not store there.
+    if (status.ok()) status = state.map_of(map_spec(p, args.dk.given() ? args.dk : a.k, 64, 1), maps.dk);
+    if (status.ok()) status = state.map_of(map_spec(p, args.dv.given() ? args.dv : a.v, 64, 1), maps.dv);
+    if (status.ok() && sweeps) {
+      status = state.map_of(map_spec(p, args.dq.given() ? args.dq : a.q, 64, 1), maps.dq);
+      if (status.ok()) status = start_sweeps<T>(band, terms, maps, f, dim, longest_kv, device, state.stream);
+    } else if (status.ok()) {
+      status = backward<T>(dim, terms, maps, f, device, processors, state.stream);
+    }
+    if (!status.ok()) return status;
+  }
+  if (args.dq.given() && !sweeps)
+    status = gather_rows<T>(f, {f.dq, heads, dim, false, f.scale, rows_of(args.dq)}, state.stream);
+  if (status.ok() && f.parts > 1 && args.dk.given())
+    status = gather_rows<T>(f, {f.dk_parts, f.kv_heads, dim, true, f.scale, rows_of(args.dk)}, state.stream);
+  if (status.ok() && f.parts > 1 && args.dv.given())
+    status = gather_rows<T>(f, {f.dv_parts, f.kv_heads, dim, true, 1.f, rows_of(args.dv)}, state.stream);
+  if (status.ok() && args.dsinks.given())
+    status = sum_sinks(f, heads, per_head(true, a.inputs.sinks), args.dsinks.data, args.dsinks.dtype,
+                       args.dsinks.step[0], state.stream);
+  return status;
+}
+
+template <bool InTurns>
+Status run(const BackwardProblem& p, const BackwardArgs& a, int device, void* stream) {
+  if (p.forward.batch == 0 || p.forward.heads.q.heads == 0) return {};
+  const CurrentDevice current(device);
+  if (!current.status().ok()) return current.status();
+  StreamState* state = state_of(device, static_cast<cudaStream_t>(stream));
+  if (!state) return {"cuda/streams", 1, "more than 256 streams were used in this process"};
+  const std::lock_guard lock(state->mutex);
+  return p.forward.dtype == DType::bf16 ? start<bf16>(p, a, *state, device, InTurns)
+                                        : start<f16>(p, a, *state, device, InTurns);
+}
+
+void numerics(const BackwardProblem& p, char (&words)[kSentenceBytes]) {
+  if (backward_sweeps(p.forward.heads.q.dim)) {
+    std::snprintf(words, sizeof words, "cuda/hopper_backward sm_90a %s q%d k%d",
+                  name_of(p.forward.dtype).data(), kSweepRows, kSweepRows);
+    return;
+  }
+  std::snprintf(words, sizeof words,
+                "cuda/hopper_backward sm_90a %s q%d k%d, heads of a group in parts up to %lld units",
+                name_of(p.forward.dtype).data(), backward_queries(static_cast<int>(p.forward.heads.q.dim)),
+                kBackwardKeys, static_cast<long long>(kUnits));
+}
+void numerics_unordered(const BackwardProblem& p, char (&words)[kSentenceBytes]) {
+  if (backward_sweeps(p.forward.heads.q.dim)) return numerics(p, words);  // there is no order to leave
+  std::snprintf(words, sizeof words, "cuda/unordered sm_90a %s: dq differs in its last bits from run to run",
+                name_of(p.forward.dtype).data());
+}
+
+}  // namespace
+
+const BackwardKernel kHopperBackward = {"cuda/hopper_backward", refuse, run<true>, numerics};
+const BackwardKernel kUnorderedBackward = {"cuda/unordered", refuse, run<false>, numerics_unordered};
+
+}  // namespace headwise::cuda

@@ -1,0 +1,91 @@
+// The gradients on Hopper as their host code sees them: tile shapes, parameters, instances by number format.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/kernels/cuda/hopper/forward_params.h"
+
+namespace headwise::cuda {
+
+/// A Place, and where its rows begin in the run's own buffers: each sequence begins at a multiple of 128.
+struct BackwardPlace : Place {
+  int q_padded, kv_padded;
+};
+inline constexpr int kBackwardKeys = 128, kPaddedRows = 128;
+HW_FN constexpr int padded_rows(int rows) { return (rows + kPaddedRows - 1) / kPaddedRows * kPaddedRows; }
+
+/// Widths whose gradients are made in two sweeps, one for dk and dv, one for dq, over tiles of so many keys
+/// and queries; 64 and 128 have one kernel for all three.
+HW_FN constexpr bool backward_sweeps(Index head_dim) {
+  return head_dim == 96 || head_dim == 192 || head_dim == 256;
+}
+inline constexpr int kSweepRows = 64;
+HW_FN constexpr bool backward_takes(Index head_dim, Index value_dim) {
+  return head_dim == value_dim && (head_dim == 64 || head_dim == 128 || backward_sweeps(head_dim));
+}
+/// Queries in a tile.
+HW_FN constexpr int backward_queries(int head_dim) { return head_dim == 64 ? 128 : 64; }
+/// A group of heads that share k and v may be cut into parts; a sequence of fewer queries never is.
+inline constexpr int kSplitQueries = 1024;
+
+struct BackwardParams {
+  float scale_log2 = 0;            // scale * log2(e): scores to exponents of 2
+  float scale = 0;                 // of dk
+  float inverse_cap = 0, cap = 0;  // terms: scale / softcap, softcap * log2(e); cap 0: none
+  PerHead slopes = {};
+  // The run's own buffers, rows padded: log2(e) * lse, +inf where a row has no key; rows of dout * out; sums
+  // of dq.
+  const float *lse = nullptr, *delta = nullptr;  // [heads padded]
+  float* dq = nullptr;   // [heads padded head_dim], fragments by 64 rows; null: two sweeps
+  int* turns = nullptr;  // [heads padded / rows]: tiles of keys that have added; null: they add in any order
+  float *dk_parts = nullptr, *dv_parts = nullptr;  // [parts kv_heads kv_padded head_dim], where parts > 1
+  void *dk = nullptr, *dv = nullptr;               // null: not asked
+  Index dk_step[3] = {}, dv_step[3] = {};          // batch, row, head
+  void* dq_out = nullptr;                          // two sweeps: dq leaves its tile as it is
+  Index dq_step[3] = {};
+  bool store_rows = false;                // tiles at the end of a sequence may not touch the rows below them
+  bool clear_tail = false;                // rows past a sequence's end hold anything: they must read as 0
+  bool down = false;                      // queries from last to first
+  bool keys_outside = false;              // order: tiles of keys outside, heads inside
+  int* counter = nullptr;                 // next tile; zero before and after every launch
+  const BackwardPlace* places = nullptr;  // one a sequence, or null: all lie like `place`
+  BackwardPlace place = {};               // its q_padded, kv_padded: those of one sequence
+  int batch = 0, kv_heads = 0;
+  int parts = 0, group = 0;  // heads that share a kv head are cut into `parts` of `group`, see parts_at
+  int back = 0, ahead = 0;
+  int q_padded = 0, kv_padded = 0;  // rows of all sequences; times heads below 2^31
+  int unit_tiles = 0, tiles = 0;    // of the longest sequence; in all
+  int section = 0, sections = 0;    // as in the forward, of units: (batch, kv head, part)
+
+  /// Parts of a group in a sequence: its own length decides, or its bits would depend on its neighbours.
+  HW_FN int parts_at(const BackwardPlace& at) const { return at.q_tokens < kSplitQueries ? 1 : parts; }
+  HW_FN BackwardPlace place_of(int b) const {
+    if (places) return places[b];
+    BackwardPlace at = place;
+    at.batch = b, at.q_padded *= b, at.kv_padded *= b;
+    return at;
+  }
+};
+
+struct BackwardMaps {
+  CUtensorMap q, dout, k, v, dk, dv, dq;
+};
+
+/// Starts the instance for (head_dim, terms).
+template <class T>
+Status backward(int head_dim, bool terms, const BackwardMaps& maps, const BackwardParams& params, int device,
+                int processors, cudaStream_t stream);
+/// Two sweeps: starts the kernel for dk and dv, whose units are (batch, kv head), or the one for dq, whose
+/// units are (batch, head) and whose tiles have 128 queries.
+enum class SweepGradient { keys, queries };
+template <class T>
+Status sweep_backward(SweepGradient what, int head_dim, bool terms, const BackwardMaps& maps,
+                      const BackwardParams& params, int device, int processors, cudaStream_t stream);
+extern template Status sweep_backward<bf16>(SweepGradient, int, bool, const BackwardMaps&,
+                                            const BackwardParams&, int, int, cudaStream_t);
+extern template Status sweep_backward<f16>(SweepGradient, int, bool, const BackwardMaps&,
+                                           const BackwardParams&, int, int, cudaStream_t);
+extern template Status backward<bf16>(int, bool, const BackwardMaps&, const BackwardParams&, int, int,
+                                      cudaStream_t);
+extern template Status backward<f16>(int, bool, const BackwardMaps&, const BackwardParams&, int, int,
+                                     cudaStream_t);
+
+}  // namespace headwise::cuda

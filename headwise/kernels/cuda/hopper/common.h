@@ -1,0 +1,76 @@
+// What the Hopper kernels ask of a problem alike, and how they put it into parameters.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/kernels/cuda/device/number.cuh"
+#include "headwise/kernels/cuda/device/stream_state.h"
+#include "headwise/kernels/cuda/hopper/forward_params.h"
+#include "headwise/kernels/cuda/table/backend.h"
+
+namespace headwise::cuda {
+
+/// What some of the Hopper kernels take and others do not.
+struct HopperTakes {
+  bool pairs = false, eight_bits = false, blocks = false;  // a bias and dropout; KV of 8 bits; block masks
+};
+/// Writes the first reason against Hopper's tiles, if there is one.
+void hopper_refuses(const AttentionProblem& p, const AttentionArgs& a, int device,
+                    char (&why)[kSentenceBytes], HopperTakes takes = {});
+
+/// What bulk copies need and a view has not (16-byte steps and addresses, columns side by side), or null.
+const char* copy_refuses(const AnyView& v);
+
+/// The one scale of a run.
+double scale_of(const AttentionProblem& p, const AttentionArgs& a);
+
+/// Puts each sequence's place on the device, behind `scratch_before` bytes of scratch, where sequences
+/// differ; else `place` serves all. Reserves `counters` and the scratch.
+Status sequence_places(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, Index counters,
+                       std::size_t scratch_before, Place& place, const Place*& places);
+
+inline PerHead per_head(bool used, const AnyView& v) {
+  return used ? PerHead{v.data, v.dtype, v.step[0]} : PerHead{};
+}
+
+/// 8 bits travel two by two.
+inline MapSpec map_spec(const AttentionProblem& p, const AnyView& v, int box_rows, int box_panels,
+                        bool whole_rows = false) {
+  const Index pair = size_of(v.dtype) == 1 ? 2 : 1;
+  return {v.data,
+          p.dtype == DType::bf16 ? Number<bf16>::kMapType : Number<f16>::kMapType,
+          v.size[0],
+          v.size[1],
+          v.size[2],
+          v.size[3] / pair,
+          {v.step[0] / pair, v.step[1] / pair, v.step[2] / pair},
+          box_rows,
+          box_panels,
+          whole_rows};
+}
+
+/// Scale, softcap, slopes, sinks and gate of either kernel's parameters.
+template <class Params>
+void set_terms(const AttentionProblem& p, const AttentionArgs& a, Params& f) {
+  constexpr double kLog2e = 1.4426950408889634074;
+  const double scale = scale_of(p, a);
+  f.scale_log2 = static_cast<float>(scale * kLog2e);
+  if (p.heads.terms.softcap) {
+    f.inverse_cap = static_cast<float>(scale / a.inputs.softcap);
+    f.cap = static_cast<float>(a.inputs.softcap * kLog2e);
+  }
+  f.slopes = per_head(p.heads.terms.alibi, a.inputs.slopes);
+  f.sinks = per_head(p.heads.terms.sinks, a.inputs.sinks);
+  if (p.heads.terms.gate) {
+    const AnyView& gate = a.inputs.gate;
+    f.gate = {gate.data, gate.dtype, {gate.step[0], gate.step[1], gate.step[2]}};
+  }
+}
+template <class Params>
+void set_outputs(const AttentionProblem& p, const AttentionArgs& a, Params& f) {
+  f.out = a.out.data;
+  for (int axis = 0; axis < 3; ++axis) f.out_step[axis] = a.out.step[axis];
+  if (!p.lse) return;
+  f.lse = static_cast<float*>(a.lse.data);
+  for (int axis = 0; axis < 3; ++axis) f.lse_step[axis] = a.lse.step[axis];
+}
+
+}  // namespace headwise::cuda

@@ -1,0 +1,239 @@
+// cuda/hopper: when the tiled forward of Hopper takes a problem, how it cuts it, and its start.
+#include <cmath>
+#include <cstdio>
+
+#include "headwise/kernels/cuda/hopper/common.h"
+#include "headwise/kernels/cuda/hopper/forward/block_lists.h"
+#include "headwise/kernels/cuda/hopper/forward_params.h"
+#include "headwise/kernels/cuda/inputs/run_inputs.h"
+#include "headwise/kernels/cuda/table/kernels.h"
+
+namespace headwise::cuda {
+namespace {
+
+constexpr double kL2Share = 28e6;  // bytes of k and v a section of heads may hold: about half of L2
+
+/// Scores meet more than one positive scale.
+bool has_terms(const AttentionProblem& p, const AttentionArgs& a) {
+  return p.heads.terms.softcap || p.heads.terms.alibi || p.heads.terms.bias || scale_of(p, a) <= 0;
+}
+/// What the instance for terms alone does.
+bool needs_terms(const AttentionProblem& p, const AttentionArgs& a, const Band& band) {
+  return has_terms(p, a) || p.heads.terms.gate || p.heads.terms.dropout || band.blocks;
+}
+
+/// Bits of a block mask travel with launches; its lists are made on the device.
+constexpr Index kMostBlockBits = Index{1} << 20, kMostBlockLists = Index{1} << 28;
+BlockBytes block_bytes_of(const AttentionProblem& p, const AttentionArgs& a, const Band& band) {
+  if (!band.blocks) return {0, 0};
+  return block_bytes(*band.blocks, p.kv_tokens, alike(p, a, band) ? 1 : p.batch,
+                     ceil_div(max_of(p.q_tokens, 1), forward_rows(2)),
+                     forward_keys(static_cast<int>(p.heads.q.dim), static_cast<int>(p.heads.v.dim)));
+}
+
+void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
+  hopper_refuses(p, a, device, why, {.pairs = true, .blocks = true});
+  if (why[0]) return;
+  if (p.keys == KeyForm::paged) {
+    std::snprintf(why, sizeof why, "keys lie in pages; its tiles are longer than a page may be");
+    return;
+  }
+  Band band;
+  const char* part = nullptr;
+  band_of(a.mask, 0, band, part);
+  if (p.heads.q.dim != p.heads.v.dim && (needs_terms(p, a, band) || p.probe.rows)) {
+    std::snprintf(why, sizeof why,
+                  "softcap, ALiBi, a bias, a gate, dropout, probes, blocks(...) or no positive scale; it "
+                  "takes them where head_dim is value_dim");
+    return;
+  }
+  if (band.blocks && band.documents) {
+    std::snprintf(why, sizeof why, "blocks(...) under documents(...), which it takes apart");
+    return;
+  }
+  if (band.blocks && band.blocks->b < kLeastBlock) {
+    std::snprintf(why, sizeof why, "blocks of %lld keys; it takes %lld and more",
+                  static_cast<long long>(band.blocks->b), static_cast<long long>(kLeastBlock));
+    return;
+  }
+  if (const BlockBytes bytes = block_bytes_of(p, a, band);
+      bytes.bits > kMostBlockBits || bytes.lists > kMostBlockLists) {
+    std::snprintf(why, sizeof why, "blocks(...) in %lld bytes and lists of %lld; it takes %lld and %lld",
+                  static_cast<long long>(bytes.bits), static_cast<long long>(bytes.lists),
+                  static_cast<long long>(kMostBlockBits), static_cast<long long>(kMostBlockLists));
+    return;
+  }
+  if (p.probe.rows && !forward_probes(p.heads.v.dim)) {
+    std::snprintf(why, sizeof why, "the statistics of rows; it takes them up to value_dim 128");
+    return;
+  }
+  if (band.documents && p.heads.terms.dropout) {
+    std::snprintf(why, sizeof why, "dropout under documents(...), which it takes apart");
+    return;
+  }
+  const Checked tiles = Checked(p.batch) * Checked(pieces_of(band)) * Checked(p.heads.q.heads) *
+                        Checked(ceil_div(p.q_tokens, 128));
+  if (!tiles.ok || tiles.value > kFar)
+    std::snprintf(why, sizeof why,
+                  "it counts tiles in an int: batch * documents * heads * q_tokens / 128 ends at 2^29");
+}
+
+/// Work of one head in tiles of 64 x keys, one tile more for what stands around the loop, and the longest
+/// tile. A group of 64 queries leaves out what lies on either side of its open keys.
+struct Work {
+  double all = 0, longest = 0;
+};
+Work work_of(int groups, int keys, const Band& band, const Place& place) {
+  Work w;
+  const int rows = forward_rows(groups), back = static_cast<int>(band.back),
+            ahead = static_cast<int>(band.ahead);
+  const int step = place.q_tokens / rows > 4096 ? place.q_tokens / 4096 / rows * rows : rows;
+  for (int q = 0; q < place.q_tokens; q += step) {
+    const int first = place.q_start + q;
+    double tile = 0;
+    for (int g = 0; g < groups; ++g) {
+      const int own = first + 64 * g;
+      const KeyTiles open = key_tiles(own, own + 63, back, ahead, place.kv_tokens, keys);
+      tile += q + 64 * g >= place.q_tokens ? 2 : open.end - open.begin + 1;
+    }
+    w.all += tile * (step / rows);
+    w.longest = tile > w.longest ? tile : w.longest;
+  }
+  return w;
+}
+
+/// Two or three groups of 64 queries share a tile; the bits are the same. Three read k and v less often; two
+/// waste less where sequences are short. A row of three costs `gain` less, fitted to measurements at
+/// 512..16k.
+int groups_for(const AttentionProblem& p, const Band& band, const Place& place, TilePasses passes,
+               int processors) {
+  const auto head_dim = static_cast<int>(p.heads.q.dim), value_dim = static_cast<int>(p.heads.v.dim);
+  if (value_dim > 128 || passes == TilePasses::terms) return 2;
+  if (head_dim != value_dim || head_dim == 96 || passes == TilePasses::probes) return 3;
+  const double gain = head_dim == 64 ? 1.22 : 1.15;
+  const double pairs = static_cast<double>(p.batch * pieces_of(band) * p.heads.q.heads);
+  const auto time_of = [&](int groups, double speed) {
+    const Work w = work_of(groups, forward_keys(head_dim, value_dim), band, place);
+    double even = pairs * w.all / processors;
+    if (band.whole) {  // tiles of one length: in the last round some processors wait
+      const auto tiles = static_cast<double>(ceil_div(max_of(place.q_tokens, 1), forward_rows(groups)));
+      even = std::ceil(pairs * tiles / processors) * w.all / tiles;
+    }
+    return (even > w.longest ? even : w.longest) / speed;
+  };
+  return time_of(3, gain) < time_of(2, 1.0) ? 3 : 2;
+}
+
+Status send_ids(const AnyView& ids, Index count, Index* to, cudaStream_t stream) {
+  constexpr Index kPiece = 256;
+  for (Index first = 0; first < count; first += kPiece) {
+    Index some[kPiece];
+    const Index here = min_of(kPiece, count - first);
+    for (Index i = 0; i < here; ++i) some[i] = static_cast<const Index*>(ids.data)[(first + i) * ids.step[0]];
+    const Status status = upload(to + first, some, static_cast<std::size_t>(here) * sizeof(Index), stream);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+template <class T>
+Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, int device) {
+  const int processors = facts_of(device).processors, head_dim = static_cast<int>(p.heads.q.dim),
+            value_dim = static_cast<int>(p.heads.v.dim);
+  Band band;
+  const char* why = nullptr;
+  band_of(a.mask, 0, band, why);
+  ForwardParams f;
+  const bool ids = p.heads.terms.dropout && a.inputs.sequence_ids.given();
+  const std::size_t id_bytes = ids ? static_cast<std::size_t>(round_up(p.batch, 2)) * sizeof(Index) : 0;
+  const BlockBytes block_bytes = block_bytes_of(p, a, band);
+  const auto bits_bytes = static_cast<std::size_t>(block_bytes.bits),
+             list_bytes = static_cast<std::size_t>(block_bytes.lists);
+  Status status = sequence_places(p, a, state, 1, id_bytes + bits_bytes + list_bytes, f.place, f.places);
+  if (status.ok() && ids) {
+    auto* to = reinterpret_cast<Index*>(state.scratch);
+    status = send_ids(a.inputs.sequence_ids, p.batch, to, state.stream);
+    f.sequence_ids = to;
+  }
+  if (!status.ok()) return status;
+  const TilePasses passes = needs_terms(p, a, band) ? TilePasses::terms
+                            : p.probe.rows          ? TilePasses::probes
+                                                    : TilePasses::band;
+  set_terms(p, a, f);
+  set_outputs(p, a, f);
+  f.probes = probes_of(p, a), f.terms = has_terms(p, a);
+  if (p.heads.terms.bias) {
+    const AnyView& bias = a.inputs.bias;
+    f.bias = {bias.data, bias.dtype, {bias.step[0], bias.step[1], bias.step[2], bias.step[3]}};
+  }
+  if (p.heads.terms.dropout) {
+    f.drops = true, f.rule = DropoutRule::of(a.inputs.dropout, a.inputs.seed);
+    f.kept = static_cast<float>(1 / (1 - a.inputs.dropout));
+  }
+  f.store_rows = p.ragged || band.documents;
+  f.clear_tail = p.ragged || band.documents || band.keys < p.kv_tokens || band.by_length;
+  f.counter = state.counters;
+  f.pieces = static_cast<int>(pieces_of(band));
+  f.batch = static_cast<int>(p.batch) * f.pieces, f.heads = static_cast<int>(p.heads.q.heads);
+  f.group = static_cast<int>(p.heads.k.group);
+  f.back = static_cast<int>(band.back), f.ahead = static_cast<int>(band.ahead);
+  const int groups = groups_for(p, band, f.place, passes, processors), rows = forward_rows(groups);
+  f.q_tiles = static_cast<int>(ceil_div(max_of(f.place.q_tokens, 1), rows));
+  const int pairs = f.batch * f.heads;
+  f.tiles = f.q_tiles * pairs;
+  // Sections of pairs whose k and v share L2. The last section of a band holds about two of the longest tiles
+  // a block, or they would be the kernel's tail: 15 % of the time idle at 8k with equal sections.
+  const double pair_bytes = 2.0 * static_cast<double>(max_of(f.place.kv_tokens, 1)) * (head_dim + value_dim);
+  // Where heads have few tiles, a section is what all blocks take at once: k and v then come from memory all
+  // along, not all at once with a section's longest tiles. Causal, 512 tokens: 3 % at D64 and D128, 4 % at
+  // D256; at 2k it lost 1 %.
+  constexpr int kFewTiles = 8;
+  const int at_once = (processors + f.q_tiles * f.group - 1) / (f.q_tiles * f.group);
+  int fitting = static_cast<int>(kL2Share / pair_bytes);
+  if (f.q_tiles <= kFewTiles && at_once < fitting) fitting = at_once;
+  const int cap = (fitting > 1 ? fitting : 1) * f.group;
+  const int even = (4 * processors + f.q_tiles - 1) / f.q_tiles;
+  f.side_by_side = passes == TilePasses::band && band.whole;
+  int last = f.side_by_side ? cap : even < 2 * cap ? even : 2 * cap;
+  last = last < cap ? cap : last;
+  last = last > pairs ? pairs : last;
+  f.sections = (pairs - last + cap - 1) / cap;
+  f.section = f.sections ? (pairs - last) / f.sections / f.group * f.group : pairs;
+  f.section = f.section < f.group ? f.group : f.section;
+
+  const int keys = forward_keys(head_dim, value_dim), panels = head_dim / 64;
+  if (band.blocks) {
+    std::byte* bits = state.scratch + id_bytes;
+    status =
+        make_block_lists(*band.blocks, p.kv_tokens, rows, keys, bits, bits + bits_bytes, f, state.stream);
+    if (!status.ok()) return status;
+  }
+  ForwardMaps maps;
+  status = state.map_of(map_spec(p, a.q, rows, panels), maps.q);
+  if (status.ok()) status = state.map_of(map_spec(p, a.k, keys, panels), maps.k);
+  if (status.ok()) status = state.map_of(map_spec(p, a.v, keys, value_dim / 64), maps.v);
+  if (status.ok()) status = state.map_of(map_spec(p, a.out, 64, 1), maps.out);
+  if (!status.ok()) return status;
+  return forward<T>(head_dim, groups, passes, maps, f, device, processors, state.stream);
+}
+
+Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {
+  if (p.batch == 0 || p.heads.q.heads == 0 || p.q_tokens == 0) return {};
+  const CurrentDevice current(device);
+  if (!current.status().ok()) return current.status();
+  StreamState* state = state_of(device, static_cast<cudaStream_t>(stream));
+  if (!state) return {"cuda/streams", 1, "more than 256 streams were used in this process"};
+  const std::lock_guard lock(state->mutex);
+  return p.dtype == DType::bf16 ? start<bf16>(p, a, *state, device) : start<f16>(p, a, *state, device);
+}
+
+void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
+  std::snprintf(words, sizeof words, "cuda/hopper sm_90a %s k%d", name_of(p.dtype).data(),
+                forward_keys(static_cast<int>(p.heads.q.dim), static_cast<int>(p.heads.v.dim)));
+}
+
+}  // namespace
+
+const Kernel kHopper = {"cuda/hopper", refuse, run, numerics};
+
+}  // namespace headwise::cuda

@@ -1,0 +1,106 @@
+// What the Hopper forward does to single pairs of a tile: softcap, slopes, a bias, dropout, a mask's blocks.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/kernels/cuda/device/number.cuh"
+#include "headwise/kernels/cuda/device/ptx.cuh"
+#include "headwise/kernels/cuda/hopper/forward_params.h"
+
+namespace headwise::cuda {
+
+/// s = softcap * tanh(scale * q.k / softcap) - slope * |q - k|, in exponents of 2; `distance`: of a thread's
+/// first row and key.
+template <int Keys>
+__device__ __forceinline__ void cap_scores(float (&s)[Keys / 2], const ForwardParams& p, float slope,
+                                           int distance) {
+  constexpr float kLog2e = 1.44269504088896341f;
+#pragma unroll
+  for (int i = 0; i < Keys / 2; ++i) {
+    float x = s[i];
+    if (p.cap > 0.f) {
+      // tanh(y) = 1 - 2 / (1 + e^2y): exact at both ends, 1e-7 of the cap in between
+      const float e = ptx::exp2(x * p.inverse_cap * (2.f * kLog2e));
+      x = p.cap * fmaf(-2.f, ptx::reciprocal(1.f + e), 1.f);
+    } else {
+      x *= p.scale_log2;
+    }
+    const int d = distance + 8 * ((i >> 1) & 1) - 8 * (i / 4) - (i & 1);
+    s[i] = fmaf(-slope, static_cast<float>(abs(d)), x);
+  }
+}
+
+/// s += log2(e) bias of a thread's two rows, from key0 on. Rows and keys that are not there read their
+/// neighbours': nothing comes of them. `info`: the tile's facts in shared memory.
+template <int Keys>
+__device__ __forceinline__ void add_bias(float (&s)[Keys / 2], const PairBias& bias, std::uint32_t info,
+                                         int row0, int key0) {
+  constexpr float kLog2e = 1.44269504088896341f;
+  const int4 at = ptx::load_shared(info + 16);  // head, batch, row of the tensor, rows left in the sequence
+  const int4 in = ptx::load_shared(info + 32);  // keys, position, sequence, row of it
+  const int first_key = static_cast<int>(ptx::load_word(info + 48));
+  const auto add = [&]<class B>(const B* data) {
+    data += in.z * bias.step[0] + at.x * bias.step[1] + first_key * bias.step[3];
+    const B* rows[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) rows[r] = data + (in.w + min(row0 + 8 * r, at.w - 1)) * bias.step[2];
+#pragma unroll
+    for (int i = 0; i < Keys / 4; ++i) {  // both rows of a key: its offset is not kept
+      const Index key = max(min(key0 + 8 * (i / 2) + (i & 1), in.x - 1), 0) * bias.step[3];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const B number = rows[r][key];
+        float y;
+        if constexpr (sizeof(B) == 4)
+          y = number;
+        else
+          y = Number<B>::low(number.bits);
+        float& x = s[4 * (i / 2) + 2 * r + (i & 1)];
+        x = fmaf(kLog2e, y, x);
+      }
+    }
+  };
+  switch (bias.dtype) {
+    case DType::bf16: return add(static_cast<const bf16*>(bias.data));
+    case DType::f16: return add(static_cast<const f16*>(bias.data));
+    default: return add(static_cast<const float*>(bias.data));
+  }
+}
+
+/// Packed weights of pairs the rule drops become 0. Four keys share a block of random words: of two lanes
+/// that hold them, one draws for row 0, one for row 1.
+template <int Keys>
+__device__ __forceinline__ void drop_weights(std::uint32_t (&weights)[Keys / 4], const ForwardParams& p,
+                                             std::uint32_t info, int row0, int key0) {
+  const int4 in = ptx::load_shared(info + 32);
+  const Index id = p.sequence_ids ? p.sequence_ids[in.z] : in.z;
+  const bool odd = threadIdx.x % 2 != 0;
+  const int head = ptx::load_shared(info + 16).x, query = in.y + row0 + (odd ? 8 : 0);
+#pragma unroll
+  for (int j = 0; j < Keys / 8; ++j) {
+    const Philox::Block x = Philox::block(p.rule.seed, DropoutRule::counter(id, head, query, key0 + 8 * j));
+    const std::uint32_t other0 = __shfl_xor_sync(~0u, odd ? x[0] : x[2], 1),
+                        other1 = __shfl_xor_sync(~0u, odd ? x[1] : x[3], 1);
+    const auto kept = [&](std::uint32_t low, std::uint32_t high) {
+      return (low < p.rule.threshold ? 0u : 0xffffu) | (high < p.rule.threshold ? 0u : 0xffff0000u);
+    };
+    weights[2 * j] &= kept(odd ? other0 : x[0], odd ? other1 : x[1]);
+    weights[2 * j + 1] &= kept(odd ? x[2] : other0, odd ? x[3] : other1);
+  }
+}
+
+/// Bits of the keys [key0, key0 + keys) that are open to the query at position q, as below(key) gives those
+/// under a key.
+template <class Below>
+__device__ __forceinline__ std::uint32_t open_blocks(const BlockLists& blocks, int q, int key0, int keys,
+                                                     Below&& below) {
+  const int row = q / blocks.q_block;
+  if (q < 0 || row >= blocks.rows) return 0;
+  const std::uint32_t* bits = blocks.bits + static_cast<std::int64_t>(row) * blocks.words;
+  int c = key0 / blocks.kv_block, key = c * blocks.kv_block;
+  std::uint32_t open = 0;
+#pragma unroll 1
+  for (; key < key0 + keys; ++c, key += blocks.kv_block)
+    if (bits[c / 32] >> (c % 32) & 1u) open |= below(key + blocks.kv_block) & ~below(key);
+  return open;
+}
+
+}  // namespace headwise::cuda

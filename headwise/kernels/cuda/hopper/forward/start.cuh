@@ -1,0 +1,98 @@
+// The kernel of the Hopper forward, its instances, and which of them a call takes.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/kernels/cuda/hopper/forward/products.cuh"
+
+namespace headwise::cuda {
+
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, 1)
+    hopper_forward(const __grid_constant__ ForwardMaps maps, const __grid_constant__ ForwardParams params) {
+  extern __shared__ std::uint8_t raw[];
+  const ForwardShared<C> shared(raw);
+  const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
+  if (threadIdx.x == 0) {
+    ptx::prefetch_map(&maps.q), ptx::prefetch_map(&maps.k), ptx::prefetch_map(&maps.v),
+        ptx::prefetch_map(&maps.out);
+    for (int s = 0; s < 2; ++s) {
+      ptx::mbarrier_init(shared.q_full + 8 * s, 1), ptx::mbarrier_init(shared.q_empty + 8 * s, C::kGroups);
+      ptx::mbarrier_init(shared.k_full + 8 * s, 1),
+          ptx::mbarrier_init(shared.k_empty + 8 * s, C::kGroups * 4);
+      ptx::mbarrier_init(shared.v_full + 8 * s, 1),
+          ptx::mbarrier_init(shared.v_empty + 8 * s, C::kGroups * 4);
+    }
+    for (int s = 0; s < 4; ++s) ptx::mbarrier_init(shared.told + 8 * s, 1);
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (group == 0) {
+    ptx::give_registers<C::kCopyRegisters>();
+    if (threadIdx.x < 64 && ptx::elect_one()) {
+      if (threadIdx.x < 32)
+        forward_copy_keys<C>(shared, maps, params);
+      else
+        forward_copy_queries<C>(shared, maps, params);
+    }
+  } else {
+    ptx::take_registers<C::kProductRegisters>();
+    constexpr Statistics kMost = C::kProbes ? Statistics::all : Statistics::none;
+    if constexpr (C::kPasses == TilePasses::probes)  // apart: ways that meet would share registers
+      if (params.probes.few)
+        return forward_products<C, Statistics::few>(shared, &maps.out, params, group - 1);
+    forward_products<C, kMost>(shared, &maps.out, params, group - 1);
+  }
+}
+
+template <class C>
+Status start_forward(const ForwardMaps& maps, const ForwardParams& params, int device, int processors,
+                     cudaStream_t stream) {
+  static bool allowed[64] = {};
+  constexpr const char* kName = "cuda/hopper_forward";
+  const Status status = allow_shared(kName, hopper_forward<C>, C::kShared, allowed, device);
+  if (!status.ok()) return status;
+  const auto grid = static_cast<unsigned>(params.tiles < processors ? params.tiles : processors);
+  return launch({kName, dim3(grid), C::kThreads, C::kShared, stream}, hopper_forward<C>, maps, params);
+}
+
+template <class T, int HeadDim, int ValueDim, int Groups>
+Status start_forward(TilePasses passes, const ForwardMaps& maps, const ForwardParams& params, int device,
+                     int processors, cudaStream_t stream) {
+  const auto start = [&]<TilePasses Passes>() {
+    // 192 columns: a second slot of q leaves three groups no memory, and a bias and dropout no registers.
+    constexpr int kQSlots =
+        HeadDim == 256 || (HeadDim == 192 && (Groups == 3 || Passes == TilePasses::terms)) ? 1 : 2;
+    return start_forward<ForwardConfig<T, HeadDim, ValueDim, Groups, kQSlots, Passes>>(maps, params, device,
+                                                                                       processors, stream);
+  };
+  // Three groups have no registers left for terms. Where three fit, two are for terms and, but at 96, for
+  // short sequences.
+  if constexpr (Groups == 2)
+    if (passes == TilePasses::terms) return start.template operator()<TilePasses::terms>();
+  if constexpr (Groups == 3 && HeadDim == ValueDim)
+    if (passes == TilePasses::probes) return start.template operator()<TilePasses::probes>();
+  if constexpr (Groups == 3 || HeadDim != 96)
+    if (passes == TilePasses::band) return start.template operator()<TilePasses::band>();
+  return {"cuda/hopper_forward", 1, "no such pass"};
+}
+
+template <class T>
+Status forward(int head_dim, int groups, TilePasses passes, const ForwardMaps& maps,
+               const ForwardParams& params, int device, int processors, cudaStream_t stream) {
+  const auto start = [&]<int HeadDim, int ValueDim, int Groups>() {
+    return start_forward<T, HeadDim, ValueDim, Groups>(passes, maps, params, device, processors, stream);
+  };
+  switch (head_dim * 10 + groups) {
+    case 642: return start.template operator()<64, 64, 2>();
+    case 643: return start.template operator()<64, 64, 3>();
+    case 962: return start.template operator()<96, 96, 2>();
+    case 963: return start.template operator()<96, 96, 3>();
+    case 1282: return start.template operator()<128, 128, 2>();
+    case 1283: return start.template operator()<128, 128, 3>();
+    case 1922: return start.template operator()<192, 192, 2>();
+    case 1923: return start.template operator()<192, 128, 3>();
+    case 2562: return start.template operator()<256, 256, 2>();
+    default: return {"cuda/hopper_forward", 1, "no instance of this head_dim"};
+  }
+}
+
+}  // namespace headwise::cuda

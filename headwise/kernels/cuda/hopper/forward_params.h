@@ -1,0 +1,89 @@
+// The forward pass on Hopper as its host code sees it: tile shapes, parameters, and the instances by number
+// format.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cuda.h>
+
+#include "headwise/base/random.h"
+#include "headwise/kernels/cuda/device/launch.h"
+#include "headwise/kernels/cuda/inputs/blocks.h"
+#include "headwise/kernels/cuda/inputs/places.h"
+#include "headwise/kernels/cuda/inputs/term_views.h"
+
+namespace headwise::cuda {
+
+/// What a tile of scores meets between the two products; one instance each.
+enum class TilePasses {
+  band,   // causal, window and the end of keys: tiles at the edges are masked; those on either side of what a
+          // group of 64 queries sees are left out
+  terms,  // band, and scores are scaled, capped and biased one by one, weights dropped; blocks of a mask and
+          // statistics of rows if asked for
+  probes  // band, and the statistics of rows
+};
+
+struct ForwardParams {
+  float scale_log2 = 0;  // scale * log2(e): scores to exponents of 2
+  bool terms = false;    // instance `terms`: scores are scaled one by one; else it has the others' bits
+  float inverse_cap = 0, cap = 0;   // terms: scale / softcap, softcap * log2(e); cap 0: none
+  PerHead slopes = {}, sinks = {};  // ALiBi; sinks
+  PairBias bias = {};               // terms
+  RowGate gate = {};
+  bool drops = false;  // instance `terms`: weights of pairs the rule names are 0, the others times `kept`
+  DropoutRule rule = {};
+  float kept = 1;
+  const Index* sequence_ids = nullptr;  // of the rule; or null: 0, 1, ...
+  RowProbes probes = {};                // probes and terms, up to value_dim 128
+  float* lse = nullptr;
+  Index lse_step[3] = {};  // batch, head, row
+  void* out = nullptr;
+  Index out_step[3] = {};         // batch, row, head
+  bool store_rows = false;        // tiles at the end of a sequence may not touch the rows below them
+  bool clear_tail = false;        // rows of v past a sequence's last key hold anything: they must read as 0
+  int* counter = nullptr;         // next tile; zero before and after every launch
+  const Place* places = nullptr;  // one a sequence, or null: all lie at `place`
+  bool by_head = false;           // places: one a head of a sequence
+  Place place = {};
+  int batch = 0, heads = 0, group = 0;
+  int back = 0, ahead = 0;
+  int q_tiles = 0, tiles = 0;  // of a head; in all
+  int section = 0,
+      sections = 0;           // order: `sections` of `section` (batch, head) pairs, the rest are the last one
+  BlockLists blocks = {};     // terms. Last: elsewhere it cost the statistics of rows a register at D64
+  int pieces = 1;             // of a sequence: batch counts them
+  bool side_by_side = false;  // band: order of tiles, see forward_tile
+};
+
+struct ForwardMaps {
+  CUtensorMap q, k, v, out;
+};
+
+/// The widths there are instances of.
+HW_FN constexpr bool forward_takes(Index head_dim, Index value_dim) {
+  return head_dim == value_dim
+             ? head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 192 || head_dim == 256
+             : head_dim == 192 && value_dim == 128;
+}
+/// Keys in a tile: a constant of the two widths, so that every tile of queries rounds alike.
+HW_FN constexpr int forward_keys(int head_dim, int value_dim) {
+  return head_dim == 64 ? 128 : head_dim == 96 && value_dim == 96 ? 96 : 80;
+}
+/// Open keys that make the last tile of keys a narrow one, for a group of 64 queries.
+HW_FN constexpr int forward_few(int head_dim, int value_dim) {
+  return forward_keys(head_dim, value_dim) == 128 ? 64 : 32;
+}
+/// Wider values leave no registers for the statistics of rows.
+HW_FN constexpr bool forward_probes(Index value_dim) { return value_dim <= 128; }
+/// Rows of queries in a tile; the bits of a row do not depend on it.
+HW_FN constexpr int forward_rows(int groups) { return 64 * groups; }
+
+/// Starts the instance for (head_dim, groups, passes); groups of 64 query rows: 2, or 3 up to value_dim 128,
+/// which head_dim 192 with 3 has.
+template <class T>
+Status forward(int head_dim, int groups, TilePasses passes, const ForwardMaps& maps,
+               const ForwardParams& params, int device, int processors, cudaStream_t stream);
+extern template Status forward<bf16>(int, int, TilePasses, const ForwardMaps&, const ForwardParams&, int, int,
+                                     cudaStream_t);
+extern template Status forward<f16>(int, int, TilePasses, const ForwardMaps&, const ForwardParams&, int, int,
+                                    cudaStream_t);
+
+}  // namespace headwise::cuda

@@ -1,8 +1,0 @@
-// The f16 instances of the gradients on Hopper.
-#include "headwise/kernels/cuda/hopper_backward.cuh"
-
-namespace headwise::cuda {
-
-template Status backward<f16>(int, bool, const BackwardMaps&, const BackwardParams&, int, int, cudaStream_t);
-
-}  // namespace headwise::cuda

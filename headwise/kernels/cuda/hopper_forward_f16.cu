@@ -1,9 +1,0 @@
-// The f16 instances of the Hopper forward.
-#include "headwise/kernels/cuda/hopper_forward_start.cuh"
-
-namespace headwise::cuda {
-
-template Status forward<f16>(int, int, TilePasses, const ForwardMaps&, const ForwardParams&, int, int,
-                             cudaStream_t);
-
-}  // namespace headwise::cuda

@@ -1,9 +1,0 @@
-// The f16 instances of the gradients in two sweeps on Hopper.
-#include "headwise/kernels/cuda/hopper_sweeps.cuh"
-
-namespace headwise::cuda {
-
-template Status sweep_backward<f16>(SweepGradient, int, bool, const BackwardMaps&, const BackwardParams&, int,
-                                    int, cudaStream_t);
-
-}  // namespace headwise::cuda

@@ -1,9 +1,0 @@
-// The bf16 instances of the gradients by mma.sync.
-#include "headwise/kernels/cuda/mma_backward.cuh"
-
-namespace headwise::cuda {
-
-template int mma_backward_shared<bf16>(int);
-template Status mma_backward<bf16>(const MmaBackwardParams&, int, int, cudaStream_t);
-
-}  // namespace headwise::cuda
