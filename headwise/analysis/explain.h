@@ -41,7 +41,7 @@ struct Explanation {
 /// A forward and a backward for the heads, a forward for each word. Pieces of a word get equal parts of its
 /// figure; above 128 words, or 2^15 tokens in all these forwards, neighbouring words are hidden together and
 /// share theirs. The recogniser's gradients are not touched, so threads may share it, each with its session;
-/// same bits for any number of threads. The prediction has the bits of predict.
+/// same bits for any number of threads. The prediction equals that of predict, bit for bit.
 Explanation explain_text(const Recognizer& recognizer, std::string_view text, Session& session,
                          const ExplainTextOptions& options = {});
 

@@ -10,14 +10,14 @@
 #pragma GCC visibility push(default)
 namespace headwise {
 
-/// Which bytes of a text are masked: digits, and what looks like a name: capitalised words but for "I" and
-/// the first of a sentence, the word behind Mr, Mrs, Ms or Dr, a Chinese surname before 先生, 女士, 小姐 or
-/// 老师 or behind 小 or 老, and everything in a word with an @.
+/// Which bytes of a text are masked: digits, and what looks like a name. Names are capitalised words but for
+/// "I" and the first of a sentence, and the word behind Mr, Mrs, Ms or Dr. So are a Chinese surname before
+/// 先生, 女士, 小姐 or 老师 or behind 小 or 老, and everything in a word with an @.
 std::vector<bool> private_bytes(std::string_view text);
 
-/// Bytes [span) of the text in valid UTF-8: bytes that are none become U+FFFD, control characters and marks
-/// that turn the direction of writing their names in angle brackets, masked characters a dot; above `most`
-/// characters the middle is left out and counted.
+/// Bytes [span) of the text in valid UTF-8. Bytes that are not UTF-8 become U+FFFD, masked characters a dot.
+/// Control characters and marks that turn the direction of writing become their names in angle brackets.
+/// Above `most` characters the middle is left out and counted.
 std::string shown(std::string_view text, TextSpan span, const std::vector<bool>* masked = nullptr,
                   Index most = 400);
 std::string shown(std::string_view text, Index most = 400);

@@ -275,10 +275,10 @@ hw_status hw_attention_run(const hw_attention_plan* plan, hw_context* context, c
                            void* workspace, size_t workspace_bytes);
 
 /// Plans and runs in one call: plain layouts, no probes; matrices alone are a fixed mix, mix_q or mix_k two
-/// dynamic ones, alpha is entmax. Where q is a CUDA tensor, so are k, v, out, lse,
-/// slopes, sinks, bias, relative, gate, alpha and mix_*, and statistics of rows, top_keys with
-/// top_weights and column_sums may be given in `probe`; scale, q_start, offsets and sequence_ids stay on the
-/// CPU. The call then starts the work on `stream` and returns without waiting.
+/// dynamic ones, alpha is entmax. Where q is a CUDA tensor, so are k, v, out, lse, slopes, sinks, bias,
+/// relative, gate, alpha and mix_*. Statistics of rows, top_keys with top_weights and column_sums may then be
+/// given in `probe`. scale, q_start, offsets and sequence_ids stay on the CPU. The call starts the work on
+/// `stream` and returns without waiting.
 hw_status hw_attention(hw_context* context, const hw_attention_args* args);
 /// The choice hw_attention would make for CUDA tensors: one line "kernel: chosen, numerics" or "kernel: why
 /// it refused" for each kernel up to the chosen one.

@@ -65,8 +65,8 @@ Start from_encoder(RecognizerConfig config, Vocabulary vocabulary, const ParamSe
                    const Corpus& train, const TrainingOptions& options);
 
 /// Refuses what cannot be learnt or judged before anything is written. Interrupted or killed, the same call
-/// goes on from the newest checkpoint of the run folder to the bits of a run that never stopped; an
-/// interrupted run returns with its ending and must not be kept as a model.
+/// goes on from the newest checkpoint of the run folder and gives the same bits as a run that never stopped.
+/// An interrupted run returns with its ending and must not be kept as a model.
 TrainedRecognizer train_recognizer(const Start& start, const Corpus& train, const Corpus& dev,
                                    const TrainingOptions& options, Session& session);
 

@@ -33,8 +33,9 @@ std::vector<StateTensor> to_torch(const ParamSet& params);
 /// are refused with the name; nothing is changed then.
 void from_torch(ParamSet& params, const std::function<AnyView(const std::string&)>& find);
 
-/// How rows of a fused W_QKV [q + k + v rows] follow each other: all of q, then k, then v; head by head, its
-/// q, k and v (as many kv heads as heads); or by key/value head, the q of its group, its k, its v.
+/// How rows of a fused W_QKV [q + k + v rows] follow each other.
+/// qkv: all of q, then k, then v. per_head: head by head, its q, k and v (as many kv heads as heads).
+/// per_group: by key/value head, the q of its group, its k, its v.
 enum class QkvOrder : std::uint8_t { qkv, per_head, per_group };
 inline constexpr std::string_view kQkvNames[] = {"qkv", "per_head", "per_group"};
 constexpr std::string_view name_of(QkvOrder o) { return kQkvNames[static_cast<int>(o)]; }

@@ -11,7 +11,7 @@ namespace headwise {
 void embedding(const AnyView& table, const AnyView& ids, double scale, const AnyView& out, Context& ctx);
 
 /// dtable[ids[t]] += dout[t] * scale, tokens in ascending order whatever the threads: f32 sums of a batch cut
-/// in two have the bits of the whole.
+/// in two equal those of the whole, bit for bit.
 void embedding_backward(const AnyView& dout, const AnyView& ids, double scale, const AnyView& dtable,
                         Context& ctx);
 

@@ -24,7 +24,8 @@ struct AttentionCost {
 };
 AttentionCost cost_of(const AttentionProblem& problem);
 /// Work of its gradients: q.k, dout.v, dv, dk and dq are one product each, 2 q_tokens kv_tokens (3 head_dim +
-/// 2 value_dim) a head; q, k, v, out, lse and dout read once, what is asked of dq, dk, dv written once.
+/// 2 value_dim) a head. q, k, v, out, lse and dout are read once; what is asked of dq, dk, dv is written
+/// once.
 AttentionCost cost_of(const BackwardProblem& problem);
 
 /// Where queries stand when there are more or fewer of them than keys; empty when both are equal.

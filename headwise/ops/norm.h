@@ -43,7 +43,7 @@ struct NormBackwardArgs {
 void rms_norm_backward(const NormBackwardArgs& args, const RmsNormOptions& options, Context& ctx);
 
 /// With n = max(|x|, eps) and g = dout * scale: dx = (g - x (g.x) / n^2) / n, and g / n where eps is the
-/// larger of the two; dweight, the gradient of scale, = sum over rows of dout x / n.
+/// larger of the two. dweight, the gradient of scale, is the sum over rows of dout x / n.
 void l2_norm_backward(const NormBackwardArgs& args, const L2NormOptions& options, Context& ctx);
 
 }  // namespace headwise

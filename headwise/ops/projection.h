@@ -42,8 +42,8 @@ struct ProjectionArgs {
   bool parts = false;
 };
 
-/// Bits of an output depend on its row of x, its weights and the numerics class alone: not on the number of
-/// rows, their place, the layout, the threads, or on whether the weights came packed.
+/// An output's bits depend on its row of x, its weights and the numerics class alone. They do not depend on
+/// the number of rows, their place, the layout, the threads, or on whether the weights came packed.
 class ProjectionPlan {
  public:
   /// problem: m rows, k in, n out; as AttentionPlan otherwise.

@@ -6,10 +6,10 @@
 #pragma GCC visibility push(default)
 namespace headwise {
 
-/// One run; what is empty is not computed. dy and dx have the forms of out and x; dx is overwritten, dweight
+/// One run; what is empty is not computed. dy and dx have the forms of out and x. dx is overwritten; dweight
 /// [out in] and dbias [out] are added to, so that micro-batches add up. Their sums continue over the rows in
-/// ascending order from what they hold: f32 gradients of a batch cut in two (bf16 and parts: at a multiple of
-/// 32 rows) have the bits of the whole. parts: see GemmProblem.
+/// ascending order from what they hold. So f32 gradients of a batch cut in two equal those of the whole, bit
+/// for bit (bf16 and parts: cut at a multiple of 32 rows). parts: see GemmProblem.
 struct ProjectionGrads {
   AnyView dy = {}, x = {}, weight = {};
   AnyView dx = {}, dweight = {}, dbias = {};

@@ -7,10 +7,10 @@
 #pragma GCC visibility push(default)
 namespace headwise {
 
-/// How gates are made of router scores. With s, r, a the softmax of the logits of shared heads, of routed
-/// heads and of the two stages, g of a shared head and g of a chosen routed one are
-/// paper: a_1 s and a_2 r;
-/// code: 2 a_1 shared s and 2 a_2 k r / (sum of r over the chosen), as the authors released it: uniform
+/// How gates are made of router scores. s, r, a are the softmax of the logits of shared heads, of routed
+/// heads and of the two stages. The gates of a shared head and of a chosen routed one are:
+/// paper: a_1 s and a_2 r.
+/// code: 2 a_1 shared s and 2 a_2 k r / (sum of r over the chosen), as the authors released it. Uniform
 /// routing gives 1.
 enum class RouteScore : std::uint8_t { code, paper };
 /// paper: sum over routed heads of P_h f_h; code: that times the number of routed heads. P is the mean score
@@ -51,8 +51,8 @@ void balance_loss_backward(const RouteOptions& options, BalanceScale scale, doub
                            const AnyView& routed, const AnyView& chosen, const AnyView& drouted,
                            Context& ctx);
 
-/// A router without parameters, for converted models: the score of a routed head is the softmax over heads of
-/// |q| / std(|q|) (std unbiased, over routed heads), gates are 1 for shared and chosen heads and 0 for the
+/// A router without parameters, for converted models. The score of a routed head is the softmax over heads of
+/// |q| / std(|q|) (std unbiased, over routed heads). Gates are 1 for shared and chosen heads and 0 for the
 /// rest. q: [batch tokens heads head_dim].
 void route_by_norm(const RouteOptions& options, const AnyView& q, const AnyView& gate, const AnyView& chosen,
                    Context& ctx);

@@ -23,8 +23,8 @@ struct BackwardProblem {
 };
 
 /// One run. forward.out and forward.lse are what the forward wrote and are only read. A gradient has the
-/// shape of what it belongs to and is overwritten, never added to; where several heads read the same element
-/// (groups, overlapping rows, a bias axis of size 1) it is their sum, in ascending order of heads.
+/// shape of its input and is overwritten, never added to. Where several heads read the same element (groups,
+/// overlapping rows, a bias axis of size 1) it is their sum, in ascending order of heads.
 struct BackwardArgs {
   AttentionArgs forward = {};
   AnyView dout = {};                                  // like forward.out, same dtype

@@ -9,9 +9,10 @@ namespace headwise {
 
 /// Where head h finds its vector.
 /// row == 0: in axis 2 of a tensor [batch tokens slots dim]; head h reads slot h / group (group 1 is MHA,
-/// heads is MQA). row > 0: in a tensor [batch tokens row], at columns begin + (h / group) * step + 0..dim;
-/// begin may be negative, step may be below dim (overlapping heads) or 0 (one head for all); columns outside
-/// 0..row are read as 0.
+/// heads is MQA).
+/// row > 0: in a tensor [batch tokens row], at columns begin + (h / group) * step + 0..dim. begin may be
+/// negative. step may be below dim (overlapping heads) or 0 (one head for all). Columns outside 0..row are
+/// read as 0.
 struct HeadLayout {
   Index heads = 0, dim = 0, group = 1, step = 0, begin = 0, row = 0;
 

@@ -22,13 +22,13 @@ struct ProbeSpec {
   friend constexpr bool operator==(const ProbeSpec&, const ProbeSpec&) = default;
 };
 
-/// Where it goes: every view of what is asked must be given, of `rows` one or more; a statistic whose view is
+/// Where it goes: every view of what is asked must be given, of `rows` one or more. A statistic whose view is
 /// not given is not computed where that saves time, and written nowhere. All f32 (or f64 for an f64 problem)
 /// unless said; q and kv count tokens, ragged batches put batch = 1 and all tokens there. Weights are
 /// normalized over keys (and the sink), before dropout. Empty rows give 0 (sink_mass 1 where there is a
 /// sink); ties go to the lowest key. With w the weights of a row and |q - k| the distance of positions:
-/// entropy = -sum w ln w (the sink is one outcome), second_moment = sum w^2, mean_distance = sum w |q - k|,
-/// none renormalized when there is a sink.
+/// entropy = -sum w ln w (the sink is one outcome), second_moment = sum w^2, mean_distance = sum w |q - k|.
+/// They are not renormalized when there is a sink.
 struct ProbeOut {
   // rows: [batch heads q]; top_position i64, -1 for an empty row
   AnyView entropy = {}, top_weight = {}, second_moment = {}, mean_distance = {}, sink_mass = {};

@@ -20,9 +20,9 @@ struct WordPieceTraining {
   std::vector<std::string> special = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
 };
 
-/// In order: the special pieces, the characters as they begin words and (with ##) as they go on, in the order
-/// of their bytes, then merges: each joins the pair of pieces seen most often inside words, the one met first
-/// in this list where two are equal.
+/// In order: the special pieces; the characters as they begin words and (with ##) as they go on, in the order
+/// of their bytes; then merges. Each merge joins the pair of pieces seen most often inside words, the one met
+/// first in this list where two are equal.
 Vocabulary train_wordpiece(std::span<const std::string_view> texts, const WordPieceTraining& training = {});
 
 }  // namespace headwise
