@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Pages: short sentences, one line width, links that lead somewhere, every page in the index.
+"""Pages: short sentences, one line width, links and named files that are there, every page in the index.
 
 Usage: check_pages.py [FILE...]          checks README.md, CONTRIBUTING.md, CHANGELOG.md and docs/, or the named pages
        check_pages.py --wrap FILE...     writes the paragraphs of these pages anew at the one width"""
@@ -14,6 +14,7 @@ PHRASES = ("have come of", "has come of", "is none", "are none", "the bits of", 
 LIST = re.compile(r"(\s*)([-*]|\d+\.) +(?=\S)")
 LINK = re.compile(r"!?\[([^\]]*)\]\(([^)\s]+)\)")
 CODE = re.compile(r"(`+)(.+?)\1")
+FILE = re.compile(r"(?:headwise|tests|tools|benchmarks|examples|docs|python)/[\w./-]+\.(?:h|cc|cu|cuh|py|md|txt|json|sh|c|svg)")
 ABBREVIATIONS = ("e.g.", "i.e.", "vs.", "etc.", "cf.", "al.")
 
 
@@ -102,6 +103,16 @@ def link_faults(page, blocks):
                     yield number, f"the link {target} names no heading of that page"
 
 
+def file_faults(blocks):
+    """A file that is named as `tests/some/file.cc` is there; OUT.json, NAME.h and the like stand for any."""
+    for block in blocks:
+        if block.kind in ("text", "item", "table"):
+            for number, line in enumerate(block.lines, block.number):
+                for name in (span[1].split(":")[0] for span in CODE.findall(line)):
+                    if FILE.fullmatch(name) and not (ROOT / name).exists():
+                        yield number, f"there is no file {name}"
+
+
 def sentence_faults(blocks):
     for block in blocks:
         if block.kind not in ("text", "item", "heading"):
@@ -135,6 +146,8 @@ def is_note(page):
 def faults_of(page):
     blocks = blocks_of(page.read_text())
     faults = [*link_faults(page, blocks), *table_faults(blocks)]
+    if page.name != "CHANGELOG.md":  # which may name what is gone
+        faults += file_faults(blocks)
     if page.name != "README.zh.md":
         faults += width_faults(blocks)
         faults += [] if is_note(page) else sentence_faults(blocks)

@@ -51,6 +51,7 @@ def test_pages_are_read(tmp_path):
     assert "names no heading" in page_faults(tmp_path, "# A page\n\n[x](index.md#gone)\n")
     assert "columns, at most 120" in page_faults(tmp_path, "# A page\n\n" + "x" * 121 + "\n")
     assert '"is none"' in page_faults(tmp_path, "# A page\n\nThere is none.\n")
+    assert "there is no file tests/gone.cc" in page_faults(tmp_path, "# A page\n\n| `tests/gone.cc: Name` |\n")
     assert "right below a table" in page_faults(tmp_path, "# A page\n\n| a |\n|---|\n| b |\nText.\n")
     (tmp_path / "docs/other.md").write_text("# Other\n")
     assert "other.md: not listed" in page_faults(tmp_path, "# A page\n")
