@@ -77,6 +77,12 @@ Index heads_in(std::string_view words) {
 }
 
 AnyHead make_head(std::string_view words, ParamSet& params, Place place) {
+  constexpr Index kMostDim = Index{1} << 31;  // as kMostSetting: widths made of it fit an Index
+  require(place.model_dim >= 0 && place.model_dim <= kMostDim, ErrorKind::bad_shape, "heads", "model_dim is ",
+          place.model_dim, "; give 0 to ", kMostDim);
+  require(place.layer >= 0 && place.layer <= kMostDim && place.depth >= 0 && place.depth <= kMostDim,
+          ErrorKind::bad_argument, "heads", "layer is ", place.layer, " of ", place.depth, "; give 0 to ",
+          kMostDim);
   std::optional<AnyHead> made;
   for (bool more = true; more;) {
     const std::string_view one = words.substr(0, words.find('+'));

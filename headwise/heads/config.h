@@ -30,7 +30,11 @@ bool read_number(std::string_view word, T& x) {
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), x);
   return error == std::errc{} && end == word.data() + word.size();
 }
-inline bool read_value(std::string_view word, Index& x) { return read_number(word, x); }
+/// So small that widths, which are products of two settings, and sums of them fit an Index.
+inline constexpr Index kMostSetting = Index{1} << 20;
+inline bool read_value(std::string_view word, Index& x) {
+  return read_number(word, x) && x >= -kMostSetting && x <= kMostSetting;
+}
 inline bool read_value(std::string_view word, double& x) { return read_number(word, x); }
 inline bool read_value(std::string_view word, bool& x) {
   if (word != "true" && word != "false" && word != "1" && word != "0") return false;
@@ -46,7 +50,7 @@ bool read_value(std::string_view word, E& x) {
   return false;
 }
 
-inline std::string kind_text(Index) { return "an integer"; }
+inline std::string kind_text(Index) { return text("an integer up to ", kMostSetting); }
 inline std::string kind_text(double) { return "a number"; }
 inline std::string kind_text(bool) { return "true or false"; }
 template <class E>
