@@ -49,11 +49,20 @@ struct Safetensors::State {
   SafetensorsHeader header;
   std::unique_ptr<Mapping> map;
   Buffer copy;
-  std::span<const std::byte> data;  // behind the header
-  std::map<std::string, Buffer, std::less<>> aligned;
+  std::optional<File> file;                         // Reading::later
+  std::span<const std::byte> data;                  // behind the header
+  std::map<std::string, Buffer, std::less<>> kept;  // tensors that lie aligned here alone, or were read later
 
-  std::span<const std::byte> bytes(const SafetensorsEntry& e) const {
-    return data.subspan(static_cast<std::size_t>(e.begin), static_cast<std::size_t>(e.end - e.begin));
+  std::span<const std::byte> bytes(const SafetensorsEntry& e) {
+    const auto size = static_cast<std::size_t>(e.end - e.begin);
+    if (!file) return data.subspan(static_cast<std::size_t>(e.begin), size);
+    auto at = kept.find(e.name);
+    if (at == kept.end()) {
+      Buffer read(size);
+      file->read_at(header.data_begin + e.begin, read.span());
+      at = kept.emplace(e.name, std::move(read)).first;
+    }
+    return at->second.span();
   }
 };
 
@@ -61,7 +70,7 @@ Safetensors::Safetensors(const std::string& path, const SafetensorsOptions& opti
     : state_(std::make_unique<State>()) {
   State& s = *state_;
   s.path = path;
-  const File file = File::open_to_read(path, kOp);
+  File file = File::open_to_read(path, kOp);
   const Index size = file.bytes();
   std::byte first[8] = {};
   if (size >= 8) file.read_at(0, first);
@@ -74,13 +83,14 @@ Safetensors::Safetensors(const std::string& path, const SafetensorsOptions& opti
   if (options.reading == Reading::mapped) {
     s.map = std::make_unique<Mapping>(file, size, kOp, path);
     s.data = s.map->bytes().subspan(static_cast<std::size_t>(s.header.data_begin));
-  } else {
+  } else if (options.reading == Reading::copied) {
     s.copy = Buffer(static_cast<std::size_t>(size - s.header.data_begin));
     file.read_at(s.header.data_begin, s.copy.span());
     s.data = s.copy.span();
   }
   require(file.bytes() == size, ErrorKind::bad_argument, kOp, path, ": had ", size, " bytes and has ",
           file.bytes(), " now; it is being written: wait for its writer");
+  if (options.reading == Reading::later) s.file.emplace(std::move(file));
 }
 Safetensors::Safetensors(Safetensors&&) noexcept = default;
 Safetensors& Safetensors::operator=(Safetensors&&) noexcept = default;
@@ -121,7 +131,7 @@ AnyView Safetensors::view(std::string_view name) {
   std::span<const std::byte> raw = state_->bytes(e);
   const auto width = static_cast<std::uintptr_t>(size_of(*dtype));
   if (reinterpret_cast<std::uintptr_t>(raw.data()) % width != 0) {
-    auto& kept = state_->aligned;
+    auto& kept = state_->kept;
     auto at = kept.find(name);
     if (at == kept.end()) {
       at = kept.emplace(e.name, Buffer(raw.size())).first;
@@ -156,7 +166,13 @@ void Safetensors::check(std::string_view name, const AnyView& out) const {
 void Safetensors::read(std::string_view name, const AnyView& out) const {
   check(name, out);
   if (out.count() == 0) return;
-  copy_out(state_->bytes(entry(name)).data(), out);
+  const SafetensorsEntry& e = entry(name);
+  if (state_->file && state_->kept.count(e.name) == 0) {
+    Buffer raw(static_cast<std::size_t>(e.end - e.begin));  // given back at once
+    state_->file->read_at(state_->header.data_begin + e.begin, raw.span());
+    return copy_out(raw.data(), out);
+  }
+  copy_out(state_->bytes(e).data(), out);
   require(intact(), ErrorKind::bad_argument, kOp, state_->path, ": was cut short while ", quoted(name),
           " was read; read it again when its writer is done");
 }

@@ -55,8 +55,9 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, Index data_byt
                                            const SafetensorsLimits& limits = {});
 
 /// mapped: tensors are the file's own pages. copied: read into memory at once, for files that others may
-/// change.
-enum class Reading : std::uint8_t { mapped, copied };
+/// change. later: a tensor is read when it is asked for, so that a header can be compared with what is wanted
+/// before the file takes any memory; one thread at a time.
+enum class Reading : std::uint8_t { mapped, copied, later };
 
 struct SafetensorsOptions {
   Reading reading = Reading::mapped;

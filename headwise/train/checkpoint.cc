@@ -7,6 +7,7 @@
 #include <bit>
 #include <cerrno>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 
 #include "headwise/base/version.h"
@@ -92,8 +93,17 @@ T number_of(const Safetensors& file, std::string_view key) {
   return x;
 }
 
-/// Throws when a single bit is not as it was written.
-void check_whole(const Safetensors& file) {
+/// Counters of a run; those near the end of Index could not be counted on.
+Index count_of(const Safetensors& file, std::string_view key) {
+  constexpr Index kMost = Index{1} << 60;
+  const auto n = number_of<Index>(file, key);
+  require(n >= 0 && n <= kMost, ErrorKind::bad_argument, kOp, file.path(), ": \"", key, "\" is ", n,
+          "; counters go from 0 to ", kMost, ": no run of headwise wrote it");
+  return n;
+}
+
+/// Throws when a single bit of names, sizes and counters is not as it was written; reads no tensor.
+void check_manifest(const Safetensors& file) {
   std::vector<std::string> lines;
   for (const SafetensorsEntry& e : file.entries()) {
     const auto dtype = e.as_dtype();
@@ -103,6 +113,10 @@ void check_whole(const Safetensors& file) {
   }
   require(value_of(file, kManifestCrc) == manifest_crc(file.metadata(), lines), ErrorKind::bad_argument, kOp,
           file.path(), ": its manifest does not match its CRC; it is damaged");
+}
+
+/// The same of the tensors.
+void check_tensors(const Safetensors& file) {
   for (const SafetensorsEntry& e : file.entries())
     require(value_of(file, text("crc32c:", e.name)) == crc_of(file.bytes(e.name)), ErrorKind::bad_argument,
             kOp, file.path(), ": \"", e.name, "\" does not match its CRC; it is damaged");
@@ -113,6 +127,41 @@ void check_same(const Safetensors& file, std::string_view key, std::string_view 
   const std::string& theirs = value_of(file, key);
   require(theirs == ours, ErrorKind::bad_argument, kOp, file.path(), ": was written with ", key, " \"",
           theirs, "\" but this run has \"", ours, "\"; ", way_out);
+}
+
+/// Throws unless it was written by this run, as its names and sizes say.
+void check_ours(const Safetensors& f, const Optimizer& optimizer, const RunIdentity& identity,
+                OtherNumerics other_numerics) {
+  const std::string& version = value_of(f, "headwise.checkpoint");
+  require(version == kFormat, ErrorKind::bad_argument, kOp, f.path(), ": has format ", version,
+          " but this library reads ", kFormat, "; use the version that wrote it");
+  check_same(f, "config", identity.config, "give the same config or another folder");
+  check_same(f, "optimizer", optimizer.describe(), "give the same options or another folder");
+  if (other_numerics == OtherNumerics::refuse)
+    check_same(f, "numerics", identity.numerics,
+               "run the same version at the same ISA level, or accept that the bits differ (other_numerics)");
+  const std::vector<NamedTensor> tensors = tensors_of(optimizer, optimizer.params());
+  require(f.entries().size() == tensors.size(), ErrorKind::bad_argument, kOp, f.path(), ": holds ",
+          f.entries().size(), " tensors but this model has ", tensors.size(),
+          "; it belongs to another model");
+  for (const NamedTensor& t : tensors) {
+    const SafetensorsEntry& e = f.entry(t.name);
+    bool same = e.as_dtype() == t.value.dtype && e.rank == t.value.rank;
+    for (int axis = 0; same && axis < e.rank; ++axis) same = e.size[axis] == t.value.size[axis];
+    require(same, ErrorKind::bad_shape, kOp, f.path(), ": \"", t.name, "\" must be ", t.value,
+            "; the file has another shape or dtype: it belongs to another model");
+  }
+}
+
+TrainState state_of(const Safetensors& f) {
+  const TrainState state{.step = count_of(f, "step"),
+                         .seed = number_of<std::uint64_t>(f, "seed"),
+                         .examples = count_of(f, "examples"),
+                         .best = std::bit_cast<double>(number_of<std::uint64_t>(f, "best_bits")),
+                         .since_best = count_of(f, "since_best")};
+  require(!std::isnan(state.best), ErrorKind::bad_argument, kOp, f.path(),
+          ": \"best_bits\" is no number; no run of headwise wrote it");
+  return state;
 }
 
 }  // namespace
@@ -201,15 +250,21 @@ std::optional<Checkpoints::Restored> Checkpoints::restore(Optimizer& optimizer,
   Restored restored;
   std::optional<Safetensors> file;
   for (const std::string& path : all) {
+    bool whole_manifest = false;  // then what does not fit is a refusal, not damage
     try {
-      // Copied: what was checked is what is loaded, whatever happens to the file meanwhile.
+      // Later: a file of other sizes is refused before it takes memory, and what is read is kept, so that
+      // what was checked is what is loaded.
       file.emplace(
-          path, SafetensorsOptions{.reading = Reading::copied,
+          path, SafetensorsOptions{.reading = Reading::later,
                                    .limits = {.header_bytes = 100'000'000, .metadata_bytes = 100'000'000}});
-      check_whole(*file);
+      check_manifest(*file);
+      whole_manifest = true;
+      check_ours(*file, optimizer, identity, options_.other_numerics);
+      whole_manifest = false;
+      check_tensors(*file);
       break;
     } catch (const Error& e) {
-      if (e.kind() == ErrorKind::out_of_memory) throw;
+      if (whole_manifest || e.kind() == ErrorKind::out_of_memory) throw;
       restored.damaged.emplace_back(e.what());
       file.reset();
     }
@@ -220,34 +275,10 @@ std::optional<Checkpoints::Restored> Checkpoints::restore(Optimizer& optimizer,
             restored.damaged.empty() ? "" : restored.damaged[0]);
     return std::nullopt;
   }
-  const Safetensors& f = *file;
-  const std::string& version = value_of(f, "headwise.checkpoint");
-  require(version == kFormat, ErrorKind::bad_argument, kOp, f.path(), ": has format ", version,
-          " but this library reads ", kFormat, "; use the version that wrote it");
-  check_same(f, "config", identity.config, "give the same config or another folder");
-  check_same(f, "optimizer", optimizer.describe(), "give the same options or another folder");
-  if (options_.other_numerics == OtherNumerics::refuse)
-    check_same(f, "numerics", identity.numerics,
-               "run the same version at the same ISA level, or accept that the bits differ (other_numerics)");
-  const std::vector<NamedTensor> tensors = tensors_of(optimizer, optimizer.params());
-  require(f.entries().size() == tensors.size(), ErrorKind::bad_argument, kOp, f.path(), ": holds ",
-          f.entries().size(), " tensors but this model has ", tensors.size(),
-          "; it belongs to another model");
-  for (const NamedTensor& t : tensors) {
-    const SafetensorsEntry& e = f.entry(t.name);
-    bool same = e.as_dtype() == t.value.dtype && e.rank == t.value.rank;
-    for (int axis = 0; same && axis < e.rank; ++axis) same = e.size[axis] == t.value.size[axis];
-    require(same, ErrorKind::bad_shape, kOp, f.path(), ": \"", t.name, "\" must be ", t.value,
-            "; the file has another shape or dtype: it belongs to another model");
-  }
-  restored.path = f.path();
-  restored.state = {.step = number_of<Index>(f, "step"),
-                    .seed = number_of<std::uint64_t>(f, "seed"),
-                    .examples = number_of<Index>(f, "examples"),
-                    .best = std::bit_cast<double>(number_of<std::uint64_t>(f, "best_bits")),
-                    .since_best = number_of<Index>(f, "since_best")};
-  const auto steps = number_of<Index>(f, "optimizer_steps");
-  for (const NamedTensor& t : tensors) f.read(t.name, t.value);
+  restored.path = file->path();
+  restored.state = state_of(*file);
+  const Index steps = count_of(*file, "optimizer_steps");
+  for (const NamedTensor& t : tensors_of(optimizer, optimizer.params())) file->read(t.name, t.value);
   optimizer.set_steps(steps);
   return restored;
 }

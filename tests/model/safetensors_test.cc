@@ -184,6 +184,30 @@ TEST(Safetensors, SparseTerabyteIsMappedNotRead) {
             std::string::npos);
 }
 
+TEST(Safetensors, ReadLaterTakesWhatIsAskedFor) {
+  const ScratchFolder folder;
+  constexpr Index kBytes = Index{1} << 40;
+  const std::string path = folder.file(
+      "big",
+      file_of(text(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)",
+                   R"("b":{"dtype":"U8","shape":[)", kBytes, R"(],"data_offsets":[8,)", kBytes + 8, "]}}"),
+              std::string("\0\0\x80\x3f\0\0\0\x40", 8)));
+  const auto header = static_cast<Index>(content_of(path).size());
+  if (::truncate(path.c_str(), static_cast<off_t>(header + kBytes)) != 0)
+    GTEST_SKIP() << "no sparse files here";
+  Safetensors file(path, {.reading = Reading::later});
+  EXPECT_EQ(file.entries().size(), 2u);
+  Tensor a(DType::f32, {2});
+  file.read("a", a.view());
+  EXPECT_EQ(a.values<float>()[0], 1.f);
+  EXPECT_EQ(a.values<float>()[1], 2.f);
+  EXPECT_EQ(file.bytes("a").size(), 8u);
+  EXPECT_EQ(static_cast<const float*>(file.view("a").data)[1], 2.f);
+  EXPECT_NE(sentence_of(ErrorKind::bad_shape, [&] { file.check("b", a.view()); }).find("1099511627776"),
+            std::string::npos);
+  EXPECT_TRUE(file.intact());
+}
+
 TEST(Safetensors, AFileCutShortUnderneathIsNoticed) {
   const ScratchFolder folder;
   const std::string path = folder / "cut.safetensors";

@@ -175,32 +175,71 @@ TEST(Checkpoints, OthersAreRefused) {
             "checkpoint: keep is 0; keep 1 checkpoint or more");
 }
 
-TEST(Checkpoints, AnotherFormatIsNamed) {
-  const ScratchFolder folder;
-  Checkpoints kept(folder.path());
-  ToyRun run;
-  const std::string path = kept.save(run.optimizer, run.state, run.identity());
+/// The file again with another text behind one key and one more tensor (none: no name), every CRC right. The
+/// rule of the manifest's CRC holds for every format: a later one can be told from a damaged file.
+void rewrite(const std::string& path, const std::string& key, const std::string& word,
+             const NamedTensor& more = {}) {
   Safetensors file(path, {.reading = Reading::copied});
-  // The rule of the manifest's CRC holds for every format: a later one can be told from a damaged file.
   Metadata metadata = file.metadata();
   std::vector<NamedTensor> tensors;
   Crc32c crc;
-  for (auto& [key, value] : metadata) {
-    if (key == "headwise.checkpoint") value = "2";
-    if (key != "headwise.manifest_crc32c") crc.add(text(key.size(), ' ', value.size(), ' ', key, value));
+  for (auto& [name, value] : metadata) {
+    if (name == key) value = word;
+    if (name != "headwise.manifest_crc32c") crc.add(text(name.size(), ' ', value.size(), ' ', name, value));
   }
-  for (const SafetensorsEntry& e : file.entries()) {
-    tensors.push_back({e.name, file.view(e.name)});
-    std::string line = text(e.name.size(), ' ', e.name, ' ', *e.as_dtype());
-    for (int axis = 0; axis < e.rank; ++axis) line += text(' ', e.size[axis]);
+  for (const SafetensorsEntry& e : file.entries()) tensors.push_back({e.name, file.view(e.name)});
+  if (!more.name.empty()) tensors.push_back(more);
+  for (const NamedTensor& t : tensors) {
+    std::string line = text(t.name.size(), ' ', t.name, ' ', t.value.dtype);
+    for (int axis = 0; axis < t.value.rank; ++axis) line += text(' ', t.value.size[axis]);
     crc.add(line + ';');
   }
   std::ostringstream hex;
   hex << std::hex << std::setw(8) << std::setfill('0') << crc.value();
   metadata.back().second = hex.str();
   write_safetensors(path, tensors, metadata);
+}
+
+TEST(Checkpoints, AnotherFormatIsNamed) {
+  const ScratchFolder folder;
+  Checkpoints kept(folder.path());
+  ToyRun run;
+  const std::string path = kept.save(run.optimizer, run.state, run.identity());
+  rewrite(path, "headwise.checkpoint", "2");
   EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { run.resume(kept); }),
             "checkpoint: " + path + ": has format 2 but this library reads 1; use the version that wrote it");
+}
+
+TEST(Checkpoints, CountersNoRunHasAreRefused) {
+  for (const auto& [key, word] : {std::pair{"examples", "-7"},
+                                  {"examples", "9223372036854775807"},
+                                  {"step", "-1"},
+                                  {"since_best", "-1"},
+                                  {"optimizer_steps", "-2"},
+                                  {"best_bits", "18446744073709551615"}}) {
+    const ScratchFolder folder;
+    Checkpoints kept(folder.path());
+    ToyRun run;
+    rewrite(kept.save(run.optimizer, run.state, run.identity()), key, word);
+    ToyRun again;
+    const std::string before = again.bytes();
+    EXPECT_NE(
+        sentence_of(ErrorKind::bad_argument, [&] { again.resume(kept); }).find("no run of headwise wrote it"),
+        std::string::npos)
+        << key << ' ' << word;
+    EXPECT_EQ(again.bytes(), before);
+  }
+}
+
+TEST(Checkpoints, OneMoreTensorIsAnotherModel) {
+  const ScratchFolder folder;
+  Checkpoints kept(folder.path());
+  ToyRun run;
+  const std::string path = kept.save(run.optimizer, run.state, run.identity());
+  Tensor one(DType::u8, {1});
+  rewrite(path, "", "", {"zzz", one.view()});
+  EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { run.resume(kept); }),
+            "checkpoint: " + path + ": holds 7 tensors but this model has 6; it belongs to another model");
 }
 
 TEST(Checkpoints, AFullDiskLeavesTheOldOne) {
