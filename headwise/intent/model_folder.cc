@@ -1,12 +1,14 @@
 #include "headwise/intent/model_folder.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <filesystem>
 
 #include "headwise/model/file.h"
@@ -144,6 +146,44 @@ void replace_folder(const std::string& name, std::string_view mark, std::string_
   fs::remove_all(part, code);
 }
 
+void remove_folder(const std::string& name, std::string_view op) {
+  const std::string folder = without_slash(name), away = sibling(folder, ".gone");
+  if (::rename(folder.c_str(), away.c_str()) != 0) {
+    if (errno == ENOENT) return;
+    file_failed(op, folder, "take this folder away", errno);
+  }
+  std::error_code ignored;  // what cannot be deleted is hidden, and deleted by the next
+  fs::remove_all(away, ignored);
+}
+
+void remove_left(const std::string& name) {
+  const fs::path folder(without_slash(name));
+  const fs::path parent = folder.has_parent_path() ? folder.parent_path() : ".";
+  const std::string front = text('.', folder.filename().string(), '.');
+  std::vector<fs::path> parts, old;
+  std::error_code ignored;
+  for (fs::directory_iterator at(parent, ignored), end; !ignored && at != end; at.increment(ignored)) {
+    const std::string file = at->path().filename().string();
+    if (!file.starts_with(front)) continue;
+    pid_t pid = 0;
+    unsigned number = 0;
+    const char *begin = file.data() + front.size(), *last = file.data() + file.size();
+    const auto [dot, error] = std::from_chars(begin, last, pid);
+    if (error != std::errc() || pid <= 0 || dot == last || *dot != '.') continue;
+    const auto [rest, none] = std::from_chars(dot + 1, last, number);
+    if (none != std::errc()) continue;
+    // A process begins with nothing of its own: what has our number was another's, as in containers.
+    if (pid != ::getpid() && (::kill(pid, 0) == 0 || errno != ESRCH)) continue;
+    const std::string_view ending(rest, static_cast<std::size_t>(last - rest));
+    if (ending == ".part" || ending == ".gone") parts.push_back(at->path());
+    if (ending == ".old") old.push_back(at->path());
+  }
+  for (const fs::path& path : old)
+    if (fs::exists(fs::symlink_status(folder)) || ::rename(path.c_str(), folder.c_str()) != 0)
+      parts.push_back(path);
+  for (const fs::path& path : parts) fs::remove_all(path, ignored);
+}
+
 void Recognizer::save(const std::string& folder, std::span<const FolderFile> files) const {
   require(params_.dtype() == DType::f32, ErrorKind::bad_dtype, kOp, "the parameters are ", params_.dtype(),
           "; a folder holds f32: save the masters");
@@ -178,7 +218,7 @@ Recognizer Recognizer::load(const std::string& name, DType dtype) {
   RecognizerConfig config = parse_config(read_text(folder + "/config.json", kMostText, kOp),
                                          text(kOp, ": ", folder, "/config.json"));
   config.labels = lines_of(folder + "/labels.txt");
-  Safetensors file(folder + "/model.safetensors", {.reading = Reading::copied});
+  Safetensors file(folder + "/model.safetensors", {.reading = Reading::later});
   Vocabulary vocabulary = Vocabulary::read(folder + "/vocab.txt");
   check_sizes(config, vocabulary.size(), file, folder);
   Index numbers = 0;  // the sizes of heads are bounded by what the file holds
@@ -187,11 +227,15 @@ Recognizer Recognizer::load(const std::string& name, DType dtype) {
   require(file.entries().size() == model.params_.all().size(), ErrorKind::bad_argument, kOp, folder,
           ": model.safetensors holds ", file.entries().size(), " tensors but the config makes ",
           model.params_.all().size(), "; files of two models are mixed");
+  for (const Param& p : model.params_.all()) file.check(p.name, p.value);  // all, before any byte is read
   for (Param& p : model.params_.all()) file.read(p.name, p.value);
   const std::string* crc = file.metadata("crc32c");
   require(crc && *crc == crc_of(model.params_), ErrorKind::bad_argument, kOp, folder,
           ": the bytes of model.safetensors are not those that were written; it is damaged: train again or ",
           "take a copy");
+  const std::string bad = first_not_finite(model.params_);
+  require(bad.empty(), ErrorKind::bad_argument, kOp, folder, ": ", bad,
+          " in model.safetensors holds a number that is not finite; train again or take a copy");
   const auto written = [&](const char* name_of) { return read_text(folder + name_of, kMostText, kOp); };
   const std::string* files = file.metadata("files_crc32c");  // older folders have none
   require(!files || *files == crc_of(written("/config.json"), written("/vocab.txt"), written("/labels.txt")),

@@ -25,6 +25,12 @@ std::string json_string(std::string_view text);
 /// and renamed. What stood there is replaced only where it holds a file named `mark`.
 void replace_folder(const std::string& folder, std::string_view mark, std::string_view op,
                     const std::function<void(const std::string& part)>& fill);
+/// Takes a folder away in one step and deletes it then: a kill leaves it whole, or only what remove_left
+/// finds. One that is not there is no fault.
+void remove_folder(const std::string& folder, std::string_view op);
+/// Deletes what killed writers of `folder` left beside it: ".NAME.PID.N.part" and ".gone" of processes that
+/// are no more. An ".old" one, which stepped aside for a folder that never came, gets its name back.
+void remove_left(const std::string& folder);
 /// A file of such a folder, on the disk when it returns.
 void write_file(const std::string& path, std::string_view content, std::string_view op);
 

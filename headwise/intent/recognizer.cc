@@ -12,11 +12,16 @@ namespace {
 constexpr const char* kOp = "recognizer";
 constexpr Index kBlock = 64;             // of sparse attention
 constexpr Index kMostTokens = 1 << 16;   // of one text in chunks; the rest is left unread
+constexpr Index kMostDepth = 1024;       // layers that share weights cost no memory, only time
+constexpr Index kMostOpen = 1 << 22;     // blocks of a sparse mask: 32 MiB of it
 constexpr Index kGroupTokens = 1 << 13;  // predicted at once: memory stays small, bits are the same
+
+/// Blocks to each side that a block of sparse attention sees.
+Index reach_of(const RecognizerConfig& c) { return max_of(1, c.chunk_tokens / 2 / kBlock); }
 
 /// Block b sees the blocks up to half a chunk away and block 0.
 Mask sparse_mask(const RecognizerConfig& c) {
-  const Index blocks = ceil_div(c.encoder.max_tokens, kBlock), reach = max_of(1, c.chunk_tokens / 2 / kBlock);
+  const Index blocks = ceil_div(c.encoder.max_tokens, kBlock), reach = reach_of(c);
   std::vector<Index> rows = {0}, columns;
   for (Index b = 0; b < blocks; ++b) {
     if (b > reach) columns.push_back(0);
@@ -44,26 +49,10 @@ RecognizerConfig completed(RecognizerConfig c, const Vocabulary& vocabulary) {
   return c;
 }
 
-/// Whole numbers of a head's settings stay so small that products of two are no overflow. Digits behind a
-/// point are no numbers of their own.
-void check_heads(const std::string& heads) {
-  constexpr Index kMost = Index{1} << 28;
-  Index number = 0;
-  bool fraction = false;
-  for (const char c : heads) {
-    const bool digit = c >= '0' && c <= '9';
-    fraction = c == '.' || (fraction && digit);
-    number = digit && !fraction ? 10 * number + (c - '0') : 0;
-    require(number <= kMost, ErrorKind::bad_argument, kOp, "heads is ", quoted(heads),
-            " but its numbers go up to ", kMost, "; give smaller ones");
-  }
-}
-
 }  // namespace
 
 void check(const RecognizerConfig& c) {
   const auto bad = ErrorKind::bad_argument;
-  check_heads(c.encoder.heads);
   require(c.labels.size() >= (c.multi_label ? 1u : 2u), bad, kOp, "got ", c.labels.size(),
           " labels; there must be two or more to tell apart");
   for (const std::string& label : c.labels)
@@ -93,6 +82,14 @@ void check(const RecognizerConfig& c) {
           " positions; make chunks smaller or max_tokens larger");
   require(c.encoder.max_tokens >= 2 && c.encoder.max_tokens <= Index{1} << 20, bad, kOp, "max_tokens is ",
           c.encoder.max_tokens, "; give 2 to 2^20");
+  require(c.encoder.depth >= 0 && c.encoder.depth <= kMostDepth, bad, kOp, "depth is ", c.encoder.depth,
+          "; give 0 to ", kMostDepth, " layers");
+  const Index blocks = ceil_div(c.encoder.max_tokens, kBlock);
+  const Checked open = Checked(blocks) * Checked(min_of(blocks, 2 * reach_of(c) + 2));
+  require(c.long_text != LongText::sparse || (open.ok && open.value <= kMostOpen), bad, kOp, "long_text is ",
+          "sparse with ", c.encoder.max_tokens, " max_tokens and ", c.chunk_tokens,
+          " chunk_tokens: ", saturated(open), " blocks of ", kBlock, " tokens are open, at most ", kMostOpen,
+          " may be; make chunk_tokens or max_tokens smaller");
 }
 
 Recognizer::Recognizer(RecognizerConfig config, Vocabulary vocabulary, std::uint64_t seed, DType dtype)
@@ -191,7 +188,12 @@ Prediction Recognizer::judge(const AnyView& logits, Index text) const {
     for (double& v : x) sum += v = std::exp(v - most);
     for (double& v : x) v /= sum;
   }
-  for (const double v : x) p.probability.push_back(static_cast<float>(v));
+  for (const double v : x) {
+    require(
+        std::isfinite(v), ErrorKind::bad_argument, kOp,
+        "the scores of this text are no numbers: weights of this size overflow; train with a smaller rate");
+    p.probability.push_back(static_cast<float>(v));
+  }
   decide(config_, p);
   return p;
 }

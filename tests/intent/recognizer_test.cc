@@ -3,10 +3,13 @@
 #include "headwise/intent/recognizer.h"
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
 #include "headwise/intent/model_folder.h"
+#include "headwise/model/safetensors.h"
+#include "headwise/train/crc32c.h"
 #include "tests/intent/support.h"
 #include "tests/layers/check.h"
 
@@ -233,9 +236,9 @@ TEST(ModelFolder, DamageIsOneSentence) {
   EXPECT_SAYS(Recognizer::load(path), "feed_dim is 1200000000 but");
   fresh();
   replace_in(path + "/config.json", "mha:heads=2", "mha:heads=2,dim=900000000");
-  EXPECT_SAYS(Recognizer::load(path), "numbers go up to 268435456");
+  EXPECT_SAYS(Recognizer::load(path), "must be an integer up to 1048576");
   fresh();
-  replace_in(path + "/config.json", "mha:heads=2", "mha:heads=2,dim=90000000");
+  replace_in(path + "/config.json", "mha:heads=2", "mha:heads=2,dim=900000");
   EXPECT_SAYS(Recognizer::load(path), "settings are those of another model");
   fresh();
   replace_in(path + "/labels.txt", "loan\n", "");
@@ -263,6 +266,75 @@ TEST(ModelFolder, DamageIsOneSentence) {
     replace_in(path + "/model.safetensors", "files_crc32c", "other_crc32c");
     EXPECT_EQ(refusal_of([&] { Recognizer::load(path); }), "");
   }
+}
+
+/// Layers that share weights need no file: 2^31 of them hung.
+TEST(ModelFolder, DepthHasALimit) {
+  const Folder folder;
+  RecognizerConfig c = tiny();
+  c.encoder.share_layers = c.encoder.depth;
+  Recognizer(c, vocabulary(), 7).save(folder.at("model"));
+  const std::string config = folder.at("model/config.json");
+  replace_in(config, "\"depth\": 2", "\"depth\": 2147483648");
+  replace_in(config, "\"share_layers\": 2", "\"share_layers\": 2147483648");
+  EXPECT_SAYS(Recognizer::load(folder.at("model")), "depth is 2147483648; give 0 to 1024 layers");
+}
+
+/// 4 KiB on the disk, a tebibyte by its header: the config does not ask for that tensor.
+TEST(ModelFolder, TensorsNobodyAskedForAreNotRead) {
+  const Folder folder;
+  Recognizer(tiny(), vocabulary(), 7).save(folder.at("model"));
+  const std::string path = folder.at("model/model.safetensors");
+  std::string bytes;
+  {
+    std::ifstream in(path, std::ios::binary);
+    bytes.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  std::uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), 8);
+  const std::uint64_t data = bytes.size() - 8 - header, more = std::uint64_t{1} << 40;
+  std::string words = bytes.substr(8, header);
+  words.erase(words.rfind('}'));
+  words += text(",\"zzz\":{\"dtype\":\"U8\",\"shape\":[", more, "],\"data_offsets\":[", data, ',',
+                data + more, "]}}");
+  header = words.size();
+  std::string out(8, '\0');
+  std::memcpy(out.data(), &header, 8);
+  out += words + bytes.substr(bytes.size() - data);
+  std::ofstream(path, std::ios::binary) << out;
+  std::error_code none;
+  fs::resize_file(path, out.size() + more, none);
+  if (none) GTEST_SKIP() << "no sparse files here";
+  EXPECT_SAYS(Recognizer::load(folder.at("model")), "tensors but the config makes");
+}
+
+/// Weights with a right sum that are no numbers, and finite ones whose scores are none.
+TEST(ModelFolder, WeightsThatAreNoNumbersAreRefused) {
+  const Folder folder;
+  const std::string path = folder.at("model");
+  Recognizer model(tiny(), vocabulary(), 7);
+  model.save(path);
+  Safetensors file(path + "/model.safetensors", {.reading = Reading::copied});
+  std::vector<NamedTensor> tensors;
+  Crc32c crc;
+  for (Param& p : model.params().all()) {
+    if (p.name == "labels.bias")
+      store_double(p.value.data, p.value.dtype, 0, std::numeric_limits<double>::quiet_NaN());
+    crc.add(p.name);
+    crc.add(std::span(static_cast<const std::byte*>(p.value.data), p.bytes()));
+    tensors.push_back({p.name, p.value});
+  }
+  write_safetensors(path + "/model.safetensors", tensors,
+                    {{"format", "headwise"}, {"crc32c", std::to_string(crc.value())}});
+  EXPECT_SAYS(Recognizer::load(path), "labels.bias in model.safetensors holds a number that is not finite");
+  Recognizer large(tiny(), vocabulary(), 7);
+  for (Param& p : large.params().all())
+    if (p.name == "labels.weight")
+      for (Index i = 0; i < p.value.count(); ++i)
+        store_double(p.value.data, p.value.dtype, i, i % 2 ? 3e38 : -3e38);
+  Session session({.threads = 1});
+  const std::string card = "card";
+  EXPECT_SAYS(large.predict(card, session), "scores of this text are no numbers");
 }
 
 TEST(ModelFolder, NothingElseIsReplaced) {
@@ -293,6 +365,15 @@ TEST(Recognizer, SettingsThatCannotWorkAreOneSentence) {
   says([](auto& c) { c.ngrams.buckets = -1; }, "ngram_buckets is -1");
   says([](auto& c) { c.encoder.dropout = -1; }, "dropout is -1");
   says([](auto& c) { c.encoder.dropout = std::nan(""); }, "dropout is nan");
+  // Its mask alone had 2^28 blocks: 4 GB before a refusal.
+  const auto sparse = [](auto& c) {
+    c.long_text = LongText::sparse, c.encoder.positions = Positions::rope;
+    c.encoder.max_tokens = 1 << 20, c.chunk_tokens = Index{1} << 31;
+  };
+  says(sparse, "268435456 blocks of 64 tokens are open, at most 4194304 may be");
+  RecognizerConfig wide = tiny();
+  sparse(wide), wide.chunk_tokens = 4096;
+  EXPECT_EQ(refusal_of([&] { check(wide); }), "");
 }
 
 }  // namespace
