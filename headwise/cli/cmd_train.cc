@@ -1,26 +1,24 @@
 // headwise train: a recogniser from labelled utterances; stopped in any way, the same command goes on.
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "headwise/cli/args.h"
 #include "headwise/cli/corpora.h"
+#include "headwise/cli/run_folder.h"
 #include "headwise/heads/any_head.h"
 #include "headwise/intent/model_folder.h"
 #include "headwise/intent/pretrained.h"
 #include "headwise/intent/report.h"
-#include "headwise/model/file.h"
 #include "headwise/text/roles.h"
+#include "headwise/train/crc32c.h"
 
 namespace headwise::cli {
 namespace {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-constexpr const char* kSettings = "settings.json";  // what a run was asked, in its folder and in the model's
 
 struct Request {
   CorpusChoice data;
@@ -33,6 +31,23 @@ struct Request {
   bool norm_after = false, replace = false, quiet = false, heads_given = false, dropout_given = false;
   int threads = 0;
 };
+
+/// Of the rows and the encoder a training reads: a changed file under the same name is another training.
+std::uint32_t crc_of(const Corpora& data, const Pretrained* pretrained) {
+  Crc32c crc;
+  for (const Corpus* corpus : {&data.train, &data.dev}) {
+    crc.add(text(corpus->rows.size(), '\n'));
+    for (const Utterance& row : corpus->rows) {
+      crc.add(row.text);
+      for (const std::string& label : row.labels) crc.add("\t" + label);
+      crc.add("\n");
+    }
+  }
+  if (pretrained)
+    for (const Param& p : pretrained->encoder.all())
+      crc.add(std::span(static_cast<const std::byte*>(p.value.data), p.bytes()));
+  return crc.value();
+}
 
 /// What must be the same for the same command: everything that changes the model, nothing else.
 Json settings_of(const Request& r) {
@@ -85,6 +100,8 @@ RecognizerConfig config_of(const Request& r, const Pretrained* pretrained) {
     c.encoder.norm_first = !r.norm_after;
     c.encoder.final_norm = c.encoder.norm_first;
     c.chunk_tokens = min_of(c.chunk_tokens, c.encoder.max_tokens);
+    // As for a given encoder: short chunks overlap by an eighth, not by more than they have.
+    c.chunk_overlap = min_of(c.chunk_overlap, c.chunk_tokens / 8);
   } else {
     require(!r.heads_given && r.norm.empty() && !r.norm_after, ErrorKind::bad_argument, "train",
             "--from brings heads and norms of its own; leave out --heads, --norm and --norm-after");
@@ -112,71 +129,6 @@ void take_recipe(Request& r, const CLI::App& word) {
   if (!said("--dtype")) r.dtype = text(t.compute);
 }
 
-std::string settings_in(const std::string& folder) {
-  const std::string path = folder + "/" + kSettings;
-  return fs::exists(path) ? read_text(path, Index{1} << 20, "train") : "";
-}
-
-/// The words the run in this folder was begun with; "": there is none. A folder of anything else is refused,
-/// because a run's folder is deleted when it is done.
-std::string words_of(const std::string& run) {
-  if (!fs::exists(run)) return "";
-  std::string words;
-  if (fs::is_directory(run)) {
-    try {
-      words = settings_in(run);
-    } catch (const Error&) {
-      // Unreadable is as none.
-    }
-    const Json json = Json::parse(words, nullptr, false);
-    if (json.is_object() && json.contains("model_dim")) return words;
-  }
-  bool empty = fs::is_directory(run);
-  for (const auto& file : empty ? fs::directory_iterator(run) : fs::directory_iterator())
-    empty = empty && file.path().filename().string().find(kSettings) != std::string::npos;
-  require(empty, ErrorKind::bad_argument, "train", run,
-          " is there and holds no run of headwise; give another --out or move it away");
-  return "";
-}
-
-/// True: the model is there and these words made it. A folder of anything else is refused before any work.
-bool is_done(const Request& r, const std::string& run, const std::string& settings) {
-  const std::string begun = words_of(run);
-  require(!fs::exists(r.out) || fs::is_empty(r.out) || fs::exists(r.out + "/config.json"),
-          ErrorKind::bad_argument, "train", r.out,
-          " is there and is no model folder; choose another name or move it away");
-  if (r.replace) return false;
-  if (fs::exists(r.out + "/config.json")) {
-    require(settings_in(r.out) == settings, ErrorKind::bad_argument, "train", r.out,
-            " is a model trained with other words; give another --out, or --replace to train in its place");
-    return true;
-  }
-  require(begun.empty() || begun == settings, ErrorKind::bad_argument, "train", run,
-          " holds a run begun with other words; give those again to go on, another --out, or --replace to "
-          "begin anew");
-  return false;
-}
-
-/// The folder of this run, with its words in it; what a run of other words left goes.
-void begin(const std::string& run, const std::string& settings) {
-  if (words_of(run) == settings) return;
-  fs::remove_all(run);
-  std::error_code code;
-  fs::create_directories(run, code);
-  if (code) file_failed("train", run, "make this folder", code.value());
-  Replacement words(run + "/" + kSettings, "train");
-  words.file().write(settings);
-  words.commit();
-}
-
-/// A run that fails before its first checkpoint leaves nothing: its words would refuse the next ones.
-void end_without_steps(const std::string& run) {
-  std::error_code code;
-  for (const auto& file : fs::directory_iterator(run, code))
-    if (file.path().filename().string().starts_with("step-")) return;
-  fs::remove_all(run, code);
-}
-
 int train(Request& r) {
   Corpora all = read_corpora_of(r.data, "train");
   if (!r.dev.empty()) all.dev = read_corpora(r.dev);
@@ -186,12 +138,16 @@ int train(Request& r) {
   for (const Corpus* judged : {&all.dev, &all.test}) require_seen_labels(all.train, *judged);
 
   while (r.out.size() > 1 && r.out.back() == '/') r.out.pop_back();
-  const std::string run = r.out + ".run", settings = settings_of(r).dump(2) + "\n";
   r.training.compute = parse_dtype(r.dtype);
   std::optional<Pretrained> pretrained;
   if (!r.from.empty()) pretrained.emplace(read_pretrained(r.from));
   const RecognizerConfig config = config_of(r, pretrained ? &*pretrained : nullptr);
-  if (is_done(r, run, settings)) {
+  Json words = settings_of(r);
+  words["crc32c"] = crc_of(all, pretrained ? &*pretrained : nullptr);
+  const std::string settings = words.dump(2) + "\n";
+  const RunFolder run(r.out, settings, r.replace);
+  const TrainingLock lock(r.out);
+  if (run.is_done()) {
     fmt::print(
         "{} was trained with these words before; headwise eval and headwise predict use it, --replace trains "
         "anew\n",
@@ -204,18 +160,18 @@ int train(Request& r) {
   std::fflush(stdout);
 
   Session session({.threads = r.threads});
-  r.training.run_folder = run;
+  r.training.run_folder = run.path();
   r.training.out = r.quiet ? nullptr : &std::cout;
   const Start start =
       pretrained ? from_encoder(config, pretrained->vocabulary, pretrained->encoder, all.train, r.training)
                  : from_scratch(config, all.train, r.training);
   check(start.config);
-  begin(run, settings);
+  run.begin();
   const TrainedRecognizer made = [&] {
     try {
       return train_recognizer(start, all.train, all.dev, r.training, session);
     } catch (...) {
-      end_without_steps(run);
+      run.end_without_steps();
       throw;
     }
   }();
@@ -224,9 +180,10 @@ int train(Request& r) {
                made.step);
     return kFailed;
   }
-  const FolderFile files[] = {{"metrics.json", made.metrics}, {"card.md", made.card}, {kSettings, settings}};
+  const FolderFile files[] = {
+      {"metrics.json", made.metrics}, {"card.md", made.card}, {RunFolder::kSettings, settings}};
   made.model.save(r.out, files);
-  fs::remove_all(run);
+  run.end();
   fmt::print("{}", made.dev.print());
   if (!all.test.rows.empty()) fmt::print("{}", evaluate(made.model, all.test, session).print());
   fmt::print(

@@ -139,8 +139,11 @@ std::string curve_of(const std::string& log) {
 TrainedRecognizer train_recognizer(const Start& start, const Corpus& all, const Corpus& dev,
                                    const TrainingOptions& o, Session& session) {
   const auto begun = std::chrono::steady_clock::now();
+  constexpr Index kMost = Index{1} << 20;  // so that steps and examples of a run can be counted
   require(o.epochs > 0 && o.batch > 0, ErrorKind::bad_argument, kOp, "epochs is ", o.epochs, " and batch ",
           o.batch, "; give 1 or more of each");
+  require(o.epochs <= kMost && o.batch <= kMost, ErrorKind::bad_argument, kOp, "epochs is ", o.epochs,
+          " and batch ", o.batch, "; give at most ", kMost, " of each");
   require(o.layer_decay > 0 && o.layer_decay <= 1, ErrorKind::bad_argument, kOp, "layer_decay is ",
           o.layer_decay, "; give a factor above 0 and up to 1");
   require(o.compute == DType::f32 || o.compute == DType::bf16, ErrorKind::bad_dtype, kOp, "compute is ",

@@ -1,9 +1,11 @@
 // train, eval and predict from outside: from a file to answers, and what bad input and bad luck do.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/inotify.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -188,6 +190,72 @@ TEST_F(IntentWords, KilledOrInterruptedTheSameCommandGoesOn) {
   EXPECT_NE(stopped.err.find("nothing is lost; the same command goes on"), std::string::npos) << stopped.err;
   EXPECT_FALSE(fs::exists(at("m")));
   EXPECT_EQ(train("one.tsv --out m --epochs 1 --replace").code, 0) << "other words begin anew";
+}
+
+TEST_F(IntentWords, ChangedDataIsNoModelOfIt) {
+  ASSERT_EQ(train("one.tsv --out m --epochs 1").code, 0);
+  const std::string weights = content(at("m/model.safetensors"));
+  write("one.tsv", content(at("one.tsv")) + "my card is gone\tlost_card\n");
+  refused(train("one.tsv --out m --epochs 1"),
+          "m was trained with these words, but on other data; give --replace");
+  EXPECT_EQ(content(at("m/model.safetensors")), weights);
+  EXPECT_EQ(train("one.tsv --out m --epochs 1 --replace").code, 0);
+  EXPECT_NE(content(at("m/model.safetensors")), weights);
+  EXPECT_EQ(train("one.tsv --out m --epochs 1").code, 0);
+}
+
+/// What kills leave beside OUT: a run half deleted, and folders half written. The same command goes on.
+TEST_F(IntentWords, WhatKillsLeaveIsCleanedUp) {
+  const std::string dead = "4194304";  // above the largest number a process has
+  for (const std::string& name : {".m." + dead + ".0.part", ".m.run." + dead + ".1.gone"}) {
+    fs::create_directories(at(name));
+    write(name + "/model.safetensors", "half");
+  }
+  fs::create_directories(at(".m." + dead + ".0.part.mine"));
+  ASSERT_EQ(train("one.tsv --out m --epochs 1").code, 0);
+  EXPECT_FALSE(fs::exists(at(".m." + dead + ".0.part")));
+  EXPECT_FALSE(fs::exists(at(".m.run." + dead + ".1.gone")));
+  EXPECT_TRUE(fs::exists(at(".m." + dead + ".0.part.mine"))) << "a name of somebody else";
+  EXPECT_FALSE(fs::exists(at(".m.lock")));
+  // A run goes in one step: its words are never deleted before the rest.
+  const int watch = ::inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  ASSERT_GE(::inotify_add_watch(watch, room_.c_str(), IN_MOVED_FROM | IN_DELETE), 0);
+  ASSERT_EQ(train("one.tsv --out n --epochs 1").code, 0);
+  bool moved = false, deleted = false;
+  alignas(inotify_event) std::array<char, 4096> events;
+  for (ssize_t n = 0; (n = ::read(watch, events.data(), events.size())) > 0;)
+    for (ssize_t at = 0; at < n;) {
+      const auto& event = *reinterpret_cast<const inotify_event*>(events.data() + at);
+      at += static_cast<ssize_t>(sizeof(inotify_event) + event.len);
+      if (event.len == 0 || std::string(event.name) != "n.run") continue;
+      moved = moved || (event.mask & IN_MOVED_FROM) != 0, deleted = deleted || (event.mask & IN_DELETE) != 0;
+    }
+  ::close(watch);
+  EXPECT_TRUE(moved);
+  EXPECT_FALSE(deleted);
+}
+
+TEST_F(IntentWords, OneTrainerAtATime) {
+  const Answer both =
+      run(std::string(HEADWISE_PROGRAM) + " train one.tsv --out m --epochs 100000" + kSmall +
+          " >/dev/null & pid=$!; while [ ! -e m.run/settings.json ] && kill -0 $pid; do sleep 0.01; "
+          "done; " HEADWISE_PROGRAM " train one.tsv --out m --epochs 100000" +
+          kSmall + "; code=$?; kill -KILL $pid; wait $pid; exit $code");
+  EXPECT_EQ(both.code, 1) << both.err;
+  EXPECT_NE(both.err.find("m is being trained by another process; wait for it or give another --out"),
+            std::string::npos)
+      << both.err;
+  EXPECT_EQ(train("one.tsv --out m --epochs 1 --replace").code, 0) << "a lock ends with its process";
+}
+
+TEST_F(IntentWords, NumbersAtTheirEnds) {
+  for (const char* words : {"--epochs 4611686018427387904", "--batch 4611686018427387904"})
+    refused(headwise("train one.tsv --out m --threads 1 --vocabulary 120 " + std::string(words)),
+            "give at most 1048576 of each");
+  EXPECT_FALSE(fs::exists(at("m.run")));
+  EXPECT_EQ(train("one.tsv --out short --epochs 1 --max-tokens 16").code, 0);
+  EXPECT_EQ(train("one.tsv --out shortest --epochs 1 --max-tokens 3").code, 0);
+  refused(train("one.tsv --out none --epochs 1 --max-tokens 2"), "leave two tokens for [CLS] and [SEP]");
 }
 
 TEST_F(IntentWords, AnySecondSignalEndsTheService) {
