@@ -24,7 +24,7 @@ def number(x: float) -> str:
 
 def entry(section: str, row: dict) -> dict | None:
     """One measured case as {group, case, unit, us, value: {who: figure}}; None where a row is something else."""
-    if "value" in row:
+    if "headwise" in row.get("value", ()):
         times = row.get("times", {}).get("headwise", {})
         return {"group": SAME.get(row["group"], row["group"]), "case": row["case"], "unit": row["unit"],
                 "us": times.get("median_ms", 0) * 1e3 or None, "value": row["value"]}
@@ -98,8 +98,10 @@ def sections(log: dict) -> list[str]:
     """Sections whose rows are not cases beside a rival in our units: before and after of single changes."""
     text = []
     for name, s in log.items():
-        if isinstance(s, dict) and "rows" in s and not any(entry(name, r) for r in s["rows"]):
-            text += [f"### `{name}`", "", s.get("what", "") + ".", "", *plain_table(s["rows"]), ""]
+        if isinstance(s, dict) and "rows" in s:
+            rest = [r for r in s["rows"] if not entry(name, r) and "host_bound" not in r]
+            if rest:
+                text += [f"### `{name}`", "", s.get("what", "Rows of another form") + ".", "", *plain_table(rest), ""]
     return text
 
 
@@ -111,10 +113,8 @@ def document(log: dict) -> str:
             "A grid cell reads headwise / best rival (how many times as fast); D is head_dim, or head_dim/value_dim.",
             "Where several runs measured a case, the newest stands here; the log has all of them.", ""]
     found = newest(log)
-    for group, title in GROUPS.items():
-        cases = found.get(group)
-        if not cases:
-            continue
+    for group in [g for g in GROUPS if g in found] + [g for g in found if g not in GROUPS]:
+        title, cases = GROUPS.get(group, group.capitalize()), found[group]
         grid = grid_of(cases)
         if grid and group in ("forward", "backward"):
             text += [f"## {title}, TFLOP/s", "", *grid, ""]
@@ -126,10 +126,11 @@ def document(log: dict) -> str:
     rest = sections(log)
     if rest:
         text += ["## Before and after single changes", "", *rest]
-    checks = [log["checks"], *log.get("later_checks", [])] if "checks" in log else []
+    checks = {c.get("command", name): c for name, c in log.items() if isinstance(c, dict) and "passed" in c}
+    checks |= {c["command"]: c for c in log.get("later_checks", [])}
     if checks:
-        text += ["## Checks", "", "| command | passed | failed |", "|---|---|---|"]
-        text += [f"| `{c['command']}` | {c['passed']:,} | {c['failed']} |" for c in checks] + [""]
+        text += ["## Checks", "", "| what ran | passed | failed |", "|---|---|---|"]
+        text += [f"| `{name}` | {c['passed']:,} | {c['failed']} |" for name, c in checks.items()] + [""]
     return "\n".join(text).rstrip() + "\n"
 
 

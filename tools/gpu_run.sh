@@ -49,5 +49,6 @@ if log:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(log, indent=1) + "\n")
     print(f"log: {file}")
+    subprocess.run(["python3", "benchmarks/gpu_report.py", str(file)], check=True)  # its tables, beside it
 END
 exit $failed

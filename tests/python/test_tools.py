@@ -1,5 +1,6 @@
 """Tools of the tree: what they write, and what they refuse to write over."""
 # SPDX-License-Identifier: Apache-2.0
+import json
 import pathlib
 import subprocess
 import sys
@@ -67,3 +68,25 @@ def test_pages_are_wrapped_without_loss(tmp_path):
     assert text.split() == words and f"```sh\n{long}\n```" in text
     assert all(len(line) <= 120 for line in text.splitlines() if line != long)
     assert tool("check_pages.py", "--wrap", page).returncode == 0 and page.read_text() == text
+
+
+def test_gpu_tables_follow_the_log(tmp_path):
+    def row(group, case, ours, rival):
+        times = {"headwise": {"median_ms": 0.5, "spread": 0.01}}
+        return {"group": group, "case": case, "unit": "TFLOP/s", "value": {"headwise": ours, "cudnn": rival}, "times": times}
+
+    rows = [row("short", "D64 32/32 B8 2048 full", 300.0, 200.0), row("odd", "some case", 10.0, 20.0)]
+    late = [{"case": "forward D64 32/32 B8 2048 full", "unit": "TFLOP/s", "headwise": 330.0, "cudnn": 220.0, "us": 1.0},
+            {"case": "decode B1 keys", "headwise": 9.0, "cudnn": 1.0, "host_bound": ["cudnn"]}]
+    log = {"tables": {"device": "0: GPU", "torch": "2", "rows": rows}, "later": {"what": "after it", "rows": late},
+           "single": {"what": "one change", "rows": [{"case": "x", "before": 2.0, "after": 1.0}]},
+           "laws": {"passed": 7, "failed": 0}}
+    file = tmp_path / "gpu-x.json"
+    file.write_text(json.dumps(log))
+    script = ROOT / "benchmarks/gpu_report.py"
+    run = lambda *words: subprocess.run([sys.executable, script, *words], capture_output=True, check=False).returncode  # noqa: E731
+    assert run(file, "--check") == 1 and run(file) == 0 and run(file, "--check") == 0
+    page = file.with_suffix(".md").read_text()
+    assert "| D64 full | 330 / 220 (1.50x) |" in page  # the newest figure of a case
+    assert "## Odd" in page and "cudnn 20 (0.50x)" in page  # a group nobody named, and a rival that wins
+    assert "| x | 2.0 | 1.0 |" in page and "| `laws` | 7 | 0 |" in page and "B1 keys" not in page
