@@ -61,7 +61,7 @@ nb::object run_multi_head(MultiHeadBox& box, const MultiHeadWords& w) {
   if (w.keep) box.params.make_grads();
   run_alone(context_of(kOp, w.ctx), [&](Context& c) {
     Call call = in.call(c, box.memory);
-    copy_out(box.layer.forward(a, call, w.keep ? &box.saved : nullptr), out.view);
+    copy_rows(box.layer.forward(a, call, w.keep ? &box.saved : nullptr), out.view);
   });
   box.kept = w.keep;
   if (!w.weights) return out.object;
@@ -90,12 +90,12 @@ nb::object run_multi_head_backward(MultiHeadBox& box, nb::handle dy, nb::handle 
   run_alone(context_of(kOp, ctx), [&](Context& c) {
     Call call = in.call(c, box.memory);
     const MultiHeadGrads g = box.layer.backward(d.rows, call, box.saved);
-    copy_out(g.dx, dx.view);
-    if (in.keys.given()) copy_out(g.dkeys, dkeys.view);
+    copy_rows(g.dx, dx.view);
+    if (in.keys.given()) copy_rows(g.dkeys, dkeys.view);
     if (!in.values.given()) return;
     require(g.dvalues.given(), ErrorKind::bad_argument, kOp,
             "keys and values were one array; leave values out of forward then");
-    copy_out(g.dvalues, dvalues.view);
+    copy_rows(g.dvalues, dvalues.view);
   });
   box.kept = false;
   if (in.values.given()) return nb::make_tuple(dx.object, dkeys.object, dvalues.object);
@@ -145,7 +145,7 @@ nb::object run_rows(RowsBox<Layer>& box, const RowsWords& w) {
   if (w.keep) box.params.make_grads();
   run_alone(context_of(op, w.ctx), [&](Context& c) {
     Call call = in.call(c, box.memory);
-    copy_out(box.layer.forward(in.x.rows, call, w.keep ? &box.saved : nullptr), out.view);
+    copy_rows(box.layer.forward(in.x.rows, call, w.keep ? &box.saved : nullptr), out.view);
   });
   box.kept = w.keep;
   return out.object;
@@ -166,7 +166,7 @@ nb::object run_rows_backward(RowsBox<Layer>& box, nb::handle dy, nb::handle ctx)
       call.dsource = as_rows(dsource.view, in.keys.rows.size[1]);
       fill_zeros(call.dsource);
     }
-    copy_out(box.layer.backward(d.rows, call, box.saved), dx.view);
+    copy_rows(box.layer.backward(d.rows, call, box.saved), dx.view);
   });
   box.kept = false;
   if (in.keys.given()) return nb::make_tuple(dx.object, dsource.object);

@@ -92,7 +92,7 @@ nb::object run_model(TransformerBox& box, const ModelWords& w) {
   if (w.keep) box.params.make_grads();
   run_alone(context_of(kOp, w.ctx), [&](Context& ctx) {
     Call call = box.inputs.call(ctx, box.memory);
-    copy_out(box.model.forward(in, call, w.keep ? &box.saved : nullptr), out.view);
+    copy_rows(box.model.forward(in, call, w.keep ? &box.saved : nullptr), out.view);
   });
   box.kept = w.keep;
   return out.object;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "headwise/layers/embed.h"
 #include "headwise/ops/attention_cuda.h"
 #include "python/heads.h"
 #include "python/values.h"
@@ -28,18 +29,6 @@ constexpr LayoutName kLayouts[] = {{"bshd", kBshd}, {"bhsd", kBhsd}, {"sbhd", kS
                                    {"nhd", kBshd},  {"htd", kBhsd},  {"hnd", kBhsd}};
 
 }  // namespace
-
-std::vector<float> alibi_slopes(Index heads) {
-  std::vector<float> slopes;
-  Index power = 1;
-  while (power * 2 <= heads) power *= 2;
-  const auto slope = [](Index i, Index n) {
-    return static_cast<float>(std::exp2(-8.0 * static_cast<double>(i) / static_cast<double>(n)));
-  };
-  for (Index i = 1; i <= min_of(power, heads); ++i) slopes.push_back(slope(i, power));
-  for (Index i = 1; static_cast<Index>(slopes.size()) < heads; i += 2) slopes.push_back(slope(i, 2 * power));
-  return slopes;
-}
 
 const AxisOrder& layout_named(const char* op, nb::handle h) {
   const std::string_view word = read_word({op, "layout"}, h);
@@ -327,7 +316,8 @@ void AttentionCall::read_scores(const AttentionWords& words) {
   if (given(words.bias)) in.bias = spread_bias(read_term("bias", words.bias));
   if (given(words.alibi) && words.alibi.ptr() != Py_False) {
     if (words.alibi.ptr() == Py_True) {
-      slopes_ = alibi_slopes(args_.q.size[2]);
+      const Tensor slopes = alibi_slopes_of(max_of(args_.q.size[2], 1));
+      slopes_.assign(slopes.values<float>().begin(), slopes.values<float>().end());
       in.slopes = AnyView::packed(slopes_.data(), DType::f32, {args_.q.size[2]});
       if (on_cuda()) {
         slopes_there_ = words.q.attr("new_tensor")(

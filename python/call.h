@@ -122,8 +122,4 @@ ProbeRequest read_probe(nb::handle probe);
 nb::object make_probe_result(const AttentionProblem& problem, unsigned rows, const ArrayKind& kind,
                              nb::handle like, ProbeOut& out);
 
-/// The slopes of Press et al. 2022: 2^(-8 i / n) for a power of two n; otherwise those of the power below,
-/// then every other one of the power above.
-std::vector<float> alibi_slopes(Index heads);
-
 }  // namespace headwise::python

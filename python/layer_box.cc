@@ -158,11 +158,6 @@ MadeArray make_rows(const RowsArray& like, Index columns) {
   return make_array(like.kind, like.object, like.view.dtype, sizes);
 }
 
-void copy_out(const AnyView& from, const AnyView& to) {
-  if (from.count())
-    std::memcpy(to.data, from.data, static_cast<std::size_t>(from.count() * size_of(from.dtype)));
-}
-
 void bind_layer_box(nb::module_& m) {
   nb::class_<LayerBox>(m, "Layer", "What every layer has: parameters and their gradients by name.")
       .def(

@@ -57,8 +57,6 @@ DType read_layer_dtype(const char* op, nb::handle word);
 MaskSet read_mask_set(const char* op, const char* name, nb::handle mask);
 /// An array in the form of `like`, `columns` in its last axis.
 MadeArray make_rows(const RowsArray& like, Index columns);
-/// Row-major numbers of one dtype from the step's memory into an array.
-void copy_out(const AnyView& from, const AnyView& to);
 
 /// parameters(), gradients(), zero_gradients(), torch_state(), load_torch_state(): what every layer has.
 void bind_layer_box(nb::module_& m);

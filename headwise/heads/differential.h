@@ -113,7 +113,7 @@ struct Differential {
     AnyView da = w.a;
     da.data = c.dy.data;
     if (config_.norm) {
-      copy_to(w.da, c.dy, ctx);
+      copy_rows(c.dy, w.da, ctx);
       scale(w.da, 1 - config_.start, ctx);
       rms_norm_backward({.x = w.a, .weight = norm_.value(), .dout = w.da, .dx = w.da, .dweight = w.d_norm},
                         kNorm, ctx);

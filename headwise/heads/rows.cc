@@ -27,7 +27,7 @@ void clear(const AnyView& v, Context& ctx) {
   each_piece(v, ctx,
              [&](Index at, std::size_t n) { std::memset(static_cast<std::byte*>(v.data) + at, 0, n); });
 }
-void copy_to(const AnyView& to, const AnyView& from, Context& ctx) {
+void copy_rows(const AnyView& from, const AnyView& to, Context& ctx) {
   each_piece(to, ctx, [&](Index at, std::size_t n) {
     std::memcpy(static_cast<std::byte*>(to.data) + at, static_cast<const std::byte*>(from.data) + at, n);
   });

@@ -33,7 +33,7 @@ void each_token(Index tokens, Context& ctx, const F& f) {
 void fill(const AnyView& v, double x);
 void clear(const AnyView& v, Context& ctx);
 /// to = from, row-major, one size and dtype.
-void copy_to(const AnyView& to, const AnyView& from, Context& ctx);
+void copy_rows(const AnyView& from, const AnyView& to, Context& ctx);
 
 /// v *= x.
 void scale(const AnyView& v, double x, Context& ctx);

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "headwise/base/error.h"
+#include "headwise/base/words.h"
 #include "headwise/intent/csv.h"
 #include "headwise/model/file.h"
 #include "headwise/model/json_reader.h"
@@ -18,16 +19,12 @@ template <class... Parts>
   throw Error(ErrorKind::bad_argument, text("corpus: ", name, ": ", parts...));
 }
 
-bool is_blank(std::string_view s) { return s.find_first_not_of(" \t\r\n") == std::string_view::npos; }
-
-std::string_view trimmed(std::string_view s) {
-  const std::size_t first = s.find_first_not_of(" \t\r\n");
-  if (first == std::string_view::npos) return {};
-  return s.substr(first, s.find_last_not_of(" \t\r\n") - first + 1);
-}
+/// Ends of lines too: a field of a CSV file may hold them.
+std::string_view bare(std::string_view s) { return trimmed(s, " \t\r\n"); }
+bool is_blank(std::string_view s) { return bare(s).empty(); }
 
 void add_label(Utterance& row, std::string_view label) {
-  const std::string_view plain = trimmed(label);
+  const std::string_view plain = bare(label);
   if (!plain.empty() && std::find(row.labels.begin(), row.labels.end(), plain) == row.labels.end())
     row.labels.emplace_back(plain);
 }
@@ -86,7 +83,7 @@ std::size_t column(const CsvRow& header, const std::string& wanted, std::vector<
   if (!wanted.empty()) usual = {wanted};
   for (const std::string_view u : usual)
     for (std::size_t i = 0; i < header.fields.size(); ++i)
-      if (trimmed(header.fields[i]) == u) return i;
+      if (bare(header.fields[i]) == u) return i;
   std::string got;
   for (const std::string& f : header.fields) got += (got.empty() ? "" : ", ") + quoted(f);
   refuse(name, "its header has no ", what, " column ", quoted(usual[0]), "; it has ", got, "; name one");

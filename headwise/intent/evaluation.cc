@@ -6,6 +6,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "headwise/base/words.h"
 #include "headwise/intent/model_folder.h"
 #include "headwise/model/json_reader.h"
 

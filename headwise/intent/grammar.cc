@@ -5,16 +5,11 @@
 #include <set>
 
 #include "headwise/base/error.h"
+#include "headwise/base/words.h"
 #include "headwise/model/json_reader.h"
 
 namespace headwise {
 namespace {
-
-std::string_view trimmed(std::string_view s) {
-  const std::size_t first = s.find_first_not_of(' ');
-  return first == std::string_view::npos ? std::string_view()
-                                         : s.substr(first, s.find_last_not_of(' ') - first + 1);
-}
 
 /// The next word of `line`, which loses it.
 std::string take_word(std::string_view& line) {

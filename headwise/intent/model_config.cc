@@ -1,6 +1,7 @@
 #include <charconv>
 #include <set>
 
+#include "headwise/base/words.h"
 #include "headwise/intent/model_folder.h"
 #include "headwise/model/json_object.h"
 #include "headwise/model/json_reader.h"
@@ -98,19 +99,6 @@ struct Reader {
 };
 
 }  // namespace
-
-std::string json_string(std::string_view words) {
-  std::string out = "\"";
-  for (const char c : words) {
-    constexpr char kHex[] = "0123456789abcdef";
-    if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) < 0x20)
-      out += text("\\u00", kHex[c >> 4 & 15], kHex[c & 15]);
-    else
-      out += c;
-  }
-  return out + '"';
-}
 
 std::string config_text(const RecognizerConfig& config) {
   Printer print;

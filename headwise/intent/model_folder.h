@@ -18,9 +18,6 @@ std::string config_text(const RecognizerConfig& config);
 /// The inverse, without labels. Unknown keys are refused by name, newer versions with both numbers.
 RecognizerConfig parse_config(std::string_view json, std::string_view where);
 
-/// A JSON string with its quotes.
-std::string json_string(std::string_view text);
-
 /// A folder that appears whole: `fill` writes its files into a folder beside it, which is brought to the disk
 /// and renamed. What stood there is replaced only where it holds a file named `mark`.
 void replace_folder(const std::string& folder, std::string_view mark, std::string_view op,

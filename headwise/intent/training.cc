@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "headwise/base/words.h"
 #include "headwise/intent/learner.h"
 #include "headwise/intent/model_folder.h"
 #include "headwise/intent/report.h"

@@ -104,10 +104,11 @@ void add_into(const AnyView& sum, const AnyView& x) {
                  load_double(sum.data, sum.dtype, i) + load_double(x.data, x.dtype, i));
 }
 
-void copy_rows(const AnyView& x, const AnyView& to) {
-  require(x.dtype == to.dtype && x.count() == to.count(), ErrorKind::bad_shape, "copy", "got ", x, " for ",
-          to, "; give both one dtype and size");
-  if (x.count()) std::memmove(to.data, x.data, static_cast<std::size_t>(x.count() * size_of(x.dtype)));
+void copy_rows(const AnyView& from, const AnyView& to) {
+  require(from.dtype == to.dtype && from.count() == to.count(), ErrorKind::bad_shape, "copy", "got ", from,
+          " for ", to, "; give both one dtype and size");
+  if (from.count())
+    std::memmove(to.data, from.data, static_cast<std::size_t>(from.count() * size_of(from.dtype)));
 }
 
 void fill_zeros(const AnyView& x) {

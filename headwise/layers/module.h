@@ -116,8 +116,8 @@ struct Tail {
 void add(const AnyView& a, const AnyView& b, const AnyView& out, Context& ctx);
 /// sum += x for any two float dtypes of one size, row-major.
 void add_into(const AnyView& sum, const AnyView& x);
-/// to = x, both row-major and of one dtype and size.
-void copy_rows(const AnyView& x, const AnyView& to);
+/// to = from, both row-major and of one dtype and size.
+void copy_rows(const AnyView& from, const AnyView& to);
 void fill_zeros(const AnyView& x);
 
 /// Rows [rows columns] as [outer tokens columns]: outer is the batch (ragged: 1). Nothing is copied.

@@ -1,5 +1,7 @@
 #include "headwise/model/json_reader.h"
 
+#include "headwise/base/words.h"
+
 namespace headwise {
 namespace {
 
@@ -24,21 +26,9 @@ void append_utf8(std::string& out, std::uint32_t point) {
 
 std::string quoted(std::string_view name) {
   constexpr std::size_t kMost = 80;
-  std::string out = "\"";
   std::size_t end = name.size() < kMost ? name.size() : kMost;
   while (end < name.size() && end > 0 && (static_cast<unsigned char>(name[end]) & 0xc0u) == 0x80u) --end;
-  for (const char c : name.substr(0, end)) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      constexpr char kHex[] = "0123456789abcdef";
-      out += "\\u00";
-      out += kHex[(c >> 4) & 15];
-      out += kHex[c & 15];
-    } else {
-      out += c;
-    }
-  }
-  out += '"';
+  const std::string out = json_string(name.substr(0, end), {.also = "\x7f"});
   return end < name.size() ? text(out, "... (", name.size(), " bytes)") : out;
 }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "headwise/base/words.h"
 #include "headwise/model/file.h"
 #include "headwise/model/json_reader.h"
 #include "headwise/model/safetensors.h"
@@ -27,19 +28,7 @@ std::string_view word_of(DType t) {
 void append_string(std::string& out, std::string_view value, std::string_view path) {
   require(first_bad_utf8(value) < 0, ErrorKind::bad_argument, kOp, path,
           ": a name or metadata text is no UTF-8");
-  out += '"';
-  for (const char c : value) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) < 0x20) {
-      constexpr char kHex[] = "0123456789abcdef";
-      out += "\\u00";
-      out += kHex[(c >> 4) & 15];
-      out += kHex[c & 15];
-    } else {
-      out += c;
-    }
-  }
-  out += '"';
+  out += json_string(value);
 }
 
 bool is_packed(const AnyView& v) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "headwise/base/arena.h"
+#include "headwise/base/words.h"
 #include "headwise/ops/attention.h"
 
 namespace headwise {
@@ -12,12 +13,6 @@ namespace headwise {
 /// Does any op have a kernel of this name? One list serves all ops: each skips the names that are not its
 /// own.
 bool names_a_kernel(std::string_view name);
-
-inline std::string_view trimmed(std::string_view s) {
-  while (!s.empty() && s.front() == ' ') s.remove_prefix(1);
-  while (!s.empty() && s.back() == ' ') s.remove_suffix(1);
-  return s;
-}
 
 /// The kernels of one op; `op` is what the user called.
 template <class Kernel, class Problem>

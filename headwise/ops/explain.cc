@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "headwise/base/words.h"
 #include "headwise/ops/explain_shapes.h"
 
 namespace headwise {
@@ -45,17 +46,7 @@ std::string kernel_table(const Plan& plan) {
   return rows;
 }
 
-std::string json_text(std::string_view s) {
-  std::string out = "\"";
-  for (const char c : s) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (c == '\n')
-      out += "\\n";
-    else
-      out += c;
-  }
-  return out + "\"";
-}
+std::string json_text(std::string_view s) { return json_string(s, {.line = "\\n"}); }
 std::string json_number(double x) {
   char digits[40];
   std::snprintf(digits, sizeof digits, "%.17g", x);

@@ -4,18 +4,9 @@
 #include <utility>
 
 #include "headwise/base/error.h"
+#include "headwise/base/words.h"
 
 namespace headwise::server {
-namespace {
-
-std::string lowered(std::string_view s) {
-  std::string out(s);
-  for (char& c : out)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return out;
-}
-
-}  // namespace
 
 Door::Door(DoorOptions options, const std::string& address, int port) : options_(std::move(options)) {
   for (std::string& host : options_.hosts) host = lowered(host);

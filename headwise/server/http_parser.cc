@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <array>
 
+#include "headwise/base/words.h"
+
 namespace headwise::server {
 namespace {
+
+constexpr std::string_view kBlanks = " \t";
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
@@ -13,17 +17,6 @@ bool is_token(char c) {
   return is_letter(c) || is_digit(c) || std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
 }
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
-std::string lowered(std::string_view s) {
-  std::string out(s);
-  for (char& c : out) c = lower(c);
-  return out;
-}
-std::string_view trimmed(std::string_view s) {
-  const auto space = [](char c) { return c == ' ' || c == '\t'; };
-  while (!s.empty() && space(s.front())) s.remove_prefix(1);
-  while (!s.empty() && space(s.back())) s.remove_suffix(1);
-  return s;
-}
 
 /// Whether `word` stands among those of every header `name`, which have commas between them.
 bool lists(const HttpRequest& request, std::string_view name, std::string_view word) {
@@ -31,7 +24,7 @@ bool lists(const HttpRequest& request, std::string_view name, std::string_view w
     if (h.name != name) continue;
     for (std::size_t at = 0; at <= h.value.size();) {
       const std::size_t comma = std::min(h.value.find(',', at), h.value.size());
-      if (lowered(trimmed(std::string_view(h.value).substr(at, comma - at))) == word) return true;
+      if (lowered(trimmed(std::string_view(h.value).substr(at, comma - at), kBlanks)) == word) return true;
       at = comma + 1;
     }
   }
@@ -173,7 +166,7 @@ void HttpParser::header_line(std::string_view line) {
   std::string key = lowered(name);
   if (std::find(kOnce.begin(), kOnce.end(), key) != kOnce.end() && request_.find(key) != nullptr)
     return fail(400, "a header that may come once came twice");
-  request_.headers.push_back({std::move(key), std::string(trimmed(line.substr(colon + 1)))});
+  request_.headers.push_back({std::move(key), std::string(trimmed(line.substr(colon + 1), kBlanks))});
 }
 
 /// Which bytes are the body: the question behind request smuggling.

@@ -70,24 +70,6 @@ std::string print_head(const HttpResponse& r, bool keep_alive) {
   return out + "\r\n\r\n";
 }
 
-std::string json_string(std::string_view s) {
-  constexpr char kHex[] = "0123456789abcdef";
-  std::string out = "\"";
-  for (const char c : s) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f || c == '<') {
-      out += "\\u00";
-      out += kHex[(c >> 4) & 15];
-      out += kHex[c & 15];
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
-}
-
 std::string json_number(float value) {
   if (!std::isfinite(value)) return "null";
   std::array<char, 32> digits;
@@ -98,7 +80,7 @@ std::string json_number(float value) {
 HttpResponse error_response(int status, std::string_view code, std::string_view message) {
   HttpResponse r;
   r.status = status;
-  r.body = "{\"error\": {\"code\": " + json_string(code) + ", \"message\": " + json_string(message) + "}}\n";
+  r.body = "{\"error\": {\"code\": " + page_string(code) + ", \"message\": " + page_string(message) + "}}\n";
   return r;
 }
 

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "headwise/base/words.h"
 #include "headwise/server/http_parser.h"
 
 namespace headwise::server {
@@ -24,8 +25,8 @@ struct HttpResponse {
 std::string_view status_words(int status);
 /// Status line and headers with the empty line behind them. Nothing is cached, sniffed or framed.
 std::string print_head(const HttpResponse& response, bool keep_alive);
-/// `s` as a JSON string with its quotes; `s` is UTF-8. Also safe inside a page: '<' is escaped.
-std::string json_string(std::string_view s);
+/// `s` as a JSON string that is also safe inside a page: '<' is escaped.
+inline std::string page_string(std::string_view s) { return json_string(s, {.also = "<\x7f"}); }
 /// The shortest decimal that reads back as the same float.
 std::string json_number(float value);
 /// {"error": {"code": ..., "message": ..., "request": ...}}.

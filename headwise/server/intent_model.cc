@@ -14,7 +14,7 @@ std::string number(double value) { return json_number(static_cast<float>(value))
 
 /// "labels": [...], "confidence": ..., "out_of_scope": ..., "top": [...].
 std::string prediction_fields(const Prediction& p, const std::vector<std::string>& names, Index top) {
-  const auto name = [&](Index label) { return json_string(names[static_cast<std::size_t>(label)]); };
+  const auto name = [&](Index label) { return page_string(names[static_cast<std::size_t>(label)]); };
   std::string out = "\"labels\": [";
   for (std::size_t i = 0; i < p.labels.size(); ++i) out += (i == 0 ? "" : ", ") + name(p.labels[i]);
   out += "], \"confidence\": " + number(p.confidence) +
@@ -34,11 +34,11 @@ std::string prediction_fields(const Prediction& p, const std::vector<std::string
 
 std::string explanation_json(const Explanation& e, const std::vector<std::string>& names, Index top) {
   std::string out = "{" + prediction_fields(e.prediction, names, top) +
-                    ", \"explained\": " + json_string(names[static_cast<std::size_t>(e.label)]) +
+                    ", \"explained\": " + page_string(names[static_cast<std::size_t>(e.label)]) +
                     ", \"tokens\": [";
   for (std::size_t i = 0; i < e.tokens.size(); ++i) {
     const ExplainedToken& t = e.tokens[i];
-    out += (i == 0 ? "" : ", ") + text("{\"piece\": ", json_string(t.piece), ", \"begin\": ", t.span.begin,
+    out += (i == 0 ? "" : ", ") + text("{\"piece\": ", page_string(t.piece), ", \"begin\": ", t.span.begin,
                                        ", \"end\": ", t.span.end, ", \"importance\": ", number(t.importance),
                                        "}");
   }

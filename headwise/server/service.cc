@@ -59,7 +59,7 @@ std::string name_in_answers(std::string_view name) {
   const Index bad = first_bad_utf8(name);
   require(bad < 0, ErrorKind::bad_argument, "serve", "byte ", bad,
           " of the model's name is no UTF-8; rename its folder");
-  return json_string(name);
+  return page_string(name);
 }
 
 }  // namespace

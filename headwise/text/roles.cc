@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "headwise/base/error.h"
+#include "headwise/base/words.h"
 #include "headwise/model/json_reader.h"
 #include "headwise/text/unicode.h"
 
@@ -14,23 +15,12 @@ namespace {
 constexpr std::string_view kOp = "roles";
 constexpr std::string_view kBlanks = " \t\r";
 
-std::string_view trimmed(std::string_view s) {
-  const std::size_t first = s.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return {};
-  return s.substr(first, s.find_last_not_of(kBlanks) - first + 1);
-}
 /// Takes what stands before `mark`; all of it where there is none.
 std::string_view take_until(std::string_view& rest, std::string_view mark) {
   const std::size_t at = rest.find(mark);
-  const std::string_view front = trimmed(rest.substr(0, at));
-  rest = at == std::string_view::npos ? std::string_view{} : trimmed(rest.substr(at + mark.size()));
+  const std::string_view front = trimmed(rest.substr(0, at), kBlanks);
+  rest = at == std::string_view::npos ? std::string_view{} : trimmed(rest.substr(at + mark.size()), kBlanks);
   return front;
-}
-std::string lowered(std::string_view s) {
-  std::string out(s);
-  for (char& c : out)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return out;
 }
 template <class T>
 bool read_number(std::string_view word, T& to) {
@@ -126,7 +116,7 @@ void RoleBook::add(std::string_view text, std::string_view name) {
   Line line{name, {}, 0};
   for (std::string_view rest = text; !rest.empty();) {
     const std::size_t end = rest.find('\n');
-    std::string_view row = trimmed(rest.substr(0, end));
+    std::string_view row = trimmed(rest.substr(0, end), kBlanks);
     rest = end == std::string_view::npos ? std::string_view{} : rest.substr(end + 1);
     line.text = row, ++line.number;
     if (row.empty() || row[0] == '#') continue;

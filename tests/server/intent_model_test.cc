@@ -50,7 +50,7 @@ TEST_F(IntentModel, SaysWhatPredictSays) {
     EXPECT_EQ(r.status, 200);
     std::string expected = "{\"model\": \"tiny\", \"answers\": [{\"labels\": [";
     for (const Index label : p.labels)
-      expected += json_string(recognizer_->config().labels[static_cast<std::size_t>(label)]);
+      expected += page_string(recognizer_->config().labels[static_cast<std::size_t>(label)]);
     expected += "], \"confidence\": " + json_number(static_cast<float>(p.confidence)) +
                 ", \"out_of_scope\": false, \"top\": [";
     EXPECT_EQ(r.body.substr(0, expected.size()), expected);
