@@ -18,7 +18,7 @@ struct AttentionProblem {
   HeadSpec heads = {};
   DType dtype = DType::f32;                      // of q, k, v and out (8-bit KV: of q and out)
   Index batch = 0, q_tokens = 0, kv_tokens = 0;  // ragged: the longest sequence's tokens
-  bool ragged = false;                           // q, k, v hold [tokens ...] with offsets
+  bool ragged = false;                           // q, k, v hold [1 tokens ...] with offsets
   Index q_total = 0, kv_total = 0;               // ragged: rows of q and of k, v
   bool lse = false;
   ProbeSpec probe = {};
