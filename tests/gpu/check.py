@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Is this build right on this GPU? Every kernel against double, its laws, its bits. Ends in "N passed, M failed".
 
-Usage: check.py [selftest] [laws] [module] [backward] [heads] [probes] [growth] [processors] [products] [phase] [blocks] [eight] [--json FILE]
-(the last nine: what selftest and laws hold of gradients, of mixed heads and entmax, of probes, of rising scores, of the number of processors, of the two kinds
-of products, of cuda/phase, of block masks, of 8-bit keys and values)"""
+Usage: check.py [selftest] [laws] [module] [backward] [heads] [probes] [growth] [processors] [products] [phase] [blocks] [eight] [graphs] [--json FILE]
+(the last ten: what selftest and laws hold of gradients, of mixed heads and entmax, of probes, of rising scores, of the number of processors, of the two kinds
+of products, of cuda/phase, of block masks, of 8-bit keys and values, of graphs)"""
 import json
 import math
 import random
@@ -15,6 +15,7 @@ import torch
 from backward_cases import BACKWARD_LAWS, BACKWARD_SELFTEST
 from block_cases import BLOCK_SELFTEST
 from common import DEVICE, TALLY, check, guarded, normal
+from graph_cases import GRAPH_LAWS
 from growth_cases import growth_cases, growth_laws
 from head_cases import HEAD_LAWS, HEAD_SELFTEST
 from harness import GUARD, Attention, Failed, Mask, devices, formula, open_pairs, relative
@@ -86,6 +87,10 @@ def plain_cases():
                     case("cuda/mma", dtype, b, h, kv, tq, tk, d, dv, mask, band, layout=("bshd", "bhsd", "packed")[i % 3])
                 case("cuda/plain", dtype, b, h, kv, tq, tk, d, dv, mask, band, layout=("bshd", "bhsd", "packed")[i % 3])
         h = 4
+        if dtype == torch.float64:  # terms of f64 keep their digits
+            wide = dict(dtype=torch.float64, device=DEVICE)
+            case("cuda/plain", dtype, 2, h, 2, 30, 50, 40, softcap=5.0, slopes=torch.rand(h, **wide), q_start=11, sinks=torch.randn(h, **wide) * 3,
+                 bias=torch.randn(2, h, 30, 50, **wide), gate=torch.rand(2, 30, h, **wide), scale=torch.rand(h, dtype=torch.float64) + 0.1)
         for kernel in ("cuda/plain", "cuda/mma") if dtype != torch.float64 else ("cuda/plain",):
             case(kernel, dtype, 2, h, 2, 30, 50, 40, softcap=5.0, slopes=torch.rand(h, device=DEVICE), q_start=11,
                  sinks=torch.randn(h, device=DEVICE) * 3, bias=torch.randn(2, h, 30, 50, device=DEVICE),
@@ -316,6 +321,8 @@ def refusal_cases():
     check("cuda/hopper: head_dim 80 and value_dim 80; it takes 64, 96, 128, 192 and 256 of both, and 192 with 128" in lines and "cuda/mma: chosen" in lines, "refusals", lines)
     lines = Attention("").choice(normal(1, 200, 4, 64), q := normal(1, 200, 4, 64), q, torch.empty_like(q), mask="causal | prefix(3)")
     check("cuda/hopper: an | of masks is no single band of keys" in lines and "cuda/mma: chosen" in lines, "refusals", lines)
+    lines = Attention("").choice(q, q, q, torch.empty_like(q), softcap=1e4)
+    check("cuda/hopper: a softcap of 10000; it takes up to 4096" in lines and "cuda/mma: chosen" in lines, "refusals", lines)
     try:
         RUN["cuda/hopper"](normal(1, 9, 1, 64, dtype=torch.float32), *(normal(1, 9, 1, 64, dtype=torch.float32) for _ in range(2)))
         check(False, "refusals", "f32 ran on cuda/hopper")
@@ -446,8 +453,8 @@ def run_laws():
 
 
 PARTS = {"selftest": [plain_cases, mma_cases, row_cases, some_row_cases, look_cases, mask_cases, hopper_cases, growth_cases, decode_cases, page_cases, ragged_cases, document_cases, length_cases, hostile_cases, refusal_cases] + BLOCK_SELFTEST + EIGHT_SELFTEST + BACKWARD_SELFTEST + HEAD_SELFTEST,
-         "module": MODULE + EIGHT_MODULE, "laws": [bit_laws, growth_laws, mma_laws, look_laws, processor_laws, product_laws, repeat_laws, run_laws] + PHASE_LAWS + EIGHT_LAWS + BACKWARD_LAWS + HEAD_LAWS,
-         "probes": [row_cases, some_row_cases, look_cases, look_laws], "growth": [growth_cases, growth_laws], "processors": [processor_laws], "products": [product_laws], "phase": PHASE_LAWS, "blocks": BLOCK_SELFTEST, "eight": EIGHT_SELFTEST + EIGHT_LAWS,
+         "module": MODULE + EIGHT_MODULE, "laws": [bit_laws, growth_laws, mma_laws, look_laws, processor_laws, product_laws, repeat_laws, run_laws] + PHASE_LAWS + EIGHT_LAWS + BACKWARD_LAWS + HEAD_LAWS + GRAPH_LAWS,
+         "probes": [row_cases, some_row_cases, look_cases, look_laws], "growth": [growth_cases, growth_laws], "processors": [processor_laws], "products": [product_laws], "phase": PHASE_LAWS, "graphs": GRAPH_LAWS, "blocks": BLOCK_SELFTEST, "eight": EIGHT_SELFTEST + EIGHT_LAWS,
          "backward": BACKWARD_SELFTEST + BACKWARD_LAWS, "heads": HEAD_SELFTEST + HEAD_LAWS}
 
 

@@ -79,7 +79,7 @@ ChunkRun::ChunkRun(const AttentionProblem& p, const AttentionArgs& a, int device
 
 Status ChunkRun::reserve(RunInputs& in, std::size_t bytes) {
   if (!current_->status().ok()) return current_->status();
-  if (!state_) return {"cuda/streams", 1, "more than 256 streams were used in this process"};
+  if (!state_) return kNoState;
   const Status status = gather_inputs(p_, a_, *state_, 1, in, bytes);
   in.out.layout = HeadLayout::split(p_.heads.v.heads, p_.heads.v.dim);
   places_ = in.places, scales_ = in.scales, scale_count_ = in.scale_count;

@@ -12,21 +12,71 @@ namespace {
 
 constexpr int kMostDevices = 64, kMostStreams = 256;
 
-Status grow(const char* name, void** memory, std::size_t bytes, cudaStream_t stream) {
+constexpr const char* kWorkspace = "cuda/workspace";
+
+/// Calls that a capture forbids by default, such as cudaMalloc, are allowed inside its scope.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+/// Zeroed memory beside a capture: nothing of it becomes part of the graph. What was there before stays,
+/// since launches that are captured already read it; sizes double, so all that is kept is less than the last.
+Status grow_captured(void** memory, std::size_t bytes) {
+  const RelaxedCapture relaxed;
+  cudaStream_t apart = nullptr;
+  Status status = status_of(kWorkspace, cudaMalloc(memory, bytes));
+  if (status.ok()) status = status_of(kWorkspace, cudaStreamCreateWithFlags(&apart, cudaStreamNonBlocking));
+  if (status.ok()) status = status_of(kWorkspace, cudaMemsetAsync(*memory, 0, bytes, apart));
+  if (status.ok()) status = status_of(kWorkspace, cudaStreamSynchronize(apart));
+  if (apart) cudaStreamDestroy(apart);
+  return status;
+}
+
+Status grow(void** memory, std::size_t bytes, const StreamState& state) {
+  if (state.capture) return grow_captured(memory, bytes);
   if (*memory) {
-    const Status freed = status_of(name, cudaFreeAsync(*memory, stream));
+    const Status freed = status_of(kWorkspace, cudaFreeAsync(*memory, state.stream));
     if (!freed.ok()) return freed;
     *memory = nullptr;
   }
-  return status_of(name, cudaMallocAsync(memory, bytes, stream));
+  return status_of(kWorkspace, cudaMallocAsync(memory, bytes, state.stream));
 }
 
-Status may_grow(cudaStream_t stream) {
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  const Status status = status_of("cuda/workspace", cudaStreamIsCapturing(stream, &capture));
-  if (!status.ok() || capture == cudaStreamCaptureStatusNone) return status;
-  return {"cuda/workspace", 1,
-          "memory must grow while a graph is captured; run this size once before the capture"};
+/// Bytes to ask for where `needed` are more than there are.
+std::size_t grown(std::size_t needed, std::size_t before, const StreamState& state) {
+  return state.capture ? std::max(needed, 2 * before) : needed;
+}
+
+/// The capture a stream is in; number 0: none. The legacy default stream cannot be captured.
+struct Capture {
+  unsigned long long number = 0;
+  cudaGraph_t graph = nullptr;
+};
+Capture capture_of(cudaStream_t stream) {
+  if (stream == nullptr || stream == cudaStreamLegacy) return {};
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  Capture c;
+  if (cudaStreamGetCaptureInfo(stream, &status, &c.number, &c.graph, nullptr, nullptr, nullptr) !=
+          cudaSuccess ||
+      status != cudaStreamCaptureStatusActive)
+    return {};
+  return c;
+}
+
+/// The graph, and what is instantiated from it, tells the state when nothing of them is left.
+bool bind_to_graph(StreamState& state, cudaGraph_t graph) {
+  cudaUserObject_t object = nullptr;
+  const auto gone = [](void* s) { static_cast<StreamState*>(s)->graph_gone = true; };
+  if (cudaUserObjectCreate(&object, &state, gone, 1, cudaUserObjectNoDestructorSync) != cudaSuccess)
+    return false;
+  return cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove) == cudaSuccess;
 }
 
 struct Bytes {
@@ -101,44 +151,46 @@ StreamState* state_of(int device, cudaStream_t stream) {
   static std::mutex mutex;
   static StreamState states[kMostStreams];
   const std::lock_guard lock(mutex);
+  const Capture capture = capture_of(stream);
+  StreamState* free = nullptr;
   for (StreamState& s : states) {
-    if (s.device == device && s.stream == stream) return &s;
-    if (s.device >= 0) continue;
-    s.device = device, s.stream = stream;
-    return &s;
+    if (s.device == device && s.stream == stream && s.capture == capture.number) return &s;
+    const bool left = capture.number && s.device == device && s.capture && s.graph_gone;
+    if (!free && (s.device < 0 || left)) free = &s;
+    if (s.device < 0) break;
   }
-  return nullptr;
+  if (!free) return nullptr;
+  free->graph_gone = false;
+  if (capture.number && !bind_to_graph(*free, capture.graph)) return nullptr;
+  free->device = device, free->stream = stream, free->capture = capture.number;
+  return free;
 }
 
 Status StreamState::reserve(Index counters_needed, std::size_t scratch_needed) {
-  if (counters_needed <= counter_count && scratch_needed <= scratch_bytes) return {};
-  Status status = may_grow(stream);
-  if (!status.ok()) return status;
+  Status status;
   if (counters_needed > counter_count) {
     const Index count = counters_needed < 4096 ? 4096 : 2 * counters_needed;
     const auto bytes = static_cast<std::size_t>(count) * sizeof(int);
     counter_count = 0;
-    status = grow("cuda/workspace", reinterpret_cast<void**>(&counters), bytes, stream);
-    if (status.ok()) status = status_of("cuda/workspace", cudaMemsetAsync(counters, 0, bytes, stream));
+    status = grow(reinterpret_cast<void**>(&counters), bytes, *this);
+    if (status.ok() && !capture) status = status_of(kWorkspace, cudaMemsetAsync(counters, 0, bytes, stream));
     if (!status.ok()) return status;
     counter_count = count;
   }
   if (scratch_needed > scratch_bytes) {
-    scratch_bytes = 0;
-    status = grow("cuda/workspace", reinterpret_cast<void**>(&scratch), scratch_needed, stream);
+    const std::size_t bytes = grown(scratch_needed, std::exchange(scratch_bytes, 0), *this);
+    status = grow(reinterpret_cast<void**>(&scratch), bytes, *this);
     if (!status.ok()) return status;
-    scratch_bytes = scratch_needed;
+    scratch_bytes = bytes;
   }
   return {};
 }
 
 Status StreamState::hold(std::size_t needed) {
   if (needed <= held_bytes) return {};
-  Status status = may_grow(stream);
-  if (!status.ok()) return status;
-  held_bytes = 0;
-  status = grow("cuda/workspace", reinterpret_cast<void**>(&held), needed, stream);
-  if (status.ok()) held_bytes = needed;
+  const std::size_t bytes = grown(needed, std::exchange(held_bytes, 0), *this);
+  const Status status = grow(reinterpret_cast<void**>(&held), bytes, *this);
+  if (status.ok()) held_bytes = bytes;
   return status;
 }
 

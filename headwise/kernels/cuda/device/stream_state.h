@@ -1,8 +1,9 @@
-// StreamState: what runs on one stream of one device share: counters, scratch memory, encoded tensor maps.
-// SPDX-License-Identifier: Apache-2.0
+// StreamState: what runs on one stream, or in one captured graph, share: counters, scratch memory, tensor
+// maps. SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cuda.h>
 
+#include <atomic>
 #include <mutex>
 
 #include "headwise/kernels/cuda/device/launch.h"
@@ -32,12 +33,16 @@ struct MapSpec {
   friend bool operator==(const MapSpec&, const MapSpec&) = default;
 };
 
-/// Used under its mutex: runs on one stream are issued one after another.
+/// Used under its mutex: runs on one stream are issued one after another. A graph that is captured has a
+/// state of its own, whichever stream warmed up: its memory stays where the graph's launches found it, and
+/// graphs may be replayed beside each other.
 struct StreamState {
   std::mutex mutex = {};
   int device = -1;
   cudaStream_t stream = nullptr;
-  int* counters = nullptr;  // all zero between launches
+  unsigned long long capture = 0;          // the capture's number; 0: runs of the stream itself
+  std::atomic<bool> graph_gone = {false};  // no graph of the capture is left: another may have the memory
+  int* counters = nullptr;                 // all zero between launches
   Index counter_count = 0;
   std::byte* scratch = nullptr;
   std::size_t scratch_bytes = 0;
@@ -45,7 +50,8 @@ struct StreamState {
   std::byte* held = nullptr;  // what such a run keeps between them
   std::size_t held_bytes = 0;
 
-  /// Grows from the device's pool, in the order of the stream; an error while a graph is captured.
+  /// Grows from the device's pool, in the order of the stream; in a capture by plain memory, and what earlier
+  /// launches of it were told of is kept.
   Status reserve(Index counters_needed, std::size_t scratch_needed);
   Status hold(std::size_t needed);
   /// A map for these sizes and this address, kept for the next call.
@@ -57,8 +63,11 @@ struct StreamState {
   CUtensorMap maps_[kKept] = {};
 };
 
-/// The state of a stream, made at its first use; null when there are too many streams.
+/// The state of a stream, or of the graph it captures, made at its first use; null when there are too many.
 StreamState* state_of(int device, cudaStream_t stream);
+/// What a run answers then.
+inline constexpr Status kNoState = {"cuda/streams", 1,
+                                    "more than 256 streams and captured graphs were used in this process"};
 
 /// What one launch of `upload` carries.
 inline constexpr std::size_t kUploadBytes = 3840;

@@ -20,6 +20,8 @@ const char* copy_refuses(const AnyView& v) {
   return nullptr;
 }
 
+constexpr double kMostSoftcap = 4096;
+
 double scale_of(const AttentionProblem& p, const AttentionArgs& a) {
   return a.inputs.scale.given() ? load_double(a.inputs.scale.data, a.inputs.scale.dtype, 0)
                                 : 1.0 / std::sqrt(static_cast<double>(p.heads.q.dim));
@@ -47,6 +49,9 @@ void hopper_refuses(const AttentionProblem& p, const AttentionArgs& a, int devic
   if (h.terms.bias && !takes.pairs) return say("a bias");
   if (h.terms.bias && a.inputs.bias.dtype == DType::f64) return say("a bias of f64");
   if (h.terms.relative) return say("relative positions");
+  // tanh comes out to 1e-7 of the cap: past this a score of 1 would keep fewer digits than bf16 has.
+  if (h.terms.softcap && a.inputs.softcap > kMostSoftcap)
+    return say("a softcap of %g; it takes up to %g", a.inputs.softcap, kMostSoftcap);
   if (h.terms.dropout && !takes.pairs) return say("dropout");
   ProbeSpec other = p.probe;
   other.rows = false;

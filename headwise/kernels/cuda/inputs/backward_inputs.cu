@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kSinkThreads) sink_sums(const __grid_constant_
   const RunInputs& f = p.in;
   const int thread = static_cast<int>(threadIdx.x);
   const Index h = blockIdx.x;
-  const double sink = static_cast<double>(number_of(f.sinks, static_cast<int>(h)));
+  const double sink = number_of<double>(f.sinks, static_cast<int>(h));
   double sum = 0;
   for (Index n = thread; n < f.batch * f.q_tokens; n += kSinkThreads) {
     const Index b = n / f.q_tokens, i = n % f.q_tokens;

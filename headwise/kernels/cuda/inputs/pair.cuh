@@ -86,14 +86,13 @@ __device__ W score(const RunInputs& p, const SequencePlace& at, Index b, Index h
     if (slant) *slant = 1 - t * t;
   }
   if (p.bias)
-    s += static_cast<W>(
-        load_float(p.bias, p.bias_dtype,
-                   b * p.bias_step[0] + h * p.bias_step[1] + i * p.bias_step[2] + j * p.bias_step[3]));
+    s += load_number<W>(p.bias, p.bias_dtype,
+                        b * p.bias_step[0] + h * p.bias_step[1] + i * p.bias_step[2] + j * p.bias_step[3]);
   if (p.slopes.data) {
     const Index q = at.q_start + i;
-    s -= static_cast<W>(number_of(p.slopes, static_cast<int>(h))) * static_cast<W>(q < j ? j - q : q - j);
+    s -= number_of<W>(p.slopes, static_cast<int>(h)) * static_cast<W>(q < j ? j - q : q - j);
   }
-  if (p.relative) s += static_cast<W>(relative_number(p, h, at.q_start + i, j));
+  if (p.relative) s += relative_number<W>(p, h, at.q_start + i, j);
   return s;
 }
 

@@ -6,13 +6,18 @@
 
 namespace headwise::cuda {
 
-__device__ __forceinline__ float load_float(const void* data, DType t, Index i) {
+/// As W: a kernel that computes in double reads doubles whole.
+template <class W>
+__device__ __forceinline__ W load_number(const void* data, DType t, Index i) {
   switch (t) {
-    case DType::bf16: return static_cast<float>(static_cast<const bf16*>(data)[i]);
-    case DType::f16: return static_cast<float>(static_cast<const f16*>(data)[i]);
-    case DType::f64: return static_cast<float>(static_cast<const double*>(data)[i]);
-    default: return static_cast<const float*>(data)[i];
+    case DType::bf16: return static_cast<W>(static_cast<float>(static_cast<const bf16*>(data)[i]));
+    case DType::f16: return static_cast<W>(static_cast<float>(static_cast<const f16*>(data)[i]));
+    case DType::f64: return static_cast<W>(static_cast<const double*>(data)[i]);
+    default: return static_cast<W>(static_cast<const float*>(data)[i]);
   }
+}
+__device__ __forceinline__ float load_float(const void* data, DType t, Index i) {
+  return load_number<float>(data, t, i);
 }
 __device__ __forceinline__ void store_float(void* data, DType t, Index i, double x) {
   switch (t) {
@@ -22,8 +27,9 @@ __device__ __forceinline__ void store_float(void* data, DType t, Index i, double
     default: static_cast<float*>(data)[i] = static_cast<float>(x);
   }
 }
-__device__ __forceinline__ float number_of(const PerHead& x, int head) {
-  return load_float(x.data, x.dtype, head * x.step);
+template <class W = float>
+__device__ __forceinline__ W number_of(const PerHead& x, int head) {
+  return load_number<W>(x.data, x.dtype, head * x.step);
 }
 
 __device__ __forceinline__ float number_of(const RowGate& x, Index batch, Index row, Index head) {

@@ -7,11 +7,12 @@
 namespace headwise::cuda {
 
 /// T5's number of key j seen from the query at position q.
-__device__ __forceinline__ float relative_number(const RunInputs& f, Index h, Index q, Index j) {
+template <class W = float>
+__device__ __forceinline__ W relative_number(const RunInputs& f, Index h, Index q, Index j) {
   const Index distance = q < j ? j - q : q - j;
   const Index at = (q < j ? f.bucket_count : 0) + min_of(distance, f.bucket_count - 1);
-  return load_float(f.relative, f.relative_dtype,
-                    f.buckets[at] * f.relative_step[0] + h * f.relative_step[1]);
+  return load_number<W>(f.relative, f.relative_dtype,
+                        f.buckets[at] * f.relative_step[0] + h * f.relative_step[1]);
 }
 
 }  // namespace headwise::cuda

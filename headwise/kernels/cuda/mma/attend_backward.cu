@@ -43,7 +43,7 @@ Status run(const BackwardProblem& problem, const BackwardArgs& a, int device, vo
   const CurrentDevice current(device);
   if (!current.status().ok()) return current.status();
   StreamState* state = state_of(device, static_cast<cudaStream_t>(stream));
-  if (!state) return {"cuda/streams", 1, "more than 256 streams were used in this process"};
+  if (!state) return kNoState;
   const std::lock_guard lock(state->mutex);
   MmaBackwardParams f;
   const Status status = gather_backward(p, a, *state, f.in);

@@ -53,7 +53,7 @@ __global__ void attend_plain(const __grid_constant__ RunInputs p) {
       W weight = 1;
       const bool empty = top == -infinity && sum == 0;
       if (p.sinks.data) {
-        const W sink = static_cast<W>(number_of(p.sinks, static_cast<int>(h))), most = fmax(top, sink);
+        const W sink = number_of<W>(p.sinks, static_cast<int>(h)), most = fmax(top, sink);
         if (most > -infinity) {
           weight = empty ? W(0) : exp(top - most);
           sum = sum * weight + exp(sink - most), top = most;
@@ -61,9 +61,9 @@ __global__ void attend_plain(const __grid_constant__ RunInputs p) {
       }
       W gate = 1;
       if (p.gate)
-        gate = static_cast<W>(load_float(
+        gate = load_number<W>(
             p.gate, p.gate_dtype,
-            at.tensor_batch * p.gate_step[0] + (at.q_row + i) * p.gate_step[1] + h * p.gate_step[2]));
+            at.tensor_batch * p.gate_step[0] + (at.q_row + i) * p.gate_step[1] + h * p.gate_step[2]);
       const W f = empty ? W(0) : gate * (weight / sum);
       for (int n = 0; n < kColumnsPerLane; ++n) {
         const Index c = c0 + 32 * n + lane;
@@ -95,7 +95,7 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
   const CurrentDevice current(device);
   if (!current.status().ok()) return current.status();
   StreamState* state = state_of(device, static_cast<cudaStream_t>(stream));
-  if (!state) return {"cuda/streams", 1, "more than 256 streams were used in this process"};
+  if (!state) return kNoState;
   const std::lock_guard lock(state->mutex);
   RunInputs f;
   const Status status = gather_inputs(p, a, *state, 1, f);

@@ -36,9 +36,9 @@ __device__ Pair<W> pair_of(const BackwardInputs& p, const SequencePlace& at, Ind
     keep = f.rule.keep(id, h, at.q_start + i, j) ? 1 / static_cast<W>(1 - f.dropout) : W(0);
   }
   if (f.gate)
-    gate = static_cast<W>(
-        load_float(f.gate, f.gate_dtype,
-                   at.tensor_batch * f.gate_step[0] + (at.q_row + i) * f.gate_step[1] + h * f.gate_step[2]));
+    gate = load_number<W>(
+        f.gate, f.gate_dtype,
+        at.tensor_batch * f.gate_step[0] + (at.q_row + i) * f.gate_step[1] + h * f.gate_step[2]);
   for (Index c = 0; c < f.v.layout.dim; ++c)
     dp = fma(element<T, W>(p.dout, at.tensor_batch, at.q_row + i, h, c),
              element<T, W>(f.v, at.tensor_batch, at.kv_row + j, h, c), dp);
@@ -180,7 +180,7 @@ Status run(const BackwardProblem& problem, const BackwardArgs& a, int device, vo
   const CurrentDevice current(device);
   if (!current.status().ok()) return current.status();
   StreamState* state = state_of(device, static_cast<cudaStream_t>(stream));
-  if (!state) return {"cuda/streams", 1, "more than 256 streams were used in this process"};
+  if (!state) return kNoState;
   const std::lock_guard lock(state->mutex);
   BackwardInputs f;
   Status status = gather_backward(p, a, *state, f);
