@@ -7,7 +7,7 @@ import torch
 from common import DEVICE, check, normal
 from harness import Attention, relative
 
-DECODE, PLAIN = Attention("cuda/decode"), Attention("cuda/plain")
+DECODE, HOPPER, PLAIN = Attention("cuda/decode"), Attention("cuda/hopper"), Attention("cuda/plain")
 END = -(2 ** 63)
 MANY = [150, 9, 64, 1, 0, 130] * 20  # enough for blocks of 32 rows
 
@@ -56,6 +56,7 @@ def page_cases():
                     if d == 128 and size in (8, 256):
                         other = PLAIN(q, pk, pv, **given)
                         check(relative(got.float(), other.float()) < 8e-3, part, "cuda/plain disagrees")
+    prefill_cases()
     # A page outside the pool reads as zeros: v counts as 0 there, nothing else is touched.
     q, k, v = normal(1, 1, 8, 128, dtype=torch.bfloat16), normal(1, 128, 8, 128, dtype=torch.bfloat16), normal(1, 128, 8, 128, dtype=torch.bfloat16)
     (pk, table), (pv, _) = paged(k, [128], 64, False, spare=0), paged(v, [128], 64, False, spare=0)
@@ -66,3 +67,23 @@ def page_cases():
             got = run(q, pk, pv, page_table=table, page_lengths=torch.tensor([128]))
             want = run(q, *zero)
             check(relative(got.float(), want.float()) < 1e-6, f"pages outside the pool {wrong}", "does not read as zeros")
+
+
+def prefill_cases():
+    """Many queries over pages: prefill and chunks have the bits of keys in one piece, with every term."""
+    for dtype, d in ((torch.bfloat16, 64), (torch.bfloat16, 128), (torch.float16, 96), (torch.float16, 192), (torch.bfloat16, 256)):
+        for size in (8, 16, 64, 256):
+            for n, (heads, kv, tq, lengths) in enumerate(((8, 2, 300, [1500, 301, 777, 300]), (4, 4, 130, [130, 1025, 200]), (8, 1, 77, [90, 400]))):
+                batch, longest = len(lengths), max(lengths)
+                q, k, v = normal(batch, tq, heads, d, dtype=dtype), normal(batch, longest, kv, d, dtype=dtype), normal(batch, longest, kv, d, dtype=dtype)
+                start = torch.tensor([length - tq for length in lengths])
+                terms = [{}, {"softcap": 20.0, "sinks": torch.randn(heads, device=DEVICE)}, {"slopes": torch.rand(heads, device=DEVICE)}][n]
+                for mask in ("causal", "causal & window(200, 0)", None):
+                    part = f"pages prefill {str(dtype)[6:]} d{d} of {size} {heads}/{kv} {mask} {' '.join(terms)}"
+                    want, want_lse = torch.empty_like(q), torch.empty(batch, heads, tq, device=DEVICE)
+                    HOPPER(q, k, v, want, want_lse, mask="lengths(" + ", ".join(map(str, lengths)) + ")" + (" & " + mask if mask else ""), q_start=start, **terms)
+                    (pk, table), (pv, _) = paged(k, lengths, size, n == 1), paged(v, lengths, size, n == 1)
+                    given = dict(mask=mask, q_start=torch.tensor([END]), page_table=table, page_lengths=torch.tensor(lengths), **terms)
+                    got, got_lse = torch.full_like(q, float("nan")), torch.full_like(want_lse, float("nan"))
+                    HOPPER(q, pk, pv, got, got_lse, **given)
+                    check(torch.equal(got, want) and torch.equal(got_lse, want_lse), part, "differs from k and v in one piece")

@@ -21,6 +21,14 @@ enum class TilePasses {
   probes  // band, and the statistics of rows
 };
 
+/// Where keys lie in pages: copies take `piece` keys of one page at a time, a divisor of a tile and of a
+/// page.
+struct ForwardPages {
+  const std::int32_t* table = nullptr;  // [batch pages_each], or null: keys lie in one piece
+  int step[2] = {};
+  int log_size = 0, piece = 0;  // a page holds 2^log_size tokens
+};
+
 struct ForwardParams {
   float scale_log2 = 0;  // scale * log2(e): scores to exponents of 2
   bool terms = false;    // instance `terms`: scores are scaled one by one; else it has the others' bits
@@ -51,6 +59,7 @@ struct ForwardParams {
   BlockLists blocks = {};     // terms. Last: elsewhere it cost the statistics of rows a register at D64
   int pieces = 1;             // of a sequence: batch counts them
   bool side_by_side = false;  // band: order of tiles, see forward_tile
+  ForwardPages pages = {};
 };
 
 struct ForwardMaps {

@@ -50,7 +50,7 @@ void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char 
   if (rows > kMostRows)
     std::snprintf(why, sizeof why, "%lld rows of queries a kv head; it takes up to %lld",
                   static_cast<long long>(rows), static_cast<long long>(kMostRows));
-  else if (p.keys == KeyForm::plain && !p.eight_bit_kv() && tiles_suit(p.q_tokens, p.kv_tokens))
+  else if (!p.eight_bit_kv() && tiles_suit(p.q_tokens, p.kv_tokens))
     std::snprintf(why, sizeof why,
                   p.q_tokens < kChunk
                       ? "%lld query tokens meet %lld keys, too few to split: cuda/hopper takes less time"

@@ -1,6 +1,8 @@
 // cuda/hopper: when the tiled forward of Hopper takes a problem, how it cuts it, and its start.
+#include <bit>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 
 #include "headwise/kernels/cuda/hopper/common.h"
 #include "headwise/kernels/cuda/hopper/forward/block_lists.h"
@@ -34,13 +36,18 @@ BlockBytes block_bytes_of(const AttentionProblem& p, const AttentionArgs& a, con
 void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
   hopper_refuses(p, a, device, why, {.pairs = true, .blocks = true});
   if (why[0]) return;
-  if (p.keys == KeyForm::paged) {
-    std::snprintf(why, sizeof why, "keys lie in pages; its tiles are longer than a page may be");
-    return;
-  }
   Band band;
   const char* part = nullptr;
   band_of(a.mask, 0, band, part);
+  if (p.keys == KeyForm::paged && band.documents) {
+    std::snprintf(why, sizeof why, "documents(...) over keys in pages: a document may begin inside a copy");
+    return;
+  }
+  if (const AnyView& table = a.page_table.table;
+      p.keys == KeyForm::paged && p.batch * table.step[0] + table.size[1] * table.step[1] > kFar) {
+    std::snprintf(why, sizeof why, "a page table of more than 2^29 entries");
+    return;
+  }
   if (p.heads.q.dim != p.heads.v.dim && (needs_terms(p, a, band) || p.probe.rows)) {
     std::snprintf(why, sizeof why,
                   "softcap, ALiBi, a bias, a gate, dropout, probes, blocks(...) or no positive scale; it "
@@ -136,6 +143,16 @@ Status send_ids(const AnyView& ids, Index count, Index* to, cudaStream_t stream)
   return {};
 }
 
+/// The largest piece that divides a page and a tile of `keys`.
+ForwardPages pages_of(const AttentionProblem& p, const AttentionArgs& a, int keys) {
+  const AnyView& table = a.page_table.table;
+  const auto size = static_cast<unsigned>(p.page_size);
+  return {static_cast<const std::int32_t*>(table.data),
+          {static_cast<int>(table.step[0]), static_cast<int>(table.step[1])},
+          std::countr_zero(size),
+          std::gcd(keys, static_cast<int>(size))};
+}
+
 template <class T>
 Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, int device) {
   const int processors = facts_of(device).processors, head_dim = static_cast<int>(p.heads.q.dim),
@@ -171,7 +188,8 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
     f.kept = static_cast<float>(1 / (1 - a.inputs.dropout));
   }
   f.store_rows = p.ragged || band.documents;
-  f.clear_tail = p.ragged || band.documents || band.keys < p.kv_tokens || band.by_length;
+  const bool paged = p.keys == KeyForm::paged;
+  f.clear_tail = paged || p.ragged || band.documents || band.keys < p.kv_tokens || band.by_length;
   f.counter = state.counters;
   f.pieces = static_cast<int>(pieces_of(band));
   f.batch = static_cast<int>(p.batch) * f.pieces, f.heads = static_cast<int>(p.heads.q.heads);
@@ -208,10 +226,12 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
         make_block_lists(*band.blocks, p.kv_tokens, rows, keys, bits, bits + bits_bytes, f, state.stream);
     if (!status.ok()) return status;
   }
+  if (paged) f.pages = pages_of(p, a, keys);
+  const int box = paged ? f.pages.piece : keys;
   ForwardMaps maps;
   status = state.map_of(map_spec(p, a.q, rows, panels), maps.q);
-  if (status.ok()) status = state.map_of(map_spec(p, a.k, keys, panels), maps.k);
-  if (status.ok()) status = state.map_of(map_spec(p, a.v, keys, value_dim / 64), maps.v);
+  if (status.ok()) status = state.map_of(map_spec(p, a.k, box, paged ? 1 : panels), maps.k);
+  if (status.ok()) status = state.map_of(map_spec(p, a.v, box, paged ? 1 : value_dim / 64), maps.v);
   if (status.ok()) status = state.map_of(map_spec(p, a.out, 64, 1), maps.out);
   if (!status.ok()) return status;
   return forward<T>(head_dim, groups, passes, maps, f, device, processors, state.stream);

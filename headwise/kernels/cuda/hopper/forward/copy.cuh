@@ -141,6 +141,27 @@ __device__ __forceinline__ ForwardWork forward_work(const ForwardParams& p, int 
   return w;
 }
 
+/// A tile of keys or values out of pages. A page outside the pool, and a piece past the last key, arrives as
+/// zeros.
+template <class C, int Dim>
+__device__ __forceinline__ void load_pages(std::uint32_t to, const CUtensorMap* map, std::uint32_t bar,
+                                           const ForwardParams& p, const ForwardWork& w, int first) {
+  const ForwardPages& pages = p.pages;
+  const int kv_head = w.head / p.group;
+#pragma unroll 1
+  for (int r = 0; r < C::kKeys; r += pages.piece) {
+    const int key = first + r, row = key & ((1 << pages.log_size) - 1);
+    const int page =
+        key < w.place.kv_tokens
+            ? __ldg(pages.table + (w.b * pages.step[0] + (key >> pages.log_size) * pages.step[1]))
+            : -1;
+#pragma unroll
+    for (int c = 0; c < (Dim + 63) / 64; ++c)
+      ptx::load_tile(to + c * panel_bytes(C::kKeys) + r * kPanelRowBytes, map, bar, row,
+                     Dim % 64 == 0 ? c : 0, kv_head, page, ptx::kEvictLast, Dim % 64 == 0 ? 0 : 64 * c);
+  }
+}
+
 /// Which tiles of keys a tile of queries meets, from right to left: all of its band, or those a mask's blocks
 /// leave. An entry is 4 * tile of keys + 2 * (another follows, to its left) + (that one is masked).
 template <class C>
@@ -196,6 +217,9 @@ __device__ __forceinline__ void forward_copy_keys(const ForwardShared<C>& shared
       ptx::mbarrier_wait(shared.k_empty + 8 * (use & 1), ((use >> 1) & 1) ^ 1);
       if constexpr (C::kListed) ptx::store_word(shared.listed + 4 * (use & 3), entry);
       ptx::mbarrier_expect(full, C::kKeyBytes);
+      if (p.pages.table)
+        return load_pages<C, C::kHeadDim>(shared.k + (use & 1) * C::kKeyBytes, &maps.k, full, p, w,
+                                          n * kKeys);
       load_panels<C::kHeadDim>(shared.k + (use & 1) * C::kKeyBytes, kKeys, &maps.k, full,
                                w.place.kv_row + n * kKeys, kv_head, w.tensor_batch, ptx::kEvictLast);
     };
@@ -203,6 +227,9 @@ __device__ __forceinline__ void forward_copy_keys(const ForwardShared<C>& shared
       const std::uint32_t full = shared.v_full + 8 * (use & 1);
       ptx::mbarrier_wait(shared.v_empty + 8 * (use & 1), ((use >> 1) & 1) ^ 1);
       ptx::mbarrier_expect(full, C::kValueBytes);
+      if (p.pages.table)
+        return load_pages<C, C::kValueDim>(shared.v + (use & 1) * C::kValueBytes, &maps.v, full, p, w,
+                                           n * kKeys);
       load_panels<C::kValueDim>(shared.v + (use & 1) * C::kValueBytes, kKeys, &maps.v, full,
                                 w.place.kv_row + n * kKeys, kv_head, w.tensor_batch, ptx::kEvictLast);
     };
