@@ -10,7 +10,7 @@
 
 #include "headwise/cli/args.h"
 #include "headwise/model/file.h"
-#include "headwise/server/intent_model.h"
+#include "headwise/server/model/intent_model.h"
 #include "headwise/server/service.h"
 
 namespace headwise::cli {

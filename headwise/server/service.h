@@ -6,10 +6,10 @@
 #include <memory>
 #include <string>
 
-#include "headwise/server/batcher.h"
-#include "headwise/server/door.h"
-#include "headwise/server/event_loop.h"
-#include "headwise/server/texts_request.h"
+#include "headwise/server/door/door.h"
+#include "headwise/server/http/event_loop.h"
+#include "headwise/server/model/batcher.h"
+#include "headwise/server/model/texts_request.h"
 
 namespace headwise::server {
 

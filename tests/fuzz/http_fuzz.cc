@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "headwise/model/json_reader.h"
-#include "headwise/server/http_parser.h"
-#include "headwise/server/texts_request.h"
+#include "headwise/server/http/http_parser.h"
+#include "headwise/server/model/texts_request.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // The parser over a table of requests, good and bad, each whole, byte by byte and cut at every place.
-#include "headwise/server/http_parser.h"
+#include "headwise/server/http/http_parser.h"
 
 #include <gtest/gtest.h>
 

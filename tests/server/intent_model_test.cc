@@ -1,6 +1,6 @@
 // A recogniser behind the service: answers with the bits of predict, joined or alone, whatever happens to its
 // folder.
-#include "headwise/server/intent_model.h"
+#include "headwise/server/model/intent_model.h"
 
 #include <unistd.h>
 

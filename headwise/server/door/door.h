@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "headwise/server/http_response.h"
-#include "headwise/server/token.h"
+#include "headwise/server/door/token.h"
+#include "headwise/server/http/http_response.h"
 
 namespace headwise::server {
 

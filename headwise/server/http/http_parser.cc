@@ -1,4 +1,4 @@
-#include "headwise/server/http_parser.h"
+#include "headwise/server/http/http_parser.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "headwise/server/http_response.h"
+#include "headwise/server/http/http_response.h"
 
 #include <array>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "headwise/server/event_loop.h"
+#include "headwise/server/http/event_loop.h"
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>

@@ -1,4 +1,4 @@
-#include "headwise/server/token.h"
+#include "headwise/server/door/token.h"
 
 #include <sys/random.h>
 #include <sys/stat.h>

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "headwise/server/metrics.h"
-#include "headwise/server/served.h"
+#include "headwise/server/model/served.h"
 
 namespace headwise::server {
 

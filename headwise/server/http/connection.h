@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
-#include "headwise/server/batcher.h"
-#include "headwise/server/http_parser.h"
-#include "headwise/server/http_response.h"
+#include "headwise/server/http/http_parser.h"
+#include "headwise/server/http/http_response.h"
+#include "headwise/server/model/batcher.h"
 
 namespace headwise::server {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "headwise/intent/recognizer.h"
-#include "headwise/server/served.h"
+#include "headwise/server/model/served.h"
 
 namespace headwise::server {
 

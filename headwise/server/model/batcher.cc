@@ -1,4 +1,4 @@
-#include "headwise/server/batcher.h"
+#include "headwise/server/model/batcher.h"
 
 #include <algorithm>
 #include <exception>

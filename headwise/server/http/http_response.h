@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "headwise/base/words.h"
-#include "headwise/server/http_parser.h"
+#include "headwise/server/http/http_parser.h"
 
 namespace headwise::server {
 

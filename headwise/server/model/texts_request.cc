@@ -1,4 +1,4 @@
-#include "headwise/server/texts_request.h"
+#include "headwise/server/model/texts_request.h"
 
 #include <utility>
 

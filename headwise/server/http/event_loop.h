@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "headwise/server/connection.h"
-#include "headwise/server/listener.h"
+#include "headwise/server/http/connection.h"
+#include "headwise/server/http/listener.h"
 
 namespace headwise::server {
 

@@ -1,4 +1,4 @@
-#include "headwise/server/listener.h"
+#include "headwise/server/http/listener.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

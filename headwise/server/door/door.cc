@@ -1,4 +1,4 @@
-#include "headwise/server/door.h"
+#include "headwise/server/door/door.h"
 
 #include <algorithm>
 #include <utility>

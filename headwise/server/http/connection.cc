@@ -1,4 +1,4 @@
-#include "headwise/server/connection.h"
+#include "headwise/server/http/connection.h"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>

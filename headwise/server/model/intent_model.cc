@@ -1,11 +1,11 @@
-#include "headwise/server/intent_model.h"
+#include "headwise/server/model/intent_model.h"
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
 #include "headwise/analysis/explain.h"
-#include "headwise/server/http_response.h"
+#include "headwise/server/http/http_response.h"
 
 namespace headwise::server {
 namespace {
