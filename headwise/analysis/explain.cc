@@ -37,6 +37,10 @@ double odds(const Recognizer& r, const AnyView& logits, Index text, Index label)
   return x(label) - most - std::log(others);
 }
 
+void look_at(const std::atomic<bool>* stop) {
+  require(!stop || !stop->load(), ErrorKind::bad_argument, kOp, "stopped by its caller; ask again");
+}
+
 /// Gives every token its piece and the number of its word; returns how many words there are.
 Index add_tokens(const Recognizer& r, const Encoding& whole, std::vector<ExplainedToken>& tokens) {
   const std::string& inside = r.tokenizer().options().inside;
@@ -51,9 +55,19 @@ Index add_tokens(const Recognizer& r, const Encoding& whole, std::vector<Explain
   return words;
 }
 
+/// What is hidden word by word: the text, the score of its label, and how many words it has.
+struct Told {
+  const Encoding& whole;
+  double s = 0;
+  Index label = 0, words = 0;
+};
+
 /// Hides words, some at a time, and gives their tokens what s loses.
-void hide_words(const Recognizer& r, const Encoding& whole, double s, Index label, Index words,
-                Session& session, std::vector<ExplainedToken>& tokens) {
+void hide_words(const Recognizer& r, const Told& told, const std::atomic<bool>* stop, Session& session,
+                std::vector<ExplainedToken>& tokens) {
+  const Encoding& whole = told.whole;
+  const double s = told.s;
+  const Index label = told.label, words = told.words;
   constexpr Index kMostUnits = 128, kLeastUnits = 8, kMostTokens = Index{1} << 15, kGroupTokens = 2048;
   const auto length = static_cast<Index>(whole.ids.size());
   const Index units = min_of(words, std::clamp(kMostTokens / length, kLeastUnits, kMostUnits));
@@ -69,6 +83,7 @@ void hide_words(const Recognizer& r, const Encoding& whole, double s, Index labe
         if (unit_of(tokens[t]) == unit) without.ids[t] = hidden;
       r.add_to(batch, without);
     }
+    look_at(stop);
     session.memory.reset();
     Call call{.ctx = session.ctx, .memory = session.memory};
     const AnyView logits = r.forward(batch, call, nullptr);
@@ -131,6 +146,7 @@ Explanation explain_text(const Recognizer& r, std::string_view text, Session& se
 
   const AnyView dlogits = call.memory.take(logits.dtype, {1, labels});
   slope_of_odds(r, e.prediction, e.label, dlogits);
+  look_at(options.stop);
   r.backward(dlogits, call, saved);
   for (Index i = 0; i < e.layers; ++i)
     for (Index h = 0; h < e.heads; ++h) {
@@ -144,7 +160,7 @@ Explanation explain_text(const Recognizer& r, std::string_view text, Session& se
   const Index words = add_tokens(r, whole, e.tokens);
   if (mixes_heads(r)) to_shares(taps);
   e.taps = std::move(taps.all);
-  hide_words(r, whole, s, e.label, words, session, e.tokens);
+  hide_words(r, {whole, s, e.label, words}, options.stop, session, e.tokens);
   return e;
 }
 

@@ -1,6 +1,7 @@
 // explain_text: which heads and which tokens of a text speak for the label a recogniser gives it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <atomic>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,8 +13,9 @@
 namespace headwise {
 
 struct ExplainTextOptions {
-  Index label = -1;      // whose score is explained; -1: the most probable one
-  bool weights = false;  // keep attention weights too
+  Index label = -1;                         // whose score is explained; -1: the most probable one
+  bool weights = false;                     // keep attention weights too
+  const std::atomic<bool>* stop = nullptr;  // looked at between runs of the model: set, an Error says so
 };
 
 struct ExplainedToken {
