@@ -68,10 +68,11 @@ void file_failed(std::string_view op, std::string_view path, std::string_view wh
                                             std::generic_category().message(code), way_out(code)));
 }
 
-File File::open_to_read(const std::string& path, std::string_view op) {
+File File::open_to_read(const std::string& path, std::string_view op, Links links) {
   check_name(path, op);
   // O_NONBLOCK: opening a FIFO must not wait for its writer; it is refused below.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+  const int fd =
+      ::open(path.c_str(), O_RDONLY | (links == Links::refuse ? O_NOFOLLOW : 0) | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) file_failed(op, path, "open", errno);
   File file(fd, path, op);
   struct stat s {};

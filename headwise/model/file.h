@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,10 +12,13 @@
 #pragma GCC visibility push(default)
 namespace headwise {
 
+/// Whether a name that is a link is opened: what others may put into a folder is read as it is named.
+enum class Links : std::uint8_t { refuse, follow };
+
 class File {
  public:
-  /// A regular file, no link, for reading. `op` begins every sentence.
-  static File open_to_read(const std::string& path, std::string_view op);
+  /// A regular file for reading. `op` begins every sentence.
+  static File open_to_read(const std::string& path, std::string_view op, Links links = Links::refuse);
   /// Must not be there yet.
   static File create(const std::string& path, std::string_view op);
   File(File&& other) noexcept;

@@ -1,26 +1,13 @@
 #include "headwise/server/metrics.h"
 
-#include <unistd.h>
-
 #include <charconv>
-#include <cstdio>
 
 #include "headwise/base/error.h"
 #include "headwise/base/version.h"
+#include "headwise/server/process_metrics.h"
 
 namespace headwise::server {
 namespace {
-
-/// Of this process, in bytes; 0 where the system does not say.
-Index resident_bytes() {
-  Index size = 0, resident = 0;
-  if (std::FILE* file = std::fopen("/proc/self/statm", "re")) {
-    long long a = 0, b = 0;
-    if (std::fscanf(file, "%lld %lld", &a, &b) == 2) size = a, resident = b;
-    std::fclose(file);
-  }
-  return size > 0 ? resident * ::sysconf(_SC_PAGESIZE) : 0;
-}
 
 void header(std::string& out, std::string_view name, std::string_view kind, std::string_view help) {
   out += text("# HELP ", name, " ", help, "\n# TYPE ", name, " ", kind, "\n");
@@ -73,6 +60,21 @@ void Metrics::vanished() {
   ++vanished_;
 }
 
+void Metrics::evicted() {
+  const std::lock_guard hold(lock_);
+  ++evicted_;
+}
+
+void Metrics::failed() noexcept {
+  const std::lock_guard hold(lock_);
+  ++failed_;
+}
+
+void Metrics::reloaded(bool well) {
+  const std::lock_guard hold(lock_);
+  ++(well ? reloads_ : failed_reloads_);
+}
+
 std::string Metrics::print(const Gauges& g) const {
   std::string out;
   const std::lock_guard hold(lock_);
@@ -90,6 +92,13 @@ std::string Metrics::print(const Gauges& g) const {
     out +=
         text("headwise_responses_total{route=\"", key.first, "\",status=\"", key.second, "\"} ", count, "\n");
   value(out, "headwise_vanished_total", "counter", "Clients that left before their answer.", vanished_);
+  value(out, "headwise_evicted_total", "counter", "Silent connections closed for others.", evicted_);
+  value(out, "headwise_failures_total", "counter", "Connections given up, most often for want of memory.",
+        failed_);
+  value(out, "headwise_log_lines_lost_total", "counter", "Lines nobody read in time.", g.log_lines_lost);
+  header(out, "headwise_reloads_total", "counter", "Models loaded by SIGHUP, and those that could not be.");
+  out += text("headwise_reloads_total{result=\"loaded\"} ", reloads_,
+              "\nheadwise_reloads_total{result=\"failed\"} ", failed_reloads_, "\n");
   value(out, "headwise_joined_requests_total", "counter", "Requests the model has answered.",
         batches_requests_);
   value(out, "headwise_texts_total", "counter", "Texts the model has answered.", texts_);
@@ -101,6 +110,7 @@ std::string Metrics::print(const Gauges& g) const {
   batch_tokens_.print(out, "headwise_batch_tokens", "");
   header(out, "headwise_batch_seconds", "histogram", "Time of one call of the model.");
   batch_seconds_.print(out, "headwise_batch_seconds", "");
+  print_process_metrics(out);
   return out;
 }
 

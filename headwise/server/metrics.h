@@ -29,7 +29,7 @@ class Histogram {
 
 /// Of the moment; the service knows them.
 struct Gauges {
-  Index connections = 0, queued_requests = 0, queued_tokens = 0;
+  Index connections = 0, queued_requests = 0, queued_tokens = 0, log_lines_lost = 0;
   bool ready = false;
 };
 
@@ -42,6 +42,10 @@ class Metrics {
   void batch(Index requests, Index texts, Index tokens, Seconds took);
   /// A client that left before its answer was made or read.
   void vanished();
+  /// A silent connection that was closed for another.
+  void evicted();
+  void failed() noexcept;
+  void reloaded(bool well);
   std::string print(const Gauges& gauges) const;
 
  private:
@@ -50,7 +54,8 @@ class Metrics {
   std::map<std::string, Histogram> seconds_;
   Histogram batch_tokens_{{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096}};
   Histogram batch_seconds_{{.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 5}};
-  Index batches_requests_ = 0, texts_ = 0, tokens_ = 0, vanished_ = 0;
+  Index batches_requests_ = 0, texts_ = 0, tokens_ = 0, vanished_ = 0, evicted_ = 0, failed_ = 0;
+  Index reloads_ = 0, failed_reloads_ = 0;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 

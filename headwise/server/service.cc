@@ -6,11 +6,13 @@
 
 #include "headwise/base/error.h"
 #include "headwise/model/json_reader.h"
+#include "headwise/server/http/request_id.h"
+#include "headwise/server/openapi.h"
 
 namespace headwise::server {
 namespace {
 
-enum class Work { live, ready, metrics, report, intents, explain };
+enum class Work { live, ready, metrics, openapi, labels, report, intents, explain };
 
 struct Route {
   std::string_view path, method;
@@ -22,12 +24,18 @@ struct Route {
 constexpr Route kRoutes[] = {
     {"/health/live", "GET", Work::live, Door::Lock::open},
     {"/health/ready", "GET", Work::ready, Door::Lock::open},
-    {"/metrics", "GET", Work::metrics, Door::Lock::bearer},
+    {"/metrics", "GET", Work::metrics, Door::Lock::scrape},
+    {"/openapi.json", "GET", Work::openapi, Door::Lock::open},
+    {"/v1/labels", "GET", Work::labels, Door::Lock::bearer},
     {"/", "GET", Work::report, Door::Lock::password},
     {"/report", "GET", Work::report, Door::Lock::password},
     {"/v1/intents", "POST", Work::intents, Door::Lock::bearer},
     {"/v1/explain", "POST", Work::explain, Door::Lock::bearer},
 };
+
+/// A method of its own could hold anything too.
+constexpr std::string_view kMethods[] = {"GET",    "HEAD",    "POST",  "PUT",    "PATCH",
+                                         "DELETE", "OPTIONS", "TRACE", "CONNECT"};
 
 const Route* find_route(std::string_view target) {
   const auto found =
@@ -64,9 +72,17 @@ std::string name_in_answers(std::string_view name) {
 
 }  // namespace
 
+Service::Facts Service::facts_of(const Served& model) {
+  return {name_in_answers(model.name), model.about, static_cast<bool>(model.explain)};
+}
+
+Service::Facts Service::facts() const {
+  const std::lock_guard hold(lock_);
+  return facts_;
+}
+
 Service::Service(Served model, Listener& listener, const std::string& address, ServiceOptions options)
-    : name_(name_in_answers(model.name)),
-      explains_(static_cast<bool>(model.explain)),
+    : facts_(facts_of(model)),
       options_(std::move(options)),
       door_(options_.door, address, listener.port()),
       loop_(listener, *this, options_.loop),
@@ -74,10 +90,26 @@ Service::Service(Served model, Listener& listener, const std::string& address, S
   listener.listen();
 }
 
-std::optional<HttpResponse> Service::look(const HttpRequest& request) {
+std::vector<RouteName> Service::routes() {
+  std::vector<RouteName> all;
+  for (const Route& r : kRoutes) all.push_back({r.path, r.method});
+  return all;
+}
+
+void Service::replace(Served model) {
+  Facts next = facts_of(model);
+  batcher_.replace(std::move(model));
+  metrics_.reloaded(true);
+  const std::lock_guard hold(lock_);
+  facts_ = std::move(next);
+}
+
+std::optional<HttpResponse> Service::look(const HttpRequest& request, bool spare) {
   const Route* route = find_route(request.target);
-  if (route != nullptr &&
-      ((route->work == Work::report && !options_.report) || (route->work == Work::explain && !explains_)))
+  if (spare && (route == nullptr || (route->work != Work::live && route->work != Work::ready)))
+    return refuse({503, "there are too many connections; come again later"});
+  if (route != nullptr && ((route->work == Work::report && !options_.report) ||
+                           (route->work == Work::explain && !facts().explains)))
     route = nullptr;
   if (auto refusal = door_.refusal(request, route != nullptr ? route->lock : Door::Lock::bearer))
     return refusal;
@@ -96,22 +128,42 @@ std::optional<HttpResponse> Service::take(const HttpRequest& request, Ticket tic
   switch (find_route(request.target)->work) {
     case Work::live: return health(true);
     case Work::ready: return health(!loop_.draining());
+    case Work::metrics: return numbers();
+    case Work::labels: return labels();
     case Work::report: return page();
     case Work::intents: return ask(request, false, ticket, until);
     case Work::explain: return ask(request, true, ticket, until);
-    case Work::metrics: break;
+    case Work::openapi: break;
   }
   HttpResponse r;
+  r.body = openapi_text({.texts = options_.texts.texts,
+                         .text_bytes = options_.texts.text_bytes,
+                         .token = !options_.door.tokens.empty()});
+  return r;
+}
+
+HttpResponse Service::numbers() const {
+  HttpResponse r;
   r.type = "text/plain; version=0.0.4; charset=utf-8";
-  r.body = metrics_.print(
-      {loop_.connections(), batcher_.queued_requests(), batcher_.queued_tokens(), !loop_.draining()});
+  r.body = metrics_.print({.connections = loop_.connections(),
+                           .queued_requests = batcher_.queued_requests(),
+                           .queued_tokens = batcher_.queued_tokens(),
+                           .log_lines_lost = options_.log_lines_lost ? options_.log_lines_lost() : 0,
+                           .ready = !loop_.draining()});
+  return r;
+}
+
+HttpResponse Service::labels() const {
+  const Facts f = facts();
+  HttpResponse r;
+  r.body = "{\"model\": " + f.name + ", " + f.about + "}\n";
   return r;
 }
 
 HttpResponse Service::health(bool ready) const {
   HttpResponse r;
   r.status = ready ? 200 : 503;
-  r.body = text("{\"model\": ", name_, ", \"status\": \"", ready ? "ok" : "draining", "\"}\n");
+  r.body = text("{\"model\": ", facts().name, ", \"status\": \"", ready ? "ok" : "draining", "\"}\n");
   return r;
 }
 
@@ -160,10 +212,10 @@ std::optional<HttpResponse> Service::ask(const HttpRequest& request, bool explai
 }
 
 HttpResponse Service::answer_of(const Outcome& outcome) const {
-  if (!outcome.detail.empty() && options_.log) options_.log("the model failed: " + outcome.detail);
+  if (!outcome.detail.empty()) say({.level = "error", .message = "the model failed: " + outcome.detail});
   if (outcome.status != 200) return error_response(outcome.status, outcome.code, outcome.message);
   HttpResponse r;
-  r.body = "{\"model\": " + name_ + ", \"answers\": [";
+  r.body = "{\"model\": " + page_string(outcome.model) + ", \"answers\": [";
   for (std::size_t i = 0; i < outcome.answers.size(); ++i)
     r.body += (i == 0 ? "" : ", ") + outcome.answers[i];
   r.body += "], \"tokens\": " + std::to_string(outcome.tokens) + "}\n";
@@ -186,14 +238,41 @@ HttpResponse Service::refuse(const HttpFault& fault) {
   return r;
 }
 
-void Service::sent(const HttpRequest& request, std::uint64_t number, int status, Clock::duration took) {
+void Service::say(const LogLine& line) const {
+  if (options_.log) options_.log(print(options_.log_format, line));
+}
+
+void Service::failed(const char* what) noexcept {
+  metrics_.failed();
+  try {
+    say({.level = "error", .message = text("a connection is given up: ", what)});
+  } catch (const std::exception&) {
+    // No memory for the line either.
+  }
+}
+
+void Service::sent(const Exchange& e) {
   // The client's own path could hold anything: one we do not know has no name here.
-  const Route* route = find_route(request.target);
+  const Route* route = find_route(e.request.target);
   const std::string name(route != nullptr ? route->path : "other");
-  metrics_.answered(name, status, took);
+  metrics_.answered(name, e.status, e.took);
   if (!options_.log_requests || !options_.log) return;
-  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(took).count();
-  options_.log(text("request ", number, " ", name, " ", status, " ", static_cast<double>(us) / 1e3, " ms"));
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(e.took).count();
+  const std::string ms = text(static_cast<double>(us) / 1e3), status = std::to_string(e.status);
+  const bool known =
+      std::find(std::begin(kMethods), std::end(kMethods), e.request.method) != std::end(kMethods);
+  const std::string method = known ? e.request.method : "other", trace = trace_id(e.request);
+  LogLine line;
+  if (options_.log_format == LogFormat::text) {
+    line.message =
+        text("request ", e.id, " ", method, " ", name, " ", status, " ", ms, " ms from ", e.client);
+  } else {
+    line.message = "request";
+    line.values = {{"request", e.id}, {"client", e.client},     {"method", method},
+                   {"route", name},   {"status", status, true}, {"ms", ms, true}};
+  }
+  if (!trace.empty()) line.values.push_back({"trace", trace});
+  say(line);
 }
 
 }  // namespace headwise::server

@@ -1,4 +1,5 @@
 // train, eval and predict from outside: from a file to answers, and what bad input and bad luck do.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/inotify.h>
@@ -10,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tests/cli/program.h"
 
@@ -293,6 +295,69 @@ TEST_F(IntentWords, AnySecondSignalEndsTheService) {
     ::close(fd);
     std::fclose(said);
   }
+}
+
+/// GET of a path by HTTP/1.0: everything that comes back.
+std::string answer_of(int port, const std::string& path) {
+  sockaddr_in a{};
+  a.sin_family = AF_INET, a.sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+  a.sin_port = htons(static_cast<std::uint16_t>(port));
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  std::string all;
+  const std::string asked = "GET " + path + " HTTP/1.0\r\n\r\n";
+  if (::connect(fd, reinterpret_cast<sockaddr*>(&a), sizeof a) == 0 &&
+      ::send(fd, asked.data(), asked.size(), MSG_NOSIGNAL) > 0) {
+    std::array<char, 4096> part;
+    for (ssize_t n = 0; (n = ::recv(fd, part.data(), part.size(), 0)) > 0;)
+      all.append(part.data(), static_cast<std::size_t>(n));
+  }
+  ::close(fd);
+  return all;
+}
+
+TEST_F(IntentWords, AServiceReadsItsEnvironmentAndItsFolderAgain) {
+  ASSERT_EQ(train("one.tsv --out m --epochs 1").code, 0);
+  int out[2];
+  ASSERT_EQ(::pipe(out), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(out[1], STDOUT_FILENO);
+    ::close(out[0]), ::close(out[1]);
+    ::setenv("HEADWISE_SERVE_PORT", "0", 1), ::setenv("HEADWISE_SERVE_NO_TOKEN", "true", 1);
+    ::setenv("HEADWISE_SERVE_THREADS", "1", 1), ::setenv("HEADWISE_SERVE_LOG_FORMAT", "json", 1);
+    const int log = ::open(at("log").c_str(), O_CREAT | O_WRONLY, 0600);
+    ::dup2(log, STDERR_FILENO);
+    ::execl(HEADWISE_PROGRAM, "headwise", "serve", at("m").c_str(), static_cast<char*>(nullptr));
+    ::_exit(127);
+  }
+  ::close(out[1]);
+  FILE* said = ::fdopen(out[0], "r");
+  char line[256] = "";
+  ASSERT_NE(std::fgets(line, sizeof line, said), nullptr) << content(at("log"));
+  const int port = std::stoi(std::string(line).substr(std::string(line).rfind(':') + 1));
+  const auto says = [&](const std::string& path, const std::string& words) {
+    for (int i = 0; i < 500; ++i, ::usleep(10'000))
+      if (answer_of(port, path).find(words) != std::string::npos) return true;
+    return false;
+  };
+  EXPECT_TRUE(says("/v1/labels", "\"labels\": [\"lost_card\", \"rate\"]")) << answer_of(port, "/v1/labels");
+  write("other.tsv", "my loan is late\tloan\nmy fee is high\tfee\nthe loan\tloan\nthe fee\tfee\n");
+  ASSERT_EQ(train("other.tsv --out m --epochs 1 --replace --dev other.tsv").code, 0);
+  ::kill(child, SIGHUP);
+  EXPECT_TRUE(says("/v1/labels", "\"labels\": [\"fee\", \"loan\"]")) << answer_of(port, "/v1/labels");
+  fs::remove(at("m/labels.txt"));
+  ::kill(child, SIGHUP);
+  EXPECT_TRUE(says("/metrics", "headwise_reloads_total{result=\"failed\"} 1\n"));
+  EXPECT_TRUE(says("/v1/labels", "\"fee\"")) << "the old one goes on";
+  ::kill(child, SIGTERM);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  std::fclose(said);
+  std::istringstream lines(content(at("log")));
+  int errors = 0;
+  for (std::string one; std::getline(lines, one);) errors += Json::parse(one).at("level") == "error";
+  EXPECT_EQ(errors, 1) << content(at("log"));
 }
 
 TEST_F(IntentWords, AFullDiskLosesNothing) {

@@ -188,21 +188,90 @@ TEST(Clients, MalformedOnesAreToldAndClosed) {
   EXPECT_TRUE(serves(service.port()));
 }
 
-TEST(Clients, TooManyAreTurnedAway) {
+Ask live() {
+  Ask a;
+  a.method = "GET", a.path = "/health/live", a.authorization = "";
+  return a;
+}
+
+/// Clients whose requests the model holds: they cannot be asked to go.
+std::vector<Client> busy_ones(Running& service, int n) {
+  service.facts.held = true;
+  std::vector<Client> clients;
+  for (int i = 0; i < n; ++i) {
+    clients.emplace_back(service.port());
+    clients.back().send(Ask().bytes(clients.back().host()));
+  }
+  EXPECT_TRUE(becomes([&] { return service.facts.calls == 1; }));
+  return clients;
+}
+
+TEST(Clients, SilentOnesGiveUpTheirSeats) {
   ServiceOptions o = with_token();
   o.loop.connections = 8;
   Running service(o);
-  std::vector<Client> clients;
-  for (int i = 0; i < 8; ++i) clients.emplace_back(service.port());
+  std::vector<Client> silent;
+  for (int i = 0; i < 7; ++i) silent.emplace_back(service.port());
+  Client half(service.port());
+  half.send("GET /health");
+  std::this_thread::sleep_for(30ms);
+  const auto start = Clock::now();
+  std::vector<Client> kept;
+  for (int i = 0; i < 8; ++i) {
+    kept.emplace_back(service.port());
+    kept.back().send(Ask().bytes(kept.back().host()));
+    EXPECT_EQ(kept.back().reply().status, 200) << i;
+  }
+  EXPECT_LT(Clock::now() - start, 3s) << "waited for patience to end";
+  for (Client& c : silent) EXPECT_TRUE(c.hears_end(1s));
+  EXPECT_TRUE(half.hears_end(1s));
+}
+
+TEST(Clients, TooManyAreTurnedAwayButHealthIsAnswered) {
+  ServiceOptions o = with_token();
+  o.loop.connections = 8, o.batcher.linger = 0ms;
+  Running service(o);
+  std::vector<Client> clients = busy_ones(service, 8);
   Client ninth(service.port());
+  ninth.send(Ask().bytes(ninth.host()));
   const Reply r = ninth.reply();
   EXPECT_EQ(r.status, 503);
   EXPECT_EQ(r.headers.at("Retry-After"), "1");
-  clients[0].send(Ask().bytes(clients[0].host()));
-  EXPECT_EQ(clients[0].reply().status, 200) << "one that was in before";
-  for (int i = 0; i < 200; ++i) Client crowd(service.port());
-  clients.clear(), ninth.close();
+  EXPECT_TRUE(ninth.hears_end());
+  std::vector<Client> crowd;  // on the spare seats, and silent
+  for (int i = 0; i < 100; ++i) crowd.emplace_back(service.port());
+  EXPECT_EQ(ask(service.port(), live()).status, 200);
+  service.facts.held = false;
+  for (Client& c : clients) EXPECT_EQ(c.reply().status, 200) << "one that was in before";
   EXPECT_TRUE(becomes([&] { return serves(service.port()); }));
+}
+
+TEST(Clients, OneAddressHasALimit) {
+  ServiceOptions o = with_token();
+  o.loop.client_connections = 4, o.batcher.linger = 0ms;
+  Running service(o);
+  std::vector<Client> clients = busy_ones(service, 4);
+  EXPECT_EQ(ask_text(service.port(), "a fifth").status, 503);
+  Client other(service.port(), "127.0.0.9");
+  other.send(Ask().bytes(other.host()));
+  service.facts.held = false;
+  EXPECT_EQ(other.reply().status, 200) << "another client pays for it";
+  for (Client& c : clients) EXPECT_EQ(c.reply().status, 200);
+}
+
+/// Seats are taken from whom has most of them.
+TEST(Clients, ACrowdMakesRoomBeforeAnother) {
+  ServiceOptions o = with_token();
+  o.loop.connections = 8;
+  Running service(o);
+  Client quiet(service.port(), "127.0.0.9");
+  quiet.send(Ask().bytes(quiet.host()));
+  EXPECT_EQ(quiet.reply().status, 200);
+  std::vector<Client> crowd;
+  for (int i = 0; i < 40; ++i) crowd.emplace_back(service.port());
+  EXPECT_TRUE(metrics_say(service.port(), "headwise_connections 8"));
+  quiet.send(Ask().bytes(quiet.host()));
+  EXPECT_EQ(quiet.reply().status, 200) << "the oldest was closed, not one of the crowd";
 }
 
 TEST(Clients, BodiesHaveOneMemoryForAll) {

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 
 #include <csignal>
+#include <optional>
 
 #include "tests/server/harness.h"
 
@@ -64,6 +65,25 @@ TEST(Drain, HasALimitAndSaysWhatItCut) {
   service.facts.held = false;
 }
 
+/// An explanation that would take for ever is stopped where its client is cut off; the end does not wait for
+/// it.
+TEST(Drain, StopsWhatNobodyHears) {
+  ServiceOptions o = with_token();
+  o.loop.drain = 100ms;
+  std::optional<Running> service(std::in_place, o);
+  service->facts.held = true;
+  Client c(service->port());
+  Ask a;
+  a.path = "/v1/explain";
+  c.send(a.bytes(c.host()));
+  ASSERT_TRUE(becomes([&] { return service->facts.explaining == 1; }));
+  const auto start = Clock::now();
+  service->stop();
+  EXPECT_EQ(service->cut, 1);
+  service.reset();
+  EXPECT_LT(Clock::now() - start, 3s);
+}
+
 // Answers and the model's count agree: what was computed was heard, what was heard was computed.
 TEST(Drain, UnderLoadNothingTakenIsLost) {
   Running service;
@@ -102,8 +122,8 @@ TEST(Listening, APortInUseIsOneSentence) {
   EXPECT_THROW(Listener("localhost", 0), Error);
   EXPECT_THROW(Listener("127.0.0.1", 65536), Error);
   EXPECT_THROW(Listener("127.0.0.1", -1), Error);
-  EXPECT_TRUE(Listener("127.0.0.2", 0).loopback());
-  EXPECT_FALSE(Listener("0.0.0.0", 0).loopback());
+  EXPECT_TRUE(Listener("127.0.0.2", 0).local());
+  EXPECT_FALSE(Listener("0.0.0.0", 0).local());
 }
 
 /// A process of its own, forked while there is one thread; it serves from start() until it is killed.

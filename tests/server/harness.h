@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -24,7 +25,8 @@ using namespace std::chrono_literals;
 /// What a test sees of its model, and how long a call takes.
 struct ModelFacts {
   std::atomic<int> calls{0}, texts{0}, largest{0};
-  std::atomic<bool> held{false};  // a call does not end while it is
+  std::atomic<int> explaining{0};  // now
+  std::atomic<bool> held{false};   // a call does not end while it is
   std::atomic<int> delay_ms{0};
   std::atomic<int> delay_us_a_text{0};
 };
@@ -52,7 +54,13 @@ inline Served model_of(ModelFacts& facts) {
     }
     return answers;
   };
-  m.explain = [](const std::string& s) { return "{\"why\": " + std::to_string(s.size()) + "}"; };
+  m.about = "\"labels\": [\"l1\", \"l2\"]";
+  m.explain = [&facts](const std::string& s, const std::atomic<bool>& stop) {
+    for (++facts.explaining; facts.held && !stop;) std::this_thread::sleep_for(1ms);
+    --facts.explaining;
+    require(!stop, ErrorKind::bad_argument, "model", "stopped");
+    return "{\"why\": " + std::to_string(s.size()) + "}";
+  };
   return m;
 }
 
@@ -61,7 +69,7 @@ inline constexpr const char* kToken = "correct-horse-battery-staple";
 inline ServiceOptions with_token() {
   ::setenv("HEADWISE_TEST_TOKEN", kToken, 1);
   ServiceOptions o;
-  o.door.token = Token::from_environment("HEADWISE_TEST_TOKEN");
+  o.door.tokens = {Token::from_environment("HEADWISE_TEST_TOKEN")};
   return o;
 }
 
@@ -107,10 +115,24 @@ struct Reply {
 /// A socket; what goes wrong with it is a status of 0 or a false.
 class Client {
  public:
-  explicit Client(int port) : port_(port), fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  /// From another address of this machine where `from` names one.
+  explicit Client(int port, const char* from = nullptr)
+      : port_(port), fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in a{};
+    if (from != nullptr) {
+      a.sin_family = AF_INET, a.sin_addr.s_addr = ::inet_addr(from);
+      ::bind(fd_, reinterpret_cast<sockaddr*>(&a), sizeof a);
+      a = {};
+    }
     a.sin_family = AF_INET, a.sin_port = htons(static_cast<std::uint16_t>(port));
     a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    connected = ::connect(fd_, reinterpret_cast<sockaddr*>(&a), sizeof a) == 0;
+  }
+  /// At a socket in the file system.
+  explicit Client(const std::string& path) : port_(0), fd_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un a{};
+    a.sun_family = AF_UNIX;
+    path.copy(a.sun_path, sizeof a.sun_path - 1);
     connected = ::connect(fd_, reinterpret_cast<sockaddr*>(&a), sizeof a) == 0;
   }
   Client(Client&& o) noexcept

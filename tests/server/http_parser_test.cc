@@ -59,6 +59,7 @@ TEST(HttpParser, TakesWhatIsRight) {
       {"GET / HTTP/1.1\r\n" + kHost + "\r\n", ""},
       {"\r\nGET / HTTP/1.1\r\n" + kHost + "\r\n", ""},
       {"GET /a/b?c=%20d HTTP/1.0\r\n" + kHost + "\r\n", ""},
+      {"GET / HTTP/1.0\r\n\r\n", ""},
       {"POST / HTTP/1.1\r\n" + kHost + "Content-Length: 0\r\n\r\n", ""},
       {"POST / HTTP/1.1\r\n" + kHost + "content-LENGTH:\t 5 \t\r\n\r\nhello", "hello"},
       {"POST / HTTP/1.1\r\n" + kHost + "Content-Length: 32\r\n\r\n" + std::string(32, 'x'),
@@ -109,7 +110,8 @@ TEST(HttpParser, RefusesWhatCouldBeReadInTwoWays) {
       {"\x16\x03\x01", 400},
       // The headers.
       {"GET / HTTP/1.1\r\n\r\n", 400},
-      {"GET / HTTP/1.0\r\n\r\n", 400},
+      {"GET / HTTP/1.1\r\n\r\n", 400},
+      {"GET / HTTP/1.0\r\nHost:\r\n\r\n", 400},
       {"GET / HTTP/1.1\r\nHost:\r\n\r\n", 400},
       {"GET / HTTP/1.1\r\n" + kHost + kHost + "\r\n", 400},
       {"GET / HTTP/1.1\r\nHost : a\r\n", 400},

@@ -79,16 +79,27 @@ Token Token::random() {
   return Token(std::move(words), "the random token");
 }
 
-Token Token::read(const std::string& path) {
-  const File file = File::open_to_read(path, "token");
+Token::InFile Token::read(const std::string& path) {
+  constexpr Index kMostBytes = Index{1} << 20;
+  const File file = File::open_to_read(path, "token", Links::follow);
   struct stat facts {};
   if (::fstat(file.descriptor(), &facts) != 0) file_failed("token", path, "ask its rights", errno);
-  require((facts.st_mode & (S_IRWXG | S_IRWXO)) == 0, ErrorKind::bad_argument, "token", path,
-          " is open to others; chmod 600 it");
-  std::string words(static_cast<std::size_t>(std::min(file.bytes(), Index{kMost} + 1)), '\0');
-  file.read_at(0, std::as_writable_bytes(std::span(words)));
-  words.resize(std::min(words.find_first_of("\r\n"), words.size()));
-  return Token(std::move(words), path);
+  require((facts.st_mode & (S_IWGRP | S_IWOTH)) == 0, ErrorKind::bad_argument, "token", path,
+          " can be written by others, who could make their own token; chmod 600 it");
+  require(file.bytes() <= kMostBytes, ErrorKind::bad_argument, "token", path, " has ", file.bytes(),
+          " bytes; a file of tokens has at most ", kMostBytes);
+  std::string all(static_cast<std::size_t>(file.bytes()), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(all)));
+  InFile found;
+  found.readable_by_all = (facts.st_mode & S_IROTH) != 0;
+  for (std::size_t at = 0; at < all.size();) {
+    const std::size_t end = std::min(all.find_first_of("\r\n", at), all.size());
+    if (end > at && all[at] != '#') found.tokens.push_back(Token(all.substr(at, end - at), path));
+    at = end + 1;
+  }
+  require(!found.tokens.empty(), ErrorKind::bad_argument, "token", path,
+          " holds no token; one is made by: head -c 32 /dev/urandom | base64");
+  return found;
 }
 
 Token Token::from_environment(const std::string& name) {

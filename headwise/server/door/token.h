@@ -4,6 +4,7 @@
 #pragma once
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace headwise::server {
 
@@ -11,8 +12,10 @@ class Token {
  public:
   /// 256 bits of the system's randomness, as 43 characters of base64url.
   static Token random();
-  /// The first line of a file that nobody else may read; links are not followed.
-  static Token read(const std::string& path);
+  struct InFile;
+  /// One a line; empty lines and those that begin with # are none. A file others may write is refused; links
+  /// are followed, because volumes of secrets are made of them.
+  static InFile read(const std::string& path);
   /// The value of a variable of the environment.
   static Token from_environment(const std::string& name);
 
@@ -23,6 +26,11 @@ class Token {
  private:
   Token(std::string words, std::string_view from);
   std::string words_;
+};
+
+struct Token::InFile {
+  std::vector<Token> tokens;     // one or more
+  bool readable_by_all = false;  // not its owner and group alone
 };
 
 /// What stands behind "Bearer " in an Authorization header, or the password behind "Basic "; empty when

@@ -96,6 +96,10 @@ int Connection::tired(const Patience& patience, Clock::time_point now) {
   const auto took = now - since;
   switch (phase) {
     case Phase::reading:
+      if (spare && took > patience.spare) {
+        phase = Phase::gone;
+        return 0;
+      }
       if (!parser.begun()) {
         if (took > patience.idle) phase = Phase::gone;
         return 0;

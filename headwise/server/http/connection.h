@@ -1,14 +1,14 @@
 // Connection: one client's socket with what was read, what is to be written, and how long it may still take.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
 
+#include "headwise/server/clock.h"
 #include "headwise/server/http/http_parser.h"
 #include "headwise/server/http/http_response.h"
-#include "headwise/server/model/batcher.h"
+#include "headwise/server/http/listener.h"
 
 namespace headwise::server {
 
@@ -19,6 +19,7 @@ struct Patience {
   std::chrono::milliseconds idle{60'000};    // between requests
   std::chrono::milliseconds grace{5'000};    // before rates count
   std::chrono::milliseconds leaving{1'000};  // for a client to hear a refusal and go
+  std::chrono::milliseconds spare{1'000};    // for a whole request on a seat above the limit
   Index least_rate = 1024;                   // bytes a second, of bodies and of answers
 };
 
@@ -31,9 +32,13 @@ class Connection {
     leaving,  // the answer is out, our side is closed; what the client still sends is thrown away
     gone
   };
-  /// Owns `fd`, which does not block.
-  Connection(int fd, std::uint64_t number, const HttpLimits& limits, Clock::time_point now)
-      : id(number), parser(limits), since(now), fd_(fd) {}
+  Connection(Arrival arrival, std::uint64_t number, const HttpLimits& limits, Clock::time_point now)
+      : id(number),
+        client(std::move(arrival.client)),
+        group(std::move(arrival.group)),
+        parser(limits),
+        since(now),
+        fd_(arrival.take()) {}
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
   ~Connection();
@@ -48,11 +53,17 @@ class Connection {
   int tired(const Patience& patience, Clock::time_point now);
 
   bool idle() const { return phase == Phase::reading && !parser.begun(); }
+  /// Whether it may be closed for another one: it has asked nothing, or was answered and told to go.
+  bool evictable() const {
+    return phase == Phase::leaving || (phase == Phase::reading && parser.stage() == HttpParser::Stage::head);
+  }
   int descriptor() const { return fd_; }
   /// What epoll should watch for.
   std::uint32_t interest() const;
 
   const std::uint64_t id;
+  const std::string client, group;  // see Arrival
+  bool spare = false;               // above the limit: for one question about health, and for a short time
   Phase phase = Phase::reading;
   HttpParser parser;
   std::string in;             // read and not yet parsed

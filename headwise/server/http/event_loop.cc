@@ -2,6 +2,8 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -10,6 +12,7 @@
 #include <random>
 
 #include "headwise/base/error.h"
+#include "headwise/server/http/request_id.h"
 
 namespace headwise::server {
 namespace {
@@ -18,7 +21,7 @@ using Phase = Connection::Phase;
 using Stage = HttpParser::Stage;
 
 constexpr std::uint64_t kListener = 0, kAlarm = 1;
-constexpr Index kTurnedAway = 64;  // connections above the limit that are told so
+constexpr Index kSpareSeats = 64;  // above the limit: asked about health, or told that all seats are taken
 constexpr std::chrono::milliseconds kTick{20};
 
 void watch_first(int epoll, int fd, std::uint64_t id) {
@@ -26,6 +29,13 @@ void watch_first(int epoll, int fd, std::uint64_t id) {
   e.events = EPOLLIN, e.data.u64 = id;
   require(::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &e) == 0, ErrorKind::device, "serve",
           "epoll refused a descriptor");
+}
+
+/// Under overload most of a loop's work is refusing; whoever it runs beside on one CPU comes first.
+void be_nice(int niceness) {
+  const auto self = static_cast<id_t>(::syscall(SYS_gettid));
+  const int now = ::getpriority(PRIO_PROCESS, self);
+  if (niceness > 0) ::setpriority(PRIO_PROCESS, self, now + niceness);
 }
 
 }  // namespace
@@ -67,7 +77,30 @@ void EventLoop::answer(Ticket ticket, HttpResponse response) {
   wake();
 }
 
+/// Memory that runs out, or a handler that throws, costs the one connection it happened on.
+template <class F>
+void EventLoop::guarded(Connection& c, F&& work) noexcept {
+  try {
+    return work();
+  } catch (const std::exception& e) {
+    handler_.failed(e.what());
+  } catch (...) {
+    handler_.failed("an exception without words");
+  }
+  try {
+    if (c.phase == Phase::waiting) handler_.gone({c.id, c.ticket});
+    if (c.phase == Phase::waiting || c.phase == Phase::reading)
+      respond(c, handler_.refuse({503, "the service is out of memory; come again later"}), false);
+    else
+      c.phase = Phase::gone;
+    watch(c);
+  } catch (...) {
+    c.phase = Phase::gone;
+  }
+}
+
 Index EventLoop::run() {
+  be_nice(limits_.niceness);
   watch_first(epoll_, listener_.descriptor(), kListener);
   watch_first(epoll_, wake_, kAlarm);
   std::array<epoll_event, 64> events;
@@ -85,7 +118,8 @@ Index EventLoop::run() {
         std::uint64_t count = 0;
         [[maybe_unused]] const ssize_t got = ::read(wake_, &count, sizeof count);
       } else if (const auto found = connections_.find(id); found != connections_.end()) {
-        on_event(*found->second, events[static_cast<std::size_t>(i)].events);
+        guarded(*found->second,
+                [&] { on_event(*found->second, events[static_cast<std::size_t>(i)].events); });
         reap(id);
       }
     }
@@ -101,8 +135,8 @@ Index EventLoop::run() {
              (c->phase == Phase::reading && !c->idle());
       if (c->phase == Phase::waiting) handler_.gone({id, c->ticket});
     }
-    connections_.clear();
-    open_ = 0;
+    connections_.clear(), groups_.clear();
+    open_ = spares_ = 0;
     return cut;
   }
   return 0;
@@ -110,21 +144,60 @@ Index EventLoop::run() {
 
 void EventLoop::accept_some(int most) {
   for (int i = 0; i < most; ++i) {
-    const int fd = listener_.accept();
-    if (fd < 0) return;
-    const std::uint64_t id = next_id_++;
-    auto c = std::make_unique<Connection>(fd, id, limits_.http, now_);
-    epoll_event e{};
-    e.data.u64 = id;
-    if (static_cast<Index>(connections_.size()) >= limits_.connections + kTurnedAway ||
-        ::epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &e) != 0)
-      continue;  // closed
-    Connection& taken = *connections_.emplace(id, std::move(c)).first->second;
-    if (static_cast<Index>(connections_.size()) > limits_.connections)
-      respond(taken, handler_.refuse({503, "there are too many connections; come again later"}), false);
-    watch(taken);
-    reap(id);
+    try {
+      Arrival arrival = listener_.accept();
+      if (arrival.fd < 0) return;
+      seat(std::move(arrival));
+    } catch (const std::exception& e) {  // the arrival is closed
+      handler_.failed(e.what());
+    }
   }
+}
+
+Index EventLoop::count_of(const std::string& group) const {
+  const auto found = groups_.find(group);
+  return found == groups_.end() ? 0 : found->second;
+}
+
+/// Closes the connection that has been silent longest, of `group` ("": of the client that has most), or of
+/// the spare seats. False: nobody is silent.
+bool EventLoop::make_room(const std::string& group, bool spare) {
+  const auto turn = [](const Connection& c) { return std::pair(c.since, c.id); };
+  Connection* oldest = nullptr;
+  Index most = 0;
+  for (const auto& [id, c] : connections_) {
+    if (c->spare != spare || !c->evictable() || (!group.empty() && c->group != group)) continue;
+    const Index of_client = group.empty() && !spare ? count_of(c->group) : 0;
+    const bool sooner =
+        oldest == nullptr || of_client > most || (of_client == most && turn(*c) < turn(*oldest));
+    if (sooner) oldest = c.get(), most = of_client;
+  }
+  if (oldest == nullptr) return false;
+  oldest->phase = Phase::gone;
+  reap(oldest->id);
+  handler_.evicted();
+  return true;
+}
+
+/// A client sits down where a seat is free or a silent one gives up its own; else on a spare seat, to ask
+/// about health.
+void EventLoop::seat(Arrival arrival) {
+  const std::uint64_t id = next_id_++;
+  const std::string group = arrival.group;
+  const auto taken = [&] { return static_cast<Index>(connections_.size()) - spares_; };
+  bool seated = count_of(group) < limits_.client_connections || make_room(group, false);
+  seated = seated && (taken() < limits_.connections || make_room("", false));
+  if (!seated && spares_ >= kSpareSeats && !make_room("", true)) return;  // closed
+  Index& count = seated ? groups_[group] : spares_;
+  auto owner = std::make_unique<Connection>(std::move(arrival), id, limits_.http, now_);
+  epoll_event e{};
+  e.data.u64 = id;
+  if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, owner->descriptor(), &e) != 0) return;  // closed
+  Connection& c = *connections_.emplace(id, std::move(owner)).first->second;
+  c.spare = !seated;
+  ++count;
+  guarded(c, [&] { watch(c); });
+  reap(id);
 }
 
 void EventLoop::watch(Connection& c) {
@@ -141,7 +214,12 @@ void EventLoop::watch(Connection& c) {
 void EventLoop::reap(std::uint64_t id) {
   const auto found = connections_.find(id);
   if (found == connections_.end() || found->second->phase != Phase::gone) return;
-  release(*found->second);
+  Connection& c = *found->second;
+  release(c);
+  if (c.spare)
+    --spares_;
+  else if (const auto group = groups_.find(c.group); group != groups_.end() && --group->second <= 0)
+    groups_.erase(group);
   connections_.erase(found);
   open_ = static_cast<Index>(connections_.size());
 }
@@ -195,9 +273,11 @@ void EventLoop::advance(Connection& c) {
 
 void EventLoop::respond(Connection& c, HttpResponse response, bool keep) {
   if (c.ticket == 0) c.ticket = next_number_++;  // refused before it had one
-  response.headers.push_back({"X-Request-Id", std::to_string(c.ticket)});
-  handler_.sent(c.parser.request(), std::exchange(c.ticket, 0), response.status, now_ - c.since);
-  c.respond(response, keep && !draining(), now_);
+  std::string id = request_id(c.parser.request(), c.ticket);
+  response.headers.push_back({"X-Request-Id", id});
+  handler_.sent({c.parser.request(), c.client, std::move(id), response.status, now_ - c.since});
+  c.ticket = 0;
+  c.respond(response, keep && !c.spare && !draining(), now_);
 }
 
 /// False: refused.
@@ -205,7 +285,7 @@ bool EventLoop::head_done(Connection& c) {
   c.since = now_, c.ticket = next_number_++;
   const bool body = c.parser.stage() == Stage::body;
   // A refusal before its body came: reading on would only help who sends for nothing.
-  if (auto refusal = handler_.look(c.parser.request())) {
+  if (auto refusal = handler_.look(c.parser.request(), c.spare)) {
     respond(c, std::move(*refusal), !body);
     return false;
   }
@@ -236,9 +316,11 @@ void EventLoop::deliver() {
     if (found == connections_.end()) continue;
     Connection& c = *found->second;
     if (c.phase != Phase::waiting || c.ticket != ticket.number) continue;
-    respond(c, std::move(response), true);
-    advance(c);
-    watch(c);
+    guarded(c, [&, &answer = response] {
+      respond(c, std::move(answer), true);
+      advance(c);
+      watch(c);
+    });
     reap(ticket.connection);
   }
 }
@@ -251,22 +333,22 @@ void EventLoop::begin_drain() {
 
 void EventLoop::lose_patience() {
   const bool grace_over = drain_begun_ && now_ - drain_since_ > limits_.drain_grace;
-  std::vector<std::uint64_t> gone;
-  for (const auto& [id, owner] : connections_) {
-    Connection& c = *owner;
-    if (c.phase == Phase::waiting && now_ >= c.until) {
-      respond(c, handler_.late({id, c.ticket}), true);
-      advance(c);
-    } else if (grace_over && c.idle()) {
-      c.phase = Phase::gone;
-    } else if (const int status = c.tired(limits_.patience, now_)) {
-      release(c);
-      respond(c, handler_.refuse({status, "the request came too slowly"}), false);
-    }
-    watch(c);
-    if (c.phase == Phase::gone) gone.push_back(id);
+  for (auto at = connections_.begin(); at != connections_.end();) {
+    Connection& c = *(at++)->second;  // reaping it leaves the next one where it is
+    guarded(c, [&] {
+      if (c.phase == Phase::waiting && now_ >= c.until) {
+        respond(c, handler_.late({c.id, c.ticket}), true);
+        advance(c);
+      } else if (grace_over && c.idle()) {
+        c.phase = Phase::gone;
+      } else if (const int status = c.tired(limits_.patience, now_)) {
+        release(c);
+        respond(c, handler_.refuse({status, "the request came too slowly"}), false);
+      }
+      watch(c);
+    });
+    reap(c.id);
   }
-  for (const std::uint64_t id : gone) reap(id);
 }
 
 }  // namespace headwise::server

@@ -20,12 +20,22 @@ struct Ticket {
   std::uint64_t connection = 0, number = 0;
 };
 
+/// One answer as it goes out.
+struct Exchange {
+  const HttpRequest& request;
+  const std::string& client;
+  std::string id;  // as the answer's X-Request-Id has it
+  int status = 0;
+  Clock::duration took;  // since the whole request was there
+};
+
 /// What the loop asks, always on its own thread.
 class Handler {
  public:
   virtual ~Handler() = default;
-  /// The headers are here, the body is not: a refusal, or nothing to go on.
-  virtual std::optional<HttpResponse> look(const HttpRequest& request) = 0;
+  /// The headers are here, the body is not: a refusal, or nothing to go on. `spare`: it came when all seats
+  /// were taken, and only questions about health are answered.
+  virtual std::optional<HttpResponse> look(const HttpRequest& request, bool spare) = 0;
   /// The answer; or nothing, and it comes by EventLoop::answer, at the latest at `until`.
   virtual std::optional<HttpResponse> take(const HttpRequest& request, Ticket ticket,
                                            Clock::time_point& until) = 0;
@@ -35,14 +45,19 @@ class Handler {
   virtual void gone(Ticket ticket) = 0;
   /// What a request that cannot be read is answered.
   virtual HttpResponse refuse(const HttpFault& fault) = 0;
-  /// Every answer, as it goes out: `took` since the whole request was there.
-  virtual void sent(const HttpRequest& request, std::uint64_t number, int status, Clock::duration took) = 0;
+  virtual void sent(const Exchange& exchange) = 0;
+  /// A silent connection was closed so that another client could sit down.
+  virtual void evicted() = 0;
+  /// One connection is given up because of what `what` says, most often memory; the others go on.
+  virtual void failed(const char* what) noexcept = 0;
 };
 
 struct LoopLimits {
   HttpLimits http;
   Patience patience;
   Index connections = 1024;
+  Index client_connections = 512;  // of one client: see Arrival::group
+  int niceness = 10;  // of the loop's thread beside the model's, so that refusals cost no answers
   Index bodies_bytes = Index{64} << 20;  // of all that are being read; at least one whole body
   std::chrono::milliseconds drain{30'000};
   std::chrono::milliseconds drain_grace{100};  // for requests on their way when draining begins
@@ -69,6 +84,11 @@ class EventLoop {
   void watch(Connection& c);
   void wake() const noexcept;
   void accept_some(int most);
+  void seat(Arrival arrival);
+  Index count_of(const std::string& group) const;
+  bool make_room(const std::string& group, bool spare);
+  template <class F>
+  void guarded(Connection& c, F&& work) noexcept;
   void on_event(Connection& c, std::uint32_t events);
   void advance(Connection& c);
   bool head_done(Connection& c);
@@ -85,6 +105,9 @@ class EventLoop {
   LoopLimits limits_;
   int epoll_ = -1, wake_ = -1;
   std::unordered_map<std::uint64_t, std::unique_ptr<Connection>> connections_;
+  std::unordered_map<std::string, Index>
+      groups_;  // how many of them each client has; those on spare seats not
+  Index spares_ = 0;
   std::uint64_t next_id_ = 2;  // 0 and 1 are the listener and the alarm
   std::uint64_t next_number_;  // of a request; begins at random, so that logs of two runs can be told apart
   Index reserved_ = 0;

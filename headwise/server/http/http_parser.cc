@@ -184,7 +184,8 @@ bool HttpParser::lengths_agree(const std::string* length, const std::string* cod
 
 void HttpParser::head_done() {
   const std::string* host = request_.find("host");
-  if (host == nullptr || host->empty()) return fail(400, "there is no Host");
+  // HTTP/1.0 knows no Host: probes and load balancers leave it out.
+  if (host == nullptr ? !http10_ : host->empty()) return fail(400, "there is no Host");
   const std::string* length = request_.find("content-length");
   const std::string* coding = request_.find("transfer-encoding");
   if (!lengths_agree(length, coding)) return;

@@ -17,10 +17,10 @@ Index estimated_tokens(const Job& job) {
 }
 
 /// 0 where the model cannot count them: it will not answer them either, and then says so.
-Index counted(const Served& model, const Job& job) {
+Index counted(const Served& model, const std::vector<std::string>& texts) {
   Index n = 0;
   try {
-    for (const std::string& t : job.texts) n += model.tokens(t);
+    for (const std::string& t : texts) n += model.tokens(t);
   } catch (const std::exception&) {
     return 0;
   }
@@ -41,7 +41,7 @@ Batcher::Batcher(Served model, const BatcherOptions& options, Metrics& metrics)
 Batcher::~Batcher() {
   {
     const std::lock_guard hold(lock_);
-    closing_ = true;
+    closing_ = true, stop_ = true;
   }
   arrived_.notify_all();
   thread_.join();
@@ -64,8 +64,18 @@ bool Batcher::submit(Job& job) {
   return true;
 }
 
+void Batcher::replace(Served model) {
+  std::optional<Served> unused;  // one that was never taken ends here, not under the lock
+  {
+    const std::lock_guard hold(lock_);
+    unused = std::exchange(next_model_, std::move(model));
+  }
+  arrived_.notify_one();
+}
+
 void Batcher::cancel(std::uint64_t id) {
   const std::lock_guard hold(lock_);
+  if (explaining_ == id) stop_ = true;
   for (Waiting& w : queue_)
     if (w.job.id == id && !w.cancelled) {
       w.cancelled = true;
@@ -90,8 +100,15 @@ Index Batcher::queued_tokens() const {
 }
 
 void Batcher::run() {
-  for (Batch batch; collect(batch); batch = {})
-    if (!batch.jobs.empty()) answer(batch);
+  for (bool more = true; more;) {
+    Batch batch;
+    try {
+      more = collect(batch);
+      if (!batch.jobs.empty()) answer(batch);
+    } catch (const std::exception&) {
+      // Out of memory: who waits for these answers is told when the time is up.
+    }
+  }
 }
 
 bool Batcher::may_join(const Batch& batch, const Waiting& w) const {
@@ -100,24 +117,33 @@ bool Batcher::may_join(const Batch& batch, const Waiting& w) const {
   return !alone && batch.tokens + w.tokens <= options_.batch_tokens;
 }
 
-/// False when everything is done and nothing more comes.
+/// False when nothing more comes.
 bool Batcher::collect(Batch& batch) {
   std::unique_lock hold(lock_);
-  arrived_.wait(hold, [&] { return closing_ || !queue_.empty(); });
-  if (queue_.empty()) return false;
+  explaining_ = 0;
+  arrived_.wait(hold, [&] { return closing_ || !queue_.empty() || next_model_; });
+  if (closing_) return false;
+  if (next_model_) {
+    Served next = std::move(*next_model_);
+    next_model_.reset();
+    hold.unlock();  // the old one takes its time to go
+    model_ = std::move(next);
+    return true;
+  }
   arrived_.wait_until(hold, queue_.front().since + options_.linger,
                       [&] { return closing_ || queued_tokens_ >= options_.batch_tokens; });
-  while (!queue_.empty()) {
+  while (!closing_ && !queue_.empty()) {
     Waiting& first = queue_.front();  // stays where it is: others only push behind it
     if (first.tokens < 0 && !first.cancelled) {
       hold.unlock();  // a long text must not stop the threads that bring others
-      first.tokens = counted(model_, first.job);
+      first.tokens = counted(model_, first.job.texts);
       hold.lock();
     }
     const bool wanted = !first.cancelled && Clock::now() < first.job.deadline;
     if (wanted && !may_join(batch, first)) break;
     queued_tokens_ -= first.estimate;
     if (wanted) {
+      if (first.job.explain) explaining_ = first.job.id, stop_ = false;
       batch.tokens += first.tokens, batch.estimate += first.estimate;
       batch.jobs.push_back(std::move(first));
     }
@@ -127,13 +153,16 @@ bool Batcher::collect(Batch& batch) {
 }
 
 void Batcher::answer(Batch& batch) {
-  const auto too_long = std::stable_partition(batch.jobs.begin(), batch.jobs.end(), [&](const Waiting& w) {
-    return w.tokens <= options_.request_tokens;
-  });
+  const auto most = [&](const Waiting& w) {
+    return w.job.explain ? std::min(options_.explain_tokens, options_.request_tokens)
+                         : options_.request_tokens;
+  };
+  const auto too_long = std::stable_partition(batch.jobs.begin(), batch.jobs.end(),
+                                              [&](const Waiting& w) { return w.tokens <= most(w); });
   for (auto w = too_long; w != batch.jobs.end(); ++w)
     w->job.done(refusal(413, "too_many_tokens",
-                        text("the request has ", w->tokens, " tokens, at most ", options_.request_tokens,
-                             " are taken; send less text")));
+                        text("the request has ", w->tokens, " tokens, at most ", most(*w), " are ",
+                             w->job.explain ? "explained" : "taken", "; send less text")));
   batch.jobs.erase(too_long, batch.jobs.end());
   if (batch.jobs.empty()) return;
   const auto start = Clock::now();
@@ -152,7 +181,7 @@ void Batcher::answer_jobs(std::span<Waiting> jobs) {
   std::string fault;
   try {
     if (jobs.front().job.explain) {
-      for (const std::string& t : jobs.front().job.texts) answers.push_back(model_.explain(t));
+      for (const std::string& t : jobs.front().job.texts) answers.push_back(model_.explain(t, stop_));
     } else {
       std::vector<std::string> texts;
       for (const Waiting& w : jobs) texts.insert(texts.end(), w.job.texts.begin(), w.job.texts.end());
@@ -177,8 +206,9 @@ void Batcher::answer_jobs(std::span<Waiting> jobs) {
       next = end, o.tokens = w.tokens;
     } else {
       o = refusal(500, "model_failed", "the model failed on this request");
-      o.detail = fault;
+      if (!w.job.explain || !stop_) o.detail = fault;
     }
+    o.model = model_.name;
     w.job.done(std::move(o));
   }
 }

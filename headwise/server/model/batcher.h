@@ -2,29 +2,31 @@
 // wait too long.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "headwise/server/clock.h"
 #include "headwise/server/metrics.h"
 #include "headwise/server/model/served.h"
 
 namespace headwise::server {
-
-using Clock = std::chrono::steady_clock;  // a wall clock that jumps ends nothing
 
 struct BatcherOptions {
   Index batch_tokens = 512;                // of one call of the model; one request alone may have more
   std::chrono::microseconds linger{2000};  // how long the first of a batch waits for others
   Index queue_tokens = 512;                // waiting, estimated from bytes; an empty queue takes any request
   Index request_tokens = 8192;             // of one request, counted by the model
+  Index explain_tokens = 512;              // of one to explain: every word of it costs a run of the model
 };
 
 /// How a job ended: answers in the order of its texts, or a status with its sentence.
@@ -32,6 +34,7 @@ struct Outcome {
   int status = 200;
   std::string code, message;
   std::string detail;  // for the log alone
+  std::string model;   // whose answers they are
   std::vector<std::string> answers;
   Index tokens = 0;
 };
@@ -49,14 +52,16 @@ class Batcher {
   Batcher(Served model, const BatcherOptions& options, Metrics& metrics);
   Batcher(const Batcher&) = delete;
   Batcher& operator=(const Batcher&) = delete;
-  /// Every job taken is finished first.
+  /// Nobody hears the answers any more: what waits is dropped, what runs is stopped where it can be.
   ~Batcher();
 
   /// False: the queue is full; the job is untouched.
   bool submit(Job& job);
   bool full() const;
-  /// A job still waiting is left out; one that runs ends unheard.
+  /// A job still waiting is left out; an explanation that runs is stopped, a batch ends unheard.
   void cancel(std::uint64_t id);
+  /// From the next batch on. What runs ends with the model it began with.
+  void replace(Served model);
   /// Until what waits now is done, by the pace of the last batches.
   std::chrono::milliseconds expected_wait() const;
   Index queued_requests() const;
@@ -81,7 +86,7 @@ class Batcher {
   void answer_jobs(std::span<Waiting> jobs);
   bool may_join(const Batch& batch, const Waiting& job) const;
 
-  Served model_;
+  Served model_;  // the thread's
   BatcherOptions options_;
   Metrics& metrics_;
   mutable std::mutex lock_;  // of all below
@@ -90,6 +95,9 @@ class Batcher {
   Index queued_tokens_ = 0;
   double seconds_per_token_ = 0;  // estimated ones; a moving mean
   bool closing_ = false;
+  std::optional<Served> next_model_;
+  std::uint64_t explaining_ = 0;  // the job that runs alone and can be stopped; 0: none
+  std::atomic<bool> stop_{false};
   std::thread thread_;
 };
 

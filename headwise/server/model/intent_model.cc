@@ -51,6 +51,14 @@ std::string explanation_json(const Explanation& e, const std::vector<std::string
   return out + "]}";
 }
 
+/// Members of GET /v1/labels.
+std::string about_json(const RecognizerConfig& c) {
+  std::string out = "\"labels\": [";
+  for (std::size_t i = 0; i < c.labels.size(); ++i) out += (i == 0 ? "" : ", ") + page_string(c.labels[i]);
+  return out + "], \"multi_label\": " + (c.multi_label ? "true" : "false") +
+         ", \"threshold\": " + number(c.threshold) + ", \"out_of_scope\": " + number(c.out_of_scope);
+}
+
 /// What the batcher's thread runs with.
 struct Runner {
   std::shared_ptr<const Recognizer> recognizer;
@@ -74,10 +82,11 @@ Served serve_recognizer(std::shared_ptr<const Recognizer> recognizer, const Inte
       answers.push_back("{" + prediction_fields(p, runner->recognizer->config().labels, runner->top) + "}");
     return answers;
   };
-  served.explain = [runner](const std::string& s) {
-    return explanation_json(explain_text(*runner->recognizer, s, runner->session),
+  served.explain = [runner](const std::string& s, const std::atomic<bool>& stop) {
+    return explanation_json(explain_text(*runner->recognizer, s, runner->session, {.stop = &stop}),
                             runner->recognizer->config().labels, runner->top);
   };
+  served.about = about_json(runner->recognizer->config());
   return served;
 }
 
