@@ -46,7 +46,7 @@ hw_status hw_context_create(const hw_context_options* options, hw_context** cont
       o.threads = given.threads;
       if (given.kernels != nullptr) o.kernels = given.kernels;
     }
-    *context = new hw_context{Context(std::move(o))};
+    *context = new hw_context(Context(std::move(o)));
   });
 }
 void hw_context_destroy(hw_context* context) { delete context; }
@@ -60,6 +60,7 @@ hw_status hw_context_threads(const hw_context* context, int32_t* threads) {
 hw_status hw_context_after_fork(hw_context* context) {
   return guarded("hw_context_after_fork", [&] {
     require_given(context, "hw_context_after_fork", "context");
+    context->busy.store(false);  // the thread that was at work is not in the child
     context->context.pool().after_fork();
   });
 }
@@ -120,7 +121,7 @@ hw_status hw_attention(hw_context* context, const hw_attention_args* args) {
     const AttentionArgs views = args_from(args, entry, where);
     if (where.device_type == HW_DEVICE_CUDA)
       return attention_cuda(views, Device::cuda(where.device_id), given.stream, context->context.kernels());
-    attention(views, context->context);
+    attention(views, *ContextUse(context, entry));
   });
 }
 

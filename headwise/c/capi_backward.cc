@@ -138,7 +138,7 @@ hw_status hw_attention_backward(hw_context* context, const hw_backward_args* arg
     if (where.device.device_type == HW_DEVICE_CUDA)
       return attention_backward_cuda(views, Device::cuda(where.device.device_id), where.stream,
                                      context->context.kernels());
-    attention_backward(views, context->context);
+    attention_backward(views, *ContextUse(context, entry));
   });
 }
 

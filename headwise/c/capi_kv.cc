@@ -57,7 +57,7 @@ hw_status hw_pack_keys(hw_context* context, const hw_tensor* k, const hw_tensor*
     require_given(k, entry, "k");
     require_given(buffer, entry, "buffer");
     PackedKeys about = c::packed_from(packed, entry);
-    pack_keys(view_of(k, entry, "k"), view_of(buffer, entry, "buffer"), about, context->context);
+    pack_keys(view_of(k, entry, "k"), view_of(buffer, entry, "buffer"), about, *ContextUse(context, entry));
     c::packed_to(about, packed, entry);
   });
 }
@@ -69,7 +69,7 @@ hw_status hw_append_keys(hw_context* context, const hw_tensor* k, const hw_tenso
     require_given(k, entry, "k");
     require_given(buffer, entry, "buffer");
     PackedKeys about = c::packed_from(packed, entry);
-    append_keys(view_of(k, entry, "k"), view_of(buffer, entry, "buffer"), about, context->context,
+    append_keys(view_of(k, entry, "k"), view_of(buffer, entry, "buffer"), about, *ContextUse(context, entry),
                 view_of(starts, entry, "starts"));
     c::packed_to(about, packed, entry);
   });
@@ -82,7 +82,7 @@ hw_status hw_unpack_keys(hw_context* context, const hw_tensor* buffer, const hw_
     require_given(buffer, entry, "buffer");
     require_given(k, entry, "k");
     unpack_keys(view_of(buffer, entry, "buffer"), c::packed_from(packed, entry), view_of(k, entry, "k"),
-                context->context);
+                *ContextUse(context, entry));
   });
 }
 hw_status hw_quantize_kv(hw_context* context, const hw_tensor* x, const hw_tensor* out,
@@ -94,6 +94,6 @@ hw_status hw_quantize_kv(hw_context* context, const hw_tensor* x, const hw_tenso
     require_given(out, entry, "out");
     require_given(scale, entry, "scale");
     quantize_kv(view_of(x, entry, "x"), view_of(out, entry, "out"), view_of(scale, entry, "scale"),
-                context->context);
+                *ContextUse(context, entry));
   });
 }

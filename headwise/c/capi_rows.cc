@@ -83,7 +83,7 @@ hw_status hw_rope(hw_context* context, const hw_rope_options* options, const hw_
     require_given(x, entry, "x");
     require_given(out, entry, "out");
     rope(view_of(x, entry, "x"), positions_from(positions, start, entry), view_of(out, entry, "out"),
-         rope_options_from(options, entry), context->context);
+         rope_options_from(options, entry), *ContextUse(context, entry));
   });
 }
 hw_status hw_rope_backward(hw_context* context, const hw_rope_options* options, const hw_tensor* dout,
@@ -94,7 +94,7 @@ hw_status hw_rope_backward(hw_context* context, const hw_rope_options* options, 
     require_given(dout, entry, "dout");
     require_given(dx, entry, "dx");
     rope_backward(view_of(dout, entry, "dout"), positions_from(positions, start, entry),
-                  view_of(dx, entry, "dx"), rope_options_from(options, entry), context->context);
+                  view_of(dx, entry, "dx"), rope_options_from(options, entry), *ContextUse(context, entry));
   });
 }
 
@@ -106,7 +106,7 @@ hw_status hw_rms_norm(hw_context* context, const hw_norm_options* options, const
     require_given(x, entry, "x");
     require_given(out, entry, "out");
     rms_norm(view_of(x, entry, "x"), view_of(weight, entry, "weight"), view_of(out, entry, "out"),
-             norm_options_from(options, entry, true), context->context);
+             norm_options_from(options, entry, true), *ContextUse(context, entry));
   });
 }
 hw_status hw_l2_norm(hw_context* context, const hw_norm_options* options, const hw_tensor* x,
@@ -117,7 +117,7 @@ hw_status hw_l2_norm(hw_context* context, const hw_norm_options* options, const 
     require_given(x, entry, "x");
     require_given(out, entry, "out");
     l2_norm(view_of(x, entry, "x"), view_of(scale, entry, "scale"), view_of(out, entry, "out"),
-            {.eps = norm_options_from(options, entry, false).eps}, context->context);
+            {.eps = norm_options_from(options, entry, false).eps}, *ContextUse(context, entry));
   });
 }
 hw_status hw_rms_norm_backward(hw_context* context, const hw_norm_options* options,
@@ -125,7 +125,8 @@ hw_status hw_rms_norm_backward(hw_context* context, const hw_norm_options* optio
   const char* entry = "hw_rms_norm_backward";
   return guarded(entry, [&] {
     require_given(context, entry, "context");
-    rms_norm_backward(norm_args_from(args, entry), norm_options_from(options, entry, true), context->context);
+    rms_norm_backward(norm_args_from(args, entry), norm_options_from(options, entry, true),
+                      *ContextUse(context, entry));
   });
 }
 hw_status hw_l2_norm_backward(hw_context* context, const hw_norm_options* options,
@@ -134,6 +135,6 @@ hw_status hw_l2_norm_backward(hw_context* context, const hw_norm_options* option
   return guarded(entry, [&] {
     require_given(context, entry, "context");
     l2_norm_backward(norm_args_from(args, entry), {.eps = norm_options_from(options, entry, false).eps},
-                     context->context);
+                     *ContextUse(context, entry));
   });
 }

@@ -70,11 +70,13 @@ hw_status caught(const char* entry) noexcept {
   }
 }
 
-std::size_t shared_size(const void* given, std::size_t ours, const char* entry, const char* what) {
+std::size_t shared_size(const void* given, std::size_t ours, std::size_t align, const char* entry,
+                        const char* what) {
   std::uint32_t size = 0;
   std::memcpy(&size, given, sizeof size);
-  require(size >= sizeof size && size <= kLongestStruct, ErrorKind::bad_argument, entry, what,
-          ".struct_size is ", size, "; set it to sizeof of the struct (", ours, " bytes in this version)");
+  require(size >= sizeof size && size <= kLongestStruct && size % align == 0, ErrorKind::bad_argument, entry,
+          what, ".struct_size is ", size, "; set it to sizeof of the struct (", ours,
+          " bytes in this version)");
   const auto* bytes = static_cast<const unsigned char*>(given);
   for (std::size_t i = ours; i < size; ++i)
     require(bytes[i] == 0, ErrorKind::bad_argument, entry, what, ".struct_size is ", size,

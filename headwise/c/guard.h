@@ -33,15 +33,16 @@ inline void require_given(const void* pointer, const char* entry, const char* wh
 }
 
 /// Checks struct_size and gives how many bytes the caller's struct shares with ours. A tail we do not know
-/// must be 0.
-std::size_t shared_size(const void* given, std::size_t ours, const char* entry, const char* what);
+/// must be 0. sizeof of any version is a multiple of `align`: another number ends inside a field.
+std::size_t shared_size(const void* given, std::size_t ours, std::size_t align, const char* entry,
+                        const char* what);
 
 /// The caller's struct as ours: what it does not have is 0, the default of every field.
 template <class T>
 T sized_copy(const T* given, const char* entry, const char* what) {
   require_given(given, entry, what);
   T mine{};
-  std::memcpy(&mine, given, shared_size(given, sizeof(T), entry, what));
+  std::memcpy(&mine, given, shared_size(given, sizeof(T), alignof(T), entry, what));
   mine.struct_size = sizeof(T);
   return mine;
 }

@@ -1,8 +1,10 @@
 // What the opaque C handles hold.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <atomic>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "headwise/base/context.h"
 #include "headwise/c/headwise.h"
@@ -11,7 +13,25 @@
 #include "headwise/ops/roofline.h"
 
 struct hw_context {
+  explicit hw_context(headwise::Context c) : context(std::move(c)) {}
   headwise::Context context;
+  std::atomic<bool> busy{false};
+};
+
+/// Holds a context for one call: a second thread is told, and changes nothing.
+class ContextUse {
+ public:
+  ContextUse(hw_context* context, const char* entry) : context_(*context) {
+    headwise::require(!context_.busy.exchange(true), headwise::ErrorKind::bad_argument, entry,
+                      "the context is at work in another thread; give each thread a context of its own");
+  }
+  ContextUse(const ContextUse&) = delete;
+  ContextUse& operator=(const ContextUse&) = delete;
+  ~ContextUse() { context_.busy.store(false); }
+  headwise::Context& operator*() const { return context_.context; }
+
+ private:
+  hw_context& context_;
 };
 struct hw_mask {
   headwise::Mask mask;

@@ -11,7 +11,8 @@ extern "C" {
 
 // Every call returns a status; anything but HW_OK leaves its outputs untouched and a sentence in
 // hw_last_error(). Handles are made by *_create (or a mask builder) and given back by *_destroy, which takes
-// NULL too. A context is used by one thread at a time; masks and plans never change and may be used by many.
+// NULL too. A context is used by one thread at a time, and a second one is refused; masks and plans never
+// change and may be used by many.
 typedef int32_t hw_status;
 enum {
   HW_OK = 0,
@@ -69,7 +70,7 @@ typedef struct hw_backward_plan hw_backward_plan;
 
 /// Every struct below begins with struct_size = sizeof of the caller's version. Fields are only ever appended
 /// and 0 is every field's default: a shorter struct works, a longer one works while what this library does
-/// not know is 0.
+/// not know is 0. A size that no version has, because it ends inside a field, is refused.
 typedef struct hw_context_options {
   uint32_t struct_size;
   int32_t threads;      // 0: HEADWISE_THREADS, else the CPUs this process may use

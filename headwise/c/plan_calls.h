@@ -66,9 +66,10 @@ hw_status plan_run(const hw_plan_of<Plan>* plan, hw_context* context, void* work
       require(workspace_bytes == 0, ErrorKind::bad_argument, entry,
               "workspace is NULL but workspace_bytes is ", workspace_bytes,
               "; give the memory, or 0 for the context's own");
-      return plan->plan.run(views, context->context);
+      return plan->plan.run(views, *ContextUse(context, entry));
     }
-    plan->plan.run(views, {static_cast<std::byte*>(workspace), workspace_bytes}, context->context.pool());
+    plan->plan.run(views, {static_cast<std::byte*>(workspace), workspace_bytes},
+                   (*ContextUse(context, entry)).pool());
   });
 }
 

@@ -2,8 +2,12 @@
 // DLPack does.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -135,6 +139,55 @@ TEST(CApi, NullIsRefusedInWordsEverywhere) {
   hw_mask_destroy(nullptr);
   hw_attention_plan_destroy(nullptr);
   hw_mask_destroy(mask);
+}
+
+/// A size that ends inside a pointer gave half of it: 20 sizes crashed.
+TEST(CApi, EverySizeOfAStructIsReadOrRefused) {
+  const ContextHolder holder;
+  for (std::uint32_t size = 0; size <= sizeof(hw_attention_args) + 64; ++size) {
+    Call call;
+    // Behind the caller's struct lies something else.
+    std::vector<unsigned char> memory(sizeof(hw_attention_args) + 64,
+                                      size < sizeof(hw_attention_args) ? 0xa5 : 0);
+    std::memcpy(memory.data(), &call.args, std::min<std::size_t>(size, sizeof call.args));
+    std::memcpy(memory.data(), &size, sizeof size);
+    const auto* args = reinterpret_cast<const hw_attention_args*>(memory.data());
+    const hw_status status = hw_attention(holder.context, args);
+    const bool whole = size >= 4 && size % alignof(hw_attention_args) == 0;
+    if (!whole) {
+      EXPECT_EQ(last().find("hw_attention: args.struct_size is " + std::to_string(size)), 0u) << last();
+    } else if (size >= sizeof(hw_attention_args)) {
+      EXPECT_EQ(status, HW_OK) << size << last();
+    }
+  }
+}
+
+/// Two threads on one context wrote into one workspace: the second is told.
+TEST(CApi, AContextAtWorkSaysSo) {
+  const ContextHolder holder;
+  std::atomic<bool> end{false};
+  std::atomic<int> refused{0}, other{0};
+  const auto work = [&] {
+    Call call;
+    while (!end) {
+      const hw_status status = hw_attention(holder.context, &call.args);
+      if (status == HW_OK) continue;
+      const bool busy =
+          status == HW_BAD_ARGUMENT &&
+          last() ==
+              "hw_attention: the context is at work in another thread; give each thread a context "
+              "of its own";
+      busy ? ++refused : ++other;
+    }
+  };
+  std::thread a(work), b(work);
+  for (int i = 0; i < 5000 && refused == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  end = true;
+  a.join(), b.join();
+  EXPECT_GT(refused, 0);
+  EXPECT_EQ(other, 0);
+  Call call;
+  EXPECT_EQ(hw_attention(holder.context, &call.args), HW_OK) << "it is free again";
 }
 
 TEST(CApi, NullTensorsOfACacheAreRefusedByName) {
