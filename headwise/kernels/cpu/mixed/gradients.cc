@@ -216,7 +216,8 @@ void pack_panel(const GradientRun& run, const RowTask& task, Index q, GradientSc
               ? static_cast<const float*>(lse.data)[at.tensor_batch * lse.step[0] + h * lse.step[1] +
                                                     (at.q_row + lanes.token[i]) * lse.step[2]]
               : -INFINITY;
-      panel.top[h * n + i] = l == -INFINITY ? 0.0f : l;
+      // exp of anything finite below infinity is 0: what a lane without a row holds is never multiplied.
+      panel.top[h * n + i] = l == -INFINITY ? INFINITY : l;
       panel.live[h * n + i] = l == -INFINITY ? 0.0f : 1.0f;
     }
   for (Index v = 0; v < p.heads.v.heads; ++v)
