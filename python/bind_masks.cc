@@ -2,6 +2,7 @@
 #include "headwise/masks/mask.h"
 
 #include <nanobind/operators.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 
 #include "python/array.h"
@@ -33,6 +34,57 @@ std::size_t hash_of(const Mask& mask) {
       for (Index value : {static_cast<Index>(s.op), s.a, s.b, s.n, s.size[2], s.size[3]}) mix(value);
     }
   return h;
+}
+
+/// The bits of a dense term: sizes, sizes of what is kept (1 where it repeats), words as bytes.
+nb::tuple dense_state(const MaskStep& s) {
+  Index kept[4] = {}, words = ceil_div(s.size[3], 64);
+  for (int axis = 0; axis < 3; ++axis)
+    words *= kept[axis] = s.words[axis] == 0 ? min_of(s.size[axis], 1) : s.size[axis];
+  return nb::make_tuple(
+      nb::make_tuple(s.size[0], s.size[1], s.size[2], s.size[3]), nb::make_tuple(kept[0], kept[1], kept[2]),
+      nb::bytes(reinterpret_cast<const char*>(s.bits), static_cast<std::size_t>(words) * sizeof(*s.bits)));
+}
+Mask dense_of(const nb::tuple& state) {
+  const auto sizes = nb::cast<std::array<Index, 4>>(state[0]);
+  const auto kept = nb::cast<std::array<Index, 3>>(state[1]);
+  const auto words = nb::cast<nb::bytes>(state[2]);
+  const Index row_words = ceil_div(max_of(sizes[3], 0), 64);
+  Checked rows(1);
+  for (std::size_t axis = 0; axis < 3; ++axis) {
+    require(kept[axis] == sizes[axis] || (kept[axis] == 1 && sizes[axis] > 1), ErrorKind::bad_shape, kOp,
+            "a pickled dense term keeps ", kept[axis], " of ", sizes[axis], " rows; the pickle is damaged");
+    rows = rows * Checked(kept[axis]);
+  }
+  const Checked bytes = rows * Checked(row_words) * Checked(8);
+  require(bytes.ok && rows.value >= 0 && static_cast<std::size_t>(bytes.value) == words.size(),
+          ErrorKind::bad_shape, kOp, "a pickled dense term has ", words.size(),
+          " bytes, which are not those of its sizes; the pickle is damaged");
+  std::vector<std::uint8_t> open(static_cast<std::size_t>(rows.value * sizes[3]));
+  for (Index row = 0; row < rows.value; ++row)
+    for (Index k = 0; k < sizes[3]; ++k)
+      open[static_cast<std::size_t>(row * sizes[3] + k)] =
+          static_cast<std::uint8_t>(words.c_str()[row * row_words * 8 + k / 8] >> (k % 8)) & 1u;
+  AnyView v = AnyView::packed(open.data(), DType::u8, {sizes[0], sizes[1], sizes[2], sizes[3]});
+  const Index steps[3] = {kept[1] * kept[2] * sizes[3], kept[2] * sizes[3], sizes[3]};
+  for (int axis = 0; axis < 3; ++axis) v.step[axis] = kept[axis] == sizes[axis] ? steps[axis] : 0;
+  return Mask::dense(v);
+}
+
+/// Its text, and the bits of its dense terms in the order of the text.
+nb::tuple state_of(const Mask& mask) {
+  nb::list dense;
+  const MaskSet set = mask.set();
+  for (Index n = 0; n < set.count; ++n)
+    for (int i = 0; i < set.views[n].count; ++i)
+      if (const MaskStep& s = set.views[n].steps[i]; s.op == MaskOp::dense) dense.append(dense_state(s));
+  return nb::make_tuple(to_text(mask), nb::tuple(dense));
+}
+Mask mask_of(const nb::tuple& state) {
+  std::vector<Mask> dense;
+  for (const nb::handle item : nb::cast<nb::tuple>(state[1]))
+    dense.push_back(dense_of(nb::cast<nb::tuple>(item)));
+  return parse_mask(nb::cast<std::string>(state[0]), dense);
 }
 
 std::vector<Index> numbers(const char* name, nb::handle h) { return read_indices({kOp, name}, h); }
@@ -131,6 +183,11 @@ void bind_masks(nb::module_& m) {
       .def(nb::self == nb::self, nb::sig("def __eq__(self, other: object, /) -> bool"),
            "The same expression, term by term.")
       .def("__hash__", &hash_of)
+      .def("__getstate__", &state_of, nb::sig("def __getstate__(self) -> tuple[str, tuple[object, ...]]"),
+           "What pickle and copy keep: the text, and the bits of dense terms.")
+      .def(
+          "__setstate__", [](Mask& self, const nb::tuple& state) { new (&self) Mask(mask_of(state)); },
+          nb::sig("def __setstate__(self, state: tuple[str, tuple[object, ...]], /) -> None"))
       .def(
           "may_attend",
           [](const Mask& self, nb::handle q, nb::handle k, nb::handle sequence, nb::handle head,

@@ -60,8 +60,9 @@ class Mask {
   /// question.
   friend Index open_pairs(const Mask& mask, Index q_tokens, Index kv_tokens, const MaskPlace& at);
 
-  /// For kernels; valid while this Mask lives. A copy has its own.
-  MaskSet set() const { return {views_.data(), static_cast<Index>(views_.size())}; }
+  /// For kernels; valid while this Mask lives. A copy has its own, and a temporary none: give it a name.
+  MaskSet set() const& { return {views_.data(), static_cast<Index>(views_.size())}; }
+  MaskSet set() const&& = delete;
   Index heads() const {
     return views_.empty() ? 1 : static_cast<Index>(views_.size());
   }  // 1, or the number of per-head masks
@@ -87,8 +88,9 @@ class Mask {
 /// "causal & window(256, 0) | prefix(4)": the text of a mask. Arrays print in full: lengths(3, 7); dense
 /// cannot be written.
 std::string to_text(const Mask& mask);
-/// The inverse; errors name the column and what was expected.
-Mask parse_mask(std::string_view text);
+/// The inverse; errors name the column and what was expected. Where the text says dense[...], the next of
+/// `dense` stands.
+Mask parse_mask(std::string_view text, std::span<const Mask> dense = {});
 
 Index open_pairs(const Mask& mask, Index q_tokens, Index kv_tokens, const MaskPlace& at = {});
 

@@ -17,7 +17,7 @@ bool is_word(char c) { return ('a' <= c && c <= 'z') || ('A' <= c && c <= 'Z') |
 
 class Parser {
  public:
-  explicit Parser(std::string_view text) : text_(text) {}
+  Parser(std::string_view text, std::span<const Mask> dense) : text_(text), dense_(dense) {}
 
   Mask whole() {
     const std::size_t begin = skip_spaces();
@@ -152,6 +152,12 @@ class Parser {
       const std::vector<Index> rows = numbers(';'), columns = numbers(')');
       return Mask::blocks(q_block, kv_block, rows, columns);
     }
+    if (name == "dense" && dense_at_ < dense_.size()) {  // dense[batch heads q kv], as printed
+      expect('[');
+      for (int axis = 0; axis < 4; ++axis) number();
+      expect(']');
+      return dense_[dense_at_++];
+    }
     at_ = begin;
     require(name != "dense", ErrorKind::bad_argument, "mask", "column ", begin + 1,
             ": dense masks have no text; build one with Mask::dense");
@@ -161,11 +167,12 @@ class Parser {
   }
 
   std::string_view text_;
-  std::size_t at_ = 0;
+  std::span<const Mask> dense_;
+  std::size_t at_ = 0, dense_at_ = 0;
 };
 
 }  // namespace
 
-Mask parse_mask(std::string_view text) { return Parser(text).whole(); }
+Mask parse_mask(std::string_view text, std::span<const Mask> dense) { return Parser(text, dense).whole(); }
 
 }  // namespace headwise

@@ -106,10 +106,11 @@ void ArgChecks::check_mask(const AttentionProblem& p, const MaskSet& mask) const
                 " lengths but batch is ", p.batch, "; give one length per sequence");
       if (s.op == MaskOp::dense)
         require((s.size[0] == 1 || s.size[0] == p.batch) && (s.size[1] == 1 || s.size[1] == heads) &&
-                    s.size[2] == p.q_tokens && s.size[3] == p.kv_tokens,
+                    (s.size[2] == 1 || s.size[2] == p.q_tokens) &&
+                    (s.size[3] == 1 || s.size[3] == p.kv_tokens),
                 ErrorKind::bad_shape, op, "dense mask is ", in_brackets(s.size), " but ",
                 in_brackets({{p.batch, heads, p.q_tokens, p.kv_tokens}}),
-                " is needed, [batch heads q_tokens kv_tokens]; batch and heads may be 1");
+                " is needed, [batch heads q_tokens kv_tokens]; any of them may be 1, which repeats");
     }
   }
 }

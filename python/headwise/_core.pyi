@@ -127,6 +127,11 @@ class Mask:
 
     def __hash__(self) -> int: ...
 
+    def __getstate__(self) -> tuple[str, tuple[object, ...]]:
+        """What pickle and copy keep: the text, and the bits of dense terms."""
+
+    def __setstate__(self, state: tuple[str, tuple[object, ...]], /) -> None: ...
+
     def may_attend(self, q: int, k: int, sequence: int = 0, head: int = 0, q_start: int = 0) -> bool:
         """
         The definition: may the query at position q look at the key at position k?

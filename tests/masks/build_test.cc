@@ -40,6 +40,13 @@ std::vector<bool> picture_of(F&& open) {
   return out;
 }
 
+// What a temporary lends is gone before a kernel reads it.
+template <class M>
+concept Lends = requires(M&& m) {
+  std::forward<M>(m).set();
+};
+static_assert(Lends<const Mask&> && !Lends<Mask>);
+
 TEST(Mask, TermsOpenWhatTheirDefinitionsSay) {
   EXPECT_EQ(picture(Mask::all()), picture_of([](Index, Index) { return true; }));
   EXPECT_EQ(picture(Mask::causal()), picture_of([](Index q, Index k) { return k <= q; }));
@@ -172,7 +179,8 @@ TEST(Mask, PerHeadGivesEachHeadItsOwn) {
   EXPECT_EQ(m.tile(0, 4, 1, 4, {.head = 2}), TileKind::empty);
   EXPECT_EQ(Mask::per_head(std::vector<Mask>{Mask::causal()}), Mask::causal());
   EXPECT_EQ(Mask::per_head(std::vector<Mask>{Mask()}), Mask::all());
-  EXPECT_FALSE(Mask().set().given());
+  const Mask open;
+  EXPECT_FALSE(open.set().given());
 }
 
 TEST(MaskRefuses, NumbersThatCannotBe) {

@@ -232,7 +232,7 @@ TEST_F(Bad, Masks) {
   args.mask = {&dense, 1};
   EXPECT_EQ(sentence(ErrorKind::bad_shape),
             "attention: dense mask is [1 4 7 5] but [2 4 5 7] is needed, [batch heads q_tokens kv_tokens]; "
-            "batch and heads may be 1");
+            "any of them may be 1, which repeats");
 }
 
 TEST_F(Bad, Starts) {

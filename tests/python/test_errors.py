@@ -143,7 +143,7 @@ CASES = {
     "dense size": (
         dict(mask=hw.Mask.dense(ones(5, 6, dtype=bool))),
         ValueError,
-        "attention: dense mask is [1 1 5 6] but [2 4 5 7] is needed, [batch heads q_tokens kv_tokens]; batch and heads may be 1",
+        "attention: dense mask is [1 1 5 6] but [2 4 5 7] is needed, [batch heads q_tokens kv_tokens]; any of them may be 1, which repeats",
     ),
     "nan scale": (
         dict(scale=float("nan")),

@@ -1,5 +1,8 @@
 """hw.Mask as a value: what each term opens, & and |, text and back, equality."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -47,6 +50,40 @@ def test_text_and_back(term):
     mask = TERMS[term][0]
     assert M.parse(str(mask)) == mask and hash(M.parse(str(mask))) == hash(mask)
     assert eval(repr(mask), {"Mask": M}) == mask
+
+
+WIDE = np.broadcast_to(BITS[None, None], (2, 3, 12, 14))
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [*(mask for mask, _ in TERMS.values()), M.dense(WIDE), M.dense(BITS[:1]), M.dense(BITS) & M.dense(~BITS) | M.causal(),
+     M.per_head([M.dense(BITS), M(), M.causal() & M.dense(~BITS)]), M.dense(np.zeros((2, 0, 3), bool))],
+    ids=str,
+)  # fmt: skip
+def test_pickle_and_copies_keep_a_mask(mask):
+    for again in (pickle.loads(pickle.dumps(mask)), copy.deepcopy(mask), copy.copy(mask)):
+        assert again == mask and str(again) == str(mask) and again is not mask
+    module = torch.nn.Identity()
+    module.mask = mask
+    assert copy.deepcopy(module).mask == mask
+
+
+def test_a_damaged_pickle_is_refused():
+    text, dense = M.dense(BITS).__getstate__()
+    for state in ((text, ()), (text, ((dense[0][0], dense[0][1], b"short"),)), (text, (((1, 1, 12, 1 << 62), (1, 1, 12), b""),)),
+                  (text, (((1, 1, -3, 14), (1, 1, -3), b""),)), ("caus", ())):  # fmt: skip
+        with pytest.raises(ValueError):
+            M.__new__(M).__setstate__(state)
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 1, 9), (1, 1, 1, 9), (3, 2, 1, 9), (3, 1, 7, 1)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_any_size_of_a_dense_mask_repeats(shape, dtype):
+    bits = normal(4, *shape) > -0.5
+    q, k, v = (normal(i, 3, n, 2, 8).astype(dtype) for i, n in enumerate((7, 9, 9)))
+    want = hw.attention(q, k, v, M.dense(np.broadcast_to(bits, (3, 2, 7, 9)).copy()))
+    assert np.array_equal(hw.attention(q, k, v, M.dense(bits)), want)
 
 
 def test_text_as_written():
