@@ -62,6 +62,7 @@ nb::object run_multi_head(MultiHeadBox& box, const MultiHeadWords& w) {
   run_alone(context_of(kOp, w.ctx), [&](Context& c) {
     Call call = in.call(c, box.memory);
     copy_rows(box.layer.forward(a, call, w.keep ? &box.saved : nullptr), out.view);
+    in.note_loss(call);
   });
   box.kept = w.keep;
   if (!w.weights) return out.object;
@@ -78,7 +79,7 @@ RowsArray read_gradient(const char* op, nb::handle dy, const StepInputs& in, Ind
   return d;
 }
 
-nb::object run_multi_head_backward(MultiHeadBox& box, nb::handle dy, nb::handle ctx) {
+nb::object run_multi_head_backward(MultiHeadBox& box, nb::handle dy, double loss_weight, nb::handle ctx) {
   constexpr const char* kOp = "multi_head.backward";
   const Turn turn(box.turn);
   box.check_kept(kOp);
@@ -88,7 +89,7 @@ nb::object run_multi_head_backward(MultiHeadBox& box, nb::handle dy, nb::handle 
   if (in.keys.given()) dkeys = make_rows(in.keys, in.keys.rows.size[1]);
   if (in.values.given()) dvalues = make_rows(in.values, in.values.rows.size[1]);
   run_alone(context_of(kOp, ctx), [&](Context& c) {
-    Call call = in.call(c, box.memory);
+    Call call = in.call_back(c, box.memory, loss_weight);
     const MultiHeadGrads g = box.layer.backward(d.rows, call, box.saved);
     copy_rows(g.dx, dx.view);
     if (in.keys.given()) copy_rows(g.dkeys, dkeys.view);
@@ -146,13 +147,14 @@ nb::object run_rows(RowsBox<Layer>& box, const RowsWords& w) {
   run_alone(context_of(op, w.ctx), [&](Context& c) {
     Call call = in.call(c, box.memory);
     copy_rows(box.layer.forward(in.x.rows, call, w.keep ? &box.saved : nullptr), out.view);
+    in.note_loss(call);
   });
   box.kept = w.keep;
   return out.object;
 }
 
 template <class Layer>
-nb::object run_rows_backward(RowsBox<Layer>& box, nb::handle dy, nb::handle ctx) {
+nb::object run_rows_backward(RowsBox<Layer>& box, nb::handle dy, double loss_weight, nb::handle ctx) {
   const char* op = Layer::kName;
   const Turn turn(box.turn);
   box.check_kept(op);
@@ -161,7 +163,7 @@ nb::object run_rows_backward(RowsBox<Layer>& box, nb::handle dy, nb::handle ctx)
   MadeArray dx = make_rows(in.x, in.x.rows.size[1]), dsource;
   if (in.keys.given()) dsource = make_rows(in.keys, in.keys.rows.size[1]);
   run_alone(context_of(op, ctx), [&](Context& c) {
-    Call call = in.call(c, box.memory);
+    Call call = in.call_back(c, box.memory, loss_weight);
     if (in.keys.given()) {
       call.dsource = as_rows(dsource.view, in.keys.rows.size[1]);
       fill_zeros(call.dsource);
@@ -203,11 +205,14 @@ void def_rows(Class& c) {
       "The same, and backward may follow. training turns dropout on, drawn from seed and step.");
   c.def(
       "backward",
-      [](RowsBox<Layer>& box, nb::handle dy, nb::handle ctx) { return run_rows_backward(box, dy, ctx); },
-      nb::arg("dy"), nb::kw_only(), nb::arg("ctx") = nb::none(),
-      nb::sig(
-          "def backward(self, dy: ArrayT, *, ctx: Context | None = None) -> ArrayT | tuple[ArrayT, ArrayT]"),
-      "The gradient of x, with a source (dx, dsource); gradients of parameters are added to gradients().");
+      [](RowsBox<Layer>& box, nb::handle dy, double loss_weight, nb::handle ctx) {
+        return run_rows_backward(box, dy, loss_weight, ctx);
+      },
+      nb::arg("dy"), nb::kw_only(), nb::arg("loss_weight") = 1.0, nb::arg("ctx") = nb::none(),
+      nb::sig("def backward(self, dy: ArrayT, *, loss_weight: float = 1.0, ctx: Context | None = None) -> "
+              "ArrayT | tuple[ArrayT, ArrayT]"),
+      "The gradient of x, with a source (dx, dsource); gradients of parameters are added to gradients(). "
+      "loss_weight: that of `loss` in the total loss.");
 }
 
 BlockOptions read_block(const char* op, const std::string& heads, Index model_dim, Index feed_dim,
@@ -290,9 +295,12 @@ void bind_layers(nb::module_& m) {
       "Context | None = None) -> ArrayT | tuple[ArrayT, ArrayT]",
       "The same, and backward may follow.");
   multi.def(
-      "backward", &run_multi_head_backward, nb::arg("dy"), nb::kw_only(), nb::arg("ctx") = nb::none(),
-      nb::sig("def backward(self, dy: ArrayT, *, ctx: Context | None = None) -> ArrayT | tuple[ArrayT, ...]"),
-      "The gradient of x, or (dx, dkeys), or (dx, dkeys, dvalues), as forward was given them.");
+      "backward", &run_multi_head_backward, nb::arg("dy"), nb::kw_only(), nb::arg("loss_weight") = 1.0,
+      nb::arg("ctx") = nb::none(),
+      nb::sig("def backward(self, dy: ArrayT, *, loss_weight: float = 1.0, ctx: Context | None = None) -> "
+              "ArrayT | tuple[ArrayT, ...]"),
+      "The gradient of x, or (dx, dkeys), or (dx, dkeys, dvalues), as forward was given them. loss_weight: "
+      "that of `loss` in the total loss.");
 
   nb::class_<RowsBox<BlockLayer>, LayerBox> block(
       m, "Block", "One layer of an encoder or decoder: attention, cross-attention, feed-forward.");

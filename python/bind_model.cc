@@ -93,12 +93,13 @@ nb::object run_model(TransformerBox& box, const ModelWords& w) {
   run_alone(context_of(kOp, w.ctx), [&](Context& ctx) {
     Call call = box.inputs.call(ctx, box.memory);
     copy_rows(box.model.forward(in, call, w.keep ? &box.saved : nullptr), out.view);
+    box.inputs.note_loss(call);
   });
   box.kept = w.keep;
   return out.object;
 }
 
-void run_model_backward(TransformerBox& box, nb::handle dy, nb::handle ctx) {
+void run_model_backward(TransformerBox& box, nb::handle dy, double loss_weight, nb::handle ctx) {
   const Turn turn(box.turn);
   box.check_kept(kOp);
   RowsArray d;
@@ -106,7 +107,7 @@ void run_model_backward(TransformerBox& box, nb::handle dy, nb::handle ctx) {
   require(d.rows.size[0] == box.saved.rows.size[0], ErrorKind::bad_shape, kOp, "dy is ", d.view,
           " but the forward gave ", box.saved.rows.size[0], " rows; give its sizes");
   run_alone(context_of(kOp, ctx), [&](Context& c) {
-    Call call = box.inputs.call(c, box.memory);
+    Call call = box.inputs.call_back(c, box.memory, loss_weight);
     box.model.backward(d.rows, call, box.saved);
   });
   box.kept = false;
@@ -242,9 +243,14 @@ void bind_model(nb::module_& m) {
       "None = "
       "None) -> ArrayT",
       "The same, and backward may follow.");
-  model.def("backward", &run_model_backward, nb::arg("dy"), nb::kw_only(), nb::arg("ctx") = nb::none(),
-            nb::sig("def backward(self, dy: Array, *, ctx: Context | None = None) -> None"),
-            "From the gradient of what forward gave; gradients of parameters are added to gradients().");
+  model.def(
+      "backward", &run_model_backward, nb::arg("dy"), nb::kw_only(), nb::arg("loss_weight") = 1.0,
+      nb::arg("ctx") = nb::none(),
+      nb::sig(
+          "def backward(self, dy: Array, *, loss_weight: float = 1.0, ctx: Context | None = None) -> None"),
+      "From the gradient of what forward gave; gradients of parameters are added to gradients(). "
+      "loss_weight: "
+      "that of `loss` in the total loss.");
   m.def(
       "cross_entropy",
       [](nb::handle logits, nb::handle labels, double label_smoothing, Index ignore, bool gradient,

@@ -125,12 +125,19 @@ Call StepInputs::call(Context& ctx, StepMemory& memory) const {
           .step = step};
 }
 
+Call StepInputs::call_back(Context& ctx, StepMemory& memory, double loss_weight) const {
+  Call c = call(ctx, memory);
+  c.loss = loss, c.loss_layers = loss_layers, c.loss_weight = loss_weight;
+  return c;
+}
+
 void LayerBox::begin() {
   memory.reset();
   kept = false;
   inputs.x = inputs.keys = inputs.values = {};
   inputs.mask_object = inputs.source_mask_object = {};
   inputs.mask = inputs.source_mask = {};
+  inputs.loss = 0, inputs.loss_layers = 0;
 }
 
 void LayerBox::check_kept(const char* op) const {
@@ -169,6 +176,10 @@ void bind_layer_box(nb::module_& m) {
           nb::sig("def gradients(self) -> dict[str, Array]"), "Name to NumPy array: what backward adds to.")
       .def(
           "zero_gradients", [](LayerBox& box) { box.params.zero_grads(); }, "Sets every gradient to 0.")
+      .def_prop_ro(
+          "loss", [](const LayerBox& box) { return box.inputs.loss; }, nb::sig("def loss(self) -> float"),
+          "What the heads of the last call add to the loss: moh's balance times the head's weight, the mean "
+          "over layers; 0.0 where no head has one. backward counts it.")
       .def("save", &save, nb::arg("path"), nb::sig("def save(self, path: str) -> None"),
            "Writes the parameters by name as one safetensors file, whole or not at all.")
       .def("load", &load, nb::arg("path"), nb::sig("def load(self, path: str) -> None"),

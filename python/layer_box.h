@@ -32,8 +32,13 @@ struct StepInputs {
   MaskSet mask, source_mask;
   bool training = false;
   std::uint64_t seed = 0, step = 0;
+  double loss = 0;        // the heads' own, which the forward found
+  Index loss_layers = 0;  // in how many layers
 
   Call call(Context& ctx, StepMemory& memory) const;
+  void note_loss(const Call& forward) { loss = forward.loss, loss_layers = forward.loss_layers; }
+  /// The call of the backward behind that forward.
+  Call call_back(Context& ctx, StepMemory& memory, double loss_weight) const;
 };
 
 struct LayerBox {

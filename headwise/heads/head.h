@@ -64,7 +64,8 @@ struct HeadCall {
   /// book_backward then asks for their gradients in dq, dk, dv, dgate, ...; the run overwrites these.
   BackwardArgs run = {};
   Index head_budget = 0;     // routed heads a token may use; 0: what the head was made with
-  double loss = 0;           // forward adds the head's own loss (routing balance) to it
+  double loss = 0;           // forward adds the head's own loss to it (routing balance, its weight included)
+  bool has_loss = false;     // forward found one, be it 0
   double loss_gradient = 1;  // d(total loss) / d(loss): 0 leaves the own loss out of backward
 
   Index outer() const { return problem.ragged ? 1 : problem.batch; }

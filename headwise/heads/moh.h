@@ -109,8 +109,10 @@ struct Moh {
       if (of_routed_.given()) project(c.x, of_routed_, {}, Activation::none, w.routed, ctx);
       if (w.stages.given()) project(c.x, of_stages_, {}, Activation::none, w.stages, ctx);
       route_heads(o, {w.shared, w.routed, w.stages, w.gate, chosen}, ctx);
-      if (config_.weight != 0)
+      if (config_.weight != 0) {
         c.loss += config_.weight * balance_loss(o, config_.balance, w.routed, chosen, ctx);
+        c.has_loss = true;
+      }
     }
     c.inputs().gate = w.gate;
     if (!config_.skip) return;

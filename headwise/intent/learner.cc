@@ -6,12 +6,6 @@
 #include "headwise/ops/cross_entropy.h"
 
 namespace headwise {
-namespace {
-
-constexpr double kBalance = 0.01;  // weight of the heads' own losses (routing)
-
-}  // namespace
-
 Learner::Learner(const Recognizer& model, const Corpus& train, const TrainingOptions& options,
                  Session& session)
     : model_(model), options_(options), session_(session) {
@@ -70,10 +64,9 @@ double Learner::learn(const MicroBatch& micro) {
           labels_[static_cast<std::size_t>(micro.examples[static_cast<std::size_t>(b)])][0];
     sum = cross_entropy(logits, y, {.label_smoothing = smooth}, dlogits, micro.weight * share, session_.ctx);
   }
-  call.loss_weight = kBalance * micro.weight;
-  const double own = kBalance * call.loss;
+  call.loss_weight = micro.weight;
   model_.backward(dlogits, call, saved_);
-  return sum.loss * share + own;
+  return sum.loss * share + call.loss;
 }
 
 double mean_loss(const RecognizerConfig& config, const Corpus& dev, std::span<const Prediction> given) {

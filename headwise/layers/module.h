@@ -86,10 +86,13 @@ struct Call {
   AnyView dsource = {};              // like source: backward adds the gradient of source to it, where given
   bool training = false;             // dropout is on; f32 products may run in parts (GemmProblem)
   std::uint64_t seed = 0, step = 0;  // what every draw of this call depends on
-  double loss = 0;                   // heads' own losses (routing balance) are added here by forward
-  double loss_weight = 0;            // their weight in the total loss, read by backward
-  std::uint32_t next_site = 0;       // dropouts so far: each has draws of its own
-  Index head_budget = 0;             // routed heads a token may use (moh); 0: as many as it was made with
+  // Heads' own losses (routing balance): each with the weight its head was made with, the mean over layers
+  // that have one. A trainer adds `loss` to its own and sets loss_weight to that of the micro-batch.
+  double loss = 0;
+  Index loss_layers = 0;        // layers in that mean
+  double loss_weight = 0;       // of `loss` in the total loss, read by backward; 0: left out
+  std::uint32_t next_site = 0;  // dropouts so far: each has draws of its own
+  Index head_budget = 0;        // routed heads a token may use (moh); 0: as many as it was made with
   // Single heads of self-attention; `blocks` of a stack are counted by it, a layer by itself is block 0.
   Index block = 0;       // the one that runs
   Taps* taps = nullptr;  // weights are copied there
@@ -100,6 +103,10 @@ struct Call {
   AnyView dhead_gates =
       {};  // [blocks rows heads] floats: backward writes dL / dgate of every token and head there
 
+  /// A layer's own loss joins the mean.
+  void add_loss(double own) { loss += (own - loss) / static_cast<double>(++loss_layers); }
+  /// d(total loss) / d(own loss of one layer).
+  double loss_gradient() const { return loss_layers ? loss_weight / static_cast<double>(loss_layers) : 0.0; }
   /// Nothing is asked of single heads.
   bool plain() const { return !taps && !score_bias.given() && !head_gates.given() && !dhead_gates.given(); }
   /// The next dropout of this call; p is 0 outside training.

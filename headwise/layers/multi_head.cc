@@ -242,7 +242,7 @@ void MultiHead::attend(MultiHeadArgs a, Call& call, std::optional<HeadRun>& run,
   Arena arena(call.memory.take_bytes(measure.used()));
   run->book(arena);
   run->forward(call.ctx, &call.memory.plans());
-  call.loss += c.loss;
+  if (c.has_loss) call.add_loss(c.loss);
   if (a.taps && mixes) keep_mixed_weights(c.problem, f, a.sequences, a.kv_sequences, call, *a.taps);
   if (a.taps && !mixes) keep_weights(c.problem, f.probe, a.sequences, a.kv_sequences, call.block, *a.taps);
 }
@@ -355,7 +355,7 @@ MultiHeadGrads MultiHead::attend_backward(const AnyView& dy, const MultiHeadArgs
     }
     c.dx = as_sequences(base, a.sequences);
     c.dx_kv = self ? c.dx : as_sequences(kv_base, a.kv_sequences);
-    c.loss_gradient = call.loss_weight;
+    c.loss_gradient = call.loss_gradient();
   }
   Arena measure = Arena::measuring();
   run.book_backward(measure);

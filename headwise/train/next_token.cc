@@ -49,10 +49,9 @@ double NextToken::learn(const MicroBatch& micro) {
   const LossSum sum =
       cross_entropy(logits, labels(), {.label_smoothing = options_.label_smoothing, .ignore = kIgnore},
                     dlogits, micro.weight * share, ctx_);
-  call.loss_weight = options_.balance * micro.weight;
-  const double own = options_.balance * call.loss;
+  call.loss_weight = micro.weight;
   model_.backward(dlogits, call, saved_);
-  return sum.mean() + own;
+  return sum.mean() + call.loss;
 }
 
 double NextToken::judge(Index first, Index count, Index rows) {

@@ -19,7 +19,6 @@ using ReadExample =
 
 struct NextTokenOptions {
   double label_smoothing = 0;
-  double balance = 0.01;  // weight of the heads' own losses (routing balance); heads without one have none
   Index head_budget = 0;  // routed heads a token may use while judged (moh); 0: as in training
 };
 

@@ -356,6 +356,12 @@ class Layer:
     def zero_gradients(self) -> None:
         """Sets every gradient to 0."""
 
+    @property
+    def loss(self) -> float:
+        """
+        What the heads of the last call add to the loss: moh's balance times the head's weight, the mean over layers; 0.0 where no head has one. backward counts it.
+        """
+
     def save(self, path: str) -> None:
         """
         Writes the parameters by name as one safetensors file, whole or not at all.
@@ -388,9 +394,9 @@ class MultiHead(Layer):
     def forward(self, x: ArrayT, keys: ArrayT | None = None, values: ArrayT | None = None, mask: Mask | None = None, *, bias: Array | None = None, weights: bool = False, offsets: Sequence[int] | None = None, kv_offsets: Sequence[int] | None = None, training: bool = False, seed: int = 0, step: int = 0, ctx: Context | None = None) -> ArrayT | tuple[ArrayT, ArrayT]:
         """The same, and backward may follow."""
 
-    def backward(self, dy: ArrayT, *, ctx: Context | None = None) -> ArrayT | tuple[ArrayT, ...]:
+    def backward(self, dy: ArrayT, *, loss_weight: float = 1.0, ctx: Context | None = None) -> ArrayT | tuple[ArrayT, ...]:
         """
-        The gradient of x, or (dx, dkeys), or (dx, dkeys, dvalues), as forward was given them.
+        The gradient of x, or (dx, dkeys), or (dx, dkeys, dvalues), as forward was given them. loss_weight: that of `loss` in the total loss.
         """
 
 class Block(Layer):
@@ -413,9 +419,9 @@ class Block(Layer):
         The same, and backward may follow. training turns dropout on, drawn from seed and step.
         """
 
-    def backward(self, dy: ArrayT, *, ctx: Context | None = None) -> ArrayT | tuple[ArrayT, ArrayT]:
+    def backward(self, dy: ArrayT, *, loss_weight: float = 1.0, ctx: Context | None = None) -> ArrayT | tuple[ArrayT, ArrayT]:
         """
-        The gradient of x, with a source (dx, dsource); gradients of parameters are added to gradients().
+        The gradient of x, with a source (dx, dsource); gradients of parameters are added to gradients(). loss_weight: that of `loss` in the total loss.
         """
 
 class Stack(Layer):
@@ -434,9 +440,9 @@ class Stack(Layer):
         The same, and backward may follow. training turns dropout on, drawn from seed and step.
         """
 
-    def backward(self, dy: ArrayT, *, ctx: Context | None = None) -> ArrayT | tuple[ArrayT, ArrayT]:
+    def backward(self, dy: ArrayT, *, loss_weight: float = 1.0, ctx: Context | None = None) -> ArrayT | tuple[ArrayT, ArrayT]:
         """
-        The gradient of x, with a source (dx, dsource); gradients of parameters are added to gradients().
+        The gradient of x, with a source (dx, dsource); gradients of parameters are added to gradients(). loss_weight: that of `loss` in the total loss.
         """
 
 def suggest_heads(model_dim: int) -> tuple[int, int, int, str]:
@@ -458,9 +464,9 @@ class Transformer(Layer):
     def forward(self, ids: ArrayT, source_ids: ArrayT | None = None, *, mask: Mask | None = None, source_mask: Mask | None = None, cross_mask: Mask | None = None, offsets: Sequence[int] | None = None, source_offsets: Sequence[int] | None = None, training: bool = False, seed: int = 0, step: int = 0, ctx: Context | None = None) -> ArrayT:
         """The same, and backward may follow."""
 
-    def backward(self, dy: Array, *, ctx: Context | None = None) -> None:
+    def backward(self, dy: Array, *, loss_weight: float = 1.0, ctx: Context | None = None) -> None:
         """
-        From the gradient of what forward gave; gradients of parameters are added to gradients().
+        From the gradient of what forward gave; gradients of parameters are added to gradients(). loss_weight: that of `loss` in the total loss.
         """
 
 def cross_entropy(logits: ArrayT, labels: Array, *, label_smoothing: float = 0.0, ignore: int = -100, gradient: bool = False, ctx: Context | None = None) -> float | tuple[float, ArrayT]:

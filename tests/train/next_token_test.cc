@@ -94,6 +94,20 @@ TEST(NextToken, EveryHeadLearnsAToyTask) {
   }
 }
 
+TEST(NextToken, TheBalanceLossCountsWithItsWeightOnce) {
+  // Two layers, 3 routed heads, 2 chosen: near balance the loss of each is 2, and their mean is.
+  const ToyExamples toy{.task = ToyTask::copy, .length = 6, .symbols = 8, .seed = 3};
+  const auto learnt = [&](const std::string& weight) {
+    ToyModel m(toy, "moh:heads=4,dim=8,shared=1,k=2,weight=" + weight);
+    const Index examples[] = {0, 1, 2, 3, 4, 5, 6, 7};
+    m.params.make_grads();
+    return m.next.learn({.examples = examples, .weight = 1});
+  };
+  const double task = learnt("0"), once = learnt("0.01") - task, whole = learnt("1") - task;
+  EXPECT_NEAR(whole, 2, 0.4);
+  EXPECT_NEAR(once, 0.01 * whole, 1e-6);
+}
+
 TEST(NextToken, MhaLearnsToReverseAndSort) {
   if (!slow()) GTEST_SKIP() << "make slow";
   for (const ToyTask task : {ToyTask::reverse, ToyTask::sort}) {
