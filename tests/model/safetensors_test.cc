@@ -50,6 +50,21 @@ TEST(Safetensors, ReadsBytesBuiltByHand) {
   }
 }
 
+TEST(Safetensors, TensorsOfOtherFormatsDoNotHideTheRest) {
+  const ScratchFolder folder;
+  const std::string path =
+      folder.file("a.safetensors", file_of(R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                                           R"("a":{"dtype":"F8_E4M3FNUZ","shape":[2],"data_offsets":[4,6]},)"
+                                           R"("b":{"dtype":"F8_E5M2FNUZ","shape":[1],"data_offsets":[6,7]},)"
+                                           R"("c":{"dtype":"F8_E8M0","shape":[1],"data_offsets":[7,8]}})",
+                                           std::string("\x00\x00\x80\x3f....", 8)));
+  Safetensors file(path);
+  EXPECT_EQ(static_cast<const float*>(file.view("w").data)[0], 1.0f);
+  EXPECT_EQ(file.entries().size(), 4u);
+  EXPECT_NE(sentence_of(ErrorKind::bad_dtype, [&] { file.view("a"); }).find("F8_E4M3FNUZ"),
+            std::string::npos);
+}
+
 TEST(Safetensors, RoundTripKeepsEveryDtypeAndName) {
   const ScratchFolder folder;
   std::vector<Tensor> kept;
