@@ -72,7 +72,7 @@ Findings look(bool measure) {
 std::string words_of(const Level& l) {
   switch (l.trial) {
     case Trial::tested: return "tested " + l.how;
-    case Trial::emulated: return "emulated " + l.how;
+    case Trial::emulated: return "tested " + l.how + " only; run headwise-selftest";
     case Trial::untested: return "untested at this version; run headwise-selftest";
   }
   return "";

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "headwise/cli/args.h"
-#include "headwise/heads/any_head.h"
+#include "headwise/heads/cost.h"
 #include "headwise/masks/mask.h"
 #include "headwise/ops/attention_backward_cuda.h"
 #include "headwise/ops/attention_checks.h"
@@ -20,7 +20,7 @@ struct Request {
   std::string heads = "8";  // a number, or a head variant's name with its settings
   std::string dtype = "f32", mask = "all", probe, kernels, q_start = "0", device = "cpu";
   double softcap = 0, dropout = 0;
-  bool alibi = false, bias = false, relative = false, sinks = false, gate = false, lse = false;
+  bool alibi = false, bias = false, relative = false, sinks = false, gate = false, scale = false, lse = false;
   int threads = 0;
   bool backward = false, shapes = false, mermaid = false, json = false;
 };
@@ -113,9 +113,18 @@ Index start_of(const Request& r, const AttentionProblem& p) {
   return start;
 }
 
+/// The mask as given, and the window a named head joins with it.
+Mask mask_from(const Request& r) {
+  Mask mask = parse_mask(r.mask);
+  const Index window = plain_heads(r) < 0 ? Variant(r).head.window() : -1;
+  if (window < 0) return mask;
+  if (mask.heads() == 1) return std::move(mask) & Mask::window(window, window);
+  return mask;  // a mask for each head: the window joins each of them
+}
+
 MaskShare share_of(const Request& r, const AttentionProblem& p) {
-  const Mask mask = parse_mask(r.mask);
-  mask.check(p.batch, p.heads.q.heads, p.q_tokens, p.kv_tokens);
+  const Mask mask = mask_from(r);
+  mask.check(p.batch, p.heads.normal_heads(), p.q_tokens, p.kv_tokens);
   MaskShare s{.text = to_text(mask)};
   const Index q_start = start_of(r, p), heads = mask.heads();
   s.counted = p.q_tokens <= kMostCounted && p.kv_tokens <= kMostCounted;
@@ -171,15 +180,24 @@ BackwardProblem backward_problem_from(const Request& r) {
              .slopes = terms.alibi,
              .relative = terms.relative,
              .sinks = terms.sinks,
-             .gate = terms.gate};
+             .scale = r.scale,
+             .gate = terms.gate,
+             .alpha = p.forward.heads.norm == Norm::entmax};
+  if (plain_heads(r) >= 0) return p;
+  HeadInputs learned;
+  HeadGrads grads;
+  const Variant v(r);
+  v.head.bind(learned, grads);
+  p.wants.mix_before = learned.mix_before.given(), p.wants.mix_after = learned.mix_after.given();
+  p.wants.mix_q = p.wants.mix_k = p.forward.heads.mix_stages() > 0;
   return p;
 }
 
 /// The choice for tensors on a CUDA device: sizes, kinds and the mask decide; addresses are taken as fit.
 int explain_cuda(const Request& r) {
   const AttentionProblem p = problem_from(r);
-  const Mask mask = parse_mask(r.mask);
-  mask.check(p.batch, p.heads.q.heads, p.q_tokens, p.kv_tokens);
+  const Mask mask = mask_from(r);
+  mask.check(p.batch, p.heads.normal_heads(), p.q_tokens, p.kv_tokens);
   Index start = start_of(r, p);
   AttentionArgs args;
   args.mask = mask.set();
@@ -207,6 +225,29 @@ int explain_cuda(const Request& r) {
   return kDone;
 }
 
+/// What a named head costs beside the attention that is explained: mixing, nets, routers, heads left out.
+struct HeadWork {
+  double attention = 0, mixing = 0, own = 0, share = 1;
+  HeadWork(const Request& r, const AttentionProblem& p) {
+    const Variant v(r);
+    const HeadCost c = cost_of(v.head, v.params, p, Variant::place_of(r));
+    attention = cost_of(p).flops, mixing = c.attention_flops - attention, own = c.own_flops;
+    share = v.head.head_share();
+  }
+  std::string words() const {
+    const auto of = [&](double flops) {
+      return fmt::format("{:.3g} GFLOP ({:.1f} % of attention's)", flops / 1e9,
+                         attention > 0 ? 100 * flops / attention : 0);
+    };
+    std::string s;
+    const auto add = [&](const std::string& words) { s += (s.empty() ? "" : ", ") + words; };
+    if (mixing > 0) add("mixing " + of(mixing));
+    if (own > 0) add("nets and gates " + of(own));
+    if (share < 1) add(fmt::format("a token is worked on by {:.1f} % of the heads", 100 * share));
+    return s.empty() ? "nothing beside attention" : s;
+  }
+};
+
 /// `p` is the forward's problem, also of a plan for its gradients.
 template <class Plan>
 int explain_plan(const Request& r, const Plan& plan, const AttentionProblem& p) {
@@ -215,7 +256,11 @@ int explain_plan(const Request& r, const Plan& plan, const AttentionProblem& p) 
   const ExplainOptions options{.shapes = r.shapes, .mermaid = r.mermaid, .roofline = &roofline};
   if (r.json) {
     auto facts = nlohmann::ordered_json::parse(explain_json(plan, options));
-    if (plain_heads(r) < 0) facts["head"] = Variant(r).head.settings();
+    if (plain_heads(r) < 0) {
+      const HeadWork w(r, p);
+      facts["head"] = Variant(r).head.settings();
+      facts["head_work"] = {{"mixing_flops", w.mixing}, {"own_flops", w.own}, {"head_share", w.share}};
+    }
     facts["mask"] = {{"text", mask.text}};
     if (mask.counted) facts["mask"]["open_share"] = mask.share();
     fmt::print("{}\n", facts.dump(2));
@@ -224,6 +269,7 @@ int explain_plan(const Request& r, const Plan& plan, const AttentionProblem& p) 
   const Paint paint = Paint::for_stdout();
   if (plain_heads(r) < 0) fmt::print("{}", head_lines(r));
   fmt::print("{}", painted(explain(plan, options), paint));
+  if (plain_heads(r) < 0) fmt::print("{:<12}{}\n", "head work", HeadWork(r, p).words());
   fmt::print("{:<12}{}", "mask", mask.text);
   if (mask.counted) fmt::print(": {:.1f} % of the pairs are open", 100 * mask.share());
   fmt::print("\n");
@@ -283,6 +329,7 @@ void add_explain(CLI::App& app, int& exit_code) {
   word->add_flag("--relative", r->relative, "T5's relative buckets");
   word->add_flag("--sinks", r->sinks, "A sink logit per head");
   word->add_flag("--gate", r->gate, "A gate per token and head");
+  word->add_flag("--scale", r->scale, "A scale that is learned: with --backward, its gradient");
   word->add_flag("--lse", r->lse, "Write the log-sum-exp");
   word->add_flag("--backward", r->backward, "Explain the gradients instead");
   word->add_option("--probe", r->probe,

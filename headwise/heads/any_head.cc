@@ -27,6 +27,19 @@ std::string AnyHead::settings() const {
     s += text(s.empty() ? "" : "+", stage.table->settings(stage.head.get()));
   return s;
 }
+Index AnyHead::window() const {
+  Index least = -1;
+  for (const Stage& s : stages())
+    if (const Index w = s.table->window ? s.table->window(s.head.get()) : -1; w >= 0)
+      least = least < 0 ? w : min_of(least, w);
+  return least;
+}
+double AnyHead::head_share() const {
+  double share = 1;
+  for (const Stage& s : stages())
+    if (s.table->head_share) share *= s.table->head_share(s.head.get());
+  return share;
+}
 std::string AnyHead::meets() const {
   std::string s;
   for (const Stage& stage : stages()) s += text(s.empty() ? "" : "; ", stage.table->meets);

@@ -45,6 +45,8 @@ struct HeadTable {
   void (*prepare_backward)(const void*, HeadCall&, HeadWork&, Context&);
   void (*become_mha)(const void*);
   double (*flops)(const void*, const AttentionProblem&);
+  Index (*window)(const void*);
+  double (*head_share)(const void*);
 };
 
 template <Head H>
@@ -103,6 +105,10 @@ const HeadTable& head_table() {
       t.become_mha = [](const void* h) { of(h).become_mha(); };
     if constexpr (requires(const H h, const AttentionProblem& p) { h.flops(p); })
       t.flops = [](const void* h, const AttentionProblem& p) { return of(h).flops(p); };
+    if constexpr (requires(const H h) { h.window(); })
+      t.window = [](const void* h) -> Index { return of(h).window(); };
+    if constexpr (requires(const H h) { h.head_share(); })
+      t.head_share = [](const void* h) { return of(h).head_share(); };
     return t;
   }();
   return table;
@@ -135,6 +141,10 @@ class AnyHead {
   void bind(HeadInputs& inputs, HeadGrads& grads) const;
   /// Sets the learned values at which settings of as_mha are MHA.
   void become_mha() const;
+  /// Keys on each side of a query that the head joins with the caller's mask; -1: all.
+  Index window() const;
+  /// Heads a token is worked on by, of all; below 1 where the others are left out.
+  double head_share() const;
   /// Where heads exchange information, a phrase for each that is joined.
   std::string meets() const;
 

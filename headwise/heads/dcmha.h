@@ -68,6 +68,7 @@ struct Dcmha {
   }
   /// Does this layer see a window alone?
   bool local() const { return local_; }
+  Index window() const { return local_ ? config_.window - 1 : -1; }
   void bind(HeadInputs& in, HeadGrads& grads) const {
     in.mix_before = before_.value(), in.mix_after = after_.value();
     grads.mix_before = before_.grad(), grads.mix_after = after_.grad();

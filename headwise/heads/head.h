@@ -97,6 +97,8 @@ struct Below {
 /// - prepare_backward(call, work, ctx): call.dq, dk, dv where replaced; adds to dx, dx_kv and parameters
 /// - become_mha(): learned values at which as_mha's settings are MHA, where they do not start there
 /// - flops(problem): of prepare and finish; 2 a token and own parameter where it is left out
+/// - window(): keys on each side of a query that prepare joins with the mask; -1: all
+/// - head_share(): heads a token is worked on by, of all, where the others are left out
 /// - small(heads, dim): settings for tests of few heads, where the defaults need more
 /// - H(config, params, place, below): lies over another head, `moh:heads=8+gated`
 /// book and book_backward see null tensors while an arena measures: they take memory and compute nothing.

@@ -75,6 +75,10 @@ struct Moh {
   const Config& config() const { return config_; }
   Widths widths() const { return widths_; }
   HeadSpec spec() const { return spec_; }
+  double head_share() const {
+    return config_.skip ? static_cast<double>(config_.shared + config_.k) / static_cast<double>(config_.heads)
+                        : 1;
+  }
 
   struct Work {
     AnyView shared, routed, stages;                // logits

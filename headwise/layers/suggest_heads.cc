@@ -23,17 +23,18 @@ HeadsAdvice suggest_heads(Index model_dim) {
                     model_dim, " this width is nearest ", wish, ", and ", 4 * model_dim * model_dim,
                     " weights cost the same for any number of heads");
   if (a.heads > 8) {
-    Index group = a.heads % 4 == 0 ? 4 : a.heads % 2 == 0 ? 2 : a.heads;
-    a.kv_heads = a.heads / group;
+    const Index group = a.heads % 4 == 0 ? 4 : a.heads % 2 == 0 ? 2 : a.heads;
     const auto saved = [&](Index kv) {  // of W_K and W_V, and of the cache
       return text("cache / ", a.heads / kv, ", ", 2 * model_dim * (a.heads - kv) * a.head_dim, " weights");
     };
-    a.sentence +=
-        text("; above 8 heads sharing pays: gqa with kv_heads = ", a.kv_heads, " saves ", saved(a.kv_heads),
-             "; mqa (kv_heads = 1) saves ", saved(1),
-             "; collaborative heads with a shared width of half of model_dim save ",
-             model_dim * model_dim - a.heads * model_dim / 2,
-             " weights of W_Q and W_K; share_layers = 2 saves half of all blocks' weights and no time");
+    a.sentence += text("; ", a.heads,
+                       " unshared heads are usual; where cache or weights are short, gqa with "
+                       "kv_heads = ",
+                       a.heads / group, " saves ", saved(a.heads / group), "; mqa (kv_heads = 1) saves ",
+                       saved(1), "; collaborative heads with a shared width of half of model_dim save ",
+                       model_dim * model_dim - a.heads * model_dim / 2,
+                       " weights of W_Q and W_K; share_layers = 2 saves half of all blocks' weights; none of "
+                       "them saves FLOP of attention");
   }
   return a;
 }

@@ -84,7 +84,8 @@ std::string names_of(const GradientSpec& wants) {
                                      {wants.mix_before, "mix_before"},
                                      {wants.mix_after, "mix_after"},
                                      {wants.mix_q, "mix_q"},
-                                     {wants.mix_k, "mix_k"}})
+                                     {wants.mix_k, "mix_k"},
+                                     {wants.alpha, "alpha"}})
     if (wanted) s += (s.empty() ? "" : ", ") + std::string(name);
   return s;
 }

@@ -122,6 +122,34 @@ TEST(Cli, ExplainNamesTheKernelAndItsRefusals) {
   EXPECT_EQ(a.out.find('\033'), std::string::npos) << "colours went into a pipe";
 }
 
+TEST(Cli, ExplainSaysWhatAHeadAddsToAttention) {
+  const auto facts = [](const std::string& words) {
+    const Answer a = headwise_says("explain --q-tokens 1024 --threads 1 --json --heads " + words);
+    EXPECT_EQ(a.code, 0) << a.err;
+    return nlohmann::json::parse(a.out);
+  };
+  const auto local = facts("dcmha:heads=8,dim=64,window=65 --layer 0"),
+             global = facts("dcmha:heads=8,dim=64,window=65 --layer 1");
+  EXPECT_EQ(local.at("mask").at("text"), "window(64, 64)");
+  EXPECT_LT(local.at("mask").at("open_share"), 0.13);
+  EXPECT_EQ(global.at("mask").at("open_share"), 1);
+  // Two mixes of 2 (2 rank + 1) multiply-adds a head and pair.
+  EXPECT_EQ(local.at("head_work").at("mixing_flops"), 2.0 * 2 * 2 * 5 * 8 * 1024 * 1024);
+  EXPECT_GT(local.at("head_work").at("own_flops"), 0);
+  const auto routed = facts("moh:heads=8,shared=2,k=2,dim=64");
+  EXPECT_EQ(routed.at("head_work").at("head_share"), 0.5);
+  EXPECT_GT(routed.at("head_work").at("own_flops"), 0);
+  const Answer words =
+      headwise_says("explain --q-tokens 64 --threads 1 --heads moh:heads=8,shared=2,k=2,dim=64");
+  EXPECT_NE(words.out.find("a token is worked on by 50.0 % of the heads"), std::string::npos) << words.out;
+  EXPECT_EQ(facts("talking:heads=4,dim=16 --backward --scale").at("gradients"),
+            "q, k, v, scale, mix_before, mix_after");
+  EXPECT_EQ(facts("dcmha:heads=4,dim=16,fixed=true --backward").at("gradients"),
+            "q, k, v, mix_before, mix_after, mix_q, mix_k");
+  EXPECT_EQ(facts("dcmha:heads=4,dim=16 --backward").at("gradients"), "q, k, v, mix_q, mix_k");
+  EXPECT_EQ(facts("entmax:heads=4,dim=16 --backward").at("gradients"), "q, k, v, alpha");
+}
+
 TEST(Cli, ExplainTakesAHeadByItsSettings) {
   const Answer a = headwise_says("explain --heads gqa:heads=16,kv_heads=4+gated --q-tokens 32 --threads 1");
   EXPECT_EQ(a.code, 0) << a.err;
