@@ -85,11 +85,16 @@ const NamedHead& head_named(const char* op, nb::handle head, Index model_dim) {
   if (const auto found = known.find(key); found != known.end()) return found->second;
   ParamSet params;
   const AnyHead made = make_head(key.first, params, {0, 1, model_dim});
-  NamedHead n{made.spec(), 0};
+  NamedHead n{.spec = made.spec()};
   HeadInputs inputs;
   HeadGrads grads;
   made.bind(inputs, grads);
   if (inputs.scale.given()) n.scale = load_double(inputs.scale.data, inputs.scale.dtype, 0);
+  for (const AnyHead::Stage& s : made.stages())
+    if (s.table->name == Entmax::name) {
+      const Entmax::Config& c = static_cast<const Entmax*>(s.head.get())->config();
+      n.alpha = c.alpha, n.learns_alpha = c.learned;
+    }
   return known.emplace(key, n).first->second;
 }
 

@@ -4,6 +4,7 @@
 
 #include "headwise/layers/suggest_heads.h"
 #include "python/bind.h"
+#include "python/heads.h"
 #include "python/layer_box.h"
 #include "python/values.h"
 
@@ -215,13 +216,13 @@ void def_rows(Class& c) {
       "loss_weight: that of `loss` in the total loss.");
 }
 
-BlockOptions read_block(const char* op, const std::string& heads, Index model_dim, Index feed_dim,
+BlockOptions read_block(const char* op, nb::handle heads, Index model_dim, Index feed_dim,
                         const std::string& cross, const std::string& feed, const std::string& norm,
                         bool norm_first, bool bias, double dropout, double attention_dropout, double eps,
                         const std::string& positions) {
   constexpr std::string_view kCross[] = {"none", "attention", "merged"};
   constexpr std::string_view kNorm[] = {"layer", "rms"};
-  return {.heads = heads,
+  return {.heads = settings_of(op, heads),
           .cross = read_named<Cross>({op, "cross"}, cross, kCross),
           .model_dim = model_dim,
           .feed_dim = feed_dim,
@@ -242,9 +243,8 @@ void bind_layers(nb::module_& m) {
       m, "MultiHead", "Projections to queries, keys and values, any head's attention between them, and W_O.");
   multi.def(
       "__init__",
-      [](MultiHeadBox* self, const std::string& heads, Index model_dim, Index key_model_dim,
-         Index value_model_dim, bool bias, double dropout, bool rope, bool alibi, nb::handle dtype,
-         std::uint64_t seed) {
+      [](MultiHeadBox* self, nb::handle heads, Index model_dim, Index key_model_dim, Index value_model_dim,
+         bool bias, double dropout, bool rope, bool alibi, nb::handle dtype, std::uint64_t seed) {
         MultiHeadOptions o{.model_dim = model_dim,
                            .key_model_dim = key_model_dim,
                            .value_model_dim = value_model_dim,
@@ -253,16 +253,18 @@ void bind_layers(nb::module_& m) {
                            .dropout = dropout,
                            .alibi = alibi};
         if (rope) o.rope = RopeOptions{};
-        new (self) MultiHeadBox(heads, o, read_layer_dtype("multi_head", dtype), seed);
+        new (self)
+            MultiHeadBox(settings_of("multi_head", heads), o, read_layer_dtype("multi_head", dtype), seed);
       },
       nb::arg("heads"), nb::arg("model_dim"), nb::kw_only(), nb::arg("key_model_dim") = 0,
       nb::arg("value_model_dim") = 0, nb::arg("bias") = true, nb::arg("dropout") = 0.0,
       nb::arg("rope") = false, nb::arg("alibi") = false, nb::arg("dtype") = "f32", nb::arg("seed") = 0,
       nb::sig(
-          "def __init__(self, heads: str, model_dim: int, *, key_model_dim: int = 0, value_model_dim: int = "
+          "def __init__(self, heads: Head | str, model_dim: int, *, key_model_dim: int = 0, value_model_dim: "
+          "int = "
           "0, bias: bool = True, dropout: float = 0.0, rope: bool = False, alibi: bool = False, dtype: str = "
           "\"f32\", seed: int = 0) -> None"),
-      "heads: \"gqa:heads=8,kv_heads=2,dim=64\".");
+      "heads: \"gqa:heads=8,kv_heads=2,dim=64\", or headwise.Gqa(heads=8, kv_heads=2, dim=64).");
   const auto run = [](bool keep) {
     return [keep](MultiHeadBox& box, nb::handle x, nb::handle keys, nb::handle values, nb::handle mask,
                   nb::handle bias, bool weights, nb::handle offsets, nb::handle kv_offsets, bool training,
@@ -306,7 +308,7 @@ void bind_layers(nb::module_& m) {
       m, "Block", "One layer of an encoder or decoder: attention, cross-attention, feed-forward.");
   block.def(
       "__init__",
-      [](RowsBox<BlockLayer>* self, const std::string& heads, Index model_dim, Index feed_dim,
+      [](RowsBox<BlockLayer>* self, nb::handle heads, Index model_dim, Index feed_dim,
          const std::string& cross, const std::string& feed, const std::string& norm, bool norm_first,
          bool bias, double dropout, double attention_dropout, double eps, const std::string& positions,
          nb::handle dtype, std::uint64_t seed) {
@@ -319,7 +321,8 @@ void bind_layers(nb::module_& m) {
       nb::arg("feed") = "relu", nb::arg("norm") = "layer", nb::arg("norm_first") = true,
       nb::arg("bias") = true, nb::arg("dropout") = 0.0, nb::arg("attention_dropout") = 0.0,
       nb::arg("eps") = 1e-5, nb::arg("positions") = "none", nb::arg("dtype") = "f32", nb::arg("seed") = 0,
-      nb::sig("def __init__(self, heads: str, model_dim: int, feed_dim: int, *, cross: str = \"none\", feed: "
+      nb::sig("def __init__(self, heads: Head | str, model_dim: int, feed_dim: int, *, cross: str = "
+              "\"none\", feed: "
               "str = "
               "\"relu\", norm: str = \"layer\", norm_first: bool = True, bias: bool = True, dropout: float = "
               "0.0, "
@@ -334,7 +337,7 @@ void bind_layers(nb::module_& m) {
                                                   "Blocks after each other, and a norm at the end.");
   stack.def(
       "__init__",
-      [](RowsBox<StackLayer>* self, const std::string& heads, Index model_dim, Index feed_dim, Index depth,
+      [](RowsBox<StackLayer>* self, nb::handle heads, Index model_dim, Index feed_dim, Index depth,
          Index share_layers, bool final_norm, double ds_init, const std::string& cross,
          const std::string& feed, const std::string& norm, bool norm_first, bool bias, double dropout,
          double attention_dropout, double eps, const std::string& positions, nb::handle dtype,
@@ -352,7 +355,8 @@ void bind_layers(nb::module_& m) {
       nb::arg("attention_dropout") = 0.0, nb::arg("eps") = 1e-5, nb::arg("positions") = "none",
       nb::arg("dtype") = "f32", nb::arg("seed") = 0,
       nb::sig(
-          "def __init__(self, heads: str, model_dim: int, feed_dim: int, depth: int, *, share_layers: int = "
+          "def __init__(self, heads: Head | str, model_dim: int, feed_dim: int, depth: int, *, share_layers: "
+          "int = "
           "1, "
           "final_norm: bool = True, ds_init: float = 0.0, cross: str = \"none\", feed: str = \"relu\", norm: "
           "str = \"layer\", norm_first: bool = True, bias: bool = True, dropout: float = 0.0, "

@@ -6,6 +6,7 @@
 
 #include "headwise/ops/cross_entropy.h"
 #include "python/bind.h"
+#include "python/heads.h"
 #include "python/layer_box.h"
 #include "python/values.h"
 
@@ -163,7 +164,7 @@ void bind_model(nb::module_& m) {
   model.def(
       "__init__",
       [](TransformerBox* self, const std::string& kind, Index vocabulary, Index source_vocabulary,
-         Index model_dim, Index feed_dim, Index depth, Index source_depth, const std::string& heads,
+         Index model_dim, Index feed_dim, Index depth, Index source_depth, nb::handle heads,
          const std::string& positions, Index max_tokens, const std::string& feed, const std::string& norm,
          bool norm_first, bool bias, double dropout, double attention_dropout, Index share_layers,
          double ds_init, bool merged_attention, bool tied, Index outputs, nb::handle dtype,
@@ -176,7 +177,7 @@ void bind_model(nb::module_& m) {
                                   .feed_dim = feed_dim,
                                   .depth = depth,
                                   .source_depth = source_depth,
-                                  .heads = heads,
+                                  .heads = settings_of(kOp, heads),
                                   .positions = word_of<Positions>("positions", positions, kPositionNames),
                                   .max_tokens = max_tokens,
                                   .feed = word_of<FeedKind>("feed", feed, kFeedNames),
@@ -203,7 +204,8 @@ void bind_model(nb::module_& m) {
       nb::sig(
           "def __init__(self, kind: str, vocabulary: int, *, source_vocabulary: int = 0, model_dim: int = "
           "512, "
-          "feed_dim: int = 2048, depth: int = 6, source_depth: int = 0, heads: str = \"mha:heads=8,dim=64\", "
+          "feed_dim: int = 2048, depth: int = 6, source_depth: int = 0, heads: Head | str = "
+          "\"mha:heads=8,dim=64\", "
           "positions: str = \"learned\", max_tokens: int = 512, feed: str = \"gelu\", norm: str = \"layer\", "
           "norm_first: bool = True, bias: bool = True, dropout: float = 0.0, attention_dropout: float = 0.0, "
           "share_layers: int = 1, ds_init: float = 0.0, merged_attention: bool = False, tied: bool = True, "

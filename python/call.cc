@@ -2,12 +2,10 @@
 
 #include <nanobind/stl/vector.h>
 
-#include <cmath>
 #include <cstring>
 
 #include "headwise/layers/embed.h"
 #include "headwise/ops/attention_cuda.h"
-#include "python/heads.h"
 #include "python/values.h"
 
 namespace headwise::python {
@@ -105,8 +103,9 @@ AttentionCall::AttentionCall(const AttentionWords& words)
   read_places(words);
   if (words.pages.is_valid() && given(words.pages)) read_pages(words.pages);
   if (given(words.mask)) read_mask(words.mask);
-  read_scores(words);
   read_head(words);
+  read_scores(words);
+  complete_head();
   context_ = &context_of(kOp, words.ctx);
   own_kernels_ = given(words.kernels);
   if (own_kernels_) kernels_ = read_kernels({kOp, "kernels"}, words.kernels);
@@ -230,12 +229,15 @@ AnyView AttentionCall::as_gate(const AnyView& gate) const { return with_batch(ga
 
 AnyView AttentionCall::as_rows(const char* name, const AnyView& v, const HeadLayout& layout) const {
   if (layout.row == 0) return v;
-  require(v.size[2] * v.size[3] == layout.row && v.step[2] == v.size[3] * v.step[3], ErrorKind::bad_shape,
-          kOp, name, " is ", v, " but this head reads ", layout.row,
-          " columns of a token that lie side by side; give [batch tokens heads dim] in that order");
+  // The step of an axis of size 1 says nothing.
+  const bool one_head = v.size[2] == 1, one_column = v.size[3] == 1;
+  require(
+      v.size[2] * v.size[3] == layout.row && (one_head || one_column || v.step[2] == v.size[3] * v.step[3]),
+      ErrorKind::bad_shape, kOp, name, " is ", v, " but this head reads ", layout.row,
+      " columns of a token that lie side by side; give [batch tokens heads dim] in that order");
   AnyView r = v;
   r.rank = 3;
-  r.size[2] = layout.row, r.step[2] = v.step[3];
+  r.size[2] = layout.row, r.step[2] = one_column ? v.step[2] : v.step[3];
   return r;
 }
 
@@ -250,17 +252,44 @@ void AttentionCall::read_head(const AttentionWords& words) {
     args_.q = as_rows("q", args_.q, spec_.q);
     args_.k = as_rows("k", args_.k, spec_.k);
     args_.v = as_rows("v", args_.v, spec_.v);
-    if (head.scale != 0 && !args_.inputs.scale.given()) {
-      scale_ = head.scale;
-      args_.inputs.scale = AnyView::packed(&scale_, DType::f64, {1});
-    }
-    const char* fills = spec_.terms.gate && !args_.inputs.gate.given()   ? "gate"
-                        : spec_.terms.bias && !args_.inputs.bias.given() ? "bias"
-                                                                         : nullptr;
-    require(fills == nullptr, ErrorKind::bad_argument, kOp, "this head computes ", fills ? fills : "",
-            " from its layer's input; give it ready as ", fills ? fills : "");
+    head_ = &head;
+    heads_ = spec_.normal_heads();
   }
   if (words.coefficients.is_valid() && given(words.coefficients)) read_coefficients(words.coefficients);
+  if (!named && args_.inputs.mix_before.rank == 2) heads_ = args_.inputs.mix_before.size[1];
+}
+
+/// What the head brings itself, and what only its layer could have computed.
+void AttentionCall::complete_head() {
+  if (head_ == nullptr) return;
+  if (head_->scale != 0 && !args_.inputs.scale.given()) {
+    scale_ = head_->scale;
+    args_.inputs.scale = AnyView::packed(&scale_, DType::f64, {1});
+  }
+  if (head_->alpha != 0 && !args_.inputs.alpha.given()) read_alpha();
+  require(
+      spec_.mix_stages() == 0 || args_.inputs.mix_q.given() || args_.inputs.mix_k.given(),
+      ErrorKind::bad_argument, kOp,
+      "this head computes mix_q and mix_k from its layer's input; give one or both ready in coefficients");
+  const char* fills = spec_.terms.gate && !args_.inputs.gate.given()   ? "gate"
+                      : spec_.terms.bias && !args_.inputs.bias.given() ? "bias"
+                                                                       : nullptr;
+  require(fills == nullptr, ErrorKind::bad_argument, kOp, "this head computes ", fills ? fills : "",
+          " from its layer's input; give it ready as ", fills ? fills : "");
+}
+
+/// alpha as the head was made with it: one number for all heads.
+void AttentionCall::read_alpha() {
+  require(!head_->learns_alpha, ErrorKind::bad_argument, kOp,
+          "this head learns an alpha for each head; give them ready as coefficients={\"alpha\": [heads]}");
+  alpha_ = head_->alpha;
+  AnyView& to = args_.inputs.alpha;
+  to = AnyView::packed(&alpha_, DType::f64, {heads_});
+  to.step[0] = 0;
+  if (!on_cuda()) return;
+  alpha_there_ = like_.attr("new_full")(nb::make_tuple(heads_), alpha_,
+                                        nb::arg("dtype") = nb::module_::import_("torch").attr("float32"));
+  to = read_anywhere(kOp, "alpha", alpha_there_).view;
 }
 
 void AttentionCall::read_coefficients(nb::handle coefficients) {
@@ -316,12 +345,15 @@ void AttentionCall::read_scores(const AttentionWords& words) {
   if (given(words.bias)) in.bias = spread_bias(read_term("bias", words.bias));
   if (given(words.alibi) && words.alibi.ptr() != Py_False) {
     if (words.alibi.ptr() == Py_True) {
-      const Tensor slopes = alibi_slopes_of(max_of(args_.q.size[2], 1));
-      slopes_.assign(slopes.values<float>().begin(), slopes.values<float>().end());
-      in.slopes = AnyView::packed(slopes_.data(), DType::f32, {args_.q.size[2]});
+      const DType wide = args_.q.dtype == DType::f64 ? DType::f64 : DType::f32;
+      slopes_ = alibi_slopes_of(max_of(heads_, 1), wide);
+      in.slopes = AnyView::packed(slopes_.view().data, wide, {heads_});
       if (on_cuda()) {
-        slopes_there_ = words.q.attr("new_tensor")(
-            nb::cast(slopes_), nb::arg("dtype") = nb::module_::import_("torch").attr("float32"));
+        std::vector<double> each;
+        for (Index h = 0; h < heads_; ++h) each.push_back(load_double(in.slopes.data, wide, h));
+        slopes_there_ =
+            words.q.attr("new_tensor")(nb::cast(each), nb::arg("dtype") = nb::module_::import_("torch").attr(
+                                                           wide == DType::f64 ? "float64" : "float32"));
         in.slopes = read_anywhere(kOp, "alibi", slopes_there_).view;
       }
     } else {

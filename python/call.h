@@ -6,6 +6,7 @@
 #include "headwise/masks/mask.h"
 #include "python/array.h"
 #include "python/contexts.h"
+#include "python/heads.h"
 
 namespace headwise::python {
 
@@ -82,6 +83,8 @@ class AttentionCall {
   void read_pages(nb::handle pages);
   void read_mask(nb::handle mask);
   void read_head(const AttentionWords& words);
+  void complete_head();
+  void read_alpha();
   void read_coefficients(nb::handle coefficients);
   void make_outputs();
   /// A term: it lies where q does.
@@ -91,7 +94,7 @@ class AttentionCall {
   nb::handle like_, given_out_, probe_words_;
   ArrayKind kind_;
   bool ragged_ = false, want_lse_ = false;
-  Index heads_ = 0;  // of q as it came: a head of rows leaves args_.q without them
+  Index heads_ = 0;  // with a softmax: what terms of scores are counted by
   AttentionArgs args_;
   ProbeSpec probe_;
   unsigned probe_rows_ = 0;
@@ -101,11 +104,12 @@ class AttentionCall {
   AttentionProblem problem_;
   HeadSpec spec_;
   Mask heads_mask_;  // where a list was given
-  double scale_ = 0;
-  std::vector<float> slopes_;
+  double scale_ = 0, alpha_ = 0;
+  const NamedHead* head_ = nullptr;  // where one was named
+  Tensor slopes_;
   std::vector<Index> q_offsets_, kv_offsets_, q_start_, picks_, row_offsets_, row_index_, page_lengths_;
   std::vector<std::int32_t> class_of_;
-  nb::object out_, lse_, probe_result_, slopes_there_;
+  nb::object out_, lse_, probe_result_, slopes_there_, alpha_there_;
 };
 
 /// Part of AttentionCall that knows hw.Probe and hw.Scores (probes.cc).

@@ -15,6 +15,8 @@ namespace nb = nanobind;
 struct NamedHead {
   HeadSpec spec;
   double scale = 0;  // 0: none
+  double alpha = 0;  // of entmax; 0: none
+  bool learns_alpha = false;
 };
 
 /// "gqa:heads=8,kv_heads=2" from the text itself or from hw.Gqa(...).

@@ -46,9 +46,9 @@ struct Collaborative {
     mixing_ = params.add("mixing", {c.heads, config_.shared}, start);
     if (c.mixing == MixingStart::blocks) start_blocks();
     if (!c.content) return;
-    require(place.model_dim > 0, ErrorKind::bad_shape, name, "model_dim is ", place.model_dim,
+    require(place.key_dim() > 0, ErrorKind::bad_shape, name, "model_dim is ", place.key_dim(),
             "; the content bias reads rows of the layer's input, so give the model's width");
-    content_ = params.add("content", {c.heads, place.model_dim});
+    content_ = params.add("content", {c.heads, place.key_dim()});
   }
   const Config& config() const { return config_; }
   Widths widths() const {
@@ -194,7 +194,7 @@ struct Collaborative {
   }
 
   Config config_;
-  Learned mixing_, content_;  // [heads shared], [heads model_dim]
+  Learned mixing_, content_;  // [heads shared], [heads key_model_dim]
 };
 static_assert(Head<Collaborative>);
 

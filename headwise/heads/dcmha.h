@@ -32,7 +32,7 @@ struct Dcmha {
   static Config as_mha(Index heads, Index dim) { return {heads, heads, dim, 2, false, 0, 1}; }
   static Config small(Index heads, Index dim) { return {heads, heads, dim, 1, false, 3, 0}; }
 
-  Dcmha(Config c, ParamSet& params, Place place) : config_(c), model_dim_(place.model_dim) {
+  Dcmha(Config c, ParamSet& params, Place place) : config_(c), columns_{place.model_dim, place.key_dim()} {
     config_.dim = dim_of(name, c.heads, c.dim, place);
     config_.kv_heads = kv_heads_of(name, c.heads, c.kv_heads);
     require(c.rank >= 1, ErrorKind::bad_argument, name, "rank is ", c.rank, "; it starts at 1");
@@ -46,13 +46,15 @@ struct Dcmha {
     }
     // The authors' start, at which every mix is close to the identity.
     const auto h = static_cast<double>(c.heads), r = static_cast<double>(c.rank);
-    const auto d = static_cast<double>(place.model_dim), k = static_cast<double>(hidden());
+    const auto k = static_cast<double>(hidden());
     for (int n = 0; n < kNets; ++n) {
       const auto scope = params.scope(kNames[n]);
+      const Index columns = columns_[n % 2];
+      const auto d = static_cast<double>(columns);
       nets_[n] = {
-          params.add("hidden", {hidden(), place.model_dim}, Init::normal(std::sqrt(2 / (d + k)))),
+          params.add("hidden", {hidden(), columns}, Init::normal(std::sqrt(2 / (d + k)))),
           params.add("out", {hidden(), hidden()}, Init::normal(0.02 / (std::sqrt(2 * h * r) * (h + r)))),
-          params.add("gate", {c.heads, place.model_dim}, Init::normal(0.05 * std::sqrt(2 / (h + d))))};
+          params.add("gate", {c.heads, columns}, Init::normal(0.005 * std::sqrt(2 / (h + d))))};
     }
   }
   const Config& config() const { return config_; }
@@ -120,7 +122,7 @@ struct Dcmha {
     for (void** to : {&w.dz, &w.scratch, &w.draw})
       *to = take(arena, "dcmha.hidden", c.problem.dtype, {rows, hidden()}).data;
     w.dgate = take(arena, "dcmha.gate", c.problem.dtype, {rows, config_.heads}).data;
-    w.scratch_x = take(arena, "dcmha.x", c.problem.dtype, {rows, model_dim_}).data;
+    w.scratch_x = take(arena, "dcmha.x", c.problem.dtype, {rows, max_of(columns_[0], columns_[1])}).data;
     c.run.dmix_q = take_mix(c, 0, "dcmha.mix", arena);
     c.run.dmix_k = take_mix(c, 1, "dcmha.mix", arena);
   }
@@ -129,7 +131,8 @@ struct Dcmha {
     for (int n = 0; n < kNets; ++n) {
       const AnyView &x = n % 2 == 0 ? c.x : c.x_kv, &dx = n % 2 == 0 ? c.dx : c.dx_kv;
       const AnyView z = tensor(c, n, w.after_gelu[n], hidden()), dz = tensor(c, n, w.dz, hidden()),
-                    draw = tensor(c, n, w.draw, hidden()), scratch = tensor(c, n, w.scratch_x, model_dim_);
+                    draw = tensor(c, n, w.draw, hidden()),
+                    scratch = tensor(c, n, w.scratch_x, columns_[n % 2]);
       each_row(c, n, ctx, [&](Index row) { mix_row_backward(c, w, n, row); });
       project_backward(draw, z, nets_[n].out, {}, dz, tensor(c, n, w.scratch, hidden()), ctx);
       activation_backward(Activation::gelu, tensor(c, n, w.before_gelu[n], hidden()), dz, dz, ctx);
@@ -246,7 +249,7 @@ struct Dcmha {
   }
 
   Config config_;
-  Index model_dim_ = 0;
+  Index columns_[2] = {0, 0};  // of x and x_kv
   bool local_ = false;
   Learned before_, after_;
   Net nets_[kNets];

@@ -14,6 +14,9 @@ namespace headwise {
 /// Where a head stands: layer 0..depth-1 of a model whose rows have model_dim columns.
 struct Place {
   Index layer = 0, depth = 1, model_dim = 0;
+  Index key_model_dim = 0;  // width of the rows keys are made of; 0: model_dim
+
+  constexpr Index key_dim() const { return key_model_dim ? key_model_dim : model_dim; }
 };
 
 /// Rows of W_Q, W_K, W_V ([width model_dim]) and columns of W_O ([model_dim width]). out 0: finish gives the

@@ -26,17 +26,17 @@ AnyView positions_of(const Sequences& sequences, Call& call) {
   return places;
 }
 
-Tensor alibi_slopes_of(Index heads) {
+Tensor alibi_slopes_of(Index heads, DType dtype) {
   require(heads > 0, ErrorKind::bad_shape, "alibi", "got ", heads, " heads; they start at 1");
-  Tensor slopes(DType::f32, {heads});
+  Tensor slopes(dtype, {heads});
   Index below = 1;
   while (below * 2 <= heads) below *= 2;
   const auto at = [](Index i, Index n) {
     return std::exp2(-8 * static_cast<double>(i) / static_cast<double>(n));
   };
   for (Index h = 0; h < heads; ++h)
-    slopes.values<float>()[static_cast<std::size_t>(h)] =
-        static_cast<float>(h < below ? at(h + 1, below) : at(2 * (h - below) + 1, 2 * below));
+    store_double(slopes.view().data, dtype, h,
+                 h < below ? at(h + 1, below) : at(2 * (h - below) + 1, 2 * below));
   return slopes;
 }
 

@@ -60,9 +60,9 @@ Tensor sinusoidal_positions(Index positions, Index dim, DType dtype);
 /// The position of every row inside its sequence, i64 [rows], in the call's memory.
 AnyView positions_of(const Sequences& sequences, Call& call);
 
-/// The slopes of Press et al. 2022, [heads] f32: 2^(-8 i / n) for a power of two n; otherwise those of the
+/// The slopes of Press et al. 2022, [heads]: 2^(-8 i / n) for a power of two n; otherwise those of the
 /// power below, then every other one of the power above.
-Tensor alibi_slopes_of(Index heads);
+Tensor alibi_slopes_of(Index heads, DType dtype = DType::f32);
 
 }  // namespace headwise
 #pragma GCC visibility pop

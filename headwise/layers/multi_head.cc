@@ -14,7 +14,9 @@ constexpr std::string_view kOp = "multi_head";
 AnyHead head_in(ParamSet& params, std::string_view name, std::string_view head, const MultiHeadOptions& o) {
   require(o.model_dim > 0, ErrorKind::bad_shape, kOp, "model_dim is ", o.model_dim, "; it starts at 1");
   const auto scope = params.scope(name);
-  return make_head(head, params, {.layer = o.layer, .depth = o.depth, .model_dim = o.model_dim});
+  return make_head(
+      head, params,
+      {.layer = o.layer, .depth = o.depth, .model_dim = o.model_dim, .key_model_dim = o.key_model_dim});
 }
 
 /// Does the head read x itself, besides its projections?
@@ -84,7 +86,8 @@ MultiHead::MultiHead(ParamSet& params, std::string_view name, std::string_view w
   const HeadSpec spec = head().spec();
   require(!o.rope || (spec.q.row == 0 && spec.k.row == 0), ErrorKind::unsupported, kOp, "head ",
           head().name(), " has heads that overlap in their row, which rope cannot turn; use other positions");
-  if (o.alibi) slopes_ = alibi_slopes_of(spec.q.heads);
+  if (o.alibi)
+    slopes_ = alibi_slopes_of(spec.normal_heads(), params.dtype() == DType::f64 ? DType::f64 : DType::f32);
 }
 
 AttentionProblem MultiHead::sizes_of(const MultiHeadArgs& a) const {

@@ -83,6 +83,9 @@ const char* cuda_unread(const AttentionProblem& p) {
 
 AttentionProblem cuda_problem_of(const AttentionArgs& args, const HeadSpec& heads) {
   const ProbeOut& to = args.probe;
+  require(!to.scores.given(), ErrorKind::unsupported, kForward.op,
+          "scores of every pair come from the reference kernel, which runs on the CPU only; copy q, k and v "
+          "there, or ask for picked rows");
   const AnyView& top = to.top_keys.given() ? to.top_keys : to.top_weights;
   return problem_of(args,
                     {.rows = to.any_row(),

@@ -50,8 +50,10 @@ struct Choice {
     if (all.empty())
       throw Error(ErrorKind::unsupported,
                   text(op, ": \"", list, "\" holds no kernel of this op; there are: ", names()));
+    const std::string_view asked = trimmed(list);
     throw Error(ErrorKind::unsupported,
-                text(op, ": every kernel of \"", list, "\" refused; add ref to the list", all));
+                text(op, ": every kernel ", asked.empty() ? "" : text("of \"", asked, "\" "), "refused",
+                     all.find("\n  ref: ") == std::string::npos ? "; add ref to the list" : "", all));
   }
 
   /// Kernels of the list before `chosen`, each with its reason.
@@ -76,7 +78,7 @@ struct Choice {
     for (const Kernel& kernel : kernels)
       if (name == kernel.name) return &kernel;
     require(names_a_kernel(name), ErrorKind::bad_argument, op, "there is no kernel \"", name,
-            "\"; there are: ", names());
+            "\" for CPU tensors; there are: ", names());
     return nullptr;
   }
 };

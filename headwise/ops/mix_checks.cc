@@ -17,6 +17,8 @@ Index read_mix(std::string_view op, const HeadInputs& in, HeadSpec& heads) {
       heads.mix_rank = (v.size[2] / 2 - 1) / 2;
     }
   }
+  require(in.mix_before.rank != 2 || in.mix_before.size[0] == heads.q.heads, ErrorKind::bad_shape, op,
+          "mix_before is ", in.mix_before, " but q has ", heads.q.heads, " heads; give [q_heads heads]");
   const auto columns = [](const AnyView& v, Index otherwise) { return v.rank == 2 ? v.size[1] : otherwise; };
   if (heads.before == Mix::fixed && heads.heads == 0) heads.heads = columns(in.mix_before, heads.q.heads);
   return heads.after == Mix::fixed ? columns(in.mix_after, heads.normal_heads()) : heads.normal_heads();
@@ -38,7 +40,7 @@ void ArgChecks::check_mix(const AttentionProblem& p) const {
   require(0 <= h.mix_rank && h.mix_rank <= kMaxWidth, ErrorKind::bad_argument, op, "mix_rank is ", h.mix_rank,
           "; it runs from 0 to 2^31");
   require(!h.mixes() || !p.probe.any(), ErrorKind::unsupported, op,
-          "probes look at one head by itself, and heads are mixed; ask without probes");
+          "heads are mixed, so that no head has weights of its own to show; leave out probe and weights");
   const Checked mixed = Checked(max_of(p.batch, 1)) *
                         Checked(max_of(max_of(p.ragged ? max_of(p.q_total, p.kv_total) : 1, 1),
                                        max_of(p.q_tokens, p.kv_tokens))) *

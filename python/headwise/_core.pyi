@@ -383,8 +383,10 @@ class MultiHead(Layer):
     Projections to queries, keys and values, any head's attention between them, and W_O.
     """
 
-    def __init__(self, heads: str, model_dim: int, *, key_model_dim: int = 0, value_model_dim: int = 0, bias: bool = True, dropout: float = 0.0, rope: bool = False, alibi: bool = False, dtype: str = "f32", seed: int = 0) -> None:
-        """heads: "gqa:heads=8,kv_heads=2,dim=64"."""
+    def __init__(self, heads: Head | str, model_dim: int, *, key_model_dim: int = 0, value_model_dim: int = 0, bias: bool = True, dropout: float = 0.0, rope: bool = False, alibi: bool = False, dtype: str = "f32", seed: int = 0) -> None:
+        """
+        heads: "gqa:heads=8,kv_heads=2,dim=64", or headwise.Gqa(heads=8, kv_heads=2, dim=64).
+        """
 
     def __call__(self, x: ArrayT, keys: ArrayT | None = None, values: ArrayT | None = None, mask: Mask | None = None, *, bias: Array | None = None, weights: bool = False, offsets: Sequence[int] | None = None, kv_offsets: Sequence[int] | None = None, training: bool = False, seed: int = 0, step: int = 0, ctx: Context | None = None) -> ArrayT | tuple[ArrayT, ArrayT]:
         """
@@ -404,7 +406,7 @@ class Block(Layer):
     One layer of an encoder or decoder: attention, cross-attention, feed-forward.
     """
 
-    def __init__(self, heads: str, model_dim: int, feed_dim: int, *, cross: str = "none", feed: str = "relu", norm: str = "layer", norm_first: bool = True, bias: bool = True, dropout: float = 0.0, attention_dropout: float = 0.0, eps: float = 1e-5, positions: str = "none", dtype: str = "f32", seed: int = 0) -> None:
+    def __init__(self, heads: Head | str, model_dim: int, feed_dim: int, *, cross: str = "none", feed: str = "relu", norm: str = "layer", norm_first: bool = True, bias: bool = True, dropout: float = 0.0, attention_dropout: float = 0.0, eps: float = 1e-5, positions: str = "none", dtype: str = "f32", seed: int = 0) -> None:
         """
         cross: none, attention or merged. feed: relu, gelu, gelu_tanh or swiglu. norm: layer or rms. positions: none, rope or alibi.
         """
@@ -427,7 +429,7 @@ class Block(Layer):
 class Stack(Layer):
     """Blocks after each other, and a norm at the end."""
 
-    def __init__(self, heads: str, model_dim: int, feed_dim: int, depth: int, *, share_layers: int = 1, final_norm: bool = True, ds_init: float = 0.0, cross: str = "none", feed: str = "relu", norm: str = "layer", norm_first: bool = True, bias: bool = True, dropout: float = 0.0, attention_dropout: float = 0.0, eps: float = 1e-5, positions: str = "none", dtype: str = "f32", seed: int = 0) -> None:
+    def __init__(self, heads: Head | str, model_dim: int, feed_dim: int, depth: int, *, share_layers: int = 1, final_norm: bool = True, ds_init: float = 0.0, cross: str = "none", feed: str = "relu", norm: str = "layer", norm_first: bool = True, bias: bool = True, dropout: float = 0.0, attention_dropout: float = 0.0, eps: float = 1e-5, positions: str = "none", dtype: str = "f32", seed: int = 0) -> None:
         """depth blocks; share_layers consecutive ones use one set of weights."""
 
     def __call__(self, x: ArrayT, source: ArrayT | None = None, mask: Mask | None = None, source_mask: Mask | None = None, *, offsets: Sequence[int] | None = None, source_offsets: Sequence[int] | None = None, training: bool = False, seed: int = 0, step: int = 0, ctx: Context | None = None) -> ArrayT:
@@ -451,7 +453,7 @@ def suggest_heads(model_dim: int) -> tuple[int, int, int, str]:
 class Transformer(Layer):
     """An encoder, a decoder or both over any head, from one config."""
 
-    def __init__(self, kind: str, vocabulary: int, *, source_vocabulary: int = 0, model_dim: int = 512, feed_dim: int = 2048, depth: int = 6, source_depth: int = 0, heads: str = "mha:heads=8,dim=64", positions: str = "learned", max_tokens: int = 512, feed: str = "gelu", norm: str = "layer", norm_first: bool = True, bias: bool = True, dropout: float = 0.0, attention_dropout: float = 0.0, share_layers: int = 1, ds_init: float = 0.0, merged_attention: bool = False, tied: bool = True, outputs: int = 0, dtype: str = "f32", seed: int = 0) -> None:
+    def __init__(self, kind: str, vocabulary: int, *, source_vocabulary: int = 0, model_dim: int = 512, feed_dim: int = 2048, depth: int = 6, source_depth: int = 0, heads: Head | str = "mha:heads=8,dim=64", positions: str = "learned", max_tokens: int = 512, feed: str = "gelu", norm: str = "layer", norm_first: bool = True, bias: bool = True, dropout: float = 0.0, attention_dropout: float = 0.0, share_layers: int = 1, ds_init: float = 0.0, merged_attention: bool = False, tied: bool = True, outputs: int = 0, dtype: str = "f32", seed: int = 0) -> None:
         """
         kind: encoder, decoder or encoder_decoder. positions: none, learned, sinusoidal, rope or alibi.
         """

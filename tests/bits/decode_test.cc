@@ -245,9 +245,9 @@ TEST(Decode, ThePlanChoosesAndRefuses) {
   EXPECT_STREQ(AttentionPlan(problem_of(brief.args), Context({.threads = 1})).kernel(), "cpu/decode");
   CaseRun rows({.name = "plan", .kv_tokens = 511, .heads = 80});
   const std::string why = AttentionPlan(problem_of(rows.args), Context({.threads = 1})).refusals()[0].why;
-  EXPECT_EQ(
-      why.find("kv_tokens is 511 and 80 query rows meet each key: below 512 keys packing them pays from "),
-      0u)
+  EXPECT_EQ(why.find("kv_tokens is 511 and 80 query rows meet each key: below 512 keys cpu/online, which "
+                     "packs keys, is sooner done"),
+            0u)
       << why;
   EXPECT_EQ(AttentionPlan(problem_of(r.args, {.rows = true}), Context({.threads = 1})).refusals()[0].why,
             "probes are gathered by cpu/online");

@@ -111,6 +111,26 @@ TEST(Dcmha, GradientsOfRankTwoMatchDifferences) {
                      reference());
 }
 
+TEST(Dcmha, StartsWithTheAuthorsDeviations) {
+  // Their JAX code: dw1 sqrt(2 / (D + K)), qkw 0.01 sqrt(1 / K) 2 / (H + R), dd 0.005 sqrt(2 / (D + H)).
+  constexpr double kHeads = 8, kRank = 2, kWide = 512, kHidden = 2 * kHeads * kRank;
+  ParamSet params;
+  const Dcmha head({.heads = 8, .dim = 64, .rank = 2}, params, {0, 1, 512});
+  const std::pair<const char*, double> want[] = {
+      {"hidden", std::sqrt(2 / (kWide + kHidden))},
+      {"out", 0.01 * std::sqrt(1 / kHidden) * 2 / (kHeads + kRank)},
+      {"gate", 0.005 * std::sqrt(2 / (kWide + kHeads))}};
+  for (const auto& [name, deviation] : want) {
+    double sum = 0, count = 0;
+    for (const char* net : {"before_q.", "before_k.", "after_q.", "after_k."}) {
+      const AnyView v = params.find(text(net, name)).value();
+      for (Index i = 0; i < v.count(); ++i) sum += std::pow(load_double(v.data, v.dtype, i), 2);
+      count += static_cast<double>(v.count());
+    }
+    EXPECT_NEAR(std::sqrt(sum / count), deviation, 0.05 * deviation) << name;
+  }
+}
+
 TEST(Dcmha, StartsCloseToMha) {
   const Place place{0, 1, kModel};
   Layer dcmha("dcmha:heads=3,dim=4,window=0", DType::f64, place), mha("mha:heads=3,dim=4", DType::f64, place);

@@ -42,6 +42,14 @@ TEST(AttentionCuda, WhatOnlyTheCpuReadsIsRefusedByEveryKernel) {
     EXPECT_EQ(r.why, "keys are packed, which is read on the CPU only; give plain ones");
 }
 
+TEST(AttentionCuda, EveryScoreIsRefusedInWordsOfItsOwn) {
+  AttentionArgs args;
+  args.probe.scores = AnyView::packed(&args, DType::f32, {1, 1, 1, 1});
+  EXPECT_EQ(sentence_of(ErrorKind::unsupported, [&] { cuda_problem_of(args); }),
+            "attention: scores of every pair come from the reference kernel, which runs on the CPU only; "
+            "copy q, k and v there, or ask for picked rows");
+}
+
 TEST(AttentionCuda, ListsOfKernels) {
   EXPECT_EQ(
       sentence_of(ErrorKind::bad_argument,

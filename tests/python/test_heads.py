@@ -69,6 +69,18 @@ def test_overlapped_heads_read_their_neighbours(kind):
     assert np.allclose(got, softmax_out(wide(q), wide(k), wide(v), dim**-0.5), atol=1e-13)
 
 
+@pytest.mark.parametrize("heads, dim", [(1, 4), (3, 1), (1, 1)])
+def test_overlapped_heads_of_any_steps(heads, dim):
+    # An axis of size 1 may have any step: these views have steps that fit no packed tensor.
+    head = hw.Overlapped(heads=heads, schedule="constant", rim=1)
+    parts = [normal(i, 2, 5, heads, dim) for i in range(3)]
+    want = hw.attention(*parts, head=head)
+    odd = [np.lib.stride_tricks.as_strided(x, x.shape, (*x.strides[:2], 8 * dim if heads > 1 else 808, 8 if dim > 1 else 888))
+           for x in parts]  # fmt: skip
+    assert np.array_equal(hw.attention(*odd, head=head), want)
+    assert np.array_equal(hw.attention(*map(torch.from_numpy, odd), head=head).numpy(), want)
+
+
 def test_gqa_and_differential_are_layouts():
     q, k, v = normal(1, 2, 5, 4, 8), normal(2, 2, 6, 2, 8), normal(3, 2, 6, 2, 8)
     assert np.array_equal(hw.attention(q, k, v, head=hw.Gqa(heads=4, kv_heads=2)), hw.attention(q, k, v))
@@ -138,3 +150,49 @@ def test_talking_heads_by_their_matrices():
     p = np.exp(s - s.max(-1, keepdims=True))
     u = np.einsum("bhij,hv->bvij", p / p.sum(-1, keepdims=True), after)
     assert np.allclose(got, np.einsum("bvij,bjvd->bivd", u, v), atol=1e-12)
+
+
+def test_terms_count_the_heads_with_a_softmax():
+    q, k, v = normal(0, 2, 5, 2, 8), normal(1, 2, 5, 2, 8), normal(2, 2, 5, 3, 8)
+    mixes = {"mix_before": normal(5, 2, 4), "mix_after": normal(6, 4, 3)}
+    slopes, bias = 2.0 ** -(2 * np.arange(1, 5)), normal(7, 2, 4, 5, 5)
+    head = hw.Talking(heads=4, key_heads=2, value_heads=3, dim=8)
+    for words in ({"head": head}, {}):
+        want = hw.attention(q, k, v, alibi=slopes, bias=bias, coefficients=mixes, **words)
+        assert np.array_equal(hw.attention(q, k, v, alibi=True, bias=bias.reshape(8, 5, 5), coefficients=mixes, **words), want)
+
+
+def test_slopes_of_double_are_double():
+    q = normal(0, 1, 9, 3, 8)
+    slopes = np.array([2.0**-4, 2.0**-8, 2.0**-2])
+    assert np.array_equal(hw.attention(q, q, q, alibi=True), hw.attention(q, q, q, alibi=slopes))
+    q = normal(0, 1, 9, 12, 8)
+    exact = np.exp2(np.array([-1, -2, -3, -4, -5, -6, -7, -8, -0.5, -1.5, -2.5, -3.5]))
+    assert np.array_equal(hw.attention(q, q, q, alibi=True), hw.attention(q, q, q, alibi=exact))
+    assert not np.array_equal(hw.attention(q, q, q, alibi=True), hw.attention(q, q, q, alibi=exact.astype(np.float32)))
+
+
+def test_entmax_brings_its_alpha():
+    q = normal(0, 2, 9, 4, 8)
+    want = hw.attention(q, q, q, head="entmax:heads=4", coefficients={"alpha": np.full(4, 1.25)})
+    assert np.array_equal(hw.attention(q, q, q, head=hw.Entmax(heads=4, alpha=1.25)), want)
+    with pytest.raises(ValueError, match="this head learns an alpha for each head; give them ready as coefficients"):
+        hw.attention(q, q, q, head=hw.Entmax(heads=4, learned=True))
+    leaf = torch.from_numpy(q).requires_grad_()
+    hw.torch.attention(leaf, leaf, leaf, head=hw.Entmax(heads=4, alpha=1.25)).sum().backward()
+    assert leaf.grad.isfinite().all()
+
+
+def test_refusals_speak_of_what_was_asked():
+    x = normal(0, 2, 5, 32).astype(np.float32)
+    with pytest.raises(NotImplementedError, match="heads are mixed, so that no head has weights of its own to show; leave out"):
+        hw.MultiHead("talking:heads=4,dim=8", 32)(x, weights=True)
+    q = normal(1, 1, 5, 4, 8).astype(np.float32)
+    with pytest.raises(NotImplementedError, match='every kernel of "cpu/entmax" refused; add ref to the list'):
+        hw.attention(q, q, q, kernels="cpu/entmax")
+    with pytest.raises(ValueError, match=r"mix_before is f32 \[3 3\] but q has 4 heads; give \[q_heads heads\]"):
+        hw.attention(q, q, q, coefficients={"mix_before": np.eye(3, dtype=np.float32)})
+    with pytest.raises(ValueError, match="this head computes mix_q and mix_k from its layer's input"):
+        hw.attention(q, q, q, head=hw.Dcmha(heads=4))
+    with pytest.raises(ValueError, match='there is no kernel "cuda/hopper" for CPU tensors; there are: cpu/decode'):
+        hw.attention(q, q, q, kernels="cuda/hopper")

@@ -171,6 +171,86 @@ def test_parameters_are_the_layers_own():
     assert np.allclose(layer(X), before + 1, atol=1e-6)
 
 
+def test_a_head_is_text_or_a_record():
+    for make in (
+        lambda head: hw.MultiHead(head, DIM),
+        lambda head: hw.Block(head, DIM, 48),
+        lambda head: hw.Stack(head, DIM, 48, 2),
+    ):
+        assert np.array_equal(make("gqa:heads=4,kv_heads=2,dim=8")(X), make(hw.Gqa(heads=4, kv_heads=2, dim=8))(X))
+
+
+@pytest.mark.parametrize("head", ["dcmha:heads=4,dim=8", "collaborative:heads=4,dim=8"])
+def test_keys_of_another_width_in_heads_that_read_them(head):
+    # Keys of 24 columns are keys of 32 whose last 8 are 0, with weights cut to match.
+    wide, narrow = hw.MultiHead(head, DIM, dtype="f64"), hw.MultiHead(head, DIM, key_model_dim=24, dtype="f64")
+    ours, theirs = narrow.parameters(), wide.parameters()
+    for name, value in ours.items():
+        value[...] = 3 * theirs[name][tuple(map(slice, value.shape))]
+        theirs[name][...] *= 3
+    x, keys, dy = X.astype(np.float64), Z.astype(np.float64), normal(9, *X.shape)
+    padded = np.pad(keys, ((0, 0), (0, 0), (0, 8)))
+    assert np.allclose(narrow.forward(x, keys), wide.forward(x, padded), atol=1e-12)
+    (dx, dkeys), (dx_wide, dkeys_wide) = narrow.backward(dy), wide.backward(dy)
+    assert np.allclose(dx, dx_wide, atol=1e-12) and np.allclose(dkeys, dkeys_wide[..., :24], atol=1e-12)
+    for name, grad in narrow.gradients().items():
+        assert np.allclose(grad, wide.gradients()[name][tuple(map(slice, grad.shape))], atol=1e-12), name
+
+
+def test_talking_heads_with_fewer_key_heads_have_slopes_for_each_softmax():
+    layer = hw.MultiHead("talking:heads=4,key_heads=2,dim=8", DIM, alibi=True)
+    plain = hw.MultiHead("talking:heads=4,key_heads=2,dim=8", DIM)
+    assert layer(X).shape == X.shape and not np.allclose(layer(X), plain(X))
+
+
+def authors_balance(x, router, k):
+    """The lines of the authors' training code (SkyworkAI/MoH), written again: me, ce and l_aux of one layer."""
+    gates = torch.softmax(x.reshape(-1, x.shape[-1]) @ router.T, 1)
+    chosen = torch.zeros_like(gates).scatter(1, gates.topk(k, 1).indices, 1.0)
+    return (gates.mean(0) * chosen.mean(0)).mean() * gates.shape[1] ** 2
+
+
+@pytest.mark.parametrize("weight", [0.01, 0.5])
+def test_the_balance_loss_is_the_authors(weight):
+    layer = hw.MultiHead(hw.Moh(heads=4, shared=1, k=2, dim=8, weight=weight), DIM, dtype="f64")
+    x = torch.from_numpy(X).double().requires_grad_()
+    router = torch.from_numpy(layer.parameters()["attention.router_routed"]).requires_grad_()
+    loss = weight * authors_balance(x, router, 2)
+    loss.backward()
+    y = layer.forward(x.detach())
+    assert abs(layer.loss - loss.item()) < 1e-14 and loss.item() > 1.5 * weight
+    dx = layer.backward(torch.zeros_like(y))  # nothing but the loss of the head
+    assert np.allclose(layer.gradients()["attention.router_routed"], router.grad, atol=1e-15)
+    assert torch.allclose(dx, x.grad, atol=1e-15)
+    layer.zero_gradients()
+    layer.forward(x.detach())
+    layer.backward(torch.zeros_like(y), loss_weight=0)
+    assert not layer.gradients()["attention.router_routed"].any()
+    layer(x.detach())
+    assert abs(layer.loss - loss.item()) < 1e-14
+    assert hw.MultiHead(HEADS, DIM).loss == 0.0
+
+
+def test_a_stack_has_the_mean_of_its_layers_losses():
+    head, x = "moh:heads=4,shared=1,k=2,dim=8", X.astype(np.float64)
+    stack = hw.Stack(head, DIM, 48, 2, dtype="f64")
+    losses, y = [], x
+    for i in range(2):
+        block = hw.Block(head, DIM, 48, dtype="f64")
+        for name, value in block.parameters().items():
+            value[...] = stack.parameters()[name.replace("block.", f"stack.layers.{i}.")]
+        y = block(y)
+        losses.append(block.loss)
+    stack.forward(x)
+    assert abs(stack.loss - np.mean(losses)) < 1e-14 and losses[0] != losses[1]
+    stack.backward(np.zeros_like(x))
+    name = "stack.layers.1.attention.router_routed"
+    slope, router, before = stack.gradients()[name][1, 3], stack.parameters()[name], stack.loss
+    router[1, 3] += 1e-6  # the last layer: what it chooses moves no other loss
+    stack(x)
+    assert abs((stack.loss - before) / 1e-6 - slope) < 1e-6 * abs(slope) + 1e-10
+
+
 BAD = {
     "dtype": (lambda: hw.MultiHead(HEADS, DIM)(X.astype(np.float64)), "multi_head: x is f64 [3 7 32] but the layer holds f32"),
     "steps": (lambda: hw.MultiHead(HEADS, DIM)(X.transpose(1, 0, 2)), "with steps of its own; make it contiguous first"),

@@ -322,7 +322,8 @@ TEST(Mix, BadInputGetsOneSentence) {
   MixRun probed({.name = "probed"});
   EXPECT_EQ(sentence_of(ErrorKind::unsupported,
                         [&] { attention(probed.args.forward, reference(), {.rows = true}, probed.heads); }),
-            "attention: probes look at one head by itself, and heads are mixed; ask without probes");
+            "attention: heads are mixed, so that no head has weights of its own to show; leave out probe and "
+            "weights");
   MixRun odd({.name = "odd", .before = kDynamic, .after = kNone, .rank = 1});
   EXPECT_EQ(sentence_of(ErrorKind::bad_shape, [&] { problem_of(odd.args.forward); }),
             "attention: mix_q is f64 [1 5 3 3] but [batch tokens 2*(2*rank+1) heads] is needed, coefficients "

@@ -304,7 +304,8 @@ std::string refuse(const AttentionProblem& p) {
   const Index most = core.few_scores ? core.few_rows : 0;
   if (p.kv_tokens < kFewestDecodeKeys && rows_together(p) > most)
     return text("kv_tokens is ", p.kv_tokens, " and ", rows_together(p), " query rows meet each key: below ",
-                kFewestDecodeKeys, " keys packing them pays from ", most + 1, " rows on");
+                kFewestDecodeKeys, " keys cpu/online, which packs keys, is sooner done",
+                most > 0 ? text(" with more than ", most, " such rows") : "");
   return {};
 }
 
