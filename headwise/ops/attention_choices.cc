@@ -2,6 +2,7 @@
 
 #include "headwise/kernels/cpu/backward/backward.h"
 #include "headwise/kernels/cpu/entmax/forward.h"
+#include "headwise/kernels/cpu/f64/forward.h"
 #include "headwise/kernels/cpu/forward/decode.h"
 #include "headwise/kernels/cpu/forward/online.h"
 #include "headwise/kernels/cpu/gemm/gemm.h"
@@ -18,14 +19,14 @@
 namespace headwise {
 
 std::span<const AttentionKernel> attention_kernels() {
-  static const AttentionKernel kKernels[] = {cpu::kDecode,     cpu::kOnline, cpu::kMixed,
-                                             cpu::kMixedTwice, cpu::kEntmax, ref::kRef};
+  static const AttentionKernel kKernels[] = {cpu::kDecode, cpu::kOnline, cpu::kMixed, cpu::kMixedTwice,
+                                             cpu::kEntmax, cpu::kF64,    ref::kRef};
   return kKernels;
 }
 
 std::span<const BackwardKernel> backward_kernels() {
   static const BackwardKernel kKernels[] = {cpu::kBackward, cpu::kMixedBackward, cpu::kEntmaxBackward,
-                                            ref::kRefBackward};
+                                            cpu::kF64Backward, ref::kRefBackward};
   return kKernels;
 }
 

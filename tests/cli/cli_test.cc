@@ -116,7 +116,7 @@ TEST(Cli, ExplainNamesTheKernelAndItsRefusals) {
       headwise_says("explain --q-tokens 64 --dtype f64 --mask 'causal & window(7, 0)' --threads 1");
   EXPECT_EQ(a.code, 0) << a.err;
   EXPECT_NE(a.out.find("cpu/online       refused: "), std::string::npos) << a.out;
-  EXPECT_NE(a.out.find("ref              chosen"), std::string::npos) << a.out;
+  EXPECT_NE(a.out.find("cpu/f64          chosen"), std::string::npos) << a.out;
   EXPECT_NE(a.out.find("mask        causal & window(7, 0): 11.8 % of the pairs are open"), std::string::npos)
       << a.out;
   EXPECT_EQ(a.out.find('\033'), std::string::npos) << "colours went into a pipe";

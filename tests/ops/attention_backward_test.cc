@@ -282,7 +282,7 @@ TEST(BackwardPlanTest, AListIsSharedWithTheForward) {
             "attention_backward: \"cpu/online\" holds no kernel of this op; there are: " + known);
   EXPECT_EQ(sentence_of(ErrorKind::bad_argument,
                         [&] { BackwardPlan(backward_problem_of(r.args), 1, "ref,cpu/sideways"); }),
-            "attention_backward: there is no kernel \"cpu/sideways\"; there are: " + known);
+            "attention_backward: there is no kernel \"cpu/sideways\" for CPU tensors; there are: " + known);
 }
 
 TEST(BackwardPlanTest, WorkspaceTooSmall) {

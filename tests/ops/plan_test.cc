@@ -68,7 +68,8 @@ TEST(Plan, AListWithoutRefIsStrict) {
 TEST(Plan, UnknownKernelsAreNamedWithTheKnownOnes) {
   const CaseRun r(kCase);
   const std::string known =
-      "; there are: cpu/decode, cpu/online, cpu/mixed, cpu/mixed_twice, cpu/entmax, ref";
+      " for CPU tensors; there are: cpu/decode, cpu/online, cpu/mixed, cpu/mixed_twice, cpu/entmax, cpu/f64, "
+      "ref";
   EXPECT_EQ(
       sentence_of(
           ErrorKind::bad_argument,

@@ -266,7 +266,7 @@ CASES = {
     "kernel name": (
         dict(kernels="cpu/quick"),
         ValueError,
-        'attention: there is no kernel "cpu/quick"; there are: cpu/decode, cpu/online, cpu/mixed, cpu/mixed_twice, cpu/entmax, ref',
+        'attention: there is no kernel "cpu/quick" for CPU tensors; there are: cpu/decode, cpu/online, cpu/mixed, cpu/mixed_twice, cpu/entmax, cpu/f64, ref',
     ),
     "ctx": (dict(ctx=4), TypeError, "attention: ctx is an int; give a headwise.Context"),
 }

@@ -1,0 +1,179 @@
+#include "headwise/kernels/cpu/f64/rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "headwise/base/random.h"
+
+namespace headwise::cpu {
+namespace {
+
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+using Two = double __attribute__((vector_size(16), may_alias));
+
+double at(const AnyView& x, Index i, Index j = 0, Index k = 0, Index l = 0) {
+  return load_double(x.data, x.dtype, i * x.step[0] + j * x.step[1] + k * x.step[2] + l * x.step[3]);
+}
+
+/// Calls body(t, c, x) for column c of what head h reads of token row0 + t.
+template <class Body>
+void each_element(const AnyView& x, const HeadLayout& layout, Index batch, Index row0, Index tokens, Index h,
+                  Body&& body) {
+  const auto* data = static_cast<const double*>(x.data);
+  for (Index t = 0; t < tokens; ++t) {
+    const double* token = data + batch * x.step[0] + (row0 + t) * x.step[1];
+    if (layout.row == 0) {
+      const double* from = token + layout.slot(h) * x.step[2];
+      for (Index c = 0; c < layout.dim; ++c) body(t, c, from[c * x.step[3]]);
+      continue;
+    }
+    for (Index c = 0; c < layout.dim; ++c) {
+      const Index column = layout.column(h) + c;
+      body(t, c, 0 <= column && column < layout.row ? token[column * x.step[2]] : 0.0);
+    }
+  }
+}
+
+/// -inf weighs nothing: its pair is closed. Returns the highest logit, of a sink too.
+double close_and_find_top(std::uint64_t* open, Index words, const double* s, double top, bool& empty) {
+  F64Rows::each_bit(open, words, [&](Index j) {
+    if (s[j] == kMinusInfinity) {
+      open[j / 64] &= ~(std::uint64_t{1} << (j % 64));
+      return;
+    }
+    empty = false;
+    if (!(s[j] <= top)) top = s[j];
+  });
+  return top;
+}
+
+}  // namespace
+
+void dot_tile(const double* x, const double* tile, Index dim, double* sums) {
+  Two all[kF64Keys / 2] = {};
+  for (Index c = 0; c < dim; ++c) {
+    const Two factor = {x[c], x[c]};
+    const auto* row = reinterpret_cast<const Two*>(tile + c * kF64Keys);
+#pragma GCC unroll 8
+    for (int j = 0; j < kF64Keys / 2; ++j) all[j] += factor * row[j];
+  }
+  auto* to = reinterpret_cast<Two*>(sums);
+  for (int j = 0; j < kF64Keys / 2; ++j) to[j] = all[j];
+}
+
+void add_row(double factor, const double* x, Index columns, double* to) {
+  const Two by = {factor, factor};
+  const auto* from = reinterpret_cast<const Two*>(x);
+  auto* sums = reinterpret_cast<Two*>(to);
+  for (Index c = 0; c < columns / 2; ++c) sums[c] += by * from[c];
+}
+
+void pack_turned(const AnyView& x, const HeadLayout& layout, Index batch, Index row0, Index tokens, Index h,
+                 double* to) {
+  const Index each = layout.dim * kF64Keys, tiles = F64Rows::tiles_of(tokens);
+  if (tokens % kF64Keys != 0) std::fill_n(to + (tiles - 1) * each, each, 0.0);
+  each_element(x, layout, batch, row0, tokens, h, [&](Index t, Index c, double v) {
+    to[t / kF64Keys * each + c * kF64Keys + t % kF64Keys] = v;
+  });
+}
+
+void pack_rows(const AnyView& x, const HeadLayout& layout, Index batch, Index row0, Index tokens, Index h,
+               double* to) {
+  const Index wide = F64Rows::wide(layout.dim);
+  for (Index t = 0; t < tokens && wide != layout.dim; ++t)
+    std::fill(to + t * wide + layout.dim, to + (t + 1) * wide, 0.0);
+  each_element(x, layout, batch, row0, tokens, h, [&](Index t, Index c, double v) { to[t * wide + c] = v; });
+}
+
+double F64Rows::scale_of(Index head) const {
+  const AnyView& scale = a.inputs.scale;
+  return scale.given() ? at(scale, scale.size[0] == 1 ? 0 : head)
+                       : 1.0 / std::sqrt(static_cast<double>(p.heads.q.dim));
+}
+
+void F64Rows::book(Arena& arena) {
+  q = arena.take<double>("f64.queries", most * p.heads.q.dim);
+  logits = arena.take<double>("f64.logits", most * pitch());
+  weights = arena.take<double>("f64.weights", most * pitch());
+  scaled = arena.take<double>("f64.scaled", keeps_scaled ? most * pitch() : 0);
+  open = arena.take<std::uint64_t>("f64.open", most * words());
+  keep = arena.take<std::uint64_t>("f64.open", most * words());
+  lse = arena.take<double>("f64.lse", most);
+  empty = arena.take<double>("f64.lse", most);
+}
+
+void F64Rows::begin(const F64Block& b) {
+  const Index used = ceil_div(b.at.kv_tokens, 64), last = b.at.kv_tokens % 64;
+  each_element(a.q, p.heads.q, b.at.tensor_batch, b.at.q_row + b.first, b.rows, b.head,
+               [&](Index t, Index c, double v) { q[t * p.heads.q.dim + c] = v; });
+  for (Index r = 0; r < b.rows; ++r) {
+    std::uint64_t* bits = open + r * words();
+    std::fill_n(bits, words(), std::uint64_t{0});
+    const Index position = b.at.q_start + b.first + r;
+    if (!a.mask.given())
+      std::fill_n(bits, used, ~std::uint64_t{0});
+    else
+      for (Index w = 0; w < used; w += 4)
+        a.mask.of(b.head).row_bits(position, 64 * w, static_cast<int>(min_of(4, used - w)), bits + w,
+                                   {b.at.sequence, b.head, b.at.q_start});
+    if (last > 0) bits[used - 1] &= (std::uint64_t{1} << last) - 1;
+  }
+}
+
+void F64Rows::score_tile(const F64Block& b, const double* tile, Index number, double* to) const {
+  const double scale = scale_of(b.head);
+  for (Index r = 0; r < b.rows; ++r) {
+    if (!sees(r, number)) continue;
+    double* s = to + r * pitch() + number * kF64Keys;
+    dot_tile(q + r * p.heads.q.dim, tile, p.heads.q.dim, s);
+    for (Index j = 0; j < kF64Keys; ++j) s[j] = scale * s[j];
+  }
+}
+
+void F64Rows::finish(const F64Block& b) {
+  const HeadInputs& in = a.inputs;
+  const Terms& terms = p.heads.terms;
+  const Index h = b.head, n = words();
+  const double slope = terms.alibi ? at(in.slopes, h) : 0, sink = terms.sinks ? at(in.sinks, h) : 0;
+  for (Index r = 0; r < b.rows; ++r) {
+    const Index i = b.first + r, position = b.at.q_start + i;
+    double *s = logits + r * pitch(), *w = weights + r * pitch();
+    std::uint64_t *bits = open + r * n, *kept = keep + r * n;
+    if (keeps_scaled) std::copy_n(s, b.at.kv_tokens, scaled + r * pitch());
+    if (terms.softcap) each_bit(bits, n, [&](Index j) { s[j] = in.softcap * std::tanh(s[j] / in.softcap); });
+    if (terms.bias) each_bit(bits, n, [&](Index j) { s[j] += at(in.bias, b.at.sequence, h, i, j); });
+    if (terms.alibi) each_bit(bits, n, [&](Index j) { s[j] += alibi_term(slope, position, j); });
+    if (terms.relative)
+      each_bit(bits, n, [&](Index j) { s[j] += at(in.relative, in.buckets.bucket(position, j), h); });
+    bool none = true;
+    const double top = close_and_find_top(bits, n, s, terms.sinks ? sink : kMinusInfinity, none);
+    empty[r] = none ? 1 : 0;
+    double sum = terms.sinks && top > kMinusInfinity ? std::exp(sink - top) : 0;
+    each_bit(bits, n, [&](Index j) { sum += w[j] = std::exp(s[j] - top); });
+    lse[r] = top > kMinusInfinity || top != top ? top + std::log(sum) : kMinusInfinity;
+    each_bit(bits, n, [&](Index j) { w[j] /= sum; });
+    std::copy_n(bits, n, kept);
+    if (!terms.dropout || in.dropout == 0) continue;
+    const DropoutRule rule = DropoutRule::of(in.dropout, in.seed);
+    const Index id =
+        in.sequence_ids.given()
+            ? static_cast<const Index*>(in.sequence_ids.data)[b.at.sequence * in.sequence_ids.step[0]]
+            : b.at.sequence;
+    each_bit(bits, n, [&](Index j) {
+      if (!rule.keep(id, h, position, j)) kept[j / 64] &= ~(std::uint64_t{1} << (j % 64));
+    });
+  }
+}
+
+std::string refuse_f64(const AttentionProblem& p) {
+  if (p.dtype != DType::f64) return text("dtype is ", p.dtype, ": this kernel computes in f64");
+  if (p.heads.mixes()) return kHeadsAreMixed;
+  if (p.heads.norm == Norm::entmax) return "weights are entmax: ref sorts them";
+  if (p.keys != KeyForm::plain || p.eight_bit_kv()) return "keys are not plain f64: ref reads them";
+  if (p.probe.any()) return "probes in f64 are gathered by ref";
+  if (p.heads.terms.rows) return "heads list their rows: ref looks them up";
+  return {};
+}
+
+}  // namespace headwise::cpu
