@@ -238,6 +238,43 @@ class Call:
         )  # fmt: skip
 
 
+_QKV = {
+    (a, b, c): [word for word, asked in (("q", a), ("k", b), ("v", c)) if asked]
+    for a in (False, True)
+    for b in (False, True)
+    for c in (False, True)
+}
+
+
+class PlainAttention(torch.autograd.Function):
+    """apply(words, kernels, q, k, v) -> out: nothing but q, k and v has a gradient. A call of few tokens is mostly the way
+    there and back, which is short here."""
+
+    @staticmethod
+    def forward(ctx, words, kernels, q, k, v):
+        out, lse, _ = _core.attention(q, k, v, return_lse=True, kernels=kernels, **words)
+        ctx.words = words
+        ctx.save_for_backward(q, k, v, out, lse)
+        return out
+
+    @staticmethod
+    def backward(ctx, dout):
+        q, k, v, out, lse = ctx.saved_tensors
+        wants = _QKV[ctx.needs_input_grad[2:]]
+        if not torch.is_grad_enabled():
+            found = _core.attention_backward(_dense(dout), q, k, v, out, lse, wants=wants, **ctx.words)
+            return None, None, found[0], found[1], found[2]
+        with torch.no_grad():
+            found = _core.attention_backward(_dense(dout), q, k, v, out, lse, wants=wants, **ctx.words)
+        some = [x for x in found[:3] if x is not None]
+        once = iter(_Once.apply(len(some), *some, dout, q, k, v))
+        return (None, None, *(None if x is None else next(once) for x in found[:3]))
+
+    @staticmethod
+    def jvp(ctx, *_):
+        raise NotImplementedError(TANGENT)
+
+
 class Attention(torch.autograd.Function):
     """apply(call, q, k, v, bias, alibi, table, sinks, scale, gate, *coefficients) -> out, lse"""
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from . import _core, _lists
 from ._core import Context, Mask
 from ._heads import Head
-from ._torch_ops import COEFFICIENTS, MASK_TYPE, Attention, Call, attention_op
+from ._torch_ops import COEFFICIENTS, MASK_TYPE, Attention, Call, PlainAttention, attention_op
 from ._types import T5, AttentionResult, Pages, Probe, Scores
 
 __all__ = ["attention", "scaled_dot_product_attention"]
@@ -33,8 +33,10 @@ _modes = torch._C._len_torch_dispatch_stack
 
 
 def _traced(x: Tensor) -> bool:
-    """Somebody records what happens to this tensor: it goes through the registered op instead of straight in."""
-    return _is_compiling() or _modes() > 0 or (type(x) is not Tensor and type(x) is not torch.nn.Parameter)
+    """Somebody records what happens to this tensor, or it has sizes alone (meta): it goes through the registered op
+    instead of straight in."""
+    plain = type(x) is Tensor or type(x) is torch.nn.Parameter
+    return _is_compiling() or _modes() > 0 or not plain or x.is_meta
 
 
 _attention_here: Any = torch.compiler.disable(_core.attention)
@@ -84,7 +86,7 @@ def attention(
             kv_offsets=kv_offsets, k_scale=k_scale, v_scale=v_scale, layout=layout, out=out, return_lse=return_lse,
             probe=probe, kernels=kernels, ctx=ctx, head=head, coefficients=coefficients, pages=pages,
         )  # fmt: skip
-    if isinstance(q, Tensor) and _is_autocast_enabled(q.device.type):
+    if isinstance(q, Tensor) and not q.is_meta and _is_autocast_enabled(q.device.type):
         q, k, v = _autocast(q), _autocast(k), _autocast(v)
     table = None if relative is None else relative.table
     learned = () if coefficients is None else coefficients.values()
@@ -96,6 +98,19 @@ def attention(
             k_scale=k_scale, v_scale=v_scale, layout=layout, out=out, return_lse=return_lse, probe=probe,
             kernels=kernels, ctx=ctx, head=head, coefficients=coefficients, pages=pages,
         )  # fmt: skip
+    if (
+        records and bias is None and relative is None and sinks is None and gate is None and coefficients is None
+        and head is None and out is None and probe is None and pages is None and k_scale is None and v_scale is None
+        and not return_lse and not isinstance(scale, Tensor) and not isinstance(alibi, Tensor)
+        and isinstance(k, Tensor) and not _traced(q)
+    ):  # fmt: skip
+        few = {"layout": layout, "mask": mask, "scale": scale, "softcap": softcap, "alibi": alibi, "ctx": ctx}
+        few = {name: x for name, x in few.items() if x is not None}
+        if dropout:
+            few.update(dropout=dropout, seed=seed)
+        if not (isinstance(q_start, int) and q_start == 0) or q_offsets is not None or kv_offsets is not None:
+            few.update(q_start=q_start, q_offsets=q_offsets, kv_offsets=kv_offsets)
+        return PlainAttention.apply(few, kernels, q, k, v)
     words: dict[str, Any] = dict(
         scale=scale,
         softcap=softcap,
@@ -115,6 +130,8 @@ def attention(
         return_lse=return_lse,
         kernels=kernels,
     )
+    if records:
+        _check_gradients(q, alibi=alibi, relative=table, scale=scale)
     if records and pages is not None:
         raise NotImplementedError(
             "attention: k and v lie in pages, which have no gradient; gather them, or call it under torch.no_grad()"
@@ -135,6 +152,15 @@ def attention(
     if not records:
         return _attention_here(q, k, v, mask, out=out, probe=probe, ctx=ctx, pages=pages, **words)
     return _recorded(q, k, v, mask, words, probe, ctx)
+
+
+def _check_gradients(q: Any, **terms: Any) -> None:
+    """What no CUDA kernel differentiates is said before the forward runs, not inside backward()."""
+    for name, x in terms.items() if isinstance(q, Tensor) and q.is_cuda else ():
+        if _wants_grad(x):
+            raise NotImplementedError(
+                f"attention: {name} wants a gradient, which exists on the CPU only; detach it, or bring q, k and v there"
+            )
 
 
 def _wants_grad(*tensors: Any) -> bool:
@@ -275,7 +301,7 @@ def scaled_dot_product_attention(
             "query has batch {}, key {} and value {}; give equal sizes or 1".format(*map(list, batches)),
         )
         query, key, value = (_four_axes(x, batch) for x in (query, key, value))
-    if _is_autocast_enabled(query.device.type):
+    if not query.is_meta and _is_autocast_enabled(query.device.type):
         query, key, value = _autocast(query), _autocast(key), _autocast(value)
     bias = open = None
     if attn_mask is not None:

@@ -448,3 +448,27 @@ def test_a_module_can_call_it():
         close(eager.numpy(), attend(q, k, v, open=open)[0].reshape(2, 6, 16))
         torch._dynamo.reset()
         assert torch.allclose(torch.compile(layer, fullgraph=True, backend="aot_eager")(x), eager)
+
+
+def test_meta_tensors_have_sizes():
+    q, k = torch.empty(2, 5, 4, 8, device="meta"), torch.empty(2, 7, 2, 8, device="meta")
+    out = hw.torch.attention(q, k, k, hw.Mask.causal())
+    assert out.is_meta and out.shape == (2, 5, 4, 8)
+    result = hw.torch.attention(q, k, k, return_lse=True)
+    assert result.lse.is_meta and result.lse.shape == (2, 4, 5)
+    turned = sdpa(q.transpose(1, 2), k.transpose(1, 2), k.transpose(1, 2), is_causal=True, enable_gqa=True)
+    assert turned.is_meta and turned.shape == (2, 4, 5, 8)
+    with pytest.raises(ValueError, match="on meta"):
+        hw.attention(q, k, k)
+
+
+def test_gradients_that_no_cuda_kernel_has_are_refused_before_the_forward():
+    class OnCuda(torch.Tensor):
+        is_cuda = True
+
+    q, slope = torch.ones(1).as_subclass(OnCuda), torch.ones(1, requires_grad=True)
+    for name in ("alibi", "relative", "scale"):
+        with pytest.raises(NotImplementedError, match=f"attention: {name} wants a gradient, which exists on the CPU only"):
+            hw.torch._check_gradients(q, **{name: slope})
+        hw.torch._check_gradients(q, **{name: slope.detach()})
+        hw.torch._check_gradients(torch.ones(1), **{name: slope})
