@@ -17,6 +17,9 @@ constexpr TermBit kTerms[] = {{HW_TERM_SOFTCAP, &Terms::softcap}, {HW_TERM_ALIBI
                               {HW_TERM_SINKS, &Terms::sinks},     {HW_TERM_DROPOUT, &Terms::dropout},
                               {HW_TERM_GATE, &Terms::gate},       {HW_TERM_ROWS, &Terms::rows}};
 
+/// By HW_KV_*; none: q's.
+constexpr std::optional<DType> kKvTypes[] = {{}, DType::i8, DType::e4m3};
+
 /// Statistics of rows, top keys and column sums lie with q; the rest is computed on the CPU only.
 ProbeOut probe_views(const hw_probe_tensors* given, const char* entry, hw_device where) {
   ProbeOut o;
@@ -140,7 +143,7 @@ AttentionProblem problem_from(const hw_attention_problem& p, const char* entry) 
   r.probe = probe_from(p, entry);
   require(p.kv_type >= HW_KV_OWN && p.kv_type <= HW_KV_E4M3, ErrorKind::bad_argument, entry, "kv_type is ",
           p.kv_type, "; give one of HW_KV_*");
-  r.int8_kv = p.kv_type == HW_KV_INT8, r.e4m3_kv = p.kv_type == HW_KV_E4M3;
+  r.kv = kKvTypes[p.kv_type];
   r.keys = p.packed_keys != 0 ? KeyForm::packed : p.page_size != 0 ? KeyForm::paged : KeyForm::plain;
   r.pages = p.pages, r.page_size = p.page_size;
   return r;
@@ -161,7 +164,9 @@ void fill(hw_attention_problem& p, const AttentionProblem& r) {
   p.lse = r.lse ? 1 : 0;
   p.ragged = r.ragged ? 1 : 0;
   p.q_total = r.q_total, p.kv_total = r.kv_total;
-  p.kv_type = r.int8_kv ? HW_KV_INT8 : r.e4m3_kv ? HW_KV_E4M3 : HW_KV_OWN;
+  p.kv_type = HW_KV_OWN;
+  for (int32_t type = HW_KV_INT8; type <= HW_KV_E4M3; ++type)
+    if (r.kv_dtype() == kKvTypes[type]) p.kv_type = type;
   p.packed_keys = r.keys == KeyForm::packed ? 1 : 0;
   p.pages = r.pages, p.page_size = r.page_size;
   p.q_layout = layout_to(r.heads.q), p.k_layout = layout_to(r.heads.k), p.v_layout = layout_to(r.heads.v);

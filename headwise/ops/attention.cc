@@ -131,8 +131,8 @@ AttentionProblem problem_in(std::string_view op, const AttentionArgs& args, cons
     p.pages = args.k.size[0], p.page_size = args.k.size[1];
     p.kv_tokens = longest_in(op, args.page_table.lengths);
   }
-  p.int8_kv = args.k.dtype == DType::i8 || (args.v.dtype == DType::i8 && args.k.dtype != DType::e4m3);
-  p.e4m3_kv = !p.int8_kv && (args.k.dtype == DType::e4m3 || args.v.dtype == DType::e4m3);
+  for (const AnyView* x : {&args.v, &args.k})
+    if (is_eight_bit_kv(x->dtype)) p.kv = x->dtype;
   p.ragged = args.q_offsets.given() || args.kv_offsets.given();
   if (p.ragged) {
     p.q_total = p.q_tokens;

@@ -219,6 +219,9 @@ void ArgChecks::check_problem(const AttentionProblem& p) const {
   const Index heads = p.heads.q.heads;
   require(is_float(p.dtype), ErrorKind::bad_dtype, op, "q, k and v are ", p.dtype,
           "; use f32, bf16, f16 or f64");
+  require(p.kv_dtype() == p.dtype || p.eight_bit_kv(), ErrorKind::bad_dtype, op, "q is ", p.dtype,
+          " but the plan has keys and values of ", p.kv_dtype(),
+          "; give one dtype, or i8 or e4m3 with scales");
   for (const auto& [name, n] : {std::pair{"batch", p.batch},
                                 {"q_tokens", p.q_tokens},
                                 {"kv_tokens", p.kv_tokens},

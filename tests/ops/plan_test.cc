@@ -277,8 +277,8 @@ TEST(Plan, R066_KeyIsComplete) {
   changed([](AttentionProblem& p) { p.probe.columns = true; });
   changed([](AttentionProblem& p) { p.probe.picked = 1; });
   changed([](AttentionProblem& p) { p.probe.scores = ScoreStage::scaled; });
-  changed([](AttentionProblem& p) { p.int8_kv = true; });
-  changed([](AttentionProblem& p) { p.e4m3_kv = true; });
+  changed([](AttentionProblem& p) { p.kv = DType::i8; });
+  changed([](AttentionProblem& p) { p.kv = DType::e4m3; });
   changed([](AttentionProblem& p) { p.keys = KeyForm::packed; });
   changed([](AttentionProblem& p) { p.keys = KeyForm::paged; });
   others.push_back(base);
@@ -289,6 +289,23 @@ TEST(Plan, R066_KeyIsComplete) {
   EXPECT_EQ(sizeof(Terms), 8u);
   EXPECT_EQ(sizeof(ProbeSpec), 6 * sizeof(Index));
   EXPECT_EQ(sizeof(AttentionProblem), sizeof(HeadSpec) + sizeof(ProbeSpec) + 11 * sizeof(Index));
+}
+
+TEST(Plan, KeysAndValuesAreOfQsDtypeOrOfEightBits) {
+  AttentionProblem p = problem_of(CaseRun(kCase).args);
+  p.kv = p.dtype;
+  EXPECT_EQ(p.kv_dtype(), p.dtype);
+  EXPECT_NO_THROW(AttentionPlan(p, 1, "ref"));
+  p.kv = DType::bf16;
+  try {
+    AttentionPlan(p, 1, "ref");
+    FAIL() << "a plan of f32 queries and bf16 keys was made";
+  } catch (const Error& e) {
+    EXPECT_EQ(
+        std::string(e.what()),
+        "attention: q is f32 but the plan has keys and values of bf16; give one dtype, or i8 or e4m3 with "
+        "scales");
+  }
 }
 
 TEST(Plan, ProblemOfReadsTheTensors) {

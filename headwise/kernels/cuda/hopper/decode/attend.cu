@@ -115,7 +115,7 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   }
   d.page_count = static_cast<int>(paged ? p.pages : p.batch);
   if (eight) d.k_scale = scales_of(a.k_scale), d.v_scale = scales_of(a.v_scale);
-  d.e4m3 = p.e4m3_kv;
+  d.e4m3 = p.kv_dtype() == DType::e4m3;
   const Index of_token = 2 * size_of(p.kv_dtype()) * d.kv_heads * head_dim;
   d.keep = static_cast<double>(p.batch * p.kv_tokens) * static_cast<double>(of_token) > kMuch
                ? ptx::kEvictNormal
