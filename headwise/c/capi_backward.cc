@@ -1,6 +1,7 @@
 // Gradients of attention in the C interface.
 #include "headwise/c/convert.h"
 #include "headwise/c/plan_calls.h"
+#include "headwise/c/term_fields.h"
 #include "headwise/ops/attention_backward_cuda.h"
 #include "headwise/ops/explain.h"
 
@@ -11,25 +12,6 @@ using headwise::c::guarded;
 using headwise::c::require_given;
 using headwise::c::sized_copy;
 using headwise::c::view_of;
-
-struct GradientBit {
-  std::uint32_t bit;
-  bool GradientSpec::*field;
-};
-constexpr GradientBit kGradients[] = {{HW_GRAD_Q, &GradientSpec::q},
-                                      {HW_GRAD_K, &GradientSpec::k},
-                                      {HW_GRAD_V, &GradientSpec::v},
-                                      {HW_GRAD_BIAS, &GradientSpec::bias},
-                                      {HW_GRAD_SLOPES, &GradientSpec::slopes},
-                                      {HW_GRAD_RELATIVE, &GradientSpec::relative},
-                                      {HW_GRAD_SINKS, &GradientSpec::sinks},
-                                      {HW_GRAD_SCALE, &GradientSpec::scale},
-                                      {HW_GRAD_GATE, &GradientSpec::gate},
-                                      {HW_GRAD_ALPHA, &GradientSpec::alpha},
-                                      {HW_GRAD_MIX_BEFORE, &GradientSpec::mix_before},
-                                      {HW_GRAD_MIX_AFTER, &GradientSpec::mix_after},
-                                      {HW_GRAD_MIX_Q, &GradientSpec::mix_q},
-                                      {HW_GRAD_MIX_K, &GradientSpec::mix_k}};
 
 /// Where a run takes place, and its stream there.
 struct Where {
@@ -52,14 +34,11 @@ BackwardArgs backward_args_from(const hw_backward_args* given, const char* entry
   r.dout = view_of(a.dout, entry, "dout", where);
   r.dq = view_of(a.dq, entry, "dq", where), r.dk = view_of(a.dk, entry, "dk", where),
   r.dv = view_of(a.dv, entry, "dv", where);
-  r.dbias = view_of(a.dbias, entry, "dbias", where), r.dslopes = view_of(a.dslopes, entry, "dslopes", where);
-  r.drelative = view_of(a.drelative, entry, "drelative", where),
-  r.dsinks = view_of(a.dsinks, entry, "dsinks", where);
-  r.dscale = view_of(a.dscale, entry, "dscale"), r.dgate = view_of(a.dgate, entry, "dgate", where);
-  r.dalpha = view_of(a.dalpha, entry, "dalpha", where);
-  r.dmix_before = view_of(a.dmix_before, entry, "dmix_before", where),
-  r.dmix_after = view_of(a.dmix_after, entry, "dmix_after", where);
-  r.dmix_q = view_of(a.dmix_q, entry, "dmix_q", where), r.dmix_k = view_of(a.dmix_k, entry, "dmix_k", where);
+  c::each_term([&](const ScoreTerm& t, const c::TermField& f) {
+    if (t.gradient != nullptr)
+      r.*t.gradient =
+          view_of(a.*f.gradient, entry, t.gradient_name, f.on_cpu ? hw_device{HW_DEVICE_CPU, 0} : where);
+  });
   return r;
 }
 
@@ -69,10 +48,10 @@ BackwardProblem backward_problem_from(const hw_backward_problem* given, const ch
   BackwardProblem r;
   r.forward = c::problem_from(sized_copy(p.forward, entry, "problem.forward"), entry);
   std::uint32_t unknown = p.gradients;
-  for (const GradientBit& g : kGradients) {
-    r.wants.*g.field = (p.gradients & g.bit) != 0;
-    unknown &= ~g.bit;
-  }
+  c::each_gradient_bit([&](std::uint32_t bit, bool GradientSpec::*flag) {
+    r.wants.*flag = (p.gradients & bit) != 0;
+    unknown &= ~bit;
+  });
   require(unknown == 0, ErrorKind::bad_argument, entry, "gradients is ", p.gradients,
           "; join HW_GRAD_* by |");
   return r;
@@ -89,8 +68,9 @@ hw_status hw_backward_problem_of(const hw_backward_args* args, hw_backward_probl
     const HeadSpec heads = c::heads_to_keep(forward, entry);
     const BackwardProblem r = backward_problem_of(backward_args_from(args, entry), heads);
     p.gradients = 0;
-    for (const GradientBit& g : kGradients)
-      if (r.wants.*g.field) p.gradients |= g.bit;
+    c::each_gradient_bit([&](std::uint32_t bit, bool GradientSpec::*flag) {
+      if (r.wants.*flag) p.gradients |= bit;
+    });
     c::fill(forward, r.forward);
     c::write_back(p.forward, forward);
     c::write_back(problem, p);

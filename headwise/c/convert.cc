@@ -1,5 +1,7 @@
 #include "headwise/c/convert.h"
 
+#include "headwise/c/term_fields.h"
+
 namespace headwise::c {
 namespace {
 
@@ -7,15 +9,6 @@ HeadLayout layout_from(const hw_head_layout& l) {
   return {l.heads, l.dim, l.group == 0 ? 1 : l.group, l.step, l.begin, l.row};
 }
 hw_head_layout layout_to(const HeadLayout& l) { return {l.heads, l.dim, l.group, l.step, l.begin, l.row}; }
-
-struct TermBit {
-  std::uint32_t bit;
-  bool Terms::*field;
-};
-constexpr TermBit kTerms[] = {{HW_TERM_SOFTCAP, &Terms::softcap}, {HW_TERM_ALIBI, &Terms::alibi},
-                              {HW_TERM_BIAS, &Terms::bias},       {HW_TERM_RELATIVE, &Terms::relative},
-                              {HW_TERM_SINKS, &Terms::sinks},     {HW_TERM_DROPOUT, &Terms::dropout},
-                              {HW_TERM_GATE, &Terms::gate},       {HW_TERM_ROWS, &Terms::rows}};
 
 /// By HW_KV_*; none: q's.
 constexpr std::optional<DType> kKvTypes[] = {{}, DType::i8, DType::e4m3};
@@ -44,26 +37,20 @@ ProbeOut probe_views(const hw_probe_tensors* given, const char* entry, hw_device
 
 HeadInputs inputs_from(const hw_attention_args& a, const char* entry, hw_device where) {
   HeadInputs in;
-  in.scale = view_of(a.scale, entry, "scale");
-  in.softcap = a.softcap;
-  in.slopes = view_of(a.slopes, entry, "slopes", where);
-  in.bias = view_of(a.bias, entry, "bias", where);
-  in.relative = view_of(a.relative, entry, "relative", where);
+  each_term([&](const ScoreTerm& t, const TermField& f) {
+    if (t.number != nullptr)
+      in.*t.number = a.*f.number;
+    else
+      in.*t.input = view_of(a.*f.input, entry, t.word, f.on_cpu ? hw_device{HW_DEVICE_CPU, 0} : where);
+  });
   in.buckets = {in.relative.given() ? in.relative.size[0] : 0, a.relative_max_distance,
                 a.relative_bidirectional != 0};
-  in.sinks = view_of(a.sinks, entry, "sinks", where);
-  in.gate = view_of(a.gate, entry, "gate", where);
-  in.dropout = a.dropout;
   in.seed = a.seed;
   in.sequence_ids = view_of(a.sequence_ids, entry, "sequence_ids");
-  in.alpha = view_of(a.alpha, entry, "alpha", where);
   const bool there = a.row_offsets != nullptr && a.row_offsets->device.device_type == HW_DEVICE_CUDA;
   const hw_device lists = there ? where : hw_device{HW_DEVICE_CPU, 0};
   in.rows = {view_of(a.row_offsets, entry, "row_offsets", lists),
              view_of(a.row_index, entry, "row_index", lists), there};
-  in.mix_before = view_of(a.mix_before, entry, "mix_before", where);
-  in.mix_after = view_of(a.mix_after, entry, "mix_after", where);
-  in.mix_q = view_of(a.mix_q, entry, "mix_q", where), in.mix_k = view_of(a.mix_k, entry, "mix_k", where);
   return in;
 }
 
@@ -119,10 +106,10 @@ AttentionProblem problem_from(const hw_attention_problem& p, const char* entry) 
   AttentionProblem r;
   r.heads = heads_from(p, entry);
   std::uint32_t unknown = p.terms;
-  for (const TermBit& t : kTerms) {
-    r.heads.terms.*t.field = (p.terms & t.bit) != 0;
-    unknown &= ~t.bit;
-  }
+  each_term_bit([&](std::uint32_t bit, bool Terms::*flag) {
+    r.heads.terms.*flag = (p.terms & bit) != 0;
+    unknown &= ~bit;
+  });
   require(unknown == 0, ErrorKind::bad_argument, entry, "terms is ", p.terms, "; join HW_TERM_* by |");
   require(p.reserved == 0, ErrorKind::bad_argument, entry, "reserved is ", p.reserved, "; leave it at 0");
   require(p.norm == HW_NORM_SOFTMAX || p.norm == HW_NORM_ENTMAX, ErrorKind::bad_argument, entry, "norm is ",
@@ -156,8 +143,9 @@ void fill(hw_attention_problem& p, const AttentionProblem& r) {
   p.kv_heads = r.heads.k.slots();
   p.head_dim = r.heads.q.dim, p.value_dim = r.heads.v.dim;
   p.terms = 0;
-  for (const TermBit& t : kTerms)
-    if (r.heads.terms.*t.field) p.terms |= t.bit;
+  each_term_bit([&](std::uint32_t bit, bool Terms::*flag) {
+    if (r.heads.terms.*flag) p.terms |= bit;
+  });
   p.norm = static_cast<int32_t>(r.heads.norm);
   p.mix_before = static_cast<int32_t>(r.heads.before), p.mix_after = static_cast<int32_t>(r.heads.after);
   p.mix_rank = r.heads.mix_rank, p.normal_heads = r.heads.heads, p.reserved_heads = 0;

@@ -19,8 +19,9 @@ struct Request {
         model_dim = 0, layer = 0, depth = 1;
   std::string heads = "8";  // a number, or a head variant's name with its settings
   std::string dtype = "f32", mask = "all", probe, kernels, q_start = "0", device = "cpu";
-  double softcap = 0, dropout = 0;
-  bool alibi = false, bias = false, relative = false, sinks = false, gate = false, lse = false;
+  HeadInputs numbers;  // softcap and dropout
+  Terms terms;
+  bool lse = false;
   int threads = 0;
   bool backward = false, shapes = false, mermaid = false, json = false;
 };
@@ -72,22 +73,18 @@ HeadSpec spec_from(const Request& r) {
 }
 
 AttentionProblem problem_from(const Request& r) {
-  require(r.softcap == 0 || is_softcap(r.softcap), ErrorKind::bad_argument, "explain", "--softcap is ",
-          r.softcap, kSoftcapWayOut);
-  require(r.dropout >= 0 && r.dropout < 1, ErrorKind::bad_argument, "explain", "--dropout is ", r.dropout,
-          "; give a probability from 0 up and below 1");
+  require(r.numbers.softcap == 0 || is_softcap(r.numbers.softcap), ErrorKind::bad_argument, "explain",
+          "--softcap is ", r.numbers.softcap, kSoftcapWayOut);
+  require(r.numbers.dropout >= 0 && r.numbers.dropout < 1, ErrorKind::bad_argument, "explain",
+          "--dropout is ", r.numbers.dropout, "; give a probability from 0 up and below 1");
   AttentionProblem p;
   p.dtype = parse_dtype(r.dtype);
   p.batch = r.batch, p.q_tokens = r.q_tokens;
   p.kv_tokens = r.kv_tokens < 0 ? r.q_tokens : r.kv_tokens;
   p.heads = spec_from(r);
-  p.heads.terms = either(p.heads.terms, {.softcap = r.softcap != 0,
-                                         .alibi = r.alibi,
-                                         .bias = r.bias,
-                                         .relative = r.relative,
-                                         .sinks = r.sinks,
-                                         .dropout = r.dropout != 0,
-                                         .gate = r.gate});
+  p.heads.terms = either(p.heads.terms, r.terms);
+  for (const ScoreTerm& t : kScoreTerms)
+    if (t.number != nullptr && r.numbers.*t.number != 0) p.heads.terms.*t.planned = true;
   p.lse = r.lse;
   p.probe = parse_probe(r.probe);
   return p;
@@ -163,15 +160,8 @@ BackwardProblem backward_problem_from(const Request& r) {
   BackwardProblem p;
   p.forward = problem_from(r);
   p.forward.lse = true;  // what the backward starts from
-  const Terms& terms = p.forward.heads.terms;
-  p.wants = {.q = true,
-             .k = true,
-             .v = true,
-             .bias = terms.bias,
-             .slopes = terms.alibi,
-             .relative = terms.relative,
-             .sinks = terms.sinks,
-             .gate = terms.gate};
+  for (const Gradient& g : kGradients)
+    p.wants.*g.wanted = g.term == nullptr || (g.term->planned && p.forward.heads.terms.*g.term->planned);
   return p;
 }
 
@@ -276,13 +266,13 @@ void add_explain(CLI::App& app, int& exit_code) {
   word->add_option("--mask", r->mask, "Which pairs may attend, e.g. \"causal & window(256, 0)\"")
       ->capture_default_str();
   word->add_option("--q-start", r->q_start, "Position of the first query, or \"end\"")->capture_default_str();
-  word->add_option("--softcap", r->softcap, "cap * tanh(s / cap) on the scores");
-  word->add_option("--dropout", r->dropout, "Probability of dropping a weight");
-  word->add_flag("--alibi", r->alibi, "A slope per head");
-  word->add_flag("--bias", r->bias, "A dense bias [batch heads q kv]");
-  word->add_flag("--relative", r->relative, "T5's relative buckets");
-  word->add_flag("--sinks", r->sinks, "A sink logit per head");
-  word->add_flag("--gate", r->gate, "A gate per token and head");
+  for (const ScoreTerm& t : kScoreTerms) {
+    const std::string option = std::string("--") + call_word(t);
+    if (t.number != nullptr)
+      word->add_option(option, r->numbers.*t.number, t.help);
+    else if (t.planned != nullptr)
+      word->add_flag(option, r->terms.*t.planned, t.help);
+  }
   word->add_flag("--lse", r->lse, "Write the log-sum-exp");
   word->add_flag("--backward", r->backward, "Explain the gradients instead");
   word->add_option("--probe", r->probe,

@@ -142,14 +142,9 @@ AttentionProblem problem_in(std::string_view op, const AttentionArgs& args, cons
     p.batch = args.q_offsets.size[0] - 1;
   }
   const HeadInputs& in = args.inputs;
-  p.heads.terms = {.softcap = in.softcap != 0,
-                   .alibi = in.slopes.given(),
-                   .bias = in.bias.given(),
-                   .relative = in.relative.given(),
-                   .sinks = in.sinks.given(),
-                   .dropout = in.dropout != 0,
-                   .gate = in.gate.given(),
-                   .rows = in.rows.given()};
+  p.heads.terms = {.rows = in.rows.given()};
+  for (const ScoreTerm& t : kScoreTerms)
+    if (t.planned != nullptr) p.heads.terms.*t.planned = brings(in, t);
   if (in.alpha.given()) p.heads.norm = Norm::entmax;
   p.lse = args.lse.given();
   p.probe = probe;

@@ -44,20 +44,7 @@ BackwardProblem backward_problem_of(const BackwardArgs& args, const HeadSpec& he
   refuse_probes(args.forward.probe);
   BackwardProblem p;
   p.forward = problem_in(kBackwardOp, args.forward, {}, heads);
-  p.wants = {.q = args.dq.given(),
-             .k = args.dk.given(),
-             .v = args.dv.given(),
-             .bias = args.dbias.given(),
-             .slopes = args.dslopes.given(),
-             .relative = args.drelative.given(),
-             .sinks = args.dsinks.given(),
-             .scale = args.dscale.given(),
-             .gate = args.dgate.given(),
-             .alpha = args.dalpha.given(),
-             .mix_before = args.dmix_before.given(),
-             .mix_after = args.dmix_after.given(),
-             .mix_q = args.dmix_q.given(),
-             .mix_k = args.dmix_k.given()};
+  for (const Gradient& g : kGradients) p.wants.*g.wanted = (args.*g.view).given();
   return p;
 }
 

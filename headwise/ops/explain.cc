@@ -6,6 +6,7 @@
 
 #include "headwise/base/words.h"
 #include "headwise/ops/explain_shapes.h"
+#include "headwise/spec/terms.h"
 
 namespace headwise {
 namespace {
@@ -72,20 +73,8 @@ struct Parts {
 /// "q, k, v, bias"
 std::string names_of(const GradientSpec& wants) {
   std::string s;
-  for (const auto& [wanted, name] : {std::pair{wants.q, "q"},
-                                     {wants.k, "k"},
-                                     {wants.v, "v"},
-                                     {wants.bias, "bias"},
-                                     {wants.slopes, "slopes"},
-                                     {wants.relative, "relative"},
-                                     {wants.sinks, "sinks"},
-                                     {wants.scale, "scale"},
-                                     {wants.gate, "gate"},
-                                     {wants.mix_before, "mix_before"},
-                                     {wants.mix_after, "mix_after"},
-                                     {wants.mix_q, "mix_q"},
-                                     {wants.mix_k, "mix_k"}})
-    if (wanted) s += (s.empty() ? "" : ", ") + std::string(name);
+  for (const Gradient& g : kGradients)
+    if (wants.*g.wanted) s += (s.empty() ? "" : ", ") + std::string(g.word);
   return s;
 }
 
