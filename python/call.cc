@@ -7,6 +7,7 @@
 
 #include "headwise/layers/embed.h"
 #include "headwise/ops/attention_cuda.h"
+#include "python/arguments.h"
 #include "python/heads.h"
 #include "python/values.h"
 
@@ -289,15 +290,16 @@ void AttentionCall::read_coefficients(nb::handle coefficients) {
       args_.inputs.rows = {view(row_offsets_), view(row_index_)};
       continue;
     }
-    const Coefficient* found = nullptr;
+    const ScoreTerm* found = nullptr;
     std::string names;
-    for (const Coefficient& c : kCoefficients) {
-      names += text(c.name, ", ");
-      if (name == c.name) found = &c;
+    for (const ScoreTerm& c : kScoreTerms) {
+      if (!c.of_head) continue;
+      names += text(c.word, ", ");
+      if (name == c.word) found = &c;
     }
     require(found != nullptr, ErrorKind::bad_argument, kOp, "coefficients holds \"", name, "\"; it may hold ",
             names, "rows");
-    const AnyView v = read_term(found->name, item);
+    const AnyView v = read_term(found->word, item);
     args_.inputs.*found->input = found->of_tokens ? with_batch(v, 4) : v;
   }
 }
@@ -336,7 +338,9 @@ void AttentionCall::read_scores(const AttentionWords& words) {
     in.buckets = {in.relative.size[0], read_index({kOp, "max_distance"}, words.relative.attr("max_distance")),
                   read_bool({kOp, "bidirectional"}, words.relative.attr("bidirectional"))};
   }
-  if (given(words.sinks)) in.sinks = read_term("sinks", words.sinks);
+  for (const ScoreTerm& t : kScoreTerms)  // numbers of the heads that need nothing but to be read
+    if (t.shape[0] == TermAxis::heads && t.call == nullptr && given(words.*word_of(t)))
+      in.*t.input = read_term(t.word, words.*word_of(t));
   if (given(words.gate)) in.gate = as_gate(read_term("gate", words.gate));
   in.dropout = read_number({kOp, "dropout"}, words.dropout);
   in.seed = read_seed({kOp, "seed"}, words.seed);

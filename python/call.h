@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "headwise/masks/mask.h"
+#include "headwise/spec/terms.h"
 #include "python/array.h"
 #include "python/contexts.h"
 

@@ -1,5 +1,7 @@
 #include "python/plans.h"
 
+#include "headwise/spec/terms.h"
+
 namespace headwise::python {
 namespace {
 
@@ -20,9 +22,7 @@ std::size_t hash_of(const AttentionProblem& p) {
 
 std::size_t hash_of(const BackwardProblem& p) {
   std::size_t h = hash_of(p.forward);
-  for (bool wanted : {p.wants.q, p.wants.k, p.wants.v, p.wants.bias, p.wants.slopes, p.wants.relative,
-                      p.wants.sinks, p.wants.scale, p.wants.gate})
-    h = mix(h, wanted);
+  for (const Gradient& g : kGradients) h = mix(h, p.wants.*g.wanted);
   return h;
 }
 
