@@ -27,32 +27,29 @@ inline bool band_of(const MaskSet& mask, Index b, Band& band, const char*& why) 
   if (mask.count != 1) return false;
   for (int i = 0; i < mask.views[0].count; ++i) {
     const MaskStep& s = mask.views[0].steps[i];
-    switch (s.op) {
-      case MaskOp::all:
-      case MaskOp::both: break;
-      case MaskOp::causal: band.ahead = min_of(band.ahead, 0), band.whole = false; break;
-      case MaskOp::window:
-        band.back = min_of(band.back, s.a), band.ahead = min_of(band.ahead, s.b), band.whole = false;
-        break;
-      case MaskOp::prefix: band.keys = min_of(band.keys, max_of(s.a, 0)); break;
-      case MaskOp::lengths:
-        band.keys = min_of(band.keys, max_of(mask_terms::length_of(s, {.sequence = b}), 0));
-        band.by_length = true;
-        break;
-      case MaskOp::documents:
-        why = "two documents(...) are no single band of keys";
-        if (band.documents) return false;
-        band.documents = &s;
-        break;
-      case MaskOp::blocks:
-        why = "two blocks(...) are no single list of keys";
-        if (band.blocks) return false;
-        band.blocks = &s, band.whole = false;
-        break;
-      case MaskOp::dense: why = "a dense mask is no single band of keys"; return false;
-      case MaskOp::strided: why = "strided(...) is no single band of keys"; return false;
-      case MaskOp::global: why = "global(...) is no single band of keys"; return false;
-      case MaskOp::either: why = "an | of masks is no single band of keys"; return false;
+    why = kind_of(s.op).no_band;
+    if (why != nullptr) return false;
+    if (s.op == MaskOp::all || s.op == MaskOp::both) continue;
+    if (s.op == MaskOp::causal) {
+      band.ahead = min_of(band.ahead, 0), band.whole = false;
+    } else if (s.op == MaskOp::window) {
+      band.back = min_of(band.back, s.a), band.ahead = min_of(band.ahead, s.b), band.whole = false;
+    } else if (s.op == MaskOp::prefix) {
+      band.keys = min_of(band.keys, max_of(s.a, 0));
+    } else if (s.op == MaskOp::lengths) {
+      band.keys = min_of(band.keys, max_of(mask_terms::length_of(s, {.sequence = b}), 0));
+      band.by_length = true;
+    } else if (s.op == MaskOp::documents) {
+      why = "two documents(...) are no single band of keys";
+      if (band.documents) return false;
+      band.documents = &s;
+    } else if (s.op == MaskOp::blocks) {
+      why = "two blocks(...) are no single list of keys";
+      if (band.blocks) return false;
+      band.blocks = &s, band.whole = false;
+    } else {  // a band whose ends are not computed here
+      why = kind_of(s.op).name;
+      return false;
     }
   }
   return true;

@@ -18,20 +18,13 @@ struct StepArrays {
 StepArrays arrays_of(const MaskStep& s, Index batch, Index heads) {
   const auto size = [](Index n) { return static_cast<std::size_t>(n) * sizeof(Index); };
   StepArrays a{{s.offsets, s.columns, s.bits}, {0, 0, 0}};
-  switch (s.op) {
-    case MaskOp::lengths:
-    case MaskOp::global: a.bytes[0] = size(s.n); break;
-    case MaskOp::documents: a.bytes[0] = size(s.n + 1); break;
-    case MaskOp::blocks: a.bytes[0] = size(s.n + 1), a.bytes[1] = size(s.n ? s.offsets[s.n] : 0); break;
-    case MaskOp::dense: {
-      const Index last[3] = {(s.size[0] == 1 ? 1 : batch) - 1, (s.size[1] == 1 ? 1 : heads) - 1,
-                             s.size[2] - 1};
-      Index words = ceil_div(s.size[3], 64);
-      for (int axis = 0; axis < 3; ++axis) words += last[axis] > 0 ? last[axis] * s.words[axis] : 0;
-      a.bytes[2] = size(words);
-      break;
-    }
-    default: break;
+  a.bytes[0] = size(offset_count(s));
+  if (s.op == MaskOp::blocks) a.bytes[1] = size(s.n ? s.offsets[s.n] : 0);
+  if (s.op == MaskOp::dense) {
+    const Index last[3] = {(s.size[0] == 1 ? 1 : batch) - 1, (s.size[1] == 1 ? 1 : heads) - 1, s.size[2] - 1};
+    Index words = ceil_div(s.size[3], 64);
+    for (int axis = 0; axis < 3; ++axis) words += last[axis] > 0 ? last[axis] * s.words[axis] : 0;
+    a.bytes[2] = size(words);
   }
   return a;
 }
