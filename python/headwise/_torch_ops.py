@@ -160,7 +160,9 @@ def _dense(dout: Tensor) -> Tensor:
 def attention_backward_op(dout, out, lse, q, k, v, *rest):
     given = dict(zip(_NAMES, (q, k, v, *rest)))
     wants = rest[-1]
-    found = _core.attention_backward(_dense(dout), q, k, v, out, lse, wants=wants, **_call_words(given))
+    found = _core.attention_backward(
+        _dense(dout), q=q, k=k, v=v, out=out, lse=lse, wants=wants, **_call_words(given)
+    )
     terms: list[Any] = [gradient for gradient in found[: len(WORDS)] if gradient is not None]
     # A head of rows turns axes, and a graph was promised dense gradients.
     return [x.contiguous() for x in terms] + [found[-1][name] for name in COEFFICIENTS if name in wants]
@@ -189,7 +191,8 @@ def _differentiate(ctx, dout, _):
     words, names = (*WORDS, *COEFFICIENTS), (*_DIFFERENTIABLE, *COEFFICIENTS)
     at = {name: _NAMES.index(name) for name in names}
     pairs = [pair for pair in zip(words, names) if ctx.needs_input_grad[at[pair[1]]]]
-    found = attention_backward_op(dout, out, lse, *(given[name] for name in _NAMES), [word for word, _ in pairs])
+    inputs = {name: given[name] for name in _NAMES}
+    found = attention_backward_op(dout, out, lse, **inputs, wants=[word for word, _ in pairs])
     gradients: list[Tensor | None] = [None] * ctx.arguments
     for (_, name), gradient in zip(pairs, found):
         gradients[at[name]] = gradient
@@ -243,7 +246,7 @@ class Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, call, q, k, v, *terms):
-        result = _core.attention(q, k, v, call.mask, return_lse=True, probe=call.probe, **call.spell(terms))
+        result = _core.attention(q, k, v, mask=call.mask, return_lse=True, probe=call.probe, **call.spell(terms))
         call.probe_result = result.probe
         ctx.call = call
         ctx.kept = [isinstance(x, Tensor) for x in terms]
@@ -261,7 +264,9 @@ class Attention(torch.autograd.Function):
         wants = [word for word, needed in zip(names, ctx.needs_input_grad[1:]) if needed]
         words = {name: x for name, x in ctx.call.spell(terms).items() if name != "kernels"}
         with torch.no_grad():
-            *found, more = _core.attention_backward(_dense(dout), q, k, v, out, lse, ctx.call.mask, wants=wants, **words)
+            *found, more = _core.attention_backward(
+                _dense(dout), q=q, k=k, v=v, out=out, lse=lse, mask=ctx.call.mask, wants=wants, **words
+            )
         found += [more.get(name) for name in ctx.call.coefficients]
         if torch.is_grad_enabled():
             some = [x for x in found if x is not None]

@@ -79,7 +79,7 @@ def attention(
     """
     if isinstance(q, (list, tuple)):
         return _lists.attention(
-            q, k, v, mask, attend=attention, scale=scale, softcap=softcap, bias=bias, alibi=alibi, relative=relative,
+            q, k, v, mask=mask, attend=attention, scale=scale, softcap=softcap, bias=bias, alibi=alibi, relative=relative,
             sinks=sinks, gate=gate, dropout=dropout, seed=seed, q_start=q_start, q_offsets=q_offsets,
             kv_offsets=kv_offsets, k_scale=k_scale, v_scale=v_scale, layout=layout, out=out, return_lse=return_lse,
             probe=probe, kernels=kernels, ctx=ctx, head=head, coefficients=coefficients, pages=pages,
@@ -91,7 +91,7 @@ def attention(
     records = torch.is_grad_enabled() and _wants_grad(q, k, v, bias, alibi, table, sinks, scale, gate, *learned)
     if not records and not (isinstance(q, Tensor) and _traced(q)):
         return _core.attention(
-            q, k, v, mask, scale=scale, softcap=softcap, bias=bias, alibi=alibi, relative=relative, sinks=sinks,
+            q, k, v, mask=mask, scale=scale, softcap=softcap, bias=bias, alibi=alibi, relative=relative, sinks=sinks,
             gate=gate, dropout=dropout, seed=seed, q_start=q_start, q_offsets=q_offsets, kv_offsets=kv_offsets,
             k_scale=k_scale, v_scale=v_scale, layout=layout, out=out, return_lse=return_lse, probe=probe,
             kernels=kernels, ctx=ctx, head=head, coefficients=coefficients, pages=pages,
@@ -131,10 +131,10 @@ def attention(
     in_graph = in_graph and (mask is None or (MASK_TYPE is not None and isinstance(mask, Mask)))
     words.update(head=head, coefficients=coefficients)
     if _traced(q) and in_graph:
-        return _through_op(q, k, v, mask, None, records=records, **words)
+        return _through_op(q, k, v, mask=mask, records=records, **words)
     if not records:
-        return _attention_here(q, k, v, mask, out=out, probe=probe, ctx=ctx, pages=pages, **words)
-    return _recorded(q, k, v, mask, words, probe, ctx)
+        return _attention_here(q, k, v, mask=mask, out=out, probe=probe, ctx=ctx, pages=pages, **words)
+    return _recorded(q, k, v, mask=mask, words=words, probe=probe, ctx=ctx)
 
 
 def _wants_grad(*tensors: Any) -> bool:
@@ -142,7 +142,7 @@ def _wants_grad(*tensors: Any) -> bool:
 
 
 @torch.compiler.disable
-def _recorded(q: Tensor, k: Tensor, v: Tensor, mask: Any, words: dict[str, Any], probe: Any, ctx: Any) -> Any:
+def _recorded(q: Tensor, k: Tensor, v: Tensor, *, mask: Any, words: dict[str, Any], probe: Any, ctx: Any) -> Any:
     """Through autograd, outside of any graph."""
     relative, wants_lse = words["relative"], words["return_lse"]
     terms = (
@@ -164,7 +164,8 @@ def _recorded(q: Tensor, k: Tensor, v: Tensor, mask: Any, words: dict[str, Any],
 
 
 def _through_op(
-    q: Tensor, k: Tensor, v: Tensor, mask: Any, open: Tensor | None, *, scale: Any = None, softcap: float | None = None,
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Any = None, open: Tensor | None = None, scale: Any = None,
+    softcap: float | None = None,
     bias: Tensor | None = None, alibi: Any = None, relative: T5 | None = None, sinks: Any = None, gate: Any = None,
     dropout: float = 0.0, seed: int = 0, q_start: Any = 0, q_offsets: Any = None, kv_offsets: Any = None,
     k_scale: Any = None, v_scale: Any = None, layout: str = "bshd", return_lse: bool = False, kernels: Any = None,
@@ -185,32 +186,32 @@ def _through_op(
         q,
         k,
         v,
-        mask,
-        open,
-        None if isinstance(scale, Tensor) or scale is None else float(scale),
-        scale if isinstance(scale, Tensor) else None,
-        None if softcap is None else float(softcap),
-        bias,
-        alibi is True,
-        alibi if isinstance(alibi, Tensor) else None,
-        None if relative is None else relative.table,
-        True if relative is None else relative.bidirectional,
-        0 if relative is None else relative.max_distance,
-        sinks,
-        gate,
-        float(dropout),
-        seed if seed < 2**63 else seed - 2**64,
-        start_list,
-        starts,
-        offsets(q_offsets),
-        offsets(kv_offsets),
-        layout,
-        head if head is None or isinstance(head, str) else head.settings,
-        *(given.get(name) for name in COEFFICIENTS),
-        offsets(rows[0]),
-        offsets(rows[1]),
-        return_lse or records,
-        kernels if kernels is None or isinstance(kernels, str) else ",".join(kernels),
+        mask=mask,
+        open=open,
+        scale=None if isinstance(scale, Tensor) or scale is None else float(scale),
+        scales=scale if isinstance(scale, Tensor) else None,
+        softcap=None if softcap is None else float(softcap),
+        bias=bias,
+        alibi=alibi is True,
+        slopes=alibi if isinstance(alibi, Tensor) else None,
+        table=None if relative is None else relative.table,
+        bidirectional=True if relative is None else relative.bidirectional,
+        max_distance=0 if relative is None else relative.max_distance,
+        sinks=sinks,
+        gate=gate,
+        dropout=float(dropout),
+        seed=seed if seed < 2**63 else seed - 2**64,
+        q_start=start_list,
+        q_starts=starts,
+        q_offsets=offsets(q_offsets),
+        kv_offsets=offsets(kv_offsets),
+        layout=layout,
+        head=head if head is None or isinstance(head, str) else head.settings,
+        **{name: given.get(name) for name in COEFFICIENTS},
+        row_offsets=offsets(rows[0]),
+        row_index=offsets(rows[1]),
+        lse=return_lse or records,
+        kernels=kernels if kernels is None or isinstance(kernels, str) else ",".join(kernels),
     )
     return AttentionResult(result, lse, None) if return_lse else result
 
@@ -307,14 +308,14 @@ def scaled_dot_product_attention(
     if _traced(query):
         records = torch.is_grad_enabled() and _wants_grad(query, key, value, bias)
         out = _through_op(
-            query, key, value, mask if MASK_TYPE else None, _lower(query, key) if is_causal and not MASK_TYPE else open,
-            scale=scale, bias=bias, dropout=dropout_p, seed=seed, layout="bhsd", records=records,
+            query, key, value, mask=mask if MASK_TYPE else None,
+            open=_lower(query, key) if is_causal and not MASK_TYPE else open, scale=scale, bias=bias, dropout=dropout_p, seed=seed, layout="bhsd", records=records,
         )  # fmt: skip
     else:
         if open is not None:
             mask = Mask.dense(open)
         out = attention(
-            query, key, value, mask, scale=scale, bias=bias, dropout=dropout_p, seed=seed, layout="bhsd"
+            query, key, value, mask=mask, scale=scale, bias=bias, dropout=dropout_p, seed=seed, layout="bhsd"
         )
     return out if axes == 4 else out.reshape((*batch, *out.shape[1:])[-axes:])
 
