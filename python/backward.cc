@@ -1,6 +1,4 @@
 // hw.attention_backward: the gradients of one hw.attention call from its output and log-sum-exp.
-#include "headwise/ops/attention_backward_cuda.h"
-
 #include <utility>
 #include <vector>
 
@@ -55,13 +53,10 @@ class BackwardCall {
         coefficients[w.word()] = gradient;
     }
     made.append(coefficients);
-    if (call_.on_cuda()) {
-      void* const stream = current_stream(call_.kind());
-      const Flight without_gil;
-      attention_backward_cuda(args_, call_.kind().device, stream, call_.kernels(), call_.spec());
-    } else {
-      const BackwardPlan& plan = engine.backward_plans.get(backward_problem_of(args_, call_.spec()),
-                                                           engine.context.threads(), call_.kernels());
+    const BackwardPlan& plan = engine.backward_plans.get(backward_problem_of(args_, call_.spec()),
+                                                         engine.context.threads(), call_.kernels());
+    if (call_.on_cuda()) engine.context.set_stream(current_stream(call_.kind()));
+    {
       const Flight without_gil;
       plan.run(args_, engine.context);
     }
@@ -168,7 +163,7 @@ class BackwardCall {
     else if (w.flag() == &GradientSpec::mix_q || w.flag() == &GradientSpec::mix_k)
       view = call_.with_batch(view, 4);
     else if (view.rank == 0)
-      view = AnyView::packed(view.data, view.dtype, {1});
+      view = AnyView::packed(view.data, view.dtype, {1}).on(view.where());
     args_.*w.gradient->view = view;
     return std::move(made.object);
   }

@@ -30,7 +30,10 @@ nb::object attend_lists(const AttentionWords& w) {
 
 /// Measuring takes about 100 ms of this machine; the answer for a number of threads is kept.
 std::string explain_call(AttentionCall& call) {
-  if (call.on_cuda()) return call.explain_cuda();
+  if (call.on_cuda()) {
+    const Turn turn(call.context().engine().turn);
+    return explain(call.plan());
+  }
   static std::unordered_map<int, Roofline> measured;
   CallContext::Engine& engine = call.context().engine();
   const int threads = engine.context.threads();

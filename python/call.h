@@ -53,8 +53,6 @@ class AttentionCall {
   CallContext& context() { return *context_; }
   const ArrayKind& kind() const { return kind_; }
   bool on_cuda() const { return kind_.device.kind == Device::Kind::cuda; }
-  /// The choice for CUDA tensors, a line for each kernel up to the chosen one.
-  std::string explain_cuda();
   bool ragged() const { return ragged_; }
   /// Where the caller's tensors keep these.
   int tokens_axis() const { return ragged_ ? order_->ragged_tokens : order_->tokens; }
@@ -85,6 +83,7 @@ class AttentionCall {
   void read_head(const AttentionWords& words);
   void read_coefficients(nb::handle coefficients);
   void make_outputs();
+  const AttentionPlan& plan_with_outputs();
   /// A term: it lies where q does.
   AnyView read_term(const char* name, nb::handle h) const;
 

@@ -13,44 +13,41 @@ hw_head_layout layout_to(const HeadLayout& l) { return {l.heads, l.dim, l.group,
 /// By HW_KV_*; none: q's.
 constexpr std::optional<DType> kKvTypes[] = {{}, DType::i8, DType::e4m3};
 
-/// Statistics of rows, top keys and column sums lie with q; the rest is computed on the CPU only.
-ProbeOut probe_views(const hw_probe_tensors* given, const char* entry, hw_device where) {
+ProbeOut probe_views(const hw_probe_tensors* given, const char* entry) {
   ProbeOut o;
   if (given == nullptr) return o;
   const hw_probe_tensors t = sized_copy(given, entry, "probe");
-  o.entropy = view_of(t.entropy, entry, "entropy", where);
-  o.top_weight = view_of(t.top_weight, entry, "top_weight", where);
-  o.second_moment = view_of(t.second_moment, entry, "second_moment", where);
-  o.mean_distance = view_of(t.mean_distance, entry, "mean_distance", where);
-  o.sink_mass = view_of(t.sink_mass, entry, "sink_mass", where);
-  o.top_position = view_of(t.top_position, entry, "top_position", where);
-  o.top_keys = view_of(t.top_keys, entry, "top_keys", where);
-  o.top_weights = view_of(t.top_weights, entry, "top_weights", where);
-  o.class_of = view_of(t.class_of, entry, "class_of");
-  o.class_mass = view_of(t.class_mass, entry, "class_mass");
-  o.column_sums = view_of(t.column_sums, entry, "column_sums", where);
-  o.picks = view_of(t.picks, entry, "picks");
-  o.picked_weights = view_of(t.picked_weights, entry, "picked_weights");
-  o.scores = view_of(t.scores, entry, "scores");
+  o.entropy = view_anywhere(t.entropy, entry, "entropy");
+  o.top_weight = view_anywhere(t.top_weight, entry, "top_weight");
+  o.second_moment = view_anywhere(t.second_moment, entry, "second_moment");
+  o.mean_distance = view_anywhere(t.mean_distance, entry, "mean_distance");
+  o.sink_mass = view_anywhere(t.sink_mass, entry, "sink_mass");
+  o.top_position = view_anywhere(t.top_position, entry, "top_position");
+  o.top_keys = view_anywhere(t.top_keys, entry, "top_keys");
+  o.top_weights = view_anywhere(t.top_weights, entry, "top_weights");
+  o.class_of = view_anywhere(t.class_of, entry, "class_of");
+  o.class_mass = view_anywhere(t.class_mass, entry, "class_mass");
+  o.column_sums = view_anywhere(t.column_sums, entry, "column_sums");
+  o.picks = view_anywhere(t.picks, entry, "picks");
+  o.picked_weights = view_anywhere(t.picked_weights, entry, "picked_weights");
+  o.scores = view_anywhere(t.scores, entry, "scores");
   return o;
 }
 
-HeadInputs inputs_from(const hw_attention_args& a, const char* entry, hw_device where) {
+HeadInputs inputs_from(const hw_attention_args& a, const char* entry) {
   HeadInputs in;
   each_term([&](const ScoreTerm& t, const TermField& f) {
     if (t.number != nullptr)
       in.*t.number = a.*f.number;
     else
-      in.*t.input = view_of(a.*f.input, entry, t.word, f.on_cpu ? hw_device{HW_DEVICE_CPU, 0} : where);
+      in.*t.input = view_anywhere(a.*f.input, entry, t.word);
   });
   in.buckets = {in.relative.given() ? in.relative.size[0] : 0, a.relative_max_distance,
                 a.relative_bidirectional != 0};
   in.seed = a.seed;
-  in.sequence_ids = view_of(a.sequence_ids, entry, "sequence_ids");
-  const bool there = a.row_offsets != nullptr && a.row_offsets->device.device_type == HW_DEVICE_CUDA;
-  const hw_device lists = there ? where : hw_device{HW_DEVICE_CPU, 0};
-  in.rows = {view_of(a.row_offsets, entry, "row_offsets", lists),
-             view_of(a.row_index, entry, "row_index", lists), there};
+  in.sequence_ids = view_anywhere(a.sequence_ids, entry, "sequence_ids");
+  in.rows = {view_anywhere(a.row_offsets, entry, "row_offsets"),
+             view_anywhere(a.row_index, entry, "row_index")};
   return in;
 }
 
@@ -102,6 +99,14 @@ ProbeSpec probe_from(const hw_attention_problem& p, const char* entry) {
   return s;
 }
 
+void fill(hw_attention_problem& p, const ProbeSpec& s) {
+  p.probe = 0;
+  if (s.rows) p.probe |= HW_PROBE_ROWS;
+  if (s.columns) p.probe |= HW_PROBE_COLUMNS;
+  p.probe_top_k = s.top_k, p.probe_classes = s.classes, p.probe_picked = s.picked;
+  p.probe_scores = static_cast<int32_t>(s.scores) + 1;
+}
+
 AttentionProblem problem_from(const hw_attention_problem& p, const char* entry) {
   AttentionProblem r;
   r.heads = heads_from(p, entry);
@@ -133,6 +138,9 @@ AttentionProblem problem_from(const hw_attention_problem& p, const char* entry) 
   r.kv = kKvTypes[p.kv_type];
   r.keys = p.packed_keys != 0 ? KeyForm::packed : p.page_size != 0 ? KeyForm::paged : KeyForm::plain;
   r.pages = p.pages, r.page_size = p.page_size;
+  if (p.device.device_type != 0) r.device = device_from(p.device, entry, "problem");
+  static_assert(sizeof r.run <= sizeof p.run, "what a plan keeps of a run has a place in the C struct");
+  std::memcpy(&r.run, p.run, sizeof r.run);
   return r;
 }
 
@@ -157,33 +165,25 @@ void fill(hw_attention_problem& p, const AttentionProblem& r) {
     if (r.kv_dtype() == kKvTypes[type]) p.kv_type = type;
   p.packed_keys = r.keys == KeyForm::packed ? 1 : 0;
   p.pages = r.pages, p.page_size = r.page_size;
+  p.device = r.device.is_cpu() ? hw_device{HW_DEVICE_CPU, 0} : hw_device{HW_DEVICE_CUDA, r.device.index};
+  std::memset(p.run, 0, sizeof p.run);
+  std::memcpy(p.run, &r.run, sizeof r.run);
   p.q_layout = layout_to(r.heads.q), p.k_layout = layout_to(r.heads.k), p.v_layout = layout_to(r.heads.v);
 }
 
-hw_device device_of(const hw_attention_args& a) {
-  return a.q != nullptr && a.q->device.device_type == HW_DEVICE_CUDA ? a.q->device
-                                                                     : hw_device{HW_DEVICE_CPU, 0};
-}
-
-AttentionArgs args_from(const hw_attention_args* given, const char* entry, hw_device where) {
+AttentionArgs args_from(const hw_attention_args* given, const char* entry) {
   const hw_attention_args a = sized_copy(given, entry, "args");
+  const auto view = [&](const hw_tensor* t, const char* what) { return view_anywhere(t, entry, what); };
   AttentionArgs r;
-  r.q = view_of(a.q, entry, "q", where);
-  r.k = view_of(a.k, entry, "k", where);
-  r.v = view_of(a.v, entry, "v", where);
-  r.out = view_of(a.out, entry, "out", where);
-  r.lse = view_of(a.lse, entry, "lse", where);
-  r.inputs = inputs_from(a, entry, where);
+  r.q = view(a.q, "q"), r.k = view(a.k, "k"), r.v = view(a.v, "v");
+  r.out = view(a.out, "out"), r.lse = view(a.lse, "lse");
+  r.inputs = inputs_from(a, entry);
   if (a.mask != nullptr) r.mask = a.mask->mask.set();
-  r.q_start = view_of(a.q_start, entry, "q_start");
-  r.q_offsets = view_of(a.q_offsets, entry, "q_offsets");
-  r.kv_offsets = view_of(a.kv_offsets, entry, "kv_offsets");
-  r.probe = probe_views(a.probe, entry, where);
-  r.k_scale = view_of(a.k_scale, entry, "k_scale", where);
-  r.v_scale = view_of(a.v_scale, entry, "v_scale", where);
-  r.page_table.table = view_of(a.page_table, entry, "page_table", where);
-  r.page_table.lengths = view_of(a.page_lengths, entry, "page_lengths");
-  r.page_table.on_device = where.device_type == HW_DEVICE_CUDA;
+  r.q_start = view(a.q_start, "q_start");
+  r.q_offsets = view(a.q_offsets, "q_offsets"), r.kv_offsets = view(a.kv_offsets, "kv_offsets");
+  r.probe = probe_views(a.probe, entry);
+  r.k_scale = view(a.k_scale, "k_scale"), r.v_scale = view(a.v_scale, "v_scale");
+  r.page_table = {view(a.page_table, "page_table"), view(a.page_lengths, "page_lengths")};
   if (a.packed != nullptr) r.packed = packed_from(a.packed, entry);
   return r;
 }

@@ -16,7 +16,6 @@ struct TermField {
   double hw_attention_args::*number = nullptr;
   std::uint32_t gradient_bit = 0;
   const hw_tensor* hw_backward_args::*gradient = nullptr;
-  bool on_cpu = false;  // also where q lies on a CUDA device
 };
 
 inline constexpr TermField kTermFields[] = {
@@ -28,7 +27,7 @@ inline constexpr TermField kTermFields[] = {
     {"relative", HW_TERM_RELATIVE, &hw_attention_args::relative, nullptr, HW_GRAD_RELATIVE,
      &hw_backward_args::drelative},
     {"sinks", HW_TERM_SINKS, &hw_attention_args::sinks, nullptr, HW_GRAD_SINKS, &hw_backward_args::dsinks},
-    {"scale", 0, &hw_attention_args::scale, nullptr, HW_GRAD_SCALE, &hw_backward_args::dscale, true},
+    {"scale", 0, &hw_attention_args::scale, nullptr, HW_GRAD_SCALE, &hw_backward_args::dscale},
     {"gate", HW_TERM_GATE, &hw_attention_args::gate, nullptr, HW_GRAD_GATE, &hw_backward_args::dgate},
     {"mix_before", 0, &hw_attention_args::mix_before, nullptr, HW_GRAD_MIX_BEFORE,
      &hw_backward_args::dmix_before},

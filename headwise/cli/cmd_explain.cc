@@ -7,9 +7,9 @@
 #include "headwise/cli/args.h"
 #include "headwise/heads/any_head.h"
 #include "headwise/masks/mask.h"
-#include "headwise/ops/attention_backward_cuda.h"
 #include "headwise/ops/attention_checks.h"
 #include "headwise/ops/explain.h"
+#include "headwise/ops/run_facts.h"
 
 namespace headwise::cli {
 namespace {
@@ -155,6 +155,9 @@ std::string head_lines(const Request& r) {
       Variant::place_of(r).model_dim);
 }
 
+AttentionProblem& forward_of(AttentionProblem& p) { return p; }
+AttentionProblem& forward_of(BackwardProblem& p) { return p.forward; }
+
 /// Every gradient there is to ask of the forward these options describe.
 BackwardProblem backward_problem_from(const Request& r) {
   BackwardProblem p;
@@ -165,43 +168,31 @@ BackwardProblem backward_problem_from(const Request& r) {
   return p;
 }
 
-/// The choice for tensors on a CUDA device: sizes, kinds and the mask decide; addresses are taken as fit.
-int explain_cuda(const Request& r) {
-  const AttentionProblem p = problem_from(r);
+/// The device of --device, and for a CUDA one what its kernels choose by: the mask and where queries start;
+/// addresses are taken as fit.
+template <class Problem>
+Problem on_device(const Request& r, Problem problem) {
+  if (r.device == "cpu") return problem;
+  AttentionProblem& p = forward_of(problem);
+  p.device = Device::cuda(0);
   const Mask mask = parse_mask(r.mask);
   mask.check(p.batch, p.heads.q.heads, p.q_tokens, p.kv_tokens);
   Index start = start_of(r, p);
   AttentionArgs args;
   args.mask = mask.set();
   args.q_start = AnyView::packed(&start, DType::i64, {1});
-  BackwardArgs gradients;
-  gradients.forward = args;
-  const CudaChoice choice = r.backward
-                                ? choose_cuda(backward_problem_from(r), gradients, Device::cuda(0), r.kernels)
-                                : choose_cuda(p, args, Device::cuda(0), r.kernels);
-  if (r.json) {
-    nlohmann::ordered_json facts{{"op", r.backward ? "attention_backward" : "attention"},
-                                 {"device", "cuda:0"},
-                                 {"kernel", choice.kernel}};
-    facts["refusals"] = nlohmann::ordered_json::array();
-    for (const Refusal& c : choice.refusals)
-      facts["refusals"].push_back({{"kernel", c.kernel}, {"why", c.why}});
-    facts["numerics"] = choice.numerics;
-    fmt::print("{}\n", facts.dump(2));
-    return choice.kernel.empty() ? kFailed : kDone;
-  }
-  const Paint paint = Paint::for_stdout();
-  for (const Refusal& c : choice.refusals) fmt::print("{}\n", paint.warn(c.kernel + "  refused: " + c.why));
-  if (choice.kernel.empty()) return kFailed;
-  fmt::print("{}\nnumerics    {}\n", paint.good(choice.kernel + "  chosen"), choice.numerics);
-  return kDone;
+  if constexpr (std::is_same_v<Problem, BackwardProblem>)
+    p.run = run_facts(problem, BackwardArgs{.forward = args});
+  else
+    p.run = run_facts(p, args);
+  return problem;
 }
 
 /// `p` is the forward's problem, also of a plan for its gradients.
 template <class Plan>
 int explain_plan(const Request& r, const Plan& plan, const AttentionProblem& p) {
   const MaskShare mask = share_of(r, p);
-  const Roofline roofline = measure_roofline(plan.threads());
+  const Roofline roofline = p.device.is_cpu() ? measure_roofline(plan.threads()) : Roofline();
   const ExplainOptions options{.shapes = r.shapes, .mermaid = r.mermaid, .roofline = &roofline};
   if (r.json) {
     auto facts = nlohmann::ordered_json::parse(explain_json(plan, options));
@@ -223,13 +214,12 @@ int explain_plan(const Request& r, const Plan& plan, const AttentionProblem& p) 
 int explain_word(const Request& r) {
   require(r.device == "cpu" || r.device == "cuda", ErrorKind::bad_argument, "explain", "--device is \"",
           r.device, "\"; give cpu or cuda");
-  if (r.device == "cuda") return explain_cuda(r);
   const Context ctx({.threads = r.threads, .kernels = r.kernels});
   if (r.backward) {
-    const BackwardPlan plan(backward_problem_from(r), ctx);
+    const BackwardPlan plan(on_device(r, backward_problem_from(r)), ctx);
     return explain_plan(r, plan, plan.problem().forward);
   }
-  const AttentionPlan plan(problem_from(r), ctx);
+  const AttentionPlan plan(on_device(r, problem_from(r)), ctx);
   return explain_plan(r, plan, plan.problem());
 }
 

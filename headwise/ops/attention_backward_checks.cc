@@ -50,7 +50,7 @@ void check_gradients(const BackwardProblem& problem, const BackwardArgs& a) {
     kChecks.check_view(g.name, a.*g.view, {{n[0], n[1], n[2], n[3]}, input.rank},
                        {t.wide ? kWide : kAnyFloat, {}, axes});
   }
-  for (Index h = 0; wants.alpha && h < p.heads.q.heads; ++h)
+  for (Index h = 0; wants.alpha && in.alpha.on_cpu() && h < p.heads.q.heads; ++h)
     require(load_double(in.alpha.data, in.alpha.dtype, h * in.alpha.step[0]) > 1, ErrorKind::bad_argument,
             kBackwardOp, "dalpha is asked but alpha of head ", h,
             " is 1, softmax, where its slope is not computed; learn an alpha from 1.01 on");
@@ -102,9 +102,19 @@ void check_backward_problem(const BackwardProblem& problem) {
   }
 }
 
+void check_backward_places(const BackwardProblem& problem, const BackwardArgs& args) {
+  const AttentionProblem& p = problem.forward;
+  kChecks.check_places(p, args.forward);
+  kChecks.check_place("dout", args.dout, p.device);
+  each_gradient(args, [&](const char* name, const AnyView& v) {
+    if (&v != &args.dscale || v.on_cpu() == p.device.is_cpu()) kChecks.check_place(name, v, p.device);
+  });
+}
+
 BackwardArgs check_backward_args(const BackwardProblem& problem, const BackwardArgs& args) {
   const AttentionProblem& p = problem.forward;
   refuse_probes(args.forward.probe);
+  check_backward_places(problem, args);
   kChecks.check_tensors(p, args.forward);
   check_saved(p, args.forward);
   kChecks.check_out("dout", args.dout, p);

@@ -48,6 +48,10 @@ struct ArgChecks {
   void check_view(const char* name, const AnyView& v, const TermSizes& n, const Need& need) const;
   /// A view the plan knows of must come, another must not.
   bool check_asked(const char* name, const AnyView& v, bool asked, const char* part) const;
+  /// Every view lies where the problem does, but those whose numbers are read on the CPU; row lists may lie
+  /// in either place.
+  void check_places(const AttentionProblem& p, const AttentionArgs& args) const;
+  void check_place(const char* name, const AnyView& v, Device there) const;
   /// Memory of one view: sizes, steps, address; a written one has a place for each element.
   void check_memory(const char* name, const AnyView& v, bool written) const;
   /// Throws when the two may share memory; a view is apart from itself.

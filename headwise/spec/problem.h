@@ -8,6 +8,7 @@
 #include "headwise/spec/packed_keys.h"
 #include "headwise/spec/pages.h"
 #include "headwise/spec/probe.h"
+#include "headwise/spec/run_facts.h"
 #include "headwise/spec/score.h"
 
 namespace headwise {
@@ -30,6 +31,8 @@ struct AttentionProblem {
   KeyForm keys = KeyForm::plain;
   std::optional<DType> kv = {};    // of k and v where it is another: i8 or e4m3
   Index pages = 0, page_size = 0;  // paged: of k and v; kv_tokens is the longest sequence's
+  Device device = {};              // where q, k, v and out lie
+  RunFacts run = {};               // a CUDA device: what its kernels choose by besides
   constexpr DType kv_dtype() const { return kv.value_or(dtype); }
   constexpr bool eight_bit_kv() const { return is_eight_bit_kv(kv_dtype()); }
   friend constexpr bool operator==(const AttentionProblem&, const AttentionProblem&) = default;

@@ -27,8 +27,8 @@ constexpr double kMuch = 256 << 20;
 
 Index splits_of(const AttentionProblem& p) { return p.kv_tokens > 0 ? split_of(p.kv_tokens - 1) + 1 : 0; }
 
-void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
-  hopper_refuses(p, a, device, why, {.eight_bits = true});
+void refuse(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
+  hopper_refuses(p, why, {.eight_bits = true});
   if (why[0]) return;
   if (p.probe.rows) {
     std::snprintf(why, sizeof why, "probes");
@@ -39,10 +39,7 @@ void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char 
                   static_cast<long long>(p.heads.q.dim));
     return;
   }
-  Band band;
-  const char* part = nullptr;
-  band_of(a.mask, 0, band, part);
-  if (band.documents) {
+  if (p.run.pieces) {
     std::snprintf(why, sizeof why, "documents(...) cut the rows of its queries");
     return;
   }
