@@ -6,6 +6,7 @@ Importing headwise never imports this file; hw.torch does.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ def _autocast(x: Any) -> Any:
 
 _is_compiling = torch.compiler.is_compiling
 _is_autocast_enabled = torch.is_autocast_enabled
+_is_grad_enabled = torch.is_grad_enabled
 _modes = torch._C._len_torch_dispatch_stack
 
 
@@ -77,6 +79,8 @@ def attention(
     not lse, not probes. A compiled graph holds the call as one op. Lists of tensors, a list of masks, `out`, `probe`,
     `ctx`, `pages` and packed keys have no place in a graph: with them it breaks there and the call runs between two graphs.
     """
+    if not _is_compiling():  # what is as by default is not handed on: reading it takes longer than attention
+        return _eager({word: x for word, x in locals().items() if x is not _DEFAULTS.get(word, _NEEDED)})
     if isinstance(q, (list, tuple)):
         return _lists.attention(
             q, k, v, mask=mask, attend=attention, scale=scale, softcap=softcap, bias=bias, alibi=alibi, relative=relative,
@@ -89,13 +93,6 @@ def attention(
     table = None if relative is None else relative.table
     learned = () if coefficients is None else coefficients.values()
     records = torch.is_grad_enabled() and _wants_grad(q, k, v, bias, alibi, table, sinks, scale, gate, *learned)
-    if not records and not (isinstance(q, Tensor) and _traced(q)):
-        return _core.attention(
-            q, k, v, mask=mask, scale=scale, softcap=softcap, bias=bias, alibi=alibi, relative=relative, sinks=sinks,
-            gate=gate, dropout=dropout, seed=seed, q_start=q_start, q_offsets=q_offsets, kv_offsets=kv_offsets,
-            k_scale=k_scale, v_scale=v_scale, layout=layout, out=out, return_lse=return_lse, probe=probe,
-            kernels=kernels, ctx=ctx, head=head, coefficients=coefficients, pages=pages,
-        )  # fmt: skip
     words: dict[str, Any] = dict(
         scale=scale,
         softcap=softcap,
@@ -115,52 +112,96 @@ def attention(
         return_lse=return_lse,
         kernels=kernels,
     )
-    if records and pages is not None:
-        raise NotImplementedError(
-            "attention: k and v lie in pages, which have no gradient; gather them, or call it under torch.no_grad()"
-        )
-    if records and isinstance(k, _core.PackedKeys):
-        raise NotImplementedError(
-            "attention: k is packed, which has no gradient; give plain keys (headwise.unpack_keys), or call it under "
-            "torch.no_grad()"
-        )
-    if records and out is not None:
-        raise ValueError("attention: out was given and a gradient is recorded; autograd makes its own out, leave it away")
+    _check_recorded(records, k, words, pages, out)
     in_graph = out is None and probe is None and ctx is None and k_scale is None and v_scale is None
     in_graph = in_graph and pages is None and isinstance(k, Tensor)
     in_graph = in_graph and (mask is None or (MASK_TYPE is not None and isinstance(mask, Mask)))
     words.update(head=head, coefficients=coefficients)
-    if _traced(q) and in_graph:
+    if in_graph:
         return _through_op(q, k, v, mask=mask, records=records, **words)
     if not records:
         return _attention_here(q, k, v, mask=mask, out=out, probe=probe, ctx=ctx, pages=pages, **words)
-    return _recorded(q, k, v, mask=mask, words=words, probe=probe, ctx=ctx)
+    return _recorded_here(q, k, v, mask=mask, words=dict(words, probe=probe, ctx=ctx))
+
+
+_NEEDED = object()
+_DEFAULTS: dict[str, Any] = {
+    word: p.default for word, p in inspect.signature(attention).parameters.items() if p.default is not p.empty
+}
+_PLAIN = (Tensor, torch.nn.Parameter)
+_GRAPH_WORDS = frozenset(_DEFAULTS) - {"mask", "out", "probe", "ctx", "k_scale", "v_scale", "pages"}
+
+
+def _eager(words: dict[str, Any]) -> Any:
+    """attention outside of a compiled graph; `words` holds what differs from the defaults."""
+    q, k, v, mask = words.pop("q"), words.pop("k"), words.pop("v"), words.pop("mask", None)
+    if not isinstance(q, Tensor):
+        if isinstance(q, (list, tuple)):
+            return _lists.attention(q, k, v, mask=mask, attend=attention, **words)
+        return _core.attention(q, k, v, mask=mask, **words)
+    if _is_autocast_enabled(q.device.type):
+        q, k, v = _autocast(q), _autocast(k), _autocast(v)
+    records = _is_grad_enabled() and (_wants_grad(q, k, v) or (bool(words) and _terms_want_grad(words)))
+    if _modes() > 0 or type(q) not in _PLAIN:  # somebody records what happens to this tensor
+        in_graph = isinstance(k, Tensor) and (mask is None or (MASK_TYPE is not None and isinstance(mask, Mask)))
+        if in_graph and _GRAPH_WORDS.issuperset(words):
+            _check_recorded(records, k, words)
+            return _through_op(q, k, v, mask=mask, records=records, **words)
+    if not records:
+        return _core.attention(q, k, v, mask=mask, **words)
+    _check_recorded(records, k, words, words.get("pages"), words.get("out"))
+    return _recorded(q, k, v, mask=mask, words=words)
+
+
+def _check_recorded(records: bool, k: Any, words: dict[str, Any], pages: Any = None, out: Any = None) -> None:
+    """What has no gradient, said before anything runs."""
+    if not records:
+        return
+    if pages is not None:
+        raise NotImplementedError(
+            "attention: k and v lie in pages, which have no gradient; gather them, or call it under torch.no_grad()"
+        )
+    if isinstance(k, _core.PackedKeys):
+        raise NotImplementedError(
+            "attention: k is packed, which has no gradient; give plain keys (headwise.unpack_keys), or call it under "
+            "torch.no_grad()"
+        )
+    if out is not None:
+        raise ValueError("attention: out was given and a gradient is recorded; autograd makes its own out, leave it away")
+    if words.get("k_scale") is not None or words.get("v_scale") is not None:
+        raise NotImplementedError(
+            "attention: k_scale and v_scale belong to 8-bit keys and values, which have no gradient; "
+            "give k and v as floats, or call it under torch.no_grad()"
+        )
+
+
+def _terms_want_grad(words: dict[str, Any]) -> bool:
+    relative, coefficients = words.get("relative"), words.get("coefficients")
+    return _wants_grad(
+        *(words.get(word) for word in ("bias", "alibi", "sinks", "scale", "gate")),
+        None if relative is None else relative.table,
+        *(() if coefficients is None else coefficients.values()),
+    )
 
 
 def _wants_grad(*tensors: Any) -> bool:
     return any(isinstance(x, Tensor) and x.requires_grad for x in tensors)
 
 
-@torch.compiler.disable
-def _recorded(q: Tensor, k: Tensor, v: Tensor, *, mask: Any, words: dict[str, Any], probe: Any, ctx: Any) -> Any:
+def _recorded(q: Tensor, k: Tensor, v: Tensor, *, mask: Any, words: dict[str, Any]) -> Any:
     """Through autograd, outside of any graph."""
-    relative, wants_lse = words["relative"], words["return_lse"]
-    terms = (
-        words["bias"], words["alibi"], None if relative is None else relative.table, words["sinks"], words["scale"],
-        words["gate"],
-    )  # fmt: skip
-    if words["k_scale"] is not None or words["v_scale"] is not None:
-        raise NotImplementedError(
-            "attention: k_scale and v_scale belong to 8-bit keys and values, which have no gradient; "
-            "give k and v as floats, or call it under torch.no_grad()"
-        )
-    plain = ("softcap", "dropout", "seed", "q_start", "q_offsets", "kv_offsets", "layout", "kernels", "head")
-    coefficients = words["coefficients"] or {}
-    call = Call(mask, {**{name: words[name] for name in plain}, "ctx": ctx}, relative, tuple(coefficients), probe)
-    out, lse = Attention.apply(call, q, k, v, *terms, *coefficients.values())
-    if probe is None and not wants_lse:
+    wants_lse = words.pop("return_lse", False)
+    call = Call(mask, words)
+    out, lse = Attention.apply(call, q, k, v, *call.terms.values())
+    if call.probe is None and not wants_lse:
         return out
     return AttentionResult(out, lse if wants_lse else None, call.probe_result)
+
+
+@torch.compiler.disable
+def _recorded_here(q: Tensor, k: Tensor, v: Tensor, *, mask: Any, words: dict[str, Any]) -> Any:
+    """The same from inside of a graph, which breaks there."""
+    return _recorded(q, k, v, mask=mask, words={word: x for word, x in words.items() if x is not _DEFAULTS[word]})
 
 
 def _through_op(
