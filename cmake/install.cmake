@@ -15,7 +15,7 @@ foreach(room IN ITEMS base spec masks ops heads layers model train text)
 endforeach()
 install(FILES headwise/headwise.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise)
 install(FILES headwise/c/headwise.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise/c)
-install(FILES headwise/kernels/candidate.h headwise/kernels/gemm_candidate.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise/kernels)
+install(FILES headwise/kernels/candidate.h headwise/kernels/device_status.h headwise/kernels/gemm_candidate.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise/kernels)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/include/headwise/base/version.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise/base)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/include/headwise/heads/list.inc

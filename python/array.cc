@@ -203,7 +203,11 @@ std::string dtype_text(nb::handle h) { return word_of(nb::object(h.attr("dtype")
 void check_grad(const char* op, const char* name, nb::handle h) {
   static PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
   if (!flag(h, requires_grad)) return;
-  const bool on = nb::cast<bool>(nb::module_::import_("torch").attr("is_grad_enabled")());
+  static PyObject* is_enabled =
+      nb::object(nb::module_::import_("torch").attr("is_grad_enabled")).release().ptr();
+  const nb::object answer = nb::steal(PyObject_CallNoArgs(is_enabled));
+  if (!answer.is_valid()) nb::raise_python_error();
+  const bool on = answer.ptr() == Py_True;
   const bool recorded = std::string_view(op) == "attention";
   require(!on, ErrorKind::unsupported, op, name, " requires grad, which headwise.", op, " does not record; ",
           recorded ? "call headwise.torch.attention or pass " : "pass ", name, ".detach()");
@@ -247,6 +251,7 @@ Array read_dlpack(const char* op, const char* name, nb::handle h, const TypeEntr
   if (!dlpack_dtype(t.dtype, out)) refuse_dtype(op, name, dtype_text(h));
   out.view.data = static_cast<std::byte*>(t.data) + t.byte_offset;
   out.view.rank = t.rank;
+  out.view.device = out.kind.device.byte();
   for (int axis = 0; axis < t.rank; ++axis) {
     out.view.size[axis] = t.shape[axis];
     out.view.step[axis] = t.shape[axis] > 1 ? t.strides[axis] : 0;
@@ -316,7 +321,7 @@ MadeArray make_exchange(const ExchangeApi& api, Device device, DType dtype, cons
     throw Error(ErrorKind::out_of_memory, text("array: needs ", size_of(dtype) * shape.count(),
                                                " bytes but the memory is not there: ", message));
   MadeArray made;
-  made.view = shape;
+  made.view = shape.on(device);
   made.view.data = managed->tensor.data;
   void* object = nullptr;
   if (api.object_of_managed(managed, &object) != 0) nb::raise_python_error();
@@ -436,7 +441,7 @@ MadeArray make_array(const ArrayKind& kind, nb::handle like, DType dtype, std::s
     step *= shape.size[axis];
   }
   if (kind.exchange) return make_exchange(*kind.exchange, kind.device, dtype, shape);
-  return kind.torch ? make_torch(like, dtype, shape) : make_numpy(like, dtype, shape);
+  return kind.torch ? make_torch(like, dtype, shape.on(kind.device)) : make_numpy(like, dtype, shape);
 }
 
 }  // namespace headwise::python

@@ -1,11 +1,9 @@
 // hw.attention_backward: the gradients of one hw.attention call from its output and log-sum-exp.
-#include "headwise/ops/attention_backward_cuda.h"
-
 #include <utility>
 #include <vector>
 
+#include "python/arguments.h"
 #include "python/bind.h"
-#include "python/call.h"
 #include "python/heads.h"
 #include "python/values.h"
 
@@ -16,12 +14,13 @@ constexpr const char* kOp = "attention_backward";
 
 bool given(nb::handle h) { return !h.is_none(); }
 
-/// One gradient that can be asked for: its word, where its array comes from, where its view goes.
+/// One gradient that can be asked for, and where its array comes from; None: it was not given.
 struct Wanted {
-  const char* word;
+  const Gradient* gradient;
   nb::handle of;
-  bool GradientSpec::*flag;
-  AnyView BackwardArgs::*view;
+  const char* word() const { return gradient->term ? call_word(*gradient->term) : gradient->word; }
+  bool of_head() const { return gradient->term && gradient->term->of_head; }
+  bool GradientSpec::*flag() const { return gradient->wanted; }
 };
 
 class BackwardCall {
@@ -35,24 +34,7 @@ class BackwardCall {
     args_.forward.out = call_.as_bshd("out", read("out", words.q, out).view);
     args_.dout = call_.as_bshd("dout", read("dout", words.q, dout).view);
     args_.forward.lse = as_lse(read("lse", words.q, lse).view);
-    const bool has_slopes = is_array(words.alibi),
-               has_scale = is_array(words.scale) &&  // integers have no gradient
-                           is_float(read_array(kOp, "scale", words.scale).view.dtype);
-    wanted_ = {
-        {"q", words.q, &GradientSpec::q, &BackwardArgs::dq},
-        {"k", words.k, &GradientSpec::k, &BackwardArgs::dk},
-        {"v", words.v, &GradientSpec::v, &BackwardArgs::dv},
-        {"bias", words.bias, &GradientSpec::bias, &BackwardArgs::dbias},
-        {"alibi", has_slopes ? words.alibi : nb::handle(Py_None), &GradientSpec::slopes,
-         &BackwardArgs::dslopes},
-        {"relative", table_, &GradientSpec::relative, &BackwardArgs::drelative},
-        {"sinks", words.sinks, &GradientSpec::sinks, &BackwardArgs::dsinks},
-        {"scale", has_scale ? words.scale : nb::handle(Py_None), &GradientSpec::scale, &BackwardArgs::dscale},
-        {"gate", words.gate, &GradientSpec::gate, &BackwardArgs::dgate}};
-    terms_ = wanted_.size();
-    for (const Coefficient& c : kCoefficients)
-      if (const nb::handle item = coefficient(words.coefficients, c.name); item.is_valid())
-        wanted_.push_back({c.name, item, c.wanted, c.gradient});
+    for (const Gradient& g : kGradients) wanted_.push_back({&g, source_of(g, words)});
     read_wants(wants);
   }
 
@@ -62,22 +44,19 @@ class BackwardCall {
     nb::list made;
     nb::dict coefficients;
     std::size_t scale_at = 0;
-    for (std::size_t i = 0; i < wanted_.size(); ++i) {
-      if (wanted_[i].flag == &GradientSpec::scale) scale_at = i;
-      nb::object gradient = make(wanted_[i]);
-      if (i < terms_)
+    for (const Wanted& w : wanted_) {
+      if (w.flag() == &GradientSpec::scale) scale_at = nb::len(made);
+      nb::object gradient = make(w);
+      if (!w.of_head())
         made.append(gradient);
       else if (!gradient.is_none())
-        coefficients[wanted_[i].word] = gradient;
+        coefficients[w.word()] = gradient;
     }
     made.append(coefficients);
-    if (call_.on_cuda()) {
-      void* const stream = current_stream(call_.kind());
-      const Flight without_gil;
-      attention_backward_cuda(args_, call_.kind().device, stream, call_.kernels(), call_.spec());
-    } else {
-      const BackwardPlan& plan = engine.backward_plans.get(backward_problem_of(args_, call_.spec()),
-                                                           engine.context.threads(), call_.kernels());
+    const BackwardPlan& plan = engine.backward_plans.get(backward_problem_of(args_, call_.spec()),
+                                                         engine.context.threads(), call_.kernels());
+    if (call_.on_cuda()) engine.context.set_stream(current_stream(call_.kind()));
+    {
       const Flight without_gil;
       plan.run(args_, engine.context);
     }
@@ -90,9 +69,22 @@ class BackwardCall {
   }
 
  private:
-  static nb::handle coefficient(nb::handle all, const char* name) {
-    return all.is_valid() && PyDict_Check(all.ptr()) ? nb::handle(PyDict_GetItemString(all.ptr(), name))
-                                                     : nb::handle();
+  /// The array a gradient belongs to: an argument of its own, or one of the coefficients.
+  nb::handle source_of(const Gradient& g, const AttentionWords& words) const {
+    const nb::handle none(Py_None);
+    if (g.term && g.term->of_head) {
+      const nb::handle all = words.coefficients;
+      PyObject* item =
+          all.is_valid() && PyDict_Check(all.ptr()) ? PyDict_GetItemString(all.ptr(), g.word) : nullptr;
+      return item ? nb::handle(item) : none;
+    }
+    if (g.wanted == &GradientSpec::relative) return table_;
+    if (g.wanted == &GradientSpec::slopes) return is_array(words.alibi) ? words.alibi : none;
+    if (g.wanted == &GradientSpec::scale)  // integers have no gradient
+      return is_array(words.scale) && is_float(read_array(kOp, "scale", words.scale).view.dtype) ? words.scale
+                                                                                                 : none;
+    if (g.term) return words.*word_of(*g.term);
+    return g.wanted == &GradientSpec::q ? words.q : g.wanted == &GradientSpec::k ? words.k : words.v;
   }
   Array read(const char* name, nb::handle like, nb::handle h) const {
     const Array a = read_anywhere(kOp, name, h);
@@ -112,7 +104,7 @@ class BackwardCall {
   }
   void read_wants(nb::handle wants) {
     if (!given(wants)) {  // every array that was given
-      for (const Wanted& w : wanted_) spec_.*w.flag = given(w.of);
+      for (const Wanted& w : wanted_) spec_.*w.flag() = given(w.of);
       return;
     }
     if (!PyList_Check(wants.ptr()) && !PyTuple_Check(wants.ptr()))
@@ -120,22 +112,22 @@ class BackwardCall {
     for (const nb::handle item : nb::borrow<nb::sequence>(wants)) {
       const std::string_view word = read_word({kOp, "an entry of wants"}, item);
       const Wanted* found = nullptr;
-      for (const Wanted& w : wanted_)
-        if (word == w.word) found = &w;
+      std::string names;
+      for (const Wanted& w : wanted_) {
+        if (word == w.word() && !(w.of_head() && !given(w.of))) found = &w;
+        if (!w.of_head()) names += (names.empty() ? "" : ", ") + std::string(w.word());
+      }
       require(found != nullptr, ErrorKind::bad_argument, kOp, "wants names \"", word,
-              "\"; gradients exist for q, k, v, bias, alibi, relative, sinks, scale, gate and the given "
-              "coefficients but rows");
+              "\"; gradients exist for ", names, " and the given coefficients but rows");
       require(given(found->of), ErrorKind::bad_argument, kOp, "wants the gradient of ", word,
               ", which was not given as an array of floats; give it, or leave it out of wants");
-      spec_.*found->flag = true;
+      spec_.*found->flag() = true;
     }
   }
-  static bool is_qkv(const Wanted& w) {
-    return w.flag == &GradientSpec::q || w.flag == &GradientSpec::k || w.flag == &GradientSpec::v;
-  }
+  static bool is_qkv(const Wanted& w) { return w.gradient->term == nullptr; }
   const HeadLayout& layout_of(const Wanted& w) const {
     const HeadSpec& spec = call_.spec();
-    return w.flag == &GradientSpec::q ? spec.q : w.flag == &GradientSpec::k ? spec.k : spec.v;
+    return w.flag() == &GradientSpec::q ? spec.q : w.flag() == &GradientSpec::k ? spec.k : spec.v;
   }
   /// The size of `of`. A head that reads rows of a token writes their gradients as rows too: then heads lie
   /// behind tokens in memory, whatever the order of axes.
@@ -153,26 +145,26 @@ class BackwardCall {
     return made;
   }
   nb::object make(const Wanted& w) {
-    if (!(spec_.*w.flag)) return nb::none();
-    const Array of = read_anywhere(kOp, w.word, w.of);
+    if (!(spec_.*w.flag())) return nb::none();
+    const Array of = read_anywhere(kOp, w.word(), w.of);
     DType dtype = of.view.dtype;
-    if (w.flag == &GradientSpec::scale && dtype != DType::f64 && dtype != DType::f32) {
+    if (w.flag() == &GradientSpec::scale && dtype != DType::f64 && dtype != DType::f32) {
       dtype = DType::f32;
       if (of.kind.is_numpy() == call_.kind().is_numpy()) narrow_scale_ = w.of;
     }
     MadeArray made = make_like(w, of.view, dtype);
     AnyView view = made.view;
     if (is_qkv(w))
-      view = call_.as_rows(w.word, call_.as_bshd(w.word, view), layout_of(w));
-    else if (w.flag == &GradientSpec::bias)
+      view = call_.as_rows(w.word(), call_.as_bshd(w.word(), view), layout_of(w));
+    else if (w.flag() == &GradientSpec::bias)
       view = call_.spread_bias(view);
-    else if (w.flag == &GradientSpec::gate)
+    else if (w.flag() == &GradientSpec::gate)
       view = call_.as_gate(view);
-    else if (w.flag == &GradientSpec::mix_q || w.flag == &GradientSpec::mix_k)
+    else if (w.flag() == &GradientSpec::mix_q || w.flag() == &GradientSpec::mix_k)
       view = call_.with_batch(view, 4);
     else if (view.rank == 0)
-      view = AnyView::packed(view.data, view.dtype, {1});
-    args_.*w.view = view;
+      view = AnyView::packed(view.data, view.dtype, {1}).on(view.where());
+    args_.*w.gradient->view = view;
     return std::move(made.object);
   }
 
@@ -181,52 +173,88 @@ class BackwardCall {
   nb::handle narrow_scale_;  // of 16 bits: its gradient is computed in f32, then cast
   BackwardArgs args_;
   GradientSpec spec_;
-  std::vector<Wanted> wanted_;  // terms_ of them by their own words, then coefficients
-  std::size_t terms_ = 0;
+  std::vector<Wanted> wanted_;
 };
+
+/// What comes beside the arguments of the forward.
+struct BackwardWords {
+  nb::handle dout, out, lse, wants;
+};
+struct BackwardArgument {
+  Argument argument;
+  nb::handle BackwardWords::*own = nullptr;  // null: of the forward
+};
+/// Arguments in their order: dout, q, k, v, out, lse, mask by their place, then the forward's by name.
+constexpr std::size_t kByPlaceHere = 7;
+constexpr std::size_t kCount = [] {
+  std::size_t n = 4;
+  for (const Argument& a : kArguments) n += a.of_backward;
+  return n;
+}();
+constexpr std::array<BackwardArgument, kCount> kAll = [] {
+  std::array<BackwardArgument, kCount> all{};
+  std::size_t n = 0;
+  const auto own = [&](const char* name, const char* type, const char* value, nb::handle BackwardWords::*at) {
+    all[n++] = {{name, type, value, nullptr}, at};
+  };
+  own("dout", "ArrayT", nullptr, &BackwardWords::dout);
+  for (const Argument& a : kArguments) {
+    if (a.word == &AttentionWords::mask) {
+      own("out", "ArrayT", nullptr, &BackwardWords::out);
+      own("lse", "Array", nullptr, &BackwardWords::lse);
+    }
+    if (a.word == &AttentionWords::kernels)
+      own("wants", "Sequence[str] | None", "None", &BackwardWords::wants);
+    if (!a.of_backward) continue;
+    all[n] = {a};
+    if (a.word == &AttentionWords::k) all[n].argument.type = "ArrayT";  // packed keys have no gradient
+    ++n;
+  }
+  return all;
+}();
+
+std::string parameters() {
+  std::string all;
+  for (std::size_t i = 0; i < kCount; ++i)
+    all += text(i == 0 ? "(" : ", ", i == kByPlaceHere ? "*, " : "", spelled(kAll[i].argument));
+  return all + ")";
+}
+
+template <std::size_t>
+using Handle = nb::handle;
+
+template <std::size_t... kPlaces, std::size_t... kNames>
+void def_backward(nb::module_& m, std::index_sequence<kPlaces...>, std::index_sequence<kNames...>,
+                  const nb::sig& signature) {
+  m.def(
+      "attention_backward",
+      [](Handle<kPlaces>... by_place, Handle<kNames>... by_name) {
+        AttentionWords words;
+        BackwardWords more;
+        for (const Argument& a : kArguments) words.*a.word = nb::handle(Py_None);
+        words.return_lse = nb::handle(Py_True);
+        const auto put = [&](const BackwardArgument& a, nb::handle h) {
+          if (a.own != nullptr)
+            more.*a.own = h;
+          else
+            words.*a.argument.word = h;
+        };
+        (put(kAll[kPlaces], by_place), ...);
+        (put(kAll[kByPlaceHere + kNames], by_name), ...);
+        return BackwardCall(words, more.dout, more.out, more.lse, more.wants).run();
+      },
+      declared<kAll[kPlaces].argument>()..., nb::kw_only(),
+      declared<kAll[kByPlaceHere + kNames].argument>()..., signature,
+      "Gradients of attention from the gradient of its output, given what it took and what it returned with\n"
+      "return_lse=True. `wants` names the gradients to compute; None stands for every array given.");
+}
 
 }  // namespace
 
 void bind_backward(nb::module_& m) {
-  m.def(
-      "attention_backward",
-      [](nb::handle dout, nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse,
-         nb::handle mask, nb::handle scale, nb::handle softcap, nb::handle bias, nb::handle alibi,
-         nb::handle relative, nb::handle sinks, nb::handle gate, nb::handle dropout, nb::handle seed,
-         nb::handle q_start, nb::handle q_offsets, nb::handle kv_offsets, nb::handle layout, nb::handle wants,
-         nb::handle kernels, nb::handle ctx, nb::handle head, nb::handle coefficients) {
-        const nb::handle none(Py_None), yes(Py_True);
-        const AttentionWords words{q,         k,          v,     mask, scale,        softcap, bias,
-                                   alibi,     relative,   sinks, gate, dropout,      seed,    q_start,
-                                   q_offsets, kv_offsets, none,  none, layout,       none,    yes,
-                                   none,      kernels,    ctx,   head, coefficients, none};
-        return BackwardCall(words, dout, out, lse, wants).run();
-      },
-      nb::arg("dout").none(), nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(),
-      nb::arg("out").none(), nb::arg("lse").none(), nb::arg("mask") = nb::none(), nb::kw_only(),
-      nb::arg("scale") = nb::none(), nb::arg("softcap") = nb::none(), nb::arg("bias") = nb::none(),
-      nb::arg("alibi") = nb::none(), nb::arg("relative") = nb::none(), nb::arg("sinks") = nb::none(),
-      nb::arg("gate") = nb::none(), nb::arg("dropout") = 0.0, nb::arg("seed") = 0, nb::arg("q_start") = 0,
-      nb::arg("q_offsets") = nb::none(), nb::arg("kv_offsets") = nb::none(), nb::arg("layout") = "bshd",
-      nb::arg("wants") = nb::none(), nb::arg("kernels") = nb::none(), nb::arg("ctx") = nb::none(),
-      nb::arg("head") = nb::none(), nb::arg("coefficients") = nb::none(),
-      nb::sig(
-          "def attention_backward(dout: ArrayT, q: ArrayT, k: ArrayT, v: ArrayT, out: ArrayT, lse: "
-          "Array, mask: Mask | "
-          "Sequence[Mask] | None = None, *, scale: float | Array | None = None, softcap: float | None = "
-          "None, "
-          "bias: Array | None = None, alibi: bool | Array | None = None, relative: T5 | None = None, "
-          "sinks: Array | "
-          "None = None, gate: Array | None = None, dropout: float = 0.0, seed: int = 0, q_start: int | "
-          "Sequence[int] "
-          "| Array = 0, q_offsets: Sequence[int] | Array | None = None, kv_offsets: Sequence[int] | "
-          "Array | None = "
-          "None, layout: str = 'bshd', wants: Sequence[str] | None = None, kernels: str | Sequence[str] "
-          "| None = "
-          "None, ctx: Context | None = None, head: Head | str | None = None, coefficients: dict[str, Array] "
-          "| None = None) -> AttentionGradients"),
-      "Gradients of attention from the gradient of its output, given what it took and what it returned with\n"
-      "return_lse=True. `wants` names the gradients to compute; None stands for every array given.");
+  static const std::string signature = text("def attention_backward", parameters(), " -> AttentionGradients");
+  def_backward(m, std::make_index_sequence<kByPlaceHere>(), std::make_index_sequence<kCount - kByPlaceHere>(),
+               nb::sig(signature.c_str()));
 }
 
 }  // namespace headwise::python

@@ -1,4 +1,5 @@
 // hw.Context and the threads of default contexts.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include "headwise/ops/roofline.h"
@@ -14,7 +15,7 @@ void bind_base(nb::module_& m) {
       "Threads, workspace, plans and kernel preference of one caller. Calls on one Context take turns.")
       .def(
           "__init__",
-          [](CallContext* self, nb::handle threads, nb::handle kernels) {
+          [](CallContext* self, nb::handle threads, nb::handle kernels, nb::handle device) {
             ContextOptions options;
             if (!threads.is_none()) {
               const Index n = read_index({"context", "threads"}, threads);
@@ -23,17 +24,26 @@ void bind_base(nb::module_& m) {
               options.threads = static_cast<int>(n);
             }
             if (!kernels.is_none()) options.kernels = read_kernels({"context", "kernels"}, kernels);
+            if (!device.is_none()) options.device = read_device({"context", "device"}, device);
             new (self) CallContext(std::move(options));
           },
-          nb::arg("threads") = nb::none(), nb::arg("kernels") = nb::none(),
+          nb::arg("threads") = nb::none(), nb::arg("kernels") = nb::none(), nb::arg("device") = nb::none(),
           nb::sig("def __init__(self, threads: int | None = None, kernels: str | Sequence[str] | None = "
-                  "None) -> None"))
+                  "None, device: object = None) -> None"))
       .def_prop_ro(
           "threads", [](CallContext& self) { return self.engine().context.threads(); },
           "Threads of a call, the caller included.")
       .def_prop_ro(
           "kernels", [](CallContext& self) { return self.engine().context.kernels(); },
           "Allowed kernels, best first; empty: all.")
+      .def_prop_ro(
+          "device",
+          [](CallContext& self) -> std::optional<std::string> {
+            const std::optional<Device>& device = self.options().device;
+            if (!device) return {};
+            return device->is_cpu() ? "cpu" : text("cuda:", device->index);
+          },
+          "Where every tensor must lie, as in \"cuda:0\"; None: each call runs where its tensors lie.")
       .def("__repr__", [](CallContext& self) {
         const Context& c = self.engine().context;
         return text("Context(threads=", c.threads(),

@@ -5,6 +5,8 @@
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/string.h>
 
+#include <deque>
+
 #include "python/array.h"
 #include "python/bind.h"
 #include "python/values.h"
@@ -91,59 +93,86 @@ std::vector<Index> numbers(const char* name, nb::handle h) { return read_indices
 
 Index number(const char* name, nb::handle h) { return read_index({kOp, name}, h); }
 
+/// The builder of a kind that is made of numbers, from the list of kinds.
+void def_kind(nb::class_<Mask>& mask, const MaskKind& kind) {
+  static std::deque<std::string> kept;  // signatures live as long as the module
+  const char* name = kind.method ? kind.method : kind.name;
+  const char *first = kind.arguments[0], *second = kind.arguments[1];
+  const auto signature = [&](const std::string& arguments) {
+    return nb::sig(kept.emplace_back(text("def ", name, "(", arguments, ") -> Mask")).c_str());
+  };
+  switch (kind.form) {
+    case MaskForm::bare:
+      mask.def_static(
+          name, [op = kind.op] { return Mask::of_kind(op, {}); }, kind.help);
+      break;
+    case MaskForm::one:
+      mask.def_static(
+          name,
+          [&kind](nb::handle a) {
+            const Index numbers[] = {number(kind.arguments[0], a)};
+            return Mask::of_kind(kind.op, numbers);
+          },
+          nb::arg(first), signature(text(first, ": int")), kind.help);
+      break;
+    case MaskForm::two: {
+      const auto make = [&kind](nb::handle a, nb::handle b) {
+        const Index numbers[] = {number(kind.arguments[0], a), number(kind.arguments[1], b)};
+        return Mask::of_kind(kind.op, numbers);
+      };
+      const std::string both = text(first, ": int, ", second, ": int");
+      if (kind.second == -1)
+        mask.def_static(name, make, nb::arg(first), nb::arg(second), signature(both), kind.help);
+      else
+        mask.def_static(name, make, nb::arg(first), nb::arg(second) = kind.second,
+                        signature(text(both, " = ", kind.second)), kind.help);
+      break;
+    }
+    case MaskForm::list:
+    case MaskForm::offsets:
+      mask.def_static(
+          name, [&kind](nb::handle list) { return Mask::of_kind(kind.op, numbers(kind.arguments[0], list)); },
+          nb::arg(first), signature(text(first, ": Sequence[int] | Array")), kind.help);
+      break;
+    case MaskForm::blocks:
+    case MaskForm::dense:
+    case MaskForm::join: break;
+  }
+}
+
+void def_sliding(nb::class_<Mask>& mask) {
+  mask.def_static(
+      "sliding", [](nb::handle width) { return Mask::sliding(number("width", width)); }, nb::arg("width"),
+      nb::sig("def sliding(width: int) -> Mask"), "The last `width` keys, the query's own included.");
+}
+
+void def_blocks(nb::class_<Mask>& mask) {
+  mask.def_static(
+      "blocks",
+      [](nb::handle q_block, nb::handle kv_block, nb::handle rows, nb::handle columns) {
+        return Mask::blocks(number("q_block", q_block), number("kv_block", kv_block), numbers("rows", rows),
+                            numbers("columns", columns));
+      },
+      nb::arg("q_block"), nb::arg("kv_block"), nb::arg("rows"), nb::arg("columns"),
+      nb::sig("def blocks(q_block: int, kv_block: int, rows: Sequence[int] | Array, columns: "
+              "Sequence[int] | Array) -> "
+              "Mask"),
+      "Query block r may look at the kv blocks columns[rows[r]:rows[r + 1]] (CSR, ascending inside a "
+      "row).");
+}
+
 }  // namespace
 
 void bind_masks(nb::module_& m) {
   nb::class_<Mask> mask(m, "Mask", nb::is_weak_referenceable(),
                         "Which pairs of query and key may attend: a value, joined with & and |.");
-  mask.def(nb::init<>(), "Everything may attend.")
-      .def_static("all", &Mask::all, "Everything may attend.")
-      .def_static("causal", &Mask::causal, "Keys at or before the query's position.")
-      .def_static(
-          "window",
-          [](nb::handle back, nb::handle ahead) {
-            return Mask::window(number("back", back), number("ahead", ahead));
-          },
-          nb::arg("back"), nb::arg("ahead"), nb::sig("def window(back: int, ahead: int) -> Mask"),
-          "Keys from q - back to q + ahead.")
-      .def_static(
-          "sliding", [](nb::handle width) { return Mask::sliding(number("width", width)); }, nb::arg("width"),
-          nb::sig("def sliding(width: int) -> Mask"), "The last `width` keys, the query's own included.")
-      .def_static(
-          "prefix", [](nb::handle keys) { return Mask::prefix(number("keys", keys)); }, nb::arg("keys"),
-          nb::sig("def prefix(keys: int) -> Mask"), "The first `keys` keys, for every query.")
-      .def_static(
-          "lengths", [](nb::handle lengths) { return Mask::lengths(numbers("lengths", lengths)); },
-          nb::arg("lengths"), nb::sig("def lengths(lengths: Sequence[int] | Array) -> Mask"),
-          "Sequence b may look at keys 0..lengths[b]-1.")
-      .def_static(
-          "documents", [](nb::handle offsets) { return Mask::documents(numbers("offsets", offsets)); },
-          nb::arg("offsets"), nb::sig("def documents(offsets: Sequence[int] | Array) -> Mask"),
-          "Tokens offsets[i]..offsets[i+1]-1 form document i; a query sees its own document.")
-      .def_static(
-          "blocks",
-          [](nb::handle q_block, nb::handle kv_block, nb::handle rows, nb::handle columns) {
-            return Mask::blocks(number("q_block", q_block), number("kv_block", kv_block),
-                                numbers("rows", rows), numbers("columns", columns));
-          },
-          nb::arg("q_block"), nb::arg("kv_block"), nb::arg("rows"), nb::arg("columns"),
-          nb::sig("def blocks(q_block: int, kv_block: int, rows: Sequence[int] | Array, columns: "
-                  "Sequence[int] | Array) -> "
-                  "Mask"),
-          "Query block r may look at the kv blocks columns[rows[r]:rows[r + 1]] (CSR, ascending inside a "
-          "row).")
-      .def_static(
-          "strided",
-          [](nb::handle stride, nb::handle width) {
-            return Mask::strided(number("stride", stride), number("width", width));
-          },
-          nb::arg("stride"), nb::arg("width") = 1,
-          nb::sig("def strided(stride: int, width: int = 1) -> Mask"), "Keys with |q - k| % stride < width.")
-      .def_static(
-          "global_tokens", [](nb::handle positions) { return Mask::global(numbers("positions", positions)); },
-          nb::arg("positions"), nb::sig("def global_tokens(positions: Sequence[int] | Array) -> Mask"),
-          "Pairs in which the query or the key is one of `positions` (`global` is a word of Python).")
-      .def_static(
+  mask.def(nb::init<>(), "Everything may attend.");
+  for (const MaskKind& kind : kMaskKinds) {
+    def_kind(mask, kind);
+    if (kind.op == MaskOp::window) def_sliding(mask);
+    if (kind.op == MaskOp::blocks) def_blocks(mask);
+  }
+  mask.def_static(
           "dense",
           [](nb::handle x, nb::handle heads) { return Mask::dense(read_bools("Mask.dense", x, heads)); },
           nb::arg("x"), nb::arg("heads") = nb::none(),

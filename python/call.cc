@@ -5,7 +5,8 @@
 #include <cstring>
 
 #include "headwise/layers/embed.h"
-#include "headwise/ops/attention_cuda.h"
+#include "headwise/ops/run_facts.h"
+#include "python/arguments.h"
 #include "python/values.h"
 
 namespace headwise::python {
@@ -49,6 +50,7 @@ AnyView as_bshd(const char* op, const char* name, const AnyView& v, const AxisOr
   AnyView r;
   r.data = v.data;
   r.dtype = v.dtype;
+  r.device = v.device;
   r.rank = scales ? 3 : 4;
   const auto take = [&](int axis, int from) { r.size[axis] = v.size[from], r.step[axis] = v.step[from]; };
   if (ragged) {
@@ -107,6 +109,9 @@ AttentionCall::AttentionCall(const AttentionWords& words)
   read_scores(words);
   complete_head();
   context_ = &context_of(kOp, words.ctx);
+  if (const std::optional<Device>& device = context_->options().device; device && !(*device == kind_.device))
+    throw Error(ErrorKind::bad_argument, text(kOp, ": q lies on ", kind_.device, " but the context is for ",
+                                              *device, "; bring them together"));
   own_kernels_ = given(words.kernels);
   if (own_kernels_) kernels_ = read_kernels({kOp, "kernels"}, words.kernels);
 
@@ -169,7 +174,6 @@ void AttentionCall::read_pages(nb::handle pages) {
   const Array a = read_anywhere(kOp, "pages.table", table);
   if (!(a.kind.device == kind_.device)) refuse_kinds(kOp, {"q", like_}, {"pages.table", table});
   args_.page_table.table = a.view;
-  args_.page_table.on_device = on_cuda();
 }
 
 void AttentionCall::read_mask(nb::handle mask) {
@@ -199,6 +203,7 @@ AnyView AttentionCall::spread_bias(const AnyView& bias) const {
   AnyView r;
   r.data = bias.data;
   r.dtype = bias.dtype;
+  r.device = bias.device;
   r.rank = 4;
   for (int axis = 0; axis < 4; ++axis) r.size[axis] = 1;
   for (int axis = 0; axis < bias.rank; ++axis) {
@@ -306,7 +311,7 @@ void AttentionCall::read_coefficients(nb::handle coefficients) {
           on_cuda() && is_array(offsets) &&
           read_anywhere(kOp, "offsets of rows", offsets).kind.device == kind_.device) {
         args_.inputs.rows = {read_term("offsets of rows", offsets),
-                             read_term("index of rows", nb::object(item[1])), true};
+                             read_term("index of rows", nb::object(item[1]))};
         continue;
       }
       row_offsets_ = read_indices({kOp, "offsets of rows"}, nb::object(item[0]));
@@ -318,15 +323,16 @@ void AttentionCall::read_coefficients(nb::handle coefficients) {
       args_.inputs.rows = {view(row_offsets_), view(row_index_)};
       continue;
     }
-    const Coefficient* found = nullptr;
+    const ScoreTerm* found = nullptr;
     std::string names;
-    for (const Coefficient& c : kCoefficients) {
-      names += text(c.name, ", ");
-      if (name == c.name) found = &c;
+    for (const ScoreTerm& c : kScoreTerms) {
+      if (!c.of_head) continue;
+      names += text(c.word, ", ");
+      if (name == c.word) found = &c;
     }
     require(found != nullptr, ErrorKind::bad_argument, kOp, "coefficients holds \"", name, "\"; it may hold ",
             names, "rows");
-    const AnyView v = read_term(found->name, item);
+    const AnyView v = read_term(found->word, item);
     args_.inputs.*found->input = found->of_tokens ? with_batch(v, 4) : v;
   }
 }
@@ -368,7 +374,9 @@ void AttentionCall::read_scores(const AttentionWords& words) {
     in.buckets = {in.relative.size[0], read_index({kOp, "max_distance"}, words.relative.attr("max_distance")),
                   read_bool({kOp, "bidirectional"}, words.relative.attr("bidirectional"))};
   }
-  if (given(words.sinks)) in.sinks = read_term("sinks", words.sinks);
+  for (const ScoreTerm& t : kScoreTerms)  // numbers of the heads that need nothing but to be read
+    if (t.shape[0] == TermAxis::heads && t.call == nullptr && given(words.*word_of(t)))
+      in.*t.input = read_term(t.word, words.*word_of(t));
   if (given(words.gate)) in.gate = as_gate(read_term("gate", words.gate));
   in.dropout = read_number({kOp, "dropout"}, words.dropout);
   in.seed = read_seed({kOp, "seed"}, words.seed);
@@ -409,32 +417,30 @@ void AttentionCall::make_outputs() {
   if (want_lse_) {
     const Index sizes[] = {p.batch, p.heads.normal_heads(), rows};
     MadeArray made = make_array(kind_, like_, wide, ragged_ ? std::span(sizes).subspan(1) : std::span(sizes));
-    args_.lse = AnyView::packed(made.view.data, wide, {ragged_ ? 1 : p.batch, sizes[1], rows});
+    args_.lse =
+        AnyView::packed(made.view.data, wide, {ragged_ ? 1 : p.batch, sizes[1], rows}).on(kind_.device);
     lse_ = std::move(made.object);
   }
   if (given(probe_words_)) probe_result_ = make_probe_result(p, probe_rows_, kind_, like_, args_.probe);
 }
 
-std::string AttentionCall::explain_cuda() {
+const AttentionPlan& AttentionCall::plan_with_outputs() {
+  if (on_cuda()) {  // its kernels choose by where out lies, too
+    make_outputs();
+    problem_.run = run_facts(problem_, args_);
+    return plan();
+  }
+  const AttentionPlan& chosen = plan();
   make_outputs();
-  const CudaChoice choice = choose_cuda(cuda_problem_of(args_, spec_), args_, kind_.device, kernels());
-  std::string lines;
-  for (const Refusal& r : choice.refusals) lines += text(r.kernel, "  refused: ", r.why, "\n");
-  if (!choice.kernel.empty()) lines += text(choice.kernel, "  chosen\nnumerics    ", choice.numerics, "\n");
-  return lines;
+  return chosen;
 }
 
 nb::object AttentionCall::run() {
   CallContext::Engine& engine = context_->engine();
   const Turn turn(engine.turn);
-  if (on_cuda()) {
-    make_outputs();
-    void* const stream = current_stream(kind_);
-    const Flight without_gil;
-    attention_cuda(args_, kind_.device, stream, kernels(), spec_);
-  } else {
-    const AttentionPlan& chosen = plan();
-    make_outputs();
+  const AttentionPlan& chosen = plan_with_outputs();
+  if (on_cuda()) engine.context.set_stream(current_stream(kind_));
+  {
     const Flight without_gil;
     chosen.run(args_, engine.context);
   }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "headwise/masks/mask.h"
+#include "headwise/spec/terms.h"
 #include "python/array.h"
 #include "python/contexts.h"
 #include "python/heads.h"
@@ -53,8 +54,6 @@ class AttentionCall {
   CallContext& context() { return *context_; }
   const ArrayKind& kind() const { return kind_; }
   bool on_cuda() const { return kind_.device.kind == Device::Kind::cuda; }
-  /// The choice for CUDA tensors, a line for each kernel up to the chosen one.
-  std::string explain_cuda();
   bool ragged() const { return ragged_; }
   /// Where the caller's tensors keep these.
   int tokens_axis() const { return ragged_ ? order_->ragged_tokens : order_->tokens; }
@@ -87,6 +86,7 @@ class AttentionCall {
   void read_alpha();
   void read_coefficients(nb::handle coefficients);
   void make_outputs();
+  const AttentionPlan& plan_with_outputs();
   /// A term: it lies where q does.
   AnyView read_term(const char* name, nb::handle h) const;
 

@@ -24,19 +24,4 @@ std::string settings_of(const char* op, nb::handle head);
 /// Kept by settings and width: making a head declares its parameters, which a call does not need.
 const NamedHead& head_named(const char* op, nb::handle head, Index model_dim);
 
-/// The arrays `coefficients` may hold beside "rows", where each goes, and where its gradient does.
-struct Coefficient {
-  const char* name;
-  AnyView HeadInputs::*input;
-  bool GradientSpec::*wanted;
-  AnyView BackwardArgs::*gradient;
-  bool of_tokens;  // [batch tokens ..], ragged: [tokens ..] too
-};
-inline constexpr Coefficient kCoefficients[] = {
-    {"alpha", &HeadInputs::alpha, &GradientSpec::alpha, &BackwardArgs::dalpha, false},
-    {"mix_before", &HeadInputs::mix_before, &GradientSpec::mix_before, &BackwardArgs::dmix_before, false},
-    {"mix_after", &HeadInputs::mix_after, &GradientSpec::mix_after, &BackwardArgs::dmix_after, false},
-    {"mix_q", &HeadInputs::mix_q, &GradientSpec::mix_q, &BackwardArgs::dmix_q, true},
-    {"mix_k", &HeadInputs::mix_k, &GradientSpec::mix_k, &BackwardArgs::dmix_k, true}};
-
 }  // namespace headwise::python

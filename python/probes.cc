@@ -123,6 +123,7 @@ nb::object make_probe_result(const AttentionProblem& p, unsigned row_names, cons
     const std::size_t skip = p.ragged && per_token ? 1 : 0;
     MadeArray made = make_array(kind, like, dtype, std::span<const Index>(sizes).subspan(skip));
     view.data = made.view.data;
+    view.device = made.view.device;
     view.dtype = dtype;
     view.rank = static_cast<int>(sizes.size());
     Index step = 1;

@@ -103,4 +103,19 @@ std::string read_kernels(ArgName at, nb::handle h) {
   return list;
 }
 
+Device read_device(ArgName at, nb::handle h) {
+  const nb::object word = nb::steal(PyObject_Str(h.ptr()));
+  if (!word.is_valid()) nb::raise_python_error();
+  const std::string name = PyUnicode_AsUTF8(word.ptr());
+  if (name == "cpu") return Device::cpu();
+  if (name == "cuda") return Device::cuda(0);
+  int index = -1;
+  if (name.starts_with("cuda:") && name.size() <= 8 &&
+      name.find_first_not_of("0123456789", 5) == std::string::npos && name.size() > 5)
+    index = std::stoi(name.substr(5));
+  require(index >= 0 && index <= Device::kMostIndex, ErrorKind::bad_argument, at.op, at.name, " is \"", name,
+          "\"; give \"cpu\", \"cuda\" or \"cuda:1\"");
+  return Device::cuda(index);
+}
+
 }  // namespace headwise::python

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "headwise/base/device.h"
 #include "headwise/base/index.h"
 
 namespace headwise::python {
@@ -31,5 +32,7 @@ std::string_view read_word(ArgName at, nb::handle h);
 std::vector<Index> read_indices(ArgName at, nb::handle h);
 /// "cpu/online,ref" or a sequence of such names.
 std::string read_kernels(ArgName at, nb::handle h);
+/// "cpu", "cuda" (the first one), "cuda:1", or what prints so, such as a torch.device.
+Device read_device(ArgName at, nb::handle h);
 
 }  // namespace headwise::python

@@ -28,10 +28,20 @@ std::string kernel_list(std::string asked) {
   return set ? set : "";
 }
 
+std::optional<Device> checked(std::optional<Device> device) {
+  require(!device || (device->index >= 0 && device->index <= Device::kMostIndex), ErrorKind::bad_argument,
+          "context", "the device's number is ", device ? device->index : 0, "; it runs from 0 to ",
+          Device::kMostIndex);
+  return device;
+}
+
 }  // namespace
 
 Context::Context(ContextOptions options)
-    : pool_(thread_count(options.threads)), kernels_(kernel_list(std::move(options.kernels))) {}
+    : pool_(thread_count(options.threads)),
+      kernels_(kernel_list(std::move(options.kernels))),
+      device_(checked(options.device)),
+      stream_(options.stream) {}
 
 std::span<std::byte> Context::workspace(std::size_t bytes) {
   if (workspace_.size() < bytes) {

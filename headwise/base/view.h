@@ -6,6 +6,7 @@
 #include <ostream>
 #include <type_traits>
 
+#include "headwise/base/device.h"
 #include "headwise/base/dtype.h"
 
 namespace headwise {
@@ -54,6 +55,7 @@ inline constexpr int kMaxRank = 4;
 struct AnyView {
   void* data = nullptr;
   DType dtype = DType::f32;
+  std::int8_t device = -1;  // Device::byte(): -1 the CPU, else the number of a CUDA device
   int rank = 0;
   Index size[kMaxRank] = {};
   Index step[kMaxRank] = {};  // in elements, >= 0
@@ -81,6 +83,13 @@ struct AnyView {
     }
     return v;
   }
+  bool on_cpu() const { return device < 0; }
+  Device where() const { return Device::of_byte(device); }
+  AnyView on(Device there) const {
+    AnyView v = *this;
+    v.device = there.byte();
+    return v;
+  }
   /// Given at all: an empty tensor (a size 0) still counts as given.
   bool given() const { return rank > 0; }
   Index count() const {
@@ -100,6 +109,8 @@ struct AnyView {
     return v;
   }
 };
+
+static_assert(sizeof(AnyView) == 16 + 2 * kMaxRank * sizeof(Index));  // the device stands in what was padding
 
 template <class T, int Rank>
 std::ostream& operator<<(std::ostream& out, const View<T, Rank>& v) {

@@ -4,7 +4,6 @@
 #include "headwise/base/version.h"
 #include "headwise/c/convert.h"
 #include "headwise/c/plan_calls.h"
-#include "headwise/ops/attention_cuda.h"
 #include "headwise/ops/backend_cuda.h"
 #include "headwise/ops/explain.h"
 
@@ -12,7 +11,6 @@ namespace {
 
 using namespace headwise;  // the C names live outside of it
 using headwise::c::args_from;
-using headwise::c::device_of;
 using headwise::c::guarded;
 using headwise::c::require_given;
 using headwise::c::sized_copy;
@@ -45,6 +43,7 @@ hw_status hw_context_create(const hw_context_options* options, hw_context** cont
       const hw_context_options given = sized_copy(options, entry, "options");
       o.threads = given.threads;
       if (given.kernels != nullptr) o.kernels = given.kernels;
+      if (given.device.device_type != 0) o.device = c::device_from(given.device, entry, "the context");
     }
     *context = new hw_context(Context(std::move(o)));
   });
@@ -70,7 +69,10 @@ hw_status hw_attention_problem_of(const hw_attention_args* args, hw_attention_pr
   return guarded(entry, [&] {
     hw_attention_problem p = sized_copy(problem, entry, "problem");
     const HeadSpec heads = c::heads_to_keep(p, entry);
-    c::fill(p, problem_of(args_from(args, entry), c::probe_from(p, entry), heads));
+    const AttentionArgs views = args_from(args, entry);
+    ProbeSpec probe = c::probe_from(p, entry);
+    if (!probe.any()) c::fill(p, probe = probe_of(views.probe));
+    c::fill(p, problem_of(views, probe, heads));
     c::write_back(problem, p);
   });
 }
@@ -96,6 +98,10 @@ hw_status hw_attention_plan_numerics(const hw_attention_plan* plan, char* buffer
                                      size_t* length) {
   return c::plan_numerics(plan, buffer, capacity, length, "hw_attention_plan_numerics");
 }
+hw_status hw_attention_plan_refusals(const hw_attention_plan* plan, char* buffer, size_t capacity,
+                                     size_t* length) {
+  return c::plan_refusals(plan, buffer, capacity, length, "hw_attention_plan_refusals");
+}
 hw_status hw_attention_plan_explain(const hw_attention_plan* plan, char* buffer, size_t capacity,
                                     size_t* length) {
   return c::plan_explain(plan, buffer, capacity, length, "hw_attention_plan_explain");
@@ -104,8 +110,10 @@ hw_status hw_attention_plan_explain(const hw_attention_plan* plan, char* buffer,
 hw_status hw_attention_run(const hw_attention_plan* plan, hw_context* context, const hw_attention_args* args,
                            void* workspace, size_t workspace_bytes) {
   const char* entry = "hw_attention_run";
-  return c::plan_run(plan, context, workspace, workspace_bytes, entry,
-                     [&] { return args_from(args, entry); });
+  return c::plan_run(plan, context, workspace, workspace_bytes, entry, [&] {
+    context->context.set_stream(sized_copy(args, entry, "args").stream);
+    return args_from(args, entry);
+  });
 }
 
 hw_status hw_attention(hw_context* context, const hw_attention_args* args) {
@@ -113,29 +121,13 @@ hw_status hw_attention(hw_context* context, const hw_attention_args* args) {
   return guarded(entry, [&] {
     require_given(context, entry, "context");
     const hw_attention_args given = sized_copy(args, entry, "args");
-    const hw_device where = device_of(given);
-    require(given.probe == nullptr || where.device_type == HW_DEVICE_CUDA, ErrorKind::bad_argument, entry,
-            "probe is given, but what to probe belongs to a plan; use hw_attention_problem_of, "
-            "hw_attention_plan_create "
-            "and hw_attention_run");
-    const AttentionArgs views = args_from(args, entry, where);
-    if (where.device_type == HW_DEVICE_CUDA)
-      return attention_cuda(views, Device::cuda(where.device_id), given.stream, context->context.kernels());
-    attention(views, *ContextUse(context, entry));
-  });
-}
-
-hw_status hw_attention_cuda_choice(hw_context* context, const hw_attention_args* args, char* buffer,
-                                   size_t capacity, size_t* length) {
-  const char* entry = "hw_attention_cuda_choice";
-  return guarded(entry, [&] {
-    require_given(context, entry, "context");
-    const hw_attention_args given = sized_copy(args, entry, "args");
-    const hw_device where = device_of(given);
-    const AttentionArgs views = args_from(args, entry, where);
-    const CudaChoice choice =
-        choose_cuda(cuda_problem_of(views), views, Device::cuda(where.device_id), context->context.kernels());
-    c::copy_text(c::choice_lines(choice), buffer, capacity, length, entry);
+    const AttentionArgs views = args_from(args, entry);
+    require(!views.probe.scores.given(), ErrorKind::bad_argument, entry,
+            "probe scores are given, but their stage belongs to a plan; use hw_attention_problem_of, "
+            "hw_attention_plan_create and hw_attention_run");
+    const ContextUse use(context, entry);
+    (*use).set_stream(given.stream);
+    attention(views, *use, probe_of(views.probe));
   });
 }
 

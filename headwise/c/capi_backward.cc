@@ -1,7 +1,7 @@
 // Gradients of attention in the C interface.
 #include "headwise/c/convert.h"
 #include "headwise/c/plan_calls.h"
-#include "headwise/ops/attention_backward_cuda.h"
+#include "headwise/c/term_fields.h"
 #include "headwise/ops/explain.h"
 
 namespace {
@@ -10,56 +10,24 @@ using namespace headwise;  // the C names live outside of it
 using headwise::c::guarded;
 using headwise::c::require_given;
 using headwise::c::sized_copy;
-using headwise::c::view_of;
 
-struct GradientBit {
-  std::uint32_t bit;
-  bool GradientSpec::*field;
-};
-constexpr GradientBit kGradients[] = {{HW_GRAD_Q, &GradientSpec::q},
-                                      {HW_GRAD_K, &GradientSpec::k},
-                                      {HW_GRAD_V, &GradientSpec::v},
-                                      {HW_GRAD_BIAS, &GradientSpec::bias},
-                                      {HW_GRAD_SLOPES, &GradientSpec::slopes},
-                                      {HW_GRAD_RELATIVE, &GradientSpec::relative},
-                                      {HW_GRAD_SINKS, &GradientSpec::sinks},
-                                      {HW_GRAD_SCALE, &GradientSpec::scale},
-                                      {HW_GRAD_GATE, &GradientSpec::gate},
-                                      {HW_GRAD_ALPHA, &GradientSpec::alpha},
-                                      {HW_GRAD_MIX_BEFORE, &GradientSpec::mix_before},
-                                      {HW_GRAD_MIX_AFTER, &GradientSpec::mix_after},
-                                      {HW_GRAD_MIX_Q, &GradientSpec::mix_q},
-                                      {HW_GRAD_MIX_K, &GradientSpec::mix_k}};
-
-/// Where a run takes place, and its stream there.
-struct Where {
-  hw_device device = {HW_DEVICE_CPU, 0};
-  void* stream = nullptr;
-};
-Where where_of(const hw_backward_args* given, const char* entry) {
+void* stream_of(const hw_backward_args* given, const char* entry) {
   const hw_backward_args a = sized_copy(given, entry, "args");
   require_given(a.forward, entry, "args.forward");
-  const hw_attention_args forward = sized_copy(a.forward, entry, "args.forward");
-  return {c::device_of(forward), forward.stream};
+  return sized_copy(a.forward, entry, "args.forward").stream;
 }
 
-BackwardArgs backward_args_from(const hw_backward_args* given, const char* entry,
-                                hw_device where = {HW_DEVICE_CPU, 0}) {
+BackwardArgs backward_args_from(const hw_backward_args* given, const char* entry) {
   const hw_backward_args a = sized_copy(given, entry, "args");
   require_given(a.forward, entry, "args.forward");
+  const auto view = [&](const hw_tensor* t, const char* what) { return c::view_anywhere(t, entry, what); };
   BackwardArgs r;
-  r.forward = c::args_from(a.forward, entry, where);
-  r.dout = view_of(a.dout, entry, "dout", where);
-  r.dq = view_of(a.dq, entry, "dq", where), r.dk = view_of(a.dk, entry, "dk", where),
-  r.dv = view_of(a.dv, entry, "dv", where);
-  r.dbias = view_of(a.dbias, entry, "dbias", where), r.dslopes = view_of(a.dslopes, entry, "dslopes", where);
-  r.drelative = view_of(a.drelative, entry, "drelative", where),
-  r.dsinks = view_of(a.dsinks, entry, "dsinks", where);
-  r.dscale = view_of(a.dscale, entry, "dscale"), r.dgate = view_of(a.dgate, entry, "dgate", where);
-  r.dalpha = view_of(a.dalpha, entry, "dalpha", where);
-  r.dmix_before = view_of(a.dmix_before, entry, "dmix_before", where),
-  r.dmix_after = view_of(a.dmix_after, entry, "dmix_after", where);
-  r.dmix_q = view_of(a.dmix_q, entry, "dmix_q", where), r.dmix_k = view_of(a.dmix_k, entry, "dmix_k", where);
+  r.forward = c::args_from(a.forward, entry);
+  r.dout = view(a.dout, "dout");
+  r.dq = view(a.dq, "dq"), r.dk = view(a.dk, "dk"), r.dv = view(a.dv, "dv");
+  c::each_term([&](const ScoreTerm& t, const c::TermField& f) {
+    if (t.gradient != nullptr) r.*t.gradient = view(a.*f.gradient, t.gradient_name);
+  });
   return r;
 }
 
@@ -69,10 +37,10 @@ BackwardProblem backward_problem_from(const hw_backward_problem* given, const ch
   BackwardProblem r;
   r.forward = c::problem_from(sized_copy(p.forward, entry, "problem.forward"), entry);
   std::uint32_t unknown = p.gradients;
-  for (const GradientBit& g : kGradients) {
-    r.wants.*g.field = (p.gradients & g.bit) != 0;
-    unknown &= ~g.bit;
-  }
+  c::each_gradient_bit([&](std::uint32_t bit, bool GradientSpec::*flag) {
+    r.wants.*flag = (p.gradients & bit) != 0;
+    unknown &= ~bit;
+  });
   require(unknown == 0, ErrorKind::bad_argument, entry, "gradients is ", p.gradients,
           "; join HW_GRAD_* by |");
   return r;
@@ -89,8 +57,9 @@ hw_status hw_backward_problem_of(const hw_backward_args* args, hw_backward_probl
     const HeadSpec heads = c::heads_to_keep(forward, entry);
     const BackwardProblem r = backward_problem_of(backward_args_from(args, entry), heads);
     p.gradients = 0;
-    for (const GradientBit& g : kGradients)
-      if (r.wants.*g.field) p.gradients |= g.bit;
+    c::each_gradient_bit([&](std::uint32_t bit, bool GradientSpec::*flag) {
+      if (r.wants.*flag) p.gradients |= bit;
+    });
     c::fill(forward, r.forward);
     c::write_back(p.forward, forward);
     c::write_back(problem, p);
@@ -117,6 +86,10 @@ hw_status hw_backward_plan_numerics(const hw_backward_plan* plan, char* buffer, 
                                     size_t* length) {
   return c::plan_numerics(plan, buffer, capacity, length, "hw_backward_plan_numerics");
 }
+hw_status hw_backward_plan_refusals(const hw_backward_plan* plan, char* buffer, size_t capacity,
+                                    size_t* length) {
+  return c::plan_refusals(plan, buffer, capacity, length, "hw_backward_plan_refusals");
+}
 hw_status hw_backward_plan_explain(const hw_backward_plan* plan, char* buffer, size_t capacity,
                                    size_t* length) {
   return c::plan_explain(plan, buffer, capacity, length, "hw_backward_plan_explain");
@@ -125,32 +98,18 @@ hw_status hw_backward_plan_explain(const hw_backward_plan* plan, char* buffer, s
 hw_status hw_backward_run(const hw_backward_plan* plan, hw_context* context, const hw_backward_args* args,
                           void* workspace, size_t workspace_bytes) {
   const char* entry = "hw_backward_run";
-  return c::plan_run(plan, context, workspace, workspace_bytes, entry,
-                     [&] { return backward_args_from(args, entry); });
+  return c::plan_run(plan, context, workspace, workspace_bytes, entry, [&] {
+    context->context.set_stream(stream_of(args, entry));
+    return backward_args_from(args, entry);
+  });
 }
 
 hw_status hw_attention_backward(hw_context* context, const hw_backward_args* args) {
   const char* entry = "hw_attention_backward";
   return guarded(entry, [&] {
     require_given(context, entry, "context");
-    const Where where = where_of(args, entry);
-    const BackwardArgs views = backward_args_from(args, entry, where.device);
-    if (where.device.device_type == HW_DEVICE_CUDA)
-      return attention_backward_cuda(views, Device::cuda(where.device.device_id), where.stream,
-                                     context->context.kernels());
-    attention_backward(views, *ContextUse(context, entry));
-  });
-}
-
-hw_status hw_backward_cuda_choice(hw_context* context, const hw_backward_args* args, char* buffer,
-                                  size_t capacity, size_t* length) {
-  const char* entry = "hw_backward_cuda_choice";
-  return guarded(entry, [&] {
-    require_given(context, entry, "context");
-    const Where where = where_of(args, entry);
-    const BackwardArgs views = backward_args_from(args, entry, where.device);
-    const CudaChoice choice = choose_cuda(backward_problem_of(views), views,
-                                          Device::cuda(where.device.device_id), context->context.kernels());
-    c::copy_text(c::choice_lines(choice), buffer, capacity, length, entry);
+    const ContextUse use(context, entry);
+    (*use).set_stream(stream_of(args, entry));
+    attention_backward(backward_args_from(args, entry), *use);
   });
 }

@@ -1,5 +1,7 @@
 #include "headwise/c/convert.h"
 
+#include "headwise/c/term_fields.h"
+
 namespace headwise::c {
 namespace {
 
@@ -8,59 +10,44 @@ HeadLayout layout_from(const hw_head_layout& l) {
 }
 hw_head_layout layout_to(const HeadLayout& l) { return {l.heads, l.dim, l.group, l.step, l.begin, l.row}; }
 
-struct TermBit {
-  std::uint32_t bit;
-  bool Terms::*field;
-};
-constexpr TermBit kTerms[] = {{HW_TERM_SOFTCAP, &Terms::softcap}, {HW_TERM_ALIBI, &Terms::alibi},
-                              {HW_TERM_BIAS, &Terms::bias},       {HW_TERM_RELATIVE, &Terms::relative},
-                              {HW_TERM_SINKS, &Terms::sinks},     {HW_TERM_DROPOUT, &Terms::dropout},
-                              {HW_TERM_GATE, &Terms::gate},       {HW_TERM_ROWS, &Terms::rows}};
+/// By HW_KV_*; none: q's.
+constexpr std::optional<DType> kKvTypes[] = {{}, DType::i8, DType::e4m3};
 
-/// Statistics of rows, top keys and column sums lie with q; the rest is computed on the CPU only.
-ProbeOut probe_views(const hw_probe_tensors* given, const char* entry, hw_device where) {
+ProbeOut probe_views(const hw_probe_tensors* given, const char* entry) {
   ProbeOut o;
   if (given == nullptr) return o;
   const hw_probe_tensors t = sized_copy(given, entry, "probe");
-  o.entropy = view_of(t.entropy, entry, "entropy", where);
-  o.top_weight = view_of(t.top_weight, entry, "top_weight", where);
-  o.second_moment = view_of(t.second_moment, entry, "second_moment", where);
-  o.mean_distance = view_of(t.mean_distance, entry, "mean_distance", where);
-  o.sink_mass = view_of(t.sink_mass, entry, "sink_mass", where);
-  o.top_position = view_of(t.top_position, entry, "top_position", where);
-  o.top_keys = view_of(t.top_keys, entry, "top_keys", where);
-  o.top_weights = view_of(t.top_weights, entry, "top_weights", where);
-  o.class_of = view_of(t.class_of, entry, "class_of");
-  o.class_mass = view_of(t.class_mass, entry, "class_mass");
-  o.column_sums = view_of(t.column_sums, entry, "column_sums", where);
-  o.picks = view_of(t.picks, entry, "picks");
-  o.picked_weights = view_of(t.picked_weights, entry, "picked_weights");
-  o.scores = view_of(t.scores, entry, "scores");
+  o.entropy = view_anywhere(t.entropy, entry, "entropy");
+  o.top_weight = view_anywhere(t.top_weight, entry, "top_weight");
+  o.second_moment = view_anywhere(t.second_moment, entry, "second_moment");
+  o.mean_distance = view_anywhere(t.mean_distance, entry, "mean_distance");
+  o.sink_mass = view_anywhere(t.sink_mass, entry, "sink_mass");
+  o.top_position = view_anywhere(t.top_position, entry, "top_position");
+  o.top_keys = view_anywhere(t.top_keys, entry, "top_keys");
+  o.top_weights = view_anywhere(t.top_weights, entry, "top_weights");
+  o.class_of = view_anywhere(t.class_of, entry, "class_of");
+  o.class_mass = view_anywhere(t.class_mass, entry, "class_mass");
+  o.column_sums = view_anywhere(t.column_sums, entry, "column_sums");
+  o.picks = view_anywhere(t.picks, entry, "picks");
+  o.picked_weights = view_anywhere(t.picked_weights, entry, "picked_weights");
+  o.scores = view_anywhere(t.scores, entry, "scores");
   return o;
 }
 
-HeadInputs inputs_from(const hw_attention_args& a, const char* entry, hw_device where) {
+HeadInputs inputs_from(const hw_attention_args& a, const char* entry) {
   HeadInputs in;
-  in.scale = view_of(a.scale, entry, "scale");
-  in.softcap = a.softcap;
-  in.slopes = view_of(a.slopes, entry, "slopes", where);
-  in.bias = view_of(a.bias, entry, "bias", where);
-  in.relative = view_of(a.relative, entry, "relative", where);
+  each_term([&](const ScoreTerm& t, const TermField& f) {
+    if (t.number != nullptr)
+      in.*t.number = a.*f.number;
+    else
+      in.*t.input = view_anywhere(a.*f.input, entry, t.word);
+  });
   in.buckets = {in.relative.given() ? in.relative.size[0] : 0, a.relative_max_distance,
                 a.relative_bidirectional != 0};
-  in.sinks = view_of(a.sinks, entry, "sinks", where);
-  in.gate = view_of(a.gate, entry, "gate", where);
-  in.dropout = a.dropout;
   in.seed = a.seed;
-  in.sequence_ids = view_of(a.sequence_ids, entry, "sequence_ids");
-  in.alpha = view_of(a.alpha, entry, "alpha", where);
-  const bool there = a.row_offsets != nullptr && a.row_offsets->device.device_type == HW_DEVICE_CUDA;
-  const hw_device lists = there ? where : hw_device{HW_DEVICE_CPU, 0};
-  in.rows = {view_of(a.row_offsets, entry, "row_offsets", lists),
-             view_of(a.row_index, entry, "row_index", lists), there};
-  in.mix_before = view_of(a.mix_before, entry, "mix_before", where);
-  in.mix_after = view_of(a.mix_after, entry, "mix_after", where);
-  in.mix_q = view_of(a.mix_q, entry, "mix_q", where), in.mix_k = view_of(a.mix_k, entry, "mix_k", where);
+  in.sequence_ids = view_anywhere(a.sequence_ids, entry, "sequence_ids");
+  in.rows = {view_anywhere(a.row_offsets, entry, "row_offsets"),
+             view_anywhere(a.row_index, entry, "row_index")};
   return in;
 }
 
@@ -112,14 +99,22 @@ ProbeSpec probe_from(const hw_attention_problem& p, const char* entry) {
   return s;
 }
 
+void fill(hw_attention_problem& p, const ProbeSpec& s) {
+  p.probe = 0;
+  if (s.rows) p.probe |= HW_PROBE_ROWS;
+  if (s.columns) p.probe |= HW_PROBE_COLUMNS;
+  p.probe_top_k = s.top_k, p.probe_classes = s.classes, p.probe_picked = s.picked;
+  p.probe_scores = static_cast<int32_t>(s.scores) + 1;
+}
+
 AttentionProblem problem_from(const hw_attention_problem& p, const char* entry) {
   AttentionProblem r;
   r.heads = heads_from(p, entry);
   std::uint32_t unknown = p.terms;
-  for (const TermBit& t : kTerms) {
-    r.heads.terms.*t.field = (p.terms & t.bit) != 0;
-    unknown &= ~t.bit;
-  }
+  each_term_bit([&](std::uint32_t bit, bool Terms::*flag) {
+    r.heads.terms.*flag = (p.terms & bit) != 0;
+    unknown &= ~bit;
+  });
   require(unknown == 0, ErrorKind::bad_argument, entry, "terms is ", p.terms, "; join HW_TERM_* by |");
   require(p.reserved == 0, ErrorKind::bad_argument, entry, "reserved is ", p.reserved, "; leave it at 0");
   require(p.norm == HW_NORM_SOFTMAX || p.norm == HW_NORM_ENTMAX, ErrorKind::bad_argument, entry, "norm is ",
@@ -140,9 +135,12 @@ AttentionProblem problem_from(const hw_attention_problem& p, const char* entry) 
   r.probe = probe_from(p, entry);
   require(p.kv_type >= HW_KV_OWN && p.kv_type <= HW_KV_E4M3, ErrorKind::bad_argument, entry, "kv_type is ",
           p.kv_type, "; give one of HW_KV_*");
-  r.int8_kv = p.kv_type == HW_KV_INT8, r.e4m3_kv = p.kv_type == HW_KV_E4M3;
+  r.kv = kKvTypes[p.kv_type];
   r.keys = p.packed_keys != 0 ? KeyForm::packed : p.page_size != 0 ? KeyForm::paged : KeyForm::plain;
   r.pages = p.pages, r.page_size = p.page_size;
+  if (p.device.device_type != 0) r.device = device_from(p.device, entry, "problem");
+  static_assert(sizeof r.run <= sizeof p.run, "what a plan keeps of a run has a place in the C struct");
+  std::memcpy(&r.run, p.run, sizeof r.run);
   return r;
 }
 
@@ -153,44 +151,39 @@ void fill(hw_attention_problem& p, const AttentionProblem& r) {
   p.kv_heads = r.heads.k.slots();
   p.head_dim = r.heads.q.dim, p.value_dim = r.heads.v.dim;
   p.terms = 0;
-  for (const TermBit& t : kTerms)
-    if (r.heads.terms.*t.field) p.terms |= t.bit;
+  each_term_bit([&](std::uint32_t bit, bool Terms::*flag) {
+    if (r.heads.terms.*flag) p.terms |= bit;
+  });
   p.norm = static_cast<int32_t>(r.heads.norm);
   p.mix_before = static_cast<int32_t>(r.heads.before), p.mix_after = static_cast<int32_t>(r.heads.after);
   p.mix_rank = r.heads.mix_rank, p.normal_heads = r.heads.heads, p.reserved_heads = 0;
   p.lse = r.lse ? 1 : 0;
   p.ragged = r.ragged ? 1 : 0;
   p.q_total = r.q_total, p.kv_total = r.kv_total;
-  p.kv_type = r.int8_kv ? HW_KV_INT8 : r.e4m3_kv ? HW_KV_E4M3 : HW_KV_OWN;
+  p.kv_type = HW_KV_OWN;
+  for (int32_t type = HW_KV_INT8; type <= HW_KV_E4M3; ++type)
+    if (r.kv_dtype() == kKvTypes[type]) p.kv_type = type;
   p.packed_keys = r.keys == KeyForm::packed ? 1 : 0;
   p.pages = r.pages, p.page_size = r.page_size;
+  p.device = r.device.is_cpu() ? hw_device{HW_DEVICE_CPU, 0} : hw_device{HW_DEVICE_CUDA, r.device.index};
+  std::memset(p.run, 0, sizeof p.run);
+  std::memcpy(p.run, &r.run, sizeof r.run);
   p.q_layout = layout_to(r.heads.q), p.k_layout = layout_to(r.heads.k), p.v_layout = layout_to(r.heads.v);
 }
 
-hw_device device_of(const hw_attention_args& a) {
-  return a.q != nullptr && a.q->device.device_type == HW_DEVICE_CUDA ? a.q->device
-                                                                     : hw_device{HW_DEVICE_CPU, 0};
-}
-
-AttentionArgs args_from(const hw_attention_args* given, const char* entry, hw_device where) {
+AttentionArgs args_from(const hw_attention_args* given, const char* entry) {
   const hw_attention_args a = sized_copy(given, entry, "args");
+  const auto view = [&](const hw_tensor* t, const char* what) { return view_anywhere(t, entry, what); };
   AttentionArgs r;
-  r.q = view_of(a.q, entry, "q", where);
-  r.k = view_of(a.k, entry, "k", where);
-  r.v = view_of(a.v, entry, "v", where);
-  r.out = view_of(a.out, entry, "out", where);
-  r.lse = view_of(a.lse, entry, "lse", where);
-  r.inputs = inputs_from(a, entry, where);
+  r.q = view(a.q, "q"), r.k = view(a.k, "k"), r.v = view(a.v, "v");
+  r.out = view(a.out, "out"), r.lse = view(a.lse, "lse");
+  r.inputs = inputs_from(a, entry);
   if (a.mask != nullptr) r.mask = a.mask->mask.set();
-  r.q_start = view_of(a.q_start, entry, "q_start");
-  r.q_offsets = view_of(a.q_offsets, entry, "q_offsets");
-  r.kv_offsets = view_of(a.kv_offsets, entry, "kv_offsets");
-  r.probe = probe_views(a.probe, entry, where);
-  r.k_scale = view_of(a.k_scale, entry, "k_scale", where);
-  r.v_scale = view_of(a.v_scale, entry, "v_scale", where);
-  r.page_table.table = view_of(a.page_table, entry, "page_table", where);
-  r.page_table.lengths = view_of(a.page_lengths, entry, "page_lengths");
-  r.page_table.on_device = where.device_type == HW_DEVICE_CUDA;
+  r.q_start = view(a.q_start, "q_start");
+  r.q_offsets = view(a.q_offsets, "q_offsets"), r.kv_offsets = view(a.kv_offsets, "kv_offsets");
+  r.probe = probe_views(a.probe, entry);
+  r.k_scale = view(a.k_scale, "k_scale"), r.v_scale = view(a.v_scale, "v_scale");
+  r.page_table = {view(a.page_table, "page_table"), view(a.page_lengths, "page_lengths")};
   if (a.packed != nullptr) r.packed = packed_from(a.packed, entry);
   return r;
 }

@@ -15,12 +15,10 @@ HeadSpec heads_to_keep(hw_attention_problem& p, const char* entry);
 ProbeSpec probe_from(const hw_attention_problem& p, const char* entry);
 AttentionProblem problem_from(const hw_attention_problem& p, const char* entry);
 void fill(hw_attention_problem& p, const AttentionProblem& r);
+void fill(hw_attention_problem& p, const ProbeSpec& s);
 
-/// Where a run takes place: where its q lies.
-hw_device device_of(const hw_attention_args& a);
-/// The views of a run there; its mask stays owned by its handle.
-AttentionArgs args_from(const hw_attention_args* given, const char* entry,
-                        hw_device where = {HW_DEVICE_CPU, 0});
+/// The views of a run, wherever they lie; its mask stays owned by its handle.
+AttentionArgs args_from(const hw_attention_args* given, const char* entry);
 
 /// Writes `filled` over the caller's struct, as much of it as the caller has.
 template <class T>

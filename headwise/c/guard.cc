@@ -120,18 +120,28 @@ hw_dtype dtype_to(DType t) noexcept {
   return make(HW_FLOAT, 32);
 }
 
-AnyView view_of(const hw_tensor* t, const char* entry, const char* what, hw_device where) {
+Device device_from(hw_device device, const char* entry, const char* what) {
+  if (device.device_type == HW_DEVICE_CPU) return Device::cpu();
+  require(device.device_type == HW_DEVICE_CUDA, ErrorKind::bad_dtype, entry, what, " is on device type ",
+          device.device_type, "; it may lie on the CPU (type ", HW_DEVICE_CPU + 0,
+          ") or on a CUDA device (type ", HW_DEVICE_CUDA + 0, "): copy it there first");
+  require(device.device_id >= 0 && device.device_id <= Device::kMostIndex, ErrorKind::bad_dtype, entry, what,
+          " is on CUDA device ", device.device_id, "; their numbers run from 0 to ", Device::kMostIndex);
+  return Device::cuda(device.device_id);
+}
+
+AnyView view_of(const hw_tensor* t, const char* entry, const char* what) {
+  if (t != nullptr)
+    require(t->device.device_type == HW_DEVICE_CPU, ErrorKind::bad_dtype, entry, what, " is on device type ",
+            t->device.device_type, "; this call computes on the CPU (type ", HW_DEVICE_CPU + 0,
+            "): copy it there first");
+  return view_anywhere(t, entry, what);
+}
+
+AnyView view_anywhere(const hw_tensor* t, const char* entry, const char* what) {
   AnyView v;
   if (t == nullptr) return v;
-  if (where.device_type == HW_DEVICE_CPU)
-    require(t->device.device_type == HW_DEVICE_CPU, ErrorKind::bad_dtype, entry, what, " is on device type ",
-            t->device.device_type, "; this library computes on the CPU (type ", HW_DEVICE_CPU + 0,
-            "): copy it there first");
-  else
-    require(t->device.device_type == where.device_type && t->device.device_id == where.device_id,
-            ErrorKind::bad_dtype, entry, what, " is on device type ", t->device.device_type, ", number ",
-            t->device.device_id, ", but q on type ", where.device_type, ", number ", where.device_id,
-            "; bring them together first");
+  v.device = device_from(t->device, entry, what).byte();
   v.dtype = dtype_from(t->dtype, entry, what);
   require(t->ndim >= 0 && t->ndim <= kMaxRank, ErrorKind::bad_shape, entry, what, " has ", t->ndim,
           " axes; 0 to ", kMaxRank, " are possible");

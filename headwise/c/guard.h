@@ -47,10 +47,13 @@ T sized_copy(const T* given, const char* entry, const char* what) {
   return mine;
 }
 
-/// A DLTensor as a view; NULL is the empty view. A tensor of rank 0 becomes one of rank 1. One that lies
-/// elsewhere than `where` is an error.
-AnyView view_of(const hw_tensor* tensor, const char* entry, const char* what,
-                hw_device where = {HW_DEVICE_CPU, 0});
+/// A DLTensor as a view; NULL is the empty view. A tensor of rank 0 becomes one of rank 1. One that does not
+/// lie on the CPU is an error.
+AnyView view_of(const hw_tensor* tensor, const char* entry, const char* what);
+/// The same of a tensor on the CPU or a CUDA device; the op's checks say where it may lie.
+AnyView view_anywhere(const hw_tensor* tensor, const char* entry, const char* what);
+/// Where a tensor lies, as Device has it.
+Device device_from(hw_device device, const char* entry, const char* what);
 DType dtype_from(hw_dtype dtype, const char* entry, const char* what);
 hw_dtype dtype_to(DType dtype) noexcept;
 

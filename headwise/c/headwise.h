@@ -75,6 +75,7 @@ typedef struct hw_context_options {
   uint32_t struct_size;
   int32_t threads;      // 0: HEADWISE_THREADS, else the CPUs this process may use
   const char* kernels;  // "cpu/online,ref": allowed kernels, best first; NULL: HEADWISE_KERNELS, else all
+  hw_device device;     // tensors elsewhere are refused; device_type 0: each call runs where its tensors lie
 } hw_context_options;
 
 /// `options` may be NULL: all defaults.
@@ -187,6 +188,9 @@ typedef struct hw_attention_problem {
   int64_t mix_rank;                             // R of a dynamic mix
   int64_t normal_heads;                         // between the mixes; 0: as many as q
   int64_t pages, page_size;                     // of k and v; both 0: they lie in one piece
+  hw_device device;                             // device_type 0: the context's, else the CPU
+  uint64_t run[16];                             // a CUDA device: what hw_attention_problem_of read of a run's
+                                                // mask, scale, positions and steps; all 0: nothing special
 } hw_attention_problem;
 
 /// Where probes go (and class_of, picks: where they come from); shapes as in headwise/spec/probe.h. NULL =
@@ -252,7 +256,8 @@ typedef struct hw_attention_args {
 #define HW_START_END INT64_MIN
 
 /// Fills `problem` from the tensors of a run. On entry it holds struct_size and, where wanted, the probe_*
-/// fields and the layouts of rows (overlapped heads); every other field is overwritten.
+/// fields and the layouts of rows (overlapped heads); every other field is overwritten. Without probe_*
+/// fields the probes are those whose tensors are given.
 hw_status hw_attention_problem_of(const hw_attention_args* args, hw_attention_problem* problem);
 
 hw_status hw_attention_plan_create(const hw_context* context, const hw_attention_problem* problem,
@@ -264,27 +269,27 @@ hw_status hw_attention_plan_kernel(const hw_attention_plan* plan, const char** n
 /// The class that fixes every rounding step.
 hw_status hw_attention_plan_numerics(const hw_attention_plan* plan, char* buffer, size_t capacity,
                                      size_t* length);
+/// One line "kernel: why it refused" for each kernel before the chosen one. When every kernel refuses,
+/// hw_attention_plan_create fails with HW_UNSUPPORTED and its sentence holds these lines.
+hw_status hw_attention_plan_refusals(const hw_attention_plan* plan, char* buffer, size_t capacity,
+                                     size_t* length);
 /// The choice in words: the kernels before the chosen one with their reasons, sizes, cost. The first call of
-/// a plan measures this machine's peak and bandwidth, about 100 ms.
+/// a plan for the CPU measures this machine's peak and bandwidth, about 100 ms.
 hw_status hw_attention_plan_explain(const hw_attention_plan* plan, char* buffer, size_t capacity,
                                     size_t* length);
 
 /// Runs. workspace NULL: the context's own, grown when it must; else the caller's memory of any alignment, at
 /// least hw_attention_plan_workspace_bytes of a plan made for this context's thread count, and nothing is
-/// allocated.
+/// allocated. On a CUDA device workspace is NULL: the work starts on args->stream, with that stream's own
+/// memory, and the call returns without waiting.
 hw_status hw_attention_run(const hw_attention_plan* plan, hw_context* context, const hw_attention_args* args,
                            void* workspace, size_t workspace_bytes);
 
-/// Plans and runs in one call: plain layouts, no probes; matrices alone are a fixed mix, mix_q or mix_k two
-/// dynamic ones, alpha is entmax. Where q is a CUDA tensor, so are k, v, out, lse, slopes, sinks, bias,
-/// relative, gate, alpha and mix_*. Statistics of rows, top_keys with top_weights and column_sums may then be
-/// given in `probe`. scale, q_start, offsets and sequence_ids stay on the CPU. The call starts the work on
-/// `stream` and returns without waiting.
+/// Plans and runs in one call, where q lies: plain layouts; matrices alone are a fixed mix, mix_q or mix_k
+/// two dynamic ones, alpha is entmax; probes are those whose tensors are given, but scores. Every tensor lies
+/// beside q but scale, q_start, offsets, page_lengths, sequence_ids, class_of and picks, which lie on the
+/// CPU.
 hw_status hw_attention(hw_context* context, const hw_attention_args* args);
-/// The choice hw_attention would make for CUDA tensors: one line "kernel: chosen, numerics" or "kernel: why
-/// it refused" for each kernel up to the chosen one.
-hw_status hw_attention_cuda_choice(hw_context* context, const hw_attention_args* args, char* buffer,
-                                   size_t capacity, size_t* length);
 /// The CUDA devices, one line, or why there is none.
 hw_status hw_cuda_devices(char* buffer, size_t capacity, size_t* length);
 
@@ -339,17 +344,15 @@ hw_status hw_backward_plan_workspace_bytes(const hw_backward_plan* plan, size_t*
 hw_status hw_backward_plan_kernel(const hw_backward_plan* plan, const char** name);
 hw_status hw_backward_plan_numerics(const hw_backward_plan* plan, char* buffer, size_t capacity,
                                     size_t* length);
+hw_status hw_backward_plan_refusals(const hw_backward_plan* plan, char* buffer, size_t capacity,
+                                    size_t* length);
 hw_status hw_backward_plan_explain(const hw_backward_plan* plan, char* buffer, size_t capacity,
                                    size_t* length);
 hw_status hw_backward_run(const hw_backward_plan* plan, hw_context* context, const hw_backward_args* args,
                           void* workspace, size_t workspace_bytes);
 
-/// Plans and runs in one call: plain layouts. Where q is a CUDA tensor, so are dout, out, lse and the
-/// gradients (dscale excepted); the call then starts the work on forward->stream and returns without waiting.
+/// Plans and runs in one call, where q lies: plain layouts; dout, out, lse and the gradients lie beside q.
 hw_status hw_attention_backward(hw_context* context, const hw_backward_args* args);
-/// As hw_attention_cuda_choice.
-hw_status hw_backward_cuda_choice(hw_context* context, const hw_backward_args* args, char* buffer,
-                                  size_t capacity, size_t* length);
 
 // ---- q and k before attention: rotary positions and norms, with their gradients ----
 

@@ -3,18 +3,12 @@
 #pragma once
 #include "headwise/c/guard.h"
 #include "headwise/c/handles.h"
-#include "headwise/ops/attention_cuda.h"
 #include "headwise/ops/explain.h"
 
 namespace headwise::c {
 
-/// One line for each kernel up to the chosen one.
-inline std::string choice_lines(const CudaChoice& choice) {
-  std::string lines;
-  for (const Refusal& r : choice.refusals) lines += text(r.kernel, ": ", r.why, "\n");
-  if (!choice.kernel.empty()) lines += text(choice.kernel, ": chosen, ", choice.numerics, "\n");
-  return lines;
-}
+inline Device device_of(const AttentionProblem& p) { return p.device; }
+inline Device device_of(const BackwardProblem& p) { return p.forward.device; }
 
 template <class Plan>
 hw_status plan_workspace_bytes(const hw_plan_of<Plan>* plan, size_t* bytes, const char* entry) {
@@ -44,32 +38,46 @@ hw_status plan_numerics(const hw_plan_of<Plan>* plan, char* buffer, size_t capac
 }
 
 template <class Plan>
+hw_status plan_refusals(const hw_plan_of<Plan>* plan, char* buffer, size_t capacity, size_t* length,
+                        const char* entry) {
+  return guarded(entry, [&] {
+    require_given(plan, entry, "plan");
+    std::string lines;
+    for (const Refusal& r : plan->plan.refusals()) lines += text(r.kernel, ": ", r.why, "\n");
+    copy_text(lines, buffer, capacity, length, entry);
+  });
+}
+
+template <class Plan>
 hw_status plan_explain(const hw_plan_of<Plan>* plan, char* buffer, size_t capacity, size_t* length,
                        const char* entry) {
   return guarded(entry, [&] {
     require_given(plan, entry, "plan");
     const std::lock_guard lock(plan->measuring);
-    if (!plan->roofline) plan->roofline = measure_roofline(plan->plan.threads());
-    copy_text(explain(plan->plan, {.roofline = &*plan->roofline}), buffer, capacity, length, entry);
+    const bool here = device_of(plan->plan.problem()).is_cpu();
+    if (here && !plan->roofline) plan->roofline = measure_roofline(plan->plan.threads());
+    copy_text(explain(plan->plan, {.roofline = here ? &*plan->roofline : nullptr}), buffer, capacity, length,
+              entry);
   });
 }
 
-/// `views_of()` reads the caller's tensors once the handles are known to be there.
+/// `views_of()` reads the caller's tensors, and sets the context's stream, once the handles are known to be
+/// there.
 template <class Plan, class ViewsOf>
 hw_status plan_run(const hw_plan_of<Plan>* plan, hw_context* context, void* workspace, size_t workspace_bytes,
                    const char* entry, ViewsOf&& views_of) {
   return guarded(entry, [&] {
     require_given(plan, entry, "plan");
     require_given(context, entry, "context");
+    const ContextUse use(context, entry);
     const auto views = views_of();
     if (workspace == nullptr) {
       require(workspace_bytes == 0, ErrorKind::bad_argument, entry,
               "workspace is NULL but workspace_bytes is ", workspace_bytes,
               "; give the memory, or 0 for the context's own");
-      return plan->plan.run(views, *ContextUse(context, entry));
+      return plan->plan.run(views, *use);
     }
-    plan->plan.run(views, {static_cast<std::byte*>(workspace), workspace_bytes},
-                   (*ContextUse(context, entry)).pool());
+    plan->plan.run(views, {static_cast<std::byte*>(workspace), workspace_bytes}, (*use).pool());
   });
 }
 

@@ -12,7 +12,6 @@
 #include "headwise/cli/tested.h"
 #include "headwise/kernels/cpu/isa/isa.h"
 #include "headwise/ops/attention_backward.h"
-#include "headwise/ops/attention_cuda.h"
 #include "headwise/ops/backend_cuda.h"
 #include "headwise/ops/roofline.h"
 
@@ -78,6 +77,13 @@ std::string words_of(const Level& l) {
   return "";
 }
 
+template <class Kernel>
+std::vector<std::string> names_of(std::span<const Kernel> kernels) {
+  std::vector<std::string> names;
+  for (const Kernel& kernel : kernels) names.emplace_back(kernel.name);
+  return names;
+}
+
 nlohmann::ordered_json as_json(const Findings& f) {
   nlohmann::ordered_json j;
   j["version"] = kVersion;
@@ -92,10 +98,12 @@ nlohmann::ordered_json as_json(const Findings& f) {
                                {"trial", trials[static_cast<int>(l.trial)]},
                                {"where", l.how}});
   j["chosen_isa"] = f.chosen;
-  for (const AttentionKernel& kernel : attention_kernels()) j["kernels"].push_back(kernel.name);
-  for (const BackwardKernel& kernel : backward_kernels()) j["backward_kernels"].push_back(kernel.name);
-  j["cuda"] = {
-      {"devices", cuda_backend().devices}, {"words", cuda_words()}, {"kernels", cuda_kernel_names()}};
+  j["kernels"] = names_of(attention_kernels(Device::Kind::cpu));
+  j["backward_kernels"] = names_of(backward_kernels(Device::Kind::cpu));
+  j["cuda"] = {{"devices", cuda_backend().devices},
+               {"words", cuda_words()},
+               {"kernels", names_of(attention_kernels(Device::Kind::cuda))},
+               {"backward_kernels", names_of(backward_kernels(Device::Kind::cuda))}};
   j["threads"] = {
       {"used", f.threads}, {"online", m.online}, {"affinity", m.affinity}, {"cgroup_quota", m.quota}};
   if (f.roofline.threads > 0)
@@ -131,12 +139,10 @@ void print(const Findings& f, const Paint& paint) {
         fmt::format("{}; {}", mark, l.trial == Trial::tested ? words_of(l) : paint.warn(words_of(l))));
   }
   const auto names = [](const auto& kernels) {
-    std::string all;
-    for (const auto& kernel : kernels) all += (all.empty() ? "" : ", ") + std::string(kernel.name);
-    return all + " (best first)";
+    return fmt::format("{} (best first)", fmt::join(names_of(kernels), ", "));
   };
-  row("kernels", names(attention_kernels()));
-  row("gradients", names(backward_kernels()));
+  row("kernels", names(attention_kernels(Device::Kind::cpu)));
+  row("gradients", names(backward_kernels(Device::Kind::cpu)));
   row("cuda", cuda_words());
   if (f.roofline.threads > 0) {
     row("peak", fmt::format("{:.0f} GFLOP/s, f32 multiply-adds on {} threads at level {}",

@@ -7,9 +7,9 @@
 #include "headwise/cli/args.h"
 #include "headwise/heads/cost.h"
 #include "headwise/masks/mask.h"
-#include "headwise/ops/attention_backward_cuda.h"
 #include "headwise/ops/attention_checks.h"
 #include "headwise/ops/explain.h"
+#include "headwise/ops/run_facts.h"
 
 namespace headwise::cli {
 namespace {
@@ -19,8 +19,9 @@ struct Request {
         model_dim = 0, layer = 0, depth = 1;
   std::string heads = "8";  // a number, or a head variant's name with its settings
   std::string dtype = "f32", mask = "all", probe, kernels, q_start = "0", device = "cpu";
-  double softcap = 0, dropout = 0;
-  bool alibi = false, bias = false, relative = false, sinks = false, gate = false, scale = false, lse = false;
+  HeadInputs numbers;  // softcap and dropout
+  Terms terms;
+  bool scale = false, lse = false;
   int threads = 0;
   bool backward = false, shapes = false, mermaid = false, json = false;
 };
@@ -72,22 +73,18 @@ HeadSpec spec_from(const Request& r) {
 }
 
 AttentionProblem problem_from(const Request& r) {
-  require(r.softcap == 0 || is_softcap(r.softcap), ErrorKind::bad_argument, "explain", "--softcap is ",
-          r.softcap, kSoftcapWayOut);
-  require(r.dropout >= 0 && r.dropout < 1, ErrorKind::bad_argument, "explain", "--dropout is ", r.dropout,
-          "; give a probability from 0 up and below 1");
+  require(r.numbers.softcap == 0 || is_softcap(r.numbers.softcap), ErrorKind::bad_argument, "explain",
+          "--softcap is ", r.numbers.softcap, kSoftcapWayOut);
+  require(r.numbers.dropout >= 0 && r.numbers.dropout < 1, ErrorKind::bad_argument, "explain",
+          "--dropout is ", r.numbers.dropout, "; give a probability from 0 up and below 1");
   AttentionProblem p;
   p.dtype = parse_dtype(r.dtype);
   p.batch = r.batch, p.q_tokens = r.q_tokens;
   p.kv_tokens = r.kv_tokens < 0 ? r.q_tokens : r.kv_tokens;
   p.heads = spec_from(r);
-  p.heads.terms = either(p.heads.terms, {.softcap = r.softcap != 0,
-                                         .alibi = r.alibi,
-                                         .bias = r.bias,
-                                         .relative = r.relative,
-                                         .sinks = r.sinks,
-                                         .dropout = r.dropout != 0,
-                                         .gate = r.gate});
+  p.heads.terms = either(p.heads.terms, r.terms);
+  for (const ScoreTerm& t : kScoreTerms)
+    if (t.number != nullptr && r.numbers.*t.number != 0) p.heads.terms.*t.planned = true;
   p.lse = r.lse;
   p.probe = parse_probe(r.probe);
   return p;
@@ -167,22 +164,17 @@ std::string head_lines(const Request& r) {
       Variant::place_of(r).model_dim);
 }
 
+AttentionProblem& forward_of(AttentionProblem& p) { return p; }
+AttentionProblem& forward_of(BackwardProblem& p) { return p.forward; }
+
 /// Every gradient there is to ask of the forward these options describe.
 BackwardProblem backward_problem_from(const Request& r) {
   BackwardProblem p;
   p.forward = problem_from(r);
   p.forward.lse = true;  // what the backward starts from
-  const Terms& terms = p.forward.heads.terms;
-  p.wants = {.q = true,
-             .k = true,
-             .v = true,
-             .bias = terms.bias,
-             .slopes = terms.alibi,
-             .relative = terms.relative,
-             .sinks = terms.sinks,
-             .scale = r.scale,
-             .gate = terms.gate,
-             .alpha = p.forward.heads.norm == Norm::entmax};
+  for (const Gradient& g : kGradients)
+    p.wants.*g.wanted = g.term == nullptr || (g.term->planned && p.forward.heads.terms.*g.term->planned);
+  p.wants.scale = r.scale, p.wants.alpha = p.forward.heads.norm == Norm::entmax;
   if (plain_heads(r) >= 0) return p;
   HeadInputs learned;
   HeadGrads grads;
@@ -193,36 +185,24 @@ BackwardProblem backward_problem_from(const Request& r) {
   return p;
 }
 
-/// The choice for tensors on a CUDA device: sizes, kinds and the mask decide; addresses are taken as fit.
-int explain_cuda(const Request& r) {
-  const AttentionProblem p = problem_from(r);
+/// The device of --device, and for a CUDA one what its kernels choose by: the mask and where queries start;
+/// addresses are taken as fit.
+template <class Problem>
+Problem on_device(const Request& r, Problem problem) {
+  if (r.device == "cpu") return problem;
+  AttentionProblem& p = forward_of(problem);
+  p.device = Device::cuda(0);
   const Mask mask = mask_from(r);
   mask.check(p.batch, p.heads.normal_heads(), p.q_tokens, p.kv_tokens);
   Index start = start_of(r, p);
   AttentionArgs args;
   args.mask = mask.set();
   args.q_start = AnyView::packed(&start, DType::i64, {1});
-  BackwardArgs gradients;
-  gradients.forward = args;
-  const CudaChoice choice = r.backward
-                                ? choose_cuda(backward_problem_from(r), gradients, Device::cuda(0), r.kernels)
-                                : choose_cuda(p, args, Device::cuda(0), r.kernels);
-  if (r.json) {
-    nlohmann::ordered_json facts{{"op", r.backward ? "attention_backward" : "attention"},
-                                 {"device", "cuda:0"},
-                                 {"kernel", choice.kernel}};
-    facts["refusals"] = nlohmann::ordered_json::array();
-    for (const Refusal& c : choice.refusals)
-      facts["refusals"].push_back({{"kernel", c.kernel}, {"why", c.why}});
-    facts["numerics"] = choice.numerics;
-    fmt::print("{}\n", facts.dump(2));
-    return choice.kernel.empty() ? kFailed : kDone;
-  }
-  const Paint paint = Paint::for_stdout();
-  for (const Refusal& c : choice.refusals) fmt::print("{}\n", paint.warn(c.kernel + "  refused: " + c.why));
-  if (choice.kernel.empty()) return kFailed;
-  fmt::print("{}\nnumerics    {}\n", paint.good(choice.kernel + "  chosen"), choice.numerics);
-  return kDone;
+  if constexpr (std::is_same_v<Problem, BackwardProblem>)
+    p.run = run_facts(problem, BackwardArgs{.forward = args});
+  else
+    p.run = run_facts(p, args);
+  return problem;
 }
 
 /// What a named head costs beside the attention that is explained: mixing, nets, routers, heads left out.
@@ -252,7 +232,7 @@ struct HeadWork {
 template <class Plan>
 int explain_plan(const Request& r, const Plan& plan, const AttentionProblem& p) {
   const MaskShare mask = share_of(r, p);
-  const Roofline roofline = measure_roofline(plan.threads());
+  const Roofline roofline = p.device.is_cpu() ? measure_roofline(plan.threads()) : Roofline();
   const ExplainOptions options{.shapes = r.shapes, .mermaid = r.mermaid, .roofline = &roofline};
   if (r.json) {
     auto facts = nlohmann::ordered_json::parse(explain_json(plan, options));
@@ -279,13 +259,12 @@ int explain_plan(const Request& r, const Plan& plan, const AttentionProblem& p) 
 int explain_word(const Request& r) {
   require(r.device == "cpu" || r.device == "cuda", ErrorKind::bad_argument, "explain", "--device is \"",
           r.device, "\"; give cpu or cuda");
-  if (r.device == "cuda") return explain_cuda(r);
   const Context ctx({.threads = r.threads, .kernels = r.kernels});
   if (r.backward) {
-    const BackwardPlan plan(backward_problem_from(r), ctx);
+    const BackwardPlan plan(on_device(r, backward_problem_from(r)), ctx);
     return explain_plan(r, plan, plan.problem().forward);
   }
-  const AttentionPlan plan(problem_from(r), ctx);
+  const AttentionPlan plan(on_device(r, problem_from(r)), ctx);
   return explain_plan(r, plan, plan.problem());
 }
 
@@ -322,13 +301,13 @@ void add_explain(CLI::App& app, int& exit_code) {
   word->add_option("--mask", r->mask, "Which pairs may attend, e.g. \"causal & window(256, 0)\"")
       ->capture_default_str();
   word->add_option("--q-start", r->q_start, "Position of the first query, or \"end\"")->capture_default_str();
-  word->add_option("--softcap", r->softcap, "cap * tanh(s / cap) on the scores");
-  word->add_option("--dropout", r->dropout, "Probability of dropping a weight");
-  word->add_flag("--alibi", r->alibi, "A slope per head");
-  word->add_flag("--bias", r->bias, "A dense bias [batch heads q kv]");
-  word->add_flag("--relative", r->relative, "T5's relative buckets");
-  word->add_flag("--sinks", r->sinks, "A sink logit per head");
-  word->add_flag("--gate", r->gate, "A gate per token and head");
+  for (const ScoreTerm& t : kScoreTerms) {
+    const std::string option = std::string("--") + call_word(t);
+    if (t.number != nullptr)
+      word->add_option(option, r->numbers.*t.number, t.help);
+    else if (t.planned != nullptr)
+      word->add_flag(option, r->terms.*t.planned, t.help);
+  }
   word->add_flag("--scale", r->scale, "A scale that is learned: with --backward, its gradient");
   word->add_flag("--lse", r->lse, "Write the log-sum-exp");
   word->add_flag("--backward", r->backward, "Explain the gradients instead");

@@ -7,7 +7,7 @@
 #include "headwise/base/arena.h"
 #include "headwise/base/context.h"
 #include "headwise/base/param.h"
-#include "headwise/spec/backward.h"
+#include "headwise/spec/terms.h"
 
 namespace headwise {
 
@@ -39,18 +39,12 @@ struct Field {
 };
 
 /// Gradients of HeadInputs under the same names. bind gives where each is added to; empty: not wanted.
-struct HeadGrads {
-  AnyView scale = {}, slopes = {}, bias = {}, relative = {}, sinks = {}, gate = {}, alpha = {};
-  AnyView mix_before = {}, mix_after = {}, mix_q = {}, mix_k = {};
-};
-/// Pairs every name with its place in BackwardArgs: visit(name, to be added to, written by the run).
+struct HeadGrads : HeadInputs {};
+/// Pairs every term with its place in BackwardArgs: visit(name, to be added to, written by the run).
 template <class F>
 void each_pair(HeadGrads& g, BackwardArgs& b, F&& visit) {
-  visit("scale", g.scale, b.dscale), visit("slopes", g.slopes, b.dslopes), visit("bias", g.bias, b.dbias);
-  visit("relative", g.relative, b.drelative), visit("sinks", g.sinks, b.dsinks);
-  visit("gate", g.gate, b.dgate), visit("alpha", g.alpha, b.dalpha);
-  visit("mix_before", g.mix_before, b.dmix_before), visit("mix_after", g.mix_after, b.dmix_after);
-  visit("mix_q", g.mix_q, b.dmix_q), visit("mix_k", g.mix_k, b.dmix_k);
+  for (const ScoreTerm& t : kScoreTerms)
+    if (t.gradient != nullptr) visit(t.word, g.*t.input, b.*t.gradient);
 }
 
 /// One run of a head: rows x to W_O's input y, and back. `outer` is batch (ragged: 1), `tokens` a sequence's
@@ -78,8 +72,7 @@ struct HeadCall {
 };
 
 inline Terms either(Terms a, const Terms& b) {
-  a.softcap |= b.softcap, a.alibi |= b.alibi, a.bias |= b.bias, a.relative |= b.relative;
-  a.sinks |= b.sinks, a.dropout |= b.dropout, a.gate |= b.gate, a.rows |= b.rows;
+  each_flag([&](bool Terms::*flag) { a.*flag |= b.*flag; });
   return a;
 }
 

@@ -1,11 +1,12 @@
-// Candidate: one row of a choice list: a kernel's name, when it refuses, what workspace it needs, how it
-// runs.
+// KernelOf: one row of a choice list: a kernel's name and device, when it refuses, what workspace it needs,
+// how it runs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <span>
 #include <string>
 
 #include "headwise/base/threads.h"
+#include "headwise/kernels/device_status.h"
 #include "headwise/spec/backward.h"
 
 namespace headwise {
@@ -18,27 +19,23 @@ inline constexpr const char* kHeadsAreMixed = "heads are mixed: a row needs all 
 /// What the others say of keys in pages.
 inline constexpr const char* kKeysInPages = "keys lie in pages: cpu/decode and ref read them";
 
-struct AttentionKernel {
+template <class Problem, class Args>
+struct KernelOf {
   const char* name;
   /// Empty: it can. Else one sentence why it cannot.
-  std::string (*refuse)(const AttentionProblem&);
-  std::size_t (*workspace_bytes)(const AttentionProblem&, int threads);
+  std::string (*refuse)(const Problem&);
+  std::size_t (*workspace_bytes)(const Problem&, int threads);
   /// Arguments were checked; workspace has workspace_bytes(problem, pool.threads()) or more, aligned to
-  /// Arena::kAlign.
-  Status (*run)(const AttentionProblem&, const AttentionArgs&, std::span<std::byte> workspace,
-                ThreadPool&) noexcept;
+  /// Arena::kAlign. Null where runs are started.
+  Status (*run)(const Problem&, const Args&, std::span<std::byte> workspace, ThreadPool&) noexcept;
   /// The class that fixes every rounding step, e.g. "cpu/online avx512 f32 g256 s2048".
-  std::string (*numerics)(const AttentionProblem&);
+  std::string (*numerics)(const Problem&);
+  Device::Kind device = Device::Kind::cpu;  // of the problems it is asked for
+  bool by_name = false;                     // runs only where a list names it
+  /// A CUDA device: starts the run on a stream and returns without waiting.
+  DeviceStatus (*start)(const Problem&, const Args&, void* stream) = nullptr;
 };
-
-/// The same for gradients.
-struct BackwardKernel {
-  const char* name;
-  std::string (*refuse)(const BackwardProblem&);
-  std::size_t (*workspace_bytes)(const BackwardProblem&, int threads);
-  Status (*run)(const BackwardProblem&, const BackwardArgs&, std::span<std::byte> workspace,
-                ThreadPool&) noexcept;
-  std::string (*numerics)(const BackwardProblem&);
-};
+using AttentionKernel = KernelOf<AttentionProblem, AttentionArgs>;
+using BackwardKernel = KernelOf<BackwardProblem, BackwardArgs>;
 
 }  // namespace headwise

@@ -24,6 +24,8 @@ struct GemmKernel {
   /// What two problems share whose packed b is the same: its layout, by address.
   const void* (*layout)(const GemmProblem&);
   void (*pack)(const GemmProblem&, const MatrixView& b, void* out, ThreadPool&) noexcept;
+  Device::Kind device = Device::Kind::cpu;
+  bool by_name = false;  // runs only where a list names it
 };
 
 }  // namespace headwise

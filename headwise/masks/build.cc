@@ -159,6 +159,30 @@ Mask Mask::global(std::span<const Index> positions) {
   return of({.op = MaskOp::global, .n = n}, std::move(sorted));
 }
 
+Mask Mask::of_kind(MaskOp op, std::span<const Index> numbers) {
+  const MaskKind& kind = headwise::kind_of(op);
+  const std::size_t count = numbers.size(), need = kind.form == MaskForm::two   ? 2
+                                                   : kind.form == MaskForm::one ? 1
+                                                                                : 0;
+  const bool fixed = kind.form == MaskForm::bare || need > 0;
+  require(!fixed || count == need, kBad, "mask", kind.name, " got ", count, " numbers but takes ", need);
+  switch (op) {
+    case MaskOp::all: return all();
+    case MaskOp::causal: return causal();
+    case MaskOp::window: return window(numbers[0], numbers[1]);
+    case MaskOp::prefix: return prefix(numbers[0]);
+    case MaskOp::lengths: return lengths(numbers);
+    case MaskOp::documents: return documents(numbers);
+    case MaskOp::strided: return strided(numbers[0], numbers[1]);
+    case MaskOp::global: return global(numbers);
+    case MaskOp::blocks:
+    case MaskOp::dense:
+    case MaskOp::both:
+    case MaskOp::either: break;
+  }
+  throw Error(kBad, text("mask: ", kind.name, " is not made of a list of numbers; use its own builder"));
+}
+
 Mask Mask::per_head(std::span<const Mask> masks) {
   require(!masks.empty(), kBad, "mask", "per_head has no masks; give one for each head");
   Mask m;

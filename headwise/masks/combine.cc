@@ -32,12 +32,7 @@ std::vector<Steps> operands(MaskOp op, Steps steps) {
   return parts;
 }
 
-/// How many numbers and words a term owns.
-Index offsets_of(const MaskStep& s) {
-  return s.op == MaskOp::documents || s.op == MaskOp::blocks ? s.n + 1
-         : s.op == MaskOp::lengths || s.op == MaskOp::global ? s.n
-                                                             : 0;
-}
+/// How many words a term owns.
 Index words_of(const MaskStep& s) {
   if (s.op != MaskOp::dense) return 0;
   Index n = ceil_div(s.size[3], 64);
@@ -48,7 +43,7 @@ Index words_of(const MaskStep& s) {
 bool same(const MaskStep& x, const MaskStep& y) {
   if (x.op != y.op || x.a != y.a || x.b != y.b || x.n != y.n) return false;
   if (!std::equal(x.size, x.size + 4, y.size) || !std::equal(x.words, x.words + 3, y.words)) return false;
-  if (!std::equal(x.offsets, x.offsets + offsets_of(x), y.offsets)) return false;
+  if (!std::equal(x.offsets, x.offsets + offset_count(x), y.offsets)) return false;
   const Index columns = x.op == MaskOp::blocks ? x.offsets[x.n] : 0;
   return std::equal(x.columns, x.columns + columns, y.columns) &&
          std::equal(x.bits, x.bits + words_of(x), y.bits);

@@ -15,24 +15,14 @@ bool goes_by_distance(const MaskView& view, const MaskBox& box, const MaskPlace&
   bool strides = false;
   for (int i = 0; i < view.count; ++i) {
     const MaskStep& s = view.steps[i];
-    switch (s.op) {
-      case MaskOp::all:
-      case MaskOp::causal:
-      case MaskOp::window:
-      case MaskOp::both:
-      case MaskOp::either: break;
-      case MaskOp::strided: strides = strides || mask_terms::strided_tile(s, box) == TileKind::mixed; break;
-      case MaskOp::prefix:
-      case MaskOp::lengths:
-      case MaskOp::documents:
-        if (!mask_terms::interval_full(s, box, at) &&
-            !mask_terms::Intervals::of(s, i, box, at).empty(view.steps, box.q0, box.q1))
-          return false;
-        break;
-      case MaskOp::blocks:
-      case MaskOp::dense:
-      case MaskOp::global:
-        if (mask_terms::tile(s, box, at) == TileKind::mixed) return false;
+    if (kind_of(s.op).by_distance) {
+      strides = strides || mask_terms::tile(s, box, at) == TileKind::mixed;
+    } else if (mask_terms::is_interval(s.op)) {
+      if (!mask_terms::interval_full(s, box, at) &&
+          !mask_terms::Intervals::of(s, i, box, at).empty(view.steps, box.q0, box.q1))
+        return false;
+    } else if (mask_terms::tile(s, box, at) == TileKind::mixed) {
+      return false;
     }
   }
   return strides;

@@ -49,6 +49,8 @@ class Mask {
   static Mask dense(const AnyView& open);
   /// The same with the other polarity: non-zero = may not attend.
   static Mask from_blocked(const AnyView& blocked);
+  /// A kind by its numbers, as its text has them; blocks and dense have builders of their own.
+  static Mask of_kind(MaskOp op, std::span<const Index> numbers);
   /// One mask per head. Only as the outermost expression, not inside & or |.
   static Mask per_head(std::span<const Mask> masks);
 

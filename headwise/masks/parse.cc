@@ -8,8 +8,17 @@ namespace headwise {
 namespace {
 
 constexpr int kMaxDepth = 64;
-constexpr std::string_view kTerms =
-    "all, causal, window, sliding, prefix, lengths, documents, blocks, strided, global or \"(\"";
+
+/// "all, causal, ... or "(""
+std::string terms() {
+  std::string names;
+  for (const MaskKind& kind : kMaskKinds) {
+    if (kind.form == MaskForm::dense || kind.form == MaskForm::join) continue;
+    names += (names.empty() ? "" : ", ") + std::string(kind.name);
+    if (kind.op == MaskOp::window) names += ", sliding";
+  }
+  return names + " or \"(\"";
+}
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 bool is_digit(char c) { return '0' <= c && c <= '9'; }
@@ -99,6 +108,40 @@ class Parser {
     return list;
   }
 
+  /// "(a)" or "(a, b)"; b may be left out where `otherwise` is not -1.
+  std::vector<Index> list_of(int count, Index otherwise) {
+    expect('(');
+    std::vector<Index> read{number()};
+    if (count == 2 && otherwise != -1 && accept(')')) return {read[0], otherwise};
+    if (count == 2) {
+      expect(',');
+      read.push_back(number());
+    }
+    expect(')');
+    return read;
+  }
+  Mask of_kind(const MaskKind& kind) {
+    switch (kind.form) {
+      case MaskForm::bare: return Mask::of_kind(kind.op, {});
+      case MaskForm::one: return Mask::of_kind(kind.op, list_of(1, -1));
+      case MaskForm::two: return Mask::of_kind(kind.op, list_of(2, kind.second));
+      case MaskForm::list:
+      case MaskForm::offsets: expect('('); return Mask::of_kind(kind.op, numbers(')'));
+      case MaskForm::blocks: {
+        expect('(');
+        const Index q_block = number();
+        expect(',');
+        const Index kv_block = number();
+        expect(';');
+        const std::vector<Index> rows = numbers(';'), columns = numbers(')');
+        return Mask::blocks(q_block, kv_block, rows, columns);
+      }
+      case MaskForm::dense:
+      case MaskForm::join: break;
+    }
+    return {};
+  }
+
   Mask either(int depth) {
     Mask m = both(depth);
     while (accept('|')) m = std::move(m) | both(depth);
@@ -119,51 +162,21 @@ class Parser {
       return m;
     }
     const std::string_view name = word();
-    if (name == "all") return Mask::all();
-    if (name == "causal") return Mask::causal();
-    if (name == "window" || name == "strided") {
-      expect('(');
-      const Index first = number();
-      if (name == "strided" && accept(')')) return Mask::strided(first);
-      expect(',');
-      const Index second = number();
-      expect(')');
-      return name == "window" ? Mask::window(first, second) : Mask::strided(first, second);
-    }
-    if (name == "sliding" || name == "prefix") {
-      expect('(');
-      const Index n = number();
-      expect(')');
-      return name == "sliding" ? Mask::sliding(n) : Mask::prefix(n);
-    }
-    if (name == "lengths" || name == "documents" || name == "global") {
-      expect('(');
-      const std::vector<Index> list = numbers(')');
-      return name == "lengths"  ? Mask::lengths(list)
-             : name == "global" ? Mask::global(list)
-                                : Mask::documents(list);
-    }
-    if (name == "blocks") {
-      expect('(');
-      const Index q_block = number();
-      expect(',');
-      const Index kv_block = number();
-      expect(';');
-      const std::vector<Index> rows = numbers(';'), columns = numbers(')');
-      return Mask::blocks(q_block, kv_block, rows, columns);
-    }
     if (name == "dense" && dense_at_ < dense_.size()) {  // dense[batch heads q kv], as printed
       expect('[');
       for (int axis = 0; axis < 4; ++axis) number();
       expect(']');
       return dense_[dense_at_++];
     }
+    if (name == "sliding") return Mask::sliding(list_of(1, -1)[0]);
+    for (const MaskKind& kind : kMaskKinds)
+      if (name == kind.name && kind.form != MaskForm::dense) return of_kind(kind);
     at_ = begin;
     require(name != "dense", ErrorKind::bad_argument, "mask", "column ", begin + 1,
             ": dense masks have no text; build one with Mask::dense");
     require(name != "per_head", ErrorKind::bad_argument, "mask", "column ", begin + 1,
             ": per_head must be outermost; combine each head's mask inside it");
-    fail(kTerms);
+    fail(terms());
   }
 
   std::string_view text_;

@@ -12,21 +12,19 @@ std::string list(const Index* numbers, Index n) {
 }
 
 std::string term_text(const MaskStep& s) {
-  switch (s.op) {
-    case MaskOp::all: return "all";
-    case MaskOp::causal: return "causal";
-    case MaskOp::window: return text("window(", s.a, ", ", s.b, ')');
-    case MaskOp::prefix: return text("prefix(", s.a, ')');
-    case MaskOp::lengths: return text("lengths(", list(s.offsets, s.n), ')');
-    case MaskOp::documents: return text("documents(", list(s.offsets, s.n + 1), ')');
-    case MaskOp::blocks:
-      return text("blocks(", s.a, ", ", s.b, "; ", list(s.offsets, s.n + 1), "; ",
+  const MaskKind& kind = kind_of(s.op);
+  switch (kind.form) {
+    case MaskForm::bare: return kind.name;
+    case MaskForm::one: return text(kind.name, '(', s.a, ')');
+    case MaskForm::two: return text(kind.name, '(', s.a, ", ", s.b, ')');
+    case MaskForm::list:
+    case MaskForm::offsets: return text(kind.name, '(', list(s.offsets, offset_count(s)), ')');
+    case MaskForm::blocks:
+      return text(kind.name, '(', s.a, ", ", s.b, "; ", list(s.offsets, offset_count(s)), "; ",
                   list(s.columns, s.offsets[s.n]), ')');
-    case MaskOp::dense: return text("dense[", s.size[0], ' ', s.size[1], ' ', s.size[2], ' ', s.size[3], ']');
-    case MaskOp::strided: return text("strided(", s.a, ", ", s.b, ')');
-    case MaskOp::global: return text("global(", list(s.offsets, s.n), ')');
-    case MaskOp::both:
-    case MaskOp::either: break;
+    case MaskForm::dense:
+      return text(kind.name, '[', s.size[0], ' ', s.size[1], ' ', s.size[2], ' ', s.size[3], ']');
+    case MaskForm::join: break;
   }
   return {};
 }

@@ -4,33 +4,55 @@
 
 #include "headwise/ops/attention_checks.h"
 #include "headwise/ops/choice.h"
+#include "headwise/ops/run_facts.h"
+#include "headwise/ops/view_checks.h"
 
 namespace headwise {
 namespace {
 
 constexpr std::string_view kOp = "attention";
 
-Choice<AttentionKernel, AttentionProblem> choice() { return {kOp, attention_kernels()}; }
+Choice<AttentionKernel, AttentionProblem> choice(const AttentionProblem& p) {
+  return {kOp, attention_kernels(), p.device};
+}
 
 }  // namespace
+
+AttentionProblem in_context(AttentionProblem problem, const Context& ctx, std::string_view op) {
+  if (!ctx.device() || problem.device == *ctx.device()) return problem;
+  require(problem.device.is_cpu(), ErrorKind::bad_argument, op, "q lies on ", problem.device,
+          " but the context is for ", *ctx.device(), "; bring them together");
+  problem.device = *ctx.device();
+  return problem;
+}
 
 AttentionPlan::AttentionPlan(const AttentionProblem& problem, int threads, std::string kernels)
     : problem_(problem), threads_(threads), kernels_(std::move(kernels)) {
   check_problem(problem_);
-  kernel_ = &choice().first(kernels_, problem_);
+  kernel_ = &choice(problem_).first(kernels_, problem_);
   workspace_bytes_ = with_room_to_align(kernel_->workspace_bytes(problem_, threads_));
 }
 
-std::vector<Refusal> AttentionPlan::refusals() const { return choice().before(kernel_, kernels_, problem_); }
+std::vector<Refusal> AttentionPlan::refusals() const {
+  return choice(problem_).before(kernel_, kernels_, problem_);
+}
 
 void AttentionPlan::run(const AttentionArgs& args, Context& ctx) const {
+  if (kernel_->start) return start(args, ctx.stream());
   const std::size_t bytes = ctx.threads() == threads_
                                 ? workspace_bytes_
                                 : with_room_to_align(kernel_->workspace_bytes(problem_, ctx.threads()));
   run(args, ctx.workspace(bytes), ctx.pool());
 }
 
+void AttentionPlan::start(const AttentionArgs& args, void* stream) const {
+  const AttentionArgs checked = check_args(problem_, args);
+  require_planned(kOp, problem_.run, run_facts(problem_, args));
+  require_started(kOp, problem_.device, kernel_->start(problem_, checked, stream));
+}
+
 void AttentionPlan::run(const AttentionArgs& args, std::span<std::byte> workspace, ThreadPool& pool) const {
+  refuse_workspace(kOp, problem_.device);
   const AttentionArgs checked = check_args(problem_, args);
   const bool planned = pool.threads() == threads_;
   const std::size_t needed =
@@ -62,6 +84,7 @@ HeadLayout plain_layout(std::string_view op, const char* name, const AnyView& v,
 
 /// Longest sequence of [batch + 1] offsets; check_args later checks each of them.
 Index longest_of(std::string_view op, const char* name, const AnyView& offsets) {
+  require_here(op, name, offsets);
   require(offsets.rank == 1 && offsets.dtype == DType::i64 && offsets.size[0] >= 1 && offsets.data,
           ErrorKind::bad_shape, op, name, " is ", offsets, " but i64 [batch + 1] is needed");
   const auto at = [&](Index i) { return static_cast<const Index*>(offsets.data)[i * offsets.step[0]]; };
@@ -76,6 +99,7 @@ Index longest_of(std::string_view op, const char* name, const AnyView& offsets) 
 
 /// The most tokens a sequence has in pages; check_args later checks each of them.
 Index longest_in(std::string_view op, const AnyView& lengths) {
+  require_here(op, "page lengths", lengths);
   require(lengths.rank == 1 && lengths.dtype == DType::i64 && (lengths.data || lengths.size[0] == 0),
           ErrorKind::bad_shape, op, "page lengths are ", lengths, " but i64 [batch] is needed");
   Index longest = 0;
@@ -123,6 +147,7 @@ AttentionProblem problem_in(std::string_view op, const AttentionArgs& args, cons
     check_rank(op, "k", args.k, p.heads.k.row > 0 ? 3 : 4,
                p.heads.k.row > 0 ? "[batch tokens row]" : "[batch tokens heads dim]");
 
+  p.device = args.q.where();
   p.dtype = args.q.dtype;
   p.batch = args.q.size[0];
   p.q_tokens = args.q.size[1];
@@ -131,8 +156,8 @@ AttentionProblem problem_in(std::string_view op, const AttentionArgs& args, cons
     p.pages = args.k.size[0], p.page_size = args.k.size[1];
     p.kv_tokens = longest_in(op, args.page_table.lengths);
   }
-  p.int8_kv = args.k.dtype == DType::i8 || (args.v.dtype == DType::i8 && args.k.dtype != DType::e4m3);
-  p.e4m3_kv = !p.int8_kv && (args.k.dtype == DType::e4m3 || args.v.dtype == DType::e4m3);
+  for (const AnyView* x : {&args.v, &args.k})
+    if (is_eight_bit_kv(x->dtype)) p.kv = x->dtype;
   p.ragged = args.q_offsets.given() || args.kv_offsets.given();
   if (p.ragged) {
     p.q_total = p.q_tokens;
@@ -142,22 +167,30 @@ AttentionProblem problem_in(std::string_view op, const AttentionArgs& args, cons
     p.batch = args.q_offsets.size[0] - 1;
   }
   const HeadInputs& in = args.inputs;
-  p.heads.terms = {.softcap = in.softcap != 0,
-                   .alibi = in.slopes.given(),
-                   .bias = in.bias.given(),
-                   .relative = in.relative.given(),
-                   .sinks = in.sinks.given(),
-                   .dropout = in.dropout != 0,
-                   .gate = in.gate.given(),
-                   .rows = in.rows.given()};
+  p.heads.terms = {.rows = in.rows.given()};
+  for (const ScoreTerm& t : kScoreTerms)
+    if (t.planned != nullptr) p.heads.terms.*t.planned = brings(in, t);
   if (in.alpha.given()) p.heads.norm = Norm::entmax;
   p.lse = args.lse.given();
   p.probe = probe;
+  p.run = run_facts(p, args);
   return p;
 }
 
+ProbeSpec probe_of(const ProbeOut& out) {
+  const AnyView& top = out.top_keys.given() ? out.top_keys : out.top_weights;
+  return {.rows = out.any_row(),
+          .top_k = top.given() ? top.size[3] : 0,
+          .classes = out.class_mass.given() ? out.class_mass.size[3] : 0,
+          .columns = out.column_sums.given(),
+          .picked = out.picks.given() ? out.picks.size[0] : 0};
+}
+
 void attention(const AttentionArgs& args, Context& ctx, const ProbeSpec& probe, const HeadSpec& heads) {
-  AttentionPlan(problem_of(args, probe, heads), ctx).run(args, ctx);
+  require_device(kOp, args.q, ctx);
+  const AttentionProblem problem = problem_of(args, probe, heads);
+  if (!problem.device.is_cpu()) ArgChecks{kOp}.check_places(problem, args);  // before its kernels are asked
+  AttentionPlan(problem, ctx).run(args, ctx);
 }
 
 }  // namespace headwise

@@ -3,6 +3,7 @@
 #pragma once
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "headwise/base/context.h"
@@ -16,12 +17,16 @@ struct Refusal {
   std::string kernel, why;
 };
 
+/// The problem with the device of the context, where that has one; throws when the two contradict each other.
+AttentionProblem in_context(AttentionProblem problem, const Context& ctx, std::string_view op = "attention");
+
 class AttentionPlan {
  public:
   /// Throws for what cannot work; chooses among ctx.kernels(), best first. A list without `ref` is strict:
-  /// when every kernel of it refuses, the error holds all refusals.
+  /// when every kernel of it refuses, the error holds all refusals. A problem made by hand takes its device
+  /// from the context.
   AttentionPlan(const AttentionProblem& problem, const Context& ctx)
-      : AttentionPlan(problem, ctx.threads(), ctx.kernels()) {}
+      : AttentionPlan(in_context(problem, ctx), ctx.threads(), ctx.kernels()) {}
   /// The same for a pool of `threads` and a list of its own, without a context at hand.
   AttentionPlan(const AttentionProblem& problem, int threads, std::string kernels);
 
@@ -29,17 +34,20 @@ class AttentionPlan {
   const char* kernel() const noexcept { return kernel_->name; }
   /// Kernels that stand before the chosen one, each with its reason; written when asked.
   std::vector<Refusal> refusals() const;
-  /// For runs with threads() threads.
+  /// For runs with threads() threads. 0 on a CUDA device: memory there comes from the stream's own pool.
   std::size_t workspace_bytes() const noexcept { return workspace_bytes_; }
   int threads() const noexcept { return threads_; }
   std::string numerics() const { return kernel_->numerics(problem_); }
 
-  /// Checks that the views fit the problem, then runs; the context's workspace grows if it must.
+  /// Checks that the views fit the problem, then runs; the context's workspace grows if it must. On a CUDA
+  /// device it starts the work on ctx.stream() and returns without waiting.
   void run(const AttentionArgs& args, Context& ctx) const;
-  /// The same on the caller's memory: allocates nothing. Too small a workspace is an error.
+  /// The same on the caller's memory, on the CPU: allocates nothing. Too small a workspace is an error.
   void run(const AttentionArgs& args, std::span<std::byte> workspace, ThreadPool& pool) const;
 
  private:
+  void start(const AttentionArgs& args, void* stream) const;
+
   AttentionProblem problem_;
   const AttentionKernel* kernel_ = nullptr;
   std::size_t workspace_bytes_ = 0;
@@ -47,18 +55,26 @@ class AttentionPlan {
   std::string kernels_;
 };
 
-/// The problem these tensors pose: heads from q, kv heads from k and v by division, terms from what is given.
+/// The problem these tensors pose: heads from q, kv heads from k and v by division, terms from what is given,
+/// the device from q. On a CUDA device q, k, v, out, lse, slopes, sinks, bias, relative, gate, alpha, mix_*
+/// and probes lie there too; scale, q_start, offsets, page lengths and sequence_ids lie on the CPU: they are
+/// read before a run returns.
 /// Layouts with a row (overlapped heads) come in `heads`; leave its layouts empty (heads 0) for plain
 /// tensors.
 AttentionProblem problem_of(const AttentionArgs& args, const ProbeSpec& probe = {},
                             const HeadSpec& heads = {});
 
-/// Plans and runs in one call.
+/// What these outputs ask for: the spec of a run whose probes were given without one.
+ProbeSpec probe_of(const ProbeOut& out);
+
+/// Plans and runs in one call, where the tensors lie.
 void attention(const AttentionArgs& args, Context& ctx, const ProbeSpec& probe = {},
                const HeadSpec& heads = {});
 
-/// Every kernel headwise has, best first.
+/// Every kernel headwise has on every device, best first; a problem asks those of its own device.
 std::span<const AttentionKernel> attention_kernels();
+/// Those of one kind of device, which stand together.
+std::span<const AttentionKernel> attention_kernels(Device::Kind device);
 
 }  // namespace headwise
 #pragma GCC visibility pop

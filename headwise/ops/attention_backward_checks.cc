@@ -11,12 +11,14 @@ constexpr ArgChecks kChecks{kBackwardOp};
 /// Every gradient with its name. `visit(name, view)`.
 template <class Args, class F>
 void each_gradient(Args& a, F&& visit) {
-  visit("dq", a.dq), visit("dk", a.dk), visit("dv", a.dv);
-  visit("dbias", a.dbias), visit("dslopes", a.dslopes), visit("drelative", a.drelative);
-  visit("dsinks", a.dsinks), visit("dscale", a.dscale), visit("dgate", a.dgate);
-  visit("dmix_before", a.dmix_before), visit("dmix_after", a.dmix_after);
-  visit("dmix_q", a.dmix_q), visit("dmix_k", a.dmix_k);
-  visit("dalpha", a.dalpha);
+  for (const Gradient& g : kGradients) visit(g.name, a.*g.view);
+}
+
+/// "dq, dk, dv, ..."
+std::string gradient_names() {
+  std::string all;
+  for (const Gradient& g : kGradients) all += (all.empty() ? "" : ", ") + std::string(g.name);
+  return all;
 }
 
 /// What the forward left: out and lse come together, or the plan was made without them.
@@ -35,34 +37,20 @@ void check_gradients(const BackwardProblem& problem, const BackwardArgs& a) {
   if (asked("dq", a.dq, wants.q)) kChecks.check_heads("dq", a.dq, p, p.heads.q);
   if (asked("dk", a.dk, wants.k)) kChecks.check_heads("dk", a.dk, p, p.heads.k);
   if (asked("dv", a.dv, wants.v)) kChecks.check_heads("dv", a.dv, p, p.heads.v);
-  const auto like = [&](const char* name, const AnyView& v, bool wanted, const char* input_name,
-                        const AnyView& input, unsigned dtypes, const char* axes) {
-    if (!asked(name, v, wanted)) return;
-    require(input.given(), ErrorKind::bad_argument, kBackwardOp, name, " is given but ", input_name,
-            " is not; give the ", input_name, " of the forward or leave ", name, " empty");
+  for (const Gradient& g : kGradients) {
+    if (g.term == nullptr || !asked(g.name, a.*g.view, wants.*g.wanted)) continue;
+    const ScoreTerm& t = *g.term;
+    const AnyView& input = in.*t.input;
+    require(input.given(), ErrorKind::bad_argument, kBackwardOp, g.name, " is given but ", t.name,
+            " is not; give the ", t.name, " of the forward or leave ", g.name, " empty");
+    const char* axes = t.gradient_axes           ? t.gradient_axes
+                       : t.of_tokens && p.ragged ? "[1 tokens heads]"
+                                                 : t.axes;
     const Index* n = input.size;
-    switch (input.rank) {
-      case 1: return kChecks.check_view(name, v, {dtypes, {n[0]}, axes});
-      case 2: return kChecks.check_view(name, v, {dtypes, {n[0], n[1]}, axes});
-      case 3: return kChecks.check_view(name, v, {dtypes, {n[0], n[1], n[2]}, axes});
-      default: return kChecks.check_view(name, v, {dtypes, {n[0], n[1], n[2], n[3]}, axes});
-    }
-  };
-  like("dbias", a.dbias, wants.bias, "bias", in.bias, kAnyFloat, "the sizes of bias");
-  like("dslopes", a.dslopes, wants.slopes, "alibi slopes", in.slopes, kAnyFloat, "[heads]");
-  like("drelative", a.drelative, wants.relative, "relative table", in.relative, kAnyFloat, "[buckets heads]");
-  like("dsinks", a.dsinks, wants.sinks, "sinks", in.sinks, kAnyFloat, "[heads]");
-  like("dscale", a.dscale, wants.scale, "scale", in.scale, kWide, "the size of scale");
-  like("dgate", a.dgate, wants.gate, "gate", in.gate, kAnyFloat,
-       p.ragged ? "[1 tokens heads]" : "[batch q_tokens heads]");
-  like("dmix_before", a.dmix_before, wants.mix_before, "mix_before", in.mix_before, kAnyFloat,
-       "the sizes of mix_before");
-  like("dmix_after", a.dmix_after, wants.mix_after, "mix_after", in.mix_after, kAnyFloat,
-       "the sizes of mix_after");
-  like("dmix_q", a.dmix_q, wants.mix_q, "mix_q", in.mix_q, kAnyFloat, "the sizes of mix_q");
-  like("dmix_k", a.dmix_k, wants.mix_k, "mix_k", in.mix_k, kAnyFloat, "the sizes of mix_k");
-  like("dalpha", a.dalpha, wants.alpha, "alpha", in.alpha, kAnyFloat, "[heads]");
-  for (Index h = 0; wants.alpha && h < p.heads.q.heads; ++h)
+    kChecks.check_view(g.name, a.*g.view, {{n[0], n[1], n[2], n[3]}, input.rank},
+                       {t.wide ? kWide : kAnyFloat, {}, axes});
+  }
+  for (Index h = 0; wants.alpha && in.alpha.on_cpu() && h < p.heads.q.heads; ++h)
     require(load_double(in.alpha.data, in.alpha.dtype, h * in.alpha.step[0]) > 1, ErrorKind::bad_argument,
             kBackwardOp, "dalpha is asked but alpha of head ", h,
             " is 1, softmax, where its slope is not computed; learn an alpha from 1.01 on");
@@ -105,28 +93,28 @@ void check_backward_problem(const BackwardProblem& problem) {
           "the problem asks for probes, but probes have no gradient; plan without them");
   kChecks.check_problem(p);
   require(!(wants == GradientSpec{}), ErrorKind::bad_argument, kBackwardOp,
-          "no gradient is asked; give at least one of dq, dk, dv, dbias, dslopes, drelative, dsinks, dscale, "
-          "dgate, dmix_before, dmix_after, dmix_q, dmix_k, dalpha");
-  const auto check = [](bool wanted, bool there, const char* name, const char* input) {
-    require(!wanted || there, ErrorKind::bad_argument, kBackwardOp, name, " is asked but the forward has no ",
-            input, "; leave ", name, " out, or plan with ", input);
-  };
-  const Terms& terms = p.heads.terms;
-  check(wants.bias, terms.bias, "dbias", "bias");
-  check(wants.slopes, terms.alibi, "dslopes", "alibi slopes");
-  check(wants.relative, terms.relative, "drelative", "relative table");
-  check(wants.sinks, terms.sinks, "dsinks", "sinks");
-  check(wants.gate, terms.gate, "dgate", "gate");
-  check(wants.mix_before, p.heads.before != Mix::none, "dmix_before", "mix before the normalizer");
-  check(wants.mix_after, p.heads.after != Mix::none, "dmix_after", "mix after the normalizer");
-  check(wants.mix_q, p.heads.mix_stages() > 0, "dmix_q", "dynamic mix");
-  check(wants.mix_k, p.heads.mix_stages() > 0, "dmix_k", "dynamic mix");
-  check(wants.alpha, p.heads.norm == Norm::entmax, "dalpha", "alpha");
+          "no gradient is asked; give at least one of ", gradient_names());
+  for (const Gradient& g : kGradients) {
+    if (g.term == nullptr || !(wants.*g.wanted) || in_plan(*g.term, p.heads)) continue;
+    const char* source = g.term->source ? g.term->source : g.term->name;
+    require(false, ErrorKind::bad_argument, kBackwardOp, g.name, " is asked but the forward has no ", source,
+            "; leave ", g.name, " out, or plan with ", source);
+  }
+}
+
+void check_backward_places(const BackwardProblem& problem, const BackwardArgs& args) {
+  const AttentionProblem& p = problem.forward;
+  kChecks.check_places(p, args.forward);
+  kChecks.check_place("dout", args.dout, p.device);
+  each_gradient(args, [&](const char* name, const AnyView& v) {
+    if (&v != &args.dscale || v.on_cpu() == p.device.is_cpu()) kChecks.check_place(name, v, p.device);
+  });
 }
 
 BackwardArgs check_backward_args(const BackwardProblem& problem, const BackwardArgs& args) {
   const AttentionProblem& p = problem.forward;
   refuse_probes(args.forward.probe);
+  check_backward_places(problem, args);
   kChecks.check_tensors(p, args.forward);
   check_saved(p, args.forward);
   kChecks.check_out("dout", args.dout, p);

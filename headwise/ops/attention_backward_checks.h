@@ -15,6 +15,9 @@ void check_backward_problem(const BackwardProblem& problem);
 /// Throws when any view of a probe is given: probes have no gradient.
 void refuse_probes(const ProbeOut& probe);
 
+/// Throws unless every view lies where the problem does, but those that are read on the CPU.
+void check_backward_places(const BackwardProblem& problem, const BackwardArgs& args);
+
 /// Throws unless `args` fit the problem. Returns them as kernels get them: the forward's as by check_args, a
 /// gradient with its own sizes: an axis of size 1 where the problem's is longer is summed over.
 BackwardArgs check_backward_args(const BackwardProblem& problem, const BackwardArgs& args);

@@ -1,5 +1,6 @@
 #include "headwise/ops/attention_checks.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <span>
@@ -140,10 +141,40 @@ void ArgChecks::check_starts(const AttentionProblem& p, const AnyView& v) const 
   }
 }
 
-void ArgChecks::check_terms(const AttentionProblem& p, const HeadInputs& in, Index tensor_batch,
-                            Index q_rows) const {
+void ArgChecks::check_view(const char* name, const AnyView& v, const TermSizes& n, const Need& need) const {
+  const auto& [dtypes, sizes, axes, repeats] = need;
+  const Index* s = n.size;
+  switch (n.rank) {
+    case 1: return check_view(name, v, {dtypes, {s[0]}, axes, repeats});
+    case 2: return check_view(name, v, {dtypes, {s[0], s[1]}, axes, repeats});
+    case 3: return check_view(name, v, {dtypes, {s[0], s[1], s[2]}, axes, repeats});
+    default: return check_view(name, v, {dtypes, {s[0], s[1], s[2], s[3]}, axes, repeats});
+  }
+}
+
+TermSizes sizes_of(const ScoreTerm& term, const AttentionProblem& p, const HeadInputs& in) {
+  const auto size = [&](TermAxis axis) -> Index {
+    switch (axis) {
+      case TermAxis::batch: return p.batch;
+      case TermAxis::heads: return p.heads.normal_heads();
+      case TermAxis::v_heads: return p.heads.v.heads;
+      case TermAxis::q_tokens: return p.q_tokens;
+      case TermAxis::kv_tokens: return p.kv_tokens;
+      case TermAxis::buckets: return in.buckets.buckets;
+      case TermAxis::tensors: return batch_in_tensors(p);
+      case TermAxis::q_rows: return q_rows(p);
+      case TermAxis::none: break;
+    }
+    return 0;
+  };
+  TermSizes n{};
+  for (const TermAxis axis : term.shape)
+    if (axis != TermAxis::none) n.size[n.rank++] = size(axis);
+  return n;
+}
+
+void ArgChecks::check_numbers(const AttentionProblem& p, const HeadInputs& in) const {
   const Terms& terms = p.heads.terms;
-  const Index heads = p.heads.normal_heads();
   if (in.scale.given()) {
     check_view("scale", in.scale, {kWide, {p.heads.q.heads}, "[heads] or [1]", true});
     for (Index h = 0; h < in.scale.size[0]; ++h) {
@@ -162,27 +193,21 @@ void ArgChecks::check_terms(const AttentionProblem& p, const HeadInputs& in, Ind
           " but the plan was made without it; plan for this run");
   if (in.sequence_ids.given())
     check_view("sequence_ids", in.sequence_ids, {only(DType::i64), {p.batch}, "[batch]"});
-  if (check_asked("alibi slopes", in.slopes, terms.alibi, "ALiBi"))
-    check_view("alibi slopes", in.slopes, {kAnyFloat, {heads}, "[heads]"});
-  if (check_asked("bias", in.bias, terms.bias, "a bias"))
-    check_view(
-        "bias", in.bias,
-        {kAnyFloat, {p.batch, heads, p.q_tokens, p.kv_tokens}, "[batch heads q_tokens kv_tokens]", true});
-  if (check_asked("relative table", in.relative, terms.relative, "relative positions")) {
-    const RelativeBuckets& r = in.buckets;
-    const Index exact = r.buckets / (r.bidirectional ? 4 : 2);
-    require(exact >= 1 && r.max_distance > exact, ErrorKind::bad_argument, op, "relative positions have ",
-            r.buckets, " buckets and max_distance ", r.max_distance, "; need at least ",
-            r.bidirectional ? 4 : 2, " buckets and a max_distance above ", exact);
-    check_view("relative table", in.relative, {kAnyFloat, {r.buckets, heads}, "[buckets heads]"});
+  const RelativeBuckets& r = in.buckets;
+  const Index exact = r.buckets / (r.bidirectional ? 4 : 2);
+  require(!terms.relative || (exact >= 1 && r.max_distance > exact), ErrorKind::bad_argument, op,
+          "relative positions have ", r.buckets, " buckets and max_distance ", r.max_distance,
+          "; need at least ", r.bidirectional ? 4 : 2, " buckets and a max_distance above ", exact);
+}
+
+void ArgChecks::check_terms(const AttentionProblem& p, const HeadInputs& in) const {
+  check_numbers(p, in);
+  for (const ScoreTerm& t : kScoreTerms) {
+    if (t.planned == nullptr || t.input == nullptr) continue;
+    const char* axes = t.of_tokens && p.ragged ? "[1 tokens heads]" : t.axes;
+    if (check_asked(t.name, in.*t.input, in_plan(t, p.heads), t.part))
+      check_view(t.name, in.*t.input, sizes_of(t, p, in), {kAnyFloat, {}, axes, t.repeats});
   }
-  if (check_asked("sinks", in.sinks, terms.sinks, "sinks"))
-    check_view("sinks", in.sinks, {kAnyFloat, {heads}, "[heads]"});
-  if (check_asked("gate", in.gate, terms.gate, "a gate"))
-    check_view("gate", in.gate,
-               {kAnyFloat,
-                {tensor_batch, q_rows, p.heads.v.heads},
-                p.ragged ? "[1 tokens heads]" : "[batch q_tokens heads]"});
   check_mix_inputs(p, in);
 }
 
@@ -220,6 +245,9 @@ void ArgChecks::check_problem(const AttentionProblem& p) const {
   const Index heads = p.heads.q.heads;
   require(is_float(p.dtype), ErrorKind::bad_dtype, op, "q, k and v are ", p.dtype,
           "; use f32, bf16, f16 or f64");
+  require(p.kv_dtype() == p.dtype || p.eight_bit_kv(), ErrorKind::bad_dtype, op, "q is ", p.dtype,
+          " but the plan has keys and values of ", p.kv_dtype(),
+          "; give one dtype, or i8 or e4m3 with scales");
   for (const auto& [name, n] : {std::pair{"batch", p.batch},
                                 {"q_tokens", p.q_tokens},
                                 {"kv_tokens", p.kv_tokens},
@@ -350,7 +378,7 @@ void ArgChecks::check_inputs(const AttentionProblem& p, const AttentionArgs& a) 
   }
   check_page_table(p, a);
   check_starts(p, a.q_start);
-  check_terms(p, a.inputs, batch_in_tensors(p), q_rows(p));
+  check_terms(p, a.inputs);
   check_rows(p, a);
   check_alpha(p, a);
   check_mask(p, a.mask);
@@ -445,6 +473,7 @@ void check_overlaps(const AttentionArgs& a) {
 void check_problem(const AttentionProblem& p) { kForward.check_problem(p); }
 
 AttentionArgs check_args(const AttentionProblem& p, const AttentionArgs& args) {
+  kForward.check_places(p, args);
   kForward.check_tensors(p, args);
   kForward.check_out("out", args.out, p);
   kForward.check_lse(args.lse, p);

@@ -4,7 +4,7 @@
 #include <initializer_list>
 #include <string_view>
 
-#include "headwise/spec/problem.h"
+#include "headwise/spec/terms.h"
 
 namespace headwise {
 
@@ -31,6 +31,12 @@ struct Need {
   const char* axes;
   bool repeats = false;  // a size of 1 stands for any size
 };
+/// The sizes of a term, as many as it has axes.
+struct TermSizes {
+  Index size[4];
+  int rank;
+};
+TermSizes sizes_of(const ScoreTerm& term, const AttentionProblem& p, const HeadInputs& in);
 
 /// What forward and backward check alike, each in its own name: `op` is what the user called.
 struct ArgChecks {
@@ -38,8 +44,14 @@ struct ArgChecks {
 
   void check_problem(const AttentionProblem& p) const;
   void check_view(const char* name, const AnyView& v, const Need& need) const;
+  /// `need` without its sizes.
+  void check_view(const char* name, const AnyView& v, const TermSizes& n, const Need& need) const;
   /// A view the plan knows of must come, another must not.
   bool check_asked(const char* name, const AnyView& v, bool asked, const char* part) const;
+  /// Every view lies where the problem does, but those whose numbers are read on the CPU; row lists may lie
+  /// in either place.
+  void check_places(const AttentionProblem& p, const AttentionArgs& args) const;
+  void check_place(const char* name, const AnyView& v, Device there) const;
   /// Memory of one view: sizes, steps, address; a written one has a place for each element.
   void check_memory(const char* name, const AnyView& v, bool written) const;
   /// Throws when the two may share memory; a view is apart from itself.
@@ -78,7 +90,8 @@ struct ArgChecks {
   void check_alpha(const AttentionProblem& p, const AttentionArgs& args) const;
   /// Lists of query rows: one for each sequence and head, ascending, inside their sequence.
   void check_rows(const AttentionProblem& p, const AttentionArgs& args) const;
-  void check_terms(const AttentionProblem& p, const HeadInputs& in, Index tensor_batch, Index q_rows) const;
+  void check_terms(const AttentionProblem& p, const HeadInputs& in) const;
+  void check_numbers(const AttentionProblem& p, const HeadInputs& in) const;
 };
 
 /// Every view of a run with its name; written ones last. `visit(name, view, written)`.
@@ -86,14 +99,10 @@ template <class Args, class F>
 void each_view(Args& a, F&& visit) {
   visit("q", a.q, false), visit("k", a.k, false), visit("v", a.v, false);
   visit("k_scale", a.k_scale, false), visit("v_scale", a.v_scale, false);
-  visit("scale", a.inputs.scale, false), visit("alibi slopes", a.inputs.slopes, false);
-  visit("bias", a.inputs.bias, false), visit("relative table", a.inputs.relative, false);
-  visit("sinks", a.inputs.sinks, false), visit("gate", a.inputs.gate, false);
-  visit("mix_before", a.inputs.mix_before, false), visit("mix_after", a.inputs.mix_after, false);
-  visit("mix_q", a.inputs.mix_q, false), visit("mix_k", a.inputs.mix_k, false);
+  for (const ScoreTerm& t : kScoreTerms)
+    if (t.input != nullptr) visit(t.name, a.inputs.*t.input, false);
   visit("sequence_ids", a.inputs.sequence_ids, false), visit("q_start", a.q_start, false);
-  visit("alpha", a.inputs.alpha, false), visit("rows.offsets", a.inputs.rows.offsets, false),
-      visit("rows.index", a.inputs.rows.index, false);
+  visit("rows.offsets", a.inputs.rows.offsets, false), visit("rows.index", a.inputs.rows.index, false);
   visit("page table", a.page_table.table, false), visit("page lengths", a.page_table.lengths, false);
   visit("q_offsets", a.q_offsets, false), visit("kv_offsets", a.kv_offsets, false);
   visit("probe class_of", a.probe.class_of, false), visit("probe picks", a.probe.picks, false);

@@ -5,6 +5,7 @@
 #endif
 
 #include "headwise/base/error.h"
+#include "headwise/ops/attention_backward.h"
 
 namespace headwise {
 namespace {
@@ -17,6 +18,17 @@ std::string own_folder() {
   const std::string file = info.dli_fname;
   const std::size_t slash = file.rfind('/');
   return slash == std::string::npos ? "" : file.substr(0, slash + 1);
+}
+
+/// The library's functions are called by the numbers of the choice lists: names must agree.
+template <class Kernel, class Entries>
+bool same_names(std::span<const Kernel> list, const Entries* entries, int count) {
+  int n = 0;
+  for (const Kernel& kernel : list)
+    if (kernel.device == Device::Kind::cuda &&
+        (n == count || std::string_view(kernel.name) != entries[n++].name))
+      return false;
+  return n == count;
 }
 
 CudaBackend load() {
@@ -34,7 +46,9 @@ CudaBackend load() {
   if (table == nullptr || table->version != cuda::kTableVersion ||
       table->problem_bytes != sizeof(AttentionProblem) || table->args_bytes != sizeof(AttentionArgs) ||
       table->backward_problem_bytes != sizeof(BackwardProblem) ||
-      table->backward_args_bytes != sizeof(BackwardArgs)) {
+      table->backward_args_bytes != sizeof(BackwardArgs) ||
+      !same_names(attention_kernels(), table->kernels, table->kernel_count) ||
+      !same_names(backward_kernels(), table->backward, table->backward_count)) {
     b.why = name + " is of another version of headwise; build both together";
     return b;
   }
@@ -58,15 +72,18 @@ const CudaBackend& cuda_backend() {
   return backend;
 }
 
+std::string cuda_device_words(int device) {
+  char line[cuda::kSentenceBytes] = "";
+  if (cuda_backend().table) cuda_backend().table->describe(device, line);
+  return line;
+}
+
 std::string cuda_words() {
   const CudaBackend& b = cuda_backend();
   if (!b.why.empty()) return "none: " + b.why;
   std::string words;
-  for (int d = 0; d < b.devices; ++d) {
-    char line[cuda::kSentenceBytes];
-    b.table->describe(d, line);
-    words += (d ? "; " : "") + std::to_string(d) + ": " + line;
-  }
+  for (int d = 0; d < b.devices; ++d)
+    words += (d ? "; " : "") + std::to_string(d) + ": " + cuda_device_words(d);
   return words;
 }
 

@@ -14,6 +14,8 @@ struct CudaBackend {
 };
 const CudaBackend& cuda_backend();
 
+/// "NVIDIA H200, capability 9.0, ..." of one device; empty for a number that is none.
+std::string cuda_device_words(int device);
 /// One line for people: the devices, or why there is none.
 std::string cuda_words();
 

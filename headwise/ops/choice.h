@@ -19,20 +19,22 @@ template <class Kernel, class Problem>
 struct Choice {
   std::string_view op;
   std::span<const Kernel> kernels;
+  Device device = {};  // kernels of other devices are passed over
 
-  /// Calls visit(kernel) over the kernels of a list, or over all for an empty one, until it answers true.
+  /// Calls visit(kernel) over the kernels of a list, or over all that need no naming for an empty one, until
+  /// it answers true.
   template <class Visit>
   void each(std::string_view list, Visit&& visit) const {
     if (trimmed(list).empty()) {
       for (const Kernel& kernel : kernels)
-        if (visit(kernel)) return;
+        if (kernel.device == device.kind && !kernel.by_name && visit(kernel)) return;
       return;
     }
     for (bool more = true; more;) {
       const std::size_t comma = list.find(',');
       more = comma != std::string_view::npos;
       const Kernel* kernel = named(trimmed(list.substr(0, comma)));
-      if (kernel && visit(*kernel)) return;
+      if (kernel && kernel->device == device.kind && visit(*kernel)) return;
       if (more) list.remove_prefix(comma + 1);
     }
   }
@@ -47,13 +49,14 @@ struct Choice {
     if (chosen) return *chosen;
     std::string all;
     for (const Refusal& r : before(nullptr, list, problem)) all += text("\n  ", r.kernel, ": ", r.why);
-    if (all.empty())
-      throw Error(ErrorKind::unsupported,
-                  text(op, ": \"", list, "\" holds no kernel of this op; there are: ", names()));
-    const std::string_view asked = trimmed(list);
-    throw Error(ErrorKind::unsupported,
-                text(op, ": every kernel ", asked.empty() ? "" : text("of \"", asked, "\" "), "refused",
-                     all.find("\n  ref: ") == std::string::npos ? "; add ref to the list" : "", all));
+    if (all.empty()) refuse_list(list);
+    if (device.is_cpu())
+      throw Error(
+          ErrorKind::unsupported,
+          text(op, ": every kernel ", trimmed(list).empty() ? "" : text("of \"", trimmed(list), "\" "),
+               "refused", all.find("\n  ref: ") == std::string::npos ? "; add ref to the list" : "", all));
+    throw Error(ErrorKind::unsupported, text(op, ": every kernel for ", device,
+                                             " refused; copy the tensors to the CPU for the rest", all));
   }
 
   /// Kernels of the list before `chosen`, each with its reason.
@@ -68,20 +71,52 @@ struct Choice {
   }
 
  private:
+  /// Nothing of the list is for this op and device.
+  [[noreturn]] void refuse_list(std::string_view list) const {
+    const char* last = "";
+    for (const Kernel& kernel : kernels)
+      if (kernel.device == device.kind && !kernel.by_name) last = kernel.name;
+    bool of_op = false;
+    for (const Kernel& kernel : kernels) of_op = of_op || list.find(kernel.name) != std::string_view::npos;
+    if (device.is_cpu() && !of_op)
+      throw Error(ErrorKind::unsupported,
+                  text(op, ": \"", list, "\" holds no kernel of this op; there are: ", names()));
+    throw Error(ErrorKind::unsupported,
+                text(op, ": the tensors are on ", device.is_cpu() ? "the CPU" : "a CUDA device",
+                     " but the list \"", list, "\" allows no kernel for it; add ", last,
+                     device.is_cpu() ? "" : ", or copy the tensors to the CPU"));
+  }
   std::string names() const {
     std::string known;
-    for (const Kernel& kernel : kernels) known += (known.empty() ? "" : ", ") + std::string(kernel.name);
+    for (const Kernel& kernel : kernels)
+      if (kernel.device == device.kind) known += (known.empty() ? "" : ", ") + std::string(kernel.name);
     return known;
   }
   /// Null for a kernel of another op.
   const Kernel* named(std::string_view name) const {
     for (const Kernel& kernel : kernels)
       if (name == kernel.name) return &kernel;
-    require(names_a_kernel(name), ErrorKind::bad_argument, op, "there is no kernel \"", name,
-            "\" for CPU tensors; there are: ", names());
+    require(names_a_kernel(name), ErrorKind::bad_argument, op, "there is no kernel \"", name, "\"", " for ",
+            device.is_cpu() ? "CPU" : "CUDA", " tensors", "; there are: ", names());
     return nullptr;
   }
 };
+
+/// A context with a device takes no tensors of another one.
+inline void require_device(std::string_view op, const AnyView& q, const Context& ctx) {
+  require(!ctx.device() || !q.given() || q.where() == *ctx.device(), ErrorKind::bad_argument, op,
+          "q lies on ", q.where(), " but the context is for ", ctx.device().value_or(Device()),
+          "; bring them together");
+}
+/// Runs on a CUDA device take memory and stream from elsewhere than the caller's workspace.
+inline void refuse_workspace(std::string_view op, Device device) {
+  require(device.is_cpu(), ErrorKind::bad_argument, op, "a workspace is given but the plan is for ", device,
+          ", where a stream has its own; call run(args, context)");
+}
+inline void require_started(std::string_view op, Device device, const DeviceStatus& status) {
+  require(status.ok(), ErrorKind::device, op, "launch ", status.launch ? status.launch : "", " on ", device,
+          " failed with code ", status.code, ": ", status.words ? status.words : "");
+}
 
 /// Kernels ask for memory aligned to Arena::kAlign: callers' memory is not, so a plan asks for one step more.
 inline std::size_t with_room_to_align(std::size_t bytes) { return bytes ? bytes + Arena::kAlign : 0; }

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "headwise/base/words.h"
+#include "headwise/ops/backend_cuda.h"
 #include "headwise/ops/explain_shapes.h"
+#include "headwise/spec/terms.h"
 
 namespace headwise {
 namespace {
@@ -53,6 +55,9 @@ std::string json_number(double x) {
   return digits;
 }
 
+/// "cpu", "cuda:1"
+std::string short_name(Device device) { return device.is_cpu() ? "cpu" : text("cuda:", device.index); }
+
 /// Sizes that costs are made of, as doubles.
 struct Parts {
   double pairs, q, k, v, out, lse_bytes, item;  // all but the last two in elements
@@ -72,43 +77,40 @@ struct Parts {
 /// "q, k, v, bias"
 std::string names_of(const GradientSpec& wants) {
   std::string s;
-  for (const auto& [wanted, name] : {std::pair{wants.q, "q"},
-                                     {wants.k, "k"},
-                                     {wants.v, "v"},
-                                     {wants.bias, "bias"},
-                                     {wants.slopes, "slopes"},
-                                     {wants.relative, "relative"},
-                                     {wants.sinks, "sinks"},
-                                     {wants.scale, "scale"},
-                                     {wants.gate, "gate"},
-                                     {wants.mix_before, "mix_before"},
-                                     {wants.mix_after, "mix_after"},
-                                     {wants.mix_q, "mix_q"},
-                                     {wants.mix_k, "mix_k"},
-                                     {wants.alpha, "alpha"}})
-    if (wanted) s += (s.empty() ? "" : ", ") + std::string(name);
+  for (const Gradient& g : kGradients)
+    if (wants.*g.wanted) s += (s.empty() ? "" : ", ") + std::string(g.word);
   return s;
+}
+
+/// What the machine can do against the cost: measured on the CPU, a CUDA device by its name alone.
+std::string machine_lines(int threads, Device device, const AttentionCost& cost,
+                          const ExplainOptions& options) {
+  if (!device.is_cpu()) return line("machine", text(device, ": ", cuda_device_words(device.index)));
+  const Roofline roof = options.roofline ? *options.roofline : measure_roofline(threads);
+  return line("machine", text(roof.isa, ", ", roof.threads, roof.threads == 1 ? " thread: " : " threads: ",
+                              fixed(roof.peak_gflops, 1), " GFLOP/s f32, ", fixed(roof.read_gbytes, 1),
+                              " GB/s read (measured): ridge at ", fixed(roof.ridge(), 2), " FLOP per byte")) +
+         line("bound", bound_of(cost, roof));
 }
 
 /// `gradients` is empty for a forward.
 template <class Plan>
 std::string in_words(const Plan& plan, const AttentionProblem& p, const AttentionCost& cost,
                      const std::string& gradients, const ExplainOptions& options) {
-  const Roofline roof = options.roofline ? *options.roofline : measure_roofline(plan.threads());
   std::string s = line(gradients.empty() ? "attention" : "backward", shape_summary(p));
   if (!gradients.empty()) s += line("gradients", gradients);
   s += kernel_table(plan);
   s += line("numerics", plan.numerics());
-  s += line("workspace", text(plan.workspace_bytes(), " bytes for ", plan.threads(),
-                              plan.threads() == 1 ? " thread" : " threads"));
+  if (p.device.is_cpu())
+    s += line("workspace", text(plan.workspace_bytes(), " bytes for ", plan.threads(),
+                                plan.threads() == 1 ? " thread" : " threads"));
+  else
+    s += line("workspace", "the stream's own, on the device");
   if (const std::string words = alignment_words(p); !words.empty()) s += line("positions", words);
   s +=
       line("cost", quantity(cost.flops, "FLOP") + (p.ragged ? " at most" : " with every pair open") + ", " +
                        quantity(cost.bytes, "B") + ", " + fixed(cost.flops_per_byte(), 2) + " FLOP per byte");
-  s += line("machine", text(roof.isa, ", ", roof.threads, roof.threads == 1 ? " thread: " : " threads: ",
-                            fixed(roof.peak_gflops, 1), " GFLOP/s f32, ", fixed(roof.read_gbytes, 1),
-                            " GB/s read (measured): ridge at ", fixed(roof.ridge(), 2), " FLOP per byte"));
-  s += line("bound", bound_of(cost, roof));
+  s += machine_lines(plan.threads(), p.device, cost, options);
   if (options.shapes) s += "\n" + shape_tree(p);
   if (options.mermaid) s += "\n" + shape_mermaid(p);
   return s;
@@ -117,7 +119,6 @@ std::string in_words(const Plan& plan, const AttentionProblem& p, const Attentio
 template <class Plan>
 std::string in_json(const Plan& plan, const AttentionProblem& p, const AttentionCost& cost,
                     const std::string& gradients, const ExplainOptions& options) {
-  const Roofline roof = options.roofline ? *options.roofline : measure_roofline(plan.threads());
   std::string refused;
   for (const Refusal& r : plan.refusals())
     refused += text(refused.empty() ? "" : ", ", "{\"kernel\": ", json_text(r.kernel),
@@ -131,13 +132,17 @@ std::string in_json(const Plan& plan, const AttentionProblem& p, const Attention
   if (!gradients.empty()) s += text(", \"gradients\": ", json_text(gradients));
   s +=
       text(", \"kernel\": ", json_text(plan.kernel()), ", \"refusals\": [", refused,
-           "], \"numerics\": ", json_text(plan.numerics()), ", \"workspace_bytes\": ", plan.workspace_bytes(),
-           ", \"threads\": ", plan.threads(), ", \"positions\": ", json_text(alignment_words(p)));
+           "], \"numerics\": ", json_text(plan.numerics()), ", \"device\": ", json_text(short_name(p.device)),
+           ", \"workspace_bytes\": ", plan.workspace_bytes(), ", \"threads\": ", plan.threads(),
+           ", \"positions\": ", json_text(alignment_words(p)));
   s += text(", \"flops\": ", json_number(cost.flops), ", \"bytes\": ", json_number(cost.bytes),
-            ", \"flops_per_byte\": ", json_number(cost.flops_per_byte()), ", \"isa\": ", json_text(roof.isa),
-            ", \"peak_gflops\": ", json_number(roof.peak_gflops),
-            ", \"read_gbytes\": ", json_number(roof.read_gbytes), ", \"ridge\": ", json_number(roof.ridge()),
-            ", \"bound\": ", json_text(bound_of(cost, roof)));
+            ", \"flops_per_byte\": ", json_number(cost.flops_per_byte()));
+  if (p.device.is_cpu()) {
+    const Roofline roof = options.roofline ? *options.roofline : measure_roofline(plan.threads());
+    s += text(", \"isa\": ", json_text(roof.isa), ", \"peak_gflops\": ", json_number(roof.peak_gflops),
+              ", \"read_gbytes\": ", json_number(roof.read_gbytes),
+              ", \"ridge\": ", json_number(roof.ridge()), ", \"bound\": ", json_text(bound_of(cost, roof)));
+  }
   if (options.shapes) s += ", \"shapes\": " + json_text(shape_tree(p));
   if (options.mermaid) s += ", \"mermaid\": " + json_text(shape_mermaid(p));
   return s + "}";

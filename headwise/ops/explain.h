@@ -1,4 +1,5 @@
-// explain: a plan in words: kernel, refusals, numerics, workspace, positions, cost against measured roofs.
+// explain: a plan in words: kernel, refusals, numerics, workspace, positions, cost against measured roofs. A
+// plan for a CUDA device names it instead of roofs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <string>
@@ -12,7 +13,7 @@ namespace headwise {
 struct ExplainOptions {
   bool shapes = false;                 // the way of the dimensions as a text tree
   bool mermaid = false;                // the same as a mermaid flowchart
-  const Roofline* roofline = nullptr;  // null: measured now, about 100 ms
+  const Roofline* roofline = nullptr;  // of the CPU; null: measured now, about 100 ms
 };
 
 /// Work of one forward with every pair open; a mask lowers the FLOPs by the share of tiles it empties.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "headwise/spec/terms.h"
+
 namespace headwise {
 namespace {
 
@@ -55,16 +57,17 @@ Way way_of(const AttentionProblem& p) {
   const auto add = [](std::string& s, bool used, const char* word) {
     if (used) s += (s.empty() ? "" : ", ") + std::string(word);
   };
-  add(w.on_scores, t.softcap, "softcap");
-  add(w.on_scores, t.bias, "+ bias");
-  add(w.on_scores, t.alibi, "+ ALiBi");
-  add(w.on_scores, t.relative, "+ relative");
+  const auto add_stage = [&](std::string& s, TermStage stage) {
+    for (const ScoreTerm& term : kScoreTerms)
+      if (term.stage == stage) add(s, in_plan(term, h), term.shown);
+  };
+  add_stage(w.on_scores, TermStage::scores);
   add(w.on_scores, true, "mask");
-  add(w.on_weights, t.sinks, "sink");
+  add_stage(w.on_weights, TermStage::weights);
   add(w.on_weights, true, h.norm == Norm::entmax ? "entmax over kv_tokens" : "normalize over kv_tokens");
-  add(w.on_out, t.dropout, "dropout");
+  add_stage(w.on_out, TermStage::dropped);
   add(w.on_out, true, "weigh v");
-  add(w.on_out, t.gate, "gate");
+  add_stage(w.on_out, TermStage::out);
   add(w.on_out, t.rows, "0 in rows that a head does not list");
   if (t.sinks) w.weights.axes = "rows and their sink sum to 1";
   return w;

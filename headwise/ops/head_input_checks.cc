@@ -11,7 +11,7 @@ void ArgChecks::check_rows(const AttentionProblem& p, const AttentionArgs& a) co
   check_view("rows.offsets", rows.offsets, {only(DType::i64), {lists + 1}, "[batch * heads + 1]"});
   require(rows.index.given() && rows.index.rank == 1 && rows.index.dtype == DType::i64, ErrorKind::bad_shape,
           op, "rows.index is ", rows.index, " but i64 [listed] is needed, the query rows of all lists");
-  if (rows.on_device) return;  // kernels pass over rows that are not there
+  if (rows.on_device()) return;  // kernels pass over rows that are not there
   const Index listed = rows.index.size[0];
   require(rows.begin(0) == 0 && rows.begin(lists) == listed, ErrorKind::bad_shape, op,
           "rows.offsets run from ", rows.begin(0), " to ", rows.begin(lists), " but must run from 0 to ",
@@ -36,6 +36,7 @@ void ArgChecks::check_alpha(const AttentionProblem& p, const AttentionArgs& a) c
   const AnyView& alpha = a.inputs.alpha;
   if (!check_asked("alpha", alpha, p.heads.norm == Norm::entmax, "entmax")) return;
   check_view("alpha", alpha, {kAnyFloat, {p.heads.q.heads}, "[heads]"});
+  if (!alpha.on_cpu()) return;  // its numbers cannot be read here
   for (Index h = 0; h < p.heads.q.heads; ++h) {
     const double x = load_double(alpha.data, alpha.dtype, h * alpha.step[0]);
     require(x == 1 || (x >= kLeastAlpha - 1e-6 && x <= 2), ErrorKind::bad_argument, op, "alpha of head ", h,

@@ -19,6 +19,7 @@ bool same_places(const AnyView& a, const AnyView& b) {
 }  // namespace
 
 void check_memory(std::string_view op, std::string_view name, const AnyView& v) {
+  require_here(op, name, v);
   for (int axis = 0; axis < v.rank; ++axis) {
     require(v.size[axis] >= 0, ErrorKind::bad_shape, op, name, " has a size of ", v.size[axis], " on axis ",
             axis, "; sizes start at 0");

@@ -87,6 +87,7 @@ void put_keys(const char* op, const AnyView& k, const AnyView& buffer, PackedKey
           " but this machine's class of ", about.dtype, " reads ", order,
           "; pack them again on this machine");
   Index longest = about.tokens;
+  require_here(op, "starts", starts);
   if (starts.given())
     require(starts.rank == 1 && starts.dtype == DType::i64 && starts.size[0] == k.size[0],
             ErrorKind::bad_shape, op, "starts are ", starts, " but i64 [", k.size[0], "] is needed, [batch]");

@@ -40,7 +40,7 @@ void ArgChecks::check_page_table(const AttentionProblem& p, const AttentionArgs&
     require(used <= t.table.size[1], ErrorKind::bad_shape, op, "sequence ", b, " has ", length,
             " tokens but its row of the page table names ", t.table.size[1], " pages of ", p.page_size,
             " tokens; give it a longer row");
-    for (Index i = 0; !t.on_device && i < used; ++i)
+    for (Index i = 0; !t.on_device() && i < used; ++i)
       require(0 <= t.page(b, i) && t.page(b, i) < p.pages, ErrorKind::bad_argument, op, "page ", i,
               " of sequence ", b, " is ", t.page(b, i), " but there are ", p.pages, " pages");
   }

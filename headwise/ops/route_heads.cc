@@ -1,6 +1,7 @@
 #include "headwise/ops/route_heads.h"
 
 #include "headwise/ops/route_parts.h"
+#include "headwise/ops/view_checks.h"
 
 namespace headwise {
 namespace routing {
@@ -19,6 +20,7 @@ void check_rows(std::string_view op, const char* name, const AnyView& v, const A
   const ArgChecks checks{op};
   const Index batch = like.rank >= 2 ? like.size[0] : 0, tokens = like.rank >= 2 ? like.size[1] : 0;
   checks.check_view(name, v, {integers ? only(DType::i64) : kAnyFloat, {batch, tokens, columns}, axes});
+  require_here(op, name, v);
   checks.check_memory(name, v, written);
 }
 

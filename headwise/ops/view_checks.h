@@ -1,9 +1,17 @@
 // View checks: does a view stay inside 63 bits, repeat an element, share bytes with another.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <string_view>
+
 #include "headwise/base/view.h"
 
 namespace headwise {
+
+/// Throws unless the view lies on the CPU: its numbers are read or written there.
+inline void require_here(std::string_view op, std::string_view name, const AnyView& v) {
+  require(v.on_cpu(), ErrorKind::bad_argument, op, name, " lies on ", v.where(),
+          " but is used on the CPU; copy it there");
+}
 
 /// Elements from the first to one past the last; 0 for an empty view; ok is false when it leaves the range of
 /// Index in bytes.

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstdint>
+#include <iterator>
 
 #include "headwise/base/index.h"
 
@@ -25,6 +26,98 @@ enum class MaskOp : std::uint8_t {
   either
 };
 
+/// How the text of a term goes on behind its name, and so which numbers of a MaskStep it has.
+enum class MaskForm : std::uint8_t {
+  bare,     // causal
+  one,      // prefix(a)
+  two,      // window(a, b)
+  list,     // lengths(n numbers in offsets)
+  offsets,  // documents(n + 1 numbers in offsets)
+  blocks,   // blocks(a, b; n + 1 offsets; columns)
+  dense,    // bits, without a text that can be read
+  join      // & and |
+};
+
+/// What the rooms above ask of a kind without a formula of its own.
+struct MaskKind {
+  MaskOp op;
+  const char* name;
+  MaskForm form;
+  const char* help = nullptr;     // of a builder by numbers
+  const char* arguments[2] = {};  // of that builder
+  const char* method = nullptr;   // its name in Python; null: name
+  Index second = -1;              // two: what b is where it is left out; -1: it may not be
+  bool by_distance = false;       // its answers follow from q - k
+  const char* no_band = nullptr;  // why it is no single band of keys; null: it is one, or blocks, or joins
+};
+inline constexpr MaskKind kMaskKinds[] = {
+    {.op = MaskOp::all,
+     .name = "all",
+     .form = MaskForm::bare,
+     .help = "Everything may attend.",
+     .by_distance = true},
+    {.op = MaskOp::causal,
+     .name = "causal",
+     .form = MaskForm::bare,
+     .help = "Keys at or before the query's position.",
+     .by_distance = true},
+    {.op = MaskOp::window,
+     .name = "window",
+     .form = MaskForm::two,
+     .help = "Keys from q - back to q + ahead.",
+     .arguments = {"back", "ahead"},
+     .by_distance = true},
+    {.op = MaskOp::prefix,
+     .name = "prefix",
+     .form = MaskForm::one,
+     .help = "The first `keys` keys, for every query.",
+     .arguments = {"keys"}},
+    {.op = MaskOp::lengths,
+     .name = "lengths",
+     .form = MaskForm::list,
+     .help = "Sequence b may look at keys 0..lengths[b]-1.",
+     .arguments = {"lengths"}},
+    {.op = MaskOp::documents,
+     .name = "documents",
+     .form = MaskForm::offsets,
+     .help = "Tokens offsets[i]..offsets[i+1]-1 form document i; a query sees its own document.",
+     .arguments = {"offsets"}},
+    {.op = MaskOp::blocks, .name = "blocks", .form = MaskForm::blocks},
+    {.op = MaskOp::dense,
+     .name = "dense",
+     .form = MaskForm::dense,
+     .no_band = "a dense mask is no single band of keys"},
+    {.op = MaskOp::strided,
+     .name = "strided",
+     .form = MaskForm::two,
+     .help = "Keys with |q - k| % stride < width.",
+     .arguments = {"stride", "width"},
+     .second = 1,
+     .by_distance = true,
+     .no_band = "strided(...) is no single band of keys"},
+    {.op = MaskOp::global,
+     .name = "global",
+     .form = MaskForm::list,
+     .help = "Pairs in which the query or the key is one of `positions` (`global` is a word of Python).",
+     .arguments = {"positions"},
+     .method = "global_tokens",
+     .no_band = "global(...) is no single band of keys"},
+    {.op = MaskOp::both, .name = "&", .form = MaskForm::join, .by_distance = true},
+    {.op = MaskOp::either,
+     .name = "|",
+     .form = MaskForm::join,
+     .by_distance = true,
+     .no_band = "an | of masks is no single band of keys"},
+};
+constexpr const MaskKind& kind_of(MaskOp op) { return kMaskKinds[static_cast<std::size_t>(op)]; }
+static_assert(
+    [] {
+      for (std::size_t i = 0; i < std::size(kMaskKinds); ++i)
+        if (kMaskKinds[i].op != static_cast<MaskOp>(i)) return false;
+      return std::size(kMaskKinds) == static_cast<std::size_t>(MaskOp::either) + 1;
+    }(),
+    "every kind stands at its place in the list");
+
 /// One step of the program. Positions are absolute (query q_start + i, key j); only `dense` goes by index.
 struct MaskStep {
   MaskOp op = MaskOp::all;
@@ -38,6 +131,21 @@ struct MaskStep {
   Index words[3] = {};  // dense: words from batch to batch, head to head, query to query; 0 repeats
   Index size[4] = {};   // dense: batch, heads, q, kv as given; 1 repeats
 };
+
+/// How many numbers of `offsets` a term has.
+constexpr Index offset_count(const MaskStep& s) {
+  switch (kind_of(s.op).form) {
+    case MaskForm::list: return s.n;
+    case MaskForm::offsets:
+    case MaskForm::blocks: return s.n + 1;
+    case MaskForm::bare:
+    case MaskForm::one:
+    case MaskForm::two:
+    case MaskForm::dense:
+    case MaskForm::join: break;
+  }
+  return 0;
+}
 
 /// The sequence and head a question is about.
 struct MaskPlace {
@@ -177,7 +285,13 @@ struct Intervals {
         r.k0 = max_of(box.k0, s.offsets[0]), r.k1 = min_of(box.k1, s.offsets[s.n]);
         r.documents = std::uint32_t{1} << number;
         break;
-      default: break;
+      case MaskOp::all:
+      case MaskOp::blocks:
+      case MaskOp::dense:
+      case MaskOp::strided:
+      case MaskOp::global:
+      case MaskOp::both:
+      case MaskOp::either: break;
     }
     return r;
   }
@@ -277,8 +391,16 @@ HW_FN constexpr TileKind tile(const MaskStep& s, const MaskBox& box, const MaskP
     case MaskOp::dense: return dense_tile(s, box, at);
     case MaskOp::strided: return strided_tile(s, box);
     case MaskOp::global: return global_tile(s, box);
-    default: return TileKind::full;
+    case MaskOp::all:
+    case MaskOp::causal:
+    case MaskOp::window:
+    case MaskOp::prefix:
+    case MaskOp::lengths:
+    case MaskOp::documents:
+    case MaskOp::both:
+    case MaskOp::either: break;
   }
+  return TileKind::full;
 }
 
 }  // namespace mask_terms

@@ -1,17 +1,23 @@
 // AttentionProblem: what a plan is made for, and AttentionArgs: the addresses of one run.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <optional>
+
 #include "headwise/spec/head.h"
 #include "headwise/spec/mask.h"
 #include "headwise/spec/packed_keys.h"
 #include "headwise/spec/pages.h"
 #include "headwise/spec/probe.h"
+#include "headwise/spec/run_facts.h"
 #include "headwise/spec/score.h"
 
 namespace headwise {
 
 /// How k lies: the user's strided view, packed by pack_keys, or, v too, in pages.
 enum class KeyForm : std::uint8_t { plain, packed, paged };
+
+/// What keys and values may be of beside q's dtype, with a scale for each token and kv head.
+constexpr bool is_eight_bit_kv(DType t) { return t == DType::i8 || t == DType::e4m3; }
 
 /// Sizes, kinds and dtypes: no address, comparable, the whole key of a plan.
 struct AttentionProblem {
@@ -23,10 +29,12 @@ struct AttentionProblem {
   bool lse = false;
   ProbeSpec probe = {};
   KeyForm keys = KeyForm::plain;
-  bool int8_kv = false, e4m3_kv = false;  // k and v are of 8 bits, a scale for each token and kv head
-  Index pages = 0, page_size = 0;         // paged: of k and v; kv_tokens is the longest sequence's
-  bool eight_bit_kv() const { return int8_kv || e4m3_kv; }
-  DType kv_dtype() const { return int8_kv ? DType::i8 : e4m3_kv ? DType::e4m3 : dtype; }
+  std::optional<DType> kv = {};    // of k and v where it is another: i8 or e4m3
+  Index pages = 0, page_size = 0;  // paged: of k and v; kv_tokens is the longest sequence's
+  Device device = {};              // where q, k, v and out lie
+  RunFacts run = {};               // a CUDA device: what its kernels choose by besides
+  constexpr DType kv_dtype() const { return kv.value_or(dtype); }
+  constexpr bool eight_bit_kv() const { return is_eight_bit_kv(kv_dtype()); }
   friend constexpr bool operator==(const AttentionProblem&, const AttentionProblem&) = default;
 };
 
@@ -58,7 +66,7 @@ struct SequencePlace {
 };
 /// Of a numerics class: " kv i8" where k and v are not of q's dtype.
 constexpr const char* kv_words(const AttentionProblem& p) {
-  return p.int8_kv ? " kv i8" : p.e4m3_kv ? " kv e4m3" : "";
+  return p.kv_dtype() == DType::i8 ? " kv i8" : p.kv_dtype() == DType::e4m3 ? " kv e4m3" : "";
 }
 inline SequencePlace place_of(const AttentionProblem& p, const AttentionArgs& a, Index b) {
   const auto at = [](const AnyView& v, Index i) { return static_cast<const Index*>(v.data)[i * v.step[0]]; };

@@ -9,10 +9,10 @@ namespace headwise {
 /// sequence, ascending. A row that is not listed gives out = 0 and lse = -inf, costs no work, and gets and
 /// sends no gradient.
 struct RowLists {
-  AnyView offsets = {};    // [batch * heads + 1] i64, from 0 to the size of index
-  AnyView index = {};      // [listed] i64
-  bool on_device = false;  // both lie where q does, on a CUDA device, and cannot be read here
+  AnyView offsets = {};  // [batch * heads + 1] i64, from 0 to the size of index
+  AnyView index = {};    // [listed] i64, where offsets lie: on the CPU, or where q does
 
+  bool on_device() const { return !offsets.on_cpu(); }
   bool given() const { return offsets.given(); }
   Index begin(Index list) const { return number(offsets, list); }
   Index row(Index n) const { return number(index, n); }

@@ -18,7 +18,7 @@ class Context:
     Threads, workspace, plans and kernel preference of one caller. Calls on one Context take turns.
     """
 
-    def __init__(self, threads: int | None = None, kernels: str | Sequence[str] | None = None) -> None: ...
+    def __init__(self, threads: int | None = None, kernels: str | Sequence[str] | None = None, device: object = None) -> None: ...
 
     @property
     def threads(self) -> int:
@@ -27,6 +27,12 @@ class Context:
     @property
     def kernels(self) -> str:
         """Allowed kernels, best first; empty: all."""
+
+    @property
+    def device(self) -> str | None:
+        """
+        Where every tensor must lie, as in "cuda:0"; None: each call runs where its tensors lie.
+        """
 
     def __repr__(self) -> str: ...
 

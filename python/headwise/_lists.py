@@ -34,8 +34,8 @@ def _join(name: str, arrays: Any, heads_first: bool) -> tuple[Any, list[int]]:
 
 
 def attention(
-    q: Any, k: Any, v: Any, mask: Any, *, q_offsets: Any, kv_offsets: Any, layout: str, out: Any,
-    attend: Any = _core.attention, **words: Any,
+    q: Any, k: Any, v: Any, *, mask: Any = None, q_offsets: Any = None, kv_offsets: Any = None, layout: str = "bshd",
+    out: Any = None, attend: Any = _core.attention, **words: Any,
 ) -> Any:  # fmt: skip
     """One array per sequence in q, k and v; gives a list back for out and lse, probes stay joined over tokens."""
     if q_offsets is not None or kv_offsets is not None:
@@ -55,7 +55,7 @@ def attention(
             "attention: the arrays of k and v differ in tokens; each pair must have the same number"
         )
     result = attend(
-        joined_q, joined_k, joined_v, mask, q_offsets=q_at, kv_offsets=kv_at, layout=layout, **words
+        joined_q, joined_k, joined_v, mask=mask, q_offsets=q_at, kv_offsets=kv_at, layout=layout, **words
     )
     spans = list(zip(q_at, q_at[1:]))
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -160,7 +159,9 @@ def _dense(dout: Tensor) -> Tensor:
 def attention_backward_op(dout, out, lse, q, k, v, *rest):
     given = dict(zip(_NAMES, (q, k, v, *rest)))
     wants = rest[-1]
-    found = _core.attention_backward(_dense(dout), q, k, v, out, lse, wants=wants, **_call_words(given))
+    found = _core.attention_backward(
+        _dense(dout), q=q, k=k, v=v, out=out, lse=lse, wants=wants, **_call_words(given)
+    )
     terms: list[Any] = [gradient for gradient in found[: len(WORDS)] if gradient is not None]
     # A head of rows turns axes, and a graph was promised dense gradients.
     return [x.contiguous() for x in terms] + [found[-1][name] for name in COEFFICIENTS if name in wants]
@@ -189,7 +190,8 @@ def _differentiate(ctx, dout, _):
     words, names = (*WORDS, *COEFFICIENTS), (*_DIFFERENTIABLE, *COEFFICIENTS)
     at = {name: _NAMES.index(name) for name in names}
     pairs = [pair for pair in zip(words, names) if ctx.needs_input_grad[at[pair[1]]]]
-    found = attention_backward_op(dout, out, lse, *(given[name] for name in _NAMES), [word for word, _ in pairs])
+    inputs = {name: given[name] for name in _NAMES}
+    found = attention_backward_op(dout, out, lse, **inputs, wants=[word for word, _ in pairs])
     gradients: list[Tensor | None] = [None] * ctx.arguments
     for (_, name), gradient in zip(pairs, found):
         gradients[at[name]] = gradient
@@ -216,96 +218,89 @@ class _Once(torch.autograd.Function):
         raise NotImplementedError(TWICE)
 
 
-@dataclass
+_PLACES = {word: place for place, word in enumerate(WORDS)}
+
+
 class Call:
     """One call outside of a graph: what has no gradient, and the probe's answer on its way around autograd."""
 
-    mask: Any
-    words: dict[str, Any]  # of hw.attention, without the tensors that have a gradient
-    buckets: T5 | None
-    coefficients: tuple[str, ...] = ()  # names of the terms behind gate
-    probe: Any = None
-    probe_result: Any = None
+    __slots__ = ("mask", "words", "terms", "probe", "probe_result")
 
-    def spell(self, terms: tuple[Any, ...]) -> dict[str, Any]:
-        bias, alibi, table, sinks, scale, gate, *rest = terms
-        relative = None
-        if self.buckets is not None:
-            relative = T5(table, self.buckets.bidirectional, self.buckets.max_distance)
-        return dict(
-            self.words, bias=bias, alibi=alibi, relative=relative, sinks=sinks, scale=scale, gate=gate,
-            coefficients=dict(zip(self.coefficients, rest)) or None,
-        )  # fmt: skip
+    def __init__(self, mask: Any, words: dict[str, Any]) -> None:
+        """Takes the tensors that have a gradient out of `words`, arguments of hw.attention without defaults."""
+        self.mask, self.words, self.probe, self.probe_result = mask, words, words.pop("probe", None), None
+        self.terms: dict[str, Tensor] = {}  # by the words of hw.attention_backward
+        if words:
+            self._take_terms()
 
+    def _take_terms(self) -> None:
+        for word in WORDS[3:]:
+            x = self.words.get(word)
+            if isinstance(x, Tensor):
+                self.terms[word] = self.words.pop(word)
+            elif isinstance(x, T5):
+                self.terms[word] = x.table
+        given = self.words.get("coefficients")
+        if given:
+            self.words["coefficients"] = {name: x for name, x in given.items() if not isinstance(x, Tensor)}
+            self.terms.update((name, x) for name, x in given.items() if isinstance(x, Tensor))
 
-_QKV = {
-    (a, b, c): [word for word, asked in (("q", a), ("k", b), ("v", c)) if asked]
-    for a in (False, True)
-    for b in (False, True)
-    for c in (False, True)
-}
-
-
-class PlainAttention(torch.autograd.Function):
-    """apply(words, kernels, q, k, v) -> out: nothing but q, k and v has a gradient. A call of few tokens is mostly the way
-    there and back, which is short here."""
-
-    @staticmethod
-    def forward(ctx, words, kernels, q, k, v):
-        out, lse, _ = _core.attention(q, k, v, return_lse=True, kernels=kernels, **words)
-        ctx.words = words
-        ctx.save_for_backward(q, k, v, out, lse)
-        return out
-
-    @staticmethod
-    def backward(ctx, dout):
-        q, k, v, out, lse = ctx.saved_tensors
-        wants = _QKV[ctx.needs_input_grad[2:]]
-        if not torch.is_grad_enabled():
-            found = _core.attention_backward(_dense(dout), q, k, v, out, lse, wants=wants, **ctx.words)
-            return None, None, found[0], found[1], found[2]
-        with torch.no_grad():
-            found = _core.attention_backward(_dense(dout), q, k, v, out, lse, wants=wants, **ctx.words)
-        some = [x for x in found[:3] if x is not None]
-        once = iter(_Once.apply(len(some), *some, dout, q, k, v))
-        return (None, None, *(None if x is None else next(once) for x in found[:3]))
-
-    @staticmethod
-    def jvp(ctx, *_):
-        raise NotImplementedError(TANGENT)
+    def spell(self, terms: tuple[Tensor, ...]) -> dict[str, Any]:
+        if not terms:
+            return self.words
+        words = dict(self.words)
+        for word, x in zip(self.terms, terms):
+            if word == "relative":
+                words[word] = T5(x, self.words[word].bidirectional, self.words[word].max_distance)
+            elif word in _PLACES:
+                words[word] = x
+            else:
+                words["coefficients"] = {**words["coefficients"], word: x}
+        return words
 
 
 class Attention(torch.autograd.Function):
-    """apply(call, q, k, v, bias, alibi, table, sinks, scale, gate, *coefficients) -> out, lse"""
+    """apply(call, q, k, v, *call.terms.values()) -> out, lse"""
 
     @staticmethod
     def forward(ctx, call, q, k, v, *terms):
-        result = _core.attention(q, k, v, call.mask, return_lse=True, probe=call.probe, **call.spell(terms))
-        call.probe_result = result.probe
-        ctx.call = call
-        ctx.kept = [isinstance(x, Tensor) for x in terms]
-        ctx.plain = [None if isinstance(x, Tensor) else x for x in terms]
-        ctx.save_for_backward(q, k, v, result.out, result.lse, *(x for x in terms if isinstance(x, Tensor)))
-        ctx.mark_non_differentiable(result.lse)
-        return result.out, result.lse
+        words = call.spell(terms)
+        out, lse, call.probe_result = _core.attention(q, k, v, mask=call.mask, return_lse=True, probe=call.probe, **words)
+        ctx.call, ctx.words = call, tuple(call.terms)
+        call.terms = dict.fromkeys(call.terms)  # what is saved may be freed; this would hold it
+        ctx.save_for_backward(q, k, v, out, lse, *terms)
+        ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)
+        return out, lse
 
     @staticmethod
     def backward(ctx, dout, _):
-        q, k, v, out, lse, *kept = ctx.saved_tensors
-        rest = iter(kept)
-        terms = tuple(next(rest) if here else plain for here, plain in zip(ctx.kept, ctx.plain))
-        names = (*WORDS, *ctx.call.coefficients)
+        if dout is None:
+            return (None,) * len(ctx.needs_input_grad)
+        q, k, v, out, lse, *terms = ctx.saved_tensors
+        names, call = ("q", "k", "v", *ctx.words), ctx.call
         wants = [word for word, needed in zip(names, ctx.needs_input_grad[1:]) if needed]
-        words = {name: x for name, x in ctx.call.spell(terms).items() if name != "kernels"}
+        words = call.spell(terms)
+        if "kernels" in words:
+            words = {word: x for word, x in words.items() if word != "kernels"}
+        if not torch.is_grad_enabled():
+            found = _core.attention_backward(
+                _dense(dout), q=q, k=k, v=v, out=out, lse=lse, mask=call.mask, wants=wants, **words
+            )
+            return (None, *_gradients(found, names))
         with torch.no_grad():
-            *found, more = _core.attention_backward(_dense(dout), q, k, v, out, lse, ctx.call.mask, wants=wants, **words)
-        found += [more.get(name) for name in ctx.call.coefficients]
-        if torch.is_grad_enabled():
-            some = [x for x in found if x is not None]
-            once = iter(_Once.apply(len(some), *some, dout, q, k, v, *kept))
-            return (None, *(None if x is None else next(once) for x in found))
-        return (None, *found)
+            found = _core.attention_backward(
+                _dense(dout), q=q, k=k, v=v, out=out, lse=lse, mask=call.mask, wants=wants, **words
+            )
+        each = _gradients(found, names)
+        some = [x for x in each if x is not None]
+        once = iter(_Once.apply(len(some), *some, dout, q, k, v, *terms))
+        return (None, *(None if x is None else next(once) for x in each))
 
     @staticmethod
     def jvp(ctx, *_):
         raise NotImplementedError(TANGENT)
+
+
+def _gradients(found: Any, names: tuple[str, ...]) -> list[Tensor | None]:
+    return [found[_PLACES[word]] if word in _PLACES else found[-1].get(word) for word in names]

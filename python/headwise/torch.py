@@ -6,6 +6,7 @@ Importing headwise never imports this file; hw.torch does.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from . import _core, _lists
 from ._core import Context, Mask
 from ._heads import Head
-from ._torch_ops import COEFFICIENTS, MASK_TYPE, Attention, Call, PlainAttention, attention_op
+from ._torch_ops import COEFFICIENTS, MASK_TYPE, Attention, Call, attention_op
 from ._types import T5, AttentionResult, Pages, Probe, Scores
 
 __all__ = ["attention", "scaled_dot_product_attention"]
@@ -29,6 +30,7 @@ def _autocast(x: Any) -> Any:
 
 _is_compiling = torch.compiler.is_compiling
 _is_autocast_enabled = torch.is_autocast_enabled
+_is_grad_enabled = torch.is_grad_enabled
 _modes = torch._C._len_torch_dispatch_stack
 
 
@@ -79,38 +81,20 @@ def attention(
     not lse, not probes. A compiled graph holds the call as one op. Lists of tensors, a list of masks, `out`, `probe`,
     `ctx`, `pages` and packed keys have no place in a graph: with them it breaks there and the call runs between two graphs.
     """
+    if not _is_compiling():  # what is as by default is not handed on: reading it takes longer than attention
+        return _eager({word: x for word, x in locals().items() if x is not _DEFAULTS.get(word, _NEEDED)})
     if isinstance(q, (list, tuple)):
         return _lists.attention(
-            q, k, v, mask, attend=attention, scale=scale, softcap=softcap, bias=bias, alibi=alibi, relative=relative,
+            q, k, v, mask=mask, attend=attention, scale=scale, softcap=softcap, bias=bias, alibi=alibi, relative=relative,
             sinks=sinks, gate=gate, dropout=dropout, seed=seed, q_start=q_start, q_offsets=q_offsets,
             kv_offsets=kv_offsets, k_scale=k_scale, v_scale=v_scale, layout=layout, out=out, return_lse=return_lse,
             probe=probe, kernels=kernels, ctx=ctx, head=head, coefficients=coefficients, pages=pages,
         )  # fmt: skip
-    if isinstance(q, Tensor) and not q.is_meta and _is_autocast_enabled(q.device.type):
+    if isinstance(q, Tensor) and _is_autocast_enabled(q.device.type):
         q, k, v = _autocast(q), _autocast(k), _autocast(v)
     table = None if relative is None else relative.table
     learned = () if coefficients is None else coefficients.values()
     records = torch.is_grad_enabled() and _wants_grad(q, k, v, bias, alibi, table, sinks, scale, gate, *learned)
-    if not records and not (isinstance(q, Tensor) and _traced(q)):
-        return _core.attention(
-            q, k, v, mask, scale=scale, softcap=softcap, bias=bias, alibi=alibi, relative=relative, sinks=sinks,
-            gate=gate, dropout=dropout, seed=seed, q_start=q_start, q_offsets=q_offsets, kv_offsets=kv_offsets,
-            k_scale=k_scale, v_scale=v_scale, layout=layout, out=out, return_lse=return_lse, probe=probe,
-            kernels=kernels, ctx=ctx, head=head, coefficients=coefficients, pages=pages,
-        )  # fmt: skip
-    if (
-        records and bias is None and relative is None and sinks is None and gate is None and coefficients is None
-        and head is None and out is None and probe is None and pages is None and k_scale is None and v_scale is None
-        and not return_lse and not isinstance(scale, Tensor) and not isinstance(alibi, Tensor)
-        and isinstance(k, Tensor) and not _traced(q)
-    ):  # fmt: skip
-        few = {"layout": layout, "mask": mask, "scale": scale, "softcap": softcap, "alibi": alibi, "ctx": ctx}
-        few = {name: x for name, x in few.items() if x is not None}
-        if dropout:
-            few.update(dropout=dropout, seed=seed)
-        if not (isinstance(q_start, int) and q_start == 0) or q_offsets is not None or kv_offsets is not None:
-            few.update(q_start=q_start, q_offsets=q_offsets, kv_offsets=kv_offsets)
-        return PlainAttention.apply(few, kernels, q, k, v)
     words: dict[str, Any] = dict(
         scale=scale,
         softcap=softcap,
@@ -130,33 +114,83 @@ def attention(
         return_lse=return_lse,
         kernels=kernels,
     )
-    if records:
-        _check_gradients(q, alibi=alibi, relative=table, scale=scale)
-    if records and pages is not None:
-        raise NotImplementedError(
-            "attention: k and v lie in pages, which have no gradient; gather them, or call it under torch.no_grad()"
-        )
-    if records and isinstance(k, _core.PackedKeys):
-        raise NotImplementedError(
-            "attention: k is packed, which has no gradient; give plain keys (headwise.unpack_keys), or call it under "
-            "torch.no_grad()"
-        )
-    if records and out is not None:
-        raise ValueError("attention: out was given and a gradient is recorded; autograd makes its own out, leave it away")
+    _check_recorded(records, k, words, pages, out)
     in_graph = out is None and probe is None and ctx is None and k_scale is None and v_scale is None
     in_graph = in_graph and pages is None and isinstance(k, Tensor)
     in_graph = in_graph and (mask is None or (MASK_TYPE is not None and isinstance(mask, Mask)))
     words.update(head=head, coefficients=coefficients)
-    if _traced(q) and in_graph:
-        return _through_op(q, k, v, mask, None, records=records, **words)
+    if in_graph:
+        return _through_op(q, k, v, mask=mask, records=records, **words)
     if not records:
-        return _attention_here(q, k, v, mask, out=out, probe=probe, ctx=ctx, pages=pages, **words)
-    return _recorded(q, k, v, mask, words, probe, ctx)
+        return _attention_here(q, k, v, mask=mask, out=out, probe=probe, ctx=ctx, pages=pages, **words)
+    return _recorded_here(q, k, v, mask=mask, words=dict(words, probe=probe, ctx=ctx))
 
 
-def _check_gradients(q: Any, **terms: Any) -> None:
+_NEEDED = object()
+_DEFAULTS: dict[str, Any] = {
+    word: p.default for word, p in inspect.signature(attention).parameters.items() if p.default is not p.empty
+}
+_PLAIN = (Tensor, torch.nn.Parameter)
+_GRAPH_WORDS = frozenset(_DEFAULTS) - {"mask", "out", "probe", "ctx", "k_scale", "v_scale", "pages"}
+
+
+def _eager(words: dict[str, Any]) -> Any:
+    """attention outside of a compiled graph; `words` holds what differs from the defaults."""
+    q, k, v, mask = words.pop("q"), words.pop("k"), words.pop("v"), words.pop("mask", None)
+    if not isinstance(q, Tensor):
+        if isinstance(q, (list, tuple)):
+            return _lists.attention(q, k, v, mask=mask, attend=attention, **words)
+        return _core.attention(q, k, v, mask=mask, **words)
+    if _is_autocast_enabled(q.device.type):
+        q, k, v = _autocast(q), _autocast(k), _autocast(v)
+    records = _is_grad_enabled() and (_wants_grad(q, k, v) or (bool(words) and _terms_want_grad(words)))
+    if _modes() > 0 or type(q) not in _PLAIN or q.is_meta:  # somebody records what happens, or there are sizes alone
+        in_graph = isinstance(k, Tensor) and (mask is None or (MASK_TYPE is not None and isinstance(mask, Mask)))
+        if in_graph and _GRAPH_WORDS.issuperset(words):
+            _check_recorded(records, k, words)
+            return _through_op(q, k, v, mask=mask, records=records, **words)
+    if not records:
+        return _core.attention(q, k, v, mask=mask, **words)
+    _check_recorded(records, k, words, words.get("pages"), words.get("out"))
+    return _recorded(q, k, v, mask=mask, words=words)
+
+
+def _check_recorded(records: bool, k: Any, words: dict[str, Any], pages: Any = None, out: Any = None) -> None:
+    """What has no gradient, said before anything runs."""
+    if not records:
+        return
+    relative = words.get("relative")
+    _check_gradients(k, alibi=words.get("alibi"), relative=relative and relative.table, scale=words.get("scale"))
+    if pages is not None:
+        raise NotImplementedError(
+            "attention: k and v lie in pages, which have no gradient; gather them, or call it under torch.no_grad()"
+        )
+    if isinstance(k, _core.PackedKeys):
+        raise NotImplementedError(
+            "attention: k is packed, which has no gradient; give plain keys (headwise.unpack_keys), or call it under "
+            "torch.no_grad()"
+        )
+    if out is not None:
+        raise ValueError("attention: out was given and a gradient is recorded; autograd makes its own out, leave it away")
+    if words.get("k_scale") is not None or words.get("v_scale") is not None:
+        raise NotImplementedError(
+            "attention: k_scale and v_scale belong to 8-bit keys and values, which have no gradient; "
+            "give k and v as floats, or call it under torch.no_grad()"
+        )
+
+
+def _terms_want_grad(words: dict[str, Any]) -> bool:
+    relative, coefficients = words.get("relative"), words.get("coefficients")
+    return _wants_grad(
+        *(words.get(word) for word in ("bias", "alibi", "sinks", "scale", "gate")),
+        None if relative is None else relative.table,
+        *(() if coefficients is None else coefficients.values()),
+    )
+
+
+def _check_gradients(k: Any, **terms: Any) -> None:
     """What no CUDA kernel differentiates is said before the forward runs, not inside backward()."""
-    for name, x in terms.items() if isinstance(q, Tensor) and q.is_cuda else ():
+    for name, x in terms.items() if isinstance(k, Tensor) and k.is_cuda else ():
         if _wants_grad(x):
             raise NotImplementedError(
                 f"attention: {name} wants a gradient, which exists on the CPU only; detach it, or bring q, k and v there"
@@ -167,30 +201,25 @@ def _wants_grad(*tensors: Any) -> bool:
     return any(isinstance(x, Tensor) and x.requires_grad for x in tensors)
 
 
-@torch.compiler.disable
-def _recorded(q: Tensor, k: Tensor, v: Tensor, mask: Any, words: dict[str, Any], probe: Any, ctx: Any) -> Any:
+def _recorded(q: Tensor, k: Tensor, v: Tensor, *, mask: Any, words: dict[str, Any]) -> Any:
     """Through autograd, outside of any graph."""
-    relative, wants_lse = words["relative"], words["return_lse"]
-    terms = (
-        words["bias"], words["alibi"], None if relative is None else relative.table, words["sinks"], words["scale"],
-        words["gate"],
-    )  # fmt: skip
-    if words["k_scale"] is not None or words["v_scale"] is not None:
-        raise NotImplementedError(
-            "attention: k_scale and v_scale belong to 8-bit keys and values, which have no gradient; "
-            "give k and v as floats, or call it under torch.no_grad()"
-        )
-    plain = ("softcap", "dropout", "seed", "q_start", "q_offsets", "kv_offsets", "layout", "kernels", "head")
-    coefficients = words["coefficients"] or {}
-    call = Call(mask, {**{name: words[name] for name in plain}, "ctx": ctx}, relative, tuple(coefficients), probe)
-    out, lse = Attention.apply(call, q, k, v, *terms, *coefficients.values())
-    if probe is None and not wants_lse:
+    wants_lse = words.pop("return_lse", False)
+    call = Call(mask, words)
+    out, lse = Attention.apply(call, q, k, v, *call.terms.values())
+    if call.probe is None and not wants_lse:
         return out
     return AttentionResult(out, lse if wants_lse else None, call.probe_result)
 
 
+@torch.compiler.disable
+def _recorded_here(q: Tensor, k: Tensor, v: Tensor, *, mask: Any, words: dict[str, Any]) -> Any:
+    """The same from inside of a graph, which breaks there."""
+    return _recorded(q, k, v, mask=mask, words={word: x for word, x in words.items() if x is not _DEFAULTS[word]})
+
+
 def _through_op(
-    q: Tensor, k: Tensor, v: Tensor, mask: Any, open: Tensor | None, *, scale: Any = None, softcap: float | None = None,
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Any = None, open: Tensor | None = None, scale: Any = None,
+    softcap: float | None = None,
     bias: Tensor | None = None, alibi: Any = None, relative: T5 | None = None, sinks: Any = None, gate: Any = None,
     dropout: float = 0.0, seed: int = 0, q_start: Any = 0, q_offsets: Any = None, kv_offsets: Any = None,
     k_scale: Any = None, v_scale: Any = None, layout: str = "bshd", return_lse: bool = False, kernels: Any = None,
@@ -211,32 +240,32 @@ def _through_op(
         q,
         k,
         v,
-        mask,
-        open,
-        None if isinstance(scale, Tensor) or scale is None else float(scale),
-        scale if isinstance(scale, Tensor) else None,
-        None if softcap is None else float(softcap),
-        bias,
-        alibi is True,
-        alibi if isinstance(alibi, Tensor) else None,
-        None if relative is None else relative.table,
-        True if relative is None else relative.bidirectional,
-        0 if relative is None else relative.max_distance,
-        sinks,
-        gate,
-        float(dropout),
-        seed if seed < 2**63 else seed - 2**64,
-        start_list,
-        starts,
-        offsets(q_offsets),
-        offsets(kv_offsets),
-        layout,
-        head if head is None or isinstance(head, str) else head.settings,
-        *(given.get(name) for name in COEFFICIENTS),
-        offsets(rows[0]),
-        offsets(rows[1]),
-        return_lse or records,
-        kernels if kernels is None or isinstance(kernels, str) else ",".join(kernels),
+        mask=mask,
+        open=open,
+        scale=None if isinstance(scale, Tensor) or scale is None else float(scale),
+        scales=scale if isinstance(scale, Tensor) else None,
+        softcap=None if softcap is None else float(softcap),
+        bias=bias,
+        alibi=alibi is True,
+        slopes=alibi if isinstance(alibi, Tensor) else None,
+        table=None if relative is None else relative.table,
+        bidirectional=True if relative is None else relative.bidirectional,
+        max_distance=0 if relative is None else relative.max_distance,
+        sinks=sinks,
+        gate=gate,
+        dropout=float(dropout),
+        seed=seed if seed < 2**63 else seed - 2**64,
+        q_start=start_list,
+        q_starts=starts,
+        q_offsets=offsets(q_offsets),
+        kv_offsets=offsets(kv_offsets),
+        layout=layout,
+        head=head if head is None or isinstance(head, str) else head.settings,
+        **{name: given.get(name) for name in COEFFICIENTS},
+        row_offsets=offsets(rows[0]),
+        row_index=offsets(rows[1]),
+        lse=return_lse or records,
+        kernels=kernels if kernels is None or isinstance(kernels, str) else ",".join(kernels),
     )
     return AttentionResult(result, lse, None) if return_lse else result
 
@@ -301,7 +330,7 @@ def scaled_dot_product_attention(
             "query has batch {}, key {} and value {}; give equal sizes or 1".format(*map(list, batches)),
         )
         query, key, value = (_four_axes(x, batch) for x in (query, key, value))
-    if not query.is_meta and _is_autocast_enabled(query.device.type):
+    if _is_autocast_enabled(query.device.type):
         query, key, value = _autocast(query), _autocast(key), _autocast(value)
     bias = open = None
     if attn_mask is not None:
@@ -333,14 +362,14 @@ def scaled_dot_product_attention(
     if _traced(query):
         records = torch.is_grad_enabled() and _wants_grad(query, key, value, bias)
         out = _through_op(
-            query, key, value, mask if MASK_TYPE else None, _lower(query, key) if is_causal and not MASK_TYPE else open,
-            scale=scale, bias=bias, dropout=dropout_p, seed=seed, layout="bhsd", records=records,
+            query, key, value, mask=mask if MASK_TYPE else None,
+            open=_lower(query, key) if is_causal and not MASK_TYPE else open, scale=scale, bias=bias, dropout=dropout_p, seed=seed, layout="bhsd", records=records,
         )  # fmt: skip
     else:
         if open is not None:
             mask = Mask.dense(open)
         out = attention(
-            query, key, value, mask, scale=scale, bias=bias, dropout=dropout_p, seed=seed, layout="bhsd"
+            query, key, value, mask=mask, scale=scale, bias=bias, dropout=dropout_p, seed=seed, layout="bhsd"
         )
     return out if axes == 4 else out.reshape((*batch, *out.shape[1:])[-axes:])
 

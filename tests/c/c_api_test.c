@@ -214,7 +214,49 @@ static void test_probes(hw_context* context) {
   EXPECT(hw_attention_run(plan, context, &args, NULL, 0) == HW_OK);  // entropy alone
   EXPECT(memcmp(rows[1], entropy, sizeof entropy) == 0);
   hw_attention_plan_destroy(plan);
-  EXPECT(hw_attention(context, &args) == HW_BAD_ARGUMENT);
+  memset(entropy, 0, sizeof entropy);
+  EXPECT(hw_attention(context, &args) == HW_OK);  // in one call: the probes whose tensors are given
+  EXPECT(memcmp(rows[1], entropy, sizeof entropy) == 0);
+  probe.scores = &te;
+  EXPECT(hw_attention(context, &args) == HW_BAD_ARGUMENT);  // their stage belongs to a plan
+}
+
+/// What a CUDA tensor is told where there is no GPU, and what a context with a device says.
+static void test_devices(hw_context* context) {
+  static float x[1][4][2][8];
+  const int64_t shape[] = {1, 4, 2, 8};
+  hw_tensor t = f32(x, shape, 4);
+  hw_attention_args args;
+  hw_attention_problem problem;
+  hw_attention_plan* plan = NULL;
+  hw_context_options options;
+  hw_context* other = NULL;
+  char lines[256];
+  memset(&args, 0, sizeof args), memset(&problem, 0, sizeof problem), memset(&options, 0, sizeof options);
+  args.struct_size = sizeof args, problem.struct_size = sizeof problem, options.struct_size = sizeof options;
+  args.q = args.k = args.v = args.out = &t;
+  EXPECT(hw_attention_problem_of(&args, &problem) == HW_OK);
+  EXPECT(problem.device.device_type == HW_DEVICE_CPU && problem.run[0] == 0);
+  EXPECT(hw_attention_plan_create(context, &problem, &plan) == HW_OK);
+  EXPECT(hw_attention_plan_refusals(plan, lines, sizeof lines, NULL) == HW_OK);
+  hw_attention_plan_destroy(plan);
+  plan = NULL;
+  options.device.device_type = HW_DEVICE_CUDA, options.device.device_id = 1;
+  EXPECT(hw_context_create(&options, &other) == HW_OK);
+  EXPECT(hw_attention(other, &args) == HW_BAD_ARGUMENT);
+  EXPECT(strcmp(hw_last_error(),
+                "attention: q lies on the CPU but the context is for CUDA device 1; bring them together") ==
+         0);
+  hw_context_destroy(other);
+  options.device.device_type = 7;
+  EXPECT(hw_context_create(&options, &other) == HW_BAD_DTYPE);
+  t.device.device_type = HW_DEVICE_CUDA, t.device.device_id = 127;  // no machine has so many
+  EXPECT(hw_attention_problem_of(&args, &problem) == HW_OK);
+  EXPECT(problem.device.device_type == HW_DEVICE_CUDA && problem.device.device_id == 127);
+  EXPECT(hw_attention_plan_create(context, &problem, &plan) == HW_UNSUPPORTED);
+  EXPECT(strstr(hw_last_error(), "attention: every kernel for CUDA device 127 refused") != NULL);
+  EXPECT(strstr(hw_last_error(), "\n  cuda/plain: ") != NULL);
+  EXPECT(plan == NULL);
 }
 
 static void test_overlapped_and_ragged(hw_context* context) {
@@ -285,7 +327,9 @@ static void test_refusals(hw_context* context) {
   EXPECT(hw_attention(context, &args) == HW_BAD_ARGUMENT);  // no q
   args.q = &tq, args.k = &tk, args.v = &tv, args.out = &to;
   tq.device.device_type = 2;
-  EXPECT(hw_attention(context, &args) == HW_BAD_DTYPE);
+  EXPECT(hw_attention(context, &args) == HW_BAD_ARGUMENT);
+  EXPECT(strcmp(hw_last_error(),
+                "attention: q lies on CUDA device 0 but k on the CPU; bring them together") == 0);
   tq.device.device_type = HW_DEVICE_CPU;
   tk.dtype.bits = 8;
   EXPECT(hw_attention(context, &args) == HW_BAD_DTYPE);
@@ -373,7 +417,7 @@ static void test_kv(hw_context* context) {
 }
 
 int main(void) {
-  hw_context_options options = {sizeof(hw_context_options), 2, NULL};
+  hw_context_options options = {.struct_size = sizeof(hw_context_options), .threads = 2};
   hw_context* context = NULL;
   fill(&q[0][0][0][0], sizeof q / sizeof(float), 1);
   fill(&k[0][0][0][0], sizeof k / sizeof(float), 2);
@@ -383,6 +427,7 @@ int main(void) {
   test_masks();
   test_attention(context);
   test_probes(context);
+  test_devices(context);
   test_overlapped_and_ragged(context);
   test_kv(context);
   test_eight_bits(context, HW_INT);

@@ -307,7 +307,7 @@ static void test_rows(hw_context* context) {
 }
 
 int main(void) {
-  hw_context_options options = {sizeof(hw_context_options), 2, NULL};
+  hw_context_options options = {.struct_size = sizeof(hw_context_options), .threads = 2};
   hw_context* context = NULL;
   EXPECT(hw_context_create(&options, &context) == HW_OK);
   test_attention_backward(context);

@@ -307,10 +307,14 @@ TEST(CApi, TensorsAreReadAsDlpackSays) {
   EXPECT_EQ(hw_attention(holder.context, &call.args), HW_BAD_DTYPE);
   call.tk.dtype = {HW_FLOAT, 32, 1};
   call.tk.device.device_type = 2;
+  EXPECT_EQ(hw_attention(holder.context, &call.args), HW_BAD_ARGUMENT);
+  EXPECT_EQ(last(), "attention: q lies on the CPU but k on CUDA device 0; bring them together");
+  call.tk.device.device_type = 10;
   EXPECT_EQ(hw_attention(holder.context, &call.args), HW_BAD_DTYPE);
   EXPECT_EQ(
       last(),
-      "hw_attention: k is on device type 2; this library computes on the CPU (type 1): copy it there first");
+      "hw_attention: k is on device type 10; it may lie on the CPU (type 1) or on a CUDA device (type 2): "
+      "copy it there first");
   call.tk.device.device_type = HW_DEVICE_CPU;
 
   // A scale of rank 0 is one number.

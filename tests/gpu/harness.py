@@ -71,6 +71,13 @@ def text(function, *arguments):
     return buffer.value.decode()
 
 
+def problem_room():
+    """Room for a problem of any version of the library, which begins with its size."""
+    room = ctypes.create_string_buffer(1024)
+    ctypes.c_uint32.from_buffer(room).value = len(room)
+    return room
+
+
 def devices():
     return text(lib.hw_cuda_devices)
 
@@ -155,10 +162,29 @@ class Attention:
         return tuple(found.values())
 
     def backward_choice(self, *tensors, **more):
-        return text(lib.hw_backward_cuda_choice, self.context, ctypes.byref(self.backward_args(*tensors, **more)))
+        """One line "kernel: why it refused" or "kernel: chosen, numerics" for each kernel up to the chosen one."""
+        forward, problem = problem_room(), problem_room()
+        ctypes.c_uint64.from_buffer(problem, 8).value = ctypes.addressof(forward)
+        return self.planned("backward", self.backward_args(*tensors, **more), problem)
 
     def choice(self, q, k, v, out, **more):
-        return text(lib.hw_attention_cuda_choice, self.context, ctypes.byref(self.args(q, k, v, out, **more)))
+        return self.planned("attention", self.args(q, k, v, out, **more), problem_room())
+
+    def planned(self, op, args, problem):
+        def entry(name):
+            return getattr(lib, f"hw_{op}_{name}")
+
+        plan, name = P(), ctypes.c_char_p()
+        call(entry("problem_of")(ctypes.byref(args), problem))
+        try:
+            call(entry("plan_create")(self.context, problem, ctypes.byref(plan)))
+        except Failed as fault:  # the sentence holds the lines
+            return str(fault)
+        try:
+            call(entry("plan_kernel")(plan, ctypes.byref(name)))
+            return text(entry("plan_refusals"), plan) + f"{name.value.decode()}: chosen, {text(entry('plan_numerics'), plan)}\n"
+        finally:
+            entry("plan_destroy")(plan)
 
 
 def open_pairs(q_tokens, kv_tokens, q_start=0, back=None, ahead=None, length=None, device="cuda"):

@@ -97,6 +97,20 @@ TEST(MaskText, ErrorsNameTheColumnAndWhatWasExpected) {
             "limit behind");
 }
 
+TEST(MaskText, EveryKindOfTheListIsReadBack) {
+  const std::vector<Index> numbers[] = {{}, {4}, {4, 2}, {0, 2, 4}, {0, 2, 4}};
+  for (const MaskKind& kind : kMaskKinds) {
+    if (kind.form > MaskForm::offsets) continue;
+    const Mask m = Mask::of_kind(kind.op, numbers[static_cast<std::size_t>(kind.form)]);
+    EXPECT_EQ(to_text(m).rfind(kind.name, 0), 0u) << kind.name;
+    EXPECT_EQ(parse_mask(to_text(m)), m) << kind.name;
+    EXPECT_EQ(parse_mask(text("(", to_text(m), ")")), m) << kind.name;
+  }
+  EXPECT_EQ(parse_mask("strided(4)"), Mask::strided(4, 1));
+  EXPECT_THROW(Mask::of_kind(MaskOp::window, numbers[1]), Error);
+  EXPECT_THROW(Mask::of_kind(MaskOp::dense, {}), Error);
+}
+
 TEST(MaskText, DeepAndLongTextsAreAnsweredInWords) {
   EXPECT_EQ(refusal(std::string(64, '(') + "causal" + std::string(64, ')')), "accepted");
   EXPECT_EQ(

@@ -99,7 +99,7 @@ TEST_F(BadGradient, WhatTheForwardLeftIsMissing) {
 TEST_F(BadGradient, KernelsThatNeedTheForwardSayWhatTheyMiss) {
   args.forward.out = args.forward.lse = {};
   EXPECT_EQ(sentence(ErrorKind::bad_argument), "(nothing was thrown)");
-  for (const BackwardKernel& kernel : backward_kernels())
+  for (const BackwardKernel& kernel : backward_kernels(Device::Kind::cpu))
     EXPECT_EQ(kernel.refuse(backward_problem_of(args)).empty(), kernel.name == std::string("ref"))
         << kernel.name;
 }
@@ -275,7 +275,7 @@ TEST(BackwardPlanTest, AListIsSharedWithTheForward) {
   const Context mixed({.threads = 1, .kernels = "cpu/online, ref"});
   EXPECT_STREQ(BackwardPlan(backward_problem_of(r.args), mixed).kernel(), "ref");
   std::string known;
-  for (const BackwardKernel& kernel : backward_kernels())
+  for (const BackwardKernel& kernel : backward_kernels(Device::Kind::cpu))
     known += (known.empty() ? "" : ", ") + std::string(kernel.name);
   EXPECT_EQ(sentence_of(ErrorKind::unsupported,
                         [&] { BackwardPlan(backward_problem_of(r.args), 1, "cpu/online"); }),

@@ -5,7 +5,9 @@
 #include <functional>
 #include <limits>
 
-#include "headwise/ops/attention.h"
+#include "headwise/ops/attention_checks.h"
+#include "headwise/ops/plan_shelf.h"
+#include "headwise/ops/run_facts.h"
 #include "tests/base/sentence.h"
 #include "tests/support/bits.h"
 #include "tests/support/case.h"
@@ -73,8 +75,17 @@ TEST(Plan, UnknownKernelsAreNamedWithTheKnownOnes) {
   EXPECT_EQ(
       sentence_of(
           ErrorKind::bad_argument,
+          [&] { AttentionPlan(problem_of(r.args), Context({.threads = 1, .kernels = "cuda/fastest"})); }),
+      "attention: there is no kernel \"cuda/fastest\"" + known);
+  EXPECT_EQ(
+      sentence_of(
+          ErrorKind::unsupported,
           [&] { AttentionPlan(problem_of(r.args), Context({.threads = 1, .kernels = "cuda/hopper"})); }),
-      "attention: there is no kernel \"cuda/hopper\"" + known);
+      "attention: the tensors are on the CPU but the list \"cuda/hopper\" allows no kernel for it; add ref");
+  // One list serves every device.
+  EXPECT_STREQ(
+      AttentionPlan(problem_of(r.args), Context({.threads = 1, .kernels = "cuda/hopper, ref"})).kernel(),
+      "ref");
   EXPECT_EQ(
       sentence_of(ErrorKind::bad_argument,
                   [&] { AttentionPlan(problem_of(r.args), Context({.threads = 1, .kernels = "ref,reff"})); }),
@@ -83,6 +94,32 @@ TEST(Plan, UnknownKernelsAreNamedWithTheKnownOnes) {
       sentence_of(ErrorKind::bad_argument,
                   [&] { AttentionPlan(problem_of(r.args), Context({.threads = 1, .kernels = "ref,"})); }),
       "attention: there is no kernel \"\"" + known);
+}
+
+/// What a call on a CUDA device does before its launch where the plan is kept: the key, the search, the
+/// checks.
+TEST(Plan, TheWayOfAKeptPlanOnADeviceAllocatesNothing) {
+  CaseRun r(kCase);
+  for (AnyView* v : {&r.args.q, &r.args.k, &r.args.v, &r.args.out, &r.args.lse})
+    if (v->given()) *v = v->on(Device::cuda(0));
+  const AttentionProblem planned = problem_of(r.args);
+  const std::uint64_t before = allocations();
+  const AttentionProblem again = problem_of(r.args);
+  check_args(again, r.args);
+  const bool same = again == planned;
+  require_planned("attention", planned.run, run_facts(again, r.args));
+  EXPECT_EQ(allocations() - before, 0u);
+  EXPECT_TRUE(same);
+}
+
+TEST(Plan, AShelfKeepsAPlan) {
+  CaseRun r(kCase);
+  const Context ctx({.threads = 1});
+  PlanShelf shelf;
+  const AttentionPlan* kept = &shelf.forward(problem_of(r.args), ctx);
+  const std::uint64_t before = allocations();
+  EXPECT_EQ(&shelf.forward(problem_of(r.args), ctx), kept);
+  EXPECT_EQ(allocations() - before, 0u);
 }
 
 TEST(Plan, WorkspaceTooSmall) {
@@ -278,10 +315,15 @@ TEST(Plan, R066_KeyIsComplete) {
   changed([](AttentionProblem& p) { p.probe.columns = true; });
   changed([](AttentionProblem& p) { p.probe.picked = 1; });
   changed([](AttentionProblem& p) { p.probe.scores = ScoreStage::scaled; });
-  changed([](AttentionProblem& p) { p.int8_kv = true; });
-  changed([](AttentionProblem& p) { p.e4m3_kv = true; });
+  changed([](AttentionProblem& p) { p.kv = DType::i8; });
+  changed([](AttentionProblem& p) { p.kv = DType::e4m3; });
   changed([](AttentionProblem& p) { p.keys = KeyForm::packed; });
   changed([](AttentionProblem& p) { p.keys = KeyForm::paged; });
+  changed([](AttentionProblem& p) { p.device = Device::cuda(0); });
+  changed([](AttentionProblem& p) { p.device = Device::cuda(1); });
+  changed([](AttentionProblem& p) { p.run.far = true; });
+  changed([](AttentionProblem& p) { p.run.unfit[RunFacts::dv] = 1; });
+  changed([](AttentionProblem& p) { p.run.padded_kv = 128; });
   others.push_back(base);
   for (std::size_t a = 0; a < others.size(); ++a)
     for (std::size_t b = 0; b < a; ++b) EXPECT_FALSE(others[a] == others[b]) << a << " " << b;
@@ -289,7 +331,25 @@ TEST(Plan, R066_KeyIsComplete) {
   EXPECT_EQ(sizeof(HeadLayout), 6 * sizeof(Index));
   EXPECT_EQ(sizeof(Terms), 8u);
   EXPECT_EQ(sizeof(ProbeSpec), 6 * sizeof(Index));
-  EXPECT_EQ(sizeof(AttentionProblem), sizeof(HeadSpec) + sizeof(ProbeSpec) + 11 * sizeof(Index));
+  EXPECT_EQ(sizeof(AttentionProblem),
+            sizeof(HeadSpec) + sizeof(ProbeSpec) + sizeof(Device) + sizeof(RunFacts) + 11 * sizeof(Index));
+}
+
+TEST(Plan, KeysAndValuesAreOfQsDtypeOrOfEightBits) {
+  AttentionProblem p = problem_of(CaseRun(kCase).args);
+  p.kv = p.dtype;
+  EXPECT_EQ(p.kv_dtype(), p.dtype);
+  EXPECT_NO_THROW(AttentionPlan(p, 1, "ref"));
+  p.kv = DType::bf16;
+  try {
+    AttentionPlan(p, 1, "ref");
+    FAIL() << "a plan of f32 queries and bf16 keys was made";
+  } catch (const Error& e) {
+    EXPECT_EQ(
+        std::string(e.what()),
+        "attention: q is f32 but the plan has keys and values of bf16; give one dtype, or i8 or e4m3 with "
+        "scales");
+  }
 }
 
 TEST(Plan, ProblemOfReadsTheTensors) {

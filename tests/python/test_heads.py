@@ -129,7 +129,7 @@ BAD = {
     "no dict": ({"coefficients": [1]}, "attention: coefficients is a list; give a dict of arrays by name"),
     "unknown coefficient": (
         {"coefficients": {"mix": np.eye(2)}},
-        'attention: coefficients holds "mix"; it may hold alpha, mix_before, mix_after, mix_q, mix_k, rows',
+        'attention: coefficients holds "mix"; it may hold mix_before, mix_after, mix_q, mix_k, alpha, rows',
     ),
 }
 

@@ -56,7 +56,7 @@ void against_ref(const Setup& s) {
   GradientRun r = gradients_of(in, forward);
   const GradientTruth truth(r.args, r.heads);
   const BackwardProblem problem = backward_problem_of(r.args, r.heads);
-  for (const BackwardKernel& kernel : backward_kernels()) {
+  for (const BackwardKernel& kernel : backward_kernels(Device::Kind::cpu)) {
     if (!kernel.refuse(problem).empty()) continue;
     const std::string part = text("backward ", kernel.name, " ", describe(s));
     piece(part, [&] {
@@ -132,7 +132,7 @@ void features(const Options& options) {
 void check_backward(const Options& options) {
   for (const auto part : {sizes, features}) piece("backward", [&] { part(options); });
   // A kernel that refused everything was not tested; that must not look like success.
-  for (const BackwardKernel& kernel : backward_kernels())
+  for (const BackwardKernel& kernel : backward_kernels(Device::Kind::cpu))
     if (const std::string_view name = kernel.name;  // check_mixed and check_entmax have theirs
         !name.starts_with("cpu/mixed") && name != "cpu/entmax")
       check(cases_run()[kernel.name] > 20, kernel.name,

@@ -16,7 +16,7 @@ void against_ref(const Setup& s) {
   const Inputs in = make_inputs(s);
   Outputs truth;
   bool known = false;
-  for (const AttentionKernel& kernel : attention_kernels()) {
+  for (const AttentionKernel& kernel : attention_kernels(Device::Kind::cpu)) {
     if (std::string(kernel.name) == "ref" || !kernel.refuse(in.problem()).empty()) continue;
     piece(text(kernel.name, " ", describe(s)), [&] {
       if (!known) {
@@ -274,7 +274,7 @@ void check_kernels(const Options& options) {
   for (const auto part : {dims, tokens, masks, terms, shapes, probes, long_keys})
     piece("kernels", [&] { part(options); });
   // A kernel that refused everything was not tested; that must not look like success.
-  for (const AttentionKernel& kernel : attention_kernels())
+  for (const AttentionKernel& kernel : attention_kernels(Device::Kind::cpu))
     if (const std::string_view name = kernel.name;  // check_mixed and check_entmax have theirs
         name != "ref" && !name.starts_with("cpu/mixed") && name != "cpu/entmax")
       check(cases_run()[kernel.name] > 50, kernel.name,

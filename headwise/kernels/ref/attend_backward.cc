@@ -7,6 +7,7 @@
 
 #include "headwise/kernels/ref/mix.h"
 #include "headwise/kernels/ref/normalize.h"
+#include "headwise/spec/terms.h"
 
 namespace headwise::ref {
 namespace {
@@ -47,28 +48,22 @@ class Sum {
   std::vector<double> values_;
 };
 
-struct Sums {
-  Sum q, k, v, bias, slopes, relative, sinks, scale, gate, mix_before, mix_after, mix_q, mix_k, alpha;
-  explicit Sums(const BackwardArgs& a)
-      : q(a.dq),
-        k(a.dk),
-        v(a.dv),
-        bias(a.dbias),
-        slopes(a.dslopes),
-        relative(a.drelative),
-        sinks(a.dsinks),
-        scale(a.dscale),
-        gate(a.dgate),
-        mix_before(a.dmix_before),
-        mix_after(a.dmix_after),
-        mix_q(a.dmix_q),
-        mix_k(a.dmix_k),
-        alpha(a.dalpha) {}
-  void store() const {
-    for (const Sum* s : {&q, &k, &v, &bias, &slopes, &relative, &sinks, &scale, &gate, &mix_before,
-                         &mix_after, &mix_q, &mix_k, &alpha})
-      s->store();
+/// A sum for each gradient of the list.
+class Sums {
+ public:
+  explicit Sums(const BackwardArgs& a) {
+    for (const Gradient& g : kGradients) all_.emplace_back(a.*g.view);
   }
+  template <bool GradientSpec::*kWanted>
+  Sum& of() {
+    return all_[std::integral_constant<std::size_t, place_of(kWanted)>::value];
+  }
+  void store() const {
+    for (const Sum& s : all_) s.store();
+  }
+
+ private:
+  std::vector<Sum> all_;
 };
 
 /// Gradients inside one row.
@@ -112,12 +107,12 @@ void add_output(const AttentionProblem& p, const BackwardArgs& b, const Row& row
     for (Index c = 0; c < p.heads.v.dim; ++c) {
       const double dout = d.dout[static_cast<std::size_t>(c)];
       dot += dout * head_element(a.v, p.heads.v, batch, place.kv_row + j, h, c);
-      sums.v.add_to_head(gate * w * dout, p.heads.v, batch, place.kv_row + j, h, c);
+      sums.of<&GradientSpec::v>().add_to_head(gate * w * dout, p.heads.v, batch, place.kv_row + j, h, c);
     }
     d.ds[n] = gate / (1 - in.dropout) * dot;
     dgate += w * dot;
   });
-  sums.gate.add(dgate, batch, row.q_row(), h);
+  sums.of<&GradientSpec::gate>().add(dgate, batch, row.q_row(), h);
 }
 
 /// From the gradient of the weights to that of the logits, and of the terms behind a first mix.
@@ -134,27 +129,31 @@ void add_weights(const AttentionProblem& p, const BackwardArgs& b, const Row& ro
     std::vector<double> w, dw;
     each_open(row, [&](Index, std::size_t n) { w.push_back(row.weights[n]), dw.push_back(d.ds[n]); });
     w.push_back(row.sink_weight), dw.push_back(0);
-    sums.alpha.add(normalize_backward(w, at(in.alpha, h), dw), h);
+    sums.of<&GradientSpec::alpha>().add(normalize_backward(w, at(in.alpha, h), dw), h);
     std::size_t next = 0;
     each_open(row, [&](Index, std::size_t n) { d.ds[n] = dw[next++]; });
-    if (terms.sinks) sums.sinks.add(dw.back(), h);
+    if (terms.sinks) sums.of<&GradientSpec::sinks>().add(dw.back(), h);
   } else {
     double delta = 0;
     each_open(row, [&](Index, std::size_t n) { delta += row.weights[n] * d.ds[n]; });
     each_open(row, [&](Index, std::size_t n) { d.ds[n] = row.weights[n] * (d.ds[n] - delta); });
-    if (terms.sinks) sums.sinks.add(-row.sink_weight * delta, h);
+    if (terms.sinks) sums.of<&GradientSpec::sinks>().add(-row.sink_weight * delta, h);
   }
 
   // s = s + bias + alibi + relative
   //   dbias = ds, dslope = sum_j ds_j -|q - k|, drelative[bucket] = sum of ds_j in the bucket
-  if (sums.bias.asked())
-    each_open(row, [&](Index j, std::size_t n) { sums.bias.add(d.ds[n], row.sequence, h, i, j); });
-  if (sums.slopes.asked())
-    each_open(row,
-              [&](Index j, std::size_t n) { sums.slopes.add(d.ds[n] * alibi_term(1.0, position, j), h); });
-  if (sums.relative.asked())
-    each_open(row,
-              [&](Index j, std::size_t n) { sums.relative.add(d.ds[n], in.buckets.bucket(position, j), h); });
+  if (sums.of<&GradientSpec::bias>().asked())
+    each_open(row, [&](Index j, std::size_t n) {
+      sums.of<&GradientSpec::bias>().add(d.ds[n], row.sequence, h, i, j);
+    });
+  if (sums.of<&GradientSpec::slopes>().asked())
+    each_open(row, [&](Index j, std::size_t n) {
+      sums.of<&GradientSpec::slopes>().add(d.ds[n] * alibi_term(1.0, position, j), h);
+    });
+  if (sums.of<&GradientSpec::relative>().asked())
+    each_open(row, [&](Index j, std::size_t n) {
+      sums.of<&GradientSpec::relative>().add(d.ds[n], in.buckets.bucket(position, j), h);
+    });
 }
 
 /// From the gradient of the capped scores to q, k and the scale.
@@ -184,16 +183,17 @@ void add_scores(const AttentionProblem& p, const BackwardArgs& b, const Row& row
     for (Index c = 0; c < p.heads.q.dim; ++c) {
       const auto at_c = static_cast<std::size_t>(c);
       d.dq[at_c] += d.ds[n] * head_element(a.k, p.heads.k, batch, place.kv_row + j, h, c);
-      sums.k.add_to_head(scale * d.ds[n] * row.q_vector[at_c], p.heads.k, batch, place.kv_row + j, h, c);
+      sums.of<&GradientSpec::k>().add_to_head(scale * d.ds[n] * row.q_vector[at_c], p.heads.k, batch,
+                                              place.kv_row + j, h, c);
     }
   });
   double dscale = 0;
   for (Index c = 0; c < p.heads.q.dim; ++c) {
     const auto at_c = static_cast<std::size_t>(c);
-    sums.q.add_to_head(scale * d.dq[at_c], p.heads.q, batch, row.q_row(), h, c);
+    sums.of<&GradientSpec::q>().add_to_head(scale * d.dq[at_c], p.heads.q, batch, row.q_row(), h, c);
     dscale += row.q_vector[at_c] * d.dq[at_c];
   }
-  sums.scale.add(dscale, h);
+  sums.of<&GradientSpec::scale>().add(dscale, h);
 }
 
 /// y_h = sum_m M[m h] x_m of one pair
@@ -212,14 +212,14 @@ void add_mix(const PairMix& mix, Sum& given, Sums& sums, X&& x, Dy&& dy, Dx&& dx
       given.add(slope, m, h);
       if (stage.kind != Mix::dynamic) continue;
       for (Index r = 0; r < rank; ++r) {
-        sums.mix_q.add(slope * mix.of_query(rank + r, h), mix.batch, mix.q, row0 + r, m);
-        sums.mix_q.add(slope * mix.of_query(r, m), mix.batch, mix.q, row0 + rank + r, h);
-        sums.mix_k.add(slope * mix.of_key(rank + r, h), mix.batch, mix.k, row0 + r, m);
-        sums.mix_k.add(slope * mix.of_key(r, m), mix.batch, mix.k, row0 + rank + r, h);
+        sums.of<&GradientSpec::mix_q>().add(slope * mix.of_query(rank + r, h), mix.batch, mix.q, row0 + r, m);
+        sums.of<&GradientSpec::mix_q>().add(slope * mix.of_query(r, m), mix.batch, mix.q, row0 + rank + r, h);
+        sums.of<&GradientSpec::mix_k>().add(slope * mix.of_key(rank + r, h), mix.batch, mix.k, row0 + r, m);
+        sums.of<&GradientSpec::mix_k>().add(slope * mix.of_key(r, m), mix.batch, mix.k, row0 + rank + r, h);
       }
       if (m != h) continue;
-      sums.mix_q.add(slope, mix.batch, mix.q, row0 + 2 * rank, h);
-      sums.mix_k.add(slope, mix.batch, mix.k, row0 + 2 * rank, h);
+      sums.of<&GradientSpec::mix_q>().add(slope, mix.batch, mix.q, row0 + 2 * rank, h);
+      sums.of<&GradientSpec::mix_k>().add(slope, mix.batch, mix.k, row0 + 2 * rank, h);
     }
     dx(m) = sum;
   }
@@ -245,7 +245,7 @@ void add_mixed(const AttentionProblem& p, const BackwardArgs& b, MixedRows& m, s
   if (m.after.kind != Mix::none) {
     each_pair([&](Index j, std::size_t n) {
       add_mix(
-          m.pair(p, a, m.after, j), sums.mix_after, sums,
+          m.pair(p, a, m.after, j), sums.of<&GradientSpec::mix_after>(), sums,
           [&](Index h) { return at_head(m.rows, h).weights[n]; },
           [&](Index v) { return at_head(d, v).ds[n]; },
           [&](Index h) -> double& { return at_head(next, h).ds[n]; });
@@ -261,7 +261,7 @@ void add_mixed(const AttentionProblem& p, const BackwardArgs& b, MixedRows& m, s
   if (m.before.kind != Mix::none) {
     each_pair([&](Index j, std::size_t n) {
       add_mix(
-          m.pair(p, a, m.before, j), sums.mix_before, sums,
+          m.pair(p, a, m.before, j), sums.of<&GradientSpec::mix_before>(), sums,
           [&](Index k) { return at_head(m.scores, k).logits[n]; },
           [&](Index h) { return at_head(d, h).ds[n]; },
           [&](Index k) -> double& { return at_head(next, k).ds[n]; });

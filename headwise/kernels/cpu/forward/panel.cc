@@ -60,7 +60,7 @@ Ahead ahead_of(const Rows& rows, Index first, Index count, Index width) {
 
 KeyOrder key_order(DType kv_dtype) {
   AttentionProblem p;  // the class of a dtype: no size changes how its keys lie
-  p.int8_kv = kv_dtype == DType::i8, p.e4m3_kv = kv_dtype == DType::e4m3;
+  p.kv = kv_dtype;
   p.dtype = p.eight_bit_kv() ? DType::f32 : kv_dtype;
   const Core& core = core_for(p, *chosen_isa().kernels());
   if (core.key_group == 0) return {16, 1, 1};

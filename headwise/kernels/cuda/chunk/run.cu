@@ -34,15 +34,15 @@ HeadsView heads_of(const AnyView& v, const HeadLayout& layout) {
 
 }  // namespace
 
-void chunks_refused(const AttentionProblem& p, const AttentionArgs& a, int device,
-                    char (&why)[kSentenceBytes]) {
-  inputs_refused(p, a, device, why);
+void chunks_refused(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
+  inputs_refused(p, why);
   if (why[0]) return;
   const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };
   if (p.dtype == DType::f64) return say("dtype f64; it takes f32, bf16 and f16");
   if (p.keys == KeyForm::paged) return say("keys lie in pages");
   if (p.probe.any()) return say("probes");
   if (p.heads.terms.rows) return say("heads list their rows");
+  const int device = p.device.index;
   if (const int bytes = scores_shared(p, max_of(p.heads.q.dim, p.heads.v.dim)),
       most = facts_of(device).shared_bytes;
       bytes > most)

@@ -10,8 +10,7 @@
 namespace headwise::cuda {
 
 /// Writes what no kernel of chunks takes.
-void chunks_refused(const AttentionProblem& p, const AttentionArgs& a, int device,
-                    char (&why)[kSentenceBytes]);
+void chunks_refused(const AttentionProblem& p, char (&why)[kSentenceBytes]);
 /// `rest`: gradients asked beside those a kernel takes.
 void chunk_gradients_refused(const BackwardProblem& p, const GradientSpec& rest, const char* takes_words,
                              char (&why)[kSentenceBytes]);

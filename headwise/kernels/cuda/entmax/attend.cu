@@ -8,16 +8,15 @@
 namespace headwise::cuda {
 namespace {
 
-void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
-  chunks_refused(p, a, device, why);
+void refuse(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
+  chunks_refused(p, why);
   if (why[0]) return;
   const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };
   if (p.heads.norm != Norm::entmax) return say("weights are softmax");
   if (p.heads.mixes()) return say("entmax of mixed heads");
 }
-void refuse_backward(const BackwardProblem& problem, const BackwardArgs& a, int device,
-                     char (&why)[kSentenceBytes]) {
-  refuse(problem.forward, a.forward, device, why);
+void refuse_backward(const BackwardProblem& problem, char (&why)[kSentenceBytes]) {
+  refuse(problem.forward, why);
   if (why[0]) return;
   GradientSpec rest = problem.wants;
   rest.q = rest.k = rest.v = rest.alpha = rest.gate = rest.sinks = false;

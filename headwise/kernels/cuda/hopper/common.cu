@@ -7,30 +7,17 @@
 #include "headwise/kernels/cuda/inputs/run_inputs.h"
 
 namespace headwise::cuda {
-const char* copy_refuses(const AnyView& v) {
-  if (v.step[3] != 1) return "a last step of 1";
-  for (int axis = 0; axis < 3; ++axis) {
-    if (v.size[axis] > 1 && v.step[axis] * size_of(v.dtype) % 16 != 0)
-      return size_of(v.dtype) == 1 ? "steps that are multiples of 16 elements"
-                                   : "steps that are multiples of 8 elements";
-    if (v.step[axis] >= Index{1} << 38) return "steps below 2^38 elements";
-    if (v.size[axis] > kFar) return "sizes up to 2^29";
-  }
-  if (reinterpret_cast<std::uintptr_t>(v.data) % 16 != 0) return "an address that is a multiple of 16";
-  return nullptr;
-}
-
-constexpr double kMostSoftcap = 4096;
 
 double scale_of(const AttentionProblem& p, const AttentionArgs& a) {
   return a.inputs.scale.given() ? load_double(a.inputs.scale.data, a.inputs.scale.dtype, 0)
                                 : 1.0 / std::sqrt(static_cast<double>(p.heads.q.dim));
 }
 
-void hopper_refuses(const AttentionProblem& p, const AttentionArgs& a, int device,
-                    char (&why)[kSentenceBytes], HopperTakes takes) {
+void hopper_refuses(const AttentionProblem& p, char (&why)[kSentenceBytes], HopperTakes takes) {
   const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };
   why[0] = '\0';
+  const int device = p.device.index;
+  const RunFacts& run = p.run;
   const DeviceFacts facts = facts_of(device);
   const HeadSpec& h = p.heads;
   if (!facts.there) return say("there is no CUDA device %d", device);
@@ -47,32 +34,31 @@ void hopper_refuses(const AttentionProblem& p, const AttentionArgs& a, int devic
         static_cast<long long>(h.q.dim), static_cast<long long>(h.v.dim));
   if (h.q.group != 1 || h.k.group != h.v.group) return say("k and v are shared by different groups of heads");
   if (h.terms.bias && !takes.pairs) return say("a bias");
-  if (h.terms.bias && a.inputs.bias.dtype == DType::f64) return say("a bias of f64");
+  if (h.terms.bias && run.wide_bias) return say("a bias of f64");
   if (h.terms.relative) return say("relative positions");
-  // tanh comes out to 1e-7 of the cap: past this a score of 1 would keep fewer digits than bf16 has.
-  if (h.terms.softcap && a.inputs.softcap > kMostSoftcap)
-    return say("a softcap of %g; it takes up to %g", a.inputs.softcap, kMostSoftcap);
+  if (run.large_softcap) return say("a softcap above 4096, where its tanh loses digits");
   if (h.terms.dropout && !takes.pairs) return say("dropout");
   ProbeSpec other = p.probe;
   other.rows = false;
   if (other.any()) return say("probes of single weights; it takes the statistics of rows");
   if (p.kv_tokens == 0) return say("there are no keys");
-  if (a.inputs.scale.given() && a.inputs.scale.size[0] != 1) return say("a scale for each head");
-  if (a.inputs.scale.given() && !(std::fabs(scale_of(p, a)) < 1e4))
-    return say("a scale of %g; it takes scales below 10,000", scale_of(p, a));
-  Band band;
-  const char* part = nullptr;
-  if (!band_of(a.mask, 0, band, part)) return say("%s", part);
-  if (band.blocks && !takes.blocks) return say("blocks(...) is no single band of keys");
-  for (Index b = 0; b < p.batch; ++b) {
-    Place place;
-    if (!place_for(p, a, b, 0, band, place)) return say("positions past 2^29");
-    if (alike(p, a, band)) break;
+  if (run.scales > 1) return say("a scale for each head");
+  if (run.large_scale) return say("a scale of 10,000 or more; it takes scales below");
+  if (const auto form = static_cast<BandForm>(run.mask); form != BandForm::band)
+    return say("%s", words_of(form));
+  if (run.block_keys && !takes.blocks) return say("blocks(...) is no single band of keys");
+  if (run.far) return say("positions past 2^29");
+  say_unfit(p, {{"q", RunFacts::q}, {"k", RunFacts::k}, {"v", RunFacts::v}, {"out", RunFacts::out}}, why);
+}
+
+void say_unfit(const AttentionProblem& p, std::initializer_list<NamedView> views,
+               char (&why)[kSentenceBytes]) {
+  for (const auto& [name, view] : views) {
+    const bool keys = view == RunFacts::k || view == RunFacts::v;
+    const auto need = static_cast<CopyNeed>(p.run.unfit[view]);
+    if (const char* words = words_of(need, keys ? p.kv_dtype() : p.dtype))
+      return void(std::snprintf(why, sizeof why, "%s; its tiles need %s", name, words));
   }
-  if (!a.q.data) return;
-  for (const auto& [name, view] :
-       {std::pair<const char*, const AnyView*>{"q", &a.q}, {"k", &a.k}, {"v", &a.v}, {"out", &a.out}})
-    if (const char* need = copy_refuses(*view)) return say("%s; its tiles need %s", name, need);
 }
 
 Status sequence_places(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, Index counters,

@@ -1,9 +1,12 @@
 // What the Hopper kernels ask of a problem alike, and how they put it into parameters.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <initializer_list>
+
 #include "headwise/kernels/cuda/device/number.cuh"
 #include "headwise/kernels/cuda/device/stream_state.h"
 #include "headwise/kernels/cuda/hopper/forward_params.h"
+#include "headwise/kernels/cuda/inputs/copies.h"
 #include "headwise/kernels/cuda/table/backend.h"
 
 namespace headwise::cuda {
@@ -13,11 +16,15 @@ struct HopperTakes {
   bool pairs = false, eight_bits = false, blocks = false;  // a bias and dropout; KV of 8 bits; block masks
 };
 /// Writes the first reason against Hopper's tiles, if there is one.
-void hopper_refuses(const AttentionProblem& p, const AttentionArgs& a, int device,
-                    char (&why)[kSentenceBytes], HopperTakes takes = {});
+void hopper_refuses(const AttentionProblem& p, char (&why)[kSentenceBytes], HopperTakes takes = {});
 
-/// What bulk copies need and a view has not (16-byte steps and addresses, columns side by side), or null.
-const char* copy_refuses(const AnyView& v);
+struct NamedView {
+  const char* name;
+  RunFacts::View view;
+};
+/// Writes the first of `views` that bulk copies cannot read or write, if there is one.
+void say_unfit(const AttentionProblem& p, std::initializer_list<NamedView> views,
+               char (&why)[kSentenceBytes]);
 
 /// The one scale of a run.
 double scale_of(const AttentionProblem& p, const AttentionArgs& a);

@@ -61,9 +61,7 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
   return kHopper.run(rows, there, device, stream);
 }
 
-void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
-  kHopper.refuse(p, a, device, why);
-}
+void refuse(const AttentionProblem& p, char (&why)[kSentenceBytes]) { kHopper.refuse(p, why); }
 void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) { kHopper.numerics(p, words); }
 
 }  // namespace

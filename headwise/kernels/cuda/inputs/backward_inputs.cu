@@ -62,10 +62,10 @@ HeadsView heads_of(const AnyView& v, const HeadLayout& layout) {
 
 }  // namespace
 
-void backward_refused(const BackwardProblem& problem, const BackwardArgs& a, int device,
-                      const GradientSpec& takes, const char* takes_words, char (&why)[kSentenceBytes]) {
+void backward_refused(const BackwardProblem& problem, const GradientSpec& takes, const char* takes_words,
+                      char (&why)[kSentenceBytes]) {
   const AttentionProblem& p = problem.forward;
-  inputs_refused(p, a.forward, device, why);
+  inputs_refused(p, why);
   if (why[0]) return;
   const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };
   if (const char* heads = special_heads(p, false)) return say("%s", heads);

@@ -17,8 +17,8 @@ struct BackwardInputs {
 };
 
 /// Writes what no kernel of BackwardInputs can read, or the gradients beside `takes` that are asked.
-void backward_refused(const BackwardProblem& p, const BackwardArgs& a, int device, const GradientSpec& takes,
-                      const char* takes_words, char (&why)[kSentenceBytes]);
+void backward_refused(const BackwardProblem& p, const GradientSpec& takes, const char* takes_words,
+                      char (&why)[kSentenceBytes]);
 
 /// gather_inputs, the gradients' views, and launches that write delta and, where asked, dsinks.
 Status gather_backward(const AttentionProblem& p, const BackwardArgs& a, StreamState& state,

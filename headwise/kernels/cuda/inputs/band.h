@@ -19,43 +19,58 @@ struct Band {
   const MaskStep* blocks = nullptr;     // and of these the blocks its block row lists: for cuda/hopper alone
 };
 
-/// The band of a mask for sequence b. False where the mask is no single band; `why` then says which part.
-inline bool band_of(const MaskSet& mask, Index b, Band& band, const char*& why) {
+/// One band of keys, or what keeps a mask from being one: from `kind` on, the kind of a step.
+enum class BandForm : std::uint8_t { band, per_head, two_documents, two_blocks, kind };
+constexpr BandForm form_of(MaskOp op) {
+  return static_cast<BandForm>(static_cast<int>(BandForm::kind) + static_cast<int>(op));
+}
+constexpr const char* words_of(BandForm form) {
+  if (form >= BandForm::kind) {
+    const MaskKind& kind =
+        kind_of(static_cast<MaskOp>(static_cast<int>(form) - static_cast<int>(BandForm::kind)));
+    return kind.no_band ? kind.no_band : kind.name;
+  }
+  return form == BandForm::per_head        ? "its masks differ from head to head"
+         : form == BandForm::two_documents ? "two documents(...) are no single band of keys"
+         : form == BandForm::two_blocks    ? "two blocks(...) are no single list of keys"
+                                           : "";
+}
+
+/// Fills the band of a mask for sequence b; complete where the answer is BandForm::band.
+inline BandForm read_band(const MaskSet& mask, Index b, Band& band) {
   band = {};
-  if (!mask.given()) return true;
-  why = "its masks differ from head to head";
-  if (mask.count != 1) return false;
+  if (!mask.given()) return BandForm::band;
+  if (mask.count != 1) return BandForm::per_head;
   for (int i = 0; i < mask.views[0].count; ++i) {
     const MaskStep& s = mask.views[0].steps[i];
-    switch (s.op) {
-      case MaskOp::all:
-      case MaskOp::both: break;
-      case MaskOp::causal: band.ahead = min_of(band.ahead, 0), band.whole = false; break;
-      case MaskOp::window:
-        band.back = min_of(band.back, s.a), band.ahead = min_of(band.ahead, s.b), band.whole = false;
-        break;
-      case MaskOp::prefix: band.keys = min_of(band.keys, max_of(s.a, 0)); break;
-      case MaskOp::lengths:
-        band.keys = min_of(band.keys, max_of(mask_terms::length_of(s, {.sequence = b}), 0));
-        band.by_length = true;
-        break;
-      case MaskOp::documents:
-        why = "two documents(...) are no single band of keys";
-        if (band.documents) return false;
-        band.documents = &s;
-        break;
-      case MaskOp::blocks:
-        why = "two blocks(...) are no single list of keys";
-        if (band.blocks) return false;
-        band.blocks = &s, band.whole = false;
-        break;
-      case MaskOp::dense: why = "a dense mask is no single band of keys"; return false;
-      case MaskOp::strided: why = "strided(...) is no single band of keys"; return false;
-      case MaskOp::global: why = "global(...) is no single band of keys"; return false;
-      case MaskOp::either: why = "an | of masks is no single band of keys"; return false;
+    if (kind_of(s.op).no_band != nullptr) return form_of(s.op);
+    if (s.op == MaskOp::all || s.op == MaskOp::both) continue;
+    if (s.op == MaskOp::causal) {
+      band.ahead = min_of(band.ahead, 0), band.whole = false;
+    } else if (s.op == MaskOp::window) {
+      band.back = min_of(band.back, s.a), band.ahead = min_of(band.ahead, s.b), band.whole = false;
+    } else if (s.op == MaskOp::prefix) {
+      band.keys = min_of(band.keys, max_of(s.a, 0));
+    } else if (s.op == MaskOp::lengths) {
+      band.keys = min_of(band.keys, max_of(mask_terms::length_of(s, {.sequence = b}), 0));
+      band.by_length = true;
+    } else if (s.op == MaskOp::documents) {
+      if (band.documents) return BandForm::two_documents;
+      band.documents = &s;
+    } else if (s.op == MaskOp::blocks) {
+      if (band.blocks) return BandForm::two_blocks;
+      band.blocks = &s, band.whole = false;
+    } else {  // a band whose ends are not computed here
+      return form_of(s.op);
     }
   }
-  return true;
+  return BandForm::band;
+}
+/// The same as yes or no; `why` then says which part.
+inline bool band_of(const MaskSet& mask, Index b, Band& band, const char*& why) {
+  const BandForm form = read_band(mask, b, band);
+  why = words_of(form);
+  return form == BandForm::band;
 }
 
 /// Tiles of `width` keys that queries at positions [first, last] touch: [begin, end), of which [full_begin,

@@ -42,10 +42,36 @@ inline bool place_for(const AttentionProblem& p, const AttentionArgs& a, Index b
   return true;
 }
 
+/// Gradients on Hopper: where a sequence's rows begin in the run's own buffers is a multiple of this.
+inline constexpr int kPaddedRows = 128;
+HW_FN constexpr int padded_rows(int rows) { return (rows + kPaddedRows - 1) / kPaddedRows * kPaddedRows; }
+
 /// Every sequence lies alike: one place serves all and no table is needed.
 inline bool alike(const AttentionProblem& p, const AttentionArgs& a, const Band& band) {
   return !p.ragged && p.keys != KeyForm::paged && !band.by_length && !band.documents &&
          (!a.q_start.given() || a.q_start.size[0] == 1);
+}
+
+/// Rows of all sequences in the run's own buffers.
+struct Padded {
+  Index q = 0, kv = 0;
+};
+inline Padded padded_of(const AttentionProblem& p, const AttentionArgs& a) {
+  Padded sum;
+  Band band;
+  const char* part = nullptr;
+  band_of(a.mask, 0, band, part);
+  const Index pieces = pieces_of(band);
+  for (Index b = 0; b < p.batch; ++b) {
+    band_of(a.mask, b, band, part);
+    for (Index piece = 0; piece < pieces; ++piece) {
+      Place at{};
+      place_for(p, a, b, piece, band, at);
+      sum.q += padded_rows(at.q_tokens), sum.kv += padded_rows(at.kv_tokens);
+    }
+    if (alike(p, a, band)) return {sum.q * p.batch, sum.kv * p.batch};
+  }
+  return sum;
 }
 
 }  // namespace headwise::cuda

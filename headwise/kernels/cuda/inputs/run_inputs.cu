@@ -4,46 +4,13 @@
 #include <cstdio>
 #include <cstring>
 
+#include "headwise/kernels/cuda/inputs/mask_arrays.h"
+
 namespace headwise::cuda {
 namespace {
 
-constexpr std::size_t kMostMaskBytes = std::size_t{1} << 20;
+constexpr Index kMostMaskBytes = Index{1} << 20;
 constexpr Index kMostDistance = 4096;
-
-/// The arrays of a mask step and their bytes.
-struct StepArrays {
-  const void* from[3];
-  std::size_t bytes[3];
-};
-StepArrays arrays_of(const MaskStep& s, Index batch, Index heads) {
-  const auto size = [](Index n) { return static_cast<std::size_t>(n) * sizeof(Index); };
-  StepArrays a{{s.offsets, s.columns, s.bits}, {0, 0, 0}};
-  switch (s.op) {
-    case MaskOp::lengths:
-    case MaskOp::global: a.bytes[0] = size(s.n); break;
-    case MaskOp::documents: a.bytes[0] = size(s.n + 1); break;
-    case MaskOp::blocks: a.bytes[0] = size(s.n + 1), a.bytes[1] = size(s.n ? s.offsets[s.n] : 0); break;
-    case MaskOp::dense: {
-      const Index last[3] = {(s.size[0] == 1 ? 1 : batch) - 1, (s.size[1] == 1 ? 1 : heads) - 1,
-                             s.size[2] - 1};
-      Index words = ceil_div(s.size[3], 64);
-      for (int axis = 0; axis < 3; ++axis) words += last[axis] > 0 ? last[axis] * s.words[axis] : 0;
-      a.bytes[2] = size(words);
-      break;
-    }
-    default: break;
-  }
-  return a;
-}
-
-std::size_t mask_bytes(const AttentionProblem& p, const MaskSet& mask) {
-  std::size_t bytes = static_cast<std::size_t>(mask.count) * sizeof(MaskView);
-  for (Index n = 0; n < mask.count; ++n)
-    for (int i = 0; i < mask.views[n].count; ++i)
-      for (std::size_t part : arrays_of(mask.views[n].steps[i], p.batch, p.heads.q.heads).bytes)
-        bytes += part;
-  return bytes;
-}
 
 /// Bytes that go to the device one after another, in as few launches as hold them; without a base it only
 /// counts.
@@ -174,25 +141,25 @@ const char* special_heads(const AttentionProblem& p, bool rows_too) {
   return nullptr;
 }
 
-void inputs_refused(const AttentionProblem& p, const AttentionArgs& a, int device,
-                    char (&why)[kSentenceBytes], bool eight_bits) {
+void inputs_refused(const AttentionProblem& p, char (&why)[kSentenceBytes], bool eight_bits) {
   const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };
   why[0] = '\0';
+  const int device = p.device.index;
   const DeviceFacts facts = facts_of(device);
   if (!facts.there) return say("there is no CUDA device %d", device);
   if (facts.major < 8)
     return say("device %d is of capability %d.%d; it needs 8.0", device, facts.major, facts.minor);
   if (p.eight_bit_kv() && !eight_bits) return say(kEightRefused, name_of(p.kv_dtype()).data());
-  if (p.heads.terms.relative &&
-      (a.inputs.buckets.max_distance > kMostDistance || a.inputs.buckets.buckets > kMostDistance))
+  if (p.heads.terms.relative && (p.run.max_distance > kMostDistance || p.run.buckets > kMostDistance))
     return say("relative positions up to %lld in %lld buckets; up to %lld of both travel with a launch",
-               static_cast<long long>(a.inputs.buckets.max_distance),
-               static_cast<long long>(a.inputs.buckets.buckets), static_cast<long long>(kMostDistance));
+               static_cast<long long>(p.run.max_distance), static_cast<long long>(p.run.buckets),
+               static_cast<long long>(kMostDistance));
   const ProbeSpec& probe = p.probe;
   if (probe.top_k || probe.classes || probe.columns || probe.picked || probe.scores != ScoreStage::none)
     return say("probes of single weights; it takes the statistics of rows");
-  if (const std::size_t bytes = mask_bytes(p, a.mask); bytes > kMostMaskBytes)
-    return say("a mask of %zu bytes; up to %zu travel with a launch", bytes, kMostMaskBytes);
+  if (p.run.mask_bytes > kMostMaskBytes)
+    return say("a mask of %lld bytes; up to %lld travel with a launch",
+               static_cast<long long>(p.run.mask_bytes), static_cast<long long>(kMostMaskBytes));
 }
 
 Status gather_inputs(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, Index counters,

@@ -63,8 +63,7 @@ inline constexpr const char* kEightRefused = "keys and values are %s; cuda/decod
 
 /// Writes what no kernel of RunInputs can read: a device that is not there, arrays too large to travel.
 /// `eight_bits`: the kernel reads int8 and e4m3 KV.
-void inputs_refused(const AttentionProblem& p, const AttentionArgs& a, int device,
-                    char (&why)[kSentenceBytes], bool eight_bits = false);
+void inputs_refused(const AttentionProblem& p, char (&why)[kSentenceBytes], bool eight_bits = false);
 
 /// What only kernels of their own compute, or null. Gradients need no word of rows: those that are not listed
 /// have an lse of -inf.

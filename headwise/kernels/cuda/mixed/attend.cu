@@ -13,8 +13,8 @@
 namespace headwise::cuda {
 namespace {
 
-void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
-  chunks_refused(p, a, device, why);
+void refuse(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
+  chunks_refused(p, why);
   if (why[0]) return;
   const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };
   const HeadSpec& h = p.heads;
@@ -26,9 +26,8 @@ void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char 
   if (h.mix_rank > kMostMixRank)
     return say("a mix of rank %lld; it takes up to %d", static_cast<long long>(h.mix_rank), kMostMixRank);
 }
-void refuse_backward(const BackwardProblem& problem, const BackwardArgs& a, int device,
-                     char (&why)[kSentenceBytes]) {
-  refuse(problem.forward, a.forward, device, why);
+void refuse_backward(const BackwardProblem& problem, char (&why)[kSentenceBytes]) {
+  refuse(problem.forward, why);
   if (why[0]) return;
   GradientSpec rest = problem.wants;
   rest.q = rest.k = rest.v = rest.sinks = rest.mix_before = rest.mix_after = rest.mix_q = rest.mix_k = false;

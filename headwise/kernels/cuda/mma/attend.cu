@@ -29,8 +29,8 @@ Shape shape_of(const AttentionProblem& p, int shared_bytes) {
   return {};
 }
 
-void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
-  inputs_refused(p, a, device, why);
+void refuse(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
+  inputs_refused(p, why);
   if (why[0]) return;
   const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };
   if (p.keys == KeyForm::paged) return say("keys lie in pages; cuda/decode and cuda/plain read them");
@@ -40,17 +40,14 @@ void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char 
     return say("head_dim %lld and value_dim %lld; it takes up to %lld of both",
                static_cast<long long>(p.heads.q.dim), static_cast<long long>(p.heads.v.dim),
                static_cast<long long>(kWidestHead));
-  if (const int bytes = shared_of(p, 64, 1), most = facts_of(device).shared_bytes; bytes > most)
+  if (const int bytes = shared_of(p, 64, 1), device = p.device.index, most = facts_of(device).shared_bytes;
+      bytes > most)
     return say("head_dim %lld needs %d bytes of shared memory; device %d lends a block %d",
                static_cast<long long>(p.heads.q.dim), bytes, device, most);
   const Checked blocks = Checked(p.batch) * Checked(p.heads.q.heads) * Checked(ceil_div(p.q_tokens, 64)) *
                          Checked(ceil_div(p.heads.v.dim, width_of(p)));
   if (!blocks.ok || blocks.value >= Index{1} << 31) return say("its grid ends at 2^31 blocks of 64 queries");
-  for (Index b = 0; b < p.batch; ++b) {
-    Place place;
-    if (!place_for(p, a, b, 0, {}, place)) return say("positions past 2^29");
-    if (alike(p, a, {})) break;
-  }
+  if (p.run.far) return say("positions past 2^29");
 }
 
 bool by_pairs(const AnyView& v, Index element) {

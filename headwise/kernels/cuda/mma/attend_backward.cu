@@ -12,9 +12,10 @@ Index widest_of(DType t) {
 }
 int width_of(const AttentionProblem& p) { return max_of(p.heads.q.dim, p.heads.v.dim) <= 128 ? 128 : 256; }
 
-void refuse(const BackwardProblem& problem, const BackwardArgs& a, int device, char (&why)[kSentenceBytes]) {
+void refuse(const BackwardProblem& problem, char (&why)[kSentenceBytes]) {
   const AttentionProblem& p = problem.forward;
-  backward_refused(problem, a, device, {.q = true, .k = true, .v = true, .sinks = true, .gate = true},
+  const int device = p.device.index;
+  backward_refused(problem, {.q = true, .k = true, .v = true, .sinks = true, .gate = true},
                    "dq, dk, dv, dsinks and dgate", why);
   if (why[0]) return;
   const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };
@@ -30,11 +31,7 @@ void refuse(const BackwardProblem& problem, const BackwardArgs& a, int device, c
   const Checked blocks =
       Checked(p.batch) * Checked(p.heads.q.heads) * Checked(ceil_div(max_of(p.q_tokens, p.kv_tokens), 64));
   if (!blocks.ok || blocks.value >= Index{1} << 31) return say("its grid ends at 2^31 blocks of 64 rows");
-  for (Index b = 0; b < p.batch; ++b) {
-    Place place;
-    if (!place_for(p, a.forward, b, 0, {}, place)) return say("positions past 2^29");
-    if (alike(p, a.forward, {})) break;
-  }
+  if (p.run.far) return say("positions past 2^29");
 }
 
 Status run(const BackwardProblem& problem, const BackwardArgs& a, int device, void* stream) {

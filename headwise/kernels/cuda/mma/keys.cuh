@@ -27,7 +27,13 @@ __device__ inline KeyRun key_run(const MaskView& mask, Index q, int keys, const 
         begin = max_of(begin, d.first), end = min_of(end, d.end);
         break;
       }
-      default: break;
+      case MaskOp::all:
+      case MaskOp::blocks:
+      case MaskOp::dense:
+      case MaskOp::strided:
+      case MaskOp::global:
+      case MaskOp::both:
+      case MaskOp::either: break;
     }
   }
   return {static_cast<int>(min_of(begin, keys)), static_cast<int>(max_of(end, 0))};

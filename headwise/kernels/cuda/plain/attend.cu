@@ -84,8 +84,8 @@ __global__ void attend_plain(const __grid_constant__ RunInputs p) {
   }
 }
 
-void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
-  inputs_refused(p, a, device, why, true);
+void refuse(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
+  inputs_refused(p, why, true);
   if (!why[0] && p.probe.any()) std::snprintf(why, sizeof why, "probes");
   if (const char* heads = special_heads(p); heads && !why[0]) std::snprintf(why, sizeof why, "%s", heads);
 }

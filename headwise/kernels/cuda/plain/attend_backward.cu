@@ -150,8 +150,8 @@ __global__ void plain_bias(const __grid_constant__ BackwardInputs p, Index kv_to
   }
 }
 
-void refuse(const BackwardProblem& p, const BackwardArgs& a, int device, char (&why)[kSentenceBytes]) {
-  backward_refused(p, a, device, {.q = true, .k = true, .v = true, .bias = true, .sinks = true, .gate = true},
+void refuse(const BackwardProblem& p, char (&why)[kSentenceBytes]) {
+  backward_refused(p, {.q = true, .k = true, .v = true, .bias = true, .sinks = true, .gate = true},
                    "dq, dk, dv, dbias, dsinks and dgate", why);
 }
 

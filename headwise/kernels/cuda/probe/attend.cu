@@ -16,10 +16,9 @@ AttentionArgs without_look(AttentionArgs a) {
   a.probe.top_keys = a.probe.top_weights = a.probe.column_sums = {};
   return a;
 }
-const Kernel* inner_of(const AttentionProblem& p, const AttentionArgs& a, int device,
-                       char (&why)[kSentenceBytes]) {
+const Kernel* inner_of(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
   for (const Kernel* k : {&kDecode, &kHopper, &kMma}) {
-    k->refuse(without_look(p), without_look(a), device, why);
+    k->refuse(without_look(p), why);
     if (!why[0]) return k;
   }
   return nullptr;
@@ -32,9 +31,10 @@ int shared_of(const AttentionProblem& p, int stages) {
   return max_of(top, p.probe.columns ? look_shared(p.dtype, dim, 0, stages) : 0);
 }
 
-void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
+void refuse(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
   const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };
   why[0] = '\0';
+  const int device = p.device.index;
   const ProbeSpec& probe = p.probe;
   if (probe.classes || probe.picked || probe.scores != ScoreStage::none)
     return say("classes, picked rows or whole scores; it takes top keys, column sums and statistics of rows");
@@ -43,8 +43,8 @@ void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char 
     return say("top_k %lld; it takes up to %lld", static_cast<long long>(probe.top_k),
                static_cast<long long>(kMostTopKeys));
   if (p.keys == KeyForm::paged) return say("keys lie in pages");
-  inputs_refused(without_look(p), without_look(a), device, why);
-  if (why[0] || !inner_of(p, a, device, why)) return;
+  inputs_refused(without_look(p), why);
+  if (why[0] || !inner_of(p, why)) return;
   if (const int bytes = shared_of(p, 1), most = facts_of(device).shared_bytes; bytes > most)
     return say("head_dim %lld with top_k %lld needs %d bytes of shared memory; device %d lends a block %d",
                static_cast<long long>(p.heads.q.dim), static_cast<long long>(probe.top_k), bytes, device,
@@ -94,7 +94,7 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
     args.lse = AnyView::packed(state->held, DType::f32, {batch, heads, rows});
   }
   char why[kSentenceBytes];
-  Status status = inner_of(p, a, device, why)->run(inner, args, device, stream);
+  Status status = inner_of(p, why)->run(inner, args, device, stream);
   if (!status.ok()) return status;
   const std::lock_guard lock(state->mutex);
   LookParams f = look_of(p, a, device);

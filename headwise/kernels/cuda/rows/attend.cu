@@ -28,17 +28,16 @@ AttentionProblem gathered(const AttentionProblem& p) {
   return one;
 }
 
-const Kernel* inner_of(const AttentionProblem& p, const AttentionArgs& a, int device,
-                       char (&why)[kSentenceBytes]) {
+const Kernel* inner_of(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
   for (const Kernel* k : {&kHopper, &kMma, &kPlain}) {
-    k->refuse(without_rows(p), without_rows(a), device, why);
+    k->refuse(without_rows(p), why);
     if (!why[0]) return k;
   }
   return nullptr;
 }
-bool gathers(const AttentionProblem& p, const AttentionArgs& a, int device) {
+bool gathers(const AttentionProblem& p, const AttentionArgs& a) {
   char why[kSentenceBytes];
-  kHopper.refuse(gathered(p), without_rows(a), device, why);
+  kHopper.refuse(gathered(p), why);
   Band band;
   const char* part = nullptr;
   if (why[0] || !band_of(a.mask, 0, band, part)) return false;
@@ -48,17 +47,17 @@ bool gathers(const AttentionProblem& p, const AttentionArgs& a, int device) {
          p.heads.q.dim == p.heads.v.dim;
 }
 
-void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
+void refuse(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
   why[0] = '\0';
   if (!p.heads.terms.rows) return void(std::snprintf(why, sizeof why, "heads list no rows"));
   if (p.probe.any()) return void(std::snprintf(why, sizeof why, "probes of heads that list their rows"));
   if (p.batch * p.heads.q.heads > 65535)
     return void(std::snprintf(why, sizeof why, "its grid ends at 65,535 lists"));
   const Index bytes = p.batch * p.heads.q.heads * ceil_div(p.q_tokens, 32) * 4;
-  if (bytes > kMostBits && !a.inputs.rows.on_device)
+  if (bytes > kMostBits && !p.run.listed_there)
     return void(std::snprintf(why, sizeof why, "lists of %lld bytes; up to %lld travel with a launch",
                               static_cast<long long>(bytes), static_cast<long long>(kMostBits)));
-  inner_of(p, a, device, why);
+  inner_of(p, why);
 }
 
 /// One bit a row of a list: a list of numbers would take 32 times the launches.
@@ -238,7 +237,7 @@ Status send_lists(const AttentionProblem& p, const AttentionArgs& a, std::byte* 
   const Status status = send(scratch, places.data(), place_bytes, stream);
   if (!status.ok()) return status;
   const RowLists& rows = a.inputs.rows;
-  if (rows.on_device) {
+  if (rows.on_device()) {
     f.offsets = static_cast<const Index*>(rows.offsets.data), f.offsets_step = rows.offsets.step[0];
     f.index = static_cast<const Index*>(rows.index.data), f.index_step = rows.index.step[0];
     f.listed = rows.index.size[0];
@@ -260,8 +259,9 @@ template <class T>
 Status run_gathered(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, int device) {
   const Index heads = p.heads.q.heads, dim = p.heads.q.dim, lists = p.batch * heads;
   const RowLists& rows = a.inputs.rows;
-  Index most = rows.on_device ? p.q_tokens : 1;
-  for (Index n = 0; !rows.on_device && n < lists; ++n) most = max_of(most, rows.begin(n + 1) - rows.begin(n));
+  Index most = rows.on_device() ? p.q_tokens : 1;
+  for (Index n = 0; !rows.on_device() && n < lists; ++n)
+    most = max_of(most, rows.begin(n + 1) - rows.begin(n));
   const Index room = round_up(most, 8);
   ListedRows f = listed_of(p, a);
   f.room = static_cast<int>(room);
@@ -332,13 +332,13 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
   if (!current.status().ok()) return current.status();
   StreamState* state = state_of(device, static_cast<cudaStream_t>(stream));
   if (!state) return kNoState;
-  if (gathers(p, a, device)) {
+  if (gathers(p, a)) {
     const std::lock_guard lock(state->mutex);
     return p.dtype == DType::bf16 ? run_gathered<bf16>(p, a, *state, device)
                                   : run_gathered<f16>(p, a, *state, device);
   }
   char why[kSentenceBytes];
-  const Kernel* inner = inner_of(p, a, device, why);
+  const Kernel* inner = inner_of(p, why);
   Status status = inner->run(without_rows(p), without_rows(a), device, stream);
   if (!status.ok()) return status;
   const std::lock_guard lock(state->mutex);

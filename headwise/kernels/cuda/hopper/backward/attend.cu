@@ -27,35 +27,13 @@ Index parts_of(const AttentionProblem& p) {
   return parts;
 }
 
-/// Rows of all sequences in the run's own buffers.
-struct Padded {
-  Index q = 0, kv = 0;
-};
-Padded padded_of(const AttentionProblem& p, const AttentionArgs& a) {
-  Padded sum;
-  Band band;
-  const char* part = nullptr;
-  band_of(a.mask, 0, band, part);
-  const Index pieces = pieces_of(band);
-  for (Index b = 0; b < p.batch; ++b) {
-    band_of(a.mask, b, band, part);
-    for (Index piece = 0; piece < pieces; ++piece) {
-      Place at{};
-      place_for(p, a, b, piece, band, at);
-      sum.q += padded_rows(at.q_tokens), sum.kv += padded_rows(at.kv_tokens);
-    }
-    if (alike(p, a, band)) return {sum.q * p.batch, sum.kv * p.batch};
-  }
-  return sum;
-}
-
-void refuse(const BackwardProblem& problem, const BackwardArgs& a, int device, char (&why)[kSentenceBytes]) {
+void refuse(const BackwardProblem& problem, char (&why)[kSentenceBytes]) {
   const AttentionProblem& p = problem.forward;
   const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };
   if (!p.lse) return say("the forward kept no lse; it needs out and lse");
   AttentionProblem all_rows = p;  // a row that is not listed has an lse of -inf
   all_rows.heads.terms.rows = false;
-  hopper_refuses(all_rows, a.forward, device, why);
+  hopper_refuses(all_rows, why);
   if (why[0]) return;
   if (!backward_takes(p.heads.q.dim, p.heads.v.dim))
     return say("head_dim %lld and value_dim %lld; it takes 64, 96, 128, 192 and 256 of both",
@@ -65,18 +43,14 @@ void refuse(const BackwardProblem& problem, const BackwardArgs& a, int device, c
   GradientSpec rest = problem.wants;
   rest.q = rest.k = rest.v = rest.sinks = false;
   if (!(rest == GradientSpec{})) return say("gradients beside dq, dk, dv and dsinks");
-  const Padded rows = padded_of(p, a.forward);
-  const Checked q_rows = Checked(rows.q) * Checked(p.heads.q.heads),
-                kv_rows = Checked(rows.kv) * Checked(p.heads.q.heads);
+  const Checked q_rows = Checked(p.run.padded_q) * Checked(p.heads.q.heads),
+                kv_rows = Checked(p.run.padded_kv) * Checked(p.heads.q.heads);
   if (!q_rows.ok || !kv_rows.ok || q_rows.value >= Index{1} << 31 || kv_rows.value >= Index{1} << 31)
     return say("heads times rows, each sequence rounded up to 128, end at 2^31");
-  if (rows.q > 4 * (p.ragged ? p.q_total : p.batch * p.q_tokens) + (1 << 16))
+  if (p.run.padded_q > 4 * (p.ragged ? p.q_total : p.batch * p.q_tokens) + (1 << 16))
     return say("documents or sequences so short that rounding each up to 128 rows takes 4 times the memory");
-  if (!a.dout.data) return;
-  for (const auto& [name, view] :
-       {std::pair<const char*, const AnyView*>{"dout", &a.dout}, {"dq", &a.dq}, {"dk", &a.dk}, {"dv", &a.dv}})
-    if (const char* need = view->given() ? copy_refuses(*view) : nullptr)
-      return say("%s; its tiles need %s", name, need);
+  say_unfit(p, {{"dout", RunFacts::dout}, {"dq", RunFacts::dq}, {"dk", RunFacts::dk}, {"dv", RunFacts::dv}},
+            why);
 }
 
 RowsOf16 rows_of(const AnyView& v) { return {v.data, {v.step[0], v.step[1], v.step[2]}}; }

@@ -9,8 +9,7 @@ namespace headwise::cuda {
 struct BackwardPlace : Place {
   int q_padded, kv_padded;
 };
-inline constexpr int kBackwardKeys = 128, kPaddedRows = 128;
-HW_FN constexpr int padded_rows(int rows) { return (rows + kPaddedRows - 1) / kPaddedRows * kPaddedRows; }
+inline constexpr int kBackwardKeys = 128;
 
 /// Widths whose gradients are made in two sweeps, one for dk and dv, one for dq, over tiles of so many keys
 /// and queries; 64 and 128 have one kernel for all three.

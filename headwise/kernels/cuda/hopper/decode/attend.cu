@@ -27,8 +27,8 @@ constexpr double kMuch = 256 << 20;
 
 Index splits_of(const AttentionProblem& p) { return p.kv_tokens > 0 ? split_of(p.kv_tokens - 1) + 1 : 0; }
 
-void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
-  hopper_refuses(p, a, device, why, {.eight_bits = true});
+void refuse(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
+  hopper_refuses(p, why, {.eight_bits = true});
   if (why[0]) return;
   if (p.probe.rows) {
     std::snprintf(why, sizeof why, "probes");
@@ -39,10 +39,7 @@ void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char 
                   static_cast<long long>(p.heads.q.dim));
     return;
   }
-  Band band;
-  const char* part = nullptr;
-  band_of(a.mask, 0, band, part);
-  if (band.documents) {
+  if (p.run.pieces) {
     std::snprintf(why, sizeof why, "documents(...) cut the rows of its queries");
     return;
   }
@@ -115,7 +112,7 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   }
   d.page_count = static_cast<int>(paged ? p.pages : p.batch);
   if (eight) d.k_scale = scales_of(a.k_scale), d.v_scale = scales_of(a.v_scale);
-  d.e4m3 = p.e4m3_kv;
+  d.e4m3 = p.kv_dtype() == DType::e4m3;
   const Index of_token = 2 * size_of(p.kv_dtype()) * d.kv_heads * head_dim;
   d.keep = static_cast<double>(p.batch * p.kv_tokens) * static_cast<double>(of_token) > kMuch
                ? ptx::kEvictNormal

@@ -16,54 +16,52 @@ namespace {
 constexpr double kL2Share = 28e6;  // bytes of k and v a section of heads may hold: about half of L2
 
 /// Scores meet more than one positive scale.
-bool has_terms(const AttentionProblem& p, const AttentionArgs& a) {
-  return p.heads.terms.softcap || p.heads.terms.alibi || p.heads.terms.bias || scale_of(p, a) <= 0;
+bool has_terms(const AttentionProblem& p) {
+  return p.heads.terms.softcap || p.heads.terms.alibi || p.heads.terms.bias || p.run.no_positive_scale;
 }
 /// What the instance for terms alone does.
-bool needs_terms(const AttentionProblem& p, const AttentionArgs& a, const Band& band) {
-  return has_terms(p, a) || p.heads.terms.gate || p.heads.terms.dropout || band.blocks;
+bool needs_terms(const AttentionProblem& p) {
+  return has_terms(p) || p.heads.terms.gate || p.heads.terms.dropout || p.run.block_keys;
 }
 
 /// Bits of a block mask travel with launches; its lists are made on the device.
 constexpr Index kMostBlockBits = Index{1} << 20, kMostBlockLists = Index{1} << 28;
-BlockBytes block_bytes_of(const AttentionProblem& p, const AttentionArgs& a, const Band& band) {
-  if (!band.blocks) return {0, 0};
-  return block_bytes(*band.blocks, p.kv_tokens, alike(p, a, band) ? 1 : p.batch,
+BlockBytes block_bytes_of(const AttentionProblem& p) {
+  if (!p.run.block_keys) return {0, 0};
+  const MaskStep blocks{.op = MaskOp::blocks, .b = p.run.block_keys, .n = p.run.block_rows};
+  return block_bytes(blocks, p.kv_tokens, p.run.apart ? p.batch : 1,
                      ceil_div(max_of(p.q_tokens, 1), forward_rows(2)),
                      forward_keys(static_cast<int>(p.heads.q.dim), static_cast<int>(p.heads.v.dim)));
 }
 
-void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char (&why)[kSentenceBytes]) {
-  hopper_refuses(p, a, device, why, {.pairs = true, .blocks = true});
+void refuse(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
+  hopper_refuses(p, why, {.pairs = true, .blocks = true});
   if (why[0]) return;
-  Band band;
-  const char* part = nullptr;
-  band_of(a.mask, 0, band, part);
-  if (p.keys == KeyForm::paged && band.documents) {
+  const RunFacts& run = p.run;
+  if (p.keys == KeyForm::paged && run.pieces) {
     std::snprintf(why, sizeof why, "documents(...) over keys in pages: a document may begin inside a copy");
     return;
   }
-  if (const AnyView& table = a.page_table.table;
-      p.keys == KeyForm::paged && p.batch * table.step[0] + table.size[1] * table.step[1] > kFar) {
+  if (p.keys == KeyForm::paged && run.large_table) {
     std::snprintf(why, sizeof why, "a page table of more than 2^29 entries");
     return;
   }
-  if (p.heads.q.dim != p.heads.v.dim && (needs_terms(p, a, band) || p.probe.rows)) {
+  if (p.heads.q.dim != p.heads.v.dim && (needs_terms(p) || p.probe.rows)) {
     std::snprintf(why, sizeof why,
                   "softcap, ALiBi, a bias, a gate, dropout, probes, blocks(...) or no positive scale; it "
                   "takes them where head_dim is value_dim");
     return;
   }
-  if (band.blocks && band.documents) {
+  if (run.block_keys && run.pieces) {
     std::snprintf(why, sizeof why, "blocks(...) under documents(...), which it takes apart");
     return;
   }
-  if (band.blocks && band.blocks->b < kLeastBlock) {
+  if (run.block_keys && run.block_keys < kLeastBlock) {
     std::snprintf(why, sizeof why, "blocks of %lld keys; it takes %lld and more",
-                  static_cast<long long>(band.blocks->b), static_cast<long long>(kLeastBlock));
+                  static_cast<long long>(run.block_keys), static_cast<long long>(kLeastBlock));
     return;
   }
-  if (const BlockBytes bytes = block_bytes_of(p, a, band);
+  if (const BlockBytes bytes = block_bytes_of(p);
       bytes.bits > kMostBlockBits || bytes.lists > kMostBlockLists) {
     std::snprintf(why, sizeof why, "blocks(...) in %lld bytes and lists of %lld; it takes %lld and %lld",
                   static_cast<long long>(bytes.bits), static_cast<long long>(bytes.lists),
@@ -74,11 +72,11 @@ void refuse(const AttentionProblem& p, const AttentionArgs& a, int device, char 
     std::snprintf(why, sizeof why, "the statistics of rows; it takes them up to value_dim 128");
     return;
   }
-  if (band.documents && p.heads.terms.dropout) {
+  if (run.pieces && p.heads.terms.dropout) {
     std::snprintf(why, sizeof why, "dropout under documents(...), which it takes apart");
     return;
   }
-  const Checked tiles = Checked(p.batch) * Checked(pieces_of(band)) * Checked(p.heads.q.heads) *
+  const Checked tiles = Checked(p.batch) * Checked(max_of(run.pieces, 1)) * Checked(p.heads.q.heads) *
                         Checked(ceil_div(p.q_tokens, 128));
   if (!tiles.ok || tiles.value > kFar)
     std::snprintf(why, sizeof why,
@@ -163,7 +161,7 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   ForwardParams f;
   const bool ids = p.heads.terms.dropout && a.inputs.sequence_ids.given();
   const std::size_t id_bytes = ids ? static_cast<std::size_t>(round_up(p.batch, 2)) * sizeof(Index) : 0;
-  const BlockBytes block_bytes = block_bytes_of(p, a, band);
+  const BlockBytes block_bytes = block_bytes_of(p);
   const auto bits_bytes = static_cast<std::size_t>(block_bytes.bits),
              list_bytes = static_cast<std::size_t>(block_bytes.lists);
   Status status = sequence_places(p, a, state, 1, id_bytes + bits_bytes + list_bytes, f.place, f.places);
@@ -173,12 +171,12 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
     f.sequence_ids = to;
   }
   if (!status.ok()) return status;
-  const TilePasses passes = needs_terms(p, a, band) ? TilePasses::terms
-                            : p.probe.rows          ? TilePasses::probes
-                                                    : TilePasses::band;
+  const TilePasses passes = needs_terms(p) ? TilePasses::terms
+                            : p.probe.rows ? TilePasses::probes
+                                           : TilePasses::band;
   set_terms(p, a, f);
   set_outputs(p, a, f);
-  f.probes = probes_of(p, a), f.terms = has_terms(p, a);
+  f.probes = probes_of(p, a), f.terms = has_terms(p);
   if (p.heads.terms.bias) {
     const AnyView& bias = a.inputs.bias;
     f.bias = {bias.data, bias.dtype, {bias.step[0], bias.step[1], bias.step[2], bias.step[3]}};
