@@ -1,0 +1,272 @@
+#include "headwise/cache/kv_cache.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "headwise/cache/prefix_tree.h"
+
+namespace headwise {
+namespace {
+
+constexpr std::string_view kOp = "kv cache";
+constexpr Index kMostPages = Index{1} << 30;
+
+std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
+
+PageTable KvTable::view() {
+  const auto rows = static_cast<Index>(lengths.size());
+  return {.table = AnyView::packed(pages.data(), DType::i32, {rows, pages_each}),
+          .lengths = AnyView::packed(lengths.data(), DType::i64, {rows})};
+}
+
+KvCache::KvCache(const KvShape& shape, const KvOptions& options)
+    : shape_(shape), options_(options), tree_(std::make_unique<PrefixTree>()) {
+  const DType t = options.dtype;
+  require(t == DType::f32 || t == DType::bf16 || t == DType::f16 || eight_bit(), ErrorKind::bad_dtype, kOp,
+          "got ", t, "; pages hold f32, bf16, f16, i8 or e4m3");
+  require(is_page_size(options.page_tokens), ErrorKind::bad_shape, kOp, "a page has ", options.page_tokens,
+          " tokens; it may have 8, 16, 32, 64, 128 or 256");
+  require(shape.layers > 0 && shape.kv_heads > 0 && shape.head_dim > 0 && shape.value_dim > 0,
+          ErrorKind::bad_shape, kOp, "got ", shape.layers, " layers, ", shape.kv_heads,
+          " kv heads, head_dim ", shape.head_dim, ", value_dim ", shape.value_dim, "; all are 1 or more");
+  Index page_bytes = 0;
+  for (const Part part : {Part::k, Part::v}) page_bytes += numbers_of(part) * size_of(t);
+  if (eight_bit()) page_bytes += 2 * numbers_of(Part::k_scale) * size_of(DType::f32);
+  page_bytes *= shape.layers;
+  const Index pages = std::min(options.bytes / page_bytes, kMostPages);
+  require(pages > 0, ErrorKind::bad_argument, kOp, "got ", options.bytes, " bytes; one page of ",
+          options.page_tokens, " tokens takes ", page_bytes);
+  for (Index layer = 0; layer < shape.layers; ++layer)
+    for (const Part part : {Part::k, Part::v, Part::k_scale, Part::v_scale}) {
+      const bool scale = part == Part::k_scale || part == Part::v_scale;
+      if (scale && !eight_bit()) {
+        pools_.emplace_back();
+        continue;
+      }
+      const DType held = scale ? DType::f32 : t;
+      const Index dim = part == Part::k ? shape.head_dim : shape.value_dim;
+      memory_.emplace_back(at(pages * numbers_of(part) * size_of(held)));
+      void* data = memory_.back().data();
+      pools_.push_back(scale
+                           ? AnyView::packed(data, held, {pages, options.page_tokens, shape.kv_heads})
+                           : AnyView::packed(data, held, {pages, options.page_tokens, shape.kv_heads, dim}));
+    }
+  records_.resize(at(pages));
+  for (Index page = pages - 1; page >= 0; --page) free_.push_back(static_cast<std::int32_t>(page));
+}
+
+KvCache::~KvCache() = default;
+
+Index KvCache::numbers_of(Part part) const {
+  const Index heads = options_.page_tokens * shape_.kv_heads;
+  return part == Part::k ? heads * shape_.head_dim : part == Part::v ? heads * shape_.value_dim : heads;
+}
+AnyView KvCache::pool(Index layer, Part part) const {
+  require(layer >= 0 && layer < shape_.layers, ErrorKind::bad_argument, kOp, "got layer ", layer,
+          "; there are ", shape_.layers);
+  return pools_[at(layer * 4 + static_cast<Index>(part))];
+}
+KvCache::Sequence& KvCache::find(SequenceId id) {
+  const auto found = sequences_.find(id);
+  require(found != sequences_.end(), ErrorKind::bad_argument, kOp, "there is no open sequence ", id,
+          "; it was closed, or never opened");
+  return found->second;
+}
+const KvCache::Sequence& KvCache::find(SequenceId id) const { return const_cast<KvCache*>(this)->find(id); }
+
+bool KvCache::writable(std::int32_t page) const {
+  const Record& r = records_[at(page)];
+  return r.references == 1 && r.node < 0;
+}
+
+/// A free page, or that of a leaf of the tree; the caller has made sure there is one.
+std::int32_t KvCache::take_page(const std::string& tenant) {
+  if (free_.empty()) {
+    const std::int32_t page = tree_->evict();
+    require(page >= 0, ErrorKind::bad_argument, kOp, "there is no free page; reserve first");
+    ++evictions_;
+    Record& r = records_[at(page)];
+    r.node = -1, r.references = 0;
+    free_.push_back(page);
+  }
+  const std::int32_t page = free_.back();
+  free_.pop_back();
+  Record& r = records_[at(page)];
+  // What one tenant wrote is gone before another has the page.
+  if (r.written && r.tenant != tenant)
+    for (const AnyView& pool : pools_)
+      if (pool.given()) {
+        const Index bytes = pool.step[0] * size_of(pool.dtype);
+        std::memset(static_cast<std::byte*>(pool.data) + page * bytes, 0, at(bytes));
+      }
+  r.references = 1, r.tenant = tenant, r.written = true;
+  return page;
+}
+
+void KvCache::give_page(std::int32_t page) {
+  Record& r = records_[at(page)];
+  --r.references;
+  if (r.node >= 0) tree_->release(r.node, now_);
+  if (r.references == 0) free_.push_back(page);
+}
+
+void KvCache::share(Sequence& s, std::int32_t page) {
+  Record& r = records_[at(page)];
+  ++r.references;
+  if (r.node >= 0) tree_->hold(r.node);
+  s.pages.push_back(page);
+}
+
+void KvCache::copy_page(std::int32_t from, std::int32_t to) {
+  for (const AnyView& pool : pools_)
+    if (pool.given()) {
+      const Index bytes = pool.step[0] * size_of(pool.dtype);
+      auto* data = static_cast<std::byte*>(pool.data);
+      std::memcpy(data + to * bytes, data + from * bytes, at(bytes));
+    }
+  ++copies_;
+}
+
+SequenceId KvCache::open(const std::string& tenant) {
+  Sequence s;
+  s.tenant = tenant, s.node = tree_->root(tenant);
+  sequences_.emplace(next_, std::move(s));
+  return next_++;
+}
+
+SequenceId KvCache::fork(SequenceId other) {
+  const Sequence& from = find(other);
+  Sequence s;
+  s.tenant = from.tenant, s.tokens = from.tokens, s.length = from.length;
+  s.node = from.node, s.node_pages = from.node_pages;
+  const Index used = ceil_div(from.length, page_tokens());
+  for (Index i = 0; i < used; ++i) share(s, from.pages[at(i)]);
+  sequences_.emplace(next_, std::move(s));
+  return next_++;
+}
+
+Index KvCache::adopt(SequenceId id, std::span<const std::int32_t> prompt) {
+  Sequence& s = find(id);
+  require(s.length == 0, ErrorKind::bad_argument, kOp, "sequence ", id, " has ", s.length,
+          " tokens; only an empty one adopts a beginning");
+  const Index most = std::max<Index>(static_cast<Index>(prompt.size()) - 1, 0), each = page_tokens();
+  for (const std::int32_t page : s.pages) give_page(page);
+  s.pages.clear();
+  ++now_;
+  while (s.length + each <= most) {
+    const int child = tree_->find(s.node, prompt.subspan(at(s.length), at(each)));
+    if (child < 0) break;
+    share(s, tree_->page(child));
+    s.node = child, ++s.node_pages, s.length += each;
+  }
+  // Part of one more page is copied: two texts cannot append to one page.
+  const Index wanted = std::min(each, most - s.length);
+  const auto [child, shared] = tree_->nearest(s.node, prompt.subspan(at(s.length), at(wanted)));
+  if (child >= 0) {
+    tree_->hold(child);  // it must not be evicted to make room for its own copy
+    if (!free_.empty() || tree_->free_to_go() > 0) {
+      const std::int32_t page = take_page(s.tenant);
+      copy_page(tree_->page(child), page);
+      s.pages.push_back(page);
+      s.length += shared;
+    }
+    tree_->release(child, now_);
+  }
+  s.tokens.assign(prompt.begin(), prompt.begin() + s.length);
+  hit_tokens_ += s.length;
+  return s.length;
+}
+
+bool KvCache::reserve(SequenceId id, Index tokens) {
+  Sequence& s = find(id);
+  require(tokens >= 0, ErrorKind::bad_argument, kOp, "got ", tokens, " tokens to reserve");
+  const Index each = page_tokens(),
+              needed = ceil_div(s.length + tokens, each) - static_cast<Index>(s.pages.size());
+  const Index tail = s.length / each;  // the first page that will be written
+  const bool copied = tokens > 0 && s.length % each != 0 && !writable(s.pages[at(tail)]);
+  if (std::max<Index>(needed, 0) + (copied ? 1 : 0) > static_cast<Index>(free_.size()) + tree_->free_to_go())
+    return false;
+  ++now_;
+  if (copied) {
+    const std::int32_t page = take_page(s.tenant), old = s.pages[at(tail)];
+    copy_page(old, page);
+    s.pages[at(tail)] = page;
+    give_page(old);
+  }
+  for (Index i = 0; i < needed; ++i) s.pages.push_back(take_page(s.tenant));
+  return true;
+}
+
+void KvCache::truncate(SequenceId id, Index tokens) {
+  Sequence& s = find(id);
+  require(tokens >= 0 && tokens <= s.length, ErrorKind::bad_argument, kOp, "sequence ", id, " has ", s.length,
+          " tokens; ", tokens, " cannot be kept");
+  ++now_;
+  const Index keep = ceil_div(tokens, page_tokens());
+  while (static_cast<Index>(s.pages.size()) > keep) give_page(s.pages.back()), s.pages.pop_back();
+  s.length = tokens;
+  s.tokens.resize(at(tokens));
+  for (; s.node_pages > tokens / page_tokens(); --s.node_pages) s.node = tree_->parent(s.node);
+}
+
+void KvCache::close(SequenceId id) {
+  Sequence& s = find(id);
+  ++now_;
+  for (auto page = s.pages.rbegin(); page != s.pages.rend(); ++page) give_page(*page);
+  sequences_.erase(id);
+}
+
+/// Full pages behind those that are in the tree already. Where the tree has these tokens, its page is taken:
+/// equal tokens have equal keys and values, whoever computed them.
+void KvCache::to_tree(Sequence& s) {
+  const Index each = page_tokens();
+  while ((s.node_pages + 1) * each <= s.length) {
+    const std::span<const std::int32_t> ids(s.tokens.data() + s.node_pages * each, at(each));
+    const std::int32_t mine = s.pages[at(s.node_pages)];
+    int node = tree_->find(s.node, ids);
+    if (node < 0 && records_[at(mine)].node < 0) {
+      node = tree_->insert(s.node, ids, mine, now_);
+      Record& r = records_[at(mine)];
+      r.node = node;
+      for (Index holders = r.references++; holders > 0; --holders) tree_->hold(node);
+    } else if (node >= 0 && tree_->page(node) != mine) {
+      const std::int32_t theirs = tree_->page(node);
+      ++records_[at(theirs)].references;
+      tree_->hold(node);
+      s.pages[at(s.node_pages)] = theirs;
+      give_page(mine);
+    }
+    s.node = node, ++s.node_pages;
+  }
+}
+
+void KvCache::commit(SequenceId id, std::span<const std::int32_t> tokens) {
+  Sequence& s = find(id);
+  const auto n = static_cast<Index>(tokens.size());
+  require(s.length + n <= static_cast<Index>(s.pages.size()) * page_tokens(), ErrorKind::bad_argument, kOp,
+          "sequence ", id, " has room for ", static_cast<Index>(s.pages.size()) * page_tokens() - s.length,
+          " more tokens, not for ", n, "; reserve first");
+  s.tokens.insert(s.tokens.end(), tokens.begin(), tokens.end());
+  s.length += n;
+  ++now_;
+  to_tree(s);
+}
+
+KvTable KvCache::table(std::span<const SequenceId> ids, std::span<const Index> lengths) const {
+  KvTable t;
+  t.lengths.assign(lengths.begin(), lengths.end());
+  for (const Index length : lengths) t.pages_each = std::max(t.pages_each, ceil_div(length, page_tokens()));
+  t.pages.assign(ids.size() * at(t.pages_each), 0);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const std::vector<std::int32_t>& pages = find(ids[i]).pages;
+    const Index used = ceil_div(lengths[i], page_tokens());
+    require(used <= static_cast<Index>(pages.size()), ErrorKind::bad_argument, kOp, "sequence ", ids[i],
+            " has no room for ", lengths[i], " tokens; reserve first");
+    std::copy_n(pages.begin(), used, t.pages.begin() + static_cast<Index>(i) * t.pages_each);
+  }
+  return t;
+}
+
+}  // namespace headwise

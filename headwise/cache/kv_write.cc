@@ -1,0 +1,126 @@
+// Writing into pages, and what the cache knows about itself.
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "headwise/cache/kv_cache.h"
+#include "headwise/cache/prefix_tree.h"
+#include "headwise/ops/quantize_kv.h"
+
+namespace headwise {
+namespace {
+
+constexpr std::string_view kOp = "kv cache";
+
+std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+
+/// Token `token` of a page: [1 1 kv_heads dim] of a pool, without dim of scales.
+AnyView token_of(const AnyView& pool, Index page, Index token) {
+  AnyView v = pool;
+  v.data =
+      static_cast<std::byte*>(pool.data) + (page * pool.step[0] + token * pool.step[1]) * size_of(pool.dtype);
+  v.size[0] = v.size[1] = 1;
+  return v;
+}
+AnyView row_of(const AnyView& x, Index row) {
+  AnyView v;
+  v.data = static_cast<std::byte*>(x.data) + row * x.step[0] * size_of(x.dtype);
+  v.dtype = x.dtype, v.rank = 4;
+  v.size[0] = v.size[1] = 1, v.size[2] = x.size[1], v.size[3] = x.size[2];
+  v.step[2] = x.step[1], v.step[3] = x.step[2];
+  return v;
+}
+void store(const AnyView& from, const AnyView& to) {
+  const auto* x = static_cast<const float*>(from.data);
+  for (Index h = 0; h < from.size[2]; ++h)
+    for (Index d = 0; d < from.size[3]; ++d) {
+      const float value = x[h * from.step[2] + d * from.step[3]];
+      const Index place = h * to.step[2] + d * to.step[3];
+      if (to.dtype == DType::f32)
+        static_cast<float*>(to.data)[place] = value;
+      else if (to.dtype == DType::bf16)
+        static_cast<bf16*>(to.data)[place] = bf16(value);
+      else
+        static_cast<f16*>(to.data)[place] = f16(value);
+    }
+}
+
+}  // namespace
+
+void KvCache::write(SequenceId id, Index layer, const AnyView& k, const AnyView& v, Context& ctx) {
+  const Sequence& s = find(id);
+  const auto fits = [&](const AnyView& x, Index dim) {
+    return x.rank == 3 && x.dtype == DType::f32 && x.size[1] == shape_.kv_heads && x.size[2] == dim;
+  };
+  require(fits(k, shape_.head_dim) && fits(v, shape_.value_dim) && k.size[0] == v.size[0],
+          ErrorKind::bad_shape, kOp, "k is ", k, " and v is ", v, "; give f32 [tokens ", shape_.kv_heads, " ",
+          shape_.head_dim, "] and [tokens ", shape_.kv_heads, " ", shape_.value_dim, "]");
+  const Index each = page_tokens(), room = static_cast<Index>(s.pages.size()) * each - s.length;
+  require(k.size[0] <= room, ErrorKind::bad_argument, kOp, "sequence ", id, " has room for ", room,
+          " more tokens, not for ", k.size[0], "; reserve first");
+  for (Index row = 0; row < k.size[0]; ++row) {
+    const Index token = s.length + row, page = s.pages[at(token / each)];
+    require(writable(static_cast<std::int32_t>(page)), ErrorKind::bad_argument, kOp, "page ", page,
+            " of sequence ", id, " is shared; reserve first");
+    for (const bool key : {true, false}) {
+      const AnyView to = token_of(key ? this->k(layer) : this->v(layer), page, token % each);
+      const AnyView from = row_of(key ? k : v, row);
+      if (eight_bit())
+        quantize_kv(from, to, token_of(key ? k_scale(layer) : v_scale(layer), page, token % each), ctx);
+      else
+        store(from, to);
+    }
+  }
+}
+
+KvStats KvCache::stats() const {
+  KvStats s;
+  s.pages = pages(), s.free = static_cast<Index>(free_.size()), s.in_tree = tree_->size();
+  s.held = s.pages - s.free - tree_->free_to_go();
+  s.sequences = static_cast<Index>(sequences_.size());
+  for (const Buffer& b : memory_) s.bytes += static_cast<Index>(b.size());
+  s.hit_tokens = hit_tokens_, s.evictions = evictions_, s.copies = copies_;
+  return s;
+}
+
+void KvCache::check() const {
+  const auto hold = [](bool ok, const auto&... parts) {
+    require(ok, ErrorKind::bad_argument, "kv cache check", parts...);
+  };
+  std::vector<Index> seen(records_.size(), 0), tree_seen(records_.size(), 0);
+  for (const auto& [id, s] : sequences_) {
+    hold(static_cast<Index>(s.tokens.size()) == s.length, "sequence ", id, " has ", s.tokens.size(),
+         " ids for ", s.length, " tokens");
+    hold(ceil_div(s.length, page_tokens()) <= static_cast<Index>(s.pages.size()), "sequence ", id,
+         " has tokens past its pages");
+    for (const std::int32_t page : s.pages) ++seen[at(page)];
+    int node = s.node;
+    for (Index i = s.node_pages - 1; i >= 0; --i, node = tree_->parent(node)) {
+      hold(tree_->page(node) == s.pages[at(i)], "page ", i, " of sequence ", id, " is not its node's");
+      hold(std::equal(tree_->ids(node).begin(), tree_->ids(node).end(), s.tokens.begin() + i * page_tokens()),
+           "node ", node, " has other ids than sequence ", id);
+    }
+    hold(node == tree_->root(s.tenant), "sequence ", id, " does not begin at its tenant's root");
+  }
+  for (const int node : tree_->all()) {
+    const std::int32_t page = tree_->page(node);
+    ++tree_seen[at(page)];
+    hold(records_[at(page)].node == node, "page ", page, " does not know its node ", node);
+    hold(tree_->holders(node) == seen[at(page)], "node ", node, " counts ", tree_->holders(node),
+         " holders; sequences have ", seen[at(page)]);
+  }
+  std::set<std::int32_t> free(free_.begin(), free_.end());
+  hold(free.size() == free_.size(), "a page is free twice");
+  for (std::size_t page = 0; page < records_.size(); ++page) {
+    const Record& r = records_[page];
+    hold(r.references == seen[page] + tree_seen[page], "page ", page, " counts ", r.references,
+         " references; there are ", seen[page] + tree_seen[page]);
+    hold((r.references == 0) == free.contains(static_cast<std::int32_t>(page)), "page ", page, " has ",
+         r.references, " references and is ", free.contains(static_cast<std::int32_t>(page)) ? "" : "not ",
+         "free");
+    hold((r.node >= 0) == (tree_seen[page] == 1), "page ", page, " is in the tree ", tree_seen[page],
+         " times");
+  }
+}
+
+}  // namespace headwise
