@@ -2,6 +2,7 @@
 
 #include <unicode/uchar.h>
 #include <unicode/unorm2.h>
+#include <unicode/ustring.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -111,6 +112,37 @@ bool is_chinese(char32_t c) {
 }
 
 bool is_accent(char32_t c) { return c >= 0x300 && (category(c) & U_GC_MN_MASK) != 0; }
+
+bool is_unicode_letter(char32_t c) {
+  if (c < 0x80) return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  return (U_GET_GC_MASK(icu(c)) & U_GC_L_MASK) != 0;
+}
+bool is_unicode_number(char32_t c) {
+  if (c < 0x80) return c >= '0' && c <= '9';
+  return (U_GET_GC_MASK(icu(c)) & U_GC_N_MASK) != 0;
+}
+
+std::string composed(std::string_view text) {
+  const auto ascii = [](char c) { return static_cast<unsigned char>(c) < 0x80; };
+  if (std::all_of(text.begin(), text.end(), ascii)) return std::string(text);
+  require(text.size() < std::size_t{1} << 29, ErrorKind::bad_argument, "text", "got ", text.size(),
+          " bytes to compose; give less than 2^29 at once");
+  UErrorCode code = U_ZERO_ERROR;
+  const UNormalizer2* nfc = unorm2_getNFCInstance(&code);
+  // UTF-16 has at most as many units as UTF-8 bytes; NFC at most three times those.
+  const auto bytes = static_cast<std::int32_t>(text.size());
+  std::u16string units(text.size(), u'\0'), done(3 * text.size(), u'\0');
+  std::int32_t n = 0;
+  u_strFromUTF8WithSub(units.data(), bytes, &n, text.data(), bytes, icu(kReplacement), nullptr, &code);
+  n = unorm2_normalize(nfc, units.data(), n, done.data(), 3 * bytes, &code);
+  std::string out(3 * static_cast<std::size_t>(U_SUCCESS(code) ? n : 0), '\0');
+  std::int32_t written = 0;
+  u_strToUTF8(out.data(), static_cast<std::int32_t>(out.size()), &written, done.data(), n, &code);
+  require(U_SUCCESS(code), ErrorKind::unsupported, "text", "ICU cannot compose this text (",
+          u_errorName(code), "); install its package whole");
+  out.resize(static_cast<std::size_t>(written));
+  return out;
+}
 
 int combining_class(char32_t c) { return c < 0x300 ? 0 : u_getCombiningClass(icu(c)); }
 

@@ -36,6 +36,11 @@ bool is_punctuation(char32_t c);
 bool is_chinese(char32_t c);
 /// Category Mn: what is stripped as an accent after decomposition.
 bool is_accent(char32_t c);
+/// Categories L and N, as ICU knows them.
+bool is_unicode_letter(char32_t c);
+bool is_unicode_number(char32_t c);
+/// The text in NFC; bytes that are no UTF-8 become U+FFFD where anything changes.
+std::string composed(std::string_view text);
 /// Canonical combining class; 0 for all that does not move in canonical order.
 int combining_class(char32_t c);
 /// Appends the full canonical decomposition of `c`; `c` itself when it has none.
