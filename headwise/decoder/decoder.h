@@ -1,0 +1,76 @@
+// Decoder: a language model that reads and writes a KvCache: rows of any texts in, logits out.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "headwise/cache/kv_cache.h"
+#include "headwise/decoder/weights.h"
+#include "headwise/ops/plan_shelf.h"
+#include "headwise/ops/rope.h"
+
+#pragma GCC visibility push(default)
+namespace headwise {
+
+/// One token to compute. Rows of one sequence stand together; the first stands behind what is committed.
+struct DecoderRow {
+  SequenceId sequence = 0;
+  TokenId token = 0;
+  bool logits = false;  // asked for
+};
+
+/// What the heads of one row did: [layers heads] each.
+struct HeadStats {
+  std::vector<float> entropy;     // of the weights, in nats
+  std::vector<float> top_weight;  // the largest
+  std::vector<float> first_mass;  // on the text's first token
+};
+
+/// Memory of steps, kept from one to the next. Belongs to one caller at a time.
+class DecoderStep {
+ public:
+  /// Of the asked rows, in their order: [asked vocabulary].
+  std::span<const float> logits(Index asked) const;
+  /// Filled where `watch` is set: of the asked rows, in their order.
+  const std::vector<HeadStats>& heads() const { return heads_; }
+  bool watch = false;
+
+ private:
+  friend class Decoder;
+  friend class DecoderPass;
+  Tensor logits_;
+  Index vocabulary_ = 0;
+  std::vector<Tensor> scratch_;
+  std::vector<HeadStats> heads_;
+  PlanShelf plans_;
+};
+
+struct DecoderOptions {
+  DType dtype = DType::f32;  // of the weights in products; sums are f32
+};
+
+/// A row's logits depend on its text, the weights and the dtypes alone: not on the other rows, on where a
+/// prompt is cut, on page size, or on what was adopted from the cache. Const: many steps may share one model.
+class Decoder {
+ public:
+  Decoder(DecoderSource& source, const DecoderOptions& options, Context& ctx);
+  const DecoderConfig& config() const { return config_; }
+  KvShape kv_shape() const;
+  DType dtype() const { return dtype_; }
+  Index weight_bytes() const { return weights_.bytes; }
+  /// Room for the rows was reserved. Keys and values are written; committing them is the caller's.
+  void forward(std::span<const DecoderRow> rows, KvCache& cache, DecoderStep& step, Context& ctx) const;
+
+ private:
+  friend class DecoderPass;
+  DecoderConfig config_;
+  DType dtype_;
+  DecoderWeights weights_;
+  std::optional<RopeTable> turns_, sliding_turns_;
+  Tensor scale_;
+};
+
+}  // namespace headwise
+#pragma GCC visibility pop

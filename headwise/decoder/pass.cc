@@ -1,0 +1,317 @@
+#include "headwise/decoder/pass.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "headwise/ops/embedding.h"
+#include "headwise/ops/layer_norm.h"
+#include "headwise/ops/norm.h"
+
+namespace headwise {
+namespace {
+
+constexpr std::string_view kOp = "decoder";
+
+std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+
+AnyView some_rows(AnyView v, Index first, Index rows) {
+  v.data = static_cast<std::byte*>(v.data) + first * v.step[0] * size_of(v.dtype);
+  v.size[0] = rows;
+  return v;
+}
+
+}  // namespace
+
+DecoderPass::DecoderPass(const Decoder& model, std::span<const DecoderRow> rows, KvCache& cache,
+                         DecoderStep& step, Context& ctx)
+    : model_(model),
+      c_(model.config()),
+      rows_(rows),
+      cache_(cache),
+      step_(step),
+      ctx_(ctx),
+      n_(static_cast<Index>(rows.size())) {
+  find_runs();
+}
+
+void DecoderPass::find_runs() {
+  for (Index i = 0; i < n_;) {
+    const SequenceId id = rows_[at(i)].sequence;
+    const Index begin = cache_.length(id);
+    Index end = i;
+    for (; end < n_ && rows_[at(end)].sequence == id; ++end) {
+      const TokenId token = rows_[at(end)].token;
+      require(token >= 0 && token < c_.vocabulary, ErrorKind::bad_argument, kOp, "got token ", token,
+              "; the model has ", c_.vocabulary);
+      positions_.push_back(begin + end - i);
+      if (rows_[at(end)].logits) asked_.push_back(end);
+    }
+    require(positions_.back() < c_.positions, ErrorKind::bad_argument, kOp, "the text has more than ",
+            c_.positions, " tokens, the model's longest");
+    const bool single = end - i == 1 && !step_.watch;
+    if (!(single && !runs_.empty() && runs_.back().singles)) runs_.push_back({.first = i, .singles = single});
+    Run& run = runs_.back();
+    for (const SequenceId other : run.sequences)
+      require(other != id, ErrorKind::bad_argument, kOp, "rows of sequence ", id, " do not stand together");
+    run.rows += end - i;
+    run.sequences.push_back(id);
+    run.lengths.push_back(begin + end - i);
+    i = end;
+  }
+}
+
+AnyView DecoderPass::scratch(Scratch which, Index rows, Index columns, DType dtype) {
+  if (step_.scratch_.size() <= static_cast<std::size_t>(which))
+    step_.scratch_.resize(static_cast<std::size_t>(which) + 1);
+  Tensor& held = step_.scratch_[static_cast<std::size_t>(which)];
+  if (held.view().count() < rows * columns || held.dtype() != dtype)
+    held = Tensor(dtype, {std::max(rows, Index{16}), columns});
+  return AnyView::packed(held.view().data, dtype, {rows, columns});
+}
+
+void DecoderPass::run() {
+  if (n_ == 0) return;
+  x_ = scratch(Scratch::x, n_, c_.model_dim), other_ = scratch(Scratch::y, n_, c_.model_dim);
+  step_.heads_.assign(step_.watch ? asked_.size() : 0, {});
+  for (HeadStats& h : step_.heads_)
+    for (auto* part : {&h.entropy, &h.top_weight, &h.first_mass}) part->assign(at(c_.layers * c_.heads), 0);
+  embed();
+  for (Index layer = 0; layer < c_.layers; ++layer) {
+    attention(layer);
+    feed(layer);
+  }
+  logits();
+}
+
+void DecoderPass::embed() {
+  std::vector<std::int32_t> ids;
+  for (const DecoderRow& r : rows_) ids.push_back(r.token);
+  embedding(model_.weights_.embed.view(), AnyView::packed(ids.data(), DType::i32, {n_}), c_.embed_scale, x_,
+            ctx_);
+  if (!c_.learned_positions) return;
+  embedding(model_.weights_.positions.view(), AnyView::packed(positions_.data(), DType::i64, {n_}), 1, other_,
+            ctx_);
+  auto* x = static_cast<float*>(x_.data);
+  const auto* p = static_cast<const float*>(other_.data);
+  for (Index i = 0; i < n_ * c_.model_dim; ++i) x[i] += p[i];
+}
+
+void DecoderPass::norm(const NormWeights& w, const AnyView& from, const AnyView& to) {
+  if (c_.norm == NormKind::layer)
+    layer_norm({.x = from, .weight = w.weight.view(), .bias = w.bias.view(), .out = to, .eps = c_.eps}, ctx_);
+  else
+    rms_norm(from, w.weight.view(), to, {.eps = c_.eps, .weight_form = c_.norm_weight}, ctx_);
+}
+
+void DecoderPass::product(const ProductWeights& w, ProjectionArgs args, Activation activation) {
+  args.packed = &w.matrix;
+  if (w.bias.view().given()) args.bias = w.bias.view();
+  projection(args, activation, ctx_);
+}
+
+AnyView DecoderPass::heads_of(const AnyView& rows, Index first_column, Index heads) const {
+  AnyView v;
+  v.data = static_cast<std::byte*>(rows.data) + first_column * size_of(rows.dtype);
+  v.dtype = rows.dtype, v.rank = 4;
+  v.size[0] = 1, v.size[1] = rows.size[0], v.size[2] = heads, v.size[3] = c_.head_dim;
+  v.step[0] = rows.step[0] * rows.size[0], v.step[1] = rows.step[0], v.step[2] = c_.head_dim, v.step[3] = 1;
+  return v;
+}
+
+void DecoderPass::turn(Index layer, const AnyView& q, const AnyView& k) {
+  if (c_.head_norms) {
+    const LayerWeights& w = model_.weights_.layers[at(layer)];
+    const RmsNormOptions options{.eps = c_.eps, .weight_form = c_.norm_weight};
+    rms_norm(q, w.q_norm.view(), q, options, ctx_);
+    rms_norm(k, w.k_norm.view(), k, options, ctx_);
+  }
+  if (c_.learned_positions) return;
+  const AnyView positions = AnyView::packed(positions_.data(), DType::i64, {n_});
+  const bool sliding = c_.window(layer) > 0;
+  const std::optional<RopeTable>& table = sliding ? model_.sliding_turns_ : model_.turns_;
+  for (const AnyView& x : {q, k}) {
+    if (table.has_value())
+      rope(x, positions, x, *table, ctx_);
+    else
+      rope(x, positions, x, sliding ? c_.sliding_rope : c_.rope, ctx_);
+  }
+}
+
+void DecoderPass::attention(Index layer) {
+  const LayerWeights& w = model_.weights_.layers[at(layer)];
+  const Index q_columns = c_.heads * c_.head_dim, kv_columns = c_.kv_heads * c_.head_dim;
+  const AnyView normed = scratch(Scratch::normed, n_, c_.model_dim);
+  const AnyView qkv = scratch(Scratch::qkv, n_, q_columns + 2 * kv_columns);
+  const AnyView attended = scratch(Scratch::attended, n_, q_columns);
+  norm(w.norm_1, x_, normed);
+  product(w.qkv, {.x = normed, .out = qkv});
+  const AnyView q = heads_of(qkv, 0, c_.heads), k = heads_of(qkv, q_columns, c_.kv_heads);
+  const AnyView v = heads_of(qkv, q_columns + kv_columns, c_.kv_heads);
+  turn(layer, q, k);
+  const auto tokens_of = [](const AnyView& heads, Index first, Index rows) {  // [tokens kv_heads dim]
+    AnyView t;
+    t.data = static_cast<float*>(heads.data) + first * heads.step[1];
+    t.dtype = heads.dtype, t.rank = 3;
+    for (int axis = 0; axis < 3; ++axis)
+      t.size[axis] = heads.size[axis + 1], t.step[axis] = heads.step[axis + 1];
+    t.size[0] = rows;
+    return t;
+  };
+  for (const Run& run : runs_) {
+    const Index each = run.singles ? 1 : run.rows;
+    for (std::size_t s = 0; s < run.sequences.size(); ++s) {
+      const Index first = run.first + static_cast<Index>(s);
+      cache_.write(run.sequences[s], layer, tokens_of(k, first, each), tokens_of(v, first, each), ctx_);
+    }
+    attend(layer, run, q, heads_of(attended, 0, c_.heads));
+  }
+  if (c_.norms_behind) {
+    product(w.out, {.x = attended, .out = other_});
+    add(w.behind_1, other_);
+  } else {
+    product(w.out, {.x = attended, .residual = x_, .out = other_});
+    std::swap(x_, other_);
+  }
+}
+
+void DecoderPass::attend(Index layer, const Run& run, const AnyView& q, const AnyView& out) {
+  const auto part = [&](const AnyView& all) {
+    AnyView v = all;
+    v.data = static_cast<float*>(all.data) + run.first * all.step[1];
+    v.size[0] = run.singles ? run.rows : 1, v.size[1] = run.singles ? 1 : run.rows;
+    v.step[0] = all.step[1];
+    return v;
+  };
+  static constexpr Index kEnd = kStartEnd;
+  const Index window = c_.window(layer);
+  const MaskView mask = window > 0 ? MaskView::window(window - 1, 0) : MaskView::causal();
+  AttentionArgs args;
+  args.q = part(q), args.out = part(out);
+  args.mask = {&mask, 1};
+  args.inputs.scale = model_.scale_.view();
+  args.inputs.softcap = c_.attention_softcap;
+  args.q_start = AnyView::packed(const_cast<Index*>(&kEnd), DType::i64, {1});
+  // Keys of 16 bits meet queries of 16 bits: both are rounded once.
+  const bool half = cache_.dtype() == DType::bf16 || cache_.dtype() == DType::f16;
+  const AnyView wide_q = args.q, wide_out = args.out;
+  const auto copy = [](const AnyView& from, const AnyView& to) {
+    for (Index b = 0; b < from.size[0]; ++b)
+      for (Index t = 0; t < from.size[1]; ++t)
+        for (Index i = 0; i < from.size[2] * from.size[3]; ++i)
+          store_double(to.data, to.dtype, b * to.step[0] + t * to.step[1] + i,
+                       load_double(from.data, from.dtype, b * from.step[0] + t * from.step[1] + i));
+  };
+  if (half) {
+    const Index columns = c_.heads * c_.head_dim;
+    args.q.data = scratch(Scratch::q16, run.rows, columns, cache_.dtype()).data;
+    args.q.dtype = cache_.dtype(), args.q.step[0] = args.q.step[1] = columns;
+    args.out = args.q;
+    args.out.data = scratch(Scratch::out16, run.rows, columns, cache_.dtype()).data;
+    copy(wide_q, args.q);
+  }
+  if (step_.watch)
+    attend_watched(layer, run, args);
+  else
+    attend_paged(layer, run, args);
+  if (half) copy(args.out, wide_out);
+}
+
+void DecoderPass::attend_paged(Index layer, const Run& run, AttentionArgs args) {
+  KvTable table = cache_.table(run.sequences, run.lengths);
+  args.k = cache_.k(layer), args.v = cache_.v(layer);
+  args.k_scale = cache_.k_scale(layer), args.v_scale = cache_.v_scale(layer);
+  args.page_table = table.view();
+  step_.plans_.forward(problem_of(args), ctx_).run(args, ctx_);
+}
+
+AnyView DecoderPass::gathered(const AnyView& pool, const KvTable& table, Scratch which) {
+  if (!pool.given()) return {};
+  const Index tokens = table.lengths[0], each = pool.size[1], numbers = pool.step[1];
+  const AnyView flat = scratch(which, tokens, numbers, pool.dtype);
+  for (Index t = 0; t < tokens; ++t)
+    std::memcpy(static_cast<std::byte*>(flat.data) + t * numbers * size_of(pool.dtype),
+                static_cast<const std::byte*>(pool.data) +
+                    (table.pages[at(t / each)] * pool.step[0] + t % each * numbers) * size_of(pool.dtype),
+                at(numbers * size_of(pool.dtype)));
+  AnyView v = pool;
+  v.data = flat.data, v.size[0] = 1, v.size[1] = tokens, v.step[0] = tokens * numbers;
+  return v;
+}
+
+/// The same keys in one piece, since probes read no pages: out has the same bits.
+void DecoderPass::attend_watched(Index layer, const Run& run, AttentionArgs args) {
+  const KvTable table = cache_.table(run.sequences, run.lengths);
+  args.k = gathered(cache_.k(layer), table, Scratch::keys);
+  args.v = gathered(cache_.v(layer), table, Scratch::values);
+  args.k_scale = gathered(cache_.k_scale(layer), table, Scratch::kscale);
+  args.v_scale = gathered(cache_.v_scale(layer), table, Scratch::vscale);
+  const Index tokens = run.lengths[0], heads = c_.heads, q = run.rows;
+  const Tensor entropy(DType::f32, {1, heads, q}), top(DType::f32, {1, heads, q}),
+      mass(DType::f32, {1, heads, q, 1});
+  std::vector<std::int32_t> classes(at(tokens), -1);
+  classes[0] = 0;
+  args.probe.entropy = entropy.view(), args.probe.top_weight = top.view();
+  args.probe.class_of = AnyView::packed(classes.data(), DType::i32, {1, tokens});
+  args.probe.class_mass = mass.view();
+  const ProbeSpec probe{.rows = true, .classes = 1};
+  step_.plans_.forward(problem_of(args, probe), ctx_).run(args, ctx_);
+  for (std::size_t a = 0; a < asked_.size(); ++a) {
+    const Index row = asked_[a] - run.first;
+    if (row < 0 || row >= q) continue;
+    HeadStats& h = step_.heads_[a];
+    for (Index head = 0; head < heads; ++head) {
+      const std::size_t to = at(layer * heads + head), from = at(head * q + row);
+      h.entropy[to] = entropy.values<float>()[from];
+      h.top_weight[to] = top.values<float>()[from];
+      h.first_mass[to] = mass.values<float>()[from];
+    }
+  }
+}
+
+void DecoderPass::add(const NormWeights& behind, const AnyView& y) {
+  norm(behind, y, y);
+  auto* x = static_cast<float*>(x_.data);
+  const auto* more = static_cast<const float*>(y.data);
+  for (Index i = 0; i < n_ * c_.model_dim; ++i) x[i] += more[i];
+}
+
+void DecoderPass::feed(Index layer) {
+  const LayerWeights& w = model_.weights_.layers[at(layer)];
+  const AnyView normed = scratch(Scratch::normed, n_, c_.model_dim);
+  const AnyView up = scratch(Scratch::up, n_, c_.feed_dim),
+                hidden = scratch(Scratch::hidden, n_, c_.feed_dim);
+  norm(w.norm_2, x_, normed);
+  if (c_.gated) {
+    product(w.up, {.x = normed, .out = up});
+    product(w.gate, {.x = normed, .factor = up, .out = hidden}, c_.activation);
+  } else {
+    product(w.up, {.x = normed, .out = hidden}, c_.activation);
+  }
+  if (c_.norms_behind) {
+    product(w.down, {.x = hidden, .out = other_});
+    add(w.behind_2, other_);
+  } else {
+    product(w.down, {.x = hidden, .residual = x_, .out = other_});
+    std::swap(x_, other_);
+  }
+}
+
+void DecoderPass::logits() {
+  const auto asked = static_cast<Index>(asked_.size());
+  step_.vocabulary_ = c_.vocabulary;
+  if (asked == 0) return;
+  if (step_.logits_.view().count() < asked * c_.vocabulary)
+    step_.logits_ = Tensor(DType::f32, {asked, c_.vocabulary});
+  const AnyView normed = scratch(Scratch::normed, n_, c_.model_dim);
+  for (Index i = 0; i < asked; ++i)
+    norm(model_.weights_.norm, some_rows(x_, asked_[at(i)], 1), some_rows(normed, i, 1));
+  const AnyView out = AnyView::packed(step_.logits_.view().data, DType::f32, {asked, c_.vocabulary});
+  product(model_.weights_.head, {.x = some_rows(normed, 0, asked), .out = out});
+  if (c_.logit_softcap == 0) return;
+  auto* l = static_cast<float*>(out.data);
+  for (Index i = 0; i < asked * c_.vocabulary; ++i)
+    l[i] = static_cast<float>(c_.logit_softcap * std::tanh(static_cast<double>(l[i]) / c_.logit_softcap));
+}
+
+}  // namespace headwise

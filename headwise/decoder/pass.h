@@ -1,0 +1,69 @@
+// DecoderPass: one step of a decoder through its layers, on the memory of a DecoderStep.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/decoder/decoder.h"
+#include "headwise/ops/attention.h"
+
+namespace headwise {
+
+class DecoderPass {
+ public:
+  DecoderPass(const Decoder& model, std::span<const DecoderRow> rows, KvCache& cache, DecoderStep& step,
+              Context& ctx);
+  void run();
+
+ private:
+  /// Rows of one sequence, or of several sequences with one row each.
+  struct Run {
+    Index first = 0, rows = 0;
+    bool singles = false;
+    std::vector<SequenceId> sequences = {};
+    std::vector<Index> lengths = {};  // with these rows
+  };
+  enum class Scratch : std::uint8_t {
+    x,
+    y,
+    normed,
+    qkv,
+    attended,
+    up,
+    hidden,
+    q16,
+    out16,
+    keys,
+    values,
+    kscale,
+    vscale
+  };
+
+  void find_runs();
+  /// [rows columns] of the step's memory; what is larger is kept.
+  AnyView scratch(Scratch which, Index rows, Index columns, DType dtype = DType::f32);
+  AnyView heads_of(const AnyView& rows, Index first_column, Index heads) const;
+  void embed();
+  void norm(const NormWeights& weights, const AnyView& from, const AnyView& to);
+  void product(const ProductWeights& weights, ProjectionArgs args, Activation activation = Activation::none);
+  void attention(Index layer);
+  void turn(Index layer, const AnyView& q, const AnyView& k);
+  void attend(Index layer, const Run& run, const AnyView& q, const AnyView& out);
+  void attend_paged(Index layer, const Run& run, AttentionArgs args);
+  void attend_watched(Index layer, const Run& run, AttentionArgs args);
+  AnyView gathered(const AnyView& pool, const KvTable& table, Scratch which);
+  void feed(Index layer);
+  /// y behind a norm where the family has one, added to x.
+  void add(const NormWeights& behind, const AnyView& y);
+  void logits();
+
+  const Decoder& model_;
+  const DecoderConfig& c_;
+  std::span<const DecoderRow> rows_;
+  KvCache& cache_;
+  DecoderStep& step_;
+  Context& ctx_;
+  Index n_ = 0;
+  std::vector<Run> runs_;
+  std::vector<Index> positions_, asked_;
+  AnyView x_, other_;  // the residual stream, and where the next one goes
+};
+
+}  // namespace headwise

@@ -1,0 +1,47 @@
+// DecoderSource: where a decoder's weights come from: a GGUF file, a llama2.c file.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "headwise/decoder/config.h"
+#include "headwise/text/pieces/tokenizer.h"
+
+#pragma GCC visibility push(default)
+namespace headwise {
+
+/// Weights go by our names, whatever the file calls them: embed, positions, head, norm.{weight,bias}, and
+/// layers.N. followed by {q,k,v,o,gate,up,down}.{weight,bias}, {norm_1,norm_2}.{weight,bias},
+/// {q_norm,k_norm,behind_1,behind_2}.weight.
+class DecoderSource {
+ public:
+  virtual ~DecoderSource() = default;
+  const DecoderConfig& config() const { return config_; }
+  /// Throws unless the weight is there as [rows columns] ([columns] where rows is 0).
+  virtual void check(const std::string& name, Index rows, Index columns) = 0;
+  /// As f32, row-major; check() said yes.
+  virtual void read(const std::string& name, Index rows, Index columns, float* to) = 0;
+  /// After every check(): throws when the file holds a weight that nobody asked for.
+  virtual void check_nothing_left() const = 0;
+  /// Null: no tokenizer lies beside the weights.
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  std::shared_ptr<const Tokenizer> share_tokenizer() const { return tokenizer_; }
+  /// The model's own template for conversations, as the file has it; "" where there is none.
+  const std::string& chat_template() const { return chat_template_; }
+
+ protected:
+  DecoderConfig config_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::string chat_template_;
+};
+
+/// A .gguf file, or a llama2.c .bin with tokenizer.bin (or
+/// tokN.bin of N tokens) beside it.
+std::unique_ptr<DecoderSource> open_decoder(const std::string& path);
+
+std::unique_ptr<DecoderSource> open_gguf_decoder(const std::string& path);
+std::unique_ptr<DecoderSource> open_llama2c_decoder(const std::string& path);
+
+}  // namespace headwise
+#pragma GCC visibility pop
