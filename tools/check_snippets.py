@@ -48,7 +48,9 @@ class Snippets:
             elif language == "sh":
                 # A line that ends in a backslash goes on in the next.
                 for line in body.replace("\\\n", " ").splitlines():
-                    if line.removeprefix("$ ").startswith("headwise "):
+                    if "$HEADWISE_DATA" in line and "HEADWISE_DATA" not in os.environ:
+                        self.skipped.append(f"{where}: HEADWISE_DATA names no folder")
+                    elif line.removeprefix("$ ").startswith("headwise "):
                         self.run(where, line.removeprefix("$ "), shell=True)
         if python and self.python:
             program, at = "", 0

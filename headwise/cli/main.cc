@@ -29,6 +29,7 @@ int run(int argc, char** argv) {
   add_train(app, exit_code);
   add_eval(app, exit_code);
   add_predict(app, exit_code);
+  add_generate(app, exit_code);
   add_report(app, exit_code);
   add_serve(app, exit_code);
   try {

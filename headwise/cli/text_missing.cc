@@ -1,4 +1,4 @@
-// The recogniser's words in a build without headwise_text: each says why it cannot work.
+// The words of texts in a build without headwise_text: each says why it cannot work.
 #include "headwise/cli/args.h"
 
 namespace headwise::cli {
@@ -11,7 +11,7 @@ void add_missing(CLI::App& app, const char* name) {
   word->callback([name] {
     throw Error(ErrorKind::unsupported,
                 text(name,
-                     ": this build has no recogniser, because ICU was not there when it was made; install "
+                     ": this build reads no texts, because ICU was not there when it was made; install "
                      "libicu-dev and build again"));
   });
 }
@@ -21,6 +21,7 @@ void add_missing(CLI::App& app, const char* name) {
 void add_train(CLI::App& app, int&) { add_missing(app, "train"); }
 void add_eval(CLI::App& app, int&) { add_missing(app, "eval"); }
 void add_predict(CLI::App& app, int&) { add_missing(app, "predict"); }
+void add_generate(CLI::App& app, int&) { add_missing(app, "generate"); }
 void add_report(CLI::App& app, int&) { add_missing(app, "report"); }
 void add_serve(CLI::App& app, int&) { add_missing(app, "serve"); }
 
