@@ -7,11 +7,11 @@ install(TARGETS headwise_library EXPORT headwise-targets INCLUDES DESTINATION ${
 if(HEADWISE_CLI)
   install(TARGETS headwise_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-foreach(room IN ITEMS base spec masks ops heads layers model train text)
+foreach(room IN ITEMS base spec masks ops heads cache layers model train text)
   install(DIRECTORY headwise/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise
           FILES_MATCHING PATTERN "*.h" PATTERN "*_checks.h" EXCLUDE PATTERN "*_parts.h" EXCLUDE PATTERN "choice*.h" EXCLUDE
           PATTERN "backend_*.h" EXCLUDE PATTERN "mapping.h" EXCLUDE PATTERN "json_reader.h" EXCLUDE
-          PATTERN "param_blocks.h" EXCLUDE PATTERN "bpe_words.h" EXCLUDE PATTERN "unicode.h" EXCLUDE PATTERN "crc32c.h" EXCLUDE PATTERN "interrupt.h" EXCLUDE)
+          PATTERN "param_blocks.h" EXCLUDE PATTERN "bpe_words.h" EXCLUDE PATTERN "prefix_tree.h" EXCLUDE PATTERN "merge_pairs.h" EXCLUDE PATTERN "unicode.h" EXCLUDE PATTERN "crc32c.h" EXCLUDE PATTERN "interrupt.h" EXCLUDE)
 endforeach()
 install(FILES headwise/headwise.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise)
 install(FILES headwise/c/headwise.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise/c)
@@ -27,6 +27,8 @@ install(EXPORT headwise-targets NAMESPACE headwise:: DESTINATION ${package_dir})
 if(TARGET headwise_text_library)
   install(DIRECTORY headwise/intent DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise
           FILES_MATCHING PATTERN "*.h" PATTERN "csv.h" EXCLUDE PATTERN "learner.h" EXCLUDE)
+  install(DIRECTORY headwise/decoder DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise
+          FILES_MATCHING PATTERN "*.h" PATTERN "pass.h" EXCLUDE PATTERN "weight_names.h" EXCLUDE)
   # A file of its own: who finds headwise without ICU at hand gets the core.
   install(TARGETS headwise_text_library EXPORT headwise-text-targets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
           ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
