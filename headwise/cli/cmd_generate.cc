@@ -173,7 +173,8 @@ void add_generate(CLI::App& app, int& exit_code) {
       "Example: headwise generate model.gguf \"Once upon a time\" --temperature 0.8 --seed 7 --stream\n"
       "The text depends on model, prompt, options and seed alone, not on the other prompts.");
   const auto r = std::make_shared<Request>();
-  word->add_option("model", r->model, "A .gguf file or a llama2.c .bin file")->required();
+  word->add_option("model", r->model, "Folder with config.json, a .gguf file or a llama2.c .bin file")
+      ->required();
   word->add_option("prompts", r->prompts, "Prompts; several are continued at once")->required();
   word->add_option("--max-tokens", r->max_tokens, "Tokens to draw, at most")
       ->check(size_check())

@@ -1,4 +1,4 @@
-// DecoderSource: where a decoder's weights come from: a GGUF file, a llama2.c file.
+// DecoderSource: where a decoder's weights come from: a Hugging Face folder, a GGUF file, a llama2.c file.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <memory>
@@ -36,12 +36,13 @@ class DecoderSource {
   std::string chat_template_;
 };
 
-/// A .gguf file, or a llama2.c .bin with tokenizer.bin (or
+/// A folder with config.json and safetensors, a .gguf file, or a llama2.c .bin with tokenizer.bin (or
 /// tokN.bin of N tokens) beside it.
 std::unique_ptr<DecoderSource> open_decoder(const std::string& path);
 
 std::unique_ptr<DecoderSource> open_gguf_decoder(const std::string& path);
 std::unique_ptr<DecoderSource> open_llama2c_decoder(const std::string& path);
+std::unique_ptr<DecoderSource> open_hf_decoder(const std::string& folder);
 
 }  // namespace headwise
 #pragma GCC visibility pop

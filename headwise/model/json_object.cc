@@ -124,6 +124,36 @@ std::vector<std::string> JsonObject::words(std::string_view key) const {
   return all;
 }
 
+std::vector<Index> JsonObject::integers(std::string_view key) const {
+  std::vector<Index> all;
+  const std::string* value = find(key);
+  if (!value) return all;
+  JsonReader reader(*value, where_);
+  if (!reader.try_take('[')) return {reader.integer(key)};
+  for (bool first = true; !reader.try_take(']'); first = false) {
+    if (!first) reader.take(',', key);
+    all.push_back(reader.integer(key));
+  }
+  return all;
+}
+
+std::vector<JsonObject> JsonObject::objects(std::string_view key) const {
+  std::vector<JsonObject> all;
+  const std::string* value = find(key);
+  if (!value) return all;
+  JsonReader reader(*value, where_);
+  if (!reader.try_take('[')) refuse(key, "a list of objects is needed");
+  for (bool first = true; !reader.try_take(']'); first = false) {
+    if (!first) reader.take(',', key);
+    if (reader.peek() != '{') refuse(key, "a list of objects is needed");
+    const std::size_t begin = reader.at();
+    reader.skip(key);
+    all.emplace_back(std::string_view(*value).substr(begin, reader.at() - begin),
+                     text(where_, ": \"", key, "\" ", all.size()));
+  }
+  return all;
+}
+
 bool JsonObject::is_object(std::string_view key) const { return has(key) && find(key)->starts_with('{'); }
 
 JsonObject JsonObject::object(std::string_view key) const {

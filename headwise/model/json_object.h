@@ -32,6 +32,13 @@ class JsonObject {
   std::string word(std::string_view key, std::optional<std::string> otherwise = {}) const;
   /// A list of strings; absent: none.
   std::vector<std::string> words(std::string_view key) const;
+  /// One whole number or a list of them; absent: none.
+  std::vector<Index> integers(std::string_view key) const;
+  /// A list of objects; absent: none.
+  std::vector<JsonObject> objects(std::string_view key) const;
+  /// The value as it stands in the file; null: absent. For lists too long for getters.
+  const std::string* raw(std::string_view key) const { return find(key); }
+  bool is_text(std::string_view key) const { return has(key) && find(key)->starts_with('"'); }
   /// An object inside this one; absent: an empty one.
   JsonObject object(std::string_view key) const;
   bool is_object(std::string_view key) const;

@@ -92,7 +92,7 @@ ByteBpe::ByteBpe(const ByteBpeParts& parts, std::string_view where)
   require(parts.begin < size && (parts.begin >= 0 || !parts.add_begin), ErrorKind::bad_argument, where,
           "the first token has the id ", parts.begin, "; there are ", size, " tokens");
   ends_ = parts.ends;
-  begin_ = parts.begin, add_begin_ = parts.add_begin, space_before_ = parts.space_before;
+  begin_ = parts.begin, add_begin_ = parts.add_begin;
 }
 
 std::string_view ByteBpe::bytes(TokenId id) const {
@@ -118,7 +118,6 @@ void ByteBpe::encode_word(std::string_view word, std::vector<TokenId>& out) cons
 void ByteBpe::encode_plain(std::string_view text, bool, std::vector<TokenId>& out) const {
   std::string changed;
   if (pattern_ == WordPattern::qwen2) changed = composed(text), text = changed;
-  if (space_before_ && !text.starts_with(' ')) changed = " " + std::string(text), text = changed;
   for (const std::string_view word : pattern_words(pattern_, text)) encode_word(word, out);
 }
 

@@ -22,9 +22,8 @@ struct ByteBpeParts {
   std::vector<std::pair<std::string, std::string>> merges;  // best first
   std::vector<AddedToken> added;
   WordPattern pattern = WordPattern::gpt2;
-  bool whole_words = false;   // a word that is a piece is not merged at all ("ignore_merges")
-  bool space_before = false;  // a text that does not begin with a space gets one ("add_prefix_space")
-  TokenId begin = -1;         // of the text
+  bool whole_words = false;  // a word that is a piece is not merged at all ("ignore_merges")
+  TokenId begin = -1;        // of the text
   bool add_begin = false;
   std::vector<TokenId> ends;
 };
