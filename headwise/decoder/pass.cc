@@ -121,7 +121,7 @@ AnyView DecoderPass::heads_of(const AnyView& rows, Index first_column, Index hea
 
 void DecoderPass::turn(Index layer, const AnyView& q, const AnyView& k) {
   if (c_.head_norms) {
-    const LayerWeights& w = model_.weights_.layers[at(layer)];
+    const DecoderLayer& w = model_.weights_.layers[at(layer)];
     const RmsNormOptions options{.eps = c_.eps, .weight_form = c_.norm_weight};
     rms_norm(q, w.q_norm.view(), q, options, ctx_);
     rms_norm(k, w.k_norm.view(), k, options, ctx_);
@@ -139,7 +139,7 @@ void DecoderPass::turn(Index layer, const AnyView& q, const AnyView& k) {
 }
 
 void DecoderPass::attention(Index layer) {
-  const LayerWeights& w = model_.weights_.layers[at(layer)];
+  const DecoderLayer& w = model_.weights_.layers[at(layer)];
   const Index q_columns = c_.heads * c_.head_dim, kv_columns = c_.kv_heads * c_.head_dim;
   const AnyView normed = scratch(Scratch::normed, n_, c_.model_dim);
   const AnyView qkv = scratch(Scratch::qkv, n_, q_columns + 2 * kv_columns);
@@ -277,7 +277,7 @@ void DecoderPass::add(const NormWeights& behind, const AnyView& y) {
 }
 
 void DecoderPass::feed(Index layer) {
-  const LayerWeights& w = model_.weights_.layers[at(layer)];
+  const DecoderLayer& w = model_.weights_.layers[at(layer)];
   const AnyView normed = scratch(Scratch::normed, n_, c_.model_dim);
   const AnyView up = scratch(Scratch::up, n_, c_.feed_dim),
                 hidden = scratch(Scratch::hidden, n_, c_.feed_dim);

@@ -33,7 +33,7 @@ class Loader {
     if (reading_) w.bytes = bytes_of(w);
   }
 
-  void layer(LayerWeights& l, const std::string& at) {
+  void layer(DecoderLayer& l, const std::string& at) {
     const Index d = c_.model_dim, q = c_.heads * c_.head_dim, kv = c_.kv_heads * c_.head_dim;
     norm(l.norm_1, at + "norm_1");
     product(l.qkv, {{at + "q", q}, {at + "k", kv}, {at + "v", kv}}, d, c_.qkv_bias);
@@ -116,7 +116,7 @@ class Loader {
       return static_cast<Index>(p.matrix.bytes()) + tensor(p.bias);
     };
     Index all = tensor(w.embed) + tensor(w.positions) + norms(w.norm) + matrix(w.head);
-    for (const LayerWeights& l : w.layers) {
+    for (const DecoderLayer& l : w.layers) {
       for (const NormWeights* n : {&l.norm_1, &l.norm_2, &l.behind_1, &l.behind_2}) all += norms(*n);
       for (const ProductWeights* p : {&l.qkv, &l.out, &l.gate, &l.up, &l.down}) all += matrix(*p);
       all += tensor(l.q_norm) + tensor(l.k_norm);

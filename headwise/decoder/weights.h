@@ -19,7 +19,7 @@ struct ProductWeights {
   Tensor bias;
 };
 
-struct LayerWeights {
+struct DecoderLayer {
   NormWeights norm_1, norm_2, behind_1, behind_2;
   Tensor q_norm, k_norm;
   ProductWeights qkv, out, gate, up, down;  // qkv: the rows of q, then k, then v
@@ -29,7 +29,7 @@ struct DecoderWeights {
   /// Everything is checked against the file before anything is allocated. dtype: f32, bf16 or f16; norms,
   /// biases and the embedding stay f32.
   DecoderWeights(DecoderSource& source, DType dtype, Context& ctx);
-  std::vector<LayerWeights> layers;
+  std::vector<DecoderLayer> layers;
   Tensor embed, positions;  // [vocabulary model_dim], [positions model_dim]
   NormWeights norm;
   ProductWeights head;

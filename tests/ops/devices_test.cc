@@ -260,7 +260,7 @@ TEST(RunFactsTest, MasksAreReadAsTheirShape) {
   };
   EXPECT_EQ(read("causal").mask, 0);
   EXPECT_EQ(read("causal"), read("window(100, 3)")) << "two bands are one kind";
-  EXPECT_EQ(cuda::words_of(static_cast<cuda::MaskForm>(read("causal | prefix(3)").mask)),
+  EXPECT_EQ(cuda::words_of(static_cast<cuda::BandForm>(read("causal | prefix(3)").mask)),
             std::string("an | of masks is no single band of keys"));
   EXPECT_EQ(read("documents(0, 50, 128)").pieces, 4);
   EXPECT_TRUE(read("documents(0, 50, 128)").apart);

@@ -18,7 +18,7 @@ TokenId Tokenizer::special(std::string_view spelling) const {
   return -1;
 }
 
-std::vector<TokenId> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+std::vector<TokenId> Tokenizer::encode(std::string_view text, const TokenizeOptions& options) const {
   std::vector<TokenId> out;
   if (options.begin && add_begin_) out.push_back(begin_);
   std::array<bool, 256> begins = {};

@@ -12,7 +12,7 @@
 #pragma GCC visibility push(default)
 namespace headwise {
 
-struct EncodeOptions {
+struct TokenizeOptions {
   bool specials = true;  // special tokens spelt out in the text become themselves
   bool begin = true;     // the token of the beginning first, where the model has one
 };
@@ -20,7 +20,7 @@ struct EncodeOptions {
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options = {}) const;
+  std::vector<TokenId> encode(std::string_view text, const TokenizeOptions& options = {}) const;
   /// The bytes of one token; special tokens have none.
   virtual std::string_view bytes(TokenId id) const = 0;
   virtual Index size() const = 0;
