@@ -75,6 +75,8 @@ template <const Argument& kArgument>
 auto declared() {
   if constexpr (kArgument.value == nullptr)
     return nb::arg(kArgument.name).none();
+  else if constexpr (std::string_view(kArgument.value) == "None")
+    return nb::arg(kArgument.name) = nb::none();  // None itself may be passed too
   else
     return nb::arg(kArgument.name) = default_of(kArgument);
 }

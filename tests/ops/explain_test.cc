@@ -146,7 +146,8 @@ TEST(Explain, Json) {
             "\"kv_tokens\": 7, \"heads\": 4, "
             "\"kv_heads\": 2, \"head_dim\": 8, \"value_dim\": 6, \"ragged\": false}, \"kernel\": \"ref\", "
             "\"refusals\": [], "
-            "\"numerics\": \"ref f64\", \"workspace_bytes\": 0, \"threads\": 2, \"positions\": \"" +
+            "\"numerics\": \"ref f64\", \"device\": \"cpu\", \"workspace_bytes\": 0, \"threads\": 2, "
+            "\"positions\": \"" +
                 alignment_words(problem_of(r.args)) +
                 "\", \"flops\": 7840, \"bytes\": 3968, \"flops_per_byte\": 1.9758064516129032, \"isa\": "
                 "\"test\", \"peak_gflops\": 120, "
