@@ -10,6 +10,7 @@ import json
 import pathlib
 import statistics
 import sys
+import textwrap
 
 import intent_data
 import intent_plot
@@ -103,8 +104,9 @@ def gap(results: dict) -> str:
         gaps = [r["metrics"]["exact_match"] - theirs[r["seed"]] for r in ours if r["seed"] in theirs]
         mean = statistics.fmean(exact(ours)) - statistics.fmean(exact(other))
         return f"{mean:+.2f} points" + (f" ({min(gaps):+.2f} to {max(gaps):+.2f} seed by seed)" if len(gaps) > 1 else "")
-    return (f"Eight heads at equal parameters, exact match: {points(rival)} beside the BiLSTM, {points(one)} beside one head "
-            f"({seeds(ours)}).")
+    words = (f"Eight heads at equal parameters, exact match: {points(rival)} beside the BiLSTM, {points(one)} beside one head "
+             f"({seeds(ours)}).")
+    return textwrap.fill(words, 120, break_on_hyphens=False)
 
 
 def out_of_scope(results: dict) -> str:

@@ -28,8 +28,12 @@ def _autocast(x: Any) -> Any:
     return x.to(torch.get_autocast_dtype(x.device.type))
 
 
+def _casts(x: Tensor) -> bool:
+    """Autocast is on where the tensor lies; meta tensors lie nowhere."""
+    return not x.is_meta and torch.is_autocast_enabled(x.device.type)
+
+
 _is_compiling = torch.compiler.is_compiling
-_is_autocast_enabled = torch.is_autocast_enabled
 _is_grad_enabled = torch.is_grad_enabled
 _modes = torch._C._len_torch_dispatch_stack
 
@@ -90,7 +94,7 @@ def attention(
             kv_offsets=kv_offsets, k_scale=k_scale, v_scale=v_scale, layout=layout, out=out, return_lse=return_lse,
             probe=probe, kernels=kernels, ctx=ctx, head=head, coefficients=coefficients, pages=pages,
         )  # fmt: skip
-    if isinstance(q, Tensor) and _is_autocast_enabled(q.device.type):
+    if isinstance(q, Tensor) and _casts(q):
         q, k, v = _autocast(q), _autocast(k), _autocast(v)
     table = None if relative is None else relative.table
     learned = () if coefficients is None else coefficients.values()
@@ -141,7 +145,7 @@ def _eager(words: dict[str, Any]) -> Any:
         if isinstance(q, (list, tuple)):
             return _lists.attention(q, k, v, mask=mask, attend=attention, **words)
         return _core.attention(q, k, v, mask=mask, **words)
-    if _is_autocast_enabled(q.device.type):
+    if _casts(q):
         q, k, v = _autocast(q), _autocast(k), _autocast(v)
     records = _is_grad_enabled() and (_wants_grad(q, k, v) or (bool(words) and _terms_want_grad(words)))
     if _modes() > 0 or type(q) not in _PLAIN or q.is_meta:  # somebody records what happens, or there are sizes alone
@@ -330,7 +334,7 @@ def scaled_dot_product_attention(
             "query has batch {}, key {} and value {}; give equal sizes or 1".format(*map(list, batches)),
         )
         query, key, value = (_four_axes(x, batch) for x in (query, key, value))
-    if _is_autocast_enabled(query.device.type):
+    if _casts(query):
         query, key, value = _autocast(query), _autocast(key), _autocast(value)
     bias = open = None
     if attn_mask is not None:

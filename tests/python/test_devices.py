@@ -61,7 +61,7 @@ def test_torch_hands_on_what_was_given():
     recorded.out.backward(dout)
     plain = {name: x for name, x in words.items() if name != "return_lse"}
     grads = hw.attention_backward(dout, q, k, v, want.out, want.lse, mask, wants=["q", "k", "v"], **plain)
-    for x, y in zip(leaves, (grads.q, grads.k, grads.v)):
+    for x, y in zip(leaves, (grads.dq, grads.dk, grads.dv)):
         assert torch.equal(x.grad, y)
 
 
@@ -77,7 +77,7 @@ def test_gradients_of_terms_reach_them():
     done = hw.attention(q, k, v, relative=hw.T5(table.detach(), True, 16), return_lse=True, **terms)
     want = hw.attention_backward(dout, q, k, v, done.out, done.lse, relative=hw.T5(table.detach(), True, 16), **terms)
     for name, x in {**learned, "relative": table}.items():
-        assert torch.equal(x.grad, getattr(want, name)), name
+        assert torch.equal(x.grad, getattr(want, "d" + name)), name
 
 
 def test_an_unused_out_has_no_gradient():

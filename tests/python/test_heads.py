@@ -194,5 +194,5 @@ def test_refusals_speak_of_what_was_asked():
         hw.attention(q, q, q, coefficients={"mix_before": np.eye(3, dtype=np.float32)})
     with pytest.raises(ValueError, match="this head computes mix_q and mix_k from its layer's input"):
         hw.attention(q, q, q, head=hw.Dcmha(heads=4))
-    with pytest.raises(ValueError, match='there is no kernel "cuda/hopper" for CPU tensors; there are: cpu/decode'):
+    with pytest.raises(NotImplementedError, match='tensors are on the CPU but the list "cuda/hopper" allows no kernel for it'):
         hw.attention(q, q, q, kernels="cuda/hopper")
