@@ -40,7 +40,7 @@ std::size_t worker_bytes(const AttentionProblem& p) {
   const BackwardArgs none;
   Arena count = Arena::measuring();
   book(p, none, count);
-  return round_up(static_cast<Index>(count.used()), Index{Arena::kAlign});
+  return static_cast<std::size_t>(round_up(static_cast<Index>(count.used()), Index{Arena::kAlign}));
 }
 
 /// dw_j = gate / (1 - p) (dout . v_j), ds_j = w_j (dw_j - delta), through the softcap; dgate on the way.

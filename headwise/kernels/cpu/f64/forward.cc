@@ -28,7 +28,7 @@ std::size_t worker_bytes(const AttentionProblem& p) {
   const AttentionArgs none;
   Arena count = Arena::measuring();
   book(p, none, count);
-  return round_up(static_cast<Index>(count.used()), Index{Arena::kAlign});
+  return static_cast<std::size_t>(round_up(static_cast<Index>(count.used()), Index{Arena::kAlign}));
 }
 
 /// o = sum_j w_j v_j over kept pairs, j ascending, w divided by what dropout keeps.
