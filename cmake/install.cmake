@@ -10,7 +10,7 @@ endif()
 foreach(room IN ITEMS base spec masks ops heads cache layers model train text)
   install(DIRECTORY headwise/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise
           FILES_MATCHING PATTERN "*.h" PATTERN "*_checks.h" EXCLUDE PATTERN "*_parts.h" EXCLUDE PATTERN "choice*.h" EXCLUDE
-          PATTERN "backend_*.h" EXCLUDE PATTERN "mapping.h" EXCLUDE PATTERN "json_reader.h" EXCLUDE
+          PATTERN "backend_*.h" EXCLUDE PATTERN "cuda_kernels.h" EXCLUDE PATTERN "mapping.h" EXCLUDE PATTERN "json_reader.h" EXCLUDE
           PATTERN "param_blocks.h" EXCLUDE PATTERN "bpe_words.h" EXCLUDE PATTERN "prefix_tree.h" EXCLUDE PATTERN "merge_pairs.h" EXCLUDE PATTERN "unicode.h" EXCLUDE PATTERN "crc32c.h" EXCLUDE PATTERN "interrupt.h" EXCLUDE)
 endforeach()
 install(FILES headwise/headwise.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise)
