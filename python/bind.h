@@ -16,5 +16,6 @@ void bind_layers(nanobind::module_& m);
 void bind_model(nanobind::module_& m);
 void bind_heads(nanobind::module_& m);
 void bind_text(nanobind::module_& m);
+void bind_decoder(nanobind::module_& m);
 
 }  // namespace headwise::python

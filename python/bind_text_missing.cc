@@ -1,4 +1,4 @@
-// hw.TextEncoder of a build without ICU: a class that says what is missing.
+// hw.TextEncoder and hw.Decoder of a build without ICU: classes that say what is missing.
 #include <nanobind/nanobind.h>
 
 #include "headwise/base/error.h"
@@ -9,16 +9,25 @@ namespace nb = nanobind;
 namespace {
 
 struct TextEncoderMissing {};
+struct DecoderMissing {};
+
+[[noreturn]] void refuse(const char* op) {
+  throw Error(ErrorKind::unsupported, text(op,
+                                           ": this build has no Unicode tables; install ICU (Debian: "
+                                           "libicu-dev) and build again"));
+}
 
 }  // namespace
 
 void bind_text(nb::module_& m) {
   nb::class_<TextEncoderMissing>(m, "TextEncoder")
-      .def("__init__", [](TextEncoderMissing*, nb::args, nb::kwargs) {
-        throw Error(ErrorKind::unsupported,
-                    "text encoder: this build has no Unicode tables; install ICU (Debian: libicu-dev) and "
-                    "build again");
-      });
+      .def("__init__", [](TextEncoderMissing*, nb::args, nb::kwargs) { refuse("text encoder"); });
+}
+
+void bind_decoder(nb::module_& m) {
+  nb::class_<DecoderMissing>(m, "DecoderCore").def("__init__", [](DecoderMissing*, nb::args, nb::kwargs) {
+    refuse("decoder");
+  });
 }
 
 }  // namespace headwise::python

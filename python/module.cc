@@ -33,4 +33,5 @@ NB_MODULE(_core, m) {
   headwise::python::bind_layers(m);
   headwise::python::bind_model(m);
   headwise::python::bind_text(m);
+  headwise::python::bind_decoder(m);
 }

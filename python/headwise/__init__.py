@@ -37,6 +37,7 @@ from ._core import (
     suggest_heads,
     unpack_keys,
 )
+from ._decoder import Decoder, Generation, HeadStats, Piece, TokenLogprob
 from ._heads import TYPES as _HEADS
 from ._heads import Head
 from ._types import T5, AttentionGradients, AttentionResult, Pages, Probe, ProbeResult, Scores, end
@@ -49,13 +50,17 @@ __all__ = [
     "AttentionResult",
     "Block",
     "Context",
+    "Decoder",
+    "Generation",
     "Head",
+    "HeadStats",
     "Layer",
     "Mask",
     "MultiHead",
     "PackedKeys",
     "PackedWeight",
     "Pages",
+    "Piece",
     "Probe",
     "ProbeResult",
     "RopeScaling",
@@ -63,6 +68,7 @@ __all__ = [
     "Stack",
     "T5",
     "TextEncoder",
+    "TokenLogprob",
     "Transformer",
     "__version__",
     "append_keys",

@@ -508,3 +508,42 @@ class TextEncoder:
 
     @property
     def max_tokens(self) -> int: ...
+
+class DecoderCore:
+    """What hw.Decoder is made of."""
+
+    def __init__(self, path: str, dtype: str, kv_dtype: str, kv_mib: int, ctx: Context | None) -> None: ...
+
+    def add(self, prompt: Sequence[int], options: dict[str, Any]) -> int:
+        """The number of a new request."""
+
+    def next(self, requests: Sequence[int], ctx: Context | None) -> list[tuple[Any, ...]]:
+        """What came of these requests; one step is computed when nothing waits."""
+
+    def drop(self, requests: Sequence[int]) -> None:
+        """Ends requests that nobody waits for."""
+
+    def tokenize(self, text: str, *, specials: bool = True, begin: bool = True) -> list[int]:
+        """
+        The ids of a text; special tokens spelt out in it become themselves, the first token stands first.
+        """
+
+    def token_bytes(self, ids: Sequence[int]) -> bytes:
+        """The exact bytes of a text that begins with these tokens."""
+
+    @property
+    def begin_token(self) -> int: ...
+
+    @property
+    def end_tokens(self) -> list[int]: ...
+
+    def logits(self, ids: Sequence[int], ctx: Context | None) -> Array:
+        """[tokens vocabulary], float32."""
+
+    def watch(self, ids: Sequence[int], ctx: Context | None) -> tuple[Array, Array, Array]:
+        """
+        Entropy, top weight and weight on the first token: [tokens layers heads] each.
+        """
+
+    @property
+    def config(self) -> dict[str, Any]: ...

@@ -1,0 +1,107 @@
+#include "headwise/decoder/decoder_host.h"
+
+#include <algorithm>
+
+#include "headwise/decoder/source.h"
+
+namespace headwise {
+
+DType decoder_dtype(std::string_view name, std::string_view value, bool kv) {
+  for (const DType t : {DType::f32, DType::bf16, DType::f16})
+    if (value == name_of(t)) return t;
+  for (const DType t : {DType::i8, DType::e4m3})
+    if (kv && value == name_of(t)) return t;
+  throw Error(
+      ErrorKind::bad_argument,
+      text(name, " is ", kv ? "f32, bf16, f16, i8 or e4m3" : "f32, bf16 or f16", ", not \"", value, "\""));
+}
+
+DecoderHost::DecoderHost(const std::string& path, const DecoderHostOptions& options, Context& ctx)
+    : DecoderHost(open_decoder(path), options, ctx) {}
+
+DecoderHost::DecoderHost(std::unique_ptr<DecoderSource> source, const DecoderHostOptions& options,
+                         Context& ctx)
+    : tokenizer_(source->share_tokenizer()),
+      chat_template_(source->chat_template()),
+      model_(*source, {.dtype = options.dtype}, ctx),
+      cache_(model_.kv_shape(), {.bytes = options.kv_bytes, .dtype = options.kv_dtype}),
+      generator_(model_, tokenizer_.get(), cache_, options.generator) {}
+
+const Tokenizer& DecoderHost::need_tokenizer(std::string_view op) const {
+  require(tokenizer_ != nullptr, ErrorKind::bad_argument, op,
+          "no tokenizer lies beside the model; put its tokenizer.bin or tokenizer.json there, or give ids");
+  return *tokenizer_;
+}
+
+RequestId DecoderHost::add(GenerateRequest request) {
+  const RequestId id = generator_.add(std::move(request));
+  inbox_[id];
+  return id;
+}
+
+std::vector<GenerateEvent> DecoderHost::next(std::span<const RequestId> ids, Context& ctx) {
+  std::vector<GenerateEvent> mine;
+  const auto fetch = [&] {
+    for (const RequestId id : ids) {
+      const auto found = inbox_.find(id);
+      if (found == inbox_.end()) continue;
+      bool ended = false;
+      for (GenerateEvent& e : found->second) {
+        ended = ended || e.finish != Finish::none;
+        mine.push_back(std::move(e));
+      }
+      found->second.clear();
+      if (ended) inbox_.erase(found);
+    }
+  };
+  fetch();
+  if (!mine.empty()) return mine;
+  generator_.step(ctx);
+  for (const GenerateEvent& e : generator_.events())
+    if (const auto found = inbox_.find(e.id); found != inbox_.end()) found->second.push_back(e);
+  fetch();
+  return mine;
+}
+
+void DecoderHost::drop(std::span<const RequestId> ids) {
+  for (const RequestId id : ids) {
+    generator_.cancel(id);
+    inbox_.erase(id);
+  }
+}
+
+DecoderRows DecoderHost::rows(std::span<const TokenId> ids, bool logits, bool heads, Context& ctx) {
+  constexpr std::string_view kOp = "decoder";
+  constexpr Index kChunk = 256;
+  const auto n = static_cast<Index>(ids.size());
+  const DecoderConfig& c = model_.config();
+  require(n <= c.positions, ErrorKind::bad_argument, kOp, "got ", n, " tokens; the model has ", c.positions,
+          " positions");
+  for (const TokenId id : ids)
+    require(id >= 0 && id < c.vocabulary, ErrorKind::bad_argument, kOp, "got token ", id, "; the model has ",
+            c.vocabulary);
+  DecoderRows out;
+  DecoderStep step;
+  step.watch = heads;
+  struct Open {
+    KvCache& cache;
+    SequenceId id;
+    ~Open() { cache.close(id); }
+  } text{cache_, cache_.open("rows")};
+  for (Index done = 0; done < n; done += kChunk) {
+    const std::span<const TokenId> part =
+        ids.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(std::min(kChunk, n - done)));
+    require(cache_.reserve(text.id, std::ssize(part)), ErrorKind::bad_argument, kOp, "a text of ", n,
+            " tokens finds no room among the cache's ", cache_.pages(), " pages; give it more bytes");
+    std::vector<DecoderRow> rows;
+    for (const TokenId id : part) rows.push_back({text.id, id, true});
+    model_.forward(rows, cache_, step, ctx);
+    cache_.commit(text.id, part);
+    for (Index i = 0; logits && i < std::ssize(part); ++i)
+      out.logits.insert(out.logits.end(), step.logits(i).begin(), step.logits(i).end());
+    if (heads) out.heads.insert(out.heads.end(), step.heads().begin(), step.heads().end());
+  }
+  return out;
+}
+
+}  // namespace headwise

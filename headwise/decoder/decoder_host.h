@@ -1,0 +1,66 @@
+// DecoderHost: a model with its tokenizer, cache and generator in one place: what programs and bindings hold.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "headwise/decoder/generator.h"
+
+#pragma GCC visibility push(default)
+namespace headwise {
+
+struct DecoderHostOptions {
+  DType dtype = DType::f32, kv_dtype = DType::f32;
+  Index kv_bytes = Index{256} << 20;
+  GeneratorOptions generator = {};
+};
+
+/// f32, bf16 or f16 for `dtype` of the weights, those and i8 or e4m3 for keys and values; else refused with
+/// `name`.
+DType decoder_dtype(std::string_view name, std::string_view value, bool kv);
+
+/// Rows of a text and what was asked of them: [tokens vocabulary] logits, statistics of heads.
+struct DecoderRows {
+  std::vector<float> logits;
+  std::vector<HeadStats> heads;
+};
+
+/// Used by one thread at a time, as the cache. Callers share the steps: each takes the events of its own
+/// requests.
+class DecoderHost {
+ public:
+  DecoderHost(const std::string& path, const DecoderHostOptions& options, Context& ctx);
+
+  const Decoder& model() const { return model_; }
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  /// Throws in the words of `op` when no tokenizer lies beside the model.
+  const Tokenizer& need_tokenizer(std::string_view op) const;
+  const std::string& chat_template() const { return chat_template_; }
+  const KvCache& cache() const { return cache_; }
+  Generator& generator() { return generator_; }
+
+  RequestId add(GenerateRequest request);
+  /// Of these requests: what waits for them, else what one step brings, which may be nothing yet.
+  std::vector<GenerateEvent> next(std::span<const RequestId> ids, Context& ctx);
+  /// They end at once and say nothing more.
+  void drop(std::span<const RequestId> ids);
+
+  /// Every row of a text, computed anew. Throws when the cache has no room beside the texts that are written
+  /// now.
+  DecoderRows rows(std::span<const TokenId> ids, bool logits, bool heads, Context& ctx);
+
+ private:
+  DecoderHost(std::unique_ptr<DecoderSource> source, const DecoderHostOptions& options, Context& ctx);
+
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::string chat_template_;
+  Decoder model_;
+  KvCache cache_;
+  Generator generator_;
+  std::map<RequestId, std::vector<GenerateEvent>> inbox_;  // of requests that still run or were not fetched
+};
+
+}  // namespace headwise
+#pragma GCC visibility pop
