@@ -46,8 +46,8 @@ def write_safetensors(path, tensors):
     path.write_bytes(struct.pack("<Q", len(words)) + words + data)
 
 
-def write_llama(folder, seed=0, layers=2, positions=96, vocabulary=272):
-    """A llama with random weights: model_dim 32, 4 heads, 2 kv_heads."""
+def write_llama(folder, seed=0, layers=2, positions=96, vocabulary=272, tokenizer=None):
+    """A llama with random weights: model_dim 32, 4 heads, 2 kv_heads. tokenizer: what tokenizer.json holds."""
     draw = np.random.default_rng(seed)
     d, feed, heads, kv_heads, dim = 32, 48, 4, 2, 8
     matrix = lambda rows, columns: draw.normal(0, 1.2 / columns**0.5, (rows, columns))
@@ -62,7 +62,7 @@ def write_llama(folder, seed=0, layers=2, positions=96, vocabulary=272):
             tensors[f"{at}{name}.weight"] = matrix(rows, columns)
         tensors[at + "input_layernorm.weight"] = np.ones(d)
         tensors[at + "post_attention_layernorm.weight"] = np.ones(d)
-    tokenizer = tokenizer_json()
+    tokenizer = tokenizer or tokenizer_json()
     config = {
         "model_type": "llama", "hidden_size": d, "intermediate_size": feed, "num_hidden_layers": layers,
         "num_attention_heads": heads, "num_key_value_heads": kv_heads, "vocab_size": vocabulary,
