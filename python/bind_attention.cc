@@ -1,7 +1,7 @@
 // hw.attention and hw.explain: one list of arguments for both.
 #include <nanobind/stl/string.h>
 
-#include "headwise/ops/explain.h"
+#include "headwise/ops/explain/explain.h"
 #include "python/arguments.h"
 #include "python/bind.h"
 

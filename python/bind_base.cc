@@ -2,7 +2,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
-#include "headwise/ops/roofline.h"
+#include "headwise/ops/explain/roofline.h"
 #include "python/bind.h"
 #include "python/contexts.h"
 #include "python/values.h"

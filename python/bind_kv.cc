@@ -1,6 +1,6 @@
 // hw.pack_keys, hw.append_keys, hw.unpack_keys, hw.quantize_kv: what a cache of keys and values stores.
-#include "headwise/ops/packed_keys.h"
-#include "headwise/ops/quantize_kv.h"
+#include "headwise/ops/keys/packed_keys.h"
+#include "headwise/ops/keys/quantize_kv.h"
 #include "python/bind.h"
 #include "python/call.h"
 #include "python/values.h"

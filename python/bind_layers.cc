@@ -2,7 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
-#include "headwise/layers/suggest_heads.h"
+#include "headwise/layers/multi_head/suggest_heads.h"
 #include "python/bind.h"
 #include "python/heads.h"
 #include "python/layer_box.h"

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "headwise/ops/projection.h"
+#include "headwise/ops/projection/projection.h"
 #include "python/array.h"
 #include "python/bind.h"
 #include "python/contexts.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "headwise/ops/cross_entropy.h"
+#include "headwise/ops/row/cross_entropy.h"
 #include "python/bind.h"
 #include "python/heads.h"
 #include "python/layer_box.h"

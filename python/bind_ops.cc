@@ -1,6 +1,6 @@
 // hw.rope, hw.rms_norm, hw.l2_norm: the small ops beside attention.
-#include "headwise/ops/norm.h"
-#include "headwise/ops/rope.h"
+#include "headwise/ops/norm/norm.h"
+#include "headwise/ops/row/rope.h"
 #include "python/array.h"
 #include "python/bind.h"
 #include "python/contexts.h"

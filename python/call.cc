@@ -4,8 +4,8 @@
 
 #include <cstring>
 
-#include "headwise/layers/embed.h"
-#include "headwise/ops/run_facts.h"
+#include "headwise/layers/basic/embed.h"
+#include "headwise/ops/attention/run_facts.h"
 #include "python/arguments.h"
 #include "python/values.h"
 

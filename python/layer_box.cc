@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "headwise/layers/torch_state.h"
+#include "headwise/layers/transformer/torch_state.h"
 #include "headwise/masks/mask.h"
 #include "headwise/model/safetensors.h"
 #include "python/bind.h"

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "headwise/layers/transformer.h"
+#include "headwise/layers/transformer/transformer.h"
 #include "python/array.h"
 #include "python/contexts.h"
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <unordered_map>
 
-#include "headwise/ops/attention.h"
-#include "headwise/ops/attention_backward.h"
+#include "headwise/ops/attention/attention.h"
+#include "headwise/ops/attention/backward.h"
 
 namespace headwise::python {
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "headwise/intent/recognizer.h"
-#include "headwise/layers/mixed_taps.h"
+#include "headwise/intent/recognizer/recognizer.h"
+#include "headwise/layers/multi_head/mixed_taps.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {

@@ -1,7 +1,7 @@
 // HeadFigures: what the weights of heads look like, as means over rows, and how far heads differ.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/layers/taps.h"
+#include "headwise/layers/multi_head/taps.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "headwise/analysis/role_scores.h"
-#include "headwise/intent/corpus.h"
-#include "headwise/intent/recognizer.h"
+#include "headwise/intent/corpus/corpus.h"
+#include "headwise/intent/recognizer/recognizer.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "headwise/analysis/head_figures.h"
-#include "headwise/intent/corpus.h"
-#include "headwise/intent/recognizer.h"
+#include "headwise/intent/corpus/corpus.h"
+#include "headwise/intent/recognizer/recognizer.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {

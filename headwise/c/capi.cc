@@ -4,8 +4,8 @@
 #include "headwise/base/version.h"
 #include "headwise/c/convert.h"
 #include "headwise/c/plan_calls.h"
-#include "headwise/ops/backend_cuda.h"
-#include "headwise/ops/explain.h"
+#include "headwise/ops/attention/backend_cuda.h"
+#include "headwise/ops/explain/explain.h"
 
 namespace {
 

@@ -2,7 +2,7 @@
 #include "headwise/c/convert.h"
 #include "headwise/c/plan_calls.h"
 #include "headwise/c/term_fields.h"
-#include "headwise/ops/explain.h"
+#include "headwise/ops/explain/explain.h"
 
 namespace {
 

@@ -1,8 +1,8 @@
 // Packed keys and KV of 8 bits of the C interface.
 #include "headwise/c/guard.h"
 #include "headwise/c/handles.h"
-#include "headwise/ops/packed_keys.h"
-#include "headwise/ops/quantize_kv.h"
+#include "headwise/ops/keys/packed_keys.h"
+#include "headwise/ops/keys/quantize_kv.h"
 
 namespace headwise::c {
 

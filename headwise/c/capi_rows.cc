@@ -1,8 +1,8 @@
 // Rotary positions and norms in the C interface, with their gradients.
 #include "headwise/c/guard.h"
 #include "headwise/c/handles.h"
-#include "headwise/ops/norm.h"
-#include "headwise/ops/rope.h"
+#include "headwise/ops/norm/norm.h"
+#include "headwise/ops/row/rope.h"
 
 namespace {
 

@@ -9,8 +9,8 @@
 #include "headwise/base/context.h"
 #include "headwise/c/headwise.h"
 #include "headwise/masks/mask.h"
-#include "headwise/ops/attention_backward.h"
-#include "headwise/ops/roofline.h"
+#include "headwise/ops/attention/backward.h"
+#include "headwise/ops/explain/roofline.h"
 
 struct hw_context {
   explicit hw_context(headwise::Context c) : context(std::move(c)) {}

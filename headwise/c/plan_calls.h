@@ -3,7 +3,7 @@
 #pragma once
 #include "headwise/c/guard.h"
 #include "headwise/c/handles.h"
-#include "headwise/ops/explain.h"
+#include "headwise/ops/explain/explain.h"
 
 namespace headwise::c {
 

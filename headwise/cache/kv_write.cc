@@ -5,7 +5,7 @@
 
 #include "headwise/cache/kv_cache.h"
 #include "headwise/cache/prefix_tree.h"
-#include "headwise/ops/quantize_kv.h"
+#include "headwise/ops/keys/quantize_kv.h"
 
 namespace headwise {
 namespace {

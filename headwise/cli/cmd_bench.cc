@@ -11,8 +11,8 @@
 #include "headwise/cli/args.h"
 #include "headwise/cli/machine.h"
 #include "headwise/masks/mask.h"
-#include "headwise/ops/attention_backward.h"
-#include "headwise/ops/roofline.h"
+#include "headwise/ops/attention/backward.h"
+#include "headwise/ops/explain/roofline.h"
 
 namespace headwise::cli {
 namespace {

@@ -11,9 +11,9 @@
 #include "headwise/cli/machine.h"
 #include "headwise/cli/tested.h"
 #include "headwise/kernels/cpu/isa/isa.h"
-#include "headwise/ops/attention_backward.h"
-#include "headwise/ops/backend_cuda.h"
-#include "headwise/ops/roofline.h"
+#include "headwise/ops/attention/backend_cuda.h"
+#include "headwise/ops/attention/backward.h"
+#include "headwise/ops/explain/roofline.h"
 
 namespace headwise::cli {
 namespace {

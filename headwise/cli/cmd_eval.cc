@@ -9,7 +9,7 @@
 #include "headwise/analysis/weight_survey.h"
 #include "headwise/cli/args.h"
 #include "headwise/cli/corpora.h"
-#include "headwise/intent/evaluation.h"
+#include "headwise/intent/training/evaluation.h"
 
 namespace headwise::cli {
 namespace {

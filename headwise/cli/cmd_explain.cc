@@ -7,9 +7,9 @@
 #include "headwise/cli/args.h"
 #include "headwise/heads/cost.h"
 #include "headwise/masks/mask.h"
-#include "headwise/ops/attention_checks.h"
-#include "headwise/ops/explain.h"
-#include "headwise/ops/run_facts.h"
+#include "headwise/ops/attention/checks/arg_checks.h"
+#include "headwise/ops/attention/run_facts.h"
+#include "headwise/ops/explain/explain.h"
 
 namespace headwise::cli {
 namespace {

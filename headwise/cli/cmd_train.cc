@@ -9,9 +9,9 @@
 #include "headwise/cli/corpora.h"
 #include "headwise/cli/run_folder.h"
 #include "headwise/heads/any_head.h"
-#include "headwise/intent/model_folder.h"
-#include "headwise/intent/pretrained.h"
-#include "headwise/intent/report.h"
+#include "headwise/intent/corpus/report.h"
+#include "headwise/intent/recognizer/model_folder.h"
+#include "headwise/intent/training/pretrained.h"
 #include "headwise/text/roles.h"
 #include "headwise/train/crc32c.h"
 

@@ -1,7 +1,7 @@
 // Corpora of a command: files that were named, or the built-in corpus with its splits.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/intent/builtin.h"
+#include "headwise/intent/corpus/builtin.h"
 
 namespace headwise::cli {
 

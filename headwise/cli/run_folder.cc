@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "headwise/intent/model_folder.h"
+#include "headwise/intent/recognizer/model_folder.h"
 #include "headwise/model/file.h"
 
 namespace headwise::cli {

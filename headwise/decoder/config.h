@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "headwise/layers/norm_layer.h"
-#include "headwise/ops/norm.h"
+#include "headwise/layers/basic/norm_layer.h"
+#include "headwise/ops/norm/norm.h"
 #include "headwise/spec/gemm.h"
 #include "headwise/spec/rope.h"
 

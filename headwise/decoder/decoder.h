@@ -8,8 +8,8 @@
 
 #include "headwise/cache/kv_cache.h"
 #include "headwise/decoder/weights.h"
-#include "headwise/ops/plan_shelf.h"
-#include "headwise/ops/rope.h"
+#include "headwise/ops/attention/plan_shelf.h"
+#include "headwise/ops/row/rope.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "headwise/ops/embedding.h"
-#include "headwise/ops/layer_norm.h"
-#include "headwise/ops/norm.h"
+#include "headwise/ops/norm/layer_norm.h"
+#include "headwise/ops/norm/norm.h"
+#include "headwise/ops/row/embedding.h"
 
 namespace headwise {
 namespace {

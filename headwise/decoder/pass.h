@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/decoder/decoder.h"
-#include "headwise/ops/attention.h"
+#include "headwise/ops/attention/attention.h"
 
 namespace headwise {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "headwise/decoder/source.h"
-#include "headwise/ops/projection.h"
+#include "headwise/ops/projection/projection.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {

@@ -1,6 +1,6 @@
 #include "headwise/heads/cost.h"
 
-#include "headwise/ops/explain.h"
+#include "headwise/ops/explain/explain.h"
 
 namespace headwise {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "headwise/heads/head.h"
 #include "headwise/heads/rows.h"
-#include "headwise/ops/norm.h"
+#include "headwise/ops/norm/norm.h"
 
 namespace headwise {
 

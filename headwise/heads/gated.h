@@ -7,7 +7,7 @@
 
 #include "headwise/heads/head.h"
 #include "headwise/heads/rows.h"
-#include "headwise/ops/activation.h"
+#include "headwise/ops/row/activation.h"
 
 namespace headwise {
 

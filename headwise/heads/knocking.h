@@ -6,8 +6,8 @@
 
 #include "headwise/heads/head.h"
 #include "headwise/heads/rows.h"
-#include "headwise/ops/activation.h"
-#include "headwise/ops/projection_backward.h"
+#include "headwise/ops/projection/backward.h"
+#include "headwise/ops/row/activation.h"
 
 namespace headwise {
 

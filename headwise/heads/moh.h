@@ -7,7 +7,7 @@
 
 #include "headwise/heads/head.h"
 #include "headwise/heads/rows.h"
-#include "headwise/ops/route_heads.h"
+#include "headwise/ops/route/route_heads.h"
 
 namespace headwise {
 

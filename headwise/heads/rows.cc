@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "headwise/ops/projection_backward.h"
+#include "headwise/ops/projection/backward.h"
 
 namespace headwise {
 namespace {

@@ -1,7 +1,7 @@
 #include "headwise/heads/run.h"
 
 #include "headwise/heads/rows.h"
-#include "headwise/ops/attention_backward.h"
+#include "headwise/ops/attention/backward.h"
 
 namespace headwise {
 namespace {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/heads/any_head.h"
-#include "headwise/ops/plan_shelf.h"
+#include "headwise/ops/attention/plan_shelf.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "headwise/layers/transformer.h"
+#include "headwise/layers/transformer/transformer.h"
 #include "headwise/model/safetensors.h"
 #include "headwise/model/shards.h"
 

@@ -3,7 +3,7 @@
 #pragma once
 #include <string>
 
-#include "headwise/layers/transformer.h"
+#include "headwise/layers/transformer/transformer.h"
 #include "headwise/model/json_object.h"
 #include "headwise/model/word_rules.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "headwise/layers/transformer.h"
+#include "headwise/layers/transformer/transformer.h"
 #include "headwise/text/wordpiece.h"
 
 #pragma GCC visibility push(default)

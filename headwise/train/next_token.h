@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "headwise/layers/transformer.h"
-#include "headwise/ops/cross_entropy.h"
+#include "headwise/layers/transformer/transformer.h"
+#include "headwise/ops/row/cross_entropy.h"
 #include "headwise/train/trainer.h"
 
 #pragma GCC visibility push(default)

@@ -11,9 +11,9 @@
 #include "headwise/analysis/explain.h"
 #include "headwise/analysis/survey.h"
 #include "headwise/base/random.h"
-#include "headwise/intent/builtin.h"
-#include "headwise/intent/evaluation.h"
-#include "headwise/intent/training.h"
+#include "headwise/intent/corpus/builtin.h"
+#include "headwise/intent/training/evaluation.h"
+#include "headwise/intent/training/training.h"
 
 namespace headwise {
 namespace {

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "headwise/analysis/explain.h"
-#include "headwise/intent/builtin.h"
+#include "headwise/intent/corpus/builtin.h"
 #include "tests/ops/row_op_cases.h"
 
 namespace headwise {

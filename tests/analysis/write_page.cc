@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "headwise/analysis/report.h"
-#include "headwise/intent/builtin.h"
+#include "headwise/intent/corpus/builtin.h"
 #include "headwise/text/train_wordpiece.h"
 
 using namespace headwise;

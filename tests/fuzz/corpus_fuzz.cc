@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "headwise/base/error.h"
-#include "headwise/intent/report.h"
+#include "headwise/intent/corpus/report.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace headwise;

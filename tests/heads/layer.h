@@ -13,7 +13,7 @@
 #include "headwise/base/buffer.h"
 #include "headwise/heads/run.h"
 #include "headwise/masks/mask.h"
-#include "headwise/ops/projection_backward.h"
+#include "headwise/ops/projection/backward.h"
 #include "tests/support/random_rows.h"
 
 namespace headwise::test {

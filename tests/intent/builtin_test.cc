@@ -1,7 +1,7 @@
 // The built-in corpus: what the grammar holds, that draws repeat, and that nothing of the test was ever
 // shown.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/intent/builtin.h"
+#include "headwise/intent/corpus/builtin.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <numeric>
 #include <set>
 
-#include "headwise/intent/report.h"
+#include "headwise/intent/corpus/report.h"
 #include "tests/base/sentence.h"
 
 namespace headwise {

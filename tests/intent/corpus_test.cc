@@ -1,12 +1,12 @@
 // Corpora: every format, what is refused and in which words, and the counts of public data.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/intent/corpus.h"
+#include "headwise/intent/corpus/corpus.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
-#include "headwise/intent/report.h"
+#include "headwise/intent/corpus/report.h"
 #include "tests/base/sentence.h"
 #include "tests/model/scratch_folder.h"
 

@@ -1,12 +1,12 @@
 // PlantedHead: which pieces are of its class, its weights, the gradient of its bias, its place in a folder.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/intent/planted_head.h"
+#include "headwise/intent/recognizer/planted_head.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "headwise/intent/model_folder.h"
+#include "headwise/intent/recognizer/model_folder.h"
 #include "headwise/text/roles.h"
 #include "tests/ops/row_op_cases.h"
 

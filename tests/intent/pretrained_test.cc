@@ -1,6 +1,6 @@
 // A recogniser from a pretrained encoder: what it begins with, what learns, what it becomes.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/intent/pretrained.h"
+#include "headwise/intent/training/pretrained.h"
 
 #include <gtest/gtest.h>
 

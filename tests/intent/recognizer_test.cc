@@ -1,13 +1,13 @@
 // The recogniser: gradients of pooling and scores, bits of batches, chunks, folders and their refusals.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/intent/recognizer.h"
+#include "headwise/intent/recognizer/recognizer.h"
 
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 
-#include "headwise/intent/model_folder.h"
+#include "headwise/intent/recognizer/model_folder.h"
 #include "headwise/model/safetensors.h"
 #include "headwise/train/crc32c.h"
 #include "tests/intent/support.h"

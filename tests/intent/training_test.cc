@@ -1,6 +1,6 @@
 // Training recognisers: it learns, stops lose nothing, thresholds are right, bad data is one sentence.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/intent/training.h"
+#include "headwise/intent/training/training.h"
 
 #include <sys/resource.h>
 #include <sys/wait.h>

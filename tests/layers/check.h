@@ -6,7 +6,7 @@
 #include <cmath>
 #include <functional>
 
-#include "headwise/layers/module.h"
+#include "headwise/layers/basic/module.h"
 #include "tests/ops/row_op_cases.h"
 
 namespace headwise::test {

@@ -1,9 +1,9 @@
 // What docs/facts.md states and no other test shows: counts of weights, sums over heads, subspaces, ranks.
 // SPDX-License-Identifier: Apache-2.0
 #include "headwise/heads/cost.h"
-#include "headwise/layers/multi_head.h"
-#include "headwise/ops/attention.h"
-#include "headwise/ops/projection.h"
+#include "headwise/layers/multi_head/multi_head.h"
+#include "headwise/ops/attention/attention.h"
+#include "headwise/ops/projection/projection.h"
 #include "tests/layers/check.h"
 
 namespace headwise {

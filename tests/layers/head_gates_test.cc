@@ -1,9 +1,9 @@
 // Taps and gates of single heads: weights as they were used, heads switched off, and what a gate is worth.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/layers/head_gates.h"
+#include "headwise/layers/multi_head/head_gates.h"
 
-#include "headwise/layers/mixed_taps.h"
-#include "headwise/layers/transformer.h"
+#include "headwise/layers/multi_head/mixed_taps.h"
+#include "headwise/layers/transformer/transformer.h"
 #include "tests/heads/samples.h"
 #include "tests/layers/check.h"
 

@@ -1,9 +1,9 @@
 // MultiHead over every head of the list: gradients, cached memory, no copies, bits, weights, refusals.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/layers/multi_head.h"
+#include "headwise/layers/multi_head/multi_head.h"
 
 #include "headwise/masks/mask.h"
-#include "headwise/ops/projection.h"
+#include "headwise/ops/projection/projection.h"
 #include "tests/heads/samples.h"
 #include "tests/layers/check.h"
 #include "tests/support/count_allocations.h"

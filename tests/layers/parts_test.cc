@@ -1,8 +1,8 @@
 // Linear, norms, embedding, feed-forward, memory of a step: gradients in f64, bits, allocations, refusals.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/layers/embed.h"
-#include "headwise/layers/feed_forward.h"
-#include "headwise/layers/norm_layer.h"
+#include "headwise/layers/basic/embed.h"
+#include "headwise/layers/basic/feed_forward.h"
+#include "headwise/layers/basic/norm_layer.h"
 #include "tests/layers/check.h"
 #include "tests/support/count_allocations.h"
 

@@ -1,12 +1,12 @@
 // Parameters in torch's names and in fused orders: written, read back, refused in words.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/layers/torch_state.h"
+#include "headwise/layers/transformer/torch_state.h"
 
 #include <unistd.h>
 
 #include <filesystem>
 
-#include "headwise/layers/transformer.h"
+#include "headwise/layers/transformer/transformer.h"
 #include "headwise/model/safetensors.h"
 #include "tests/layers/check.h"
 

@@ -1,8 +1,8 @@
 // Blocks, stacks and whole Transformers: gradients, shared layers, merged attention, bits, suggested heads.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/layers/transformer.h"
+#include "headwise/layers/transformer/transformer.h"
 
-#include "headwise/layers/suggest_heads.h"
+#include "headwise/layers/multi_head/suggest_heads.h"
 #include "tests/layers/check.h"
 #include "tests/support/count_allocations.h"
 

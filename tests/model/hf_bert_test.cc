@@ -6,7 +6,7 @@
 
 #include <limits>
 
-#include "headwise/layers/module.h"
+#include "headwise/layers/basic/module.h"
 #include "headwise/model/hf_config.h"
 #include "tests/base/sentence.h"
 #include "tests/model/tiny_bert.h"

@@ -1,4 +1,4 @@
-#include "headwise/ops/activation.h"
+#include "headwise/ops/row/activation.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 // BackwardPlan: choice, workspace, the problem tensors pose; bad input of gradients, one sentence each.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/ops/attention_backward.h"
+#include "headwise/ops/attention/backward.h"
 
-#include "headwise/ops/explain.h"
+#include "headwise/ops/explain/explain.h"
 #include "tests/base/sentence.h"
 #include "tests/support/backward_run.h"
 #include "tests/support/count_allocations.h"

@@ -1,13 +1,13 @@
 // Bad input of attention: one sentence each, compared literally.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/ops/attention_checks.h"
+#include "headwise/ops/attention/checks/arg_checks.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "headwise/ops/attention.h"
-#include "headwise/ops/view_checks.h"
+#include "headwise/ops/attention/attention.h"
+#include "headwise/ops/checks/view.h"
 #include "tests/base/sentence.h"
 #include "tests/support/case.h"
 #include "tests/support/random_rows.h"

@@ -4,11 +4,11 @@
 
 #include "headwise/kernels/cuda/inputs/copies.h"
 #include "headwise/masks/mask.h"
-#include "headwise/ops/attention_backward.h"
-#include "headwise/ops/backend_cuda.h"
-#include "headwise/ops/explain.h"
-#include "headwise/ops/norm.h"
-#include "headwise/ops/run_facts.h"
+#include "headwise/ops/attention/backend_cuda.h"
+#include "headwise/ops/attention/backward.h"
+#include "headwise/ops/attention/run_facts.h"
+#include "headwise/ops/explain/explain.h"
+#include "headwise/ops/norm/norm.h"
 #include "tests/base/sentence.h"
 
 namespace headwise {

@@ -1,6 +1,6 @@
 // explain: every fact of a plan in its line; cost by hand; memory- or compute-bound on both sides of a ridge.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/ops/explain.h"
+#include "headwise/ops/explain/explain.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "headwise/ops/norm.h"
+#include "headwise/ops/norm/norm.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>

@@ -1,9 +1,9 @@
 // Packed keys and KV of 8 bits: what goes in comes out, what a row quantizes to, and one sentence for each
 // bad input.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/ops/packed_keys.h"
+#include "headwise/ops/keys/packed_keys.h"
 
-#include "headwise/ops/quantize_kv.h"
+#include "headwise/ops/keys/quantize_kv.h"
 #include "tests/base/sentence.h"
 #include "tests/support/decode.h"
 

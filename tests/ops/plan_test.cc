@@ -5,9 +5,9 @@
 #include <functional>
 #include <limits>
 
-#include "headwise/ops/attention_checks.h"
-#include "headwise/ops/plan_shelf.h"
-#include "headwise/ops/run_facts.h"
+#include "headwise/ops/attention/checks/arg_checks.h"
+#include "headwise/ops/attention/plan_shelf.h"
+#include "headwise/ops/attention/run_facts.h"
 #include "tests/base/sentence.h"
 #include "tests/support/bits.h"
 #include "tests/support/case.h"

@@ -1,4 +1,4 @@
-#include "headwise/ops/projection_backward.h"
+#include "headwise/ops/projection/backward.h"
 
 #include <gtest/gtest.h>
 

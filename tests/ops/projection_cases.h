@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "headwise/kernels/ref/activation.h"
-#include "headwise/ops/projection.h"
+#include "headwise/ops/projection/projection.h"
 #include "tests/ops/row_op_cases.h"
 #include "tests/support/close.h"
 #include "tests/support/levels.h"

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "headwise/kernels/cpu/isa/gemm_kernels.h"
-#include "headwise/ops/projection_backward.h"
+#include "headwise/ops/projection/backward.h"
 #include "tests/ops/projection_cases.h"
 #include "tests/support/count_allocations.h"
 

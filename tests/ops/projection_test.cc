@@ -1,4 +1,4 @@
-#include "headwise/ops/projection.h"
+#include "headwise/ops/projection/projection.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>

@@ -1,4 +1,4 @@
-#include "headwise/ops/rope.h"
+#include "headwise/ops/row/rope.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>

@@ -1,6 +1,6 @@
 // Routing of heads: both conventions of scores and of the balance loss, choices, lists, and their gradients.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/ops/route_heads.h"
+#include "headwise/ops/route/route_heads.h"
 
 #include <gtest/gtest.h>
 

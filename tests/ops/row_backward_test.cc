@@ -5,8 +5,8 @@
 
 #include "headwise/kernels/ref/norm.h"
 #include "headwise/kernels/ref/rope.h"
-#include "headwise/ops/norm.h"
-#include "headwise/ops/rope.h"
+#include "headwise/ops/norm/norm.h"
+#include "headwise/ops/row/rope.h"
 #include "tests/ops/row_op_cases.h"
 #include "tests/support/count_allocations.h"
 

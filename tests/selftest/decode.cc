@@ -1,7 +1,7 @@
 // Decode against prefill, bit by bit: plain and packed keys, KV of 8 bits, threads, lengths, across the
 // split.
-#include "headwise/ops/packed_keys.h"
-#include "headwise/ops/quantize_kv.h"
+#include "headwise/ops/keys/packed_keys.h"
+#include "headwise/ops/keys/quantize_kv.h"
 #include "tests/selftest/check.h"
 
 namespace headwise::selftest {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "headwise/kernels/ref/activation.h"
-#include "headwise/ops/projection_backward.h"
+#include "headwise/ops/projection/backward.h"
 #include "tests/selftest/check.h"
 
 namespace headwise::selftest {

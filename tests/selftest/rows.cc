@@ -7,9 +7,9 @@
 #include "headwise/kernels/cpu/isa/gemm_kernels.h"
 #include "headwise/kernels/cpu/isa/isa.h"
 #include "headwise/kernels/ref/activation.h"
-#include "headwise/ops/cross_entropy.h"
-#include "headwise/ops/layer_norm.h"
-#include "headwise/ops/projection.h"
+#include "headwise/ops/norm/layer_norm.h"
+#include "headwise/ops/projection/projection.h"
+#include "headwise/ops/row/cross_entropy.h"
 #include "tests/selftest/check.h"
 
 namespace headwise::selftest {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "headwise/masks/mask.h"
-#include "headwise/ops/attention.h"
+#include "headwise/ops/attention/attention.h"
 
 namespace headwise::selftest {
 

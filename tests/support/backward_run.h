@@ -5,7 +5,7 @@
 #include <map>
 #include <memory>
 
-#include "headwise/ops/attention_backward.h"
+#include "headwise/ops/attention/backward.h"
 #include "tests/support/gradients.h"
 #include "tests/support/online.h"
 

@@ -1,8 +1,8 @@
 // Decode: contexts that allow cpu/decode alone, and a run held to the bits of cpu/online.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/ops/packed_keys.h"
-#include "headwise/ops/quantize_kv.h"
+#include "headwise/ops/keys/packed_keys.h"
+#include "headwise/ops/keys/quantize_kv.h"
 #include "tests/support/online.h"
 
 namespace headwise::test {

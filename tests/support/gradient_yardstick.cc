@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "headwise/kernels/ref/row.h"
-#include "headwise/ops/attention_backward_checks.h"
+#include "headwise/ops/attention/checks/backward.h"
 #include "tests/support/case.h"
 #include "tests/support/yardstick.h"
 

@@ -4,7 +4,7 @@
 #pragma once
 #include <functional>
 
-#include "headwise/ops/attention_backward.h"
+#include "headwise/ops/attention/backward.h"
 #include "tests/support/setting_pose.h"
 
 namespace headwise::test {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "headwise/masks/mask.h"
-#include "headwise/ops/attention_backward.h"
+#include "headwise/ops/attention/backward.h"
 #include "tests/support/case.h"
 
 namespace headwise::test {

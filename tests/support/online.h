@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "headwise/masks/mask.h"
-#include "headwise/ops/attention.h"
+#include "headwise/ops/attention/attention.h"
 #include "tests/support/bits.h"
 #include "tests/support/close.h"
 #include "tests/support/levels.h"

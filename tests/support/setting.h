@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "headwise/masks/mask.h"
-#include "headwise/ops/attention.h"
+#include "headwise/ops/attention/attention.h"
 
 namespace headwise::test {
 

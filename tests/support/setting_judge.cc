@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "headwise/kernels/cpu/isa/isa.h"
-#include "headwise/ops/packed_keys.h"
+#include "headwise/ops/keys/packed_keys.h"
 #include "tests/support/case.h"
 #include "tests/support/levels.h"
 #include "tests/support/setting.h"

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "headwise/ops/quantize_kv.h"
+#include "headwise/ops/keys/quantize_kv.h"
 #include "tests/support/case.h"
 #include "tests/support/random_rows.h"
 #include "tests/support/setting_values.h"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "headwise/intent/recognizer.h"
+#include "headwise/intent/recognizer/recognizer.h"
 #include "headwise/server/model/served.h"
 
 namespace headwise::server {

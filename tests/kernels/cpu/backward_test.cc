@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "headwise/kernels/cpu/backward/backward.h"
 
-#include "headwise/ops/attention_backward_checks.h"
+#include "headwise/ops/attention/checks/backward.h"
 #include "tests/support/backward_run.h"
 #include "tests/support/count_allocations.h"
 #include "tests/support/cover.h"

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "headwise/kernels/cpu/f64/forward.h"
-#include "headwise/ops/attention_checks.h"
+#include "headwise/ops/attention/checks/arg_checks.h"
 #include "tests/support/mix_case.h"
 #include "tests/support/online.h"
 

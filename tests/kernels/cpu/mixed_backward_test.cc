@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "headwise/kernels/cpu/mixed/backward.h"
-#include "headwise/ops/attention_checks.h"
+#include "headwise/ops/attention/checks/arg_checks.h"
 #include "tests/support/count_allocations.h"
 #include "tests/support/gradients.h"
 #include "tests/support/mix_cases.h"

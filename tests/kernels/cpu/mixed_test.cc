@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "headwise/kernels/cpu/mixed/forward.h"
-#include "headwise/ops/attention.h"
-#include "headwise/ops/attention_checks.h"
+#include "headwise/ops/attention/attention.h"
+#include "headwise/ops/attention/checks/arg_checks.h"
 #include "tests/support/count_allocations.h"
 #include "tests/support/mix_cases.h"
 #include "tests/support/online.h"

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#include "headwise/ops/attention.h"
+#include "headwise/ops/attention/attention.h"
 #include "tests/support/bits.h"
 #include "tests/support/close.h"
 #include "tests/support/random_rows.h"

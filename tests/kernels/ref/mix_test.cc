@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "headwise/ops/explain.h"
+#include "headwise/ops/explain/explain.h"
 #include "tests/base/sentence.h"
 #include "tests/support/bits.h"
 #include "tests/support/gradients.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "headwise/ops/attention.h"
+#include "headwise/ops/attention/attention.h"
 #include "tests/support/bits.h"
 #include "tests/support/case.h"
 #include "tests/support/random_rows.h"

@@ -48,7 +48,7 @@ struct ExpRow {
   double sum, all;
 };
 
-/// n columns of one row of dropout, see ops/dropout.h: out = x * scale where kept, else 0, plus residual
+/// n columns of one row of dropout, see ops/row/dropout.h: out = x * scale where kept, else 0, plus residual
 /// where given, in double. out is x or residual itself or apart from both.
 struct DropoutRun {
   const float *x, *residual;

@@ -1,0 +1,155 @@
+// Recognizer: the intents of a text: an encoder over any heads, pooling, and one or several labels.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "headwise/intent/recognizer/chunks.h"
+#include "headwise/intent/recognizer/label_scores.h"
+#include "headwise/intent/recognizer/ngrams.h"
+#include "headwise/intent/recognizer/planted_head.h"
+#include "headwise/layers/transformer/transformer.h"
+
+#pragma GCC visibility push(default)
+namespace headwise {
+
+/// attention: a few learned queries. labels: a query and a vector for every label, so that each looks where
+/// it likes. mean: of all tokens. first: the [CLS] token.
+enum class Pooling : std::uint8_t { attention, labels, mean, first };
+inline constexpr std::string_view kPoolingNames[] = {"attention", "labels", "mean", "first"};
+constexpr std::string_view name_of(Pooling p) { return kPoolingNames[static_cast<int>(p)]; }
+
+/// What happens to a text above chunk_tokens. chunks: overlapping ones, encoded apart, pooled together.
+/// sparse: one piece of at most encoder.max_tokens, in which blocks of 64 tokens see their neighbours up to
+/// half a chunk away and the text's first block.
+enum class LongText : std::uint8_t { chunks, sparse };
+inline constexpr std::string_view kLongTextNames[] = {"chunks", "sparse"};
+constexpr std::string_view name_of(LongText l) { return kLongTextNames[static_cast<int>(l)]; }
+
+/// What config.json of a model folder holds.
+struct RecognizerConfig {
+  /// kind and vocabulary are set by the recogniser; dropout acts in training alone.
+  TransformerConfig encoder = {.kind = ModelKind::encoder,
+                               .model_dim = 192,
+                               .feed_dim = 384,
+                               .depth = 2,
+                               .heads = "mha:heads=8+gated:source=input,act=silu",
+                               .feed = FeedKind::swiglu,
+                               .norm = {.kind = NormKind::rms},
+                               .dropout = 0.2};
+  NgramOptions ngrams = {.buckets = 20000};  // rows added to the tokens'; buckets 0: none
+  Pooling pooling = Pooling::attention;
+  Index pool_queries = 4;  // of Pooling::attention
+  double pool_dropout = 0.3;
+  WordRules words = {};
+  std::string planted = {};  // a designed head: see planted_text; "": none
+
+  bool multi_label = false;              // several labels may hold at once, or none
+  std::vector<std::string> labels = {};  // labels.txt
+  double threshold = 0.5;                // multi_label: probability from which a label is given
+  bool at_least_one = true;  // multi_label: the best label is given where none reaches the threshold
+  double out_of_scope = 0;   // confidence below which nothing is claimed
+
+  LongText long_text = LongText::chunks;
+  Index chunk_tokens = 512, chunk_overlap = 64;
+};
+
+/// What one thread needs to run a recogniser; many may share the recogniser itself.
+struct Session {
+  explicit Session(const ContextOptions& options = {}) : ctx(options) {}
+  Context ctx;
+  StepMemory memory;
+};
+
+struct Prediction {
+  std::vector<float> probability = {};  // of every label: softmax, or a sigmoid each
+  std::vector<Index> labels = {};       // given, best first; none where it is out of scope
+  double confidence = 0;                // the largest probability
+  bool out_of_scope = false;            // confidence is below config.out_of_scope
+};
+
+/// A file of a model folder that is written along: metrics.json, card.md.
+struct FolderFile {
+  std::string name, content;
+};
+
+class Recognizer {
+ public:
+  /// Weights start from the seed. f32 learns and predicts; f64 and bf16 are for checks and for training with
+  /// MasterWeights.
+  Recognizer(RecognizerConfig config, Vocabulary vocabulary, std::uint64_t seed, DType dtype = DType::f32);
+  /// The same over a filled encoder: its parameters (embed..., stack...) are copied, the rest starts from the
+  /// seed. Every one of the encoder's own must be there with its size.
+  Recognizer(RecognizerConfig config, Vocabulary vocabulary, const ParamSet& encoder, std::uint64_t seed,
+             DType dtype = DType::f32);
+  Recognizer(Recognizer&&) = default;
+  Recognizer& operator=(Recognizer&&) = default;
+
+  /// A folder that is missing, damaged or of a newer version is refused in one sentence.
+  static Recognizer load(const std::string& folder, DType dtype = DType::f32);
+  /// The whole folder or nothing: written beside its name, brought to the disk, renamed. A model folder of
+  /// that name is replaced, anything else is left alone and refused.
+  void save(const std::string& folder, std::span<const FolderFile> files = {}) const;
+
+  /// Any texts, also none and empty ones. The bits are those of one text at a time.
+  std::vector<Prediction> predict(std::span<const std::string> texts, Session& session) const;
+  Prediction predict(const std::string& text, Session& session) const;
+
+  /// Tokens of one text, [CLS] and [SEP] around it, as predict reads it.
+  Encoding encode(std::string_view text) const;
+  /// Texts side by side, cut into chunks where they are long.
+  TextBatch batch(std::span<const std::string> texts) const;
+  void add_to(TextBatch& batch, const Encoding& encoding) const;
+
+  struct Saved {
+    Transformer::Saved encoder;
+    Ngrams::Saved ngrams;
+    PlantedHead::Saved planted;
+    TextPooling::Saved pooling;
+    DropoutOptions dropout;
+    LabelScores::Saved scores;
+    AnyView rows;                      // the encoder's, [tokens model_dim]
+    const TextBatch* batch = nullptr;  // what forward read
+  };
+  /// Logits [texts labels]; the batch must live until backward. The call's taps and head gates act in the
+  /// encoder, whose sequences are the batch's chunks.
+  AnyView forward(const TextBatch& batch, Call& call, Saved* saved) const;
+  /// Adds the parameters' gradients; returns that of the rows the first block reads, [tokens model_dim].
+  AnyView backward(const AnyView& dlogits, Call& call, Saved& saved) const;
+  /// What the logits of one text say, by the config's thresholds.
+  Prediction judge(const AnyView& logits, Index text) const;
+
+  const RecognizerConfig& config() const { return config_; }
+  /// What is decided after training: see RecognizerConfig.
+  void set_thresholds(double threshold, double out_of_scope);
+  const WordPiece& tokenizer() const { return tokenizer_; }
+  const Transformer& encoder() const { return *encoder_; }
+  ParamSet& params() { return params_; }
+  const ParamSet& params() const { return params_; }
+
+ private:
+  /// The layers are declared in `params`.
+  Recognizer(RecognizerConfig config, Vocabulary vocabulary, ParamSet params);
+
+  RecognizerConfig config_;
+  WordPiece tokenizer_;
+  ParamSet params_;
+  std::optional<Transformer> encoder_;
+  std::optional<Ngrams> ngrams_;
+  std::optional<PlantedHead> planted_;
+  std::optional<TextPooling> pooling_;
+  std::optional<LabelScores> scores_;
+  Mask sparse_;  // of LongText::sparse
+};
+
+/// Refuses, in one sentence, settings that cannot work.
+void check(const RecognizerConfig& config);
+/// Labels, confidence and scope from the probabilities, by the config's thresholds.
+void decide(const RecognizerConfig& config, Prediction& prediction);
+
+}  // namespace headwise
+#pragma GCC visibility pop

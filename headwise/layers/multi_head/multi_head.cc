@@ -1,0 +1,382 @@
+#include "headwise/layers/multi_head/multi_head.h"
+
+#include "headwise/layers/basic/embed.h"
+#include "headwise/layers/multi_head/head_gates.h"
+#include "headwise/layers/multi_head/mixed_taps.h"
+#include "headwise/ops/projection/projection.h"
+#include "headwise/ops/row/rope.h"
+
+namespace headwise {
+namespace {
+
+constexpr std::string_view kOp = "multi_head";
+
+AnyHead head_in(ParamSet& params, std::string_view name, std::string_view head, const MultiHeadOptions& o) {
+  require(o.model_dim > 0, ErrorKind::bad_shape, kOp, "model_dim is ", o.model_dim, "; it starts at 1");
+  const auto scope = params.scope(name);
+  return make_head(
+      head, params,
+      {.layer = o.layer, .depth = o.depth, .model_dim = o.model_dim, .key_model_dim = o.key_model_dim});
+}
+
+/// Does the head read x itself, besides its projections?
+bool reads_rows(const AnyHead& head) {
+  for (const AnyHead::Stage& s : head.stages())
+    if (s.table->prepare || s.table->finish) return true;
+  return false;
+}
+
+/// Row `block` of a tensor [blocks ...]; one that has no such row is refused.
+AnyView block_of(const char* name, const AnyView& v, int rank, Index block) {
+  if (!v.given()) return {};
+  require(v.rank == rank && block < v.size[0], ErrorKind::bad_shape, kOp, name, " is ", v, " but block ",
+          block, " runs; give [blocks ", rank == 3 ? "rows heads]" : "heads]");
+  AnyView row = v;
+  row.rank = rank - 1;
+  row.data = static_cast<std::byte*>(v.data) + block * v.step[0] * size_of(v.dtype);
+  for (int axis = 0; axis + 1 < rank; ++axis)
+    row.size[axis] = v.size[axis + 1], row.step[axis] = v.step[axis + 1];
+  return row;
+}
+
+/// The values or gradients of parameters that lie side by side as one: rows of all of them.
+AnyView spanned(const AnyView& first, Index rows) {
+  AnyView v = first;
+  if (v.given()) v.size[0] = rows;
+  return v;
+}
+
+/// Parts [rows width] that lie one after the other, as [rows parts width].
+AnyView side_by_side(const AnyView& first, Index parts) {
+  AnyView v = first;
+  v.rank = 3;
+  v.size[1] = parts, v.step[1] = first.size[0] * first.size[1];
+  v.size[2] = first.size[1], v.step[2] = 1;
+  return v;
+}
+
+/// Rows [rows columns] as rope reads them under a layout: [outer tokens slots dim].
+AnyView turned_view(const AnyView& rows, const HeadLayout& layout, const Sequences& s) {
+  const Index outer = s.ragged() ? 1 : s.batch, tokens = s.ragged() ? rows.size[0] : s.tokens;
+  return AnyView::packed(rows.data, rows.dtype, {outer, tokens, layout.slots(), layout.dim});
+}
+
+}  // namespace
+
+MultiHead::MultiHead(ParamSet& params, std::string_view name, std::string_view words,
+                     const MultiHeadOptions& o)
+    : options_(o), head_(head_in(params, name, words, o)) {
+  const auto scope = params.scope(name);
+  const Widths w = head().widths();
+  const LinearOptions in{.bias = o.bias, .init_scale = o.init_scale};
+  if (options_.key_model_dim == 0) options_.key_model_dim = o.model_dim;
+  if (options_.value_model_dim == 0) options_.value_model_dim = options_.key_model_dim;
+  parts_[0].emplace(params, "q", o.model_dim, w.q, in);
+  parts_[1].emplace(params, "k", options_.key_model_dim, w.k, in);
+  parts_[2].emplace(params, "v", options_.value_model_dim, w.v, in);
+  if (w.out > 0)
+    parts_[3].emplace(params, "out", w.out, o.model_dim,
+                      LinearOptions{.bias = o.out_bias, .init_scale = o.init_scale});
+  const bool all = options_.key_model_dim == o.model_dim;
+  if (options_.value_model_dim == options_.key_model_dim) {
+    const auto join = [&](const auto& of) { params.join({all ? of(0) : Learned{}, of(1), of(2)}); };
+    join([&](int i) { return parts_[i]->weight(); });
+    join([&](int i) { return parts_[i]->bias(); });
+  }
+  const HeadSpec spec = head().spec();
+  require(!o.rope || (spec.q.row == 0 && spec.k.row == 0), ErrorKind::unsupported, kOp, "head ",
+          head().name(), " has heads that overlap in their row, which rope cannot turn; use other positions");
+  if (o.alibi)
+    slopes_ = alibi_slopes_of(spec.normal_heads(), params.dtype() == DType::f64 ? DType::f64 : DType::f32);
+}
+
+AttentionProblem MultiHead::sizes_of(const MultiHeadArgs& a) const {
+  const Sequences& q = a.sequences;
+  const Sequences& kv = a.kv_sequences;
+  require(q.count() == kv.count() && q.ragged() == kv.ragged(), ErrorKind::bad_shape, kOp, "x has ",
+          q.count(), " sequences and keys have ", kv.count(),
+          "; give as many, both padded or both with offsets");
+  AttentionProblem p;
+  p.dtype = a.x.dtype;
+  p.batch = q.count();
+  p.ragged = q.ragged();
+  p.q_tokens = q.longest(), p.kv_tokens = kv.longest();
+  if (p.ragged) p.q_total = q.rows(), p.kv_total = kv.rows();
+  p.heads.terms = {.alibi = options_.alibi, .bias = a.bias.given()};
+  return p;
+}
+
+void MultiHead::turn(const AnyView& rows, const HeadLayout& layout, const Sequences& s, bool back,
+                     Call& call) const {
+  const Scratch scratch(call.memory);
+  const AnyView v = turned_view(rows, layout, s);
+  const RopePositions at = s.ragged() ? RopePositions(positions_of(s, call)) : RopePositions(Index{0});
+  if (back)
+    rope_backward(v, at, v, *options_.rope, call.ctx);
+  else
+    rope(v, at, v, *options_.rope, call.ctx);
+}
+
+KvRows MultiHead::remember(const AnyView& rows, const Sequences& sequences, Call& call) const {
+  check_activation(kOp, "memory", rows, options_.key_model_dim, sequences);
+  require(options_.value_model_dim == options_.key_model_dim, ErrorKind::bad_shape, kOp, "keys read ",
+          options_.key_model_dim, " columns and values ", options_.value_model_dim,
+          "; one memory serves both only where these are equal");
+  KvRows m{.rows = rows, .sequences = sequences};
+  AnyView parts[3];
+  project(1, 3, rows, call, parts);
+  m.k = parts[1], m.v = parts[2];
+  return m;
+}
+
+int MultiHead::end_of_product(int first, int last) const {
+  const auto follows = [](const Learned& a, const Learned& b) {
+    const auto behind = [](const AnyView& x, const AnyView& y) {
+      return static_cast<const std::byte*>(x.data) + x.count() * size_of(x.dtype) == y.data;
+    };
+    if (!a.given()) return !b.given();
+    return b.given() && behind(a.value(), b.value()) &&
+           (a.grad().given() ? behind(a.grad(), b.grad()) : !b.grad().given());
+  };
+  int end = first + 1;
+  while (end < last && parts_[end]->in() == parts_[first]->in() &&
+         parts_[end]->out() == parts_[first]->out() &&
+         follows(parts_[end - 1]->weight(), parts_[end]->weight()) &&
+         follows(parts_[end - 1]->bias(), parts_[end]->bias()))
+    ++end;
+  return end;
+}
+
+void MultiHead::take_parts(int first, int last, DType dtype, Index rows, Call& call, AnyView* parts) const {
+  for (int i = first, end; i < last; i = end) {
+    end = end_of_product(i, last);
+    const Index width = parts_[i]->out();
+    const AnyView all = call.memory.take(dtype, {(end - i) * rows, width});
+    for (int j = i; j < end; ++j)
+      parts[j] = AnyView::packed(static_cast<std::byte*>(all.data) + (j - i) * rows * width * size_of(dtype),
+                                 dtype, {rows, width});
+  }
+}
+
+void MultiHead::project(int first, int last, const AnyView& from, Call& call, AnyView* parts) const {
+  take_parts(first, last, from.dtype, from.size[0], call, parts);
+  for (int i = first, end; i < last; i = end) {
+    end = end_of_product(i, last);
+    const Linear& part = *parts_[i];
+    const Index count = end - i;
+    projection({.x = from,
+                .weight = spanned(part.weight().value(), count * part.out()),
+                .bias = spanned(part.bias().value(), count * part.out()),
+                .out = side_by_side(parts[i], count),
+                .parts = call.training},
+               Activation::none, call.ctx);
+  }
+}
+
+AnyView MultiHead::project_backward(int first, int last, const AnyView* slopes, const AnyView& from,
+                                    Call& call, AnyView residual) const {
+  for (int i = first, end; i < last; i = end) {
+    end = end_of_product(i, last);
+    const Linear& part = *parts_[i];
+    const Index width = (end - i) * part.out();
+    residual = project_rows_backward(side_by_side(slopes[i], end - i), from,
+                                     {.weight = spanned(part.weight().value(), width),
+                                      .dweight = spanned(part.weight().grad(), width),
+                                      .dbias = spanned(part.bias().grad(), width)},
+                                     call, residual);
+  }
+  return residual;
+}
+
+/// Empty keys and values stand for x, or for the memory's.
+MultiHeadArgs MultiHead::completed(const MultiHeadArgs& given) const {
+  MultiHeadArgs a = given;
+  check_activation(kOp, "x", a.x, options_.model_dim, a.sequences);
+  if (a.memory) {
+    a.kv_sequences = a.memory->sequences;
+    return a;
+  }
+  if (!a.keys.given()) a.keys = a.x, a.kv_sequences = a.sequences;
+  if (!a.values.given()) a.values = a.keys;
+  check_activation(kOp, "keys", a.keys, options_.key_model_dim, a.kv_sequences);
+  check_activation(kOp, "values", a.values, options_.value_model_dim, a.kv_sequences);
+  return a;
+}
+
+void MultiHead::attend(MultiHeadArgs a, Call& call, std::optional<HeadRun>& run, bool keep) const {
+  const bool self = !a.memory && !a.keys.given();
+  a = completed(a);
+  AttentionProblem sizes = sizes_of(a);
+  const DropoutOptions dropped = call.next_dropout(options_.dropout);
+  sizes.heads.terms.dropout = dropped.p > 0;
+  if (a.weights.given()) sizes.probe.scores = ScoreStage::weights;
+  run.emplace(head(), sizes, keep);
+  HeadCall& c = run->call;
+  const bool mixes = c.problem.heads.mixes();
+  if (a.taps && !mixes) ask_weights(c.problem, c.run.forward.probe, a.sequences, call);
+  AnyView parts[3] = {{}, a.memory ? a.memory->k : AnyView{}, a.memory ? a.memory->v : AnyView{}};
+  const auto& [q, k, v] = parts;
+  project(0, self ? 3 : 1, a.x, call, parts);
+  if (!self && !a.memory) {
+    const bool one = a.keys.data == a.values.data;
+    project(1, one ? 3 : 2, a.keys, call, parts);
+    if (!one) project(2, 3, a.values, call, parts);
+  }
+  if (options_.rope && self) {
+    const HeadSpec spec = head().spec();
+    turn(q, spec.q, a.sequences, false, call);
+    turn(k, spec.k, a.kv_sequences, false, call);
+  }
+  c.head_budget = call.head_budget;
+  c.x = as_sequences(a.x, a.sequences);
+  c.x_kv = as_sequences(a.memory ? a.memory->rows : a.keys, a.kv_sequences);
+  c.q = as_sequences(q, a.sequences);
+  c.k = as_sequences(k, a.kv_sequences), c.v = as_sequences(v, a.kv_sequences);
+  AttentionArgs& f = c.run.forward;
+  f.mask = a.mask;
+  f.q_offsets = a.sequences.offsets, f.kv_offsets = a.kv_sequences.offsets;
+  f.inputs.bias = a.bias;
+  if (options_.alibi) f.inputs.slopes = slopes_.view();
+  // The draws of weights go by sequence, head, query and key; the site keeps layers apart.
+  f.inputs.dropout = dropped.p, f.inputs.seed = dropped.seed + dropped.site;
+  f.probe.scores = a.weights;
+  Arena measure = Arena::measuring();
+  run->book(measure);
+  Arena arena(call.memory.take_bytes(measure.used()));
+  run->book(arena);
+  run->forward(call.ctx, &call.memory.plans());
+  if (c.has_loss) call.add_loss(c.loss);
+  if (a.taps && mixes) keep_mixed_weights(c.problem, f, a.sequences, a.kv_sequences, call, *a.taps);
+  if (a.taps && !mixes) keep_weights(c.problem, f.probe, a.sequences, a.kv_sequences, call.block, *a.taps);
+}
+
+/// Gates fit the rows W_O reads.
+void MultiHead::check_gates(const MultiHeadArgs& a) const {
+  if (!a.gates.given() && !a.dgates.given()) return;
+  require(parts_[3].has_value(), ErrorKind::unsupported, kOp, "head ", head().name(),
+          " gives the layer's output itself, whose columns belong to no head; leave out head gates");
+  const Index heads = head_count(), rows = a.x.size[0];
+  if (a.gates.given())
+    require(a.gates.rank == 1 && a.gates.size[0] == heads && is_float(a.gates.dtype), ErrorKind::bad_shape,
+            kOp, "head gates are ", a.gates, " but ", head().name(), " has ", heads,
+            " heads; give a float for each");
+  if (a.dgates.given())
+    require(a.dgates.rank == 2 && a.dgates.size[0] == rows && a.dgates.size[1] == heads &&
+                is_float(a.dgates.dtype),
+            ErrorKind::bad_shape, kOp, "gradients of head gates are ", a.dgates, "; give floats [", rows, " ",
+            heads, "], a number for each row and head");
+}
+
+AnyView MultiHead::forward(const AnyView& x, Call& call, Saved* saved, const Tail& tail) const {
+  const bool biased = call.block == call.bias_block;
+  return forward({.x = x,
+                  .sequences = call.sequences,
+                  .mask = call.mask,
+                  .bias = biased ? call.score_bias : AnyView{},
+                  .dbias = biased ? call.dscore_bias : AnyView{},
+                  .taps = call.taps && call.taps->wants(call.block) ? call.taps : nullptr,
+                  .gates = block_of("head_gates", call.head_gates, 2, call.block),
+                  .dgates = block_of("dhead_gates", call.dhead_gates, 3, call.block),
+                  .tail = tail},
+                 call, saved);
+}
+
+AnyView MultiHead::forward(const MultiHeadArgs& a, Call& call, Saved* saved) const {
+  require(!a.memory || !saved, ErrorKind::bad_argument, kOp,
+          "a memory projected before has no gradient; give its rows as keys where a backward follows");
+  std::optional<HeadRun> local;
+  std::optional<HeadRun>& run = saved ? saved->run : local;
+  check_gates(a);
+  attend(a, call, run, saved != nullptr);
+  if (saved) saved->args = a;
+  if (parts_[3]) {
+    AnyView rows = as_rows(run->call.y, head().widths().out);
+    if (saved) saved->y = rows;
+    if (a.gates.given()) {
+      const AnyView gated = call.memory.take(rows.dtype, {rows.size[0], rows.size[1]});
+      scale_heads(rows, a.gates, gated, call.ctx);
+      rows = gated;
+    }
+    return parts_[3]->forward(rows, call, saved ? &saved->out : nullptr, a.tail);
+  }
+  // finish gave the layer's output itself: only the tail is left.
+  const AnyView y = as_rows(run->call.y, options_.model_dim);
+  const DropoutOptions tail = call.next_dropout(a.tail.dropout);
+  if (saved) saved->tail = tail;
+  if (tail.p == 0 && !a.tail.residual.given()) return y;
+  const AnyView to = call.memory.take(y.dtype, {y.size[0], y.size[1]});
+  if (tail.p > 0)
+    dropout(y, a.tail.residual, tail, to, call.ctx);
+  else
+    add(y, a.tail.residual, to, call.ctx);
+  return to;
+}
+
+MultiHeadGrads MultiHead::backward(const AnyView& dy, Call& call, Saved& saved,
+                                   const AnyView& residual) const {
+  require(saved.run.has_value(), ErrorKind::bad_argument, kOp, "backward before a forward that saves");
+  AnyView dhead = dy;  // gradient of the head's y
+  if (parts_[3]) {
+    dhead = parts_[3]->backward(dy, call, saved.out);
+    // W_O reads g y  ->  dg = y . d, dy = g d
+    if (saved.args.dgates.given()) gate_gradient(saved.y, dhead, saved.args.dgates, call.ctx);
+    if (saved.args.gates.given()) scale_heads(dhead, saved.args.gates, dhead, call.ctx);
+  } else if (saved.tail.p > 0) {
+    dhead = call.memory.take(dy.dtype, {dy.size[0], dy.size[1]});
+    dropout_backward(dy, saved.tail, dhead, call.ctx);
+  }
+  return attend_backward(dhead, saved.args, call, *saved.run, residual);
+}
+
+MultiHeadGrads MultiHead::attend_backward(const AnyView& dy, const MultiHeadArgs& given, Call& call,
+                                          HeadRun& run, const AnyView& residual) const {
+  const bool self = !given.keys.given();
+  const MultiHeadArgs a = completed(given);
+  HeadCall& c = run.call;
+  const DType dtype = dy.dtype;
+  const Index rows = a.x.size[0], kv_rows = a.keys.size[0];
+  const bool one = self || a.keys.data == a.values.data;
+  AnyView slopes[3];
+  const auto& [dq, dk, dv] = slopes;
+  take_parts(0, self ? 3 : 1, dtype, rows, call, slopes);
+  if (!self) {
+    take_parts(1, one ? 3 : 2, dtype, kv_rows, call, slopes);
+    if (!one) take_parts(2, 3, dtype, kv_rows, call, slopes);
+  }
+  c.dy = as_sequences(dy, a.sequences);
+  c.dq = as_sequences(dq, a.sequences);
+  c.dk = as_sequences(dk, a.kv_sequences), c.dv = as_sequences(dv, a.kv_sequences);
+  // What the head itself reads of x: its gradient is added to the residual's.
+  AnyView base = residual, kv_base;
+  if (reads_rows(head())) {
+    base = call.memory.take(dtype, {rows, options_.model_dim});
+    fill_zeros(base);
+    if (residual.given()) add(base, residual, base, call.ctx);
+    if (!self) {
+      kv_base = call.memory.take(dtype, {kv_rows, options_.key_model_dim});
+      fill_zeros(kv_base);
+    }
+    c.dx = as_sequences(base, a.sequences);
+    c.dx_kv = self ? c.dx : as_sequences(kv_base, a.kv_sequences);
+    c.loss_gradient = call.loss_gradient();
+  }
+  Arena measure = Arena::measuring();
+  run.book_backward(measure);
+  Arena arena(call.memory.take_bytes(measure.used()));
+  run.book_backward(arena);
+  if (a.dbias.given()) c.run.dbias = a.dbias;
+  run.backward(call.ctx, &call.memory.plans());
+  if (options_.rope && self) {
+    const HeadSpec spec = head().spec();
+    turn(dq, spec.q, a.sequences, true, call);
+    turn(dk, spec.k, a.kv_sequences, true, call);
+  }
+  MultiHeadGrads g;
+  g.dx = project_backward(0, self ? 3 : 1, slopes, a.x, call, base);
+  if (self) return g;
+  g.dkeys = project_backward(1, one ? 3 : 2, slopes, a.keys, call, kv_base);
+  if (!one) g.dvalues = project_backward(2, 3, slopes, a.values, call, {});
+  return g;
+}
+
+}  // namespace headwise

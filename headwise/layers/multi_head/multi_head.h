@@ -1,0 +1,110 @@
+// MultiHead: projections to queries, keys and values, any head's attention between them, and W_O.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <optional>
+
+#include "headwise/heads/run.h"
+#include "headwise/layers/basic/linear.h"
+#include "headwise/layers/multi_head/taps.h"
+#include "headwise/spec/rope.h"
+
+#pragma GCC visibility push(default)
+namespace headwise {
+
+struct MultiHeadOptions {
+  Index model_dim = 0;
+  Index key_model_dim = 0,
+        value_model_dim = 0;             // columns of what keys and values are made from; 0: model_dim
+  bool bias = true, out_bias = true;     // of W_Q, W_K, W_V; of W_O
+  double dropout = 0;                    // of attention weights
+  std::optional<RopeOptions> rope = {};  // turns q and k of self-attention
+  bool alibi = false;
+  double init_scale = 1;
+  Index layer = 0, depth = 1;
+};
+
+/// Keys and values a head reads, projected once for many runs: the memory of a decoder.
+struct KvRows {
+  AnyView k = {}, v = {};  // [rows widths.k], [rows widths.v]
+  AnyView rows = {};       // what they were made from; heads with a router read it
+  Sequences sequences = {};
+};
+
+/// One run. Keys and values are made from `keys` and `values`; both empty: from x, self-attention.
+struct MultiHeadArgs {
+  AnyView x = {}, keys = {}, values = {};  // [tokens model_dim], [kv_tokens key_model_dim], ...
+  const KvRows* memory = nullptr;          // projected before, instead of keys and values; no gradient
+  Sequences sequences = {}, kv_sequences = {};
+  MaskSet mask = {};
+  AnyView bias = {}, dbias = {};  // score bias, [batch heads q kv], 1 repeats; its gradient, where wanted
+  AnyView weights =
+      {};  // [batch heads q kv], f32 (f64 for f64): written where given, by the reference kernel
+  Taps* taps = nullptr;             // weights are copied there, with their bits, as call.block's
+  AnyView gates = {}, dgates = {};  // [heads] and [rows heads], of head_count() heads: see Call
+  Tail tail = {};
+};
+
+/// Gradients by what they belong to; dkeys is empty in self-attention, dvalues where values are the keys'
+/// rows.
+struct MultiHeadGrads {
+  AnyView dx = {}, dkeys = {}, dvalues = {};
+};
+
+class MultiHead {
+ public:
+  /// head: `gqa:heads=8,kv_heads=2,dim=64`, or one made in the scope of `name`. Declares q, k, v and out with
+  /// weight [width model_dim] and bias, and what the head learns, under `name`.
+  MultiHead(ParamSet& params, std::string_view name, std::string_view head, const MultiHeadOptions& options);
+
+  struct Saved {
+    std::optional<HeadRun> run;
+    MultiHeadArgs args;  // as the run read them: keys and values are given
+    Linear::Saved out;
+    AnyView y;  // what W_O reads before the gates
+    DropoutOptions tail;
+  };
+  AnyView forward(const MultiHeadArgs& args, Call& call, Saved* saved) const;
+  /// Self-attention in the call's sequences under its mask, with its taps and gates.
+  AnyView forward(const AnyView& x, Call& call, Saved* saved, const Tail& tail = {}) const;
+  /// residual is added to dx.
+  MultiHeadGrads backward(const AnyView& dy, Call& call, Saved& saved, const AnyView& residual = {}) const;
+
+  /// All but W_O: run.call.y [tokens widths.out]; and back to the rows from dy, its gradient.
+  void attend(MultiHeadArgs args, Call& call, std::optional<HeadRun>& run, bool keep) const;
+  MultiHeadGrads attend_backward(const AnyView& dy, const MultiHeadArgs& args, Call& call, HeadRun& run,
+                                 const AnyView& residual) const;
+
+  /// Keys and values of `rows`, in the call's memory, for MultiHeadArgs::memory.
+  KvRows remember(const AnyView& rows, const Sequences& sequences, Call& call) const;
+
+  const AnyHead& head() const { return *head_; }
+  /// Heads in the rows that W_O reads; 0 where the head gives the layer's output itself.
+  Index head_count() const { return head().widths().out / head().spec().v.dim; }
+  const MultiHeadOptions& options() const { return options_; }
+  /// Of q, k, v, out.
+  const Linear& part(int i) const { return *parts_[i]; }
+
+ private:
+  /// Where the parts of q, k, v end that one product makes together with `first`: one width, weights side by
+  /// side.
+  int end_of_product(int first, int last) const;
+  /// parts[i] = from W_i^T + b_i for first <= i < last, and the gradient of `from` plus `residual` from
+  /// theirs.
+  void project(int first, int last, const AnyView& from, Call& call, AnyView* parts) const;
+  AnyView project_backward(int first, int last, const AnyView* slopes, const AnyView& from, Call& call,
+                           AnyView residual) const;
+  /// Memory of parts, [rows width] each; those of one product lie in one piece.
+  void take_parts(int first, int last, DType dtype, Index rows, Call& call, AnyView* parts) const;
+  MultiHeadArgs completed(const MultiHeadArgs& args) const;
+  AttentionProblem sizes_of(const MultiHeadArgs& args) const;
+  void check_gates(const MultiHeadArgs& args) const;
+  void turn(const AnyView& rows, const HeadLayout& layout, const Sequences& s, bool back, Call& call) const;
+
+  MultiHeadOptions options_;
+  std::optional<Linear> parts_[4];  // q, k, v, out
+  std::optional<AnyHead> head_;
+  Tensor slopes_;
+};
+
+}  // namespace headwise
+#pragma GCC visibility pop

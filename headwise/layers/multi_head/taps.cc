@@ -1,0 +1,51 @@
+#include "headwise/layers/multi_head/taps.h"
+
+#include <algorithm>
+
+namespace headwise {
+namespace {
+
+constexpr Index kMostEntries = Index{1} << 26;
+
+}  // namespace
+
+bool Taps::wants(Index block) const {
+  return blocks.empty() || std::find(blocks.begin(), blocks.end(), block) != blocks.end();
+}
+
+void ask_weights(AttentionProblem& p, ProbeOut& probe, const Sequences& q, Call& call) {
+  const Index heads = p.heads.q.heads, rows = heads * q.rows();
+  const Checked entries = Checked(rows) * Checked(p.kv_tokens);
+  require(entries.ok && entries.value <= kMostEntries, ErrorKind::unsupported, "taps", "copying ", rows,
+          " rows of ", p.kv_tokens, " weights is more than ", kMostEntries,
+          " numbers a block; look at fewer or shorter sequences at a time");
+  if (rows == 0 || p.kv_tokens == 0) return;
+  p.probe.picked = rows;
+  probe.picks = call.memory.take(DType::i64, {rows, 3});
+  probe.picked_weights =
+      call.memory.take(p.dtype == DType::f64 ? DType::f64 : DType::f32, {rows, p.kv_tokens});
+  Index* to = static_cast<Index*>(probe.picks.data);
+  for (Index b = 0; b < q.count(); ++b)
+    for (Index h = 0; h < heads; ++h)
+      for (Index i = 0; i < q.at(b + 1) - q.at(b); ++i, to += 3) to[0] = b, to[1] = h, to[2] = i;
+}
+
+void keep_weights(const AttentionProblem& p, const ProbeOut& probe, const Sequences& q, const Sequences& kv,
+                  Index block, Taps& taps) {
+  const AnyView& from = probe.picked_weights;
+  Index row = 0;
+  for (Index b = 0; b < q.count(); ++b) {
+    Tap t{.block = block,
+          .sequence = b,
+          .heads = p.heads.q.heads,
+          .q_tokens = q.at(b + 1) - q.at(b),
+          .kv_tokens = kv.at(b + 1) - kv.at(b)};
+    t.weights.reserve(static_cast<std::size_t>(t.heads * t.q_tokens * t.kv_tokens));
+    for (Index r = 0; r < t.heads * t.q_tokens; ++r, ++row)
+      for (Index key = 0; key < t.kv_tokens; ++key)
+        t.weights.push_back(static_cast<float>(load_double(from.data, from.dtype, row * p.kv_tokens + key)));
+    taps.all.push_back(std::move(t));
+  }
+}
+
+}  // namespace headwise

@@ -1,0 +1,105 @@
+#include "headwise/layers/transformer/block.h"
+
+namespace headwise {
+
+Block::Block(ParamSet& params, std::string_view name, const BlockOptions& o) : options_(o) {
+  const auto scope = params.scope(name);
+  MultiHeadOptions attention{.model_dim = o.model_dim,
+                             .bias = o.bias,
+                             .out_bias = o.bias,
+                             .dropout = o.attention_dropout,
+                             .init_scale = o.init_scale,
+                             .layer = o.layer,
+                             .depth = o.depth};
+  const std::string cross_heads = o.cross_heads.empty() ? o.heads : o.cross_heads;
+  if (o.cross == Cross::merged) {
+    merged_.emplace(params, "merged", cross_heads, attention);
+  } else {
+    MultiHeadOptions own = attention;
+    if (o.positions == Positions::rope) own.rope = o.rope;
+    own.alibi = o.positions == Positions::alibi;
+    self_.emplace(params, "attention", o.heads, own);
+    if (o.cross == Cross::attention) cross_.emplace(params, "cross", cross_heads, attention);
+  }
+  feed_.emplace(params, "feed",
+                FeedOptions{.kind = o.feed,
+                            .model_dim = o.model_dim,
+                            .feed_dim = o.feed_dim,
+                            .bias = o.bias,
+                            .dropout = o.dropout,
+                            .init_scale = o.init_scale});
+  const int count = 2 + (cross_ ? 1 : 0);
+  for (int i = 0; i < count; ++i) norms_.emplace_back(params, text("norm", i + 1), o.model_dim, o.norm);
+}
+
+/// norm_first: y = x + f(norm(x)); else y = norm(x + f(x)). f(x, tail) adds the residual itself.
+template <class F>
+AnyView Block::sublayer(int i, const AnyView& x, Call& call, Saved* saved, F&& f) const {
+  const NormLayer& norm = norms_[static_cast<std::size_t>(i)];
+  NormLayer::Saved* kept = saved ? &saved->norms[i] : nullptr;
+  const Tail tail{.residual = x, .dropout = options_.dropout};
+  return options_.norm_first ? f(norm.forward(x, call, kept), tail) : norm.forward(f(x, tail), call, kept);
+}
+
+/// f(slope, residual) gives f's gradient plus the residual.
+template <class F>
+AnyView Block::sublayer_backward(int i, const AnyView& dy, Call& call, Saved& saved, F&& f) const {
+  const NormLayer& norm = norms_[static_cast<std::size_t>(i)];
+  // y = x + f(norm(x))  ->  dx = dy + dnorm(df(dy))
+  if (options_.norm_first) return norm.backward(f(dy, AnyView{}), call, saved.norms[i], dy);
+  // y = norm(s), s = x + f(x)  ->  dx = ds + df(ds)
+  const AnyView ds = norm.backward(dy, call, saved.norms[i]);
+  return f(ds, ds);
+}
+
+AnyView Block::forward(const AnyView& x, Call& call, Saved* saved) const {
+  check_activation("block", "x", x, options_.model_dim, call.sequences);
+  require(options_.cross == Cross::none || call.source.given(), ErrorKind::bad_argument, "block",
+          "a decoder with cross-attention needs source rows; set call.source");
+  require(!merged_ || call.plain(), ErrorKind::unsupported, "block",
+          "merged attention adds a running mean to its heads, so taps, head gates and score biases would "
+          "show half of it; "
+          "use cross-attention");
+  AnyView y = x;
+  int i = 0;
+  if (merged_)
+    y = sublayer(i++, y, call, saved, [&](const AnyView& in, const Tail& tail) {
+      return merged_->forward(in, call, saved ? &saved->merged : nullptr, tail);
+    });
+  if (self_)
+    y = sublayer(i++, y, call, saved, [&](const AnyView& in, const Tail& tail) {
+      return self_->forward(in, call, saved ? &saved->self : nullptr, tail);
+    });
+  if (cross_)
+    y = sublayer(i++, y, call, saved, [&](const AnyView& in, const Tail& tail) {
+      return cross_->forward({.x = in,
+                              .keys = call.source,
+                              .sequences = call.sequences,
+                              .kv_sequences = call.source_sequences,
+                              .mask = call.source_mask,
+                              .tail = tail},
+                             call, saved ? &saved->cross : nullptr);
+    });
+  return sublayer(i, y, call, saved, [&](const AnyView& in, const Tail& tail) {
+    return feed_->forward(in, call, saved ? &saved->feed : nullptr, tail);
+  });
+}
+
+AnyView Block::backward(const AnyView& dy, Call& call, Saved& saved) const {
+  int i = cross_ ? 2 : 1;
+  AnyView slope = sublayer_backward(i--, dy, call, saved, [&](const AnyView& d, const AnyView& residual) {
+    return feed_->backward(d, call, saved.feed, residual);
+  });
+  if (cross_)
+    slope = sublayer_backward(i--, slope, call, saved, [&](const AnyView& d, const AnyView& residual) {
+      const MultiHeadGrads g = cross_->backward(d, call, saved.cross, residual);
+      if (call.dsource.given()) add(call.dsource, g.dkeys, call.dsource, call.ctx);
+      return g.dx;
+    });
+  return sublayer_backward(i, slope, call, saved, [&](const AnyView& d, const AnyView& residual) {
+    return merged_ ? merged_->backward(d, call, saved.merged, residual)
+                   : self_->backward(d, call, saved.self, residual).dx;
+  });
+}
+
+}  // namespace headwise

@@ -1,0 +1,60 @@
+#include "headwise/layers/transformer/stack.h"
+
+#include <cmath>
+
+namespace headwise {
+namespace {
+
+/// The rows of `y` in `home`, and everything taken since the mark given back.
+void bring_home(const AnyView& y, const AnyView& home, const StepMemory::Mark& mark, Call& call) {
+  copy_rows(y, home);
+  call.memory.release(mark);
+}
+
+}  // namespace
+
+Stack::Stack(ParamSet& params, std::string_view name, const StackOptions& o) : options_(o) {
+  require(o.depth >= 0 && o.share_layers > 0, ErrorKind::bad_shape, "stack", "depth is ", o.depth,
+          " and share_layers ", o.share_layers, "; depth starts at 0, share_layers at 1");
+  require(o.depth % o.share_layers == 0, ErrorKind::bad_shape, "stack", "depth (", o.depth,
+          ") must be a multiple of share_layers (", o.share_layers, "); change one of them");
+  const auto scope = params.scope(name);
+  for (Index i = 0; i < o.depth / o.share_layers; ++i) {
+    BlockOptions block = o.block;
+    block.layer = i * o.share_layers, block.depth = o.depth;
+    block.init_scale *= std::pow(static_cast<double>(block.layer + 1), -o.ds_init);
+    blocks_.emplace_back(params, text("layers.", i), block);
+  }
+  if (o.final_norm) norm_.emplace(params, "norm", o.block.model_dim, o.block.norm);
+}
+
+AnyView Stack::forward(const AnyView& x, Call& call, Saved* saved) const {
+  AnyView y = x, home;
+  if (saved)
+    saved->blocks.resize(static_cast<std::size_t>(options_.depth));
+  else
+    home = call.memory.take(x.dtype, {x.size[0], x.size[1]});
+  for (Index i = 0; i < options_.depth; ++i) {
+    const StepMemory::Mark mark = call.memory.mark();
+    call.block = i;
+    y = block(i).forward(y, call, saved ? &saved->blocks[static_cast<std::size_t>(i)] : nullptr);
+    // Without a backward only the last rows are needed: one block's memory serves all.
+    if (!saved) bring_home(y, home, mark, call), y = home;
+  }
+  call.block = 0;
+  return norm_ ? norm_->forward(y, call, saved ? &saved->norm : nullptr) : y;
+}
+
+AnyView Stack::backward(const AnyView& dy, Call& call, Saved& saved) const {
+  const AnyView home = call.memory.take(dy.dtype, {dy.size[0], dy.size[1]});
+  AnyView slope = dy;
+  const StepMemory::Mark mark = call.memory.mark();
+  if (norm_) bring_home(norm_->backward(dy, call, saved.norm), home, mark, call), slope = home;
+  for (Index i = options_.depth - 1; i >= 0; --i) {
+    bring_home(block(i).backward(slope, call, saved.blocks[static_cast<std::size_t>(i)]), home, mark, call);
+    slope = home;
+  }
+  return slope;
+}
+
+}  // namespace headwise
