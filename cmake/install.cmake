@@ -7,15 +7,14 @@ install(TARGETS headwise_library EXPORT headwise-targets INCLUDES DESTINATION ${
 if(HEADWISE_CLI)
   install(TARGETS headwise_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-foreach(room IN ITEMS base spec masks ops heads cache layers model train text)
-  install(DIRECTORY headwise/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise
-          FILES_MATCHING PATTERN "*.h" PATTERN "*_checks.h" EXCLUDE PATTERN "*_parts.h" EXCLUDE PATTERN "choice*.h" EXCLUDE
-          PATTERN "backend_*.h" EXCLUDE PATTERN "cuda_kernels.h" EXCLUDE PATTERN "mapping.h" EXCLUDE PATTERN "json_reader.h" EXCLUDE
-          PATTERN "param_blocks.h" EXCLUDE PATTERN "bpe_words.h" EXCLUDE PATTERN "prefix_tree.h" EXCLUDE PATTERN "merge_pairs.h" EXCLUDE PATTERN "unicode.h" EXCLUDE PATTERN "crc32c.h" EXCLUDE PATTERN "interrupt.h" EXCLUDE)
-endforeach()
-install(FILES headwise/headwise.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise)
-install(FILES headwise/c/headwise.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise/c)
-install(FILES headwise/kernels/candidate.h headwise/kernels/device_status.h headwise/kernels/gemm_candidate.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise/kernels)
+include(cmake/public_headers.cmake)
+function(headwise_install_headers)
+  foreach(header IN LISTS ARGN)
+    cmake_path(GET header PARENT_PATH folder)
+    install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder})
+  endforeach()
+endfunction()
+headwise_install_headers(${HEADWISE_PUBLIC_HEADERS} ${head_headers})
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/include/headwise/base/version.h
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise/base)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/include/headwise/heads/list.inc
@@ -25,10 +24,7 @@ install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/headwise)
 install(EXPORT headwise-targets NAMESPACE headwise:: DESTINATION ${package_dir})
 if(TARGET headwise_text_library)
-  install(DIRECTORY headwise/intent DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise
-          FILES_MATCHING PATTERN "*.h" PATTERN "csv.h" EXCLUDE PATTERN "learner.h" EXCLUDE)
-  install(DIRECTORY headwise/decoder DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headwise
-          FILES_MATCHING PATTERN "*.h" PATTERN "pass.h" EXCLUDE PATTERN "weight_names.h" EXCLUDE)
+  headwise_install_headers(${HEADWISE_TEXT_PUBLIC_HEADERS})
   # A file of its own: who finds headwise without ICU at hand gets the core.
   install(TARGETS headwise_text_library EXPORT headwise-text-targets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
           ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Floors and rooms: a file includes its own floor or lower, never higher; inside the kernels and on floor 4 a room includes
-only rooms that stand before it in its list. An unknown room is a failure with its name."""
+"""Floors and rooms: a file includes its own floor or lower, never higher; inside the houses of ORDERS and on floor 4 a room includes
+only rooms that stand before it in its list; a public header includes public ones alone. An unknown room is a failure with
+its name."""
 import pathlib
 import re
 import sys
@@ -20,8 +21,14 @@ ORDERS = {
     "kernels/cpu": "isa lanes tile amx row gemm forward backward mixed entmax f64 level",
     "kernels/cuda": "device table inputs hopper hopper/forward hopper/decode hopper/backward mma plain chunk entmax mixed/pairs mixed"
                     " probe rows .",
+    "ops": "checks keys row norm attention/checks attention projection route explain .",
+    "layers": "basic multi_head transformer",
+    "intent": "corpus recognizer training",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"headwise/([^"]+)"', re.M)
+PUBLIC = re.compile(r"\bheadwise/[\w/]+\.h\b")
+HEAD = re.compile(r"^static_assert\(Head<", re.M)
+WRITTEN_BY_CMAKE = {"headwise/base/version.h", "headwise/heads/list.inc"}
 SOURCES = {".h", ".cc", ".cu", ".cuh", ".inc"}
 
 
@@ -57,8 +64,24 @@ def faults_of(name, included):
         yield f"headwise/{name} includes headwise/{included}: {other} stands on {own}, not the other way round"
 
 
+def public_faults(house):
+    """What is wrong with cmake/public_headers.cmake, in words."""
+    listed = [name for line in (house / "cmake/public_headers.cmake").read_text().splitlines() if not line.startswith("#")
+              for name in PUBLIC.findall(line)]
+    heads = [f"headwise/heads/{f.name}" for f in sorted((house / "headwise/heads").glob("*.h")) if HEAD.search(f.read_text())]
+    public = {*listed, *heads, *WRITTEN_BY_CMAKE}
+    yield from (f"cmake/public_headers.cmake: {name} stands twice" for name in sorted(set(listed)) if listed.count(name) > 1)
+    for name in listed + heads:
+        if not (house / name).exists():
+            yield f"cmake/public_headers.cmake: there is no {name}"
+            continue
+        for included in INCLUDE.findall((house / name).read_text()):
+            if f"headwise/{included}" not in public:
+                yield f"{name} is public and includes headwise/{included}, which cmake/public_headers.cmake does not list"
+
+
 def main(root):
-    faults = []
+    faults = list(public_faults(root.parent))
     for file in sorted(root.rglob("*")):
         if file.suffix not in SOURCES:
             continue

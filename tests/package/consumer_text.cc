@@ -1,7 +1,7 @@
 // A user of the installed headwise::text: prints the version and the number of tokens of a word; its
 // recogniser compiles.
 #include <headwise/base/version.h>
-#include <headwise/intent/pretrained.h>
+#include <headwise/intent/training/pretrained.h>
 #include <headwise/text/wordpiece.h>
 
 #include <cstdio>

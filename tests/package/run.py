@@ -104,6 +104,18 @@ def headers_stand_alone(tree):
         run(*language, "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{tree / 'include'}", "-", input=f'#include "{name}"\n')
 
 
+def only_public_headers(tree):
+    """What is installed is what cmake/public_headers.cmake lists, each head, and the two files CMake writes."""
+    lines = (ROOT / "cmake/public_headers.cmake").read_text().splitlines()
+    listed = {name for line in lines if not line.startswith("#") for name in re.findall(r"headwise/[\w/]+\.h", line)}
+    if not (tree / "lib/cmake/headwise/headwise-text-targets.cmake").exists():
+        listed = {name for name in listed if (tree / "include" / name).exists() or not re.match("headwise/(text|intent|decoder)/", name)}
+    heads = {f"headwise/heads/{f.name}" for f in (ROOT / "headwise/heads").glob("*.h") if "static_assert(Head<" in f.read_text()}
+    wanted = listed | heads | {"headwise/base/version.h", "headwise/heads/list.inc"}
+    found = {f.relative_to(tree / "include").as_posix() for f in (tree / "include").rglob("*") if f.is_file()}
+    assert found == wanted, f"installed but not public: {sorted(found - wanted)}; public but not installed: {sorted(wanted - found)}"
+
+
 def hides_what_is_inside(tree, version):
     library = tree / f"lib/libheadwise.so.{version}"
     symbols = run("nm", "-DC", "--defined-only", library)
@@ -153,6 +165,7 @@ def main(room, python):
     if len(trees) == 2:
         check("another minor version is refused", lambda: other_minor_is_refused(trees["static"], room))
         check("each header compiles alone", lambda: headers_stand_alone(trees["static"]))
+        check("only public headers are installed", lambda: only_public_headers(trees["static"]))
         check("hidden inside", lambda: hides_what_is_inside(trees["shared"], version))
     check("wheel", lambda: wheel_works(room, pathlib.Path(python).absolute(), version))
     return 1 if failures else 0

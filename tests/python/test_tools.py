@@ -90,3 +90,18 @@ def test_gpu_tables_follow_the_log(tmp_path):
     assert "| D64 full | 330 / 220 (1.50x) |" in page  # the newest figure of a case
     assert "## Odd" in page and "cudnn 20 (0.50x)" in page  # a group nobody named, and a rival that wins
     assert "| x | 2.0 | 1.0 |" in page and "| `laws` | 7 | 0 |" in page and "B1 keys" not in page
+
+
+def test_a_public_header_includes_public_ones_only(tmp_path):
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/check_floors.py").write_text((ROOT / "tools/check_floors.py").read_text())
+    (tmp_path / "headwise/base").mkdir(parents=True)
+    (tmp_path / "headwise/heads").mkdir()
+    (tmp_path / "cmake").mkdir()
+    (tmp_path / "headwise/base/open.h").write_text('#include "headwise/base/inside.h"\n')
+    (tmp_path / "headwise/base/inside.h").write_text("")
+    for listed, words in (("headwise/base/open.h", "headwise/base/inside.h, which"), ("headwise/base/gone.h", "there is no headwise/base/gone.h"),
+                          ("headwise/base/inside.h headwise/base/inside.h", "stands twice"), ("headwise/base/inside.h", "")):
+        (tmp_path / "cmake/public_headers.cmake").write_text(f"set(HEADWISE_PUBLIC_HEADERS {listed})\n")
+        done = subprocess.run([sys.executable, tmp_path / "tools/check_floors.py"], text=True, capture_output=True, check=False)
+        assert words in done.stdout and done.returncode == (1 if words else 0), done.stdout
