@@ -44,21 +44,21 @@ void compare(const Core& c, DType dtype, int count, Index dim, Index value_dim, 
       v(to + 3, value_dim, dtype, 3, bend_v);
   const auto panel = static_cast<std::size_t>(c.panel), granule = static_cast<std::size_t>(c.granule);
   const auto wide = static_cast<std::size_t>(round_up(value_dim, 32));
-  Buffer queries(static_cast<std::size_t>(c.query_bytes(dim))),
-      keys(static_cast<std::size_t>(c.key_bytes(dim))),
-      values(static_cast<std::size_t>(c.value_bytes(value_dim))),
-      weights(static_cast<std::size_t>(c.weight_bytes()));
+  Buffer queries(static_cast<std::size_t>(c.products.query_bytes(dim))),
+      keys(static_cast<std::size_t>(c.products.key_bytes(dim))),
+      values(static_cast<std::size_t>(c.products.value_bytes(value_dim))),
+      weights(static_cast<std::size_t>(c.products.weight_bytes()));
   std::vector<float> gather(panel * static_cast<std::size_t>(round_up(dim, 16))), few(panel * granule),
       tiles(panel * granule), sums(panel * wide), o(panel * wide), o_few(panel * wide);
   const std::vector<cpu::Rows> q_rows(panel, q.rows);
   std::vector<Index> row(panel);
   for (std::size_t i = 0; i < panel; ++i) row[i] = std::min<Index>(static_cast<Index>(i), count - 1);
   c.begin();
-  c.pack_queries(q_rows.data(), row.data(), count, dim, queries.data(), gather.data());
-  c.pack_keys(k.rows, 3, to, dim, keys.data());
-  c.scores(queries.data(), keys.data(), from, to, dim, tiles.data());
-  Buffer scratch(static_cast<std::size_t>(c.key_bytes(dim)));
-  c.few_scores(queries.data(), count, k.rows, 3, from, to, dim, {}, scratch.data(), few.data());
+  c.products.pack_queries(q_rows.data(), row.data(), count, dim, queries.data(), gather.data());
+  c.products.pack_keys(k.rows, 3, to, dim, keys.data());
+  c.products.scores(queries.data(), keys.data(), from, to, dim, tiles.data());
+  Buffer scratch(static_cast<std::size_t>(c.products.key_bytes(dim)));
+  c.few.scores(queries.data(), count, k.rows, 3, from, to, dim, {}, scratch.data(), few.data());
   for (Index key = from; key < to; ++key)
     for (int lane = 0; lane < count; ++lane) {
       const auto at = static_cast<std::size_t>(key * c.panel + lane);
@@ -77,16 +77,16 @@ void compare(const Core& c, DType dtype, int count, Index dim, Index value_dim, 
     }
   }
   const cpu::Tile tile{few.data(), weights.data(), from, to, top.data(), factors.data(), sum.data(), count};
-  c.weights(tile);
+  c.passes.weights(tile);
   for (std::size_t i = 0; i < o.size(); ++i) o[i] = 0.01f * static_cast<float>(i % 97);
   for (Index r = 0; r < count; ++r)
     for (Index d = 0; d < value_dim; ++d)
       o_few[static_cast<std::size_t>(r * value_dim + d)] = o[static_cast<std::size_t>(d * c.panel + r)];
   const std::vector<float> before = o_few;
-  const bool usual = c.pack_values(v.rows, 3, to, value_dim, values.data());
-  c.weigh(tile, values.data(), value_dim, shrink.data(), o.data());
+  const bool usual = c.products.pack_values(v.rows, 3, to, value_dim, values.data());
+  c.products.weigh(tile, values.data(), value_dim, shrink.data(), o.data());
   const bool taken =
-      c.weigh_few(tile, count, v.rows, 3, value_dim, shrink.data(), {}, sums.data(), o_few.data());
+      c.few.weigh(tile, count, v.rows, 3, value_dim, shrink.data(), {}, sums.data(), o_few.data());
   c.end();
   if (from == 0) {
     EXPECT_EQ(taken, usual);
@@ -106,7 +106,7 @@ void each_core(const std::function<void(const Core&, DType)>& f) {
     if (!level.supported()) continue;
     const cpu::TileKernels& kernels = *level.kernels();
     for (const Core* c : {kernels.bf16, kernels.f32_parts}) {
-      if (!c || !c->few_scores) continue;
+      if (!c || !c->few.scores) continue;
       SCOPED_TRACE(testing::Message() << level.name << ' ' << c->name);
       some = true;
       f(*c, c == kernels.bf16 ? DType::bf16 : DType::f32);
@@ -130,7 +130,7 @@ Bend times(float by) {
 
 TEST(Few, TheBitsOfTilesAtEverySize) {
   each_core([](const Core& c, DType dtype) {
-    for (int count = 1; count <= c.few_rows; ++count)
+    for (int count = 1; count <= c.few.rows; ++count)
       for (const Index dim : {1, 16, 40, 128})
         for (const Index value_dim : {16, 48, 128})
           for (const Index to : {Index{1}, Index{17}, Index{100}, Index{c.granule}}) {

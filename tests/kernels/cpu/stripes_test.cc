@@ -15,10 +15,10 @@ struct Desk {
   std::vector<float> s, top, sum, o, factor, used, shrink, tile_top, tile_sum;
 
   Desk(const Core& c, Index dim, Index value_dim)
-      : queries(static_cast<std::size_t>(c.query_bytes(dim))),
-        keys(static_cast<std::size_t>(c.key_bytes(dim))),
-        values(static_cast<std::size_t>(c.value_bytes(value_dim))),
-        weights(static_cast<std::size_t>(c.weight_bytes())) {
+      : queries(static_cast<std::size_t>(c.products.query_bytes(dim))),
+        keys(static_cast<std::size_t>(c.products.key_bytes(dim))),
+        values(static_cast<std::size_t>(c.products.value_bytes(value_dim))),
+        weights(static_cast<std::size_t>(c.products.weight_bytes())) {
     const auto n = static_cast<std::size_t>(c.panel);
     s.resize(n * static_cast<std::size_t>(c.granule));
     o.resize(n * static_cast<std::size_t>(round_up(value_dim, 16)));
@@ -45,15 +45,16 @@ void compare(const Core& c, DType dtype, Index dim, Index value_dim, Index keys,
     for (Index lane = 0; lane < c.panel; ++lane) row.push_back(i * c.panel + lane);
     for (auto* desks : {&one, &many}) {
       if (desks == &many) many.emplace_back(c, dim, value_dim);
-      c.pack_queries(rows.data(), row.data(), c.panel, dim, desks->back().queries.data(), gather.data());
+      c.products.pack_queries(rows.data(), row.data(), c.panel, dim, desks->back().queries.data(),
+                              gather.data());
     }
   }
   Desk& shared = many[0];
   c.begin();
   for (Index granule = 0; granule < 2; ++granule) {  // two, so that running tops move
-    c.pack_keys(rows_of(k, dim), granule * c.granule, keys, dim, shared.keys.data());
-    ASSERT_TRUE(
-        c.pack_values(rows_of(v, value_dim), granule * c.granule, keys, value_dim, shared.values.data()));
+    c.products.pack_keys(rows_of(k, dim), granule * c.granule, keys, dim, shared.keys.data());
+    ASSERT_TRUE(c.products.pack_values(rows_of(v, value_dim), granule * c.granule, keys, value_dim,
+                                       shared.values.data()));
     std::vector<std::uint64_t> open(static_cast<std::size_t>(keys));
     for (Index key = 0; key < keys; ++key)
       open[static_cast<std::size_t>(key)] = 0x9e3779b97f4a7c15u >> (key % 7);
@@ -63,17 +64,17 @@ void compare(const Core& c, DType dtype, Index dim, Index value_dim, Index keys,
       if (from >= to) continue;
       const std::uint64_t* bits = masked && i != 1 ? open.data() : nullptr;
       Desk &a = one[static_cast<std::size_t>(i)], &b = many[static_cast<std::size_t>(i)];
-      c.scores(a.queries.data(), shared.keys.data(), from, to, dim, a.s.data());
-      if (bits) c.select(a.s.data(), from, to, bits);
+      c.products.scores(a.queries.data(), shared.keys.data(), from, to, dim, a.s.data());
+      if (bits) c.passes.select(a.s.data(), from, to, bits);
       std::fill(a.tile_top.begin(), a.tile_top.end(), -INFINITY);
-      c.row_max(a.s.data(), from, to, a.tile_top.data());
-      c.advance(a.top.data(), a.tile_top.data(), a.factor.data(), a.used.data(), a.shrink.data());
+      c.passes.row_max(a.s.data(), from, to, a.tile_top.data());
+      c.passes.advance(a.top.data(), a.tile_top.data(), a.factor.data(), a.used.data(), a.shrink.data());
       const cpu::Tile tile{a.s.data(),      a.weights.data(), from, to, a.used.data(),
                            a.factor.data(), a.tile_sum.data()};
-      c.weights(tile);
+      c.passes.weights(tile);
       for (std::size_t lane = 0; lane < a.sum.size(); ++lane)
         a.sum[lane] = std::fma(a.sum[lane], a.shrink[lane], a.tile_sum[lane]);
-      c.weigh(tile, shared.values.data(), value_dim, a.shrink.data(), a.o.data());
+      c.products.weigh(tile, shared.values.data(), value_dim, a.shrink.data(), a.o.data());
       stripes.push_back({b.queries.data(), from, to, bits, b.factor.data(), b.top.data(), b.sum.data(),
                          b.o.data(), nullptr, nullptr, 0});
     }
@@ -82,8 +83,8 @@ void compare(const Core& c, DType dtype, Index dim, Index value_dim, Index keys,
       return cpu::Ahead{t.view().data, bytes, bytes, granule == 0 ? 2 * c.granule : 0};
     };
     const cpu::Next next{ahead(k, dim), ahead(v, value_dim)};
-    c.stripes(stripes.data(), static_cast<Index>(stripes.size()), shared.keys.data(), shared.values.data(),
-              dim, value_dim, next, shared.s.data(), shared.weights.data());
+    c.products.stripes(stripes.data(), static_cast<Index>(stripes.size()), shared.keys.data(),
+                       shared.values.data(), dim, value_dim, next, shared.s.data(), shared.weights.data());
   }
   c.end();
   for (Index i = 0; i < panels; ++i) {
@@ -99,7 +100,7 @@ TEST(Stripes, TheBitsOfSingleSteps) {
     if (!level.supported()) continue;
     const cpu::TileKernels& kernels = *level.kernels();
     for (const Core* c : {&kernels.f32, kernels.narrow, kernels.bf16, kernels.f32_parts}) {
-      if (!c || !c->stripes) continue;
+      if (!c || !c->products.stripes) continue;
       // Matrix cores work on several panels and blocks of dim and value_dim at once.
       const bool tiles = c == kernels.bf16 || c == kernels.f32_parts;
       for (const Index dim : tiles ? std::vector<Index>{1, 32, 40, 64, 128} : std::vector<Index>{1, 40})

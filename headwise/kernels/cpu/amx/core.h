@@ -243,17 +243,23 @@ struct AmxCore {
   }
 
   static constexpr Core table() {
-    Core c = MixPasses<Lanes, 2>::joined(Passes<2>::table());
+    Core c{};
     c.name = Operands::kName, c.panel = kPanel, c.granule = kGranule, c.begin = tiles_on, c.end = tiles_off;
     c.value_low = Operands::kValueLow, c.value_high = Operands::kValueHigh;
     c.key_group = Operands::kKeyGroup, c.key_columns = 32, c.key_pad = 32;
-    c.query_bytes = query_bytes, c.key_bytes = key_bytes, c.value_bytes = value_bytes,
-    c.weight_bytes = weight_bytes;
-    c.pack_queries = Operands::pack_queries, c.pack_keys = Operands::pack_keys,
-    c.pack_values = Operands::pack_values, c.scores = scores;
-    c.weights = weights, c.weights_plain = weights_plain, c.weights_stats = weights_stats,
-    c.operand = operand;
-    c.weigh = weigh, c.row_max = row_max;
+    c.products = {.query_bytes = query_bytes,
+                  .key_bytes = key_bytes,
+                  .value_bytes = value_bytes,
+                  .weight_bytes = weight_bytes,
+                  .pack_queries = Operands::pack_queries,
+                  .pack_keys = Operands::pack_keys,
+                  .pack_values = Operands::pack_values,
+                  .scores = scores,
+                  .operand = operand,
+                  .weigh = weigh};
+    c.passes = MixPasses<Lanes, 2>::joined(Passes<2>::table());
+    c.passes.weights = weights, c.passes.weights_plain = weights_plain;
+    c.passes.weights_stats = weights_stats, c.passes.row_max = row_max;
     return c;
   }
 

@@ -212,11 +212,11 @@ struct AmxF32Gradients {
   }
 
   static constexpr Core joined(Core c) {
-    c = GradientCore<Lanes, 2, 2, 4>::passes(c);
-    c.step_keys = kKeys, c.step_rows = 128;
-    c.columns = columns, c.row_bytes = row_bytes, c.pack_rows = pack_rows, c.add_rows = add_rows;
-    c.weigh_on = weigh_on, c.dots = dots;
-    c.gradient_operands = gradient_operands, c.operand_bytes = operand_bytes;
+    GradientPasses g = GradientCore<Lanes, 2, 2, 4>::passes();
+    g.step_keys = kKeys, g.step_rows = 128;
+    g.columns = columns, g.row_bytes = row_bytes, g.pack_rows = pack_rows, g.add_rows = add_rows;
+    g.weigh_on = weigh_on, g.dots = dots, g.operands = gradient_operands, g.operand_bytes = operand_bytes;
+    c.gradients = g;
     return c;
   }
 };

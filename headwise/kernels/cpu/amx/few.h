@@ -127,7 +127,7 @@ struct FewRowsOnAmx {
   }
 
   static constexpr Core joined(Core c) {
-    c.few_rows = kRows, c.few_scores = few_scores, c.weigh_few = weigh_few, c.few_stripe = few_stripe;
+    c.few = {.rows = kRows, .scores = few_scores, .weigh = weigh_few, .stripe = few_stripe};
     return c;
   }
 };

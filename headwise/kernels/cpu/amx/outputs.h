@@ -67,9 +67,10 @@ struct AmxOutputs {
     const Core chains = Chains::table();
     c.name = "f32/f32x3", c.key_group = chains.key_group, c.key_columns = chains.key_columns,
     c.key_pad = chains.key_pad;
-    c.query_bytes = chains.query_bytes, c.key_bytes = chains.key_bytes;
-    c.pack_queries = chains.pack_queries, c.pack_keys = chains.pack_keys, c.scores = chains.scores;
-    c.stripes = run;
+    c.products.query_bytes = chains.products.query_bytes, c.products.key_bytes = chains.products.key_bytes;
+    c.products.pack_queries = chains.products.pack_queries, c.products.pack_keys = chains.products.pack_keys;
+    c.products.scores = chains.products.scores;
+    c.products.stripes = run;
     return c;
   }
 };

@@ -19,10 +19,10 @@ void finish_rows(const BackwardRun& run, const SequencePlace& at, BackwardScratc
   const AttentionProblem& p = run.problem.forward;
   const GradientSpec& wants = run.problem.wants;
   const Panel& lanes = panel.lanes;
-  const Index dim = p.heads.q.dim, wide = run.core.columns(dim),
-              widest = std::max(wide, run.core.columns(p.heads.v.dim));
+  const Index dim = p.heads.q.dim, wide = run.core.gradients.columns(dim),
+              widest = std::max(wide, run.core.gradients.columns(p.heads.v.dim));
   if (wants.scale) {
-    run.core.unpanel(panel.dq, dim, s.ones, s.rows, wide);
+    run.core.gradients.unpanel(panel.dq, dim, s.ones, s.rows, wide);
     float* q = s.rows + run.core.panel * widest;
     for (int i = 0; i < lanes.count; ++i) {
       const Rows rows = rows_of(run.args.forward.q, p.heads.q, lanes.head[i], at.tensor_batch, at.q_row);
@@ -35,7 +35,7 @@ void finish_rows(const BackwardRun& run, const SequencePlace& at, BackwardScratc
     }
   }
   if (wants.q) {
-    run.core.unpanel(panel.dq, dim, lanes.scale, s.rows, wide);
+    run.core.gradients.unpanel(panel.dq, dim, lanes.scale, s.rows, wide);
     for (int i = 0; i < lanes.count; ++i) {
       const float* from = s.rows + i * wide;
       if (run.q_parts) {
@@ -65,7 +65,7 @@ void finish_rows(const BackwardRun& run, const SequencePlace& at, BackwardScratc
 /// Scales and writes rows of dk or dv.
 void finish_keys(const BackwardRun& run, const SequencePlace& at, const Piece& piece, BackwardScratch& s,
                  const HeadLayout& layout, const AnyView& to, float* rows, float* parts, float scale) {
-  const Index wide = run.core.columns(layout.dim), unit = piece.head0 / run.forward.run_heads;
+  const Index wide = run.core.gradients.columns(layout.dim), unit = piece.head0 / run.forward.run_heads;
   const Index units = ceil_div(layout.heads, run.forward.run_heads);
   for (Index k = piece.key0; k < piece.key1; ++k) {
     float* from = rows + (k - piece.key0) * wide;
@@ -87,7 +87,8 @@ void work(const BackwardRun& run, BackwardScratch& s, const SequencePlace& at, c
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.core;
   const GradientSpec& wants = run.problem.wants;
-  const Index wide = run.core.columns(p.heads.q.dim), value_wide = run.core.columns(p.heads.v.dim);
+  const Index wide = run.core.gradients.columns(p.heads.q.dim),
+              value_wide = run.core.gradients.columns(p.heads.v.dim);
   const Rows keys = rows_of(run.args.forward.k, p.heads.k, piece.head0, at.tensor_batch, at.kv_row);
   const Rows values = rows_of(run.args.forward.v, p.heads.v, piece.head0, at.tensor_batch, at.kv_row);
   float *dk = piece.key_side && wants.k ? s.dk : nullptr, *dv = piece.key_side && wants.v ? s.dv : nullptr;
@@ -135,7 +136,7 @@ Index runs_of(const AttentionProblem& p) {
 }
 /// Rows of a task of the split form's second half: whole blocks would leave threads without work.
 Index split_rows(const BackwardProblem& p, const Core& core, Index block_rows, int threads) {
-  const Index step_rows = round_up(core.step_rows, core.panel);
+  const Index step_rows = round_up(core.gradients.step_rows, core.panel);
   const Index all =
       saturated(Checked(p.forward.batch) * Checked(p.forward.heads.q.heads) * Checked(p.forward.q_tokens));
   Index rows = block_rows;
@@ -146,12 +147,12 @@ Index split_keys(const BackwardProblem& p, const Core& core, int threads) {
   const Index all =
       saturated(Checked(p.forward.batch) * Checked(runs_of(p.forward)) * Checked(p.forward.kv_tokens));
   Index keys = kTaskKeys;
-  while (keys > core.step_keys && all / keys < 4 * threads) keys /= 2;
+  while (keys > core.gradients.step_keys && all / keys < 4 * threads) keys /= 2;
   return keys;
 }
 Index acc_keys(BackwardForm form, const BackwardProblem& p, const Core& core, int threads) {
   const Index keys = form == BackwardForm::joined ? p.forward.kv_tokens : split_keys(p, core, threads);
-  return round_up(keys, core.step_keys) + 8;
+  return round_up(keys, core.gradients.step_keys) + 8;
 }
 
 /// What all tasks share; the same call measures and hands out. Pieces that are not asked are null.
@@ -292,8 +293,8 @@ Status run_backward_as(BackwardForm form, const BackwardProblem& p, const Backwa
                         forward,
                         core,
                         block_rows_for(p, core),
-                        core.step_keys,
-                        ceil_div(core.step_rows, core.panel),
+                        core.gradients.step_keys,
+                        ceil_div(core.gradients.step_rows, core.panel),
                         shared.delta,
                         shared.scale,
                         shared.slope,

@@ -82,9 +82,9 @@ void row_deltas(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& po
     std::fill_n(out, size, rows_of(run.args.forward.out, layout, h, b, 0));
     std::fill_n(dout, size, rows_of(run.args.dout, layout, h, b, 0));
     for (Index i = 0; i < size; ++i) row[i] = first + i;
-    core.pack_queries(out, row, count, dim, s.outs, s.forward.gather);
-    core.pack_queries(dout, row, count, dim, s.panels[0].douts, s.forward.gather);
-    core.dots(s.outs, s.panels[0].douts, dim, s.lane_sum);
+    core.products.pack_queries(out, row, count, dim, s.outs, s.forward.gather);
+    core.products.pack_queries(dout, row, count, dim, s.panels[0].douts, s.forward.gather);
+    core.gradients.dots(s.outs, s.panels[0].douts, dim, s.lane_sum);
     std::copy_n(s.lane_sum, count, run.delta + (b * heads + h) * rows + first);
   };
   pool.parallel_for(batch * heads * blocks, body, threads);

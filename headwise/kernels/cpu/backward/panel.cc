@@ -15,7 +15,8 @@ bool is_shared(const HeadLayout& layout, Index unit) { return layout.row > 0 || 
 constexpr Index kPackedBytes = Index{8} << 20;
 /// A block of keys is the beginning of a granule.
 Index key_block_bytes(const Core& core, Index dim) {
-  return round_up(core.key_bytes(dim) / core.granule * core.step_keys, Index{Arena::kAlign});
+  return round_up(core.products.key_bytes(dim) / core.granule * core.gradients.step_keys,
+                  Index{Arena::kAlign});
 }
 
 float* next_row(float*& block, Index panel) {
@@ -43,7 +44,7 @@ const Core& backward_core(const BackwardProblem& p, const TileKernels& kernels) 
 Index block_rows_for(const BackwardProblem& p, const Core& core) {
   // What a block of rows brings to every step fits into an L2 of 2 MB beside the keys.
   constexpr Index kBytes = Index{1280} << 10;
-  const Index step = round_up(core.step_rows, core.panel), dim = p.forward.heads.q.dim,
+  const Index step = round_up(core.gradients.step_rows, core.panel), dim = p.forward.heads.q.dim,
               value_dim = p.forward.heads.v.dim;
   const Index fit = kBytes / (4 * saturated(Checked(3) * Checked(dim + 1) + Checked(2) * Checked(value_dim)));
   const Index all = saturated(Checked(run_heads_of(p.forward)) * Checked(p.forward.q_tokens));
@@ -55,9 +56,9 @@ BackwardScratch book_backward(const BackwardProblem& p, const Core& core, Index 
                               Arena& arena) {
   const AttentionProblem& f = p.forward;
   const Index panel = core.panel, panels = ceil_div(block_rows, panel),
-              group = ceil_div(core.step_rows, panel);
-  const Index dim = f.heads.q.dim, value_dim = f.heads.v.dim, keys = core.step_keys;
-  const Index wide = core.columns(dim), value_wide = core.columns(value_dim),
+              group = ceil_div(core.gradients.step_rows, panel);
+  const Index dim = f.heads.q.dim, value_dim = f.heads.v.dim, keys = core.gradients.step_keys;
+  const Index wide = core.gradients.columns(dim), value_wide = core.gradients.columns(value_dim),
               widest = std::max(wide, value_wide);
   BackwardScratch s{};
   Scratch& own = s.forward;
@@ -71,20 +72,20 @@ BackwardScratch book_backward(const BackwardProblem& p, const Core& core, Index 
   // All blocks of a task stay packed where they take a few MB: packing once a block of rows is a tenth of the
   // time at 2048 tokens, dim 128, 8 heads side by side.
   const Checked each = Checked(key_block_bytes(core, dim)) + Checked(key_block_bytes(core, value_dim)) +
-                       Checked(core.value_bytes(dim));
+                       Checked(core.products.value_bytes(dim));
   const Index blocks = acc_keys / keys;
   s.slots = saturated(each * Checked(blocks)) <= kPackedBytes ? std::max<Index>(1, blocks) : 1;
   s.all_keys = arena.take<std::byte>("backward.keys", s.slots * key_block_bytes(core, dim));
   s.all_values = arena.take<std::byte>("backward.values", s.slots * key_block_bytes(core, value_dim));
-  s.all_key_values = arena.take<std::byte>("backward.keys", s.slots * core.value_bytes(dim));
+  s.all_key_values = arena.take<std::byte>("backward.keys", s.slots * core.products.value_bytes(dim));
   s.packed = arena.take<std::uint8_t>("backward.slots", s.slots);
   s.finite = arena.take<std::uint8_t>("backward.slots", s.slots);
   s.keys = s.all_keys, s.values = s.all_values, s.key_values = s.all_key_values;
-  s.outs = arena.take<std::byte>("backward.outs", core.query_bytes(value_dim));
+  s.outs = arena.take<std::byte>("backward.outs", core.products.query_bytes(value_dim));
   s.s = arena.take<float>("backward.scores", group * keys * panel);
   s.ds = arena.take<float>("backward.scores", group * keys * panel);
-  s.operands = arena.take<std::byte>("backward.operands",
-                                     core.gradient_operands ? group * 3 * core.operand_bytes() : 0);
+  s.operands = arena.take<std::byte>(
+      "backward.operands", core.gradients.operands ? group * 3 * core.gradients.operand_bytes() : 0);
   s.drop = arena.take<float>("backward.drop", f.heads.terms.dropout ? keys * panel : 0);
   s.cap_slope = arena.take<float>("backward.cap", f.heads.terms.softcap ? keys * panel : 0);
   s.open = arena.take<std::uint64_t>("backward.open", group * keys);
@@ -107,10 +108,10 @@ BackwardScratch book_backward(const BackwardProblem& p, const Core& core, Index 
   s.line = arena.take<double>("backward.line", line);
   for (Index i = 0; i < panels; ++i) {
     GradientPanel pan{};
-    pan.lanes.queries = arena.take<std::byte>("backward.queries", core.query_bytes(dim));
-    pan.douts = arena.take<std::byte>("backward.douts", core.query_bytes(value_dim));
-    pan.q_rows = arena.take<std::byte>("backward.queries", core.row_bytes(dim));
-    pan.dout_rows = arena.take<std::byte>("backward.douts", core.row_bytes(value_dim));
+    pan.lanes.queries = arena.take<std::byte>("backward.queries", core.products.query_bytes(dim));
+    pan.douts = arena.take<std::byte>("backward.douts", core.products.query_bytes(value_dim));
+    pan.q_rows = arena.take<std::byte>("backward.queries", core.gradients.row_bytes(dim));
+    pan.dout_rows = arena.take<std::byte>("backward.douts", core.gradients.row_bytes(value_dim));
     pan.dq = arena.take<float>("backward.dq", wide * panel);
     auto* places = arena.take<Index>("backward.lanes", 3 * panel);
     for (Index** to : {&pan.lanes.head, &pan.lanes.token, &pan.lanes.position}) {
@@ -134,7 +135,7 @@ void enter_slot(const BackwardRun& run, BackwardScratch& s, Index slot) {
   const HeadSpec& heads = run.problem.forward.heads;
   s.keys = s.all_keys + slot * key_block_bytes(run.core, heads.q.dim);
   s.values = s.all_values + slot * key_block_bytes(run.core, heads.v.dim);
-  s.key_values = s.all_key_values + slot * run.core.value_bytes(heads.q.dim);
+  s.key_values = s.all_key_values + slot * run.core.products.value_bytes(heads.q.dim);
 }
 
 void fill_gradients(const BackwardRun& run, const SequencePlace& at, Index head0, Index first_row, Index rows,
@@ -173,14 +174,15 @@ void fill_gradients(const BackwardRun& run, const SequencePlace& at, Index head0
           in.gate.data, in.gate.dtype,
           at.tensor_batch * in.gate.step[0] + (at.q_row + token) * in.gate.step[1] + head * in.gate.step[2]));
   }
-  core.pack_queries(dout, lanes.token, lanes.count, p.heads.v.dim, panel.douts, scratch.forward.gather);
+  core.products.pack_queries(dout, lanes.token, lanes.count, p.heads.v.dim, panel.douts,
+                             scratch.forward.gather);
   panel.finite = true;
   if (!needs_rows) return;
   const bool q_finite =
-      core.pack_rows(q, lanes.token, lanes.count, p.heads.q.dim, panel.q_factor, panel.q_rows);
-  panel.finite =
-      core.pack_rows(dout, lanes.token, lanes.count, p.heads.v.dim, scratch.ones, panel.dout_rows) &&
-      q_finite;
+      core.gradients.pack_rows(q, lanes.token, lanes.count, p.heads.q.dim, panel.q_factor, panel.q_rows);
+  panel.finite = core.gradients.pack_rows(dout, lanes.token, lanes.count, p.heads.v.dim, scratch.ones,
+                                          panel.dout_rows) &&
+                 q_finite;
 }
 
 bool gradient_tile(const BackwardRun& run, const SequencePlace& at, Index sequence, BackwardScratch& s,
@@ -210,18 +212,18 @@ bool gradient_tile(const BackwardRun& run, const SequencePlace& at, Index sequen
   if (p.heads.terms.alibi)
     for (int lane = 0; lane < core.panel; ++lane)
       lanes.q_distance[lane] = static_cast<float>(lanes.position[lane] - key0);
-  core.scores(lanes.queries, s.keys, from, to, p.heads.q.dim, tile.s);
+  core.products.scores(lanes.queries, s.keys, from, to, p.heads.q.dim, tile.s);
   s.forward.s = tile.s;
   s.forward.cap_slope = s.cap_slope;
   if (forward.scaled_first) apply_terms(forward, sequence, lanes, s.forward, key0, from, to);
-  if (kind == TileKind::mixed) core.select(tile.s, from, to, s.forward.open);
-  core.scores(panel.douts, s.values, from, to, p.heads.v.dim, tile.dp);
+  if (kind == TileKind::mixed) core.passes.select(tile.s, from, to, s.forward.open);
+  core.products.scores(panel.douts, s.values, from, to, p.heads.v.dim, tile.dp);
   if (tile.drop) {
     std::fill(s.drop + from * core.panel, s.drop + to * core.panel, 1.0f);
-    core.dropout(s.drop, from, to, lanes.head32, lanes.position32, key0,
-                 static_cast<std::uint32_t>(sequence_id(run.args.forward, sequence)), forward.dropout.seed,
-                 forward.dropout.threshold,
-                 static_cast<float>(1.0 / (1.0 - run.args.forward.inputs.dropout)));
+    core.passes.dropout(s.drop, from, to, lanes.head32, lanes.position32, key0,
+                        static_cast<std::uint32_t>(sequence_id(run.args.forward, sequence)),
+                        forward.dropout.seed, forward.dropout.threshold,
+                        static_cast<float>(1.0 / (1.0 - run.args.forward.inputs.dropout)));
   }
   if (!finite || !panel.finite)
     for (Index k = from; k < to; ++k) {
@@ -232,7 +234,7 @@ bool gradient_tile(const BackwardRun& run, const SequencePlace& at, Index sequen
       }
       s.open[i * run.step_keys + k] = open, s.kept[i * run.step_keys + k] = open & kept;
     }
-  core.gradients(tile);
+  core.gradients.sweep(tile);
   return true;
 }
 

@@ -34,8 +34,8 @@ void add_unusual_keys(const BackwardRun& run, BackwardScratch& s, const Gradient
 void add_unusual_rows(const BackwardRun& run, const SequencePlace& at, BackwardScratch& s,
                       const GradientPanel& panel, Index i, Index from, Index to, float* dk, float* dv) {
   const AttentionProblem& p = run.problem.forward;
-  const Index size = run.core.panel, wide = run.core.columns(p.heads.q.dim),
-              value_wide = run.core.columns(p.heads.v.dim);
+  const Index size = run.core.panel, wide = run.core.gradients.columns(p.heads.q.dim),
+              value_wide = run.core.gradients.columns(p.heads.v.dim);
   const HeadLayout out_layout = HeadLayout::split(p.heads.v.heads, p.heads.v.dim);
   for (int lane = 0; lane < panel.lanes.count; ++lane) {
     const auto add = [&](const Rows& rows, Index dim, const std::uint64_t* open, const float* tile,
@@ -63,16 +63,17 @@ void pack_block(const BackwardRun& run, const Piece& piece, BackwardScratch& s, 
                 const Rows& values, Index key0, Index count, std::uint8_t& packed, std::uint8_t& finite) {
   if (packed) return;
   const HeadSpec& heads = run.problem.forward.heads;
-  run.core.pack_keys(keys, key0, count, heads.q.dim, s.keys);
-  run.core.pack_keys(values, key0, count, heads.v.dim, s.values);
-  if (piece.row_side) finite = run.core.pack_values(keys, key0, count, heads.q.dim, s.key_values) ? 1 : 0;
+  run.core.products.pack_keys(keys, key0, count, heads.q.dim, s.keys);
+  run.core.products.pack_keys(values, key0, count, heads.v.dim, s.values);
+  if (piece.row_side)
+    finite = run.core.products.pack_values(keys, key0, count, heads.q.dim, s.key_values) ? 1 : 0;
   packed = 1;
 }
 
 /// Nothing but the mask stands between scores and weights, and nobody asks for more than dq, dk and dv.
 bool is_plain(const BackwardRun& run) {
   const Terms& terms = run.problem.forward.heads.terms;
-  return run.core.gradient_stripes && !run.forward.scaled_first && !terms.gate && !terms.dropout &&
+  return run.core.gradients.stripes && !run.forward.scaled_first && !terms.gate && !terms.dropout &&
          !run.problem.wants.gate;
 }
 /// A step of plain panels: they become parts of add_rows, from the first key that is open to the last. -1,
@@ -98,7 +99,7 @@ Index plain_step(const BackwardRun& run, const SequencePlace& at, const Piece& p
     }
     pack_block(run, piece, s, keys, values, key0, count, packed, finite);
     if (!finite) return -1;
-    std::byte* operands = s.operands + parts * 3 * core.operand_bytes();
+    std::byte* operands = s.operands + parts * 3 * core.gradients.operand_bytes();
     list[parts] = {panel.lanes.queries,
                    panel.douts,
                    open,
@@ -115,10 +116,11 @@ Index plain_step(const BackwardRun& run, const SequencePlace& at, const Piece& p
                    operands,
                    piece.row_side && run.needs_dq() ? panel.dq : nullptr};
     s.dv_parts[parts] = {operands, panel.dout_rows, panel.lanes.count};
-    s.dk_parts[parts] = {operands + core.operand_bytes(), panel.q_rows, panel.lanes.count};
+    s.dk_parts[parts] = {operands + core.gradients.operand_bytes(), panel.q_rows, panel.lanes.count};
     ++parts, first = std::min(first, from), last = std::max(last, to);
   }
-  if (parts > 0) core.gradient_stripes(list, parts, s.keys, s.values, s.key_values, heads.q.dim, heads.v.dim);
+  if (parts > 0)
+    core.gradients.stripes(list, parts, s.keys, s.values, s.key_values, heads.q.dim, heads.v.dim);
   return parts;
 }
 
@@ -129,7 +131,7 @@ void gradient_step(const BackwardRun& run, const SequencePlace& at, const Piece&
                    std::uint8_t& packed, std::uint8_t& finite, float* dk, float* dv) {
   const Core& core = run.core;
   const AttentionProblem& p = run.problem.forward;
-  const bool rounds = core.gradient_operands != nullptr;
+  const bool rounds = core.gradients.operands != nullptr;
   Index parts = 0, first = run.step_keys, last = 0;
   struct Range {
     Index from, to;
@@ -151,21 +153,23 @@ void gradient_step(const BackwardRun& run, const SequencePlace& at, const Piece&
     if (!gradient_tile(run, at, piece.sequence, s, panel, slot, finite, key0, count, from, to)) continue;
     float *weights = s.s + slot * run.tile(), *ds = s.ds + slot * run.tile();
     if (piece.row_side && run.problem.wants.slopes)
-      core.alibi_sum(ds, from, to, panel.lanes.q_distance, panel.slope_sum);
-    if (p.heads.terms.softcap) core.multiply(ds, from, to, s.cap_slope);
-    std::byte* operands = s.operands + (rounds ? parts * 3 * core.operand_bytes() : 0);
+      core.gradients.alibi_sum(ds, from, to, panel.lanes.q_distance, panel.slope_sum);
+    if (p.heads.terms.softcap) core.gradients.multiply(ds, from, to, s.cap_slope);
+    std::byte* operands = s.operands + (rounds ? parts * 3 * core.gradients.operand_bytes() : 0);
     if (rounds)
-      core.gradient_operands(weights, ds, from, to, count, panel.lanes.count, panel.q_factor, operands);
+      core.gradients.operands(weights, ds, from, to, count, panel.lanes.count, panel.q_factor, operands);
     if (piece.row_side && run.needs_dq()) {
-      const Tile tile{
-          ds, rounds ? operands + 2 * core.operand_bytes() : nullptr, from, to, nullptr, nullptr, nullptr};
-      core.weigh_on(tile, s.key_values, p.heads.q.dim, panel.dq);
+      const Tile tile{ds,      rounds ? operands + 2 * core.gradients.operand_bytes() : nullptr,
+                      from,    to,
+                      nullptr, nullptr,
+                      nullptr};
+      core.gradients.weigh_on(tile, s.key_values, p.heads.q.dim, panel.dq);
       if (!finite) add_unusual_keys(run, s, panel, slot, keys, key0, from, to);
     }
     if (piece.key_side && !panel.finite) add_unusual_rows(run, at, s, panel, slot, from, to, dk, dv);
     s.dv_parts[parts] = {rounds ? static_cast<void*>(operands) : weights, panel.dout_rows, panel.lanes.count};
-    s.dk_parts[parts] = {rounds ? static_cast<void*>(operands + core.operand_bytes()) : ds, panel.q_rows,
-                         panel.lanes.count};
+    s.dk_parts[parts] = {rounds ? static_cast<void*>(operands + core.gradients.operand_bytes()) : ds,
+                         panel.q_rows, panel.lanes.count};
     ranges[parts++] = {from, to};
     first = std::min(first, from), last = std::max(last, to);
   }
@@ -177,8 +181,8 @@ void gradient_step(const BackwardRun& run, const SequencePlace& at, const Piece&
       std::fill(tile + first * size, tile + ranges[i].from * size, 0.0f);
       std::fill(tile + ranges[i].to * size, tile + end * size, 0.0f);
     }
-  if (dv) core.add_rows(s.dv_parts, parts, first, last, p.heads.v.dim, dv);
-  if (dk) core.add_rows(s.dk_parts, parts, first, last, p.heads.q.dim, dk);
+  if (dv) core.gradients.add_rows(s.dv_parts, parts, first, last, p.heads.v.dim, dv);
+  if (dk) core.gradients.add_rows(s.dk_parts, parts, first, last, p.heads.q.dim, dk);
 }
 
 }  // namespace headwise::cpu

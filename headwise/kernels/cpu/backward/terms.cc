@@ -23,8 +23,8 @@ void each_tile(const BackwardRun& run, BackwardScratch& s, const SequencePlace& 
   for (Index key0 = 0; key0 < at.kv_tokens; key0 += run.step_keys) {
     const Index count = std::min(run.step_keys, at.kv_tokens - key0);
     if (tile_kind(run.forward, at, sequence, panel.lanes, key0, count) == TileKind::empty) continue;
-    run.core.pack_keys(keys, key0, count, p.heads.q.dim, s.keys);
-    run.core.pack_keys(values, key0, count, p.heads.v.dim, s.values);
+    run.core.products.pack_keys(keys, key0, count, p.heads.q.dim, s.keys);
+    run.core.products.pack_keys(values, key0, count, p.heads.v.dim, s.values);
     Index from, to;
     if (gradient_tile(run, at, sequence, s, panel, 0, true, key0, count, from, to)) f(key0, from, to);
   }
@@ -75,7 +75,8 @@ void bias_gradient(const BackwardRun& run, BackwardScratch* scratch, ThreadPool&
         for (Index i = one_query ? 0 : block; i < (one_query ? panels : block + 1); ++i)
           if (i * size < at.q_tokens)
             each_tile(run, s, at, b, h, i * size, [&](Index key0, Index from, Index end) {
-              run.core.join(s.bias + (key0 + from) * size, s.ds + from * size, end - from, s.ones, s.ones);
+              run.core.passes.join(s.bias + (key0 + from) * size, s.ds + from * size, end - from, s.ones,
+                                   s.ones);
             });
     }
     write_bias(p, to, s.bias, size, batch, head, block * size);

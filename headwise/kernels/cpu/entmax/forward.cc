@@ -32,7 +32,7 @@ void keep_tile(const Run& run, const EntmaxRule& rule, EntmaxScratch& s, Index i
   Panel& panel = s.tile.panels[i];
   float *top = panel.total_top, *floor = s.floor + i * core.panel;
   KeptRow* rows = s.rows + i * core.panel;
-  core.row_max(s.tile.s, from, to, top);
+  core.passes.row_max(s.tile.s, from, to, top);
   for (int lane = 0; lane < panel.count; ++lane)  // -inf stays -inf
     floor[lane] =
         std::max(floor[lane], top[lane] - rule.power - kMargin * (std::fabs(top[lane]) + rule.power));

@@ -83,7 +83,7 @@ bool logits_of(const Run& run, const SequencePlace& at, EntmaxScratch& s, Index 
     for (int lane = 0; lane < run.core.panel; ++lane)
       panel.q_distance[lane] = static_cast<float>(panel.position[lane] - key0);
   apply_terms(run, at.sequence, panel, s.tile, key0, from, to);
-  if (kind == TileKind::mixed) run.core.select(s.tile.s, from, to, s.tile.open);
+  if (kind == TileKind::mixed) run.core.passes.select(s.tile.s, from, to, s.tile.open);
   return true;
 }
 

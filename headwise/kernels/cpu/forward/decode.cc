@@ -85,7 +85,7 @@ Index rows_together(const AttentionProblem& p) {
 const Core& decode_core(const AttentionProblem& p, const TileKernels& kernels) {
   const Core& core = core_for(p, kernels);
   const bool multiplies = &core == &kernels.f32 || &core == kernels.narrow;
-  return multiplies && kernels.few && rows_together(p) <= kernels.few->few_rows ? *kernels.few : core;
+  return multiplies && kernels.few && rows_together(p) <= kernels.few->few.rows ? *kernels.few : core;
 }
 /// Sums over keys want value columns side by side, in whole vectors.
 bool columns_fit(const Rows& values, Index value_dim) {
@@ -115,19 +115,19 @@ void attend_few(const Run& run, const Heads& h, Scratch& s, Panel& panel, TileKi
   Index from = 0, to = n;
   if (!open_tile(run, h.at, h.sequence, s, panel, kind, key0, from, to)) return;
   const Ahead to_values = ahead_of(values, key0 + from, to - from, value_dim);
-  if (core.few_stripe && !run.scaled_first && !p.heads.terms.dropout) {
+  if (core.few.stripe && !run.scaled_first && !p.heads.terms.dropout) {
     const Stripe stripe{panel.queries, from,      to,        kind == TileKind::mixed ? s.open : nullptr,
                         panel.factor,  panel.top, panel.sum, panel.o,
                         nullptr,       nullptr,   key0};
-    if (core.few_stripe(stripe, panel.count, keys, values, key0, p.heads.q.dim, value_dim, to_values, to_keys,
+    if (core.few.stripe(stripe, panel.count, keys, values, key0, p.heads.q.dim, value_dim, to_values, to_keys,
                         s.keys, s.rows))
       return;
   } else {
     float *top = s.lane_f[4], *sum = s.lane_f[5];
     std::copy_n(panel.top, core.panel, top), std::copy_n(panel.sum, core.panel, sum);
-    core.few_scores(panel.queries, panel.count, keys, key0, from, to, p.heads.q.dim, to_values, s.keys, s.s);
+    core.few.scores(panel.queries, panel.count, keys, key0, from, to, p.heads.q.dim, to_values, s.keys, s.s);
     const Tile tile = make_weights(run, h.at, h.sequence, s, panel, kind, true, key0, from, to);
-    if (core.weigh_few(tile, panel.count, values, key0, value_dim, s.shrink, to_keys, s.rows, panel.o))
+    if (core.few.weigh(tile, panel.count, values, key0, value_dim, s.shrink, to_keys, s.rows, panel.o))
       return;
     std::copy_n(top, core.panel, panel.top), std::copy_n(sum, core.panel, panel.sum);
   }
@@ -140,7 +140,7 @@ void attend_few(const Run& run, const Heads& h, Scratch& s, Panel& panel, TileKi
 
 /// few_scores writes the lanes of queries alone; the others start as 0.
 void clear_scores(const Run& run, Scratch& s) {
-  if (run.core.few_scores) std::fill_n(s.s, run.core.granule * run.core.panel, 0.0f);
+  if (run.core.few.scores) std::fill_n(s.s, run.core.granule * run.core.panel, 0.0f);
 }
 
 /// k or v as a pool of pages, with the scales of 8 bits.
@@ -204,7 +204,7 @@ void attend_split(const Run& run, const Heads& h, Scratch& s, Index split) {
   Rows keys = paged ? Rows{} : key_rows(run, h.at, h.head0),
        values = paged ? rows_of(run.args.v, p.heads.v, h.head0, 0, 0) : value_rows_of(run, h.at, h.head0);
   const Index end = std::min(h.at.kv_tokens, (split + 1) * kSplit);
-  const bool few = core.few_scores && h.rows <= core.few_rows && columns_fit(values, p.heads.v.dim);
+  const bool few = core.few.scores && h.rows <= core.few.rows && columns_fit(values, p.heads.v.dim);
   for (Index key0 = split * kSplit; key0 < end; key0 += core.granule) {
     const Index n = std::min<Index>(core.granule, end - key0);
     bool packed = false, finite = true;
@@ -301,7 +301,7 @@ std::string refuse(const AttentionProblem& p) {
   if (p.q_tokens > kMostDecodeQueries)
     return text("q_tokens is ", p.q_tokens, ": decode takes up to ", kMostDecodeQueries);
   const Core& core = decode_core(p, *chosen_isa().kernels());
-  const Index most = core.few_scores ? core.few_rows : 0;
+  const Index most = core.few.scores ? core.few.rows : 0;
   if (p.kv_tokens < kFewestDecodeKeys && rows_together(p) > most)
     return text("kv_tokens is ", p.kv_tokens, " and ", rows_together(p), " query rows meet each key: below ",
                 kFewestDecodeKeys, " keys cpu/online, which packs keys, is sooner done",

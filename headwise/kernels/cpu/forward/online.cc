@@ -69,8 +69,8 @@ void fold(const Run& run, Scratch& s, Panel& panel) {
   float *old_top = s.lane_f[0], *joined_top = s.lane_f[1], *used = s.lane_f[2];
   std::copy_n(panel.total_top, n, old_top);
   std::copy_n(panel.top, n, joined_top);
-  core.advance(panel.total_top, panel.top, panel.factor, used, s.a);  // a: what the total shrinks by
-  core.advance(joined_top, old_top, panel.factor, used, s.b);         // b: what the split shrinks by
+  core.passes.advance(panel.total_top, panel.top, panel.factor, used, s.a);  // a: what the total shrinks by
+  core.passes.advance(joined_top, old_top, panel.factor, used, s.b);         // b: what the split shrinks by
   if (run.problem.probe.rows || run.problem.probe.classes) {
     float *delta_a = s.lane_f[3], *delta_b = s.lane_f[4];
     for (Index i = 0; i < n; ++i) {
@@ -88,8 +88,8 @@ void fold(const Run& run, Scratch& s, Panel& panel) {
     for (Index i = 0; i < n * run.problem.probe.classes; ++i)
       panel.total_class_mass[i] += panel.class_mass[i];
   }
-  core.join(panel.total_o, panel.o, run.problem.heads.v.dim, s.a, s.b);
-  core.join(panel.total_sum, panel.sum, 1, s.a, s.b);
+  core.passes.join(panel.total_o, panel.o, run.problem.heads.v.dim, s.a, s.b);
+  core.passes.join(panel.total_sum, panel.sum, 1, s.a, s.b);
 }
 
 namespace {
@@ -128,15 +128,15 @@ Tile make_weights(const Run& run, const SequencePlace& at, Index sequence, Scrat
   const Core& core = run.core;
   const ProbeSpec& probe = run.problem.probe;
   if (run.scaled_first) apply_terms(run, sequence, panel, s, key0, from, to);
-  if (kind == TileKind::mixed) core.select(s.s, from, to, s.open);
+  if (kind == TileKind::mixed) core.passes.select(s.s, from, to, s.open);
   const Index id = sequence_id(run.args, sequence);
   if (!finite) close_lost_pairs(run, panel, s, kind, id, key0, from, to);
   if (probe.top_k > 0) push_best(run, panel, s.s, key0, from, to);
 
   std::fill_n(s.tile_top, core.panel, -INFINITY);
-  core.row_max(s.s, from, to, s.tile_top);
+  core.passes.row_max(s.s, from, to, s.tile_top);
   if (probe.rows || probe.classes > 0) std::copy_n(panel.top, core.panel, s.lane_f[0]);
-  core.advance(panel.top, s.tile_top, panel.factor, s.used, s.shrink);
+  core.passes.advance(panel.top, s.tile_top, panel.factor, s.used, s.shrink);
   if (probe.rows || probe.classes > 0) {
     float* delta = s.lane_f[1];
     for (int i = 0; i < core.panel; ++i)
@@ -146,18 +146,18 @@ Tile make_weights(const Run& run, const SequencePlace& at, Index sequence, Scrat
   const Tile tile{s.s, s.weights, from, to, s.used, panel.factor, s.tile_sum, panel.count};
   const bool looked_at = run.problem.heads.terms.dropout || probe.classes > 0 || !finite;
   if (probe.rows)
-    core.weights_stats(tile, panel.stats, panel.q_distance, key0);
+    core.passes.weights_stats(tile, panel.stats, panel.q_distance, key0);
   else if (looked_at)
-    core.weights_plain(tile);
+    core.passes.weights_plain(tile);
   else
-    core.weights(tile);
-  core.add_sum(panel.sum, s.shrink, s.tile_sum);
+    core.passes.weights(tile);
+  core.passes.add_sum(panel.sum, s.shrink, s.tile_sum);
   if (probe.classes > 0) push_classes(run, at, panel, s.s, key0, from, to);
   if (run.problem.heads.terms.dropout) {
-    core.dropout(s.s, from, to, panel.head32, panel.position32, key0, static_cast<std::uint32_t>(id),
-                 run.dropout.seed, run.dropout.threshold,
-                 static_cast<float>(1.0 / (1.0 - run.args.inputs.dropout)));
-    core.operand(tile);
+    core.passes.dropout(s.s, from, to, panel.head32, panel.position32, key0, static_cast<std::uint32_t>(id),
+                        run.dropout.seed, run.dropout.threshold,
+                        static_cast<float>(1.0 / (1.0 - run.args.inputs.dropout)));
+    core.products.operand(tile);
   }
   return tile;
 }
@@ -168,8 +168,9 @@ void attend_tile(const Run& run, const SequencePlace& at, Index sequence, Scratc
   if (!open_tile(run, at, sequence, s, panel, kind, key0, from, to)) return;
   tile_scores(run, panel, s.tile_keys, keys, key0, from, to, s.s);
   const Tile tile = make_weights(run, at, sequence, s, panel, kind, finite, key0, from, to);
-  if (values.scale) run.core.scale_rows(s.s, from, to, scales_from(values, key0), finite ? nullptr : s.open);
-  run.core.weigh(tile, s.values, run.problem.heads.v.dim, s.shrink, panel.o);
+  if (values.scale)
+    run.core.passes.scale_rows(s.s, from, to, scales_from(values, key0), finite ? nullptr : s.open);
+  run.core.products.weigh(tile, s.values, run.problem.heads.v.dim, s.shrink, panel.o);
   if (!finite) add_unusual_values(run, panel, s, values, key0, from, to);
 }
 
@@ -233,10 +234,10 @@ void write_rows(const Run& run, const SequencePlace& at, const Scratch& s, const
   const bool one_head = panel.count == core.panel && panel.head[0] == panel.head[panel.count - 1] &&
                         panel.token[panel.count - 1] - panel.token[0] == panel.count - 1;
   if (panel.folded && one_head && out.dtype == DType::f32 && out.step[3] == 1)
-    return core.finish(panel.total_o, value_dim, total, gate, reinterpret_cast<float*>(row_at(0)),
-                       out.step[1]);
+    return core.passes.finish(panel.total_o, value_dim, total, gate, reinterpret_cast<float*>(row_at(0)),
+                              out.step[1]);
   if (panel.folded)
-    core.finish(panel.total_o, value_dim, total, gate, s.rows, step);
+    core.passes.finish(panel.total_o, value_dim, total, gate, s.rows, step);
   else
     std::fill_n(s.rows, core.panel * step, 0.0f);
   for (int i = 0; i < panel.count; ++i)
@@ -289,7 +290,7 @@ void finish_panel(const Run& run, const SequencePlace& at, Scratch& s, Panel& pa
                                                  at.tensor_batch * in.gate.step[0] +
                                                      (at.q_row + panel.token[i]) * in.gate.step[1] +
                                                      panel.head[i] * in.gate.step[2]));
-  if (!empty && p.heads.terms.sinks) core.shrink(panel.total_o, p.heads.v.dim, shrink);
+  if (!empty && p.heads.terms.sinks) core.passes.shrink(panel.total_o, p.heads.v.dim, shrink);
   write_rows(run, at, s, panel, total, gate);
   if (run.args.lse.given() || run.tops)
     for (int i = 0; i < panel.count; ++i) {
@@ -336,7 +337,7 @@ void attend_rows(const Run& run, Scratch& s, Index sequence, Index head0, Index 
   core.begin();
   for (Index i = 0; i < panels; ++i) fill_panel(run, at, head0, row0 + i * core.panel, row1, s, s.panels[i]);
   const Rows keys = key_rows(run, at, head0), values = value_rows_of(run, at, head0);
-  const bool only_mask = core.stripes != nullptr && !run.scaled_first && !p.heads.terms.dropout &&
+  const bool only_mask = core.products.stripes != nullptr && !run.scaled_first && !p.heads.terms.dropout &&
                          p.probe.top_k == 0 && p.probe.classes == 0;
   for (Index key0 = 0; key0 < at.kv_tokens; key0 += core.granule) {
     if (key0 > 0 && key0 % kSplit == 0)
@@ -362,8 +363,9 @@ void attend_rows(const Run& run, Scratch& s, Index sequence, Index head0, Index 
         attend_tile(run, at, sequence, s, s.panels[i], kind, keys, values, finite, key0, n);
     }
     if (stripes > 0)
-      core.stripes(s.stripes, stripes, s.tile_keys, s.values, p.heads.q.dim, p.heads.v.dim,
-                   after_granule(run, at, keys, values, key0 + n, head0, row0, row1), s.s, s.weights);
+      core.products.stripes(s.stripes, stripes, s.tile_keys, s.values, p.heads.q.dim, p.heads.v.dim,
+                            after_granule(run, at, keys, values, key0 + n, head0, row0, row1), s.s,
+                            s.weights);
   }
   for (Index i = 0; i < panels; ++i) finish_panel(run, at, s, s.panels[i]);
   core.end();

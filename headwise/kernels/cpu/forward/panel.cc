@@ -100,11 +100,12 @@ const void* keys_for_scores(const Run& run, const Rows& keys, Index key0, Index 
   if (run.keys_ready)
     return static_cast<const std::byte*>(keys.data) +
            key0 * round_up(dim, run.core.key_pad) * size_of(run.args.k.dtype);
-  run.core.pack_keys(numbers_of(keys), key0, count, dim, scratch);
+  run.core.products.pack_keys(numbers_of(keys), key0, count, dim, scratch);
   return scratch;
 }
 bool values_for_weigh(const Run& run, const Rows& values, Index key0, Index count, void* scratch) {
-  const bool usual = run.core.pack_values(numbers_of(values), key0, count, run.problem.heads.v.dim, scratch);
+  const bool usual =
+      run.core.products.pack_values(numbers_of(values), key0, count, run.problem.heads.v.dim, scratch);
   const RowScales scales = scales_from(values, key0);
   for (Index i = 0; scales.at && i < count; ++i)
     if (!std::isfinite(scales.at[i * scales.step])) return false;
@@ -112,8 +113,8 @@ bool values_for_weigh(const Run& run, const Rows& values, Index key0, Index coun
 }
 void tile_scores(const Run& run, const Panel& panel, const void* packed, const Rows& keys, Index key0,
                  Index from, Index to, float* s) {
-  run.core.scores(panel.queries, packed, from, to, run.problem.heads.q.dim, s);
-  if (keys.scale) run.core.scale_rows(s, from, to, scales_from(keys, key0), nullptr);
+  run.core.products.scores(panel.queries, packed, from, to, run.problem.heads.q.dim, s);
+  if (keys.scale) run.core.passes.scale_rows(s, from, to, scales_from(keys, key0), nullptr);
 }
 
 float scale_of(const Run& run, Index head) {
@@ -172,9 +173,9 @@ Scratch book(const AttentionProblem& p, const Core& core, Index task_rows, Arena
   Scratch s{};
   s.panels = arena.take<Panel>("attention.panels", panels);
   s.keys = arena.take<std::byte>("attention.keys",
-                                 core.key_bytes(head_dim) * (p.probe.columns ? kColumnGranules : 1));
-  s.values = arena.take<std::byte>("attention.values", core.value_bytes(p.heads.v.dim));
-  s.weights = arena.take<std::byte>("attention.weights", core.weight_bytes());
+                                 core.products.key_bytes(head_dim) * (p.probe.columns ? kColumnGranules : 1));
+  s.values = arena.take<std::byte>("attention.values", core.products.value_bytes(p.heads.v.dim));
+  s.weights = arena.take<std::byte>("attention.weights", core.products.weight_bytes());
   const Index paged = p.keys == KeyForm::paged ? granule : 0;
   const auto room_for = [&](Index dim) -> PagedRoom {
     return {arena.take<std::byte>("attention.pages", paged * dim * size_of(p.kv_dtype())),
@@ -199,7 +200,7 @@ Scratch book(const AttentionProblem& p, const Core& core, Index task_rows, Arena
   s.words = arena.take<std::uint64_t>("attention.words", 64 * ceil_div(granule, 64));
   for (Index i = 0; i < panels; ++i) {
     Panel pan{};
-    pan.queries = arena.take<std::byte>("attention.queries", core.query_bytes(head_dim));
+    pan.queries = arena.take<std::byte>("attention.queries", core.products.query_bytes(head_dim));
     auto* places = arena.take<Index>("attention.lanes", 3 * panel);
     for (Index** f : {&pan.head, &pan.token, &pan.position}) *f = next_lanes(places, panel);
     auto* words = arena.take<std::uint32_t>("attention.lanes", 2 * panel);
@@ -309,7 +310,7 @@ void fill_panel(const Run& run, const SequencePlace& at, Index head0, Index firs
       panel.slope[lane] =
           static_cast<float>(load_double(in.slopes.data, in.slopes.dtype, head * in.slopes.step[0]));
   }
-  core.pack_queries(source, panel.token, panel.count, p.heads.q.dim, panel.queries, scratch.gather);
+  core.products.pack_queries(source, panel.token, panel.count, p.heads.q.dim, panel.queries, scratch.gather);
   const auto reset = [&](float* f, float x) { std::fill_n(f, core.panel, x); };
   reset(panel.total_top, -INFINITY), reset(panel.total_sum, 0.0f);
   panel.started = panel.folded = false;
@@ -360,10 +361,11 @@ void apply_terms(const Run& run, Index sequence, const Panel& panel, Scratch& sc
   const Terms& terms = run.problem.heads.terms;
   const HeadInputs& in = run.args.inputs;
   float* s = scratch.s;
-  if (run.scaled_first) core.scale(s, from, to, panel.scale);
+  if (run.scaled_first) core.passes.scale(s, from, to, panel.scale);
   if (terms.softcap) {
-    core.softcap(s, from, to, static_cast<float>(in.softcap));
-    if (scratch.cap_slope) core.cap_slope(s, from, to, static_cast<float>(in.softcap), scratch.cap_slope);
+    core.passes.softcap(s, from, to, static_cast<float>(in.softcap));
+    if (scratch.cap_slope)
+      core.passes.cap_slope(s, from, to, static_cast<float>(in.softcap), scratch.cap_slope);
   }
   add_terms(run, sequence, panel, scratch, key0, from, to);
 }
@@ -389,14 +391,14 @@ void add_terms(const Run& run, Index sequence, const Panel& panel, Scratch& scra
           line[k] = static_cast<float>(load_double(b.data, b.dtype, base + (key0 + k) * b.step[3]));
       }
     }
-    core.add(s, from, to, scratch.term, core.granule);
+    core.passes.add(s, from, to, scratch.term, core.granule);
   }
-  if (terms.alibi) core.alibi(s, from, to, panel.slope, panel.q_distance);
+  if (terms.alibi) core.passes.alibi(s, from, to, panel.slope, panel.q_distance);
   if (terms.relative) {
     add_relative(in, panel, scratch, key0, from, to, core.granule);
     for (int lane = panel.count; lane < core.panel; ++lane)
       std::fill(scratch.term + lane * core.granule + from, scratch.term + lane * core.granule + to, 0.0f);
-    core.add(s, from, to, scratch.term, core.granule);
+    core.passes.add(s, from, to, scratch.term, core.granule);
   }
 }
 

@@ -21,7 +21,7 @@ bool known_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch
   for (int i = 0; i < core.panel; ++i) panel.q_distance[i] = static_cast<float>(panel.position[i] - key0);
   tile_scores(run, panel, packed, keys, key0, from, to, s.s);
   if (run.scaled_first) apply_terms(run, sequence, panel, s, key0, from, to);
-  if (kind == TileKind::mixed) core.select(s.s, from, to, s.open);
+  if (kind == TileKind::mixed) core.passes.select(s.s, from, to, s.open);
   float *top = s.lane_f[0], *weight = s.lane_f[1];
   const Index q = run.problem.ragged ? run.problem.q_total : run.problem.q_tokens;
   for (int i = 0; i < core.panel; ++i) {
@@ -31,7 +31,7 @@ bool known_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch
         (at.tensor_batch * run.problem.heads.q.heads + panel.head[i]) * q + at.q_row + panel.token[i];
     top[i] = run.tops[2 * row], weight[i] = run.tops[2 * row + 1];
   }
-  core.place_weights(s.s, from, to, panel.factor, top, weight, s.s);
+  core.passes.place_weights(s.s, from, to, panel.factor, top, weight, s.s);
   // Idle lanes weigh nothing, whatever a slope made of them: 0 times infinity would be NaN.
   for (Index k = from; panel.count < core.panel && k < to; ++k)
     std::fill(s.s + k * core.panel + panel.count, s.s + (k + 1) * core.panel, 0.0f);
@@ -48,7 +48,8 @@ void sum_columns(const Run& run, Scratch& s, Index sequence, Index head, Index k
   if (key0 >= end) return;
   const Rows keys = key_rows(run, at, head);
   const auto room = [&](Index k) {
-    return static_cast<std::byte*>(s.keys) + (k - key0) / core.granule * core.key_bytes(p.heads.q.dim);
+    return static_cast<std::byte*>(s.keys) +
+           (k - key0) / core.granule * core.products.key_bytes(p.heads.q.dim);
   };
   const auto packed = [&](Index k) -> const void* {
     return run.keys_ready ? keys_for_scores(run, keys, k, 0, nullptr) : room(k);
@@ -64,7 +65,7 @@ void sum_columns(const Run& run, Scratch& s, Index sequence, Index head, Index k
     for (Index k = key0; k < end; k += core.granule) {
       Index from, to;
       if (!known_tile(run, at, sequence, s, panel, packed(k), keys, k, keys_at(k), from, to)) continue;
-      core.join(lanes + (k - key0 + from) * size, s.s + from * size, to - from, s.ones, s.ones);
+      core.passes.join(lanes + (k - key0 + from) * size, s.s + from * size, to - from, s.ones, s.ones);
     }
   }
   const AnyView& out = run.args.probe.column_sums;

@@ -20,7 +20,7 @@ namespace {
 
 constexpr Core bf16_core() {
   Core c = AmxCore<Bf16Operands>::table();
-  c.stripes = AmxStripes<Bf16Operands>::run;
+  c.products.stripes = AmxStripes<Bf16Operands>::run;
   return FewRowsOnAmx<Bf16Operands>::joined(c);
 }
 constexpr Core kBf16 = bf16_core(), kF32Parts = FewRowsOnAmx<F32Operands>::joined(AmxOutputs::table()),
@@ -35,7 +35,7 @@ constexpr Core kGradients = GradientCore<Lanes, 4, 4, 4>::joined(kF32);
 constexpr Core kBf16Gradients = AmxGradients::joined(kBf16);
 constexpr Core f32_parts_gradients() {
   Core c = AmxF32Gradients::joined(AmxCore<F32GradientOperands>::table());
-  c.gradient_stripes = AmxGradientStripes::run;
+  c.gradients.stripes = AmxGradientStripes::run;
   return c;
 }
 constexpr Core kF32PartsGradients = f32_parts_gradients();

@@ -61,8 +61,8 @@ void add_to_rows(const GradientRun& run, GradientScratch& s, const float* ds, In
                     nullptr,
                     nullptr,
                     nullptr};
-    core.weigh_on(tile, s.key_values + p.heads.k.slot(m) * run.key_value_bytes(), p.heads.q.dim,
-                  s.panel.dq + m * core.columns(p.heads.q.dim) * n);
+    core.gradients.weigh_on(tile, s.key_values + p.heads.k.slot(m) * run.key_value_bytes(), p.heads.q.dim,
+                            s.panel.dq + m * core.gradients.columns(p.heads.q.dim) * n);
   }
 }
 
@@ -72,19 +72,20 @@ void add_to_keys(const GradientRun& run, GradientScratch& s, const RowTask& task
   const AttentionProblem& p = run.problem.forward;
   const GradientSpec& wants = run.problem.wants;
   const Core& core = run.mixed.core();
-  const Index step = run.mixed.tile_step(), wide = core.columns(p.heads.q.dim),
-              value_wide = core.columns(p.heads.v.dim), count = s.panel.in.lanes.count;
+  const Index step = run.mixed.tile_step(), wide = core.gradients.columns(p.heads.q.dim),
+              value_wide = core.gradients.columns(p.heads.v.dim), count = s.panel.in.lanes.count;
   note_open_keys(run, s, opening);
   for (Index v = 0; wants.v && v < p.heads.v.heads; ++v) {
-    const RowPart part{s.u + v * step, s.panel.dout_rows + v * core.row_bytes(p.heads.v.dim), count};
-    core.add_rows(&part, 1, 0, opening.to, p.heads.v.dim, s.dv + v * kMixKeys * value_wide);
+    const RowPart part{s.u + v * step, s.panel.dout_rows + v * core.gradients.row_bytes(p.heads.v.dim),
+                       count};
+    core.gradients.add_rows(&part, 1, 0, opening.to, p.heads.v.dim, s.dv + v * kMixKeys * value_wide);
   }
   if (wants.v && !s.panel.finite) add_unusual_douts(run, s, task, opening);
   for (const int which : {1, 0}) mix_slopes(run, s, which, opening.to, nullptr, s.key_sums[which], nullptr);
   for (Index m = 0; wants.k && m < p.heads.q.heads; ++m) {
     clear_rest(run, ds + m * step, opening.to);
-    const RowPart part{ds + m * step, s.panel.q_rows + m * core.row_bytes(p.heads.q.dim), count};
-    core.add_rows(&part, 1, 0, opening.to, p.heads.q.dim, s.dk + m * kMixKeys * wide);
+    const RowPart part{ds + m * step, s.panel.q_rows + m * core.gradients.row_bytes(p.heads.q.dim), count};
+    core.gradients.add_rows(&part, 1, 0, opening.to, p.heads.q.dim, s.dk + m * kMixKeys * wide);
   }
 }
 
@@ -106,7 +107,7 @@ void attend_panel(const GradientRun& run, GradientScratch& s, Index sequence, In
     mix_slopes(run, s, 1, opening.to, panel.dquery[1], nullptr, panel.dmatrix[1]);
     weight_slopes(run, s, opening);
     for (Index h = 0; h < run.mixed.before.to; ++h)
-      core.add_dots(s.p + h * step, s.dp + h * step, 0, opening.to, panel.delta + h * n);
+      core.gradients.add_dots(s.p + h * step, s.dp + h * step, 0, opening.to, panel.delta + h * n);
   });
   if (run.checks) s.worst = std::max(s.worst, delta_error(run, task, panel));
 

@@ -10,7 +10,7 @@ namespace {
 /// [from to] in any float as tiles of mix_rows columns; missing columns are 0.
 const float* pack_matrix(const Core& core, const AnyView& m, Index from, Index to, bool turned,
                          Arena& arena) {
-  const Index rows = core.mix_rows;
+  const Index rows = core.passes.mix_rows;
   float* out = arena.take<float>("mixed.matrix", round_up(to, rows) * from);
   if (!out || !m.given()) return nullptr;  // of a dynamic mix it may not come
   for (Index g = 0; g < to; g += rows)
@@ -44,7 +44,7 @@ const Core& mixed_core(const AttentionProblem& p, const TileKernels& kernels) {
 }
 
 Index key_block_bytes(const Core& core, Index dim) {  // a block of keys is the beginning of a granule
-  return round_up(core.key_bytes(dim) / core.granule * kMixKeys, Index{Arena::kAlign});
+  return round_up(core.products.key_bytes(dim) / core.granule * kMixKeys, Index{Arena::kAlign});
 }
 
 std::size_t whole_pieces(const Arena& arena) {
@@ -147,7 +147,8 @@ MixedPanel book_mixed_panel(const MixedRun& run, Arena& arena) {
   const Core& core = run.core();
   const Index panel = core.panel;
   MixedPanel m{};
-  m.queries = arena.take<std::byte>("mixed.queries", p.heads.q.heads * core.query_bytes(p.heads.q.dim));
+  m.queries =
+      arena.take<std::byte>("mixed.queries", p.heads.q.heads * core.products.query_bytes(p.heads.q.dim));
   for (int i = 0; i < 2; ++i) {
     const MixStage& stage = i == 0 ? run.before : run.after;
     if (stage.kind == Mix::dynamic)
@@ -203,11 +204,12 @@ void fill_mixed(const MixedRun& run, const SequencePlace& at, Index first, Mixed
   Rows rows[64];
   for (Index m = 0; m < p.heads.q.heads; ++m) {
     std::fill_n(rows, core.panel, rows_of(run.forward.args.q, p.heads.q, m, at.tensor_batch, at.q_row));
-    core.pack_queries(rows, lanes.token, lanes.count, p.heads.q.dim,
-                      panel.queries + m * core.query_bytes(p.heads.q.dim), s.terms.gather);
+    core.products.pack_queries(rows, lanes.token, lanes.count, p.heads.q.dim,
+                               panel.queries + m * core.products.query_bytes(p.heads.q.dim), s.terms.gather);
     if (run.scaled_queries)
-      core.scale(reinterpret_cast<float*>(panel.queries + m * core.query_bytes(p.heads.q.dim)), 0,
-                 p.heads.q.dim, run.scales + m * core.panel);
+      core.passes.scale(
+          reinterpret_cast<float*>(panel.queries + m * core.products.query_bytes(p.heads.q.dim)), 0,
+          p.heads.q.dim, run.scales + m * core.panel);
   }
   if (panel.coefficients[0]) pack_query_coefficients(run, at, lanes, run.before, panel.coefficients[0]);
   if (panel.coefficients[1]) pack_query_coefficients(run, at, lanes, run.after, panel.coefficients[1]);
@@ -226,8 +228,8 @@ void look_at_head(const MixedRun& run, Panel& lanes, Index head) {
 void pack_mixed_keys(const MixedRun& run, const SequencePlace& at, Index key0, Index count, MixedScratch& s) {
   const HeadLayout& layout = run.forward.problem.heads.k;
   for (Index slot = 0; slot < run.key_slots(); ++slot)
-    run.core().pack_keys(key_rows(run.forward, at, slot * layout.group), key0, count, layout.dim,
-                         at_slot(s.keys, slot, key_block_bytes(run.core(), layout.dim)));
+    run.core().products.pack_keys(key_rows(run.forward, at, slot * layout.group), key0, count, layout.dim,
+                                  at_slot(s.keys, slot, key_block_bytes(run.core(), layout.dim)));
   if (run.before.kind == Mix::dynamic)
     pack_key_coefficients(run, at, key0, count, run.before, s.key_coefficients[0]);
 }
@@ -291,11 +293,12 @@ void mixed_scores(const MixedRun& run, MixedScratch& s, const MixedPanel& panel,
   const Core& core = run.core();
   for (Index m = 0; m < p.heads.q.heads; ++m) {
     float* tile = out + m * run.tile_step();
-    core.scores(panel.queries + m * core.query_bytes(p.heads.q.dim),
-                at_slot(s.keys, p.heads.k.slot(m), key_block_bytes(core, p.heads.k.dim)), 0, to,
-                p.heads.q.dim, tile);
-    if (!run.scaled_queries) core.scale(tile, 0, to, run.scales + m * core.panel);
-    if (p.heads.terms.softcap) core.softcap(tile, 0, to, static_cast<float>(run.forward.args.inputs.softcap));
+    core.products.scores(panel.queries + m * core.products.query_bytes(p.heads.q.dim),
+                         at_slot(s.keys, p.heads.k.slot(m), key_block_bytes(core, p.heads.k.dim)), 0, to,
+                         p.heads.q.dim, tile);
+    if (!run.scaled_queries) core.passes.scale(tile, 0, to, run.scales + m * core.panel);
+    if (p.heads.terms.softcap)
+      core.passes.softcap(tile, 0, to, static_cast<float>(run.forward.args.inputs.softcap));
   }
 }
 
@@ -327,7 +330,8 @@ void mixed_logits(const MixedRun& run, Index sequence, MixedScratch& s, MixedPan
     mixed_scores(run, s, panel, opening.to, l);
   } else {
     mixed_scores(run, s, panel, opening.to, s.s);
-    core.mix(mix_tile(run, run.before, panel.coefficients[0], s.key_coefficients[0], s.s, l, opening.to));
+    core.passes.mix(
+        mix_tile(run, run.before, panel.coefficients[0], s.key_coefficients[0], s.s, l, opening.to));
   }
   const bool looks = terms.bias || terms.alibi || terms.relative;
   if (terms.alibi)
@@ -340,7 +344,7 @@ void mixed_logits(const MixedRun& run, Index sequence, MixedScratch& s, MixedPan
       add_terms(run.forward, sequence, panel.lanes, s.terms, key0, 0, opening.to);
     }
     if (opening.mixed)
-      core.select(s.terms.s, 0, opening.to, panel.open + (run.shared_mask ? 0 : h) * kMixKeys);
+      core.passes.select(s.terms.s, 0, opening.to, panel.open + (run.shared_mask ? 0 : h) * kMixKeys);
   }
 }
 

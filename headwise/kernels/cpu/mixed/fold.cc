@@ -55,10 +55,10 @@ void write_row_sums(const GradientRun& run, GradientScratch& s, const RowTask& t
   const Index n = core.panel, heads = p.heads.normal_heads();
   const auto row_of = [&](int i) { return at.q_row + lanes.token[i]; };
   if (run.problem.wants.q) {
-    const Index wide = core.columns(p.heads.q.dim), line = width_of(p.heads.q);
+    const Index wide = core.gradients.columns(p.heads.q.dim), line = width_of(p.heads.q);
     std::fill_n(s.lines, n * line, 0.0);
     for (Index m = 0; m < p.heads.q.heads; ++m) {
-      core.unpanel(panel.dq + m * wide * n, p.heads.q.dim, run.mixed.scales + m * n, s.rows, wide);
+      core.gradients.unpanel(panel.dq + m * wide * n, p.heads.q.dim, run.mixed.scales + m * n, s.rows, wide);
       for (int i = 0; i < lanes.count; ++i)
         add_to_line(p.heads.q, m, s.rows + i * wide, 1.0f, s.lines + i * line);
     }
@@ -67,8 +67,9 @@ void write_row_sums(const GradientRun& run, GradientScratch& s, const RowTask& t
   }
   for (Index m = 0; panel.dscale && m < p.heads.q.heads; ++m) {
     // dscale = sum_i q_i . (sum_j ds_ij k_j); packed queries may carry the scale.
-    const float* dq = panel.dq + m * core.columns(p.heads.q.dim) * n;
-    core.dots(dq, panel.in.queries + m * core.query_bytes(p.heads.q.dim), p.heads.q.dim, s.rows);
+    const float* dq = panel.dq + m * core.gradients.columns(p.heads.q.dim) * n;
+    core.gradients.dots(dq, panel.in.queries + m * core.products.query_bytes(p.heads.q.dim), p.heads.q.dim,
+                        s.rows);
     double sum = 0;
     for (int i = 0; i < lanes.count; ++i) sum += static_cast<double>(s.rows[i]);
     panel.dscale[m] = run.mixed.scaled_queries ? sum / static_cast<double>(run.mixed.scales[m * n]) : sum;
@@ -102,7 +103,7 @@ void add_unusual_douts(const GradientRun& run, GradientScratch& s, const RowTask
   const AttentionProblem& p = run.problem.forward;
   const AnyView& dout = run.args.dout;
   const Panel& lanes = s.panel.in.lanes;
-  const Index n = run.mixed.core().panel, wide = run.mixed.core().columns(p.heads.v.dim);
+  const Index n = run.mixed.core().panel, wide = run.mixed.core().gradients.columns(p.heads.v.dim);
   for (Index v = 0; v < p.heads.v.heads; ++v)
     for (int i = 0; i < lanes.count; ++i)
       for (Index c = 0; c < p.heads.v.dim; ++c) {
@@ -133,10 +134,10 @@ void write_key_sums(const GradientRun& run, GradientScratch& s, const RowTask& t
   };
   const Core& core = run.mixed.core();
   if (run.problem.wants.k)
-    lines(run.args.dk, p.heads.k, p.heads.q.heads, s.dk, core.columns(p.heads.q.dim),
+    lines(run.args.dk, p.heads.k, p.heads.q.heads, s.dk, core.gradients.columns(p.heads.q.dim),
           [&](Index m) { return run.mixed.scales[m * core.panel]; });
   if (run.problem.wants.v)
-    lines(run.args.dv, p.heads.v, p.heads.v.heads, s.dv, core.columns(p.heads.v.dim),
+    lines(run.args.dv, p.heads.v, p.heads.v.heads, s.dv, core.gradients.columns(p.heads.v.dim),
           [](Index) { return 1.0f; });
   for (int w = 0; w < 2; ++w)
     for (Index k = 0; s.key_sums[w] && k < keys; ++k) {

@@ -68,10 +68,10 @@ MixedRun forward_run(MixForm form, const AttentionProblem& p, const AttentionArg
   return run;
 }
 
-Index value_granule_bytes(const MixedRun& run) {
-  return run.value_slots() *
-         round_up(run.core().value_bytes(run.forward.problem.heads.v.dim), Index{Arena::kAlign});
+Index value_slot_bytes(const MixedRun& run) {
+  return round_up(run.core().products.value_bytes(run.forward.problem.heads.v.dim), Index{Arena::kAlign});
 }
+Index value_granule_bytes(const MixedRun& run) { return run.value_slots() * value_slot_bytes(run); }
 
 PackedBlocks book_packed(const MixedRun& run, Arena& arena) {
   const Index blocks = run.block_count(), granules = blocks / run.granule_blocks();
@@ -99,7 +99,7 @@ OutScratch book(MixForm form, const MixedRun& run, Arena& arena) {
     s.in.s = arena.take<float>("mixed.tiles", most_heads(p) * run.tile_step());
   s.panels = arena.take<OutPanel>("mixed.panels", panels);
   s.values = arena.take<std::byte>("mixed.values", form == MixForm::twice ? value_granule_bytes(run) : 0);
-  s.operand = arena.take<std::byte>("mixed.weights", core.weight_bytes());
+  s.operand = arena.take<std::byte>("mixed.weights", core.products.weight_bytes());
   s.kept = arena.take<float>("mixed.logits", run.kept_blocks * panels * heads * run.tile_step());
   for (float** to : {&s.tile_top, &s.used, &s.shrink, &s.tile_sum, &s.gate})
     *to = arena.take<float>("mixed.lanes", panel);
@@ -143,9 +143,8 @@ bool pack_values(const MixedRun& run, const Task& task, Index key0, Index keys, 
   const HeadLayout& v = run.forward.problem.heads.v;
   bool finite = true;
   for (Index slot = 0; slot < run.value_slots(); ++slot)
-    finite &=
-        run.core().pack_values(value_rows_of(run.forward, task.at, slot * v.group), key0, keys, v.dim,
-                               values + slot * round_up(run.core().value_bytes(v.dim), Index{Arena::kAlign}));
+    finite &= run.core().products.pack_values(value_rows_of(run.forward, task.at, slot * v.group), key0, keys,
+                                              v.dim, values + slot * value_slot_bytes(run));
   return finite;
 }
 bool look_at_values(const MixedRun& run, OutScratch& s, const Task& task, Index key0, Index keys) {
@@ -203,10 +202,10 @@ void look_for_sums(const MixedRun& run, OutScratch& s, const Task& task) {
       for (Index h = 0; h < heads; ++h) {
         const Tile tile{l + h * run.tile_step(), nullptr, 0, opening.to, s.used, s.in.factor, s.tile_sum};
         std::fill_n(s.tile_top, n, -INFINITY);
-        core.row_max(tile.s, 0, opening.to, s.tile_top);
-        core.advance(panel.top + h * n, s.tile_top, s.in.factor, s.used, s.shrink);
-        core.sum_weights(tile);
-        core.add_sum(panel.sum + h * n, s.shrink, s.tile_sum);
+        core.passes.row_max(tile.s, 0, opening.to, s.tile_top);
+        core.passes.advance(panel.top + h * n, s.tile_top, s.in.factor, s.used, s.shrink);
+        core.passes.sum_weights(tile);
+        core.passes.add_sum(panel.sum + h * n, s.shrink, s.tile_sum);
       }
     }
   }
@@ -299,12 +298,13 @@ void weigh_block(const MixedRun& run, OutScratch& s, OutPanel& panel, const Task
   if (!finite)
     for (Index v = 0; v < v_heads; ++v) find_kept_pairs(run, s, panel, task.sequence, l, v, key0, to);
   for (Index h = 0; h < run.before.to; ++h)
-    core.place_weights(l + h * step, 0, to, s.in.factor, panel.top + h * n, panel.weight + h * n,
-                       s.in.l + h * step);
+    core.passes.place_weights(l + h * step, 0, to, s.in.factor, panel.top + h * n, panel.weight + h * n,
+                              s.in.l + h * step);
   float* u = s.in.l;
   if (run.after.kind != Mix::none) {
     u = s.in.s;
-    core.mix(mix_tile(run, run.after, panel.in.coefficients[1], s.in.key_coefficients[1], s.in.l, u, to));
+    core.passes.mix(
+        mix_tile(run, run.after, panel.in.coefficients[1], s.in.key_coefficients[1], s.in.l, u, to));
   }
   for (Index v = 0; v < v_heads; ++v) {
     float* weights = u + v * step;
@@ -312,16 +312,15 @@ void weigh_block(const MixedRun& run, OutScratch& s, OutPanel& panel, const Task
     float* o = panel.o + v * run.forward.value_rows() * n;
     if (p.heads.terms.dropout) {
       look_at_head(run, panel.in.lanes, v);
-      core.dropout(weights, 0, to, panel.in.lanes.head32, panel.in.lanes.position32, key0,
-                   static_cast<std::uint32_t>(sequence_id(run.forward.args, task.sequence)),
-                   run.forward.dropout.seed, run.forward.dropout.threshold,
-                   static_cast<float>(1.0 / (1.0 - run.forward.args.inputs.dropout)));
+      core.passes.dropout(weights, 0, to, panel.in.lanes.head32, panel.in.lanes.position32, key0,
+                          static_cast<std::uint32_t>(sequence_id(run.forward.args, task.sequence)),
+                          run.forward.dropout.seed, run.forward.dropout.threshold,
+                          static_cast<float>(1.0 / (1.0 - run.forward.args.inputs.dropout)));
     }
     if (!finite) close_pairs(run, s, v, to, weights);
-    core.operand(tile);
-    core.weigh(tile,
-               s.values + p.heads.v.slot(v) * round_up(core.value_bytes(p.heads.v.dim), Index{Arena::kAlign}),
-               p.heads.v.dim, s.in.ones, o);
+    core.products.operand(tile);
+    core.products.weigh(tile, s.values + p.heads.v.slot(v) * value_slot_bytes(run), p.heads.v.dim, s.in.ones,
+                        o);
     if (!finite) add_unusual(run, s, panel, task.at, weights, v, key0, to, o);
   }
 }
@@ -383,10 +382,11 @@ void write_rows(const MixedRun& run, OutScratch& s, const SequencePlace& at, Out
     };
     const float* o = panel.o + v * step * n;
     if (all_open && lanes.count == n && out.dtype == DType::f32 && out.step[3] == 1) {
-      core.finish(o, p.heads.v.dim, s.in.ones, s.gate, reinterpret_cast<float*>(row_at(0)), out.step[1]);
+      core.passes.finish(o, p.heads.v.dim, s.in.ones, s.gate, reinterpret_cast<float*>(row_at(0)),
+                         out.step[1]);
       continue;
     }
-    core.finish(o, p.heads.v.dim, s.in.ones, s.gate, s.rows, step);
+    core.passes.finish(o, p.heads.v.dim, s.in.ones, s.gate, s.rows, step);
     for (int i = 0; i < lanes.count; ++i) {
       if (s.used[i] == 0) std::fill_n(s.rows + i * step, step, 0.0f);
       run.forward.kernels.store_row(s.rows + i * step, p.heads.v.dim, row_type(out.dtype), row_at(i),

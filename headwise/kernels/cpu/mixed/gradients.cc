@@ -19,11 +19,11 @@ Index line_of(const HeadLayout& l) { return l.row > 0 ? l.row : l.slots() * l.di
 Index tile_floats(const GradientRun& run) { return most_heads(run.problem.forward) * run.mixed.tile_step(); }
 Index dk_floats(const GradientRun& run) {
   const HeadLayout& q = run.problem.forward.heads.q;
-  return run.problem.wants.k ? q.heads * kMixKeys * run.mixed.core().columns(q.dim) : 0;
+  return run.problem.wants.k ? q.heads * kMixKeys * run.mixed.core().gradients.columns(q.dim) : 0;
 }
 Index dv_floats(const GradientRun& run) {
   const HeadLayout& v = run.problem.forward.heads.v;
-  return run.problem.wants.v ? v.heads * kMixKeys * run.mixed.core().columns(v.dim) : 0;
+  return run.problem.wants.v ? v.heads * kMixKeys * run.mixed.core().gradients.columns(v.dim) : 0;
 }
 Index key_sum_floats(const GradientRun& run, int which) {
   return run.problem.wants.mix_k ? run.mixed.key_coefficients(which) : 0;
@@ -41,7 +41,7 @@ Index GradientRun::first_panel(const SequencePlace& at, Index sequence) const {
   return p.ragged ? at.q_row / n + sequence : sequence * ceil_div(p.q_tokens, n);
 }
 Index GradientRun::key_value_bytes() const {
-  return round_up(mixed.core().value_bytes(problem.forward.heads.q.dim), Index{Arena::kAlign});
+  return round_up(mixed.core().products.value_bytes(problem.forward.heads.q.dim), Index{Arena::kAlign});
 }
 
 Index kept_gradient_bytes(const BackwardProblem& p, const Core& core) {
@@ -95,17 +95,19 @@ GradientScratch book_gradients(const GradientRun& run, Arena& arena) {
   const MixedRun& m = run.mixed;
   const Core& core = m.core();
   const Index n = core.panel, tiles = tile_floats(run);
-  const Index wide = core.columns(p.heads.q.dim), value_wide = core.columns(p.heads.v.dim);
+  const Index wide = core.gradients.columns(p.heads.q.dim),
+              value_wide = core.gradients.columns(p.heads.v.dim);
   GradientScratch s{};
   arena.take<float>("mixed.tiles", core.granule * n);  // tiles may be named from their granule's first key on
   s.in = book_mixed(m, arena);
   MixedGradientPanel& panel = s.panel;
   panel.in = book_mixed_panel(m, arena);
-  panel.douts = arena.take<std::byte>("mixed.douts", p.heads.v.heads * core.query_bytes(p.heads.v.dim));
-  panel.q_rows =
-      arena.take<std::byte>("mixed.queries", wants.k ? p.heads.q.heads * core.row_bytes(p.heads.q.dim) : 0);
-  panel.dout_rows =
-      arena.take<std::byte>("mixed.douts", wants.v ? p.heads.v.heads * core.row_bytes(p.heads.v.dim) : 0);
+  panel.douts =
+      arena.take<std::byte>("mixed.douts", p.heads.v.heads * core.products.query_bytes(p.heads.v.dim));
+  panel.q_rows = arena.take<std::byte>(
+      "mixed.queries", wants.k ? p.heads.q.heads * core.gradients.row_bytes(p.heads.q.dim) : 0);
+  panel.dout_rows = arena.take<std::byte>(
+      "mixed.douts", wants.v ? p.heads.v.heads * core.gradients.row_bytes(p.heads.v.dim) : 0);
   panel.dq = arena.take<float>("mixed.dq", run.gathers_dq() ? p.heads.q.heads * wide * n : 0);
   panel.gate = arena.take<float>("mixed.rows", p.heads.v.heads * n);
   panel.dgate = arena.take<float>("mixed.rows", p.heads.v.heads * n);
@@ -163,8 +165,8 @@ void pack_granule(const GradientRun& run, const RowTask& task, Index granule, Gr
     look_at_block(run, task, key0 / kMixKeys, s);
     pack_mixed_keys(run.mixed, task.at, key0, keys, s.in);
     for (Index slot = 0; slot < run.mixed.value_slots(); ++slot)
-      core.pack_keys(value_rows_of(run.mixed.forward, task.at, slot * p.heads.v.group), key0, keys,
-                     p.heads.v.dim, s.values + slot * key_block_bytes(core, p.heads.v.dim));
+      core.products.pack_keys(value_rows_of(run.mixed.forward, task.at, slot * p.heads.v.group), key0, keys,
+                              p.heads.v.dim, s.values + slot * key_block_bytes(core, p.heads.v.dim));
     if (run.mixed.after.kind == Mix::dynamic)
       pack_key_coefficients(run.mixed, task.at, key0, keys, run.mixed.after, s.in.key_coefficients[1]);
     std::fill_n(s.dk, dk_floats(run), 0.0f);
@@ -174,8 +176,8 @@ void pack_granule(const GradientRun& run, const RowTask& task, Index granule, Gr
     std::fill_n(s.seen, kMixKeys, std::uint64_t{0});
   }
   for (Index slot = 0; run.gathers_dq() && first < end && slot < run.mixed.key_slots(); ++slot)
-    core.pack_values(key_rows(run.mixed.forward, task.at, slot * p.heads.k.group), first, end - first,
-                     p.heads.q.dim, s.key_values + slot * run.key_value_bytes());
+    core.products.pack_values(key_rows(run.mixed.forward, task.at, slot * p.heads.k.group), first,
+                              end - first, p.heads.q.dim, s.key_values + slot * run.key_value_bytes());
 }
 
 void pack_panel(const GradientRun& run, const RowTask& task, Index q, GradientScratch& s) {
@@ -197,16 +199,16 @@ void pack_panel(const GradientRun& run, const RowTask& task, Index q, GradientSc
   panel.finite = true;
   for (Index v = 0; v < p.heads.v.heads; ++v) {
     std::fill_n(rows, n, rows_of(run.args.dout, out_layout, v, at.tensor_batch, at.q_row));
-    core.pack_queries(rows, lanes.token, lanes.count, p.heads.v.dim,
-                      panel.douts + v * core.query_bytes(p.heads.v.dim), s.in.terms.gather);
+    core.products.pack_queries(rows, lanes.token, lanes.count, p.heads.v.dim,
+                               panel.douts + v * core.products.query_bytes(p.heads.v.dim), s.in.terms.gather);
     if (run.problem.wants.v)
-      panel.finite &= core.pack_rows(rows, lanes.token, lanes.count, p.heads.v.dim, s.in.ones,
-                                     panel.dout_rows + v * core.row_bytes(p.heads.v.dim));
+      panel.finite &= core.gradients.pack_rows(rows, lanes.token, lanes.count, p.heads.v.dim, s.in.ones,
+                                               panel.dout_rows + v * core.gradients.row_bytes(p.heads.v.dim));
   }
   for (Index m = 0; run.problem.wants.k && m < p.heads.q.heads; ++m) {
     std::fill_n(rows, n, rows_of(run.args.forward.q, p.heads.q, m, at.tensor_batch, at.q_row));
-    core.pack_rows(rows, lanes.token, lanes.count, p.heads.q.dim, s.in.ones,
-                   panel.q_rows + m * core.row_bytes(p.heads.q.dim));
+    core.gradients.pack_rows(rows, lanes.token, lanes.count, p.heads.q.dim, s.in.ones,
+                             panel.q_rows + m * core.gradients.row_bytes(p.heads.q.dim));
   }
   const AnyView &lse = run.args.forward.lse, &gate = run.args.forward.inputs.gate;
   for (Index h = 0; h < heads; ++h)
@@ -237,7 +239,8 @@ void clear_sums(const GradientRun& run, MixedGradientPanel& panel) {
   std::fill_n(panel.delta, heads * n, 0.0f);
   std::fill_n(panel.dgate, p.heads.v.heads * n, 0.0f);
   if (panel.dslopes) std::fill_n(panel.dslopes, heads * n, 0.0f);
-  if (run.gathers_dq()) std::fill_n(panel.dq, p.heads.q.heads * core.columns(p.heads.q.dim) * n, 0.0f);
+  if (run.gathers_dq())
+    std::fill_n(panel.dq, p.heads.q.heads * core.gradients.columns(p.heads.q.dim) * n, 0.0f);
   for (int i = 0; i < 2; ++i) {
     if (panel.dmatrix[i]) std::fill_n(panel.dmatrix[i], matrix_count(run, i), 0.0);
     if (panel.dquery[i]) std::fill_n(panel.dquery[i], coefficient_floats(run, i) * n, 0.0f);
@@ -250,7 +253,7 @@ namespace {
 void close_tiles(const GradientRun& run, const GradientScratch& s, const Opening& opening, Index heads,
                  float* tiles) {
   for (Index h = 0; opening.mixed && h < heads; ++h)
-    run.mixed.core().close(tiles + h * run.mixed.tile_step(), 0, opening.to, s.some_open);
+    run.mixed.core().gradients.close(tiles + h * run.mixed.tile_step(), 0, opening.to, s.some_open);
 }
 
 void drop(const GradientRun& run, const MixedGradientPanel& panel, const RowTask& task, Index v, Index key0,
@@ -258,10 +261,10 @@ void drop(const GradientRun& run, const MixedGradientPanel& panel, const RowTask
   const Run& forward = run.mixed.forward;
   Panel lanes = panel.in.lanes;
   look_at_head(run.mixed, lanes, v);
-  run.mixed.core().dropout(tile, 0, to, lanes.head32, lanes.position32, key0,
-                           static_cast<std::uint32_t>(sequence_id(forward.args, task.sequence)),
-                           forward.dropout.seed, forward.dropout.threshold,
-                           static_cast<float>(1.0 / (1.0 - forward.args.inputs.dropout)));
+  run.mixed.core().passes.dropout(tile, 0, to, lanes.head32, lanes.position32, key0,
+                                  static_cast<std::uint32_t>(sequence_id(forward.args, task.sequence)),
+                                  forward.dropout.seed, forward.dropout.threshold,
+                                  static_cast<float>(1.0 / (1.0 - forward.args.inputs.dropout)));
 }
 
 MixTile transposed(const GradientRun& run, const MixStage& stage, const float* query, const float* key,
@@ -294,8 +297,8 @@ void weights_of_block(const GradientRun& run, GradientScratch& s, const RowTask&
     mixed_scores(m, s.in, s.panel.in, opening.to, s.in.s);
   if (m.before.kind != Mix::none || capped) close_tiles(run, s, opening, m.before.from, s.in.s);
   for (Index h = 0; h < m.before.to; ++h)
-    core.place_weights(s.p + h * step, 0, opening.to, s.in.factor, s.panel.top + h * n, s.panel.live + h * n,
-                       s.p + h * step);
+    core.passes.place_weights(s.p + h * step, 0, opening.to, s.in.factor, s.panel.top + h * n,
+                              s.panel.live + h * n, s.p + h * step);
 }
 
 void outputs_of_block(const GradientRun& run, GradientScratch& s, const RowTask& task, const Opening& opening,
@@ -307,14 +310,14 @@ void outputs_of_block(const GradientRun& run, GradientScratch& s, const RowTask&
   if (m.after.kind == Mix::none)
     for (Index h = 0; h < m.after.to; ++h) std::copy_n(s.p + h * step, opening.to * n, s.u + h * step);
   else
-    core.mix(
+    core.passes.mix(
         mix_tile(m, m.after, s.panel.in.coefficients[1], s.in.key_coefficients[1], s.p, s.u, opening.to));
   close_tiles(run, s, opening, m.after.to, s.u);
   if (!as_values_meet_them) return;
   for (Index v = 0; v < m.after.to; ++v) {
     float* u = s.u + v * step;
     if (p.heads.terms.dropout) drop(run, s.panel, task, v, key0, opening.to, u);
-    if (p.heads.terms.gate) core.scale(u, 0, opening.to, s.panel.gate + v * n);
+    if (p.heads.terms.gate) core.passes.scale(u, 0, opening.to, s.panel.gate + v * n);
     clear_rest(run, u, opening.to);
   }
 }
@@ -327,20 +330,20 @@ void output_slopes(const GradientRun& run, GradientScratch& s, const RowTask& ta
   const Index step = m.tile_step(), n = core.panel;
   for (Index v = 0; v < m.after.to; ++v) {
     float* du = s.du + v * step;
-    core.scores(s.panel.douts + v * core.query_bytes(p.heads.v.dim),
-                s.values + p.heads.v.slot(v) * key_block_bytes(core, p.heads.v.dim), 0, opening.to,
-                p.heads.v.dim, du);
+    core.products.scores(s.panel.douts + v * core.products.query_bytes(p.heads.v.dim),
+                         s.values + p.heads.v.slot(v) * key_block_bytes(core, p.heads.v.dim), 0, opening.to,
+                         p.heads.v.dim, du);
     if (p.heads.terms.dropout) drop(run, s.panel, task, v, key0, opening.to, du);
-    if (opening.mixed) core.close(du, 0, opening.to, s.some_open);
-    if (dgate) core.add_dots(s.u + v * step, du, 0, opening.to, dgate + v * n);
-    if (p.heads.terms.gate) core.scale(du, 0, opening.to, s.panel.gate + v * n);
+    if (opening.mixed) core.gradients.close(du, 0, opening.to, s.some_open);
+    if (dgate) core.gradients.add_dots(s.u + v * step, du, 0, opening.to, dgate + v * n);
+    if (p.heads.terms.gate) core.passes.scale(du, 0, opening.to, s.panel.gate + v * n);
   }
 }
 
 void weight_slopes(const GradientRun& run, GradientScratch& s, const Opening& opening) {
   if (!run.mixes_after()) return;
   const MixStage& after = run.mixed.after;
-  run.mixed.core().mix(
+  run.mixed.core().passes.mix(
       transposed(run, after, s.panel.in.coefficients[1], s.in.key_coefficients[1], s.du, s.dp, opening.to));
   close_tiles(run, s, opening, after.from, s.dp);
 }
@@ -348,8 +351,8 @@ void weight_slopes(const GradientRun& run, GradientScratch& s, const Opening& op
 void logit_slopes(const GradientRun& run, GradientScratch& s, Index to) {
   const Index step = run.mixed.tile_step(), n = run.mixed.core().panel;
   for (Index h = 0; h < run.mixed.before.to; ++h)
-    run.mixed.core().logit_slopes(s.p + h * step, s.dp + h * step, 0, to, s.panel.delta + h * n,
-                                  s.dl + h * step);
+    run.mixed.core().gradients.logit_slopes(s.p + h * step, s.dp + h * step, 0, to, s.panel.delta + h * n,
+                                            s.dl + h * step);
 }
 
 void add_alibi_slopes(const GradientRun& run, GradientScratch& s, Index key0, Index to) {
@@ -358,8 +361,8 @@ void add_alibi_slopes(const GradientRun& run, GradientScratch& s, Index key0, In
   const Panel& lanes = s.panel.in.lanes;
   for (int i = 0; i < core.panel; ++i) lanes.q_distance[i] = static_cast<float>(lanes.position[i] - key0);
   for (Index h = 0; h < run.mixed.before.to; ++h)
-    core.alibi_sum(s.dl + h * run.mixed.tile_step(), 0, to, lanes.q_distance,
-                   s.panel.dslopes + h * core.panel);
+    core.gradients.alibi_sum(s.dl + h * run.mixed.tile_step(), 0, to, lanes.q_distance,
+                             s.panel.dslopes + h * core.panel);
 }
 
 float* score_slopes(const GradientRun& run, GradientScratch& s, const Opening& opening) {
@@ -369,14 +372,14 @@ float* score_slopes(const GradientRun& run, GradientScratch& s, const Opening& o
   float* ds = s.dl;
   if (m.before.kind != Mix::none) {
     ds = s.in.l;
-    core.mix(transposed(run, m.before, s.panel.in.coefficients[0], s.in.key_coefficients[0], s.dl, ds,
-                        opening.to));
+    core.passes.mix(transposed(run, m.before, s.panel.in.coefficients[0], s.in.key_coefficients[0], s.dl, ds,
+                               opening.to));
     close_tiles(run, s, opening, m.before.from, ds);
   }
   const auto cap = static_cast<float>(run.args.forward.inputs.softcap);
   for (Index h = 0; p.heads.terms.softcap && h < m.before.from; ++h) {
-    core.cap_slope(s.in.s + h * m.tile_step(), 0, opening.to, cap, s.slope);
-    core.multiply(ds + h * m.tile_step(), 0, opening.to, s.slope);
+    core.passes.cap_slope(s.in.s + h * m.tile_step(), 0, opening.to, cap, s.slope);
+    core.gradients.multiply(ds + h * m.tile_step(), 0, opening.to, s.slope);
   }
   return ds;
 }
@@ -386,10 +389,10 @@ void mix_slopes(const GradientRun& run, GradientScratch& s, int which, Index to,
   const MixStage& stage = run.mixed.stage(which);
   if (stage.kind == Mix::none || (!dquery && !dkey && !dmatrix)) return;
   const Index step = run.mixed.tile_step();
-  run.mixed.core().mix_slopes({which == 0 ? s.in.s : s.p, step, which == 0 ? s.dl : s.du, step, 0, to,
-                               stage.from, stage.to, s.panel.in.coefficients[which],
-                               s.in.key_coefficients[which], run.mixed.coefficient_rows() * stage.from,
-                               run.mixed.rank, dquery, dkey, dmatrix});
+  run.mixed.core().gradients.mix_slopes(
+      {which == 0 ? s.in.s : s.p, step, which == 0 ? s.dl : s.du, step, 0, to, stage.from, stage.to,
+       s.panel.in.coefficients[which], s.in.key_coefficients[which],
+       run.mixed.coefficient_rows() * stage.from, run.mixed.rank, dquery, dkey, dmatrix});
 }
 
 void clear_rest(const GradientRun& run, float* tile, Index to) {

@@ -68,8 +68,8 @@ void mixed_bias_gradient(const GradientRun& run, GradientScratch* scratch, Threa
         if (q * n >= task.at.q_tokens) continue;
         each_slope(run, s, task, q, [&](const Opening& opening, Index key0) {
           for (Index h = 0; h < heads; ++h)
-            core.join(s.bias + (one_head ? 0 : h) * step + key0 * n, s.dl + h * run.mixed.tile_step(),
-                      opening.to, s.in.ones, s.in.ones);
+            core.passes.join(s.bias + (one_head ? 0 : h) * step + key0 * n, s.dl + h * run.mixed.tile_step(),
+                             opening.to, s.in.ones, s.in.ones);
         });
       }
     for (Index h = 0; h < own; ++h) write_bias(p, to, s.bias + h * step, n, batch, h, block * n);

@@ -261,14 +261,22 @@ struct MmlaCore {
   static void nothing() {}
 
   static constexpr Core table() {
-    Core c = MixPasses<Lanes, kVectors>::joined(P::table());
+    Core c{};
     c.name = "bf16", c.panel = kPanel, c.granule = kGranule, c.begin = nothing, c.end = nothing;
     c.key_group = kRows, c.key_columns = 4, c.key_pad = 8;
-    c.query_bytes = query_bytes, c.key_bytes = key_bytes;
-    c.value_bytes = value_bytes, c.weight_bytes = weight_bytes;
-    c.pack_queries = pack_queries, c.pack_keys = pack_keys, c.pack_values = pack_values;
-    c.scores = scores, c.weights = weights, c.weights_plain = weights_plain, c.weights_stats = weights_stats;
-    c.operand = operand, c.weigh = weigh;
+    c.products = {.query_bytes = query_bytes,
+                  .key_bytes = key_bytes,
+                  .value_bytes = value_bytes,
+                  .weight_bytes = weight_bytes,
+                  .pack_queries = pack_queries,
+                  .pack_keys = pack_keys,
+                  .pack_values = pack_values,
+                  .scores = scores,
+                  .operand = operand,
+                  .weigh = weigh};
+    c.passes = MixPasses<Lanes, kVectors>::joined(P::table());
+    c.passes.weights = weights, c.passes.weights_plain = weights_plain;
+    c.passes.weights_stats = weights_stats;
     return c;
   }
 

@@ -222,12 +222,20 @@ struct F32Core {
   static void nothing() {}
 
   static constexpr Core table() {
-    Core c = MixPasses<L, NV>::joined(Passes<NV>::table());
+    Core c{};
     c.name = "f32", c.panel = kPanel, c.granule = kGranule, c.begin = nothing, c.end = nothing;
-    c.query_bytes = query_bytes, c.key_bytes = key_bytes, c.value_bytes = value_bytes,
-    c.weight_bytes = weight_bytes;
-    c.pack_queries = pack_queries, c.pack_keys = pack_keys, c.pack_values = pack_values;
-    c.scores = scores, c.operand = operand, c.weigh = weigh, c.weigh_on = weigh_on;
+    c.products = {.query_bytes = query_bytes,
+                  .key_bytes = key_bytes,
+                  .value_bytes = value_bytes,
+                  .weight_bytes = weight_bytes,
+                  .pack_queries = pack_queries,
+                  .pack_keys = pack_keys,
+                  .pack_values = pack_values,
+                  .scores = scores,
+                  .operand = operand,
+                  .weigh = weigh};
+    c.passes = MixPasses<L, NV>::joined(Passes<NV>::table());
+    c.gradients.weigh_on = weigh_on;
     return c;
   }
 

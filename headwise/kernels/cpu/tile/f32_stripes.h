@@ -78,7 +78,7 @@ struct F32Stripes {
 
   static constexpr Core table() {
     Core c = Base::table();
-    c.stripes = run;
+    c.products.stripes = run;
     // A panel that left L2 is asked for in time (Neoverse N1: 0.3 % faster, head_dim 64 0.7 %).
     if constexpr (Lanes::fetches_rows) c.task_rows = 2048;
     return c;

@@ -189,7 +189,7 @@ struct FewRows : FewScores<Base> {
 
   static constexpr Core table() {
     Core c = Base::table();
-    c.few_rows = Most, c.few_scores = few_scores, c.weigh_few = weigh_few, c.few_stripe = few_stripe;
+    c.few = {.rows = Most, .scores = few_scores, .weigh = weigh_few, .stripe = few_stripe};
     return c;
   }
 };

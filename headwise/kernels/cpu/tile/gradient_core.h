@@ -278,18 +278,19 @@ struct GradientCore {
     }
   }
 
-  /// The given core with its passes of gradients, whatever it multiplies with.
-  static constexpr Core passes(Core c) {
-    c.gradients = gradients, c.multiply = multiply, c.alibi_sum = alibi_sum;
-    c.unpanel = unpanel;
-    return c;
+  /// The passes of gradients, whatever a core multiplies with.
+  static constexpr GradientPasses passes() {
+    GradientPasses g{};
+    g.sweep = gradients, g.multiply = multiply, g.alibi_sum = alibi_sum, g.unpanel = unpanel;
+    return g;
   }
   /// The f32 core with its gradients. Two tiles of 64 keys x 64 queries stay in L1 beside the rows they meet.
   static constexpr Core joined(Core c) {
-    c = MixGradients<NV>::joined(passes(c));
-    c.step_keys = 64, c.step_rows = 64;
-    c.columns = columns, c.row_bytes = row_bytes, c.pack_rows = pack_rows, c.add_rows = add_rows;
-    c.dots = dots;
+    GradientPasses g = MixGradients<NV>::joined(passes());
+    g.step_keys = 64, g.step_rows = 64;
+    g.columns = columns, g.row_bytes = row_bytes, g.pack_rows = pack_rows, g.add_rows = add_rows;
+    g.weigh_on = c.gradients.weigh_on, g.dots = dots;
+    c.gradients = g;
     return c;
   }
 };

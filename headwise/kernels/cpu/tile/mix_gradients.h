@@ -207,9 +207,9 @@ struct MixGradients {
       }
   }
 
-  static constexpr Core joined(Core c) {
-    c.mix_slopes = slopes, c.add_dots = add_dots, c.logit_slopes = logit_slopes, c.close = close;
-    return c;
+  static constexpr GradientPasses joined(GradientPasses g) {
+    g.mix_slopes = slopes, g.add_dots = add_dots, g.logit_slopes = logit_slopes, g.close = close;
+    return g;
   }
 };
 

@@ -122,9 +122,9 @@ struct MixPasses {
       for (int j = 0; j < NV; ++j) own_keys<1>(t, k, j);
   }
 
-  static constexpr Core joined(Core c) {
-    c.mix_rows = kRows, c.mix = mix;
-    return c;
+  static constexpr ScorePasses joined(ScorePasses passes) {
+    passes.mix_rows = kRows, passes.mix = mix;
+    return passes;
   }
 };
 

@@ -404,14 +404,26 @@ struct Passes {
   }
 
   /// The passes of a core; its own functions join them.
-  static constexpr Core table() {
-    Core c{};
-    c.weights = weights_of<true>, c.weights_plain = weights_of<true>, c.sum_weights = weights_of<false>,
-    c.weights_stats = weights_stats, c.advance = advance, c.add_sum = add_sum;
-    c.row_max = row_max, c.scale = scale, c.scale_rows = scale_rows, c.softcap = softcap,
-    c.cap_slope = cap_slope, c.alibi = alibi, c.select = select, c.add = add;
-    c.dropout = dropout, c.shrink = shrink, c.join = join, c.finish = finish, c.place_weights = place_weights;
-    return c;
+  static constexpr ScorePasses table() {
+    return {.weights = weights_of<true>,
+            .weights_plain = weights_of<true>,
+            .weights_stats = weights_stats,
+            .sum_weights = weights_of<false>,
+            .place_weights = place_weights,
+            .row_max = row_max,
+            .scale = scale,
+            .scale_rows = scale_rows,
+            .softcap = softcap,
+            .cap_slope = cap_slope,
+            .alibi = alibi,
+            .select = select,
+            .add = add,
+            .dropout = dropout,
+            .advance = advance,
+            .add_sum = add_sum,
+            .shrink = shrink,
+            .join = join,
+            .finish = finish};
   }
 
   static constexpr float kTanh1 = -0.3333328f, kTanh2 = 0.133314416f, kTanh3 = -0.053739708f,
