@@ -83,6 +83,45 @@ def by_pkg_config(tree, room, kind, version):
         program = room / f"pkg_{kind}_{source.replace('.', '_')}"
         run(*compiler.split(), HERE / source, "-o", program, *flags)
         ran_well(program, version, {"LD_LIBRARY_PATH": str(tree / "lib")})
+    if (tree / "lib/cmake/headwise/headwise-text-targets.cmake").exists():
+        assert run("pkg-config", "--modversion", "headwise-text", env=env).strip() == version
+        flags = run("pkg-config", "--cflags", "--libs", "headwise-text", env=env).split()
+        program = room / f"pkg_{kind}_consumer_text"
+        run("g++", "-std=c++20", HERE / "consumer_text.cc", "-o", program, *flags)
+        ran_well(program, version, {"LD_LIBRARY_PATH": str(tree / "lib")})
+
+
+def cuda_is_found_where_it_is(tree, room, version):
+    """No nvcc is asked here: a tree gets the two files that an install with HEADWISE_CUDA adds, made by hand."""
+    project = room / "with-cuda"
+    shutil.rmtree(project, ignore_errors=True)
+    project.mkdir()
+    (project / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\nproject(other)\nfind_package(headwise 0.1 REQUIRED COMPONENTS cuda)\n"
+        "get_target_property(place headwise::cuda IMPORTED_LOCATION)\nmessage(STATUS \"place ${place}\")\n")
+    configure = ("cmake", "-S", project, "-B", project / "build", f"-DCMAKE_PREFIX_PATH={tree}")
+    try:
+        run(*configure)
+    except RuntimeError as refused:
+        assert "cuda" in str(refused), refused
+    else:
+        raise AssertionError("find_package(headwise COMPONENTS cuda) took a tree without it")
+    targets = tree / "lib/cmake/headwise/headwise-cuda-targets.cmake"
+    targets.write_text("add_library(headwise::cuda SHARED IMPORTED)\nset_target_properties(headwise::cuda PROPERTIES"
+                       ' IMPORTED_LOCATION "${CMAKE_CURRENT_LIST_DIR}/../../libheadwise_cuda.so")\n')
+    made = (ROOT / "cmake/headwise-cuda.pc.in").read_text()
+    for word, value in (("@pc_prefix@", "../.."), ("@CMAKE_INSTALL_LIBDIR@", "lib"), ("@PROJECT_VERSION@", version)):
+        made = made.replace(word, value)
+    package = tree / "lib/pkgconfig/headwise-cuda.pc"
+    package.write_text(made)
+    try:
+        assert "libheadwise_cuda.so" in run(*configure)
+        env = {**os.environ, "PKG_CONFIG_PATH": str(tree / "lib/pkgconfig")}
+        assert "-lheadwise" in run("pkg-config", "--libs", "headwise-cuda", env=env)
+        assert run("pkg-config", "--variable=library", "headwise-cuda", env=env).strip().endswith("lib/libheadwise_cuda.so")
+    finally:
+        targets.unlink()
+        package.unlink()
 
 
 def other_minor_is_refused(tree, room):
@@ -164,6 +203,7 @@ def main(room, python):
         check(f"relocatable {kind}", lambda: no_path_is_remembered(trees[kind], room))
     if len(trees) == 2:
         check("another minor version is refused", lambda: other_minor_is_refused(trees["static"], room))
+        check("cuda is a component where it is", lambda: cuda_is_found_where_it_is(trees["shared"], room, version))
         check("each header compiles alone", lambda: headers_stand_alone(trees["static"]))
         check("only public headers are installed", lambda: only_public_headers(trees["static"]))
         check("hidden inside", lambda: hides_what_is_inside(trees["shared"], version))
