@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "headwise/analysis/page.h"
-#include "headwise/analysis/report_parts.h"
+#include "headwise/analysis/report_answers.h"
 #include "headwise/analysis/shown_text.h"
 #include "headwise/base/version.h"
 

@@ -2,7 +2,7 @@
 #include <numeric>
 
 #include "headwise/analysis/page.h"
-#include "headwise/analysis/report_parts.h"
+#include "headwise/analysis/report_answers.h"
 #include "headwise/analysis/shown_text.h"
 
 namespace headwise {

@@ -17,24 +17,24 @@
 namespace headwise::cli {
 namespace {
 
-enum class Pass { forward, backward, decode };
-constexpr const char* kPassNames[] = {"forward", "backward", "decode"};
+enum class Measured { forward, backward, decode };
+constexpr const char* kMeasuredNames[] = {"forward", "backward", "decode"};
 
 struct Case {
-  Pass pass;
+  Measured measured;
   DType dtype;
   Index batch, tokens, heads, kv_heads, dim;
   bool causal;
 };
 // One long sequence, a batch of short ones, a model that trains, a model that answers.
 constexpr Case kCases[] = {
-    {Pass::forward, DType::f32, 1, 2048, 8, 8, 64, false},
-    {Pass::forward, DType::f32, 1, 2048, 8, 8, 64, true},
-    {Pass::forward, DType::bf16, 1, 2048, 8, 8, 64, true},
-    {Pass::forward, DType::f32, 16, 64, 8, 8, 24, false},
-    {Pass::backward, DType::f32, 1, 1024, 8, 8, 64, true},
-    {Pass::decode, DType::f32, 1, 16384, 32, 8, 128, false},
-    {Pass::decode, DType::bf16, 1, 16384, 32, 8, 128, false},
+    {Measured::forward, DType::f32, 1, 2048, 8, 8, 64, false},
+    {Measured::forward, DType::f32, 1, 2048, 8, 8, 64, true},
+    {Measured::forward, DType::bf16, 1, 2048, 8, 8, 64, true},
+    {Measured::forward, DType::f32, 16, 64, 8, 8, 24, false},
+    {Measured::backward, DType::f32, 1, 1024, 8, 8, 64, true},
+    {Measured::decode, DType::f32, 1, 16384, 32, 8, 128, false},
+    {Measured::decode, DType::bf16, 1, 16384, 32, 8, 128, false},
 };
 
 struct Row {
@@ -47,8 +47,8 @@ struct Row {
 std::string words_of(const Case& c) {
   const std::string heads =
       c.heads == c.kv_heads ? fmt::format("{}", c.heads) : fmt::format("{}/{}", c.heads, c.kv_heads);
-  return fmt::format("{} {} [{} {} {} {}]{}", kPassNames[static_cast<int>(c.pass)], name_of(c.dtype), c.batch,
-                     c.tokens, heads, c.dim, c.causal ? " causal" : "");
+  return fmt::format("{} {} [{} {} {} {}]{}", kMeasuredNames[static_cast<int>(c.measured)], name_of(c.dtype),
+                     c.batch, c.tokens, heads, c.dim, c.causal ? " causal" : "");
 }
 
 /// The median of calls that fill `seconds`, at least three, the first one not counted.
@@ -81,7 +81,7 @@ Tensor values_for(const Case& c, Index tokens, Index heads, std::uint64_t seed) 
 }
 
 Row measure(const Case& c, double seconds, Context& ctx) {
-  const Index q_tokens = c.pass == Pass::decode ? 1 : c.tokens;
+  const Index q_tokens = c.measured == Measured::decode ? 1 : c.tokens;
   const Tensor q = values_for(c, q_tokens, c.heads, 1);
   const Tensor k = values_for(c, c.tokens, c.kv_heads, 2);
   const Tensor v = values_for(c, c.tokens, c.kv_heads, 3);
@@ -90,7 +90,7 @@ Row measure(const Case& c, double seconds, Context& ctx) {
   const Mask causal = Mask::causal();
   AttentionArgs args{.q = q.view(), .k = k.view(), .v = v.view(), .out = out.view()};
   if (c.causal) args.mask = causal.set();
-  if (c.pass == Pass::backward) args.lse = lse.view();
+  if (c.measured == Measured::backward) args.lse = lse.view();
 
   Row row;
   row.c = c;
@@ -100,7 +100,7 @@ Row measure(const Case& c, double seconds, Context& ctx) {
   row.bytes = 2.0 * static_cast<double>(c.batch * c.kv_heads * c.dim * c.tokens) *
               static_cast<double>(size_of(c.dtype));
   const AttentionPlan plan(problem_of(args), ctx);
-  if (c.pass != Pass::backward) {
+  if (c.measured != Measured::backward) {
     row.kernel = plan.kernel();
     row.seconds = median_seconds(seconds, [&] { plan.run(args, ctx); });
     return row;
@@ -145,7 +145,7 @@ int bench(const Request& r) {
   }
   for (const Case& c : kCases) {
     const Row row = measure(c, r.seconds, ctx);
-    const bool decode = c.pass == Pass::decode;
+    const bool decode = c.measured == Measured::decode;
     if (r.json) {
       rows.push_back({{"case", words_of(c)},
                       {"kernel", row.kernel},
@@ -170,7 +170,8 @@ int bench(const Request& r) {
                            .dump(2));
   else
     fmt::print(
-        "\nmedians of short runs: a first look; bf16 may pass 100 % of the f32 peak where the CPU multiplies "
+        "\nmedians of short runs: a first look; bf16 may pass 100 % of the f32 peak where the CPU "
+        "multiplies "
         "it "
         "on its own units.\nmake bench measures with care, beside torch.\n");
   return kDone;

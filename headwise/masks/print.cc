@@ -30,21 +30,21 @@ std::string term_text(const MaskStep& s) {
 }
 
 std::string view_text(const MaskView& view) {
-  struct Part {
+  struct PrintedTerm {
     std::string text;
     MaskOp op;  // what joins it on the outside
   };
   if (view.count == 0) return "all";
-  std::vector<Part> stack;
+  std::vector<PrintedTerm> stack;
   for (int i = 0; i < view.count; ++i) {
     const MaskOp op = view.steps[i].op;
     if (op != MaskOp::both && op != MaskOp::either) {
       stack.push_back({term_text(view.steps[i]), op});
       continue;
     }
-    const Part right = std::move(stack.back());
+    const PrintedTerm right = std::move(stack.back());
     stack.pop_back();
-    const auto inside = [&](const Part& p) {
+    const auto inside = [&](const PrintedTerm& p) {
       return op == MaskOp::both && p.op == MaskOp::either ? text('(', p.text, ')') : p.text;
     };
     stack.back() = {text(inside(stack.back()), op == MaskOp::both ? " & " : " | ", inside(right)), op};

@@ -30,7 +30,7 @@ bool read_number(std::string_view word, T& to) {
 bool is_latin(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
 /// A row and where it stands, for refusals.
-struct Line {
+struct NamedRow {
   std::string_view file, text;
   Index number;
   template <class... Parts>
@@ -39,7 +39,7 @@ struct Line {
   }
 };
 
-void add_words(TokenClass& c, std::string_view rest, const Line& line) {
+void add_words(TokenClass& c, std::string_view rest, const NamedRow& line) {
   while (!rest.empty()) {
     const std::string word = lowered(take_until(rest, "|"));
     if (word.empty()) line.refuse("a word between | is empty; leave out the |");
@@ -60,7 +60,7 @@ void add_words(TokenClass& c, std::string_view rest, const Line& line) {
 }
 
 /// `within A..B`, `mass M` and `spread S` behind a role's classes.
-void read_conditions(Role& role, std::string_view rest, const Line& line) {
+void read_conditions(Role& role, std::string_view rest, const NamedRow& line) {
   while (!rest.empty()) {
     const std::string_view word = take_until(rest, " "), value = take_until(rest, " ");
     bool good = false;
@@ -113,7 +113,7 @@ int RoleBook::find_class(std::string_view name) const {
 
 void RoleBook::add(std::string_view text, std::string_view name) {
   RoleBook whole = *this;  // nothing is added when a line is refused
-  Line line{name, {}, 0};
+  NamedRow line{name, {}, 0};
   for (std::string_view rest = text; !rest.empty();) {
     const std::size_t end = rest.find('\n');
     std::string_view row = trimmed(rest.substr(0, end), kBlanks);

@@ -59,10 +59,10 @@ std::string json_number(double x) {
 std::string short_name(Device device) { return device.is_cpu() ? "cpu" : text("cuda:", device.index); }
 
 /// Sizes that costs are made of, as doubles.
-struct Parts {
+struct CostSizes {
   double pairs, q, k, v, out, lse_bytes, item;  // all but the last two in elements
   static double real(Index n) { return static_cast<double>(n); }
-  explicit Parts(const AttentionProblem& p) : item(real(size_of(p.dtype))) {
+  explicit CostSizes(const AttentionProblem& p) : item(real(size_of(p.dtype))) {
     const double heads = real(p.heads.q.heads), tensors = p.ragged ? 1 : real(p.batch);
     const double q_rows = tensors * real(p.ragged ? p.q_total : p.q_tokens),
                  kv_rows = tensors * real(p.ragged ? p.kv_total : p.kv_tokens);
@@ -151,7 +151,7 @@ std::string in_json(const Plan& plan, const AttentionProblem& p, const Attention
 }  // namespace
 
 AttentionCost cost_of(const AttentionProblem& p) {
-  const Parts n(p);
+  const CostSizes n(p);
   AttentionCost cost;
   cost.flops = 2 * n.pairs * n.real(p.heads.q.dim + p.heads.v.dim);
   cost.bytes = (n.q + n.k + n.v + n.out) * n.item + (p.lse ? n.lse_bytes : 0);
@@ -160,7 +160,7 @@ AttentionCost cost_of(const AttentionProblem& p) {
 
 AttentionCost cost_of(const BackwardProblem& problem) {
   const AttentionProblem& p = problem.forward;
-  const Parts n(p);
+  const CostSizes n(p);
   const GradientSpec& wants = problem.wants;
   AttentionCost cost;
   cost.flops = 2 * n.pairs * n.real(3 * p.heads.q.dim + 2 * p.heads.v.dim);

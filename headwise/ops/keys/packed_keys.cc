@@ -34,8 +34,14 @@ void check_keys(const char* op, const AnyView& k, const PackedKeys& about) {
 /// Copies tokens of one head between a strided k and its room; `to_room` says which way. Columns that lie
 /// together in the room are moved together.
 template <class T>
-void move_tokens(const PackedKeys& about, T* room, T* k, Index tokens, Index first, Index token_step,
-                 Index column_step, bool to_room) {
+struct MoveTask {
+  T *room, *k;
+  Index tokens, first;  // of k, and where its first one lies in the room
+  Index token_step, column_step;
+};
+template <class T>
+void move_tokens(const PackedKeys& about, const MoveTask<T>& task, bool to_room) {
+  const auto [room, k, tokens, first, token_step, column_step] = task;
   const KeyOrder& order = about.order;
   for (Index t = 0; t < tokens; ++t)
     for (Index d = 0; d < about.dim; d += order.columns) {
@@ -62,9 +68,14 @@ void move_all(const AnyView& k, const AnyView& buffer, const PackedKeys& about, 
   const auto typed = [&]<class T>(Type<T>) {
     ctx.pool().parallel_for(k.size[0] * heads, [&](Index task, int) noexcept {
       const Index b = task / heads, h = task % heads;
-      move_tokens(about, static_cast<T*>(buffer.data) + b * buffer.step[0] + h * buffer.step[1],
-                  static_cast<T*>(k.data) + b * k.step[0] + h * k.step[2], tokens, start(b), k.step[1],
-                  k.step[3], to_room);
+      move_tokens<T>(about,
+                     {.room = static_cast<T*>(buffer.data) + b * buffer.step[0] + h * buffer.step[1],
+                      .k = static_cast<T*>(k.data) + b * k.step[0] + h * k.step[2],
+                      .tokens = tokens,
+                      .first = start(b),
+                      .token_step = k.step[1],
+                      .column_step = k.step[3]},
+                     to_room);
     });
   };
   switch (size_of(about.dtype)) {  // bits are moved, not numbers

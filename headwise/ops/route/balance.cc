@@ -17,8 +17,8 @@ struct Balance {
           const AnyView& chosen)
       : score(static_cast<std::size_t>(o.routed())), count(score.size()) {
     check_options(op, o);
-    check_rows(op, "routed", routed, chosen, o.routed(), "[batch tokens routed]", false);
-    check_rows(op, "chosen", chosen, routed, o.chosen, "[batch tokens chosen]", false, true);
+    check_rows(op, {"routed", routed, o.routed(), "[batch tokens routed]"}, chosen, false);
+    check_rows(op, {"chosen", chosen, o.chosen, "[batch tokens chosen]", true}, routed, false);
     check_chosen(op, o, chosen);
     std::vector<double> p(score.size());
     for (Index b = 0; b < routed.size[0]; ++b)
@@ -48,7 +48,7 @@ void balance_loss_backward(const RouteOptions& o, BalanceScale scale, double dlo
                            const AnyView& chosen, const AnyView& drouted, Context& ctx) {
   constexpr std::string_view kOp = "balance_loss_backward";
   const Balance all(kOp, o, scale, routed, chosen);
-  check_rows(kOp, "drouted", drouted, routed, o.routed(), "[batch tokens routed]", true);
+  check_rows(kOp, {"drouted", drouted, o.routed(), "[batch tokens routed]"}, routed, true);
   // L = factor sum_h P_h f_h, P_h = mean_t r_th: dr_th = factor f_h / tokens
   each_token(drouted, 2 * o.routed() + 1, ctx, [&](Index b, Index t, double* p) {
     double* d = p + o.routed();

@@ -43,8 +43,8 @@ void route_by_norm(const RouteOptions& o, const AnyView& q, const AnyView& gate,
                    Context& ctx) {
   constexpr std::string_view kOp = "route_by_norm";
   check_q(kOp, "q", q, o, false);
-  check_rows(kOp, "gate", gate, q, o.heads, "[batch tokens heads]", true);
-  check_rows(kOp, "chosen", chosen, q, o.chosen, "[batch tokens chosen]", true, true);
+  check_rows(kOp, {"gate", gate, o.heads, "[batch tokens heads]"}, q, true);
+  check_rows(kOp, {"chosen", chosen, o.chosen, "[batch tokens chosen]", true}, q, true);
   // Dividing by the deviation and the softmax keep the order: the norms themselves choose.
   each_token(gate, 2 * o.heads, ctx, [&](Index b, Index t, double* memory) {
     const Norms norms(o, q, b, t, memory);
@@ -66,7 +66,7 @@ void route_by_norm_backward(const RouteOptions& o, const AnyView& q, const AnyVi
   constexpr std::string_view kOp = "route_by_norm_backward";
   check_q(kOp, "q", q, o, false);
   check_q(kOp, "dq", dq, o, true);
-  check_rows(kOp, "dgate", dgate, q, o.heads, "[batch tokens heads]", false);
+  check_rows(kOp, {"dgate", dgate, o.heads, "[batch tokens heads]"}, q, false);
   require(dq.size[0] == q.size[0] && dq.size[1] == q.size[1] && dq.size[3] == q.size[3], ErrorKind::bad_shape,
           kOp, "dq is ", dq, " but q is ", q, "; give equal sizes");
   each_token(dgate, 3 * o.heads, ctx, [&](Index b, Index t, double* memory) {

@@ -15,13 +15,13 @@ void check_options(std::string_view op, const RouteOptions& o) {
           "no head is shared and none is chosen; a token needs one head at least");
 }
 
-void check_rows(std::string_view op, const char* name, const AnyView& v, const AnyView& like, Index columns,
-                const char* axes, bool written, bool integers) {
+void check_rows(std::string_view op, const TokenRows& r, const AnyView& like, bool written) {
   const ArgChecks checks{op};
   const Index batch = like.rank >= 2 ? like.size[0] : 0, tokens = like.rank >= 2 ? like.size[1] : 0;
-  checks.check_view(name, v, {integers ? only(DType::i64) : kAnyFloat, {batch, tokens, columns}, axes});
-  require_here(op, name, v);
-  checks.check_memory(name, v, written);
+  checks.check_view(r.name, r.view,
+                    {r.integers ? only(DType::i64) : kAnyFloat, {batch, tokens, r.columns}, r.axes});
+  require_here(op, r.name, r.view);
+  checks.check_memory(r.name, r.view, written);
 }
 
 void check_chosen(std::string_view op, const RouteOptions& o, const AnyView& chosen) {
@@ -43,10 +43,11 @@ constexpr double kLeastSum = 1e-9;  // of chosen scores, before they are divided
 /// What every token of a call is checked for.
 void check_args(std::string_view op, const RouteOptions& o, const RouteArgs& a, bool writes) {
   check_options(op, o);
-  if (o.weighs_shared()) check_rows(op, "shared", a.shared, a.gate, o.shared, "[batch tokens shared]", false);
-  check_rows(op, "routed", a.routed, a.gate, o.routed(), "[batch tokens routed]", false);
-  if (o.has_stages()) check_rows(op, "stages", a.stages, a.gate, 2, "[batch tokens 2]", false);
-  check_rows(op, "chosen", a.chosen, a.gate, o.chosen, "[batch tokens chosen]", writes, true);
+  if (o.weighs_shared())
+    check_rows(op, {"shared", a.shared, o.shared, "[batch tokens shared]"}, a.gate, false);
+  check_rows(op, {"routed", a.routed, o.routed(), "[batch tokens routed]"}, a.gate, false);
+  if (o.has_stages()) check_rows(op, {"stages", a.stages, 2, "[batch tokens 2]"}, a.gate, false);
+  check_rows(op, {"chosen", a.chosen, o.chosen, "[batch tokens chosen]", true}, a.gate, writes);
 }
 
 /// The scores of one token.
@@ -92,7 +93,7 @@ using namespace routing;
 
 void route_heads(const RouteOptions& o, const RouteArgs& a, Context& ctx) {
   constexpr std::string_view kOp = "route_heads";
-  check_rows(kOp, "gate", a.gate, a.routed, o.heads, "[batch tokens heads]", true);
+  check_rows(kOp, {"gate", a.gate, o.heads, "[batch tokens heads]"}, a.routed, true);
   check_args(kOp, o, a, true);
   for (const AnyView* out : {&a.gate, &a.chosen})
     for (const AnyView* in : {&a.shared, &a.routed, &a.stages})
@@ -119,14 +120,14 @@ void route_heads_backward(const RouteOptions& o, const RouteArgs& args, const Ro
   constexpr std::string_view kOp = "route_heads_backward";
   RouteArgs a = args;
   a.gate = g.dgate;
-  check_rows(kOp, "dgate", g.dgate, a.routed, o.heads, "[batch tokens heads]", false);
+  check_rows(kOp, {"dgate", g.dgate, o.heads, "[batch tokens heads]"}, a.routed, false);
   check_args(kOp, o, a, false);
   check_chosen(kOp, o, a.chosen);
   if (g.dshared.given())
-    check_rows(kOp, "dshared", g.dshared, g.dgate, o.shared, "[batch tokens shared]", true);
+    check_rows(kOp, {"dshared", g.dshared, o.shared, "[batch tokens shared]"}, g.dgate, true);
   if (g.drouted.given())
-    check_rows(kOp, "drouted", g.drouted, g.dgate, o.routed(), "[batch tokens routed]", true);
-  if (g.dstages.given()) check_rows(kOp, "dstages", g.dstages, g.dgate, 2, "[batch tokens 2]", true);
+    check_rows(kOp, {"drouted", g.drouted, o.routed(), "[batch tokens routed]"}, g.dgate, true);
+  if (g.dstages.given()) check_rows(kOp, {"dstages", g.dstages, 2, "[batch tokens 2]"}, g.dgate, true);
   each_token(g.dgate, Scores::doubles(o), ctx, [&](Index b, Index t, double* memory) {
     Scores s(o, a, b, t, memory);
     for (Index h = 0; h < o.routed(); ++h) s.mark[h] = 0;
@@ -168,7 +169,7 @@ void list_rows(const RouteOptions& o, const AnyView& chosen, const AnyView& q_of
   constexpr std::string_view kOp = "list_rows";
   const ArgChecks checks{kOp};
   check_options(kOp, o);
-  check_rows(kOp, "chosen", chosen, chosen, o.chosen, "[batch tokens chosen]", false, true);
+  check_rows(kOp, {"chosen", chosen, o.chosen, "[batch tokens chosen]", true}, chosen, false);
   check_chosen(kOp, o, chosen);
   const bool ragged = q_offsets.given();
   const Index tokens = chosen.size[1], rows = chosen.size[0] * tokens;

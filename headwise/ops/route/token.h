@@ -12,9 +12,16 @@ namespace headwise::routing {
 inline constexpr Index kBlock = 64;
 
 void check_options(std::string_view op, const RouteOptions& o);
-/// [batch tokens columns] of floats, or of i64.
-void check_rows(std::string_view op, const char* name, const AnyView& v, const AnyView& like, Index columns,
-                const char* axes, bool written, bool integers = false);
+/// An argument [batch tokens columns] of floats, or of i64.
+struct TokenRows {
+  const char* name;
+  const AnyView& view;
+  Index columns;
+  const char* axes;
+  bool integers = false;
+};
+/// It has the batch and tokens of `like`.
+void check_rows(std::string_view op, const TokenRows& r, const AnyView& like, bool written);
 /// Each entry names a routed head, ascending.
 void check_chosen(std::string_view op, const RouteOptions& o, const AnyView& chosen);
 

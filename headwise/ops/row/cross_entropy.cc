@@ -45,8 +45,16 @@ double sum_rows(Index rows, Index columns, Context& ctx, const F& f) {
 
 /// One row; dx null: not wanted.
 template <class T>
-double row_loss(const T* x, Index step, Index classes, Index label, double smoothing, double weight, T* dx,
-                Index dx_step) {
+struct LossTask {
+  const T* x;
+  Index step, classes, label;
+  double smoothing, weight;
+  T* dx;
+  Index dx_step;
+};
+template <class T>
+double row_loss(const LossTask<T>& task) {
+  const auto [x, step, classes, label, smoothing, weight, dx, dx_step] = task;
   double top = -INFINITY, sum = 0, all = 0, block[cpu::kRowBlock];
   bool nan = false;
   for (Index c = 0; c < classes; ++c) {
@@ -138,7 +146,14 @@ LossSum cross_entropy(const AnyView& logits, const AnyView& labels, const CrossE
       if constexpr (std::is_same_v<T, float>)
         if (logits.step[1] == 1 && (!dx || dx_step == 1))
           return run_loss(x, classes, label, o.label_smoothing, weight, dx);
-      return row_loss(x, logits.step[1], classes, label, o.label_smoothing, weight, dx, dx_step);
+      return row_loss<T>({.x = x,
+                          .step = logits.step[1],
+                          .classes = classes,
+                          .label = label,
+                          .smoothing = o.label_smoothing,
+                          .weight = weight,
+                          .dx = dx,
+                          .dx_step = dx_step});
     });
   });
   return total;

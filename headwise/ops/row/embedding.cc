@@ -17,9 +17,15 @@ Index id_at(const AnyView& ids, Index t) {
                                  : static_cast<const std::int32_t*>(ids.data)[t * ids.step[0]];
 }
 
+struct NamedView {
+  const char* name;
+  const AnyView& view;
+};
 /// `rows` is [tokens dim], `table` [rows dim]; `written` is one of the two.
-void check(const char* op, const AnyView& table, const char* table_name, const AnyView& ids,
-           const AnyView& rows, const char* rows_name, double scale, bool writes_table) {
+void check(const char* op, const NamedView& named_table, const AnyView& ids, const NamedView& named_rows,
+           double scale, bool writes_table) {
+  const auto& [table_name, table] = named_table;
+  const auto& [rows_name, rows] = named_rows;
   require(table.rank == 2 && is_float(table.dtype), ErrorKind::bad_shape, op, table_name, " is ", table,
           "; give [rows dim] of a float type");
   require(ids.rank == 1 && (ids.dtype == DType::i64 || ids.dtype == DType::i32), ErrorKind::bad_shape, op,
@@ -47,7 +53,7 @@ void check(const char* op, const AnyView& table, const char* table_name, const A
 }  // namespace
 
 void embedding(const AnyView& table, const AnyView& ids, double scale, const AnyView& out, Context& ctx) {
-  check("embedding", table, "table", ids, out, "out", scale, false);
+  check("embedding", {"table", table}, ids, {"out", out}, scale, false);
   const FloatEnv env;
   const Index tokens = ids.size[0], dim = table.size[1];
   visit_float(table.dtype, [&]<class T>(Type<T>) {
@@ -64,7 +70,7 @@ void embedding(const AnyView& table, const AnyView& ids, double scale, const Any
 
 void embedding_backward(const AnyView& dout, const AnyView& ids, double scale, const AnyView& dtable,
                         Context& ctx) {
-  check("embedding_backward", dtable, "dtable", ids, dout, "dout", scale, true);
+  check("embedding_backward", {"dtable", dtable}, ids, {"dout", dout}, scale, true);
   const FloatEnv env;
   const Index tokens = ids.size[0], dim = dtable.size[1];
   // A task owns columns, so that each sum runs over all tokens in one thread.

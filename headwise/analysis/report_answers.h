@@ -1,4 +1,4 @@
-// Parts of the report page: answers judged, sentences with their weights, and the tables made of them.
+// What the report page answers: answers judged, sentences with their weights, and the tables made of them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <map>

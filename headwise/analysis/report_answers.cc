@@ -1,4 +1,4 @@
-#include "headwise/analysis/report_parts.h"
+#include "headwise/analysis/report_answers.h"
 
 #include <algorithm>
 #include <cmath>
