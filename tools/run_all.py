@@ -248,7 +248,7 @@ def stage_tidy():
 
 def stage_habits():
     tally = Tally()
-    for name in ("floors", "lengths", "functions", "vocabulary", "types", "regressions", "pages"):
+    for name in ("floors", "lengths", "functions", "vocabulary", "types", "regressions", "pages", "tables"):
         if (ROOT / f"tools/check_{name}.py").exists():
             tally.one(call("python3", f"tools/check_{name}.py")[0], name)
     for log in sorted((ROOT / "benchmarks/results").glob("gpu-*.json")):

@@ -105,3 +105,18 @@ def test_a_public_header_includes_public_ones_only(tmp_path):
         (tmp_path / "cmake/public_headers.cmake").write_text(f"set(HEADWISE_PUBLIC_HEADERS {listed})\n")
         done = subprocess.run([sys.executable, tmp_path / "tools/check_floors.py"], text=True, capture_output=True, check=False)
         assert words in done.stdout and done.returncode == (1 if words else 0), done.stdout
+
+
+def test_tables_of_pages_follow_the_lists(tmp_path):
+    for name in ("tools/check_tables.py", "headwise/spec/terms.h", "headwise/spec/mask_terms.h", "docs/backward.md", "docs/terms.md",
+                 "docs/cli.md", "docs/masks.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    run = [sys.executable, tmp_path / "tools/check_tables.py"]
+    assert subprocess.run(run, check=False).returncode == 0
+    terms = tmp_path / "headwise/spec/terms.h"
+    terms.write_text(terms.read_text().replace('.axes = "[buckets heads]"', '.axes = "[heads buckets]"'))
+    done = subprocess.run(run, text=True, capture_output=True, check=False)
+    assert done.returncode == 1 and "docs/backward.md" in done.stdout and "docs/terms.md" in done.stdout and "docs/cli.md" not in done.stdout
+    assert subprocess.run([*run, "--write"], check=False).returncode == 0
+    assert "| [heads buckets] |" in (tmp_path / "docs/terms.md").read_text() and subprocess.run(run, check=False).returncode == 0
