@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "headwise/decoder/chat_template.h"
 #include "headwise/decoder/decoder_host.h"
 #include "python/bind.h"
 #include "python/contexts.h"
@@ -176,6 +177,19 @@ void bind_tokens(nb::class_<DecoderBox>& c) {
           },
           nb::arg("ids"), nb::sig("def token_bytes(self, ids: Sequence[int]) -> bytes"),
           "The exact bytes of a text that begins with these tokens.")
+      .def(
+          "chat_tokens",
+          [](const DecoderBox& box, const std::vector<std::pair<std::string, std::string>>& messages) {
+            const auto chat = ChatTemplate::find(box.host->chat_template());
+            require(chat.has_value(), ErrorKind::unsupported, "chat",
+                    "the model's template for conversations is not known; give a prompt");
+            std::vector<ChatMessage> all;
+            for (const auto& [role, content] : messages) all.push_back({role, content});
+            return chat->encode(all, box.host->need_tokenizer("chat"));
+          },
+          nb::arg("messages"),
+          nb::sig("def chat_tokens(self, messages: Sequence[tuple[str, str]]) -> list[int]"),
+          "The ids of a conversation of (role, content).")
       .def_prop_ro("begin_token",
                    [](const DecoderBox& box) {
                      const Tokenizer* t = box.host->tokenizer();

@@ -1,4 +1,4 @@
-// headwise serve: a model folder over HTTP, until SIGTERM; SIGHUP reads the folder again.
+// headwise serve: a recogniser or a language model over HTTP, until SIGTERM; SIGHUP reads it again.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -8,7 +8,10 @@
 #include "headwise/cli/args.h"
 #include "headwise/cli/serving.h"
 #include "headwise/model/file.h"
+#include "headwise/model/json_object.h"
+#include "headwise/server/completions/decoder_service.h"
 #include "headwise/server/model/intent_model.h"
+#include "headwise/server/service.h"
 
 namespace headwise::cli {
 namespace {
@@ -21,8 +24,10 @@ struct Request {
   std::vector<std::string> hosts, token_files, token_envs;
   bool no_token = false;
   int port = 8080, threads = 0;
-  Index top = 5, linger_ms = 2, deadline_ms = 10'000, drain_ms = 30'000;
+  Index top = 5, linger_ms = 2, deadline_ms = 0, drain_ms = 30'000;
   ServiceOptions service;
+  std::string dtype = "f32", kv_dtype = "f32";  // of a language model
+  Index kv_mib = 256, requests = 64;
 };
 
 LogFormat format_of(const std::string& word) {
@@ -71,14 +76,20 @@ Served load_model(const Request& r, std::size_t* labels = nullptr) {
   return model;
 }
 
-ServiceOptions options_of(const Request& r, ProgramLog& log) {
-  ServiceOptions options = r.service;
+/// What every service is told.
+void set_common(const Request& r, ProgramLog& log, HttpServiceOptions& options) {
   options.door.hosts = r.hosts;
-  options.batcher.linger = milliseconds(r.linger_ms), options.deadline = milliseconds(r.deadline_ms);
   options.loop.drain = milliseconds(r.drain_ms);
   options.log = [&log](const std::string& line) { log.write(line); };
   options.log_lines_lost = [&log] { return log.lost(); };
   options.log_format = log.format();
+}
+
+ServiceOptions options_of(const Request& r, ProgramLog& log) {
+  ServiceOptions options = r.service;
+  set_common(r, log, options);
+  options.batcher.linger = milliseconds(r.linger_ms);
+  options.deadline = milliseconds(r.deadline_ms > 0 ? r.deadline_ms : 10'000);
   constexpr Index kReportMost = Index{64} << 20;
   if (!r.report.empty())
     options.report = std::make_shared<const std::string>(read_text(r.report, kReportMost, "serve"));
@@ -103,26 +114,24 @@ std::string url_of(const Request& r, const Listener& listener) {
   return fmt::format("http://{}:{}", six ? "[" + r.listen + "]" : r.listen, listener.port());
 }
 
-int serve(const Request& r) {
-  ProgramLog log(format_of(r.log_format));
-  // Before the model is read: a port in use is told at once.
-  const auto listener = r.unix_path.empty() ? std::make_unique<Listener>(r.listen, r.port)
-                                            : std::make_unique<Listener>(r.unix_path);
-  require(listener->local() || !r.no_token, ErrorKind::bad_argument, "serve", "--listen ", r.listen,
-          " is open to other machines; leave out --no-token");
-  ServiceOptions options = options_of(r, log);
-  std::size_t labels = 0;
-  Served model = load_model(r, &labels);
-  options.door.tokens = first_tokens(r, log);
-  Service service(std::move(model), *listener, r.unix_path.empty() ? r.listen : "", std::move(options));
+/// A file, or a folder whose config.json names a type of model as Hugging Face's do.
+bool is_decoder(const std::string& path) {
+  std::error_code none;
+  if (!std::filesystem::is_directory(path, none)) return std::filesystem::exists(path, none);
+  const std::string config = path + "/config.json";
+  return std::filesystem::exists(config, none) && JsonObject::read(config, "serve").has("model_type");
+}
+
+/// Until it ends; says at which address, and how it ended.
+int run_service(HttpService& service, const Request& r, const Listener& listener, ProgramLog& log,
+                const std::string& what, std::function<void()> reload) {
   Index cut = 0;
   {
-    const Serving serving(service, [&] { reload(r, service, log); });
-    if (!listener->local())
+    const Serving serving(service, std::move(reload));
+    if (!listener.local())
       log.say("warning",
               "other machines can reach this port, and HTTP hides nothing: put a proxy with TLS before it");
-    std::fputs(fmt::format("serving {} ({} labels) at {}\n", r.model, labels, url_of(r, *listener)).c_str(),
-               stdout);
+    std::fputs(fmt::format("serving {} ({}) at {}\n", r.model, what, url_of(r, listener)).c_str(), stdout);
     std::fflush(stdout);
     cut = service.run();
   }
@@ -130,6 +139,54 @@ int serve(const Request& r) {
           cut == 0 ? "drained: every request was answered"
                    : fmt::format("ended after --drain-ms with {} requests unanswered", cut));
   return cut == 0 ? kDone : kFailed;
+}
+
+int serve_decoder(const Request& r, Listener& listener, ProgramLog& log) {
+  DecoderServiceOptions options;
+  static_cast<HttpServiceOptions&>(options) = r.service;
+  set_common(r, log, options);
+  options.deadline = milliseconds(r.deadline_ms > 0 ? r.deadline_ms : 120'000);
+  options.worker.queue_requests = r.requests;
+  options.worker.limits.heads_tokens = r.service.batcher.explain_tokens;
+  options.threads = r.threads;
+  require(r.report.empty(), ErrorKind::bad_argument, "serve", "--report is a page of a recogniser; ", r.model,
+          " is a language model");
+  DecoderHostOptions host;
+  host.dtype = decoder_dtype("serve: --dtype", r.dtype, false);
+  host.kv_dtype = decoder_dtype("serve: --kv-dtype", r.kv_dtype, true);
+  host.kv_bytes = r.kv_mib << 20;
+  Context ctx({.threads = r.threads});
+  auto model = std::make_unique<DecoderHost>(r.model, host, ctx);
+  const DecoderConfig& c = model->model().config();
+  const std::string what = fmt::format("{}, {} layers of {} heads", c.family, c.layers, c.heads);
+  options.door.tokens = first_tokens(r, log);
+  DecoderService service(std::move(model), base_name(r.model), listener, r.unix_path.empty() ? r.listen : "",
+                         std::move(options));
+  return run_service(service, r, listener, log, what, [&] {
+    try {
+      if (!r.token_files.empty()) service.change_tokens(tokens_of(r, log));
+      log.say("info", "tokens were read again; a language model stays as it is");
+    } catch (const std::exception& e) {
+      log.say("error", fmt::format("not reloaded: {}", e.what()));
+    }
+  });
+}
+
+int serve(const Request& r) {
+  ProgramLog log(format_of(r.log_format));
+  // Before the model is read: a port in use is told at once.
+  const auto listener = r.unix_path.empty() ? std::make_unique<Listener>(r.listen, r.port)
+                                            : std::make_unique<Listener>(r.unix_path);
+  require(listener->local() || !r.no_token, ErrorKind::bad_argument, "serve", "--listen ", r.listen,
+          " is open to other machines; leave out --no-token");
+  if (is_decoder(r.model)) return serve_decoder(r, *listener, log);
+  ServiceOptions options = options_of(r, log);
+  std::size_t labels = 0;
+  Served model = load_model(r, &labels);
+  options.door.tokens = first_tokens(r, log);
+  Service service(std::move(model), *listener, r.unix_path.empty() ? r.listen : "", std::move(options));
+  return run_service(service, r, *listener, log, fmt::format("{} labels", labels),
+                     [&] { reload(r, service, log); });
 }
 
 /// HEADWISE_SERVE_MAX_TOKENS for --max-tokens: what a unit file or a container sets. The command line comes
@@ -146,7 +203,7 @@ void name_variables(CLI::App& word) {
 }  // namespace
 
 void add_serve(CLI::App& app, int& exit_code) {
-  CLI::App* word = app.add_subcommand("serve", "A trained recogniser over HTTP");
+  CLI::App* word = app.add_subcommand("serve", "A trained recogniser or a language model over HTTP");
   word->footer(
       "Example: headwise serve model --port 8080\n"
       "SIGTERM or Ctrl-C answers what has come, then ends; SIGHUP reads model and tokens again.\n"
@@ -156,7 +213,9 @@ void add_serve(CLI::App& app, int& exit_code) {
   const auto option = [&](const char* name, auto& value, const char* help) {
     return word->add_option(name, value, help)->capture_default_str();
   };
-  word->add_option("model", r->model, "Model folder")->required();
+  word->add_option("model", r->model,
+                   "Folder of a recogniser, or a language model as headwise generate takes it")
+      ->required();
   option("--port", r->port, "Port; 0 takes a free one");
   option("--listen", r->listen, "Numeric address; another than loopback needs a token");
   word->add_option("--unix", r->unix_path,
@@ -176,14 +235,23 @@ void add_serve(CLI::App& app, int& exit_code) {
   option("--linger-ms", r->linger_ms, "How long a request waits for others")->check(CLI::Range(0, 1000));
   option("--queue-tokens", s.batcher.queue_tokens, "Tokens that may wait; above it 429")->check(positive);
   option("--max-tokens", s.batcher.request_tokens, "Tokens of one request")->check(positive);
-  option("--max-explain-tokens", s.batcher.explain_tokens, "Tokens of one text to explain")->check(positive);
+  option("--max-explain-tokens", s.batcher.explain_tokens,
+         "Tokens of one text to explain, or whose heads are watched")
+      ->check(positive);
+  option("--max-requests", r->requests, "Requests to a language model that wait or run; above it 429")
+      ->check(positive);
+  option("--dtype", r->dtype, "Of a language model's weights in products: f32, bf16 or f16");
+  option("--kv-dtype", r->kv_dtype, "Of its keys and values: f32, bf16, f16, i8 or e4m3");
+  option("--kv-mib", r->kv_mib, "MiB for its keys and values")->check(CLI::Range(Index{1}, Index{1} << 24));
   option("--max-texts", s.texts.texts, "Texts of one request")->check(positive);
   option("--max-text-bytes", s.texts.text_bytes, "Bytes of one text")->check(positive);
   option("--max-body-bytes", s.loop.http.body_bytes, "Bytes of one body")->check(positive);
   option("--max-connections", s.loop.connections, "Connections at once")->check(positive);
   option("--max-client-connections", s.loop.client_connections, "Connections of one client address at once")
       ->check(positive);
-  option("--deadline-ms", r->deadline_ms, "Time of one request; above it 504")->check(positive);
+  word->add_option("--deadline-ms", r->deadline_ms,
+                   "Time of one request, above it 504; else 10000, and 120000 of a language model")
+      ->check(positive);
   option("--drain-ms", r->drain_ms, "Time to answer what has come after SIGTERM")->check(positive);
   word->add_flag("--log-requests", s.log_requests,
                  "A line for every request: client, route, status, time; never its text");

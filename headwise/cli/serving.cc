@@ -11,16 +11,16 @@
 namespace headwise::cli {
 namespace {
 
-using server::Service;
+using server::HttpService;
 
-std::atomic<Service*> running{nullptr};
+std::atomic<HttpService*> running{nullptr};
 std::atomic<int> alarm_fd{-1};                              // rung by SIGHUP, and at the end
-static_assert(std::atomic<Service*>::is_always_lock_free);  // a handler may touch it
+static_assert(std::atomic<HttpService*>::is_always_lock_free);  // a handler may touch it
 
 /// The first signal drains; the handlers are gone then, and a second one, the same or not, ends the process.
 void on_end(int) {
   ::signal(SIGTERM, SIG_DFL), ::signal(SIGINT, SIG_DFL);
-  if (Service* service = running.load()) service->drain();
+  if (HttpService* service = running.load()) service->drain();
 }
 
 void ring() {
@@ -39,7 +39,7 @@ void ProgramLog::say(std::string_view level, const std::string& message) {
   write(print(format_, {.level = level, .message = message}));
 }
 
-Serving::Serving(Service& service, std::function<void()> reload) : reload_(std::move(reload)) {
+Serving::Serving(HttpService& service, std::function<void()> reload) : reload_(std::move(reload)) {
   alarm_fd = ::eventfd(0, EFD_CLOEXEC);
   require(alarm_fd >= 0, ErrorKind::device, "serve", "the system gives no descriptor; close some");
   running = &service;

@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "headwise/server/service.h"
+#include "headwise/server/http_service.h"
 
 namespace headwise::cli {
 
@@ -28,7 +28,7 @@ class ProgramLog {
 /// `reload` on a thread of its own: requests are answered meanwhile. One at a time in a process.
 class Serving {
  public:
-  Serving(server::Service& service, std::function<void()> reload);
+  Serving(server::HttpService& service, std::function<void()> reload);
   Serving(const Serving&) = delete;
   Serving& operator=(const Serving&) = delete;
   ~Serving();

@@ -531,6 +531,9 @@ class DecoderCore:
     def token_bytes(self, ids: Sequence[int]) -> bytes:
         """The exact bytes of a text that begins with these tokens."""
 
+    def chat_tokens(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+        """The ids of a conversation of (role, content)."""
+
     @property
     def begin_token(self) -> int: ...
 

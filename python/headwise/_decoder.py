@@ -148,6 +148,11 @@ class Decoder:
         """The text of ids; bytes that are no UTF-8 become U+FFFD."""
         return self._core.token_bytes(ids).decode("utf-8", "replace")
 
+    def chat_tokens(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """The ids of a conversation up to where the model answers: messages of "role" (system, user, assistant) and
+        "content", by the model's own template. Templates that are not known are refused."""
+        return self._core.chat_tokens([(m["role"], m["content"]) for m in messages])
+
     def logits(self, prompt: Prompt) -> Any:
         """A NumPy array [tokens vocabulary], float32: the logits of the token behind each one of the prompt."""
         return self._core.logits(self._ids(prompt), self._ctx)

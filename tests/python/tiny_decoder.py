@@ -14,6 +14,12 @@ def printable_bytes():
     return [table[b] for b in range(256)]
 
 
+CHATML = (
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are "
+    "a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + "
+    "message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ "
+    "'<|im_start|>assistant\n' }}{% endif %}"
+)
 MERGES = ["t h", "th e", "a n", "Ġ a", "Ġ t", "i n", "e r", "an d", "Ġ and", "Ġ the"]
 
 
@@ -46,8 +52,9 @@ def write_safetensors(path, tensors):
     path.write_bytes(struct.pack("<Q", len(words)) + words + data)
 
 
-def write_llama(folder, seed=0, layers=2, positions=96, vocabulary=272, tokenizer=None):
-    """A llama with random weights: model_dim 32, 4 heads, 2 kv_heads. tokenizer: what tokenizer.json holds."""
+def write_llama(folder, seed=0, layers=2, positions=96, vocabulary=272, tokenizer=None, chat=None):
+    """A llama with random weights: model_dim 32, 4 heads, 2 kv_heads. tokenizer: what tokenizer.json holds. chat: the
+    template for conversations."""
     draw = np.random.default_rng(seed)
     d, feed, heads, kv_heads, dim = 32, 48, 4, 2, 8
     matrix = lambda rows, columns: draw.normal(0, 1.2 / columns**0.5, (rows, columns))
@@ -72,5 +79,7 @@ def write_llama(folder, seed=0, layers=2, positions=96, vocabulary=272, tokenize
     folder.mkdir(parents=True, exist_ok=True)
     write_safetensors(folder / "model.safetensors", tensors)
     (folder / "config.json").write_text(json.dumps(config))
+    if chat is not None:
+        (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": chat}))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     return folder

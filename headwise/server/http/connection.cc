@@ -6,22 +6,27 @@
 
 #include <array>
 #include <cerrno>
+#include <utility>
 
 namespace headwise::server {
 namespace {
 
 constexpr std::size_t kThrownMost = std::size_t{4} << 20;  // bytes read from a client that was told to go
+constexpr std::size_t kUnreadMost = std::size_t{1} << 20;  // bytes of a stream that wait for its reader
 
 }  // namespace
 
 Connection::~Connection() { ::close(fd_); }
 
 std::uint32_t Connection::interest() const {
+  const std::uint32_t hangup = ends_on_hangup ? std::uint32_t{EPOLLRDHUP} : 0;
   switch (phase) {
     case Phase::reading:
     case Phase::leaving: return EPOLLIN;
     case Phase::writing: return EPOLLOUT;
-    case Phase::waiting:  // errors alone: a client may close its sending side and wait for its answer
+    case Phase::streaming: return hangup | (sent_ < out_.size() ? std::uint32_t{EPOLLOUT} : 0);
+    // Else errors alone: a client may close its sending side and wait for its answer.
+    case Phase::waiting: return hangup;
     case Phase::gone: return 0;
   }
   return 0;
@@ -62,6 +67,38 @@ void Connection::respond(const HttpResponse& response, bool keep, Clock::time_po
   write(now);
 }
 
+void Connection::begin_stream(const HttpResponse& response, bool keep, Clock::time_point now) {
+  chunked_ = !parser.request().http10;
+  keep_ = keep && chunked_ && parser.request().keep_alive;
+  out_ = print_head(response, keep_, chunked_);
+  page_.reset();
+  sent_ = 0, since = now, phase = Phase::streaming, stream_open = true;
+  append_part(response.body, false);
+  write(now);
+}
+
+void Connection::append_part(std::string_view bytes, bool last) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  if (chunked_ && !bytes.empty()) {
+    std::string size;
+    for (std::size_t n = bytes.size(); n > 0; n /= 16) size.insert(size.begin(), kDigits[n % 16]);
+    out_.append(size).append("\r\n").append(bytes).append("\r\n");
+  } else {
+    out_ += bytes;
+  }
+  if (last && chunked_) out_ += "0\r\n\r\n";
+}
+
+bool Connection::add_part(std::string_view bytes, bool last, Clock::time_point now) {
+  if (out_.size() - sent_ > kUnreadMost) return false;
+  out_.erase(0, std::exchange(sent_, 0));
+  if (out_.empty()) since = now;
+  append_part(bytes, last);
+  if (last) stream_open = false, phase = Phase::writing;
+  write(now);
+  return true;
+}
+
 void Connection::write(Clock::time_point now) {
   const std::size_t all = out_.size() + (page_ ? page_->size() : 0);
   while (sent_ < all) {
@@ -75,7 +112,8 @@ void Connection::write(Clock::time_point now) {
     }
     sent_ += static_cast<std::size_t>(n);
   }
-  out_ = {}, page_.reset(), since = now;
+  out_ = {}, sent_ = 0, page_.reset(), since = now;
+  if (phase == Phase::streaming) return;
   if (keep_) {
     phase = Phase::reading;
     parser.next();
@@ -110,6 +148,9 @@ int Connection::tired(const Patience& patience, Clock::time_point now) {
                  : 0;
     case Phase::writing:
       if (slow(static_cast<Index>(sent_), patience, now)) phase = Phase::gone;
+      return 0;
+    case Phase::streaming:  // what was written last may have waited long; what waits now may not
+      if (sent_ < out_.size() && took > patience.body) phase = Phase::gone;
       return 0;
     case Phase::leaving:
       if (took > patience.leaving) phase = Phase::gone;

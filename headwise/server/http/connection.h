@@ -26,10 +26,11 @@ struct Patience {
 class Connection {
  public:
   enum class Phase {
-    reading,  // a request, or idle before one
-    waiting,  // the model has it
-    writing,  // the answer goes out
-    leaving,  // the answer is out, our side is closed; what the client still sends is thrown away
+    reading,    // a request, or idle before one
+    waiting,    // the model has it
+    writing,    // the answer goes out
+    streaming,  // its beginning went out, and more of it comes
+    leaving,    // the answer is out, our side is closed; what the client still sends is thrown away
     gone
   };
   Connection(Arrival arrival, std::uint64_t number, const HttpLimits& limits, Clock::time_point now)
@@ -48,6 +49,10 @@ class Connection {
   /// The answer goes out as far as the socket takes it; then reading again, or leaving.
   void write(Clock::time_point now);
   void respond(const HttpResponse& response, bool keep, Clock::time_point now);
+  /// Head and first part of an answer whose length is not known.
+  void begin_stream(const HttpResponse& response, bool keep, Clock::time_point now);
+  /// The next part; false: the client reads so slowly that too much waits.
+  bool add_part(std::string_view bytes, bool last, Clock::time_point now);
   void say_continue();
   /// What patience says: nothing, or the status of the refusal (408), or gone.
   int tired(const Patience& patience, Clock::time_point now);
@@ -66,21 +71,24 @@ class Connection {
   bool spare = false;               // above the limit: for one question about health, and for a short time
   Phase phase = Phase::reading;
   HttpParser parser;
-  std::string in;             // read and not yet parsed
-  Clock::time_point since;    // of the phase, or of the part of a request
-  Clock::time_point until;    // waiting: when the client is told that it was too long
-  std::uint64_t ticket = 0;   // waiting: whose answer
-  Index reserved = 0;         // bytes its body may take
-  std::uint32_t watched = 0;  // what epoll watches for now
+  std::string in;               // read and not yet parsed
+  Clock::time_point since;      // of the phase, or of the part of a request
+  Clock::time_point until;      // waiting: when the client is told that it was too long
+  std::uint64_t ticket = 0;     // waiting: whose answer
+  Index reserved = 0;           // bytes its body may take
+  std::uint32_t watched = 0;    // what epoll watches for now
+  bool ends_on_hangup = false;  // waiting or streaming: a client that closed its side is gone
+  bool stream_open = false;     // a stream has begun and not ended
 
  private:
   bool slow(Index bytes, const Patience& patience, Clock::time_point now) const;
+  void append_part(std::string_view bytes, bool last);
 
   int fd_;
   std::string out_;
   std::shared_ptr<const std::string> page_;
   std::size_t sent_ = 0, thrown_ = 0;
-  bool keep_ = false;
+  bool keep_ = false, chunked_ = false;
 };
 
 }  // namespace headwise::server

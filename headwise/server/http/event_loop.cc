@@ -72,7 +72,15 @@ void EventLoop::drain() noexcept {
 void EventLoop::answer(Ticket ticket, HttpResponse response) {
   {
     const std::lock_guard hold(lock_);
-    answers_.emplace_back(ticket, std::move(response));
+    answers_.push_back({ticket, std::move(response), std::nullopt});
+  }
+  wake();
+}
+
+void EventLoop::stream(Ticket ticket, HttpResponse response, Part part) {
+  {
+    const std::lock_guard hold(lock_);
+    answers_.push_back({ticket, std::move(response), part});
   }
   wake();
 }
@@ -131,9 +139,9 @@ Index EventLoop::run() {
     if (!drain_begun_ || now_ - drain_since_ <= limits_.drain) continue;
     Index cut = 0;
     for (const auto& [id, c] : connections_) {
-      cut += c->phase == Phase::waiting || c->phase == Phase::writing ||
+      cut += c->phase == Phase::waiting || c->phase == Phase::writing || c->phase == Phase::streaming ||
              (c->phase == Phase::reading && !c->idle());
-      if (c->phase == Phase::waiting) handler_.gone({id, c->ticket});
+      if (c->phase == Phase::waiting || c->stream_open) handler_.gone({id, c->ticket});
     }
     connections_.clear(), groups_.clear();
     open_ = spares_ = 0;
@@ -194,7 +202,7 @@ void EventLoop::seat(Arrival arrival) {
   e.data.u64 = id;
   if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, owner->descriptor(), &e) != 0) return;  // closed
   Connection& c = *connections_.emplace(id, std::move(owner)).first->second;
-  c.spare = !seated;
+  c.spare = !seated, c.ends_on_hangup = limits_.hangup_is_gone;
   ++count;
   guarded(c, [&] { watch(c); });
   reap(id);
@@ -215,6 +223,7 @@ void EventLoop::reap(std::uint64_t id) {
   const auto found = connections_.find(id);
   if (found == connections_.end() || found->second->phase != Phase::gone) return;
   Connection& c = *found->second;
+  if (std::exchange(c.stream_open, false)) handler_.gone({c.id, c.ticket});
   release(c);
   if (c.spare)
     --spares_;
@@ -227,12 +236,14 @@ void EventLoop::reap(std::uint64_t id) {
 void EventLoop::release(Connection& c) { reserved_ -= std::exchange(c.reserved, 0); }
 
 void EventLoop::on_event(Connection& c, std::uint32_t events) {
-  if ((events & (EPOLLERR | EPOLLHUP)) != 0) {
+  const bool left = c.ends_on_hangup && (events & EPOLLRDHUP) != 0 &&
+                    (c.phase == Phase::waiting || c.phase == Phase::streaming);
+  if ((events & (EPOLLERR | EPOLLHUP)) != 0 || left) {
     if (c.phase == Phase::waiting) handler_.gone({c.id, c.ticket});
     c.phase = Phase::gone;
     return;
   }
-  if (c.phase == Phase::writing && (events & EPOLLOUT) != 0) c.write(now_);
+  if ((c.phase == Phase::writing || c.phase == Phase::streaming) && (events & EPOLLOUT) != 0) c.write(now_);
   if ((events & EPOLLIN) != 0 && (c.phase == Phase::reading || c.phase == Phase::leaving)) {
     const bool open = c.read();
     advance(c);
@@ -306,23 +317,38 @@ bool EventLoop::room_for_body(Connection& c) {
 }
 
 void EventLoop::deliver() {
-  std::vector<std::pair<Ticket, HttpResponse>> ready;
+  std::vector<Delivery> ready;
   {
     const std::lock_guard hold(lock_);
     ready.swap(answers_);
   }
-  for (auto& [ticket, response] : ready) {
-    const auto found = connections_.find(ticket.connection);
+  for (Delivery& d : ready) {
+    const auto found = connections_.find(d.ticket.connection);
     if (found == connections_.end()) continue;
     Connection& c = *found->second;
-    if (c.phase != Phase::waiting || c.ticket != ticket.number) continue;
-    guarded(c, [&, &answer = response] {
-      respond(c, std::move(answer), true);
-      advance(c);
-      watch(c);
-    });
-    reap(ticket.connection);
+    const bool begins = !d.part || *d.part == Part::first;
+    if (c.phase != (begins ? Phase::waiting : Phase::streaming) || c.ticket != d.ticket.number) continue;
+    guarded(c, [&] { deliver_one(c, d); });
+    reap(d.ticket.connection);
   }
+}
+
+void EventLoop::deliver_one(Connection& c, Delivery& d) {
+  if (!d.part) {
+    respond(c, std::move(d.response), true);
+  } else if (*d.part == Part::first) {
+    std::string id = request_id(c.parser.request(), c.ticket);
+    d.response.streamed = true;
+    d.response.headers.push_back({"X-Request-Id", id});
+    handler_.sent({c.parser.request(), c.client, std::move(id), d.response.status, now_ - c.since});
+    c.begin_stream(d.response, !c.spare && !draining(), now_);
+  } else if (!c.add_part(d.response.body, *d.part == Part::last, now_)) {
+    c.phase = Phase::gone;
+  } else if (*d.part == Part::last) {
+    c.ticket = 0;
+  }
+  advance(c);
+  watch(c);
 }
 
 void EventLoop::begin_drain() {
@@ -339,6 +365,8 @@ void EventLoop::lose_patience() {
       if (c.phase == Phase::waiting && now_ >= c.until) {
         respond(c, handler_.late({c.id, c.ticket}), true);
         advance(c);
+      } else if (c.phase == Phase::streaming && now_ >= c.until) {
+        c.phase = Phase::gone;  // whoever streams should have ended it
       } else if (grace_over && c.idle()) {
         c.phase = Phase::gone;
       } else if (const int status = c.tired(limits_.patience, now_)) {

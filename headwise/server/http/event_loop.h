@@ -56,6 +56,7 @@ struct LoopLimits {
   HttpLimits http;
   Patience patience;
   Index connections = 1024;
+  bool hangup_is_gone = false;     // a client that closes its side while it waits wants no answer any more
   Index client_connections = 512;  // of one client: see Arrival::group
   int niceness = 10;  // of the loop's thread beside the model's, so that refusals cost no answers
   Index bodies_bytes = Index{64} << 20;  // of all that are being read; at least one whole body
@@ -78,6 +79,9 @@ class EventLoop {
   bool draining() const noexcept { return draining_.load(); }
   /// From any thread. A ticket that is void is ignored.
   void answer(Ticket ticket, HttpResponse response);
+  /// From any thread: an answer in parts. The first brings status and headers, the others their bodies alone.
+  enum class Part : std::uint8_t { first, middle, last };
+  void stream(Ticket ticket, HttpResponse response, Part part);
   Index connections() const noexcept { return open_.load(); }
 
  private:
@@ -116,7 +120,13 @@ class EventLoop {
   bool drain_begun_ = false;
   Clock::time_point drain_since_, now_;
   std::mutex lock_;
-  std::vector<std::pair<Ticket, HttpResponse>> answers_;
+  struct Delivery {
+    Ticket ticket;
+    HttpResponse response;
+    std::optional<Part> part;  // none: it is whole
+  };
+  void deliver_one(Connection& c, Delivery& delivery);
+  std::vector<Delivery> answers_;
 };
 
 }  // namespace headwise::server

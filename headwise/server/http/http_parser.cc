@@ -150,7 +150,7 @@ void HttpParser::request_line(std::string_view line) {
                        version[6] == '.' && is_digit(version[7]);
     return other ? fail(505, "speak HTTP/1.1") : fail(400, "the version is not HTTP/1.1");
   }
-  http10_ = version == "HTTP/1.0";
+  request_.http10 = http10_ = version == "HTTP/1.0";
   request_.method = method, request_.target = target;
   wants_ = Wants::header;
 }

@@ -26,6 +26,7 @@ struct HttpRequest {
   std::vector<HttpHeader> headers;
   std::string body;
   bool keep_alive = false;
+  bool http10 = false;            // such a client reads no chunks
   bool expects_continue = false;  // the client waits for "100 Continue" before its body
   bool has_length = false;        // Content-Length or chunks
   bool chunked = false;

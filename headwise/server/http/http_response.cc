@@ -55,14 +55,15 @@ std::string date_now() {
 
 }  // namespace
 
-std::string print_head(const HttpResponse& r, bool keep_alive) {
+std::string print_head(const HttpResponse& r, bool keep_alive, bool chunked) {
   std::string out = "HTTP/1.1 " + std::to_string(r.status) + " " + std::string(status_words(r.status));
   const auto line = [&](std::string_view name, std::string_view value) {
     out.append("\r\n").append(name).append(": ").append(value);
   };
   line("Date", date_now());
   line("Content-Type", r.type);
-  line("Content-Length", std::to_string(r.content().size()));
+  if (!r.streamed) line("Content-Length", std::to_string(r.content().size()));
+  if (r.streamed && chunked) line("Transfer-Encoding", "chunked");
   line("Connection", keep_alive ? "keep-alive" : "close");
   line("Cache-Control", "no-store");
   line("X-Content-Type-Options", "nosniff");
@@ -80,7 +81,11 @@ std::string json_number(float value) {
 HttpResponse error_response(int status, std::string_view code, std::string_view message) {
   HttpResponse r;
   r.status = status;
-  r.body = "{\"error\": {\"code\": " + page_string(code) + ", \"message\": " + page_string(message) + "}}\n";
+  const std::string_view type = status == 429  ? "rate_limit_error"
+                                : status < 500 ? "invalid_request_error"
+                                               : "server_error";
+  r.body = "{\"error\": {\"code\": " + page_string(code) + ", \"message\": " + page_string(message) +
+           ", \"type\": " + page_string(type) + ", \"param\": null}}\n";
   return r;
 }
 

@@ -1,0 +1,48 @@
+// ChatTemplate: conversations as the tokens a model was trained on, by the model's own template where it is a
+// known one. SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "headwise/text/pieces/tokenizer.h"
+
+#pragma GCC visibility push(default)
+namespace headwise {
+
+struct ChatMessage {
+  std::string role, content;  // system, user or assistant
+};
+
+/// Templates are programs in files. None is run: those known are found by their exact text and written out
+/// here.
+class ChatTemplate {
+ public:
+  /// Empty: the template is none of chatml (with a system text of its own or without), llama3 and gemma.
+  static std::optional<ChatTemplate> find(std::string_view text);
+
+  /// The tokens of a conversation up to where the model answers. What a message holds stays text: special
+  /// tokens spelt out in it do not become themselves. Throws where the template has no place for a message.
+  std::vector<TokenId> encode(std::span<const ChatMessage> messages, const Tokenizer& tokenizer) const;
+
+  std::string_view name() const;
+
+ private:
+  enum class Kind : std::uint8_t { chatml, llama3, gemma };
+  /// A special token, or text between two of them.
+  struct Part {
+    std::string text;
+    bool special = false;
+  };
+  ChatTemplate(Kind kind, std::string system) : kind_(kind), system_(std::move(system)) {}
+  void check(std::span<const ChatMessage> messages) const;
+  void turn(const ChatMessage& message, std::vector<Part>& out) const;
+
+  Kind kind_;
+  std::string system_;  // chatml: said where a conversation begins without one
+};
+
+}  // namespace headwise
+#pragma GCC visibility pop
