@@ -119,6 +119,11 @@ __device__ float threshold_of(const Rule& rule, const OwnList& row, float top, f
   return tau;
 }
 
+/// The highest logit of a row, its sink's, and the one at and below which keys weigh nothing.
+struct RowTop {
+  float top, sink, floor;
+};
+
 /// What a row's threads know of it.
 struct RowPlace {
   ChunkJob job;
@@ -145,6 +150,34 @@ __device__ __forceinline__ void store_pair(void* plane, DType t, Index at, float
       break;
     default: *reinterpret_cast<float2*>(static_cast<float*>(plane) + at) = make_float2(x, y);
   }
+}
+
+/// The same over a row in memory, the keys above `floor`; gives this thread's part of the sum of weights.
+__device__ __forceinline__ float weigh_far_row(const Rule& rule, const float* row, int end, const RowTop& top,
+                                               BlockSums& sums, float& tau) {
+  float all = 0.f, w, u;
+  for (int step = 0; step < 64; ++step) {
+    float part = 0.f, slope = 0.f;
+    if (step == 0) tau = rule.softmax ? 0.f : -1.f;
+    each_pair(end, [&](int j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        if (row[j + e] > top.floor) {
+          rule.weigh(row[j + e], top.top, tau, w, u);
+          part += w, slope += u;
+        }
+    });
+    all = part;
+    if (rule.softmax) break;
+    const float3 both = sums.sum(part, slope, 0.f);
+    rule.weigh(top.sink, top.top, tau, w, u);
+    const float sum = both.x + w;
+    const float root = rule.power == 1.f ? 1.f : exp2f(log2f(sum) * (1.f - rule.less));
+    const float next = tau + (sum - root) / (both.y + u);
+    if (!(next > tau)) break;
+    tau = next;
+  }
+  return all;
 }
 
 __global__ void __launch_bounds__(kThreads) forward_rows(const __grid_constant__ EntmaxRows p) {
@@ -197,28 +230,8 @@ __global__ void __launch_bounds__(kThreads) forward_rows(const __grid_constant__
       rule.weigh(s, top, tau, w, u);
       all += w;
     });
-  } else if (finite) {  // the same over the whole row
-    for (int step = 0; step < 64; ++step) {
-      float part = 0.f, slope = 0.f;
-      if (step == 0) tau = rule.softmax ? 0.f : -1.f;
-      each_pair(r.end, [&](int j) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e)
-          if (row[j + e] > floor) {
-            rule.weigh(row[j + e], top, tau, w, u);
-            part += w, slope += u;
-          }
-      });
-      all = part;
-      if (rule.softmax) break;
-      const float3 both = sums.sum(part, slope, 0.f);
-      rule.weigh(sink, top, tau, w, u);
-      const float sum = both.x + w;
-      const float root = rule.power == 1.f ? 1.f : exp2f(log2f(sum) * (1.f - rule.less));
-      const float next = tau + (sum - root) / (both.y + u);
-      if (!(next > tau)) break;
-      tau = next;
-    }
+  } else if (finite) {
+    all = weigh_far_row(rule, row, r.end, {top, sink, floor}, sums, tau);
   }
   all = sums.sum(all, 0.f, 0.f).x;
   rule.weigh(sink, top, tau, w, u);
@@ -252,6 +265,23 @@ __global__ void __launch_bounds__(kThreads) forward_rows(const __grid_constant__
   }
 }
 
+/// A row in which no key weighs anything.
+__device__ __forceinline__ void leave_row(const EntmaxRows& p, const RowPlace& r) {
+  each_pair(r.end, [&](int j) {
+    store_pair(p.weights, p.dtype, r.plane + j, 0.f, 0.f);
+    store_pair(p.ds, p.dtype, r.plane + j, 0.f, 0.f);
+  });
+  if (threadIdx.x == 0 && p.dalpha_rows) p.dalpha_rows[r.row] = 0.f;
+  if (threadIdx.x == 0 && p.dsink_rows) p.dsink_rows[r.row] = 0.f;
+}
+__device__ __forceinline__ void put_gate(const EntmaxRows& p, const RowPlace& r, float x) {
+  if (p.dgate && threadIdx.x == 0)
+    store_float(
+        p.dgate, p.dgate_dtype,
+        r.at.tensor_batch * p.dgate_step[0] + (r.at.q_row + r.q) * p.dgate_step[1] + r.h * p.dgate_step[2],
+        static_cast<double>(x));
+}
+
 /// u = w^(2 - alpha), delta = sum u dw / sum u:  ds = u (dw - delta)
 /// dalpha = (sum w dw - delta) / less^2 - (sum w ln w dw - delta sum w ln w) / less
 __global__ void __launch_bounds__(kThreads) backward_rows(const __grid_constant__ EntmaxRows p) {
@@ -260,22 +290,7 @@ __global__ void __launch_bounds__(kThreads) backward_rows(const __grid_constant_
   BlockSums sums{parts};
   const RunInputs& f = p.in;
   const RowPlace r(p);
-  const auto leave = [&] {
-    each_pair(r.end, [&](int j) {
-      store_pair(p.weights, p.dtype, r.plane + j, 0.f, 0.f);
-      store_pair(p.ds, p.dtype, r.plane + j, 0.f, 0.f);
-    });
-    if (threadIdx.x == 0 && p.dalpha_rows) p.dalpha_rows[r.row] = 0.f;
-    if (threadIdx.x == 0 && p.dsink_rows) p.dsink_rows[r.row] = 0.f;
-  };
-  const auto put_gate = [&](float x) {
-    if (p.dgate && threadIdx.x == 0)
-      store_float(
-          p.dgate, p.dgate_dtype,
-          r.at.tensor_batch * p.dgate_step[0] + (r.at.q_row + r.q) * p.dgate_step[1] + r.h * p.dgate_step[2],
-          static_cast<double>(x));
-  };
-  if (!r.there()) return leave();
+  if (!r.there()) return leave_row(p, r);
   const float tau =
       f.lse[r.at.tensor_batch * f.lse_step[0] + r.h * f.lse_step[1] + (r.at.q_row + r.q) * f.lse_step[2]];
   const Rule rule(number_of(p.alpha, static_cast<int>(r.h)));
@@ -315,8 +330,8 @@ __global__ void __launch_bounds__(kThreads) backward_rows(const __grid_constant_
     });
   const float3 first = sums.sum(all, us, udw), second = sums.sum(wdp, logs, wlog);
   if (first.x == 0.f || tau == -INFINITY) {  // no key weighs anything
-    put_gate(0.f);
-    return leave();
+    put_gate(p, r, 0.f);
+    return leave_row(p, r);
   }
   float sink_w = 0.f, sink_u = 0.f;
   if (sink != -INFINITY) weigh(sink, sink_w, sink_u);
@@ -347,7 +362,7 @@ __global__ void __launch_bounds__(kThreads) backward_rows(const __grid_constant_
     store_pair(p.weights, p.dtype, r.plane + j, weight[0], weight[1]);
     store_pair(p.ds, p.dtype, r.plane + j, ds[0], ds[1]);
   });
-  put_gate(dot);
+  put_gate(p, r, dot);
   if (threadIdx.x == 0) {
     if (p.dsink_rows) p.dsink_rows[r.row] = -sink_u * delta;
     if (p.dalpha_rows)
