@@ -148,10 +148,9 @@ bool ChunkRun::products_fit(const ChunkGradients& g, const RunInputs& in) const 
   return p_.dtype != DType::f32 && facts_of(device_).major == 9 && fits(in.q) && fits(in.k) && fits(g.dout) &&
          fits(g.dq) && fits(g.dk) && fits(g.dv);
 }
-Status ChunkRun::gradients(const ChunkGradients& g, const RunInputs& in, const void* ds, Index ds_planes,
-                           const void* w, Index w_planes, int first, int sequences, bool blocked) {
+Status ChunkRun::gradients(const ChunkGradients& g, const RunInputs& in, const GradientPlanes& of) {
   Status status;
-  if (!blocked && products_fit(g, in)) {
+  if (!of.blocked && products_fit(g, in)) {
     ChunkProducts p{group_,
                     {},
                     {},
@@ -161,21 +160,21 @@ Status ChunkRun::gradients(const ChunkGradients& g, const RunInputs& in, const v
                     g.dq,
                     g.dk,
                     g.dv,
-                    static_cast<int>(ds_planes),
-                    static_cast<int>(w_planes),
-                    first,
+                    static_cast<int>(of.ds_planes),
+                    static_cast<int>(of.w_planes),
+                    of.first,
                     static_cast<int>(p_.kv_tokens),
                     g.dk_sums,
                     g.dv_sums};
-    status = product_map(ds, ds_planes, kChunkRows, p.ds_map);
-    if (status.ok()) status = product_map(w, w_planes, kChunkRows, p.w_map);
+    status = product_map(of.ds, of.ds_planes, kChunkRows, p.ds_map);
+    if (status.ok()) status = product_map(of.w, of.w_planes, kChunkRows, p.w_map);
     if (!status.ok()) return status;
-    return p_.dtype == DType::bf16 ? chunk_products<bf16>(p, sequences, device_, state_->stream)
-                                   : chunk_products<f16>(p, sequences, device_, state_->stream);
+    return p_.dtype == DType::bf16 ? chunk_products<bf16>(p, of.sequences, device_, state_->stream)
+                                   : chunk_products<f16>(p, of.sequences, device_, state_->stream);
   }
   if (g.dq.data) {
-    ChunkValues v = values_of(ds, in.k, g.dq, ds_planes);
-    v.blocked = blocked, status = values(v);
+    ChunkValues v = values_of(of.ds, in.k, g.dq, of.ds_planes);
+    v.blocked = of.blocked, status = values(v);
   }
   ChunkKeysBoth both{};
   const auto add = [&](const void* plane, const HeadsView& x, const HeadsView& to, Index planes,
@@ -183,19 +182,19 @@ Status ChunkRun::gradients(const ChunkGradients& g, const RunInputs& in, const v
     if (!to.data) return;
     both.of[both.count++] = {group_,
                              plane,
-                             blocked,
+                             of.blocked,
                              x,
                              to,
                              by_chunks_of(x),
                              static_cast<int>(planes),
-                             first,
+                             of.first,
                              static_cast<int>(p_.kv_tokens),
                              sums};
   };
-  add(ds, in.q, g.dk, ds_planes, g.dk_sums), add(w, g.dout, g.dv, w_planes, g.dv_sums);
+  add(of.ds, in.q, g.dk, of.ds_planes, g.dk_sums), add(of.w, g.dout, g.dv, of.w_planes, g.dv_sums);
   if (status.ok())
     status = of_dtype(p_.dtype,
-                      [&]<class T>() { return chunk_keys<T>(both, sequences, device_, state_->stream); });
+                      [&]<class T>() { return chunk_keys<T>(both, of.sequences, device_, state_->stream); });
   return status;
 }
 

@@ -22,6 +22,17 @@ struct ChunkGradients {
   float *dk_sums = nullptr, *dv_sums = nullptr;
 };
 
+/// Planes of a group: gradients of scores, and weights, which sequences they belong to; blocked: keys of a
+/// plane stand in blocks.
+struct GradientPlanes {
+  const void* ds;
+  Index ds_planes;
+  const void* w;
+  Index w_planes;
+  int first, sequences;
+  bool blocked = false;
+};
+
 class ChunkRun {
  public:
   /// `pair_bytes`: bytes of all planes for one pair.
@@ -99,8 +110,7 @@ class ChunkRun {
   Status values(const ChunkValues& p);
   ChunkGradients gradients_of(const BackwardArgs& a, Bytes256& room) const;
   /// dq of ds, then what the group adds to dk (of ds) and dv (of w).
-  Status gradients(const ChunkGradients& g, const RunInputs& in, const void* ds, Index ds_planes,
-                   const void* w, Index w_planes, int first, int sequences, bool blocked = false);
+  Status gradients(const ChunkGradients& g, const RunInputs& in, const GradientPlanes& of);
 
  private:
   void lay_out(Bytes256& room) { jobs_ = room.take<ChunkJob>(static_cast<Index>(plan_.jobs.size())); }

@@ -87,7 +87,14 @@ Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int d
     if (done.ok() && f.dalpha_rows) done = add_rows(f.dalpha_rows, sums, all, group.count, chunks.stream());
     if (done.ok() && f.dsink_rows)
       done = add_rows(f.dsink_rows, sums + heads, all, group.count, chunks.stream());
-    return done.ok() ? chunks.gradients(g, f.in, f.ds, heads, f.weights, heads, first, sequences) : done;
+    return done.ok() ? chunks.gradients(g, f.in,
+                                        {.ds = f.ds,
+                                         .ds_planes = heads,
+                                         .w = f.weights,
+                                         .w_planes = heads,
+                                         .first = first,
+                                         .sequences = sequences})
+                     : done;
   });
   if (status.ok() && f.dalpha_rows)
     status = write_heads(sums, static_cast<int>(heads), a.dalpha, chunks.stream());

@@ -205,26 +205,38 @@ MixGradient gradient_of(const MixRows& f, const MixStage& stage, const BackwardA
   return g;
 }
 
-Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int device, void* stream) {
-  const AttentionProblem& p = problem.forward;
-  if (p.batch == 0 || p.heads.q.heads == 0) return {};
-  const Index element = size_of(p.dtype), q_heads = p.heads.q.heads, v_heads = p.heads.v.heads;
-  const Tiles tiles = backward_tiles_of(p, a, device);
-  const bool whole = tiles == Tiles::none;
-  DynamicTiles d{};
+/// Gradients of one run: its memory, and the work of a group of chunks.
+struct MixedBackwardRun {
+  const AttentionProblem& p;
+  const BackwardArgs& a;
+  int device;
+  Tiles tiles = backward_tiles_of(p, a, device);
+  bool whole = tiles == Tiles::none,  // any number of heads: planes of all pairs in memory
+      rests = tiles == Tiles::fixed && p.dtype == DType::f16;
+  Index element = size_of(p.dtype), q_heads = p.heads.q.heads, v_heads = p.heads.v.heads;
+  DynamicTiles d = {};
   MixTiles& t = d.tiles;
   MixRows& f = t.rows = rows_of(p);
-  f.probabilities_given = f.gated = true;
-  const bool rests = tiles == Tiles::fixed && p.dtype == DType::f16;
-  ChunkRun chunks(p, a.forward, device, stream,
-                  (whole ? 4 * (q_heads + v_heads + 2 * f.heads) : 0) + element * (q_heads + v_heads) +
-                      (rests ? 2 * q_heads : 0));
-  f.score_planes = static_cast<int>(q_heads);  // the logits do not take their place here
-  ChunkGradients g;
-  MixGradient before, after;
+  Index sum_count = f.heads + q_heads * f.heads + f.heads * v_heads;
+  ChunkRun chunks;
+  ChunkGradients g = {};
+  MixGradient before = {}, after = {};
   double* sums = nullptr;
   float* key_sums = nullptr;
-  Status status = chunks.begin(f.in, [&](Bytes256& room) {
+  LineMaps maps = {};
+
+  MixedBackwardRun(const AttentionProblem& problem, const BackwardArgs& args, int on_device, void* stream)
+      : p(problem),
+        a(args),
+        device(on_device),
+        chunks(p, a.forward, device, stream,
+               (whole ? 4 * (q_heads + v_heads + 2 * f.heads) : 0) + element * (q_heads + v_heads) +
+                   (rests ? 2 * q_heads : 0)) {
+    f.probabilities_given = f.gated = true;
+    f.score_planes = static_cast<int>(q_heads);  // the logits do not take their place here
+  }
+
+  void take_planes(Bytes256& room) {
     const Index rows = chunks.rows(), plane = rows * chunks.pitch();
     take_tiles(p, a.forward.inputs, tiles, chunks, d, room);
     if (tiles == Tiles::fixed) {
@@ -244,7 +256,10 @@ Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int d
     f.dscores = room.take<std::byte>(element * q_heads * plane);
     f.lse = room.take<float>(f.heads * rows), f.delta = room.take<float>(f.heads * rows);
     if (a.dsinks.given()) f.dsink_rows = room.take<float>(f.heads * rows);
-    sums = room.take<double>(f.heads + q_heads * f.heads + f.heads * v_heads);
+  }
+  void take_sums(Bytes256& room) {
+    const Index rows = chunks.rows();
+    sums = room.take<double>(sum_count);
     if (a.dmix_k.given() && whole) key_sums = room.take<float>(f.mix_rows * f.heads * f.key_pitch);
     before = gradient_of(f, f.before, a), after = gradient_of(f, f.after, a);
     if (a.dmix_before.given()) before.given = sums + f.heads;
@@ -256,68 +271,97 @@ Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int d
     after.x = f.probabilities, after.x_planes = f.heads, after.dy = f.dweights;
     after.dy_planes = static_cast<int>(v_heads);
     g = chunks.gradients_of(a, room), t.dout = g.dout;
-  });
-  if (!status.ok()) return status;
-  const Index sum_count = f.heads + q_heads * f.heads + f.heads * v_heads;
-  if (tiles == Tiles::dynamic) {
-    status = status_of("cuda/clear",
-                       cudaMemsetAsync(sums, 0, static_cast<std::size_t>(sum_count) * 8, chunks.stream()));
-    if (status.ok()) status = fill_key_records(d, a.forward.inputs.mix_k, chunks.stream());
-  } else {
-    status = send_coefficients(a.forward.inputs, f, sums, sum_count, chunks.stream());
   }
-  if (!status.ok()) return status;
-  LineMaps maps{};
-  if (tiles == Tiles::fixed) {
-    const auto map = [&](const void* plane, Index heads, CUtensorMap& to) {
-      if (status.ok() && plane) status = chunks.plane_map(plane, heads, kLineBoxPanels, to);
-    };
-    map(f.dscores, q_heads, maps.scores), map(f.weights, v_heads, maps.weights);
-    map(t.score_rests, q_heads, maps.rests);
+  /// Memory, coefficients and maps; sums begin at 0.
+  Status begin() {
+    Status status = chunks.begin(f.in, [&](Bytes256& room) { take_planes(room), take_sums(room); });
     if (!status.ok()) return status;
-  }
-  d.dmix_q = a.dmix_q, d.dmix_k = a.dmix_k;
-  before.softcap = f.in.softcap;
-  status = chunks.each_group([&](const ChunkGroup& group, int keys, int first, int sequences) {
-    f.group = before.group = after.group = group;
-    cudaStream_t on = chunks.stream();
-    if (!whole) {
-      Status done;
-      if (tiles == Tiles::dynamic) done = fill_query_records(d, a.forward.inputs.mix_q, true, on);
-      if (done.ok())
-        done = of_halves(p.dtype, [&]<class T>() {
-          return tiles == Tiles::dynamic
-                     ? mixed_dynamic_backward<T>(d, keys, device, on)
-                     : mixed_lines<T>(t, maps, keys, before.given, after.given, device, on);
-        });
-      if (done.ok() && f.dsink_rows) done = add_rows(f.dsink_rows, sums, f.heads, group.count, on);
-      return done.ok() ? chunks.gradients(g, f.in, f.dscores, q_heads, f.weights, v_heads, first, sequences,
-                                          tiles == Tiles::dynamic)
-                       : done;
+    if (tiles == Tiles::dynamic) {
+      status = status_of("cuda/clear",
+                         cudaMemsetAsync(sums, 0, static_cast<std::size_t>(sum_count) * 8, chunks.stream()));
+      if (status.ok()) status = fill_key_records(d, a.forward.inputs.mix_k, chunks.stream());
+    } else {
+      status = send_coefficients(a.forward.inputs, f, sums, sum_count, chunks.stream());
     }
+    if (tiles == Tiles::fixed) {
+      const auto map = [&](const void* plane, Index heads, CUtensorMap& to) {
+        if (status.ok() && plane) status = chunks.plane_map(plane, heads, kLineBoxPanels, to);
+      };
+      map(f.dscores, q_heads, maps.scores), map(f.weights, v_heads, maps.weights);
+      map(t.score_rests, q_heads, maps.rests);
+    }
+    d.dmix_q = a.dmix_q, d.dmix_k = a.dmix_k;
+    before.softcap = f.in.softcap;
+    return status;
+  }
+
+  /// Up to 16 heads, their pairs in shared memory.
+  Status mix_tiles(int keys) {
+    cudaStream_t on = chunks.stream();
+    Status done;
+    if (tiles == Tiles::dynamic) done = fill_query_records(d, a.forward.inputs.mix_q, true, on);
+    if (done.ok())
+      done = of_halves(p.dtype, [&]<class T>() {
+        return tiles == Tiles::dynamic ? mixed_dynamic_backward<T>(d, keys, device, on)
+                                       : mixed_lines<T>(t, maps, keys, before.given, after.given, device, on);
+      });
+    return done;
+  }
+  /// Any number of heads, their pairs in planes.
+  Status mix_planes(int keys) {
+    cudaStream_t on = chunks.stream();
     Status done = chunks.scores(f.in.q, f.in.k, true, f.score_planes, f.scores, keys);
     if (done.ok()) done = chunks.scores(g.dout, f.in.v, false, static_cast<int>(v_heads), f.dweights, keys);
     if (done.ok()) done = mix_probabilities(f, on);
     if (done.ok()) done = mix_delta(f, on);
     if (done.ok()) done = mix_weights(f, on);
     if (done.ok()) done = mix_scores_gradient(f, on);
-    if (done.ok() && f.dsink_rows) done = add_rows(f.dsink_rows, sums, f.heads, group.count, on);
-    for (MixGradient* m : {&before, &after}) {
-      if (m->stage.kind == Mix::dynamic) m->key_sums = key_sums;
-      m->first_sequence = first, m->sequences = sequences, m->kv_tokens = static_cast<int>(p.kv_tokens);
-      if (done.ok()) done = mix_gradient(*m, on);
-    }
-    return done.ok() ? chunks.gradients(g, f.in, f.dscores, q_heads, f.weights, v_heads, first, sequences)
-                     : done;
-  });
-  if (status.ok() && tiles == Tiles::dynamic && a.dmix_k.given())
-    status = of_halves(p.dtype, [&]<class T>() {
-      return mixed_dynamic_keys<T>(d, p.kv_tokens, p.batch, device, chunks.stream());
+    return done;
+  }
+  Status add_group(const ChunkGroup& group, int keys, int first, int sequences) {
+    f.group = before.group = after.group = group;
+    Status done = whole ? mix_planes(keys) : mix_tiles(keys);
+    if (done.ok() && f.dsink_rows) done = add_rows(f.dsink_rows, sums, f.heads, group.count, chunks.stream());
+    if (whole)
+      for (MixGradient* m : {&before, &after}) {
+        if (m->stage.kind == Mix::dynamic) m->key_sums = key_sums;
+        m->first_sequence = first, m->sequences = sequences, m->kv_tokens = static_cast<int>(p.kv_tokens);
+        if (done.ok()) done = mix_gradient(*m, chunks.stream());
+      }
+    if (!done.ok()) return done;
+    return chunks.gradients(g, f.in,
+                            {.ds = f.dscores,
+                             .ds_planes = q_heads,
+                             .w = f.weights,
+                             .w_planes = v_heads,
+                             .first = first,
+                             .sequences = sequences,
+                             .blocked = tiles == Tiles::dynamic});
+  }
+  /// Sums over all groups go to their tensors.
+  Status finish() {
+    Status status;
+    if (tiles == Tiles::dynamic && a.dmix_k.given())
+      status = of_halves(p.dtype, [&]<class T>() {
+        return mixed_dynamic_keys<T>(d, p.kv_tokens, p.batch, device, chunks.stream());
+      });
+    if (status.ok() && f.dsink_rows) status = write_heads(sums, f.heads, a.dsinks, chunks.stream());
+    if (status.ok() && (before.given || after.given))
+      status = write_matrices(before.given, a.dmix_before, after.given, a.dmix_after, chunks.stream());
+    return status;
+  }
+};
+
+Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int device, void* stream) {
+  const AttentionProblem& p = problem.forward;
+  if (p.batch == 0 || p.heads.q.heads == 0) return {};
+  MixedBackwardRun run(p, a, device, stream);
+  Status status = run.begin();
+  if (status.ok())
+    status = run.chunks.each_group([&](const ChunkGroup& group, int keys, int first, int sequences) {
+      return run.add_group(group, keys, first, sequences);
     });
-  if (status.ok() && f.dsink_rows) status = write_heads(sums, f.heads, a.dsinks, chunks.stream());
-  if (status.ok() && (before.given || after.given))
-    status = write_matrices(before.given, a.dmix_before, after.given, a.dmix_after, chunks.stream());
-  return status;
+  return status.ok() ? run.finish() : status;
 }
 
 void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
