@@ -85,14 +85,17 @@ HW_FN constexpr bool forward_probes(Index value_dim) { return value_dim <= 128; 
 /// Rows of queries in a tile; the bits of a row do not depend on it.
 HW_FN constexpr int forward_rows(int groups) { return 64 * groups; }
 
-/// Starts the instance for (head_dim, groups, passes); groups of 64 query rows: 2, or 3 up to value_dim 128,
-/// which head_dim 192 with 3 has.
+/// Which instance, and where it runs; groups of 64 query rows: 2, or 3 up to value_dim 128, which head_dim
+/// 192 with 3 has.
+struct ForwardTask {
+  int head_dim, groups;
+  TilePasses passes;
+  int device, processors;
+  cudaStream_t stream;
+};
 template <class T>
-Status forward(int head_dim, int groups, TilePasses passes, const ForwardMaps& maps,
-               const ForwardParams& params, int device, int processors, cudaStream_t stream);
-extern template Status forward<bf16>(int, int, TilePasses, const ForwardMaps&, const ForwardParams&, int, int,
-                                     cudaStream_t);
-extern template Status forward<f16>(int, int, TilePasses, const ForwardMaps&, const ForwardParams&, int, int,
-                                    cudaStream_t);
+Status forward(const ForwardTask& task, const ForwardMaps& maps, const ForwardParams& params);
+extern template Status forward<bf16>(const ForwardTask&, const ForwardMaps&, const ForwardParams&);
+extern template Status forward<f16>(const ForwardTask&, const ForwardMaps&, const ForwardParams&);
 
 }  // namespace headwise::cuda

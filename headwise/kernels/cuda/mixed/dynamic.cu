@@ -61,7 +61,8 @@ __device__ __forceinline__ void put_coefficients(const Block<T, Pass, OfKeys>& b
         x = fmaf(w[record_place(o)], product[is_first ? h * kTileHeads + o : o * kTileHeads + h], x);
     }
     if constexpr (OfKeys)
-      put_coefficient(p.dmix_k, p.tiles.rows, stage, r, h, b.batch, b.own_row + warp, x);
+      put_coefficient(p.dmix_k, p.tiles.rows,
+                      {.stage = stage, .r = r, .h = h, .batch = b.batch, .token = b.own_row + warp}, x);
     else
       p.sums[((b.slot * kChunkRows + b.row0 + warp) * p.tiles.part_count + b.part) * kDynamicSums + n] = x;
   }

@@ -95,11 +95,16 @@ __device__ __forceinline__ int given_row(const MixRows& m, int stage, int r) {
 __device__ __forceinline__ Index coefficient_at(const AnyView& v, Index batch, Index token, int row, int h) {
   return batch * v.step[0] + token * v.step[1] + row * v.step[2] + h * v.step[3];
 }
-__device__ __forceinline__ void put_coefficient(const AnyView& to, const MixRows& m, int stage, int r, int h,
-                                                Index batch, Index token, float x) {
-  const int row = given_row(m, stage, r);
-  if (row >= 0 && h < m.heads)
-    store_float(to.data, to.dtype, coefficient_at(to, batch, token, row, h), static_cast<double>(x));
+/// A coefficient of a record: its stage, its row there and its head; of which token.
+struct CoefficientOf {
+  int stage, r, h;
+  Index batch, token;
+};
+__device__ __forceinline__ void put_coefficient(const AnyView& to, const MixRows& m, const CoefficientOf& of,
+                                                float x) {
+  const int row = given_row(m, of.stage, of.r);
+  if (row >= 0 && of.h < m.heads)
+    store_float(to.data, to.dtype, coefficient_at(to, of.batch, of.token, row, of.h), static_cast<double>(x));
 }
 
 }  // namespace headwise::cuda

@@ -59,8 +59,13 @@ __global__ void __launch_bounds__(kDynamicSums) join_sums(const __grid_constant_
   float x = 0.f;
   for (int part = 0; part * kDynamicPart < job.keys; ++part)
     x += p.sums[((slot * kChunkRows + i) * p.tiles.part_count + part) * kDynamicSums + n];
-  put_coefficient(p.dmix_q, m, n / kRecordMix, n % kRecordMix / 16, n % 16, at.tensor_batch,
-                  at.q_row + job.row0 + i, x);
+  put_coefficient(p.dmix_q, m,
+                  {.stage = n / kRecordMix,
+                   .r = n % kRecordMix / 16,
+                   .h = n % 16,
+                   .batch = at.tensor_batch,
+                   .token = at.q_row + job.row0 + i},
+                  x);
 }
 
 dim3 rows_of(const DynamicTiles& p) {

@@ -220,8 +220,13 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   const int keys = forward_keys(head_dim, value_dim), panels = head_dim / 64;
   if (band.blocks) {
     std::byte* bits = state.scratch + id_bytes;
-    status =
-        make_block_lists(*band.blocks, p.kv_tokens, rows, keys, bits, bits + bits_bytes, f, state.stream);
+    status = make_block_lists({.blocks = *band.blocks,
+                               .kv_tokens = p.kv_tokens,
+                               .rows = rows,
+                               .keys = keys,
+                               .bits = bits,
+                               .lists = bits + bits_bytes},
+                              f, state.stream);
     if (!status.ok()) return status;
   }
   if (paged) f.pages = pages_of(p, a, keys);
@@ -232,7 +237,13 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   if (status.ok()) status = state.map_of(map_spec(p, a.v, box, paged ? 1 : value_dim / 64), maps.v);
   if (status.ok()) status = state.map_of(map_spec(p, a.out, 64, 1), maps.out);
   if (!status.ok()) return status;
-  return forward<T>(head_dim, groups, passes, maps, f, device, processors, state.stream);
+  return forward<T>({.head_dim = head_dim,
+                     .groups = groups,
+                     .passes = passes,
+                     .device = device,
+                     .processors = processors,
+                     .stream = state.stream},
+                    maps, f);
 }
 
 Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {

@@ -3,7 +3,6 @@
 
 namespace headwise::cuda {
 
-template Status forward<bf16>(int, int, TilePasses, const ForwardMaps&, const ForwardParams&, int, int,
-                              cudaStream_t);
+template Status forward<bf16>(const ForwardTask&, const ForwardMaps&, const ForwardParams&);
 
 }  // namespace headwise::cuda

@@ -44,13 +44,15 @@ BlockBytes block_bytes(const MaskStep& blocks, Index kv_tokens, Index sequences,
   return {round_up(min_of(saturated(bits), kTooMuch), 16), round_up(min_of(saturated(lists), kTooMuch), 16)};
 }
 
-Status make_block_lists(const MaskStep& blocks, Index kv_tokens, int rows, int keys, std::byte* bits,
-                        std::byte* lists, ForwardParams& p, cudaStream_t stream) {
+Status make_block_lists(const BlockListTask& task, ForwardParams& p, cudaStream_t stream) {
+  const MaskStep& blocks = task.blocks;
+  std::byte* bits = task.bits;
   BlockLists& b = p.blocks;
-  b.bits = reinterpret_cast<const std::uint32_t*>(bits), b.lists = reinterpret_cast<int*>(lists);
-  b.rows = static_cast<int>(blocks.n), b.words = static_cast<int>(block_words(blocks, kv_tokens, keys));
+  b.bits = reinterpret_cast<const std::uint32_t*>(bits), b.lists = reinterpret_cast<int*>(task.lists);
+  b.rows = static_cast<int>(blocks.n);
+  b.words = static_cast<int>(block_words(blocks, task.kv_tokens, task.keys));
   b.q_block = static_cast<int>(min_of(blocks.a, kFar)), b.kv_block = static_cast<int>(min_of(blocks.b, kFar));
-  b.step = static_cast<int>(list_step(kv_tokens, keys));
+  b.step = static_cast<int>(list_step(task.kv_tokens, task.keys));
   std::uint32_t held[kUploadBytes / 4];
   std::size_t count = 0;
   Status status;
@@ -68,7 +70,7 @@ Status make_block_lists(const MaskStep& blocks, Index kv_tokens, int rows, int k
   const int sequences = p.places ? p.batch : 1;
   const auto lists_made = static_cast<Index>(sequences) * p.q_tiles;
   return launch({"cuda/block_lists", dim3(static_cast<unsigned>(ceil_div(lists_made, 4))), 128, 0, stream},
-                list_tiles, p, sequences, rows, keys);
+                list_tiles, p, sequences, task.rows, task.keys);
 }
 
 }  // namespace headwise::cuda

@@ -11,9 +11,15 @@ struct BlockBytes {
 };
 BlockBytes block_bytes(const MaskStep& blocks, Index kv_tokens, Index sequences, Index q_tiles, int keys);
 
-/// Sends the bits of `blocks` to `bits` and makes the lists of all tiles of p at `lists`; fills p.blocks. p
-/// knows its places, its band and its tiles, which have `rows` queries and `keys` keys.
-Status make_block_lists(const MaskStep& blocks, Index kv_tokens, int rows, int keys, std::byte* bits,
-                        std::byte* lists, ForwardParams& p, cudaStream_t stream);
+/// A mask's blocks, tiles of `rows` queries and `keys` keys, and where its bits and lists go.
+struct BlockListTask {
+  const MaskStep& blocks;
+  Index kv_tokens;
+  int rows, keys;
+  std::byte *bits, *lists;
+};
+/// Sends the bits of the blocks and makes the lists of all tiles of p; fills p.blocks. p knows its places,
+/// its band and its tiles.
+Status make_block_lists(const BlockListTask& task, ForwardParams& p, cudaStream_t stream);
 
 }  // namespace headwise::cuda

@@ -3,7 +3,6 @@
 
 namespace headwise::cuda {
 
-template Status forward<f16>(int, int, TilePasses, const ForwardMaps&, const ForwardParams&, int, int,
-                             cudaStream_t);
+template Status forward<f16>(const ForwardTask&, const ForwardMaps&, const ForwardParams&);
 
 }  // namespace headwise::cuda

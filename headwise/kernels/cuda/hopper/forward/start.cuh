@@ -44,25 +44,23 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 }
 
 template <class C>
-Status start_forward(const ForwardMaps& maps, const ForwardParams& params, int device, int processors,
-                     cudaStream_t stream) {
+Status start_forward(const ForwardTask& task, const ForwardMaps& maps, const ForwardParams& params) {
   static bool allowed[64] = {};
   constexpr const char* kName = "cuda/hopper_forward";
-  const Status status = allow_shared(kName, hopper_forward<C>, C::kShared, allowed, device);
+  const Status status = allow_shared(kName, hopper_forward<C>, C::kShared, allowed, task.device);
   if (!status.ok()) return status;
-  const auto grid = static_cast<unsigned>(params.tiles < processors ? params.tiles : processors);
-  return launch({kName, dim3(grid), C::kThreads, C::kShared, stream}, hopper_forward<C>, maps, params);
+  const auto grid = static_cast<unsigned>(params.tiles < task.processors ? params.tiles : task.processors);
+  return launch({kName, dim3(grid), C::kThreads, C::kShared, task.stream}, hopper_forward<C>, maps, params);
 }
 
 template <class T, int HeadDim, int ValueDim, int Groups>
-Status start_forward(TilePasses passes, const ForwardMaps& maps, const ForwardParams& params, int device,
-                     int processors, cudaStream_t stream) {
+Status start_forward(const ForwardTask& task, const ForwardMaps& maps, const ForwardParams& params) {
+  const TilePasses passes = task.passes;
   const auto start = [&]<TilePasses Passes>() {
     // 192 columns: a second slot of q leaves three groups no memory, and a bias and dropout no registers.
     constexpr int kQSlots =
         HeadDim == 256 || (HeadDim == 192 && (Groups == 3 || Passes == TilePasses::terms)) ? 1 : 2;
-    return start_forward<ForwardConfig<T, HeadDim, ValueDim, Groups, kQSlots, Passes>>(maps, params, device,
-                                                                                       processors, stream);
+    return start_forward<ForwardConfig<T, HeadDim, ValueDim, Groups, kQSlots, Passes>>(task, maps, params);
   };
   // Three groups have no registers left for terms. Where three fit, two are for terms and, but at 96, for
   // short sequences.
@@ -76,12 +74,11 @@ Status start_forward(TilePasses passes, const ForwardMaps& maps, const ForwardPa
 }
 
 template <class T>
-Status forward(int head_dim, int groups, TilePasses passes, const ForwardMaps& maps,
-               const ForwardParams& params, int device, int processors, cudaStream_t stream) {
+Status forward(const ForwardTask& task, const ForwardMaps& maps, const ForwardParams& params) {
   const auto start = [&]<int HeadDim, int ValueDim, int Groups>() {
-    return start_forward<T, HeadDim, ValueDim, Groups>(passes, maps, params, device, processors, stream);
+    return start_forward<T, HeadDim, ValueDim, Groups>(task, maps, params);
   };
-  switch (head_dim * 10 + groups) {
+  switch (task.head_dim * 10 + task.groups) {
     case 642: return start.template operator()<64, 64, 2>();
     case 643: return start.template operator()<64, 64, 3>();
     case 962: return start.template operator()<96, 96, 2>();

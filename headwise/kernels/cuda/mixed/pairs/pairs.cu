@@ -37,13 +37,22 @@ __global__ void __launch_bounds__(32 * kRowWarps) lse_rows(const __grid_constant
   if (lane == 0) p.lse[(slot * p.heads + h) * kChunkRows + i] = lse;
 }
 
-__global__ void copy_numbers(const void* from, DType dtype, Index s0, Index s1, Index s2, Index s3, Index n1,
-                             Index n2, Index n3, Index all, float* to, Index pitch) {
-  for (Index n = static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x; n < all;
+/// [sequences tokens rows heads] in any steps to numbers in a row, or tokens `pitch` apart.
+struct NumbersCopy {
+  const void* from;
+  DType dtype;
+  Index step[4], tokens, rows, heads, all;
+  float* to;
+  Index pitch;
+};
+__global__ void copy_numbers(const __grid_constant__ NumbersCopy p) {
+  for (Index n = static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x; n < p.all;
        n += static_cast<Index>(gridDim.x) * blockDim.x) {
-    const Index d = n % n3, c = n / n3 % n2, row = n / n3 / n2;
-    const float x = load_float(from, dtype, row / n1 * s0 + row % n1 * s1 + c * s2 + d * s3);
-    to[pitch ? (c * n3 + d) * pitch + row : n] = x;
+    const Index d = n % p.heads, c = n / p.heads % p.rows, row = n / p.heads / p.rows;
+    const float x =
+        load_float(p.from, p.dtype,
+                   row / p.tokens * p.step[0] + row % p.tokens * p.step[1] + c * p.step[2] + d * p.step[3]);
+    p.to[p.pitch ? (c * p.heads + d) * p.pitch + row : n] = x;
   }
 }
 /// A matrix of a caller, and the kernel's own copy.
@@ -86,9 +95,17 @@ Status copy(const AnyView& v, float* to, Index pitch, cudaStream_t stream) {
   const bool four = v.rank == 4;
   return launch({"cuda/copy_coefficients",
                  dim3(static_cast<unsigned>(min_of(ceil_div(all, 256), Index{1} << 16))), 256, 0, stream},
-                copy_numbers, v.data, v.dtype, four ? v.step[0] : Index{0}, four ? v.step[1] : Index{0},
-                v.step[four ? 2 : 0], v.step[four ? 3 : 1], four ? v.size[1] : Index{1}, v.size[four ? 2 : 0],
-                v.size[four ? 3 : 1], all, to, pitch);
+                copy_numbers,
+                NumbersCopy{.from = v.data,
+                            .dtype = v.dtype,
+                            .step = {four ? v.step[0] : Index{0}, four ? v.step[1] : Index{0},
+                                     v.step[four ? 2 : 0], v.step[four ? 3 : 1]},
+                            .tokens = four ? v.size[1] : Index{1},
+                            .rows = v.size[four ? 2 : 0],
+                            .heads = v.size[four ? 3 : 1],
+                            .all = all,
+                            .to = to,
+                            .pitch = pitch});
 }
 
 }  // namespace
