@@ -44,7 +44,6 @@ function drawFlow(s) {
     }
   return svg;
 }
-const shorten = (text, most) => { const c = [...text]; return c.length > most ? c.slice(0, most - 1).join('') + '…' : text; };
 
 function keyOnWord(e, i) {
   if (e.key === 'Enter' || e.key === ' ') { e.preventDefault(); pickWord(i); }
