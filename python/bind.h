@@ -17,5 +17,6 @@ void bind_model(nanobind::module_& m);
 void bind_heads(nanobind::module_& m);
 void bind_text(nanobind::module_& m);
 void bind_decoder(nanobind::module_& m);
+void bind_view(nanobind::module_& m);
 
 }  // namespace headwise::python

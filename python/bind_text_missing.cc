@@ -1,4 +1,4 @@
-// hw.TextEncoder and hw.Decoder of a build without ICU: classes that say what is missing.
+// hw.TextEncoder, hw.Decoder and hw.view of a build without ICU: names that say what is missing.
 #include <nanobind/nanobind.h>
 
 #include "headwise/base/error.h"
@@ -10,6 +10,7 @@ namespace {
 
 struct TextEncoderMissing {};
 struct DecoderMissing {};
+struct ViewPartMissing {};
 
 [[noreturn]] void refuse(const char* op) {
   throw Error(ErrorKind::unsupported, text(op,
@@ -28,6 +29,14 @@ void bind_decoder(nb::module_& m) {
   nb::class_<DecoderMissing>(m, "DecoderCore").def("__init__", [](DecoderMissing*, nb::args, nb::kwargs) {
     refuse("decoder");
   });
+}
+
+void bind_view(nb::module_& m) {
+  nb::class_<ViewPartMissing>(m, "ViewPart").def("__init__", [](ViewPartMissing*, nb::args, nb::kwargs) {
+    refuse("view");
+  });
+  for (const char* name : {"view_page", "view_model_page"})
+    m.def(name, [](nb::args, nb::kwargs) { refuse("view"); });
 }
 
 }  // namespace headwise::python

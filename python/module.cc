@@ -34,4 +34,5 @@ NB_MODULE(_core, m) {
   headwise::python::bind_model(m);
   headwise::python::bind_text(m);
   headwise::python::bind_decoder(m);
+  headwise::python::bind_view(m);
 }

@@ -41,6 +41,7 @@ from ._decoder import Decoder, Generation, HeadStats, Piece, TokenLogprob
 from ._heads import TYPES as _HEADS
 from ._heads import Head
 from ._types import T5, AttentionGradients, AttentionResult, Pages, Probe, ProbeResult, Scores, end
+from ._view import View, view
 
 if TYPE_CHECKING:
     from . import torch
@@ -70,6 +71,7 @@ __all__ = [
     "TextEncoder",
     "TokenLogprob",
     "Transformer",
+    "View",
     "__version__",
     "append_keys",
     "attention",
@@ -90,6 +92,7 @@ __all__ = [
     "suggest_heads",
     "torch",
     "unpack_keys",
+    "view",
 ]
 
 # Every head of headwise/heads: hw.Mha, hw.Gqa, ...

@@ -550,3 +550,25 @@ class DecoderCore:
 
     @property
     def config(self) -> dict[str, Any]: ...
+
+class ViewPart:
+    """One attention of a page that hw.view makes."""
+
+    def __init__(self, name: str, query_tokens: Sequence[str], key_tokens: Sequence[str], weights: Sequence[Array], norms: Sequence[Array]) -> None: ...
+
+    def words(self, queries: Sequence[int], keys: Sequence[int]) -> None:
+        """Numbers of the words that the tokens are pieces of."""
+
+    def special(self, queries: Sequence[int], keys: Sequence[int]) -> None:
+        """Places of [CLS], [SEP] and the like."""
+
+    def vectors(self, q: Sequence[Array], k: Sequence[Array]) -> None:
+        """
+        Queries and keys, [heads tokens head_dim] a layer, for the view of neurons.
+        """
+
+def view_page(parts: list[ViewPart], name: str, language: str) -> tuple[str, float, list[str]]:
+    """The page, the mass it leaves out, and what it warns of."""
+
+def view_model_page(folder: str, text: str, pair: str, language: str) -> tuple[str, float, list[str]]:
+    """The same for a model's folder and a text."""
