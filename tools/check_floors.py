@@ -18,7 +18,7 @@ FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms.spl
 # Rooms of one house, lowest first: each includes itself and those before it. "." is what lies in the folder itself.
 ORDERS = {
     "kernels": ". ref cpu cuda",
-    "kernels/cpu": "isa lanes tile amx row gemm forward backward mixed entmax f64 level",
+    "kernels/cpu": "isa lanes tile amx row gemm stored forward backward mixed entmax f64 level",
     "kernels/cuda": "device table inputs hopper hopper/forward hopper/decode hopper/backward mma plain chunk entmax mixed/pairs mixed"
                     " probe rows .",
     "ops": "checks keys row norm attention/checks attention projection route explain .",

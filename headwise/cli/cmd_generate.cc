@@ -14,7 +14,7 @@ namespace headwise::cli {
 namespace {
 
 struct Request {
-  std::string model, dtype = "f32", kv_dtype = "f32";
+  std::string model, dtype = "stored", rows = "exact", kv_dtype = "f32";
   std::vector<std::string> prompts, stop;
   Index max_tokens = 256, kv_mib = 256;
   double temperature = 0, top_p = 1, min_p = 0, repetition = 1;
@@ -29,6 +29,15 @@ DType parse_kv_dtype(const std::string& name) {
     if (name == name_of(t)) return t;
   throw Error(ErrorKind::bad_argument,
               text("--kv-dtype: keys and values are f32, bf16, f16, i8 or e4m3, not \"", name, "\""));
+}
+
+DecoderOptions decoder_options(const Request& r) {
+  DecoderOptions o;
+  if (r.dtype != "stored") o.dtype = parse_dtype(r.dtype);
+  require(r.rows == "exact" || r.rows == "i8", ErrorKind::bad_argument, "--rows",
+          "rows are exact or i8, not ", quoted(r.rows));
+  o.rounded_rows = r.rows == "i8";
+  return o;
 }
 
 double seconds() {
@@ -50,7 +59,7 @@ class Talk {
       : request_(r),
         ctx_({.threads = r.threads}),
         source_(open_decoder(r.model)),
-        model_(*source_, {.dtype = parse_dtype(r.dtype)}, ctx_),
+        model_(*source_, decoder_options(r), ctx_),
         cache_(model_.kv_shape(), {.bytes = r.kv_mib << 20, .dtype = parse_kv_dtype(r.kv_dtype)}),
         generator_(model_, source_->tokenizer(), cache_) {
     require(source_->tokenizer() != nullptr, ErrorKind::bad_argument, "generate", r.model,
@@ -189,7 +198,10 @@ void add_generate(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   word->add_option("--seed", r->seed, "Of the noise; none: one is drawn");
   word->add_option("--stop", r->stop, "Text that ends the answer; may stand several times");
-  word->add_option("--dtype", r->dtype, "Of the weights in products: f32, bf16 or f16")
+  word->add_option("--dtype", r->dtype, "Of the weights: stored, as the file has them, or f32, bf16, f16")
+      ->capture_default_str();
+  word->add_option("--rows", r->rows,
+                   "That meet quantized weights: exact, or i8, rounded to 8 bits and faster")
       ->capture_default_str();
   word->add_option("--kv-dtype", r->kv_dtype, "Of keys and values: f32, bf16, f16, i8 or e4m3")
       ->capture_default_str();

@@ -1,5 +1,6 @@
 #include "headwise/decoder/decoder.h"
 
+#include <bit>
 #include <cmath>
 
 #include "headwise/decoder/pass.h"
@@ -13,15 +14,36 @@ constexpr Index kMostTurns = 16'384;
 }  // namespace
 
 Decoder::Decoder(DecoderSource& source, const DecoderOptions& options, Context& ctx)
-    : config_(source.config()),
-      dtype_(options.dtype),
-      weights_(source, options.dtype, ctx),
-      scale_(DType::f32, {1}) {
+    : config_(source.config()), options_(options), weights_(source, options.dtype), scale_(DType::f32, {1}) {
   const double plain = 1 / std::sqrt(static_cast<double>(config_.head_dim));
   scale_.values<float>()[0] = static_cast<float>(config_.scale > 0 ? config_.scale : plain);
   if (config_.learned_positions || config_.positions > kMostTurns) return;
   turns_.emplace(config_.rope, config_.head_dim, config_.positions, ctx);
   sliding_turns_.emplace(config_.sliding_rope, config_.head_dim, config_.positions, ctx);
+}
+
+std::uint64_t Decoder::fingerprint() const {
+  const DecoderConfig& c = config_;
+  std::uint64_t state = weights_.fingerprint();
+  const auto mix = [&](double x) {
+    state = (state ^ std::bit_cast<std::uint64_t>(x)) * 0xff51afd7ed558ccdu;
+    state ^= state >> 32;
+  };
+  for (const char letter : c.family) mix(letter);
+  for (const Index n :
+       {c.layers, c.model_dim, c.feed_dim, c.heads, c.kv_heads, c.head_dim, c.vocabulary, c.positions})
+    mix(static_cast<double>(n));
+  for (const Index window : c.windows) mix(static_cast<double>(window));
+  for (const double x : {c.eps, c.embed_scale, c.scale, c.attention_softcap, c.logit_softcap, c.rope.base,
+                         c.sliding_rope.base, static_cast<double>(c.rope.kind),
+                         static_cast<double>(c.activation), static_cast<double>(c.norm_weight)})
+    mix(x);
+  return state;
+}
+
+std::string Decoder::numerics() const {
+  return text("weights ", options_.dtype.has_value() ? name_of(*options_.dtype) : "as stored", ", rows ",
+              options_.rounded_rows ? "rounded to 8 bits before quantized matrices" : "exact");
 }
 
 KvShape Decoder::kv_shape() const {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "headwise/cache/kv_cache.h"
@@ -48,7 +49,11 @@ class DecoderStep {
 };
 
 struct DecoderOptions {
-  DType dtype = DType::f32;  // of the weights in products; sums are f32
+  /// f32, bf16 or f16, which matrices are rounded to; none: they stay as the file has them. Sums are f32.
+  std::optional<DType> dtype = {};
+  /// Rows that meet quantized matrices are rounded to 8 bits first, a scale for every 32 numbers: faster, and
+  /// a numerics class of its own. Other matrices are multiplied exactly all the same.
+  bool rounded_rows = false;
 };
 
 /// A row's logits depend on its text, the weights and the dtypes alone: not on the other rows, on where a
@@ -58,7 +63,10 @@ class Decoder {
   Decoder(DecoderSource& source, const DecoderOptions& options, Context& ctx);
   const DecoderConfig& config() const { return config_; }
   KvShape kv_shape() const;
-  DType dtype() const { return dtype_; }
+  /// Of all its weights and settings that change what it computes; reads every weight once.
+  std::uint64_t fingerprint() const;
+  /// Numerics class of its products: two models with one file and one class give the same bits.
+  std::string numerics() const;
   Index weight_bytes() const { return weights_.bytes; }
   /// Room for the rows was reserved. Keys and values are written; committing them is the caller's.
   void forward(std::span<const DecoderRow> rows, KvCache& cache, DecoderStep& step, Context& ctx) const;
@@ -66,7 +74,7 @@ class Decoder {
  private:
   friend class DecoderPass;
   DecoderConfig config_;
-  DType dtype_;
+  DecoderOptions options_;
   DecoderWeights weights_;
   std::optional<RopeTable> turns_, sliding_turns_;
   Tensor scale_;

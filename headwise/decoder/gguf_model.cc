@@ -1,6 +1,8 @@
 // Decoders in GGUF files: settings and names of llama, qwen2, qwen3, gemma, gemma2, gemma3 and gpt2.
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <cstring>
 #include <set>
 
 #include "headwise/decoder/source.h"
@@ -37,6 +39,23 @@ class GgufSource final : public DecoderSource {
   void read(const std::string& name, Index rows, Index, float* to) override {
     const GgufTensor* t = file_.find(gguf_weight_name(name));
     file_.read_rows(*t, 0, rows > 0 ? rows : 1, to);
+    require(file_.intact(), ErrorKind::bad_argument, kOp, file_.path(), ": was cut short while it was read");
+  }
+  StoredFormat format(const std::string& name) const override {
+    const std::string_view theirs = file_.find(gguf_weight_name(name))->format->name;
+    for (std::size_t i = 0; i < std::size(kStoredFacts); ++i) {
+      const std::string_view ours = kStoredFacts[i].name;
+      if (std::equal(ours.begin(), ours.end(), theirs.begin(), theirs.end(),
+                     [](char a, char b) { return std::toupper(static_cast<unsigned char>(a)) == b; }))
+        return static_cast<StoredFormat>(i);
+    }
+    throw Error(ErrorKind::unsupported,
+                text(kOp, ": ", file_.path(), ": keeps ", name, " as ", theirs, ", which has no product"));
+  }
+  void read_rows(const std::string& name, const SourceRows& part, std::byte* to) override {
+    const std::span<const std::byte> from =
+        file_.rows(*file_.find(gguf_weight_name(name)), part.first, part.count);
+    std::memcpy(to, from.data(), from.size());
     require(file_.intact(), ErrorKind::bad_argument, kOp, file_.path(), ": was cut short while it was read");
   }
   void check_nothing_left() const override {

@@ -68,6 +68,27 @@ class HfSource final : public DecoderSource {
       refuse("its weights were cut short while they were read");
   }
 
+  StoredFormat format(const std::string& name) const override {
+    const Place p = place_of(name);
+    const std::optional<DType> kept = const_cast<HfSource*>(this)->entry(p.name).as_dtype();
+    if (p.turned || kept == DType::f64) return StoredFormat::f32;
+    return kept == DType::bf16  ? StoredFormat::bf16
+           : kept == DType::f16 ? StoredFormat::f16
+                                : StoredFormat::f32;
+  }
+  void read_rows(const std::string& name, const SourceRows& part, std::byte* to) override {
+    const Place p = place_of(name);
+    const AnyView from = view(p.name);
+    if (p.turned || from.dtype == DType::f64) return DecoderSource::read_rows(name, part, to);
+    const Index begin = part.first * part.columns, count = part.count * part.columns;
+    for (Index i = begin; i < begin + count; ++i)
+      if (!std::isfinite(load_double(from.data, from.dtype, i)))
+        refuse(text(quoted(p.name), " holds a number that is not finite"));
+    std::memcpy(to, static_cast<const std::byte*>(from.data) + begin * size_of(from.dtype),
+                static_cast<std::size_t>(count * size_of(from.dtype)));
+    if (!(file_ ? file_->intact() : shards_->intact()))
+      refuse("its weights were cut short while they were read");
+  }
   void check_nothing_left() const override {
     auto* self = const_cast<HfSource*>(this);
     for (const std::string& name : names()) {

@@ -44,6 +44,11 @@ class Llama2cSource final : public DecoderSource {
     const Index numbers = p.columns * (p.rows > 0 ? p.rows : 1);
     file_.read_at(p.begin, std::as_writable_bytes(std::span(to, static_cast<std::size_t>(numbers))));
   }
+  void read_rows(const std::string& name, const SourceRows& part, std::byte* to) override {
+    const Index row = 4 * part.columns;
+    file_.read_at(places_.at(name).begin + part.first * row,
+                  std::span(to, static_cast<std::size_t>(part.count * row)));
+  }
   void check_nothing_left() const override {}  // the file's size was checked against its header
 
  private:

@@ -85,10 +85,13 @@ void DecoderPass::run() {
 }
 
 void DecoderPass::embed() {
-  std::vector<std::int32_t> ids;
-  for (const DecoderRow& r : rows_) ids.push_back(r.token);
-  embedding(model_.weights_.embed.view(), AnyView::packed(ids.data(), DType::i32, {n_}), c_.embed_scale, x_,
-            ctx_);
+  for (Index i = 0; i < n_; ++i) {
+    float* row = static_cast<float*>(x_.data) + i * c_.model_dim;
+    model_.weights_.embed.read_row(rows_[at(i)].token, row);
+    if (c_.embed_scale == 1) continue;
+    for (Index d = 0; d < c_.model_dim; ++d)
+      row[d] = static_cast<float>(static_cast<double>(row[d]) * c_.embed_scale);
+  }
   if (!c_.learned_positions) return;
   embedding(model_.weights_.positions.view(), AnyView::packed(positions_.data(), DType::i64, {n_}), 1, other_,
             ctx_);
@@ -104,10 +107,29 @@ void DecoderPass::norm(const NormWeights& w, const AnyView& from, const AnyView&
     rms_norm(from, w.weight.view(), to, {.eps = c_.eps, .weight_form = c_.norm_weight}, ctx_);
 }
 
-void DecoderPass::product(const ProductWeights& w, ProjectionArgs args, Activation activation) {
-  args.packed = &w.matrix;
-  if (w.bias.view().given()) args.bias = w.bias.view();
-  projection(args, activation, ctx_);
+void DecoderPass::product(const StoredMatrix& matrix, const Product& p, const float* bias,
+                          Index first_column) {
+  const auto rows = [](const AnyView& v, Index column) -> StoredRows {
+    return v.given() ? StoredRows{static_cast<float*>(v.data) + column, v.step[0]} : StoredRows{};
+  };
+  matrix.multiply({.rows = p.x.size[0],
+                   .x = rows(p.x, 0),
+                   .out = rows(p.out, first_column),
+                   .factor = rows(p.factor, first_column),
+                   .residual = rows(p.residual, first_column),
+                   .bias = bias,
+                   .activation = p.activation,
+                   .rounded = model_.options_.rounded_rows && is_quantized(matrix.format())},
+                  ctx_);
+}
+
+void DecoderPass::product(const ProductWeights& w, const Product& p) {
+  const float* bias = w.bias.view().given() ? w.bias.values<const float>().data() : nullptr;
+  Index column = 0;
+  for (const StoredMatrix& m : w.matrices) {
+    product(m, p, bias != nullptr ? bias + column : nullptr, column);
+    column += m.out();
+  }
 }
 
 AnyView DecoderPass::heads_of(const AnyView& rows, Index first_column, Index heads) const {
@@ -170,7 +192,7 @@ void DecoderPass::attention(Index layer) {
     product(w.out, {.x = attended, .out = other_});
     add(w.behind_1, other_);
   } else {
-    product(w.out, {.x = attended, .residual = x_, .out = other_});
+    product(w.out, {.x = attended, .out = other_, .residual = x_});
     std::swap(x_, other_);
   }
 }
@@ -284,15 +306,15 @@ void DecoderPass::feed(Index layer) {
   norm(w.norm_2, x_, normed);
   if (c_.gated) {
     product(w.up, {.x = normed, .out = up});
-    product(w.gate, {.x = normed, .factor = up, .out = hidden}, c_.activation);
+    product(w.gate, {.x = normed, .out = hidden, .factor = up, .activation = c_.activation});
   } else {
-    product(w.up, {.x = normed, .out = hidden}, c_.activation);
+    product(w.up, {.x = normed, .out = hidden, .activation = c_.activation});
   }
   if (c_.norms_behind) {
     product(w.down, {.x = hidden, .out = other_});
     add(w.behind_2, other_);
   } else {
-    product(w.down, {.x = hidden, .residual = x_, .out = other_});
+    product(w.down, {.x = hidden, .out = other_, .residual = x_});
     std::swap(x_, other_);
   }
 }
@@ -307,7 +329,7 @@ void DecoderPass::logits() {
   for (Index i = 0; i < asked; ++i)
     norm(model_.weights_.norm, some_rows(x_, asked_[at(i)], 1), some_rows(normed, i, 1));
   const AnyView out = AnyView::packed(step_.logits_.view().data, DType::f32, {asked, c_.vocabulary});
-  product(model_.weights_.head, {.x = some_rows(normed, 0, asked), .out = out});
+  product(model_.weights_.logits(), {.x = some_rows(normed, 0, asked), .out = out}, nullptr, 0);
   if (c_.logit_softcap == 0) return;
   auto* l = static_cast<float*>(out.data);
   for (Index i = 0; i < asked * c_.vocabulary; ++i)

@@ -42,7 +42,13 @@ class DecoderPass {
   AnyView heads_of(const AnyView& rows, Index first_column, Index heads) const;
   void embed();
   void norm(const NormWeights& weights, const AnyView& from, const AnyView& to);
-  void product(const ProductWeights& weights, ProjectionArgs args, Activation activation = Activation::none);
+  /// out = activation(x W^T + b) * factor + residual.
+  struct Product {
+    AnyView x, out, factor = {}, residual = {};
+    Activation activation = Activation::none;
+  };
+  void product(const ProductWeights& weights, const Product& p);
+  void product(const StoredMatrix& matrix, const Product& p, const float* bias, Index first_column);
   void attention(Index layer);
   void turn(Index layer, const AnyView& q, const AnyView& k);
   void attend(Index layer, const Run& run, const AnyView& q, const AnyView& out);

@@ -1,8 +1,22 @@
 #include "headwise/decoder/source.h"
 
+#include <cstring>
 #include <filesystem>
 
 namespace headwise {
+
+StoredFormat DecoderSource::format(const std::string&) const { return StoredFormat::f32; }
+
+void DecoderSource::read_rows(const std::string& name, const SourceRows& part, std::byte* to) {
+  if (held_name_ != name) {
+    held_.resize(static_cast<std::size_t>(part.rows * part.columns));
+    read(name, part.rows, part.columns, held_.data());
+    held_name_ = name;
+  }
+  std::memcpy(to, held_.data() + part.first * part.columns,
+              static_cast<std::size_t>(part.count * part.columns) * sizeof(float));
+  if (part.first + part.count == part.rows) held_name_.clear(), held_ = {};
+}
 
 std::unique_ptr<DecoderSource> open_decoder(const std::string& path) {
   namespace fs = std::filesystem;

@@ -4,12 +4,19 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "headwise/decoder/config.h"
+#include "headwise/spec/stored.h"
 #include "headwise/text/pieces/tokenizer.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
+
+/// Rows first .. first + count - 1 of a matrix [rows columns].
+struct SourceRows {
+  Index rows = 0, columns = 0, first = 0, count = 0;
+};
 
 /// Weights go by our names, whatever the file calls them: embed, positions, head, norm.{weight,bias}, and
 /// layers.N. followed by {q,k,v,o,gate,up,down}.{weight,bias}, {norm_1,norm_2}.{weight,bias},
@@ -22,6 +29,10 @@ class DecoderSource {
   virtual void check(const std::string& name, Index rows, Index columns) = 0;
   /// As f32, row-major; check() said yes.
   virtual void read(const std::string& name, Index rows, Index columns, float* to) = 0;
+  /// How the file keeps a matrix; f32 where its bytes cannot be taken row by row as they are.
+  virtual StoredFormat format(const std::string& name) const;
+  /// Some rows in the bytes of format(name).
+  virtual void read_rows(const std::string& name, const SourceRows& part, std::byte* to);
   /// After every check(): throws when the file holds a weight that nobody asked for.
   virtual void check_nothing_left() const = 0;
   /// Null: no tokenizer lies beside the weights.
@@ -34,6 +45,10 @@ class DecoderSource {
   DecoderConfig config_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::string chat_template_;
+
+ private:
+  std::string held_name_;  // of the matrix that is read row by row
+  std::vector<float> held_;
 };
 
 /// A folder with config.json and safetensors, a .gguf file, or a llama2.c .bin with tokenizer.bin (or

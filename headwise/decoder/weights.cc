@@ -1,13 +1,17 @@
 #include "headwise/decoder/weights.h"
 
+#include <algorithm>
+#include <bit>
+#include <span>
+
 namespace headwise {
 namespace {
 
 /// Goes through all weights of a configuration twice: first to check them, then to read them.
 class Loader {
  public:
-  Loader(DecoderSource& source, DType dtype, Context& ctx)
-      : source_(source), c_(source.config()), dtype_(dtype), ctx_(ctx) {}
+  Loader(DecoderSource& source, std::optional<DType> dtype)
+      : source_(source), c_(source.config()), dtype_(dtype) {}
 
   void load(DecoderWeights& w) {
     for (const bool reading : {false, true}) {
@@ -19,17 +23,17 @@ class Loader {
 
  private:
   void walk(DecoderWeights& w) {
-    table(w.embed, "embed", c_.vocabulary, c_.model_dim);
+    if (reading_)
+      w.embed = matrix({{"embed", c_.vocabulary}}, c_.model_dim);
+    else
+      source_.check("embed", c_.vocabulary, c_.model_dim);
     if (c_.learned_positions) table(w.positions, "positions", c_.positions, c_.model_dim);
     w.layers.resize(static_cast<std::size_t>(c_.layers));
     for (Index i = 0; i < c_.layers; ++i)
       layer(w.layers[static_cast<std::size_t>(i)], text("layers.", i, "."));
     norm(w.norm, "norm");
-    if (!c_.tied) {
-      product(w.head, {{"head", c_.vocabulary}}, c_.model_dim, false);
-    } else if (reading_) {
-      w.head.matrix = pack_matrix(in_dtype(w.embed).view(), DType::f32, ctx_);
-    }
+    if (!c_.tied && !reading_) source_.check("head", c_.vocabulary, c_.model_dim);
+    if (!c_.tied && reading_) w.head = matrix({{"head", c_.vocabulary}}, c_.model_dim);
     if (reading_) w.bytes = bytes_of(w);
   }
 
@@ -66,59 +70,84 @@ class Loader {
   }
 
   struct Part {
-    std::string name;
+    std::string name;  // of the weight
     Index rows;
   };
-  /// Parts one under the other, as one matrix.
-  void product(ProductWeights& to, std::initializer_list<Part> parts, Index columns, bool bias) {
-    const auto weight = [](const Part& p) { return p.name == "head" ? p.name : p.name + ".weight"; };
-    if (!reading_) {
-      for (const Part& p : parts) {
-        source_.check(weight(p), p.rows, columns);
-        if (bias) source_.check(p.name + ".bias", 0, p.rows);
-      }
-      return;
-    }
-    Index rows = 0, at = 0;
+  StoredFormat format(const std::string& name) const {
+    if (!dtype_.has_value()) return source_.format(name);
+    return *dtype_ == DType::bf16  ? StoredFormat::bf16
+           : *dtype_ == DType::f16 ? StoredFormat::f16
+                                   : StoredFormat::f32;
+  }
+  /// Parts of one format, one under the other.
+  StoredMatrix matrix(std::span<const Part> parts, Index columns) {
+    Index rows = 0;
     for (const Part& p : parts) rows += p.rows;
-    Tensor all(DType::f32, {rows, columns});
-    if (bias) to.bias = Tensor(DType::f32, {rows});
-    for (const Part& p : parts) {
-      source_.read(weight(p), p.rows, columns, all.values<float>().data() + at * columns);
-      if (bias) source_.read(p.name + ".bias", 0, p.rows, to.bias.values<float>().data() + at);
-      at += p.rows;
+    const StoredFormat as = format(parts[0].name);
+    const Index row_bytes = columns / facts_of(as).numbers * facts_of(as).bytes;
+    return {
+        as, rows, columns, [&](Index first, Index count, std::byte* to) {
+          Index begin = 0;  // of the part, in rows of the whole
+          for (const Part& p : parts) {
+            const Index low = std::max(first, begin), high = std::min(first + count, begin + p.rows);
+            if (low < high)
+              rows_as(as, p.name, {p.rows, columns, low - begin, high - low}, to + (low - first) * row_bytes);
+            begin += p.rows;
+          }
+        }};
+  }
+  StoredMatrix matrix(std::initializer_list<Part> parts, Index columns) {
+    return matrix(std::span(parts.begin(), parts.size()), columns);
+  }
+  void rows_as(StoredFormat as, const std::string& name, const SourceRows& part, std::byte* to) {
+    const StoredFormat kept = source_.format(name);
+    if (as == kept) return source_.read_rows(name, part, to);
+    wide_.resize(static_cast<std::size_t>(part.count * part.columns));
+    if (kept == StoredFormat::f32) {
+      source_.read_rows(name, part, reinterpret_cast<std::byte*>(wide_.data()));
+    } else {
+      const StoredMatrix some(
+          kept, part.count, part.columns, [&](Index first, Index count, std::byte* bytes) {
+            source_.read_rows(name, {part.rows, part.columns, part.first + first, count}, bytes);
+          });
+      for (Index r = 0; r < part.count; ++r) some.read_row(r, wide_.data() + r * part.columns);
     }
-    to.matrix = pack_matrix(in_dtype(all).view(), DType::f32, ctx_);
+    const DType dtype = *dtype_;
+    for (std::size_t i = 0; i < wide_.size(); ++i)
+      store_double(to, dtype, static_cast<Index>(i), static_cast<double>(wide_[i]));
   }
 
-  /// The same numbers, rounded to the dtype of products. A tensor of f32 is only looked at.
-  struct Rounded {
-    Tensor own;
-    AnyView looked;
-    const AnyView& view() const { return looked; }
-  };
-  Rounded in_dtype(const Tensor& t) const {
-    Rounded r;
-    r.looked = t.view();
-    if (dtype_ == DType::f32) return r;
-    r.own = Tensor(dtype_, {t.view().size[0], t.view().size[1]});
-    r.looked = r.own.view();
-    const std::span<const float> from = t.values<const float>();
-    for (std::size_t i = 0; i < from.size(); ++i)
-      store_double(r.looked.data, dtype_, static_cast<Index>(i), static_cast<double>(from[i]));
-    return r;
+  /// Parts one under the other; those of one format that follow each other are one matrix.
+  void product(ProductWeights& to, std::initializer_list<Part> names, Index columns, bool bias) {
+    std::vector<Part> parts(names);
+    Index all = 0, at = 0;
+    for (Part& p : parts) all += p.rows;
+    if (bias && reading_) to.bias = Tensor(DType::f32, {all});
+    for (Part& p : parts) {
+      if (bias && !reading_) source_.check(p.name + ".bias", 0, p.rows);
+      if (bias && reading_) source_.read(p.name + ".bias", 0, p.rows, to.bias.values<float>().data() + at);
+      p.name += ".weight", at += p.rows;
+      if (!reading_) source_.check(p.name, p.rows, columns);
+    }
+    if (!reading_) return;
+    for (std::size_t first = 0, last = 0; first < parts.size(); first = last) {
+      while (last < parts.size() && format(parts[last].name) == format(parts[first].name)) ++last;
+      to.matrices.push_back(matrix(std::span(parts).subspan(first, last - first), columns));
+    }
   }
 
   static Index bytes_of(const DecoderWeights& w) {
     const auto tensor = [](const Tensor& t) { return t.view().count() * size_of(t.dtype()); };
     const auto norms = [&](const NormWeights& n) { return tensor(n.weight) + tensor(n.bias); };
-    const auto matrix = [&](const ProductWeights& p) {
-      return static_cast<Index>(p.matrix.bytes()) + tensor(p.bias);
+    const auto product = [&](const ProductWeights& p) {
+      Index bytes = tensor(p.bias);
+      for (const StoredMatrix& m : p.matrices) bytes += m.bytes();
+      return bytes;
     };
-    Index all = tensor(w.embed) + tensor(w.positions) + norms(w.norm) + matrix(w.head);
+    Index all = w.embed.bytes() + tensor(w.positions) + norms(w.norm) + w.head.bytes();
     for (const DecoderLayer& l : w.layers) {
       for (const NormWeights* n : {&l.norm_1, &l.norm_2, &l.behind_1, &l.behind_2}) all += norms(*n);
-      for (const ProductWeights* p : {&l.qkv, &l.out, &l.gate, &l.up, &l.down}) all += matrix(*p);
+      for (const ProductWeights* p : {&l.qkv, &l.out, &l.gate, &l.up, &l.down}) all += product(*p);
       all += tensor(l.q_norm) + tensor(l.k_norm);
     }
     return all;
@@ -126,17 +155,40 @@ class Loader {
 
   DecoderSource& source_;
   const DecoderConfig& c_;
-  DType dtype_;
-  Context& ctx_;
+  std::optional<DType> dtype_;
   bool reading_ = false;
+  std::vector<float> wide_;
 };
 
 }  // namespace
 
-DecoderWeights::DecoderWeights(DecoderSource& source, DType dtype, Context& ctx) {
-  require(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, ErrorKind::bad_dtype, "decoder",
-          "got weights of ", dtype, "; they are f32, bf16 or f16");
-  Loader(source, dtype, ctx).load(*this);
+DecoderWeights::DecoderWeights(DecoderSource& source, std::optional<DType> dtype) {
+  require(!dtype || dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, ErrorKind::bad_dtype,
+          "decoder", "got weights of ", dtype.value_or(DType::f32), "; they are f32, bf16, f16 or as stored");
+  Loader(source, dtype).load(*this);
+}
+
+std::uint64_t DecoderWeights::fingerprint() const {
+  std::uint64_t state = 1;
+  const auto mix = [&](std::uint64_t word) {
+    state = (state ^ word) * 0xff51afd7ed558ccdu;
+    state ^= state >> 32;
+  };
+  const auto tensor = [&](const Tensor& t) {
+    if (!t.view().given()) return mix(0);
+    for (const float x : t.values<const float>()) mix(std::bit_cast<std::uint32_t>(x));
+  };
+  const auto norms = [&](const NormWeights& n) { tensor(n.weight), tensor(n.bias); };
+  mix(embed.fingerprint()), mix(head.fingerprint()), tensor(positions), norms(norm);
+  for (const DecoderLayer& l : layers) {
+    for (const NormWeights* n : {&l.norm_1, &l.norm_2, &l.behind_1, &l.behind_2}) norms(*n);
+    for (const ProductWeights* p : {&l.qkv, &l.out, &l.gate, &l.up, &l.down}) {
+      tensor(p->bias);
+      for (const StoredMatrix& m : p->matrices) mix(m.fingerprint());
+    }
+    tensor(l.q_norm), tensor(l.k_norm);
+  }
+  return state;
 }
 
 }  // namespace headwise

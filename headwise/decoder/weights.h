@@ -1,10 +1,11 @@
-// DecoderWeights: a decoder's weights in memory, packed once for its products.
+// DecoderWeights: a decoder's weights in memory, in the formats of their file.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "headwise/decoder/source.h"
-#include "headwise/ops/projection/projection.h"
+#include "headwise/ops/projection/stored_matrix.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
@@ -13,9 +14,10 @@ namespace headwise {
 struct NormWeights {
   Tensor weight, bias;
 };
-/// A packed matrix and its bias, where it has one.
+/// Matrices whose outputs stand side by side, as many as there are formats, and their bias, where there is
+/// one.
 struct ProductWeights {
-  PackedMatrix matrix;
+  std::vector<StoredMatrix> matrices;
   Tensor bias;
 };
 
@@ -26,13 +28,17 @@ struct DecoderLayer {
 };
 
 struct DecoderWeights {
-  /// Everything is checked against the file before anything is allocated. dtype: f32, bf16 or f16; norms,
-  /// biases and the embedding stay f32.
-  DecoderWeights(DecoderSource& source, DType dtype, Context& ctx);
+  /// Everything is checked against the file before anything is allocated. dtype: f32, bf16 or f16, which
+  /// matrices are rounded to; none: they stay as the file has them. Norms, biases and learned positions are
+  /// f32.
+  DecoderWeights(DecoderSource& source, std::optional<DType> dtype);
   std::vector<DecoderLayer> layers;
-  Tensor embed, positions;  // [vocabulary model_dim], [positions model_dim]
+  StoredMatrix embed;  // [vocabulary model_dim]
+  Tensor positions;    // [positions model_dim]
   NormWeights norm;
-  ProductWeights head;
+  StoredMatrix head;  // empty: the embedding
+  const StoredMatrix& logits() const { return head.out() > 0 ? head : embed; }
+  std::uint64_t fingerprint() const;
   /// Of all of it.
   Index bytes = 0;
 };

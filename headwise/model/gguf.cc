@@ -136,15 +136,22 @@ const GgufTensor* Gguf::find(std::string_view name) const {
   return nullptr;
 }
 
-void Gguf::read_rows(const GgufTensor& t, Index first, Index rows, float* to) const {
+std::span<const std::byte> Gguf::rows(const GgufTensor& t, Index first, Index rows) const {
   const Index row = t.size[t.rank - 1], all = t.numbers / row;
   require(first >= 0 && rows >= 0 && first <= all && rows <= all - first, ErrorKind::bad_shape, kOp,
           "tensor ", quoted(t.name), " has ", all, " rows; rows ", first, " to ", first + rows,
           " were asked");
   const GgufFormat& f = *t.format;
-  const std::byte* from = state_->map.bytes().data() + t.begin + first * row / f.numbers * f.bytes;
-  const Index blocks = rows * row / f.numbers;
-  for (Index b = 0; b < blocks; ++b) f.read(from + b * f.bytes, to + b * f.numbers);
+  const Index each = row / f.numbers * f.bytes;
+  return state_->map.bytes().subspan(static_cast<std::size_t>(t.begin + first * each),
+                                     static_cast<std::size_t>(rows * each));
+}
+
+void Gguf::read_rows(const GgufTensor& t, Index first, Index rows, float* to) const {
+  const GgufFormat& f = *t.format;
+  const std::span<const std::byte> from = this->rows(t, first, rows);
+  const Index blocks = static_cast<Index>(from.size()) / f.bytes;
+  for (Index b = 0; b < blocks; ++b) f.read(from.data() + b * f.bytes, to + b * f.numbers);
 }
 
 }  // namespace headwise

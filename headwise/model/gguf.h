@@ -65,6 +65,8 @@ class Gguf {
   const GgufTensor* find(std::string_view name) const;
   /// Rows [first, first + rows) of a tensor seen as [numbers / last size, last size], into `to`, as f32.
   void read_rows(const GgufTensor& tensor, Index first, Index rows, float* to) const;
+  /// The same rows in the bytes of the tensor's format.
+  std::span<const std::byte> rows(const GgufTensor& tensor, Index first, Index rows) const;
   /// False once a mapped page was gone when it was read.
   bool intact() const noexcept;
 

@@ -1,0 +1,60 @@
+// StoredCore: the functions one ISA level brings for products with weights as they are stored; plain types
+// only, since every level includes it.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace headwise::cpu {
+
+using Index = std::int64_t;
+
+/// 16 outputs side by side are one column of units. Numbers of floats lie as [k][16]; those of quantized
+/// formats as one unit for each 32 of k: stored/layout.h.
+inline constexpr int kUnitColumns = 16;
+inline constexpr Index kGroup = 32;
+/// k of one block of a product; what was widened of it stays in L1.
+inline constexpr Index kStoredDepth = 256;
+
+/// c [rows 16] = or += x [rows k] times a column of units, over k <= kStoredDepth: one chain of fused
+/// products over k in ascending order for each element, whatever the rows.
+struct StoredBlock {
+  int format;             // a StoredFormat
+  const std::byte* unit;  // the first of this block
+  Index k;
+  const float* x;
+  Index x_step, rows;
+  float* c;
+  Index c_step;
+  bool add;
+  float* scratch;  // kStoredDepth * 16
+};
+
+/// Rows rounded to 8 bits: x is about scale[g] * q for the 32 numbers of group g of its row.
+struct RoundedRows {
+  const std::int8_t* q;     // [rows k]
+  const float* scale;       // [rows groups]
+  const std::int32_t* sum;  // [rows groups 2]: of q, over each half of a group
+  Index groups;             // k / 32
+};
+/// c [rows 16] = the product of rounded rows with a column of units over all of k. Sums inside a group are
+/// exact; groups are added in ascending order, one chain of fused products for each element.
+struct DotBlock {
+  int format;
+  const std::byte* unit;
+  RoundedRows x;
+  Index first, rows;
+  float* c;
+  Index c_step;
+};
+
+struct StoredCore {
+  const char* isa;
+  void (*multiply)(const StoredBlock&);
+  void (*dots)(const DotBlock&);
+};
+
+extern const StoredCore kStoredPlain, kStoredNeon, kStoredNeonDot;
+extern const StoredCore kStoredAvx2, kStoredAvx512, kStoredVnni;
+
+}  // namespace headwise::cpu

@@ -1,0 +1,10 @@
+#include "headwise/kernels/cpu/lanes/plain.h"
+
+#include "headwise/kernels/cpu/stored/dots.h"
+#include "headwise/kernels/cpu/stored/tiles.h"
+
+namespace headwise::cpu {
+
+const StoredCore kStoredPlain{"plain", StoredTiles<Lanes, 4>::multiply, StoredDots<PlainDot>::dots};
+
+}  // namespace headwise::cpu

@@ -1,0 +1,44 @@
+// Products with weights as they are stored: packing them into units once, and out = activation(x W^T +
+// bias) * factor + residual for any number of rows.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstddef>
+#include <span>
+
+#include "headwise/base/threads.h"
+#include "headwise/spec/gemm.h"
+#include "headwise/spec/stored.h"
+
+namespace headwise::cpu {
+
+/// Of a matrix [n k]; k is a whole number of blocks.
+std::size_t stored_bytes(StoredFormat format, Index n, Index k);
+/// Rows first .. first + count - 1 of the matrix, as `format` has them in files, into its units; `first` is a
+/// multiple of 16, and so is count unless they are the last.
+void pack_stored(StoredFormat format, Index k, Index first, Index count, const std::byte* rows,
+                 std::byte* units);
+/// Row `row` of the matrix, as f32.
+void read_stored_row(StoredFormat format, Index k, Index row, const std::byte* units, float* to);
+
+/// x, out, factor and residual [m ...] are f32 with steps from row to row; null: not given.
+struct StoredProduct {
+  StoredFormat format = StoredFormat::f32;
+  const std::byte* units = nullptr;
+  Index m = 0, n = 0, k = 0;
+  const float* x = nullptr;
+  Index x_step = 0;
+  const float *bias = nullptr, *factor = nullptr, *residual = nullptr;
+  Index factor_step = 0, residual_step = 0;
+  float* out = nullptr;
+  Index out_step = 0;
+  Activation activation = Activation::none;
+  /// Rows of x are rounded to 8 bits, a scale for every 32 numbers of theirs; quantized formats alone.
+  bool rounded = false;
+};
+std::size_t stored_workspace(const StoredProduct& p, int threads);
+/// Bits of a row depend on that row and the weights alone.
+void run_stored(const StoredProduct& p, std::span<std::byte> workspace, ThreadPool& pool) noexcept;
+/// The ISA level that computes it.
+const char* stored_isa();
+
+}  // namespace headwise::cpu
