@@ -8,13 +8,13 @@ set(HEADWISE_PUBLIC_HEADERS
     headwise/base/random.h headwise/base/threads.h headwise/base/view.h
     headwise/spec/backward.h headwise/spec/gemm.h headwise/spec/head.h headwise/spec/mask.h headwise/spec/mask_terms.h
     headwise/spec/packed_keys.h headwise/spec/pages.h headwise/spec/probe.h headwise/spec/problem.h headwise/spec/rope.h
-    headwise/spec/rows.h headwise/spec/run_facts.h headwise/spec/score.h headwise/spec/terms.h
+    headwise/spec/rows.h headwise/spec/run_facts.h headwise/spec/score.h headwise/spec/stored.h headwise/spec/terms.h
     headwise/kernels/candidate.h headwise/kernels/device_status.h headwise/kernels/gemm_candidate.h
     headwise/masks/mask.h
     headwise/ops/attention/attention.h headwise/ops/attention/backward.h headwise/ops/attention/plan_shelf.h
     headwise/ops/explain/explain.h headwise/ops/explain/roofline.h headwise/ops/keys/packed_keys.h
     headwise/ops/keys/quantize_kv.h headwise/ops/norm/layer_norm.h headwise/ops/norm/norm.h
-    headwise/ops/projection/backward.h headwise/ops/projection/projection.h headwise/ops/route/route_heads.h
+    headwise/ops/projection/backward.h headwise/ops/projection/projection.h headwise/ops/projection/stored_matrix.h headwise/ops/route/route_heads.h
     headwise/ops/row/activation.h headwise/ops/row/cross_entropy.h headwise/ops/row/dropout.h
     headwise/ops/row/embedding.h headwise/ops/row/rope.h
     headwise/heads/any_head.h headwise/heads/collaborative_fit.h headwise/heads/config.h headwise/heads/cost.h headwise/heads/head.h
@@ -43,5 +43,6 @@ set(HEADWISE_TEXT_PUBLIC_HEADERS
     headwise/intent/recognizer/planted_head.h headwise/intent/recognizer/pooling.h
     headwise/intent/recognizer/recognizer.h headwise/intent/training/evaluation.h headwise/intent/training/pretrained.h
     headwise/intent/training/training.h
-    headwise/decoder/config.h headwise/decoder/decoder.h headwise/decoder/generator.h headwise/decoder/hf_config.h
+    headwise/decoder/config.h headwise/decoder/decoder.h headwise/decoder/drafter.h headwise/decoder/generator.h headwise/decoder/hf_config.h
+    headwise/decoder/kv_file.h
     headwise/decoder/sampling.h headwise/decoder/source.h headwise/decoder/text_stream.h headwise/decoder/weights.h)

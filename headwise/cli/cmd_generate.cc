@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -9,6 +10,7 @@
 
 #include "headwise/cli/args.h"
 #include "headwise/decoder/generator.h"
+#include "headwise/decoder/kv_file.h"
 
 namespace headwise::cli {
 namespace {
@@ -20,6 +22,7 @@ struct Request {
   double temperature = 0, top_p = 1, min_p = 0, repetition = 1;
   Index top_k = 0;
   std::optional<std::uint64_t> seed;
+  std::string draft, kv_file;
   int threads = 0;
   bool stream = false, stats = false, json = false;
 };
@@ -44,6 +47,25 @@ double seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+/// What guesses tokens: nothing, the text itself, or a smaller model.
+struct Guesses {
+  Guesses(const Request& r, const Decoder& model, Context& ctx) {
+    if (r.draft.empty()) return;
+    if (r.draft == "ngram") {
+      drafter = std::make_unique<NgramDrafter>();
+      return;
+    }
+    const std::unique_ptr<DecoderSource> source = open_decoder(r.draft);
+    require(source->config().vocabulary == model.config().vocabulary, ErrorKind::bad_argument, "--draft",
+            r.draft, " has ", source->config().vocabulary, " tokens and the model ",
+            model.config().vocabulary, "; a draft model has the same");
+    small.emplace(*source, decoder_options(r), ctx);
+    drafter = std::make_unique<ModelDrafter>(*small, r.kv_mib << 20);
+  }
+  std::optional<Decoder> small;
+  std::unique_ptr<Drafter> drafter;
+};
+
 /// One prompt's answer so far.
 struct Answer {
   std::size_t prompt = 0;
@@ -61,13 +83,15 @@ class Talk {
         source_(open_decoder(r.model)),
         model_(*source_, decoder_options(r), ctx_),
         cache_(model_.kv_shape(), {.bytes = r.kv_mib << 20, .dtype = parse_kv_dtype(r.kv_dtype)}),
-        generator_(model_, source_->tokenizer(), cache_) {
+        guesses_(r, model_, ctx_),
+        generator_(model_, source_->tokenizer(), cache_, {.drafter = guesses_.drafter.get()}) {
     require(source_->tokenizer() != nullptr, ErrorKind::bad_argument, "generate", r.model,
             ": no tokenizer lies beside the model; put its tokenizer.bin or tokenizer.json there");
     if (!r.seed.has_value()) seed_ = std::random_device{}();
   }
 
   int run() {
+    load_beginning();
     const double begin = seconds();
     for (std::size_t i = 0; i < request_.prompts.size(); ++i) add(i);
     while (generator_.step(ctx_))
@@ -79,10 +103,30 @@ class Talk {
       show(a);
     }
     if (request_.stats) show_speed(took);
+    save_beginning();
     return failed ? kFailed : kDone;
   }
 
  private:
+  /// What was saved goes to the cache's tree, where the prompt finds it.
+  void load_beginning() {
+    std::error_code code;
+    if (request_.kv_file.empty() || !std::filesystem::exists(request_.kv_file, code)) return;
+    const SequenceId id = load_kv(cache_, model_, request_.kv_file);
+    require(id >= 0, ErrorKind::bad_argument, "--kv-file", request_.kv_file, ": does not fit ",
+            request_.kv_mib, " MiB; raise --kv-mib");
+    cache_.close(id);
+  }
+  /// The full pages of prompt and answer, as far as the cache still has them.
+  void save_beginning() {
+    if (request_.kv_file.empty()) return;
+    const Answer& a = answers_.begin()->second;
+    std::vector<TokenId> all = source_->tokenizer()->encode(request_.prompts[0]);
+    all.insert(all.end(), a.tokens.begin(), a.tokens.end());
+    const SequenceId id = cache_.open();
+    if (cache_.adopt(id, all) > 0) save_kv(cache_, id, model_, request_.kv_file);
+    cache_.close(id);
+  }
   void add(std::size_t i) {
     GenerateRequest g;
     g.prompt = source_->tokenizer()->encode(request_.prompts[i]);
@@ -162,6 +206,8 @@ class Talk {
     fmt::print(stderr, "{} tokens drawn, {} rows in {} steps, {:.2f} s, {:.1f} tokens/s; weights {:.1f} MB\n",
                s.drawn, s.rows, s.steps, took, static_cast<double>(s.drawn) / took,
                static_cast<double>(model_.weight_bytes()) / 1e6);
+    if (guesses_.drafter != nullptr) fmt::print(stderr, "{} tokens guessed, {} right\n", s.guessed, s.right);
+    if (!request_.kv_file.empty()) fmt::print(stderr, "{} tokens taken from --kv-file\n", s.adopted);
   }
 
   const Request& request_;
@@ -169,6 +215,7 @@ class Talk {
   std::unique_ptr<DecoderSource> source_;
   Decoder model_;
   KvCache cache_;
+  Guesses guesses_;
   Generator generator_;
   std::map<RequestId, Answer> answers_;
   std::uint64_t seed_ = 0;
@@ -208,6 +255,10 @@ void add_generate(CLI::App& app, int& exit_code) {
   word->add_option("--kv-mib", r->kv_mib, "MiB for keys and values")
       ->check(size_check(1))
       ->capture_default_str();
+  word->add_option("--draft", r->draft,
+                   "Guess tokens: ngram, from the text itself, or a smaller model's path");
+  word->add_option("--kv-file", r->kv_file,
+                   "Keys and values of the text: read where it exists, written at the end");
   word->add_option("--threads", r->threads, "0: HEADWISE_THREADS, else the CPUs of this process")
       ->capture_default_str();
   word->add_flag("--stream", r->stream, "Print the text as it comes; for one prompt");
@@ -216,6 +267,8 @@ void add_generate(CLI::App& app, int& exit_code) {
   word->callback([r, &exit_code] {
     require(!r->stream || r->prompts.size() == 1, ErrorKind::bad_argument, "generate",
             "--stream shows one text as it comes; give one prompt");
+    require(r->kv_file.empty() || r->prompts.size() == 1, ErrorKind::bad_argument, "generate",
+            "--kv-file keeps one text; give one prompt");
     exit_code = Talk(*r).run();
   });
 }

@@ -14,6 +14,8 @@ Generator::Generator(const Decoder& model, const Tokenizer* tokenizer, KvCache& 
     : model_(model), tokenizer_(tokenizer), cache_(cache), options_(options) {
   require(options.step_tokens >= 1 && options.sequences >= 1, ErrorKind::bad_argument, kOp, "got steps of ",
           options.step_tokens, " tokens and ", options.sequences, " texts at once; both are 1 or more");
+  require(options.draft_tokens >= 0 && options.draft_tokens <= 15, ErrorKind::bad_argument, kOp, "got ",
+          options.draft_tokens, " guesses at once; 0 to 15 are checked in one step");
   const KvShape a = model.kv_shape(), b = cache.shape();
   require(a.layers == b.layers && a.kv_heads == b.kv_heads && a.head_dim == b.head_dim &&
               a.value_dim == b.value_dim,
@@ -65,6 +67,7 @@ void Generator::end(RequestId id, GenerateEvent& event, Finish finish) {
   event.text += j.stream.finish();
   event.finish = finish;
   if (j.sequence.has_value()) cache_.close(*j.sequence);
+  if (options_.drafter != nullptr) options_.drafter->forget(id);
   const Order order{-j.request.priority, id};
   running_.erase(order), waiting_.erase(order), cancelled_.erase(id);
   jobs_.erase(id);
@@ -81,8 +84,9 @@ void Generator::take_cancelled() {
 
 void Generator::preempt(RequestId id) {
   Job& j = job(id);
-  budget_ += j.planned;
-  j.planned = 0;
+  budget_ += j.planned + static_cast<Index>(j.guesses.size());
+  j.planned = 0, j.guesses.clear();
+  if (options_.drafter != nullptr) options_.drafter->forget(id);
   cache_.close(*j.sequence);
   j.sequence.reset();
   running_.erase({-j.request.priority, id});
@@ -107,9 +111,47 @@ bool Generator::plan_rows(RequestId id, Index rows) {
   return true;
 }
 
-void Generator::plan() {
+/// Guesses never push others out: they take pages and rows that are free. How many are asked for follows how
+/// many were right so far, which changes time and never text.
+void Generator::plan_guesses(RequestId id, Context& ctx) {
+  Job& j = job(id);
+  if (j.rest > 0) {
+    --j.rest;
+    return;
+  }
+  const auto known = static_cast<Index>(j.tokens.size());
+  const Index most = std::min({j.width, options_.draft_tokens, budget_, j.request.max_tokens - j.output() - 1,
+                               model_.config().positions - known});
+  if (most <= 0) return;
+  const auto prompt = static_cast<Index>(j.request.prompt.size());
+  std::vector<TokenId> guesses =
+      options_.drafter->guess({id, j.tokens, prompt, &j.request.sampling, most}, ctx);
+  for (const TokenId token : guesses)
+    require(token >= 0 && token < model_.config().vocabulary, ErrorKind::bad_argument, kOp,
+            "the drafter gave token ", token, "; the model has ", model_.config().vocabulary);
+  guesses.resize(static_cast<std::size_t>(std::min(most, static_cast<Index>(guesses.size()))));
+  const auto count = static_cast<Index>(guesses.size());
+  if (count == 0 || !cache_.reserve(*j.sequence, j.planned + count)) return;
+  j.guesses = std::move(guesses);
+  budget_ -= count;
+}
+
+void Generator::learn_width(Job& j, Index right) const {
+  const auto guessed = static_cast<Index>(j.guesses.size());
+  if (right == guessed) {
+    j.width = std::min(options_.draft_tokens, 2 * j.width);
+  } else if (right == 0) {
+    constexpr Index kRest = 8;
+    if (j.width <= 1) j.rest = kRest;
+    j.width = std::max<Index>(1, j.width / 2);
+  } else {
+    j.width = std::min(options_.draft_tokens, right + 1);
+  }
+}
+
+void Generator::plan(Context& ctx) {
   budget_ = options_.step_tokens;
-  for (const auto& [id, j] : jobs_) j->planned = 0;
+  for (const auto& [id, j] : jobs_) j->planned = 0, j->guesses.clear();
   // Texts that wait for one row go first, then prompts, both in order.
   for (const bool single : {true, false}) {
     const std::vector<Order> order(running_.begin(), running_.end());
@@ -121,6 +163,12 @@ void Generator::plan() {
     }
   }
   admit();
+  if (options_.drafter == nullptr) return;
+  const std::vector<Order> order(running_.begin(), running_.end());
+  for (const Order& o : order) {
+    const Job& j = job(o.second);
+    if (j.planned == 1 && missing(j) == 1) plan_guesses(o.second, ctx);
+  }
 }
 
 void Generator::admit() {
@@ -159,7 +207,7 @@ bool Generator::step(Context& ctx) {
     end(id, e, Finish::length);
   }
   if (jobs_.empty()) return !events_.empty();
-  plan();
+  plan(ctx);
   compute(ctx);
   ++stats_.steps;
   std::stable_sort(events_.begin(), events_.end(),
@@ -174,11 +222,12 @@ void Generator::compute(Context& ctx) {
   for (const bool single : {true, false})
     for (const Order& o : running_) {
       const Job& j = job(o.second);
-      if (j.planned == 0 || (j.planned == 1) != single) continue;
+      if (j.planned == 0 || (j.planned == 1 && j.guesses.empty()) != single) continue;
       part.push_back(o.second);
       const Index done = cache_.length(*j.sequence), known = static_cast<Index>(j.tokens.size());
       for (Index i = done; i < done + j.planned; ++i)
         rows.push_back({*j.sequence, j.tokens[static_cast<std::size_t>(i)], i + 1 == known});
+      for (const TokenId guess : j.guesses) rows.push_back({*j.sequence, guess, true});
       if (done + j.planned == known) asking.push_back(o.second), step_.watch = step_.watch || j.request.watch;
     }
   require(!rows.empty(), ErrorKind::bad_argument, kOp,
@@ -190,14 +239,36 @@ void Generator::compute(Context& ctx) {
     const auto done = static_cast<std::size_t>(cache_.length(*j.sequence));
     cache_.commit(*j.sequence, std::span(j.tokens).subspan(done, static_cast<std::size_t>(j.planned)));
   }
-  for (std::size_t i = 0; i < asking.size(); ++i) {
+  Index asked = 0;
+  for (const RequestId id : asking) {
+    const auto rows_of = 1 + static_cast<Index>(job(id).guesses.size());
     GenerateEvent& e = events_.emplace_back();
-    e.id = asking[i];
-    draw_for(asking[i], static_cast<Index>(i), e);
+    e.id = id;
+    draw_all(id, asked, e);
+    asked += rows_of;
   }
 }
 
-void Generator::draw_for(RequestId id, Index asked, GenerateEvent& e) {
+/// A guess is right when it is the token that is drawn in its place; keys of right ones stay, the rest is cut
+/// off.
+void Generator::draw_all(RequestId id, Index asked, GenerateEvent& e) {
+  const std::vector<TokenId> guesses = job(id).guesses;
+  Index right = 0;
+  bool goes_on = draw_for(id, asked, e);
+  const auto count = static_cast<Index>(guesses.size());
+  while (goes_on && right < count && job(id).tokens.back() == guesses[static_cast<std::size_t>(right)]) {
+    cache_.commit(*job(id).sequence, std::span(guesses).subspan(static_cast<std::size_t>(right), 1));
+    ++right;
+    goes_on = draw_for(id, asked + right, e);
+  }
+  stats_.guessed += count, stats_.right += right;
+  if (!goes_on || count == 0) return;
+  Job& j = job(id);
+  learn_width(j, right);
+  cache_.truncate(*j.sequence, cache_.length(*j.sequence));  // gives pages of wrong guesses back
+}
+
+bool Generator::draw_for(RequestId id, Index asked, GenerateEvent& e) {
   Job& j = job(id);
   const GenerateRequest& r = j.request;
   const std::span<const TokenId> all(j.tokens);
@@ -216,10 +287,14 @@ void Generator::draw_for(RequestId id, Index asked, GenerateEvent& e) {
                  {.prompt = all.first(r.prompt.size()), .output = all.subspan(r.prompt.size())}, place);
   } catch (const Error& error) {
     e.error = error.what();
-    return end(id, e, Finish::error);
+    end(id, e, Finish::error);
+    return false;
   }
   ++stats_.drawn;
-  if (std::find(ends.begin(), ends.end(), drawn.token) != ends.end()) return end(id, e, Finish::stop);
+  if (std::find(ends.begin(), ends.end(), drawn.token) != ends.end()) {
+    end(id, e, Finish::stop);
+    return false;
+  }
   const TokenId before = j.tokens.back();
   j.tokens.push_back(drawn.token);
   e.tokens.push_back(drawn.token);
@@ -227,9 +302,14 @@ void Generator::draw_for(RequestId id, Index asked, GenerateEvent& e) {
   if (r.logprobs >= 0) e.drawn.push_back(drawn);
   if (tokenizer_ != nullptr) {
     e.text += j.stream.push(tokenizer_->bytes_after(before, drawn.token));
-    if (j.stream.stopped()) return end(id, e, Finish::stop);
+    if (j.stream.stopped()) {
+      end(id, e, Finish::stop);
+      return false;
+    }
   }
-  if (j.output() >= r.max_tokens) end(id, e, Finish::length);
+  if (j.output() < r.max_tokens) return true;
+  end(id, e, Finish::length);
+  return false;
 }
 
 }  // namespace headwise

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "headwise/decoder/decoder.h"
+#include "headwise/decoder/drafter.h"
 #include "headwise/decoder/sampling.h"
 #include "headwise/decoder/text_stream.h"
 
@@ -50,10 +51,14 @@ struct GenerateEvent {
 struct GeneratorOptions {
   Index step_tokens = 256;  // rows computed at once, at most
   Index sequences = 16;     // texts at once, at most
+  Drafter* drafter =
+      nullptr;  // guesses tokens; the text is the same with and without. Must outlive the generator
+  Index draft_tokens = 15;  // guesses at once, at most
 };
 
 struct GeneratorStats {
   Index steps = 0, rows = 0, drawn = 0, preemptions = 0, adopted = 0;
+  Index guessed = 0, right = 0;  // tokens of drafts
 };
 
 /// Model and cache must outlive it. The tokenizer may be null: then events have no text and there are no
@@ -82,7 +87,9 @@ class Generator {
     std::vector<TokenId> tokens;  // prompt and output
     std::optional<SequenceId> sequence;
     TextStream stream;
-    Index planned = 0;  // rows of this step
+    Index planned = 0;  // rows of this step, without guesses
+    std::vector<TokenId> guesses;
+    Index width = 4, rest = 0;  // guesses to ask for; steps without any before the next try
     explicit Job(GenerateRequest r) : request(std::move(r)), tokens(request.prompt), stream(request.stop) {}
     Index output() const { return static_cast<Index>(tokens.size() - request.prompt.size()); }
   };
@@ -90,13 +97,18 @@ class Generator {
 
   Job& job(RequestId id) { return *jobs_.at(id); }
   Index missing(const Job& j) const;
-  void plan();
+  void plan(Context& ctx);
   bool plan_rows(RequestId id, Index rows);
+  void plan_guesses(RequestId id, Context& ctx);
+  void learn_width(Job& j, Index right) const;
   void preempt(RequestId id);
   RequestId victim() const;
   void admit();
   void compute(Context& ctx);
-  void draw_for(RequestId id, Index asked, GenerateEvent& event);
+  /// Rows of one text that drew: the row of its last token, then those of its guesses.
+  void draw_all(RequestId id, Index asked, GenerateEvent& event);
+  /// False: the text has ended.
+  bool draw_for(RequestId id, Index asked, GenerateEvent& event);
   void end(RequestId id, GenerateEvent& event, Finish finish);
   void take_cancelled();
 
