@@ -3,6 +3,7 @@
 #pragma once
 #include "headwise/kernels/cuda/device/number.cuh"
 #include "headwise/kernels/cuda/device/ptx.cuh"
+#include "headwise/kernels/cuda/hopper/forward/facts.cuh"
 #include "headwise/kernels/cuda/hopper/forward_params.h"
 
 namespace headwise::cuda {
@@ -29,22 +30,22 @@ __device__ __forceinline__ void cap_scores(float (&s)[Keys / 2], const ForwardPa
 }
 
 /// s += log2(e) bias of a thread's two rows, from key0 on. Rows and keys that are not there read their
-/// neighbours': nothing comes of them. `info`: the tile's facts in shared memory.
+/// neighbours': nothing comes of them.
 template <int Keys>
-__device__ __forceinline__ void add_bias(float (&s)[Keys / 2], const PairBias& bias, std::uint32_t info,
+__device__ __forceinline__ void add_bias(float (&s)[Keys / 2], const PairBias& bias, FactLoader facts,
                                          int row0, int key0) {
   constexpr float kLog2e = 1.44269504088896341f;
-  const int4 at = ptx::load_shared(info + 16);  // head, batch, row of the tensor, rows left in the sequence
-  const int4 in = ptx::load_shared(info + 32);  // keys, position, sequence, row of it
-  const int first_key = static_cast<int>(ptx::load_word(info + 48));
+  const TileLocation at = facts.location();
+  const TileSequence in = facts.sequence();
+  const int first_key = facts.first_key();
   const auto add = [&]<class B>(const B* data) {
-    data += in.z * bias.step[0] + at.x * bias.step[1] + first_key * bias.step[3];
+    data += in.sequence * bias.step[0] + at.head * bias.step[1] + first_key * bias.step[3];
     const B* rows[2];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) rows[r] = data + (in.w + min(row0 + 8 * r, at.w - 1)) * bias.step[2];
+    for (int r = 0; r < 2; ++r) rows[r] = data + (in.row + min(row0 + 8 * r, at.left - 1)) * bias.step[2];
 #pragma unroll
     for (int i = 0; i < Keys / 4; ++i) {  // both rows of a key: its offset is not kept
-      const Index key = max(min(key0 + 8 * (i / 2) + (i & 1), in.x - 1), 0) * bias.step[3];
+      const Index key = max(min(key0 + 8 * (i / 2) + (i & 1), in.kv_tokens - 1), 0) * bias.step[3];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const B number = rows[r][key];
@@ -69,11 +70,11 @@ __device__ __forceinline__ void add_bias(float (&s)[Keys / 2], const PairBias& b
 /// that hold them, one draws for row 0, one for row 1.
 template <int Keys>
 __device__ __forceinline__ void drop_weights(std::uint32_t (&weights)[Keys / 4], const ForwardParams& p,
-                                             std::uint32_t info, int row0, int key0) {
-  const int4 in = ptx::load_shared(info + 32);
-  const Index id = p.sequence_ids ? p.sequence_ids[in.z] : in.z;
+                                             FactLoader facts, int row0, int key0) {
+  const TileSequence in = facts.sequence();
+  const Index id = p.sequence_ids ? p.sequence_ids[in.sequence] : in.sequence;
   const bool odd = threadIdx.x % 2 != 0;
-  const int head = ptx::load_shared(info + 16).x, query = in.y + row0 + (odd ? 8 : 0);
+  const int head = facts.location().head, query = in.position + row0 + (odd ? 8 : 0);
 #pragma unroll
   for (int j = 0; j < Keys / 8; ++j) {
     const Philox::Block x = Philox::block(p.rule.seed, DropoutRule::counter(id, head, query, key0 + 8 * j));

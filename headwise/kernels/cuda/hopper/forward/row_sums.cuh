@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cuda/device/ptx.cuh"
+#include "headwise/kernels/cuda/hopper/forward/facts.cuh"
 #include "headwise/kernels/cuda/hopper/forward/rows.cuh"
 #include "headwise/kernels/cuda/hopper/forward_params.h"
 
@@ -10,12 +11,13 @@ namespace headwise::cuda {
 /// A row at its end: the keys' own sum, and the sum with the sink's part at `reference`, which the keys' lies
 /// `moved` above.
 struct RowEnd {
-  int4 place;  // head, batch, row of the tensor, rows left
+  TileLocation location;
   int row;
   float of_keys, reference, moved, sink_part, sink, sum;
-  __device__ __forceinline__ bool written() const { return threadIdx.x % 4 == 0 && row < place.w; }
+  __device__ __forceinline__ bool written() const { return threadIdx.x % 4 == 0 && row < location.left; }
   __device__ __forceinline__ void put(const RowsView& to, float value) const {
-    if (to.data) static_cast<float*>(to.data)[to.at(place.y, place.x, place.z + row)] = value;
+    if (to.data)
+      static_cast<float*>(to.data)[to.at(location.batch, location.head, location.row + row)] = value;
   }
   /// From the sum of weight * exponent over the row's keys and the highest weight, relative to their
   /// reference. Gives what such weights are multiplied by.
@@ -55,7 +57,6 @@ struct RowSums {
   static constexpr int kBytes = 48;  // of a thread: 4 floats a row, a key a row, 8 to spread over the banks
   std::uint32_t at;
 
-  __device__ __forceinline__ RowSums(std::uint32_t base, int thread) : at(base + kBytes * thread) {}
   __device__ __forceinline__ std::uint32_t exponents_of(int r) const { return at + 8 * r; }
   __device__ __forceinline__ std::uint32_t best_of(int r) const { return at + 8 * r + 4; }
   __device__ __forceinline__ std::uint32_t others_of(int r) const { return at + 16 + 8 * r; }
@@ -142,7 +143,8 @@ struct RowSums {
     end.put(to.mean_distance, y.y * weight);
     const RowsView& keys = to.top_position;
     if (keys.data)
-      static_cast<Index*>(keys.data)[keys.at(end.place.y, end.place.x, end.place.z + end.row)] =
+      static_cast<Index*>(
+          keys.data)[keys.at(end.location.batch, end.location.head, end.location.row + end.row)] =
           static_cast<int>(ptx::load_word(key_of(r)));
   }
 };
