@@ -11,6 +11,75 @@ namespace {
 constexpr int kThreads = 256, kRows = 2 * kChunkRows, kKeys = 128, kStages = 3, kSpan = 1024,
               kTileBytes = kKeys * kPanelRowBytes, kShared = kRows * kPanelRowBytes + kStages * kTileBytes;
 
+/// 32 rows x 64 keys of a warp, by lanes.
+using TileSums = float[2][8][4];
+
+/// Rows from x_at on times keys from y_at on.
+template <class T>
+__device__ __forceinline__ void multiply_tile(TileSums& s, std::uint32_t x_at, std::uint32_t y_at) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    std::uint32_t a[2][4], b[4][4];
+#pragma unroll
+    for (int n = 0; n < 2; ++n) ptx::load_matrices((x_at ^ (32u * i)) + n * 16 * kPanelRowBytes, a[n]);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) ptx::load_matrices((y_at ^ (32u * i)) + n * 16 * kPanelRowBytes, b[n]);
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        Number<T>::multiply_add(s[r][2 * n], a[r], b[n][0], b[n][1]);
+        Number<T>::multiply_add(s[r][2 * n + 1], a[r], b[n][2], b[n][3]);
+      }
+  }
+}
+
+/// Where a lane's first numbers of a tile go.
+struct TileTarget {
+  const MixTiles& p;
+  bool of_scores;
+  Index to;
+  int key0;
+};
+/// Writes the tile times `factor` as numbers N; says whether one of them is past the range of f16.
+template <class N, bool kTwoParts>
+__device__ __forceinline__ bool put_tile(const TileSums& s, const TileTarget& at, float factor) {
+  const MixRows& m = at.p.rows;
+  __half2 most = __half2half2(__ushort_as_half(0));
+#pragma unroll
+  for (int r = 0; r < 4; ++r)
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      std::uint32_t high[4];
+      [[maybe_unused]] std::uint32_t low[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float *z = s[r / 2][4 * part + j] + r % 2 * 2, z0 = z[0] * factor, z1 = z[1] * factor;
+        high[j] = Number<N>::pack(z0, z1);
+        if constexpr (std::is_same_v<N, f16>)
+          most = __hmax2(most, __habs2(*reinterpret_cast<const __half2*>(&high[j])));
+        if constexpr (kTwoParts)
+          low[j] = Number<N>::pack(z0 - Number<N>::low(high[j]), z1 - Number<N>::high(high[j]));
+      }
+      const Index place = at.to + static_cast<Index>(8 * r) * m.group.pitch + at.key0 + 32 * part;
+      auto* plane = static_cast<std::uint16_t*>(at.of_scores ? m.dscores : m.weights);
+      *reinterpret_cast<uint4*>(plane + place) = make_uint4(high[0], high[1], high[2], high[3]);
+      if constexpr (kTwoParts)
+        if (at.of_scores)
+          *reinterpret_cast<uint4*>(at.p.score_rests + place) = make_uint4(low[0], low[1], low[2], low[3]);
+    }
+  return __hisinf(__low2half(most)) || __hisinf(__high2half(most));
+}
+/// The power of 2 by which a tile is divided to come into the range of f16.
+__device__ __forceinline__ int exponent_of(const TileSums& s) {
+  float most = 0.f;
+#pragma unroll
+  for (int n = 0; n < 64; ++n) most = fmaxf(most, fabsf(s[n / 32][n / 4 % 8][n % 4]));
+#pragma unroll
+  for (int n = 16; n > 0; n /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, n));
+  return most > 3e38f ? 113 : static_cast<int>(__float_as_uint(most) >> 23) - 127 - 14;
+}
+
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2) pair_planes(const __grid_constant__ MixTiles p) {
   constexpr bool kTwoParts = std::is_same_v<T, f16>;
@@ -76,62 +145,17 @@ __global__ void __launch_bounds__(kThreads, 2) pair_planes(const __grid_constant
     copy_keys(use + kStages - 1);
     if (!mine || key0 >= end) continue;
     const std::uint32_t from = stages + static_cast<std::uint32_t>(use % kStages * kTileBytes) + y_at;
-    float s[2][8][4] = {};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      std::uint32_t a[2][4], b[4][4];
-#pragma unroll
-      for (int n = 0; n < 2; ++n) ptx::load_matrices((x_at ^ (32u * i)) + n * 16 * kPanelRowBytes, a[n]);
-#pragma unroll
-      for (int n = 0; n < 4; ++n) ptx::load_matrices((from ^ (32u * i)) + n * 16 * kPanelRowBytes, b[n]);
-#pragma unroll
-      for (int n = 0; n < 4; ++n)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          Number<T>::multiply_add(s[r][2 * n], a[r], b[n][0], b[n][1]);
-          Number<T>::multiply_add(s[r][2 * n + 1], a[r], b[n][2], b[n][3]);
-        }
-    }
-    /// Writes the tile times `factor`; says whether a number of it is past the range of f16.
-    const auto put = [&]<class N>(float factor) {
-      __half2 most = __half2half2(__ushort_as_half(0));
-#pragma unroll
-      for (int r = 0; r < 4; ++r)
-#pragma unroll
-        for (int part = 0; part < 2; ++part) {
-          std::uint32_t high[4];
-          [[maybe_unused]] std::uint32_t low[4];
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            const float *z = s[r / 2][4 * part + j] + r % 2 * 2, z0 = z[0] * factor, z1 = z[1] * factor;
-            high[j] = Number<N>::pack(z0, z1);
-            if constexpr (std::is_same_v<N, f16>)
-              most = __hmax2(most, __habs2(*reinterpret_cast<const __half2*>(&high[j])));
-            if constexpr (kTwoParts)
-              low[j] = Number<N>::pack(z0 - Number<N>::low(high[j]), z1 - Number<N>::high(high[j]));
-          }
-          const Index place = to + static_cast<Index>(8 * r) * m.group.pitch + key0 + 32 * part;
-          auto* plane = static_cast<std::uint16_t*>(of_scores ? m.dscores : m.weights);
-          *reinterpret_cast<uint4*>(plane + place) = make_uint4(high[0], high[1], high[2], high[3]);
-          if constexpr (kTwoParts)
-            if (of_scores)
-              *reinterpret_cast<uint4*>(p.score_rests + place) = make_uint4(low[0], low[1], low[2], low[3]);
-        }
-      return __hisinf(__low2half(most)) || __hisinf(__high2half(most));
-    };
+    TileSums s = {};
+    multiply_tile<T>(s, x_at, from);
+    const TileTarget target{p, of_scores, to, key0};
     if (!of_scores) {
-      put.template operator()<T>(1.f);
+      put_tile<T, kTwoParts>(s, target, 1.f);
       continue;
     }
     int exponent = 0;
-    if (__any_sync(~0u, put.template operator()<f16>(1.f))) {
-      float most = 0.f;
-#pragma unroll
-      for (int n = 0; n < 64; ++n) most = fmaxf(most, fabsf(s[n / 32][n / 4 % 8][n % 4]));
-#pragma unroll
-      for (int n = 16; n > 0; n /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, n));
-      exponent = most > 3e38f ? 113 : static_cast<int>(__float_as_uint(most) >> 23) - 127 - 14;
-      put.template operator()<f16>(__uint_as_float(static_cast<std::uint32_t>(127 - exponent) << 23));
+    if (__any_sync(~0u, put_tile<f16, kTwoParts>(s, target, 1.f))) {
+      exponent = exponent_of(s);
+      put_tile<f16, kTwoParts>(s, target, __uint_as_float(static_cast<std::uint32_t>(127 - exponent) << 23));
     }
     if (lane == 0)
       p.exponents[((slot * 2 + half) * static_cast<Index>(m.group.pitch / 64) + key0 / 64 + warp % 2) * 16 +
