@@ -105,8 +105,10 @@ const MultiHead* attention_of(const Recognizer& r) {
 
 }  // namespace
 
-Index gated_heads(const Recognizer& r) {
-  const MultiHead* attention = attention_of(r);
+Index gated_heads(const Recognizer& r) { return r.encoder().stack().most_heads(); }
+
+Index gated_heads(const Recognizer& r, Index layer) {
+  const MultiHead* attention = r.encoder().stack().block(layer).self_attention();
   return attention ? attention->head_count() : 0;
 }
 
@@ -118,6 +120,10 @@ bool mixes_heads(const Recognizer& r) {
 Index drawn_heads(const Recognizer& r) {
   const MultiHead* attention = attention_of(r);
   return gated_heads(r) > 0 || !attention ? gated_heads(r) : attention->head().spec().v.heads;
+}
+
+Index drawn_heads(const Recognizer& r, Index layer) {
+  return gated_heads(r) > 0 ? gated_heads(r, layer) : drawn_heads(r);
 }
 
 Explanation explain_text(const Recognizer& r, std::string_view text, Session& session,
@@ -137,7 +143,10 @@ Explanation explain_text(const Recognizer& r, std::string_view text, Session& se
   Call call{.ctx = session.ctx, .memory = session.memory};
   if (options.weights) call.taps = &taps;
   AnyView slopes;
-  if (e.heads > 0) call.dhead_gates = slopes = call.memory.take(DType::f64, {e.layers, rows, e.heads});
+  if (e.heads > 0) {
+    call.dhead_gates = slopes = call.memory.take(DType::f64, {e.layers, rows, e.heads});
+    fill_zeros(slopes);  // layers may have fewer heads
+  }
   Recognizer::Saved saved;
   const AnyView logits = r.forward(batch, call, &saved);
   e.prediction = r.judge(logits, 0);

@@ -47,12 +47,14 @@ struct Explanation {
 Explanation explain_text(const Recognizer& recognizer, std::string_view text, Session& session,
                          const ExplainTextOptions& options = {});
 
-/// Heads whose outputs can be switched off one by one; 0: none.
+/// Heads whose outputs can be switched off one by one, of the layer with most and of one layer; 0: none.
 Index gated_heads(const Recognizer& recognizer);
+Index gated_heads(const Recognizer& recognizer, Index layer);
 /// Heads exchange weights: taps are what multiplies the values after that, looked at as shares of each row.
 bool mixes_heads(const Recognizer& recognizer);
-/// Heads of a layer whose weights are drawn: those above, or where there are none all the maps.
+/// Heads whose weights are drawn: those above, or where there are none all the maps.
 Index drawn_heads(const Recognizer& recognizer);
+Index drawn_heads(const Recognizer& recognizer, Index layer);
 
 }  // namespace headwise
 #pragma GCC visibility pop

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <set>
 
 #include "headwise/analysis/shown_text.h"
@@ -102,8 +101,9 @@ DrawnSentence draw(const Recognizer& r, const std::string& text, Index most, con
   const auto importance = [&](Index n) {
     return e.heads > 0 ? e.head_importance[static_cast<std::size_t>(n)] : 0;
   };
-  std::vector<Index> order(static_cast<std::size_t>(e.layers * heads));
-  std::iota(order.begin(), order.end(), Index{0});
+  std::vector<Index> order;
+  for (Index n = 0; n < e.layers * heads; ++n)
+    if (n % heads < drawn_heads(r, n / heads)) order.push_back(n);
   if (most > 0) {
     std::stable_sort(order.begin(), order.end(),
                      [&](Index x, Index y) { return std::abs(importance(x)) > std::abs(importance(y)); });
@@ -111,7 +111,7 @@ DrawnSentence draw(const Recognizer& r, const std::string& text, Index most, con
   }
   for (const Index n : order) {
     s.heads.push_back({n / heads, n % heads, importance(n)});
-    add_weights(e.taps, n / heads, n % heads, heads, tokens, s.weights);
+    add_weights(e.taps, n / heads, n % heads, drawn_heads(r, n / heads), tokens, s.weights);
   }
   return s;
 }

@@ -38,6 +38,10 @@ std::string head_grid(const Survey& s, const RoleBook& book) {
     out += text("<tr><th>layer ", layer, "</th>");
     for (Index n = 0; n < s.heads; ++n) {
       const SurveyedHead& h = s.at(layer, n);
+      if (!h.there) {
+        out += "<td></td>";
+        continue;
+      }
       const double v = most > 0 ? h.importance / most : 0;
       const std::string role = role_name(h, book);
       out += text("<td><button type=button class=\"head", v > 0.72 ? " strong" : "", "\" id=head-", layer,
@@ -52,10 +56,11 @@ std::string head_grid(const Survey& s, const RoleBook& book) {
 std::string head_figures(const Survey& s, const RoleBook& book) {
   std::vector<std::vector<std::string>> rows;
   for (const SurveyedHead& h : s.all)
-    rows.push_back({std::to_string(h.layer), std::to_string(h.head), role_name(h, book),
-                    decimal(h.importance, 4), signed_number(h.hurt), decimal(h.figures.entropy, 2),
-                    percent(h.figures.spread), percent(h.figures.confidence),
-                    decimal(h.figures.distance, 1)});
+    if (h.there)
+      rows.push_back({std::to_string(h.layer), std::to_string(h.head), role_name(h, book),
+                      decimal(h.importance, 4), signed_number(h.hurt), decimal(h.figures.entropy, 2),
+                      percent(h.figures.spread), percent(h.figures.confidence),
+                      decimal(h.figures.distance, 1)});
   return html_table({"#layer", "#head", "role", "#importance", "#loss when off", "#entropy", "#of uniform",
                      "#confidence", "#distance"},
                     rows);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "headwise/analysis/explain.h"
+#include "headwise/analysis/text_loss.h"
 
 namespace headwise {
 namespace {
@@ -17,32 +18,6 @@ struct Group {
   std::vector<RolePairs> pairs;  // empty ones for a text of several chunks
 };
 
-/// The loss of one text, and its slope where `slope` is given.
-double loss_of(const Recognizer& r, const AnyView& logits, Index text, const std::vector<Index>& labels,
-               const AnyView& slope) {
-  const Index count = logits.size[1];
-  const auto x = [&](Index l) { return load_double(logits.data, logits.dtype, text * count + l); };
-  const auto put = [&](Index l, double g) {
-    if (slope.given()) store_double(slope.data, slope.dtype, text * count + l, g);
-  };
-  const auto is_true = [&](Index l) { return std::find(labels.begin(), labels.end(), l) != labels.end(); };
-  double loss = 0;
-  if (r.config().multi_label) {
-    // -ln sigmoid(x) or -ln(1 - sigmoid(x)), in the form that never overflows
-    for (Index l = 0; l < count; ++l) {
-      const double sign = is_true(l) ? 1 : -1, z = sign * x(l);
-      loss += std::max(-z, 0.0) + std::log1p(std::exp(-std::abs(z)));
-      put(l, -sign / (1 + std::exp(z)));
-    }
-    return loss;
-  }
-  double most = x(0), sum = 0;
-  for (Index l = 1; l < count; ++l) most = std::max(most, x(l));
-  for (Index l = 0; l < count; ++l) sum += std::exp(x(l) - most);
-  for (Index l = 0; l < count; ++l) put(l, std::exp(x(l) - most) / sum - (is_true(l) ? 1 : 0));
-  return std::log(sum) + most - x(labels[0]);
-}
-
 class Surveyor {
  public:
   Surveyor(const Recognizer& r, const RoleBook& book, Session& session)
@@ -51,6 +26,7 @@ class Surveyor {
     for (Index i = 0; i < s_.layers * s_.heads; ++i)
       s_.all.push_back({.layer = i / s_.heads,
                         .head = i % s_.heads,
+                        .there = i % s_.heads < gated_heads(r, i / s_.heads),
                         .roles = std::vector<RoleScore>(book.roles().size())});
     has_.resize(book.roles().size());
   }
@@ -77,12 +53,7 @@ class Surveyor {
 
 void Surveyor::add(const Utterance& u) {
   std::vector<Index> labels;
-  const std::vector<std::string>& known = r_.config().labels;
-  for (const std::string& l : u.labels) {
-    const auto at = std::find(known.begin(), known.end(), l);
-    if (at != known.end()) labels.push_back(at - known.begin());
-  }
-  if (labels.size() != u.labels.size() || (labels.empty() && !r_.config().multi_label)) {
+  if (!label_numbers(r_, u, labels)) {
     ++s_.unknown;
     return;
   }
@@ -113,7 +84,7 @@ void Surveyor::add_weights(const Group& g, Taps& taps) {
     const auto& first = g.batch.first_chunk;
     const auto text = static_cast<std::size_t>(std::upper_bound(first.begin(), first.end(), tap.sequence) -
                                                first.begin() - 1);
-    const Index maps = tap.heads / s_.heads;  // two of a differential head
+    const Index maps = tap.heads / gated_heads(r_, tap.block);  // two of a differential head
     for (Index map = 0; map < tap.heads; ++map) {
       SurveyedHead& head = s_.all[static_cast<std::size_t>(tap.block * s_.heads + map / maps)];
       head.figures.add(sum_rows(tap, map));
@@ -129,12 +100,13 @@ void Surveyor::look_at(const Group& g) {
   if (s_.heads > 0) call.taps = &taps;
   const auto rows = static_cast<Index>(g.batch.ids.size());
   const AnyView slopes = call.memory.take(DType::f64, {s_.layers, rows, s_.heads});
+  fill_zeros(slopes);  // layers may have fewer heads
   if (s_.heads > 0) call.dhead_gates = slopes;
   Recognizer::Saved saved;
   const AnyView logits = r_.forward(g.batch, call, &saved);
   const AnyView dlogits = call.memory.take(logits.dtype, {logits.size[0], logits.size[1]});
   for (Index u = 0; u < g.batch.count(); ++u)
-    losses_.push_back(loss_of(r_, logits, u, g.labels[static_cast<std::size_t>(u)], dlogits));
+    losses_.push_back(text_loss(r_, logits, u, g.labels[static_cast<std::size_t>(u)], dlogits));
   r_.backward(dlogits, call, saved);
   for (Index u = 0; u < g.batch.count(); ++u) {
     const auto chunk = [&](Index i) {
@@ -162,7 +134,7 @@ std::vector<double> Surveyor::without(Index off) {
     call.head_gates = gates.view();
     const AnyView logits = r_.forward(g.batch, call, nullptr);
     for (Index u = 0; u < g.batch.count(); ++u)
-      losses.push_back(loss_of(r_, logits, u, g.labels[static_cast<std::size_t>(u)], {}));
+      losses.push_back(text_loss(r_, logits, u, g.labels[static_cast<std::size_t>(u)], {}));
   }
   return losses;
 }
@@ -180,6 +152,7 @@ void Surveyor::look(const std::function<void(double)>& progress) {
   for (const double loss : losses_) s_.loss += loss / n;
   for (Index i = 0; i < count; ++i) {
     SurveyedHead& head = s_.all[static_cast<std::size_t>(i)];
+    if (!head.there) continue;
     std::vector<double> hurt = without(i);
     for (std::size_t u = 0; u < hurt.size(); ++u) hurt[u] -= losses_[u], head.hurt += hurt[u] / n;
     head.importance /= n;

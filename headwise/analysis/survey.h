@@ -19,6 +19,7 @@ struct SurveyOptions {
 
 struct SurveyedHead {
   Index layer = 0, head = 0;
+  bool there = true;  // layers may have fewer heads than the one that has most
   HeadFigures figures = {};
   double importance = 0;              // mean over utterances of |dL / dgate|, L the loss of the true labels
   double hurt = 0;                    // mean rise of L when the head is switched off

@@ -59,6 +59,7 @@ void print_table(const Survey& s, const RoleBook& book) {
   fmt::print("{:>5} {:>4}  {:<10} {:>10} {:>9} {:>8} {:>6}  {}\n", "layer", "head", "role", "importance",
              "when off", "entropy", "pairs", "x uniform, loss when off with / without");
   for (const SurveyedHead& h : s.all) {
+    if (!h.there) continue;
     fmt::print("{:>5} {:>4}  {:<10} {:>10.4f} {:>+9.4f} {:>8.2f}", h.layer, h.head,
                h.role < 0 ? "-" : book.roles()[static_cast<std::size_t>(h.role)].name, h.importance, h.hurt,
                h.figures.entropy);

@@ -108,7 +108,12 @@ RecognizerConfig config_of(const Request& r, const Pretrained* pretrained) {
   }
   // Refused here, before anything is written.
   ParamSet unused = ParamSet::blank();
-  make_head(c.encoder.heads, unused, {0, c.encoder.depth, c.encoder.model_dim});
+  const Index layers = c.encoder.depth / max_of(1, c.encoder.share_layers);
+  for (Index i = 0; i < max_of(1, layers); ++i) {
+    const auto scope = unused.scope(text(i));
+    make_head(heads_of_layer(c.encoder.heads, i, max_of(1, layers)), unused,
+              {i, c.encoder.depth, c.encoder.model_dim});
+  }
   if (r.dropout_given) c.encoder.dropout = r.dropout;
   if (!r.pooling.empty()) c.pooling = kind_named<Pooling>("--pooling", r.pooling, kPoolingNames);
   if (!r.long_text.empty()) c.long_text = kind_named<LongText>("--long-text", r.long_text, kLongTextNames);

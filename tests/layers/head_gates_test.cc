@@ -2,8 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "headwise/layers/multi_head/head_gates.h"
 
+#include <cstring>
+
 #include "headwise/layers/multi_head/mixed_taps.h"
 #include "headwise/layers/transformer/transformer.h"
+#include "tests/base/sentence.h"
 #include "tests/heads/samples.h"
 #include "tests/layers/check.h"
 
@@ -43,6 +46,27 @@ Tensor copy_of(const AnyView& v) {
   Tensor t(v.dtype, {v.size[0], v.size[1]});
   copy_rows(v, t.view());
   return t;
+}
+
+/// Layers may have different heads: gates are as wide as the widest layer's, and the others read the first.
+TEST(HeadGates, LayersOfDifferentHeadsReadTheFirstGates) {
+  Small s(DType::f32, "mha:heads=1,dim=4; gqa:heads=4,kv_heads=2,dim=2");
+  EXPECT_EQ(s.stack.most_heads(), 4);
+  EXPECT_EQ(s.stack.block(0).self_attention()->head_count(), 1);
+  const Tensor other = numbers({2, 4}, 1, DType::f32);
+  for (const Index unread : {1, 2, 3}) put(other, unread, 7);
+  Call plain = s.call(), gated = s.call();
+  const Tensor y = copy_of(s.forward(plain));
+  gated.head_gates = other.view();
+  const Tensor same = copy_of(s.forward(gated));
+  EXPECT_EQ(0, std::memcmp(same.view().data, y.view().data, 7 * 8 * sizeof(float)));
+  put(other, 0, 0);
+  EXPECT_NE(copy_of(s.forward(gated)).values<float>()[0], y.values<float>()[0]);
+  EXPECT_EQ(sentence_of(ErrorKind::bad_argument,
+                        [] { Small(DType::f32, "mha:heads=2; mha:heads=4; mha:heads=8"); }),
+            "stack: heads names 3 layers but there are 2 with weights of their own; give one text for all of "
+            "them or "
+            "one for each");
 }
 
 TEST(HeadGates, OneKeepsEveryBitForwardAndBackward) {

@@ -1,6 +1,7 @@
 // module: what layers share: the memory of a step, the call around a forward or backward, and small passes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <functional>
 #include <vector>
 
 #include "headwise/base/context.h"
@@ -71,6 +72,10 @@ struct Sequences {
 
 struct Taps;  // taps.h
 
+/// Called with a block's number and what its heads give before W_O reads it, [rows heads*value_dim], gates
+/// included: changes it in place.
+using HeadEdit = std::function<void(Index block, const AnyView& y)>;
+
 /// One forward, and the backward that follows it: y = layer.forward(x, call, saved), dx =
 /// layer.backward(dy, call, saved). Views returned lie in `memory` and live until it is reset or released.
 /// `saved` null: no backward follows and nothing is kept. Gradients of parameters are added into their
@@ -99,7 +104,9 @@ struct Call {
   AnyView score_bias = {},
           dscore_bias = {};  // [batch heads q kv], 1 repeats: added to the scores of bias_block;
   Index bias_block = 0;      // backward writes its gradient where there is a place
-  AnyView head_gates = {};   // [blocks heads] floats: W_O reads gate_h times head h; empty: 1
+  Index gate_heads = 0;      // heads of the layer that has most, set by a stack; others read the first gates
+  const HeadEdit* edit_heads = nullptr;  // changes what heads give, in forwards without a backward
+  AnyView head_gates = {};               // [blocks heads] floats: W_O reads gate_h times head h; empty: 1
   AnyView dhead_gates =
       {};  // [blocks rows heads] floats: backward writes dL / dgate of every token and head there
 
@@ -108,7 +115,9 @@ struct Call {
   /// d(total loss) / d(own loss of one layer).
   double loss_gradient() const { return loss_layers ? loss_weight / static_cast<double>(loss_layers) : 0.0; }
   /// Nothing is asked of single heads.
-  bool plain() const { return !taps && !score_bias.given() && !head_gates.given() && !dhead_gates.given(); }
+  bool plain() const {
+    return !taps && !edit_heads && !score_bias.given() && !head_gates.given() && !dhead_gates.given();
+  }
   /// The next dropout of this call; p is 0 outside training.
   DropoutOptions next_dropout(double p);
 };

@@ -39,6 +39,13 @@ AnyView block_of(const char* name, const AnyView& v, int rank, Index block) {
   return row;
 }
 
+/// A row of gates made for the layer with most heads, as one of `heads` reads it. Other widths stay, and are
+/// refused by their reader.
+AnyView narrowed(AnyView gates, Index most, Index heads) {
+  if (gates.given() && gates.size[gates.rank - 1] == most) gates.size[gates.rank - 1] = min_of(most, heads);
+  return gates;
+}
+
 /// The values or gradients of parameters that lie side by side as one: rows of all of them.
 AnyView spanned(const AnyView& first, Index rows) {
   AnyView v = first;
@@ -247,7 +254,10 @@ void MultiHead::attend(MultiHeadArgs a, Call& call, std::optional<HeadRun>& run,
   run->forward(call.ctx, &call.memory.plans());
   if (c.has_loss) call.add_loss(c.loss);
   if (a.taps && mixes) keep_mixed_weights(c.problem, f, a.sequences, a.kv_sequences, call, *a.taps);
-  if (a.taps && !mixes) keep_weights(c.problem, f.probe, a.sequences, a.kv_sequences, call.block, *a.taps);
+  if (a.taps && !mixes) {
+    keep_weights(c.problem, f.probe, a.sequences, a.kv_sequences, call.block, *a.taps);
+    if (a.taps->rows && self) keep_rows(q, k, v, a.sequences, *a.taps);
+  }
 }
 
 /// Gates fit the rows W_O reads.
@@ -275,8 +285,11 @@ AnyView MultiHead::forward(const AnyView& x, Call& call, Saved* saved, const Tai
                   .bias = biased ? call.score_bias : AnyView{},
                   .dbias = biased ? call.dscore_bias : AnyView{},
                   .taps = call.taps && call.taps->wants(call.block) ? call.taps : nullptr,
-                  .gates = block_of("head_gates", call.head_gates, 2, call.block),
-                  .dgates = block_of("dhead_gates", call.dhead_gates, 3, call.block),
+                  .gates = narrowed(block_of("head_gates", call.head_gates, 2, call.block), call.gate_heads,
+                                    head_count()),
+                  .dgates = narrowed(block_of("dhead_gates", call.dhead_gates, 3, call.block),
+                                     call.gate_heads, head_count()),
+                  .edit = call.edit_heads,
                   .tail = tail},
                  call, saved);
 }
@@ -284,6 +297,10 @@ AnyView MultiHead::forward(const AnyView& x, Call& call, Saved* saved, const Tai
 AnyView MultiHead::forward(const MultiHeadArgs& a, Call& call, Saved* saved) const {
   require(!a.memory || !saved, ErrorKind::bad_argument, kOp,
           "a memory projected before has no gradient; give its rows as keys where a backward follows");
+  require(
+      !a.edit || (!saved && parts_[3]), ErrorKind::unsupported, kOp,
+      saved ? "heads that are edited have no gradient; leave out edit_heads where a backward follows"
+            : "this head gives the layer's output itself, so no head's can be edited; leave out edit_heads");
   std::optional<HeadRun> local;
   std::optional<HeadRun>& run = saved ? saved->run : local;
   check_gates(a);
@@ -297,6 +314,7 @@ AnyView MultiHead::forward(const MultiHeadArgs& a, Call& call, Saved* saved) con
       scale_heads(rows, a.gates, gated, call.ctx);
       rows = gated;
     }
+    if (a.edit) (*a.edit)(call.block, rows);
     return parts_[3]->forward(rows, call, saved ? &saved->out : nullptr, a.tail);
   }
   // finish gave the layer's output itself: only the tail is left.

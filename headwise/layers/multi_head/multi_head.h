@@ -41,6 +41,7 @@ struct MultiHeadArgs {
       {};  // [batch heads q kv], f32 (f64 for f64): written where given, by the reference kernel
   Taps* taps = nullptr;             // weights are copied there, with their bits, as call.block's
   AnyView gates = {}, dgates = {};  // [heads] and [rows heads], of head_count() heads: see Call
+  const HeadEdit* edit = nullptr;   // see Call
   Tail tail = {};
 };
 

@@ -30,6 +30,20 @@ void ask_weights(AttentionProblem& p, ProbeOut& probe, const Sequences& q, Call&
       for (Index i = 0; i < q.at(b + 1) - q.at(b); ++i, to += 3) to[0] = b, to[1] = h, to[2] = i;
 }
 
+void keep_rows(const AnyView& q, const AnyView& k, const AnyView& v, const Sequences& s, Taps& taps) {
+  const auto first = static_cast<Index>(taps.all.size()) - s.count();
+  const auto copy = [](const AnyView& from, Index begin, Index end, std::vector<float>& to) {
+    for (Index i = begin * from.size[1]; i < end * from.size[1]; ++i)
+      to.push_back(static_cast<float>(load_double(from.data, from.dtype, i)));
+  };
+  for (Index b = 0; b < s.count(); ++b) {
+    Tap& t = taps.all[static_cast<std::size_t>(first + b)];
+    copy(q, s.at(b), s.at(b + 1), t.q);
+    copy(k, s.at(b), s.at(b + 1), t.k);
+    copy(v, s.at(b), s.at(b + 1), t.v);
+  }
+}
+
 void keep_weights(const AttentionProblem& p, const ProbeOut& probe, const Sequences& q, const Sequences& kv,
                   Index block, Taps& taps) {
   const AnyView& from = probe.picked_weights;

@@ -13,7 +13,8 @@ namespace headwise {
 /// heads: see mixed_taps.h). Differential heads have two maps each: 2 h and 2 h + 1 belong to head h.
 struct Tap {
   Index block = 0, sequence = 0, heads = 0, q_tokens = 0, kv_tokens = 0;
-  std::vector<float> weights = {};  // [heads q_tokens kv_tokens]
+  std::vector<float> weights = {};            // [heads q_tokens kv_tokens]
+  std::vector<float> q = {}, k = {}, v = {};  // rows as attention reads them, where Taps::rows asks
 
   float at(Index head, Index query, Index key) const {
     return weights[static_cast<std::size_t>((head * q_tokens + query) * kv_tokens + key)];
@@ -26,12 +27,15 @@ struct Tap {
 struct Taps {
   std::vector<Tap> all = {};
   std::vector<Index> blocks = {};  // those looked at; empty: every block
+  bool rows = false;               // keep q, k and v too, turned by RoPE; heads that mix have none
 
   bool wants(Index block) const;
 };
 
 /// Asks the problem and its run for every row of every head; the views lie in the call's memory.
 void ask_weights(AttentionProblem& problem, ProbeOut& probe, const Sequences& q, Call& call);
+/// q, k and v of the newest taps, one a sequence; rows [tokens columns].
+void keep_rows(const AnyView& q, const AnyView& k, const AnyView& v, const Sequences& sequences, Taps& taps);
 /// Copies what such a run gave.
 void keep_weights(const AttentionProblem& problem, const ProbeOut& probe, const Sequences& q,
                   const Sequences& kv, Index block, Taps& taps);

@@ -11,7 +11,30 @@ void bring_home(const AnyView& y, const AnyView& home, const StepMemory::Mark& m
   call.memory.release(mark);
 }
 
+/// The text without spaces and line ends around it.
+std::string_view trimmed(std::string_view s) {
+  constexpr std::string_view kBlank = " \t\r\n";
+  const std::size_t first = s.find_first_not_of(kBlank);
+  if (first == s.npos) return {};
+  return s.substr(first, s.find_last_not_of(kBlank) - first + 1);
+}
+
 }  // namespace
+
+std::string heads_of_layer(std::string_view heads, Index layer, Index layers) {
+  std::string_view found, rest = heads;
+  Index count = 0;
+  for (bool more = true; more; ++count) {
+    const std::size_t end = rest.find(';');
+    more = end != rest.npos;
+    if (count == layer) found = trimmed(rest.substr(0, end));
+    rest.remove_prefix(more ? end + 1 : rest.size());
+  }
+  if (count == 1) return std::string(trimmed(heads));
+  require(count == layers, ErrorKind::bad_argument, "stack", "heads names ", count, " layers but there are ",
+          layers, " with weights of their own; give one text for all of them or one for each");
+  return std::string(found);
+}
 
 Stack::Stack(ParamSet& params, std::string_view name, const StackOptions& o) : options_(o) {
   require(o.depth >= 0 && o.share_layers > 0, ErrorKind::bad_shape, "stack", "depth is ", o.depth,
@@ -22,10 +45,19 @@ Stack::Stack(ParamSet& params, std::string_view name, const StackOptions& o) : o
   for (Index i = 0; i < o.depth / o.share_layers; ++i) {
     BlockOptions block = o.block;
     block.layer = i * o.share_layers, block.depth = o.depth;
+    block.heads = heads_of_layer(o.block.heads, i, o.depth / o.share_layers);
+    block.cross_heads = heads_of_layer(o.block.cross_heads, i, o.depth / o.share_layers);
     block.init_scale *= std::pow(static_cast<double>(block.layer + 1), -o.ds_init);
     blocks_.emplace_back(params, text("layers.", i), block);
   }
   if (o.final_norm) norm_.emplace(params, "norm", o.block.model_dim, o.block.norm);
+}
+
+Index Stack::most_heads() const {
+  Index most = 0;
+  for (const Block& b : blocks_)
+    if (b.self_attention()) most = max_of(most, b.self_attention()->head_count());
+  return most;
 }
 
 AnyView Stack::forward(const AnyView& x, Call& call, Saved* saved) const {
@@ -34,6 +66,7 @@ AnyView Stack::forward(const AnyView& x, Call& call, Saved* saved) const {
     saved->blocks.resize(static_cast<std::size_t>(options_.depth));
   else
     home = call.memory.take(x.dtype, {x.size[0], x.size[1]});
+  call.gate_heads = most_heads();
   for (Index i = 0; i < options_.depth; ++i) {
     const StepMemory::Mark mark = call.memory.mark();
     call.block = i;
@@ -41,7 +74,7 @@ AnyView Stack::forward(const AnyView& x, Call& call, Saved* saved) const {
     // Without a backward only the last rows are needed: one block's memory serves all.
     if (!saved) bring_home(y, home, mark, call), y = home;
   }
-  call.block = 0;
+  call.block = call.gate_heads = 0;
   return norm_ ? norm_->forward(y, call, saved ? &saved->norm : nullptr) : y;
 }
 

@@ -6,8 +6,12 @@
 #pragma GCC visibility push(default)
 namespace headwise {
 
+/// `heads` is one text for every layer, or one a layer with semicolons between: the text of `layer`, of
+/// `layers`. Another number of texts is refused.
+std::string heads_of_layer(std::string_view heads, Index layer, Index layers);
+
 struct StackOptions {
-  BlockOptions block = {};
+  BlockOptions block = {};  // heads and cross_heads: see heads_of_layer
   Index depth = 6;
   Index share_layers = 1;  // so many consecutive blocks use one set of weights
   bool final_norm = true;
@@ -29,6 +33,8 @@ class Stack {
   AnyView backward(const AnyView& dy, Call& call, Saved& saved) const;
 
   const StackOptions& options() const { return options_; }
+  /// Heads of the layer that has most, as rows of head gates count them.
+  Index most_heads() const;
   const Block& block(Index i) const { return blocks_[static_cast<std::size_t>(i / options_.share_layers)]; }
 
  private:
