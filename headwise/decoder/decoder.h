@@ -1,6 +1,7 @@
 // Decoder: a language model that reads and writes a KvCache: rows of any texts in, logits out.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -37,6 +38,8 @@ class DecoderStep {
   /// Filled where `watch` is set: of the asked rows, in their order.
   const std::vector<HeadStats>& heads() const { return heads_; }
   bool watch = false;
+  /// Called in every layer with its q, k and v of all rows, [1 rows heads head_dim] each, turned.
+  std::function<void(Index layer, const AnyView& q, const AnyView& k, const AnyView& v)> look = {};
 
  private:
   friend class Decoder;
@@ -68,6 +71,7 @@ class Decoder {
   /// Numerics class of its products: two models with one file and one class give the same bits.
   std::string numerics() const;
   Index weight_bytes() const { return weights_.bytes; }
+  const DecoderWeights& weights() const { return weights_; }
   /// Room for the rows was reserved. Keys and values are written; committing them is the caller's.
   void forward(std::span<const DecoderRow> rows, KvCache& cache, DecoderStep& step, Context& ctx) const;
 

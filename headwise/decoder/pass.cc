@@ -171,6 +171,7 @@ void DecoderPass::attention(Index layer) {
   const AnyView q = heads_of(qkv, 0, c_.heads), k = heads_of(qkv, q_columns, c_.kv_heads);
   const AnyView v = heads_of(qkv, q_columns + kv_columns, c_.kv_heads);
   turn(layer, q, k);
+  if (step_.look) step_.look(layer, q, k, v);
   const auto tokens_of = [](const AnyView& heads, Index first, Index rows) {  // [tokens kv_heads dim]
     AnyView t;
     t.data = static_cast<float*>(heads.data) + first * heads.step[1];

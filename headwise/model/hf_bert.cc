@@ -56,6 +56,7 @@ std::vector<BertWeights::Name> BertWeights::names_of(const TransformerConfig& c)
     all.push_back({ours + ".bias", theirs + ".bias", {sizes[0]}});
   };
   const Index d = c.model_dim, f = c.feed_dim;
+  ParamSet unused = ParamSet::blank();
   const std::string front = "embeddings.";
   all.push_back({"embed.table", front + "word_embeddings.weight", {c.vocabulary, d}});
   all.push_back({"embed.positions", front + "position_embeddings.weight", {c.max_tokens, d}});
@@ -64,15 +65,29 @@ std::vector<BertWeights::Name> BertWeights::names_of(const TransformerConfig& c)
   pair("embed.norm", front + "LayerNorm", {d});
   for (Index i = 0; i < c.depth; ++i) {
     const std::string ours = text("stack.layers.", i, '.'), theirs = text("encoder.layer.", i, '.');
-    pair(ours + "attention.q", theirs + "attention.self.query", {d, d});
-    pair(ours + "attention.k", theirs + "attention.self.key", {d, d});
-    pair(ours + "attention.v", theirs + "attention.self.value", {d, d});
-    pair(ours + "attention.out", theirs + "attention.output.dense", {d, d});
+    const Widths w = make_head(heads_of_layer(c.heads, i, c.depth), unused, {i, c.depth, d}).widths();
+    pair(ours + "attention.q", theirs + "attention.self.query", {w.q, d});
+    pair(ours + "attention.k", theirs + "attention.self.key", {w.k, d});
+    pair(ours + "attention.v", theirs + "attention.self.value", {w.v, d});
+    pair(ours + "attention.out", theirs + "attention.output.dense", {d, w.out});
     pair(ours + "norm1", theirs + "attention.output.LayerNorm", {d});
     pair(ours + "feed.in", theirs + "intermediate.dense", {f, d});
     pair(ours + "feed.out", theirs + "output.dense", {d, f});
     pair(ours + "norm2", theirs + "output.LayerNorm", {d});
   }
+  return all;
+}
+
+std::string BertWeights::name_of(std::string_view ours) const {
+  for (const Name& n : names_)
+    if (n.ours == ours) return n.theirs;
+  return {};
+}
+
+std::vector<std::string> BertWeights::names() const {
+  if (shards_) return shards_->names();
+  std::vector<std::string> all;
+  for (const SafetensorsEntry& e : file_->entries()) all.push_back(e.name);
   return all;
 }
 
@@ -91,10 +106,7 @@ BertWeights::BertWeights(const std::string& folder, const SafetensorsOptions& op
     shards_.emplace(index, options);
   else
     file_.emplace(folder + "/model.safetensors", options);
-  std::vector<std::string> there;
-  if (shards_) there = shards_->names();
-  if (file_)
-    for (const SafetensorsEntry& e : file_->entries()) there.push_back(e.name);
+  const std::vector<std::string> there = names();
   const std::string front = has("bert.embeddings.word_embeddings.weight") ? "bert." : "";
   names_ = names_of(config_);
   std::unordered_set<std::string> used;

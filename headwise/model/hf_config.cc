@@ -1,6 +1,7 @@
 #include "headwise/model/hf_config.h"
 
 #include <filesystem>
+#include <set>
 
 namespace headwise {
 namespace {
@@ -27,8 +28,6 @@ void check_plain(const JsonObject& json) {
     json.refuse("position_embedding_type", "only \"absolute\" positions are computed");
   for (const char* key : {"is_decoder", "add_cross_attention", "is_encoder_decoder", "tie_encoder_decoder"})
     if (json.boolean(key, false)) json.refuse(key, "only an encoder is read");
-  if (json.has("pruned_heads") && !json.object("pruned_heads").keys().empty())
-    json.refuse("pruned_heads", "layers with different numbers of heads are not read");
   if (json.has("quantization_config"))
     json.refuse("quantization_config", "give the weights in f32, bf16 or f16");
   if (json.has("embedding_size") &&
@@ -42,6 +41,53 @@ FeedKind feed_of(const JsonObject& json) {
   if (act == "gelu_new" || act == "gelu_pytorch_tanh") return FeedKind::gelu_tanh;
   if (act == "relu") return FeedKind::relu;
   json.refuse("hidden_act", "gelu, gelu_new, gelu_pytorch_tanh and relu are computed");
+}
+
+/// Heads that pruned_heads leaves layer `layer`; layers it does not name keep all.
+Index heads_left(const JsonObject& json, Index layer, Index heads) {
+  if (!json.has("pruned_heads")) return heads;
+  std::set<Index> gone;
+  for (const Index h : json.object("pruned_heads").integers(text(layer))) {
+    if (h < 0 || h >= heads) json.refuse("pruned_heads", "layer ", layer, " has heads 0 to ", heads - 1);
+    gone.insert(h);
+  }
+  const Index left = heads - static_cast<Index>(gone.size());
+  if (left == 0) json.refuse("pruned_heads", "layer ", layer, " keeps no head; at least one is computed");
+  return left;
+}
+
+/// One text for all layers, or one a layer. headwise_heads, which `headwise cut` and `convert` write where no
+/// other key can say it, comes before the others.
+std::string heads_of(const JsonObject& json, const TransformerConfig& c, Index heads) {
+  if (json.has("headwise_heads")) {
+    const std::string own = json.word("headwise_heads");
+    for (std::size_t at = 0; at < own.size();
+         at = own.find(';', at) == own.npos ? own.size() : own.find(';', at) + 1) {
+      const std::string_view one = std::string_view(own).substr(own.find_first_not_of(' ', at));
+      if (!one.starts_with("mha:") && !one.starts_with("gqa:"))
+        json.refuse("headwise_heads", "mha and gqa are what such a folder holds");
+    }
+    return own;
+  }
+  const Index dim = c.model_dim / heads, kv = json.integer("num_key_value_heads", 1, heads, heads);
+  if (heads % kv != 0)
+    json.refuse("num_key_value_heads", "num_attention_heads (", heads, ") must be a multiple of it");
+  if (json.has("pruned_heads"))
+    for (const std::string& key : json.object("pruned_heads").keys())
+      if (key.empty() || key.size() > 4 || key.find_first_not_of("0123456789") != key.npos ||
+          std::stol(key) >= c.depth)
+        json.refuse("pruned_heads", "its keys are the numbers of layers, 0 to ", c.depth - 1);
+  std::string all;
+  bool even = true;
+  for (Index layer = 0; layer < c.depth; ++layer) {
+    const Index left = heads_left(json, layer, heads);
+    even &= left == heads;
+    if (left != heads && kv != heads)
+      json.refuse("pruned_heads", "heads that share keys are named in headwise_heads");
+    all += text(layer ? "; " : "", "mha:heads=", left, ",dim=", dim);
+  }
+  if (kv != heads) return text("gqa:heads=", heads, ",kv_heads=", kv, ",dim=", dim);
+  return even ? text("mha:heads=", heads, ",dim=", dim) : all;
 }
 
 /// A special token: a text, or an object with its text in "content".
@@ -66,7 +112,7 @@ TransformerConfig bert_config(const JsonObject& json) {
   c.model_dim = width;
   c.feed_dim = json.integer("intermediate_size", 1, kMostWidth * 16);
   c.depth = json.integer("num_hidden_layers", 1, kMostDepth);
-  c.heads = text("mha:heads=", heads, ",dim=", width / heads);
+  c.heads = heads_of(json, c, heads);
   c.positions = Positions::learned;
   c.max_tokens = json.integer("max_position_embeddings", 1, kMostTokens);
   c.token_types = json.integer("type_vocab_size", 0, kMostTokens, 2);

@@ -87,7 +87,8 @@ void TextEncoder::pool(const AnyView& rows, std::span<const Index> numbers, std:
   }
 }
 
-Tensor TextEncoder::embed(std::span<const std::string> texts, Context& ctx, StepMemory& memory) const {
+Tensor TextEncoder::embed(std::span<const std::string> texts, Context& ctx, StepMemory& memory,
+                          const std::function<void(Call&)>& before) const {
   const auto count = static_cast<Index>(texts.size());
   Tensor out(DType::f32, {count, model_dim()});
   std::vector<Encoding> encodings;
@@ -112,6 +113,7 @@ Tensor TextEncoder::embed(std::span<const std::string> texts, Context& ctx, Step
     }
     memory.reset();
     Call call{.ctx = ctx, .memory = memory};
+    if (before) before(call);
     const AnyView rows =
         model_->forward({.ids = AnyView::packed(ids.data(), DType::i32, {static_cast<Index>(ids.size())}),
                          .sequences = {.offsets = AnyView::packed(offsets.data(), DType::i64,

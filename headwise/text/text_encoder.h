@@ -28,11 +28,14 @@ class TextEncoder {
  public:
   explicit TextEncoder(const std::string& folder, const TextEncoderOptions& options = {});
 
-  /// A row for each text, f32 [texts model_dim]. The bits of a row depend on its text alone.
-  Tensor embed(std::span<const std::string> texts, Context& ctx, StepMemory& memory) const;
+  /// A row for each text, f32 [texts model_dim]. The bits of a row depend on its text alone. `before` may
+  /// ask something of single heads: it sees the call of every forward first.
+  Tensor embed(std::span<const std::string> texts, Context& ctx, StepMemory& memory,
+               const std::function<void(Call&)>& before = {}) const;
 
   const Transformer& model() const { return *model_; }
   const WordPiece& tokenizer() const { return *tokenizer_; }
+  const ParamSet& params() const { return params_; }
   Index model_dim() const { return model_->config().model_dim; }
   Index max_tokens() const { return max_tokens_; }
 

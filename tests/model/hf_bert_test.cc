@@ -52,6 +52,12 @@ TEST(HfConfig, ReadsWhatABertIs) {
   EXPECT_EQ(bert_config(JsonObject(with("hidden_act", "\"gelu_new\""), "c")).feed, FeedKind::gelu_tanh);
   EXPECT_EQ(bert_config(JsonObject(with("model_type", ""), "c")).depth, 2);  // architectures says it
   EXPECT_EQ(bert_config(JsonObject(with("type_vocab_size", "null"), "c")).token_types, 2);
+  const auto heads = [](const char* key, const char* value) {
+    return bert_config(JsonObject(with(key, value), "c")).heads;
+  };
+  EXPECT_EQ(heads("pruned_heads", "{\"0\":[1]}"), "mha:heads=1,dim=4; mha:heads=2,dim=4");
+  EXPECT_EQ(heads("pruned_heads", "{}"), "mha:heads=2,dim=4");
+  EXPECT_EQ(heads("num_key_value_heads", "1"), "gqa:heads=2,kv_heads=1,dim=4");
 }
 
 TEST(HfConfig, RefusesByKeyAndValue) {
@@ -68,8 +74,17 @@ TEST(HfConfig, RefusesByKeyAndValue) {
             "c: \"position_embedding_type\" is \"relative_key\"; only \"absolute\" positions are computed");
   EXPECT_EQ(refusal("is_decoder", "true"), "c: \"is_decoder\" is true; only an encoder is read");
   EXPECT_EQ(refusal("is_decoder", "1"), "c: \"is_decoder\" is 1; true or false is needed");
-  EXPECT_EQ(refusal("pruned_heads", "{\"0\":[1]}"),
-            "c: \"pruned_heads\" is {\"0\":[1]}; layers with different numbers of heads are not read");
+  EXPECT_EQ(refusal("pruned_heads", "{\"0\":[2]}"),
+            "c: \"pruned_heads\" is {\"0\":[2]}; layer 0 has heads 0 to 1");
+  EXPECT_EQ(refusal("pruned_heads", "{\"1\":[0,1]}"),
+            "c: \"pruned_heads\" is {\"1\":[0,1]}; layer 1 keeps no head; at least one is computed");
+  EXPECT_EQ(refusal("pruned_heads", "{\"2\":[0]}"),
+            "c: \"pruned_heads\" is {\"2\":[0]}; its keys are the numbers of layers, 0 to 1");
+  EXPECT_EQ(refusal("num_key_value_heads", "3"),
+            "c: \"num_key_value_heads\" is 3; a whole number from 1 to 2 is needed");
+  EXPECT_EQ(refusal("headwise_heads", "\"mha:heads=2,dim=4; moh:heads=2\""),
+            "c: \"headwise_heads\" is \"mha:heads=2,dim=4; moh:heads=2\"; mha and gqa are what such a folder "
+            "holds");
   EXPECT_EQ(refusal("quantization_config", "{}"),
             "c: \"quantization_config\" is {}; give the weights in f32, bf16 or f16");
   EXPECT_EQ(refusal("num_attention_heads", "3"),
