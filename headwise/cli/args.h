@@ -50,5 +50,7 @@ void add_generate(CLI::App& app, int& exit_code);
 void add_report(CLI::App& app, int& exit_code);
 void add_view(CLI::App& app, int& exit_code);
 void add_serve(CLI::App& app, int& exit_code);
+void add_cut(CLI::App& app, int& exit_code);
+void add_convert(CLI::App& app, int& exit_code);
 
 }  // namespace headwise::cli

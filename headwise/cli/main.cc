@@ -33,6 +33,8 @@ int run(int argc, char** argv) {
   add_report(app, exit_code);
   add_view(app, exit_code);
   add_serve(app, exit_code);
+  add_cut(app, exit_code);
+  add_convert(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help and --version

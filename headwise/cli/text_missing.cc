@@ -25,5 +25,7 @@ void add_generate(CLI::App& app, int&) { add_missing(app, "generate"); }
 void add_report(CLI::App& app, int&) { add_missing(app, "report"); }
 void add_view(CLI::App& app, int&) { add_missing(app, "view"); }
 void add_serve(CLI::App& app, int&) { add_missing(app, "serve"); }
+void add_cut(CLI::App& app, int&) { add_missing(app, "cut"); }
+void add_convert(CLI::App& app, int&) { add_missing(app, "convert"); }
 
 }  // namespace headwise::cli
