@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "python/dlpack.h"
 
@@ -264,8 +265,10 @@ Array read_dlpack(const char* op, const char* name, nb::handle h, const TypeEntr
   return out;
 }
 
+thread_local bool below_autograd = false;
+
 Array read_exchange(const char* op, const char* name, nb::handle h, const TypeEntry& entry, Place place) {
-  if (entry.torch) check_grad(op, name, h), check_tangent(op, name, h);
+  if (entry.torch && !below_autograd) check_grad(op, name, h), check_tangent(op, name, h);
   DlTensor t;
   if (entry.exchange->view_of_object(h.ptr(), &t) != 0) {
     PyErr_Clear();
@@ -377,6 +380,9 @@ MadeArray make_torch(nb::handle like, DType dtype, const AnyView& shape) {
 }
 
 }  // namespace
+
+BelowAutograd::BelowAutograd() : before_(std::exchange(below_autograd, true)) {}
+BelowAutograd::~BelowAutograd() { below_autograd = before_; }
 
 std::string type_word(nb::handle h) {
   const nb::handle type = h.type();

@@ -41,6 +41,19 @@ Array read_anywhere(const char* op, const char* name, nb::handle h);
 /// The stream that tensors like this one, on a CUDA device, are being worked on.
 void* current_stream(const ArrayKind& kind);
 
+/// While one lives, this thread stands below torch's autograd: what is read there may require a gradient, and
+/// torch has looked after tangents.
+class BelowAutograd {
+ public:
+  BelowAutograd();
+  ~BelowAutograd();
+  BelowAutograd(const BelowAutograd&) = delete;
+  BelowAutograd& operator=(const BelowAutograd&) = delete;
+
+ private:
+  bool before_;
+};
+
 struct MadeArray {
   nb::object object;
   AnyView view;

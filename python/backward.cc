@@ -1,4 +1,6 @@
 // hw.attention_backward: the gradients of one hw.attention call from its output and log-sum-exp.
+#include "python/backward.h"
+
 #include <utility>
 #include <vector>
 
@@ -25,20 +27,20 @@ struct Wanted {
 
 class BackwardCall {
  public:
-  BackwardCall(const AttentionWords& words, nb::handle dout, nb::handle out, nb::handle lse, nb::handle wants)
+  BackwardCall(const AttentionWords& words, const BackwardTensors& saved)
       : call_(words),
         table_(words.relative.is_none() ? nb::none() : nb::object(words.relative.attr("table"))) {
     args_.forward = call_.args();
     require(!args_.forward.packed.given(), ErrorKind::unsupported, kOp,
             "k is packed, which has no gradient; give the plain keys of headwise.unpack_keys(k)");
-    args_.forward.out = call_.as_bshd("out", read("out", words.q, out).view);
-    args_.dout = call_.as_bshd("dout", read("dout", words.q, dout).view);
-    args_.forward.lse = as_lse(read("lse", words.q, lse).view);
+    args_.forward.out = call_.as_bshd("out", read("out", words.q, saved.out).view);
+    args_.dout = call_.as_bshd("dout", read("dout", words.q, saved.dout).view);
+    args_.forward.lse = as_lse(read("lse", words.q, saved.lse).view);
     for (const Gradient& g : kGradients) wanted_.push_back({&g, source_of(g, words)});
-    read_wants(wants);
   }
 
-  nb::object run() {
+  nb::object run(nb::handle wants) {
+    read_wants(wants);
     CallContext::Engine& engine = call_.context().engine();
     const Turn turn(engine.turn);
     nb::list made;
@@ -53,13 +55,7 @@ class BackwardCall {
         coefficients[w.word()] = gradient;
     }
     made.append(coefficients);
-    const BackwardPlan& plan = engine.backward_plans.get(backward_problem_of(args_, call_.spec()),
-                                                         engine.context.threads(), call_.kernels());
-    if (call_.on_cuda()) engine.context.set_stream(current_stream(call_.kind()));
-    {
-      const Flight without_gil;
-      plan.run(args_, engine.context);
-    }
+    compute(engine);
     if (narrow_scale_.is_valid())
       made[scale_at] = nb::object(made[scale_at])
                            .attr(call_.kind().is_numpy() ? "astype" : "to")(narrow_scale_.attr("dtype"));
@@ -68,7 +64,29 @@ class BackwardCall {
     return result(*made);
   }
 
+  /// Those of q, k, v and a bias alone.
+  nb::tuple run(const GradientSpec& wants) {
+    spec_ = wants;
+    CallContext::Engine& engine = call_.context().engine();
+    const Turn turn(engine.turn);
+    nb::object made[4] = {nb::none(), nb::none(), nb::none(), nb::none()};
+    bool GradientSpec::*const flags[] = {&GradientSpec::q, &GradientSpec::k, &GradientSpec::v,
+                                         &GradientSpec::bias};
+    for (const Wanted& w : wanted_)
+      for (std::size_t i = 0; i < std::size(flags); ++i)
+        if (w.flag() == flags[i]) made[i] = make(w);
+    compute(engine);
+    return nb::make_tuple(made[0], made[1], made[2], made[3]);
+  }
+
  private:
+  void compute(CallContext::Engine& engine) {
+    const BackwardPlan& plan = engine.backward_plans.get(backward_problem_of(args_, call_.spec()),
+                                                         engine.context.threads(), call_.kernels());
+    if (call_.on_cuda()) engine.context.set_stream(current_stream(call_.kind()));
+    const Flight without_gil;
+    plan.run(args_, engine.context);
+  }
   /// The array a gradient belongs to: an argument of its own, or one of the coefficients.
   nb::handle source_of(const Gradient& g, const AttentionWords& words) const {
     const nb::handle none(Py_None);
@@ -241,7 +259,7 @@ void def_backward(nb::module_& m, std::index_sequence<kPlaces...>, std::index_se
         };
         (put(kAll[kPlaces], by_place), ...);
         (put(kAll[kByPlaceHere + kNames], by_name), ...);
-        return BackwardCall(words, more.dout, more.out, more.lse, more.wants).run();
+        return BackwardCall(words, {.dout = more.dout, .out = more.out, .lse = more.lse}).run(more.wants);
       },
       declared<kAll[kPlaces].argument>()..., nb::kw_only(),
       declared<kAll[kByPlaceHere + kNames].argument>()..., signature,
@@ -250,6 +268,10 @@ void def_backward(nb::module_& m, std::index_sequence<kPlaces...>, std::index_se
 }
 
 }  // namespace
+
+nb::tuple gradients_of(const AttentionWords& words, const BackwardTensors& saved, const GradientSpec& wants) {
+  return BackwardCall(words, saved).run(wants);
+}
 
 void bind_backward(nb::module_& m) {
   static const std::string signature = text("def attention_backward", parameters(), " -> AttentionGradients");

@@ -15,6 +15,7 @@ void bind_kv(nanobind::module_& m);
 void bind_layers(nanobind::module_& m);
 void bind_model(nanobind::module_& m);
 void bind_heads(nanobind::module_& m);
+void bind_torch_node(nanobind::module_& m);
 void bind_text(nanobind::module_& m);
 void bind_decoder(nanobind::module_& m);
 void bind_view(nanobind::module_& m);

@@ -207,6 +207,13 @@ void bind_masks(nb::module_& m) {
           },
           nb::arg("text"), nb::sig("def parse(text: str) -> Mask"),
           "\"causal & window(256, 0) | prefix(4)\"; the inverse of str(mask).")
+      .def(
+          "__init__",
+          [](Mask* self, nb::handle words) {
+            new (self) Mask(parse_mask(read_word({kOp, "text"}, words)));
+          },
+          nb::arg("text"), nb::sig("def __init__(self, text: str) -> None"),
+          "The same as Mask.parse(text); a compiled graph may hold this call.")
       .def(nb::self & nb::self, nb::sig("def __and__(self, other: Mask, /) -> Mask"))
       .def(nb::self | nb::self, nb::sig("def __or__(self, other: Mask, /) -> Mask"))
       .def(nb::self == nb::self, nb::sig("def __eq__(self, other: object, /) -> bool"),

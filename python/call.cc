@@ -435,15 +435,17 @@ const AttentionPlan& AttentionCall::plan_with_outputs() {
   return chosen;
 }
 
-nb::object AttentionCall::run() {
+void AttentionCall::compute() {
   CallContext::Engine& engine = context_->engine();
   const Turn turn(engine.turn);
   const AttentionPlan& chosen = plan_with_outputs();
   if (on_cuda()) engine.context.set_stream(current_stream(kind_));
-  {
-    const Flight without_gil;
-    chosen.run(args_, engine.context);
-  }
+  const Flight without_gil;
+  chosen.run(args_, engine.context);
+}
+
+nb::object AttentionCall::run() {
+  compute();
   if (!want_lse_ && !given(probe_words_)) return std::move(out_);
   static const nb::handle result =
       nb::object(nb::module_::import_("headwise._types").attr("AttentionResult")).release();

@@ -48,6 +48,10 @@ class AttentionCall {
 
   /// Runs and returns `out`, or the named tuple of out, lse and probe.
   nb::object run();
+  /// The same without a result; then out() and lse() hold it.
+  void compute();
+  const nb::object& out() const { return out_; }
+  const nb::object& lse() const { return lse_; }
   /// The plan of this call on its context; valid while the context is.
   const AttentionPlan& plan();
   const AttentionArgs& args() const { return args_; }

@@ -28,6 +28,7 @@ NB_MODULE(_core, m) {
   headwise::python::bind_heads(m);
   headwise::python::bind_attention(m);
   headwise::python::bind_backward(m);
+  headwise::python::bind_torch_node(m);
   headwise::python::bind_linear(m);
   headwise::python::bind_ops(m);
   headwise::python::bind_layers(m);

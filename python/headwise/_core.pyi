@@ -1,5 +1,6 @@
 """headwise in C++: attention, masks, contexts."""
 
+from typing import overload
 
 
 from collections.abc import Sequence
@@ -56,8 +57,13 @@ def measure_read(threads: int) -> float:
 class Mask:
     """Which pairs of query and key may attend: a value, joined with & and |."""
 
+    @overload
     def __init__(self) -> None:
         """Everything may attend."""
+
+    @overload
+    def __init__(self, text: str) -> None:
+        """The same as Mask.parse(text); a compiled graph may hold this call."""
 
     @staticmethod
     def all() -> Mask:

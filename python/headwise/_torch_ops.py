@@ -14,22 +14,36 @@ from ._types import T5
 
 _HEADS_FIRST = ("bhsd", "bnsh", "htd", "hnd")  # before tokens
 _kept: list[Mask] = []
+_KEPT = "kept "
 
 
 def _kept_mask(at: int) -> Mask:
     return _kept[at]
 
 
-def _mask_words(self: Mask) -> tuple[str, dict[str, Any]]:
+def _mask_text(mask: Mask) -> str:
     # How a compiled graph spells this mask. Dense bits have no text: such a mask stays here as long as its graph may.
     try:
-        if Mask.parse(str(self)) == self:
-            return f"Mask.parse({str(self)!r})", {"Mask": Mask}
+        if Mask.parse(str(mask)) == mask:
+            return str(mask)
     except ValueError:
         pass
-    if self not in _kept:
-        _kept.append(self)
-    return f"_kept_mask({_kept.index(self)})", {"_kept_mask": _kept_mask}
+    if mask not in _kept:
+        _kept.append(mask)
+    return f"{_KEPT}{_kept.index(mask)}"
+
+
+def _mask_of(given: Any) -> Mask | None:
+    if not isinstance(given, str):
+        return given
+    return _kept_mask(int(given.removeprefix(_KEPT))) if given.startswith(_KEPT) else Mask.parse(given)
+
+
+def _mask_words(self: Mask) -> tuple[str, dict[str, Any]]:
+    text = _mask_text(self)
+    if text.startswith(_KEPT):
+        return f"_kept_mask({text.removeprefix(_KEPT)})", {"_kept_mask": _kept_mask}
+    return f"Mask.parse({text!r})", {"Mask": Mask}
 
 
 try:
@@ -42,8 +56,15 @@ except (
     ImportError,
     AttributeError,
     TypeError,
-):  # torch before opaque values, or (2.11) with values of its own classes alone: graphs break at a mask instead of holding it
+):  # torch before opaque values, or (2.11) with values of its own classes alone: a graph holds a mask's text
     MASK_TYPE = None
+    try:
+        torch.utils._pytree.register_constant(Mask)
+    except (AttributeError, TypeError, ValueError):  # graphs break at a mask
+        pass
+
+
+mask_text: Any = torch.compiler.assume_constant_result(_mask_text)
 
 TWICE = (
     "attention: a second derivative was asked for, and headwise differentiates attention once; "
@@ -77,7 +98,7 @@ def _call_words(given: dict[str, Any]) -> dict[str, Any]:
     """The arguments of an op as hw.attention takes them."""
     g = given
     return dict(
-        mask=Mask.dense(g["open"]) if g["open"] is not None else g["mask"],
+        mask=Mask.dense(g["open"]) if g["open"] is not None else _mask_of(g["mask"]),
         scale=g["scale"] if g["scales"] is None else g["scales"],
         softcap=g["softcap"],
         bias=g["bias"],
@@ -218,6 +239,13 @@ class _Once(torch.autograd.Function):
         raise NotImplementedError(TWICE)
 
 
+def once(gradients: tuple[Tensor | None, ...], inputs: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    """`gradients` of `inputs`, which cannot be differentiated again."""
+    some = [x for x in gradients if x is not None]
+    made = iter(_Once.apply(len(some), *some, *(x for x in inputs if x is not None)))
+    return tuple(None if x is None else next(made) for x in gradients)
+
+
 _PLACES = {word: place for place, word in enumerate(WORDS)}
 
 
@@ -292,10 +320,7 @@ class Attention(torch.autograd.Function):
             found = _core.attention_backward(
                 _dense(dout), q=q, k=k, v=v, out=out, lse=lse, mask=call.mask, wants=wants, **words
             )
-        each = _gradients(found, names)
-        some = [x for x in each if x is not None]
-        once = iter(_Once.apply(len(some), *some, dout, q, k, v, *terms))
-        return (None, *(None if x is None else next(once) for x in each))
+        return (None, *once(tuple(_gradients(found, names)), (dout, q, k, v, *terms)))
 
     @staticmethod
     def jvp(ctx, *_):

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _core, _lists
+from . import _core, _lists, _torch_node
 from ._core import Context, Mask
 from ._heads import Head
-from ._torch_ops import COEFFICIENTS, MASK_TYPE, Attention, Call, attention_op
+from ._torch_ops import COEFFICIENTS, MASK_TYPE, Attention, Call, attention_op, mask_text
 from ._types import T5, AttentionResult, Pages, Probe, Scores
 
 __all__ = ["attention", "scaled_dot_product_attention"]
@@ -33,6 +33,7 @@ def _casts(x: Tensor) -> bool:
     return not x.is_meta and torch.is_autocast_enabled(x.device.type)
 
 
+_attend: Any = _torch_node.native._node_attend
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
 _modes = torch._C._len_torch_dispatch_stack
@@ -86,6 +87,17 @@ def attention(
     `ctx`, `pages` and packed keys have no place in a graph: with them it breaks there and the call runs between two graphs.
     """
     if not _is_compiling():  # what is as by default is not handed on: reading it takes longer than attention
+        if (
+            softcap is None and bias is None and alibi is None and relative is None and sinks is None and gate is None
+            and not dropout and not seed and type(q_start) is int and q_start == 0 and q_offsets is None
+            and kv_offsets is None and k_scale is None and v_scale is None and out is None and return_lse is False
+            and probe is None and kernels is None and ctx is None and head is None and coefficients is None
+            and pages is None
+        ):  # fmt: skip
+            found = _attend(q, k, v, mask, scale, layout)
+            if found is not NotImplemented:
+                return found
+            del found
         return _eager({word: x for word, x in locals().items() if x is not _DEFAULTS.get(word, _NEEDED)})
     if isinstance(q, (list, tuple)):
         return _lists.attention(
@@ -121,7 +133,7 @@ def attention(
     _check_recorded(records, k, words, pages, out)
     in_graph = out is None and probe is None and ctx is None and k_scale is None and v_scale is None
     in_graph = in_graph and pages is None and isinstance(k, Tensor)
-    in_graph = in_graph and (mask is None or (MASK_TYPE is not None and isinstance(mask, Mask)))
+    in_graph = in_graph and (mask is None or isinstance(mask, Mask))
     words.update(head=head, coefficients=coefficients)
     if in_graph:
         return _through_op(q, k, v, mask=mask, records=records, **words)
@@ -149,7 +161,7 @@ def _eager(words: dict[str, Any]) -> Any:
         q, k, v = _autocast(q), _autocast(k), _autocast(v)
     records = _is_grad_enabled() and (_wants_grad(q, k, v) or (bool(words) and _terms_want_grad(words)))
     if _modes() > 0 or type(q) not in _PLAIN or q.is_meta:  # somebody records what happens, or there are sizes alone
-        in_graph = isinstance(k, Tensor) and (mask is None or (MASK_TYPE is not None and isinstance(mask, Mask)))
+        in_graph = isinstance(k, Tensor) and (mask is None or isinstance(mask, Mask))
         if in_graph and _GRAPH_WORDS.issuperset(words):
             _check_recorded(records, k, words)
             return _through_op(q, k, v, mask=mask, records=records, **words)
@@ -208,6 +220,11 @@ def _wants_grad(*tensors: Any) -> bool:
 def _recorded(q: Tensor, k: Tensor, v: Tensor, *, mask: Any, words: dict[str, Any]) -> Any:
     """Through autograd, outside of any graph."""
     wants_lse = words.pop("return_lse", False)
+    if (mask is None or type(mask) is Mask) and type(k) in _PLAIN and type(v) in _PLAIN:
+        place = _torch_node.place_of(mask, words)
+        if place is not None:
+            out, lse = _torch_node.attend(q, k, v, bias=words.get("bias"), place=place)
+            return AttentionResult(out, lse, None) if wants_lse else out
     call = Call(mask, words)
     out, lse = Attention.apply(call, q, k, v, *call.terms.values())
     if call.probe is None and not wants_lse:
@@ -244,7 +261,7 @@ def _through_op(
         q,
         k,
         v,
-        mask=mask,
+        mask=mask if mask is None or MASK_TYPE is not None else mask_text(mask),
         open=open,
         scale=None if isinstance(scale, Tensor) or scale is None else float(scale),
         scales=scale if isinstance(scale, Tensor) else None,
@@ -309,6 +326,12 @@ def scaled_dot_product_attention(
         raise ValueError(
             "scaled_dot_product_attention: attn_mask and is_causal were both given; give one of them"
         )
+    if attn_mask is None and not dropout_p and not _is_compiling() and query.dim() == key.dim() == value.dim() == 4:
+        (batches, heads, *_), (k_batches, k_heads, *_), (v_batches, v_heads, *_) = query.shape, key.shape, value.shape
+        if batches == k_batches == v_batches and (enable_gqa or heads == k_heads == v_heads):
+            found = _attend(query, key, value, _CAUSAL if is_causal else None, scale, "bhsd")
+            if found is not NotImplemented:
+                return found  # type: ignore[no-any-return]
     if query.dim() < 2 or key.dim() < 2 or value.dim() < 2:
         raise ValueError(
             "scaled_dot_product_attention: query, key and value need at least 2 axes, [tokens dim]"
@@ -366,8 +389,8 @@ def scaled_dot_product_attention(
     if _traced(query):
         records = torch.is_grad_enabled() and _wants_grad(query, key, value, bias)
         out = _through_op(
-            query, key, value, mask=mask if MASK_TYPE else None,
-            open=_lower(query, key) if is_causal and not MASK_TYPE else open, scale=scale, bias=bias, dropout=dropout_p, seed=seed, layout="bhsd", records=records,
+            query, key, value, mask=mask, open=open, scale=scale, bias=bias, dropout=dropout_p, seed=seed, layout="bhsd",
+            records=records,
         )  # fmt: skip
     else:
         if open is not None:
@@ -379,7 +402,3 @@ def scaled_dot_product_attention(
 
 
 _CAUSAL = Mask.causal()
-
-
-def _lower(query: Tensor, key: Tensor) -> Tensor:
-    return torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
