@@ -82,11 +82,27 @@ struct GemmF32 {
     }
   }
 
+  /// Rows of a, a panel of b and the c they go to; `ahead`: what is fetched meanwhile, `pace` bytes with
+  /// every step of k.
+  struct TileTask {
+    const float* a;
+    Index group;
+    const float* b;
+    Index k;
+    float* to;
+    Index step;
+    bool add;
+    const char* ahead;
+    Index pace;
+  };
   /// c (4 Groups rows) continues its chains over k. Packed: groups of a lie `group` apart; else rows do.
   template <int Groups, bool Packed>
-  static inline __attribute__((always_inline)) void tile(const float* a, Index group, const float* b, Index k,
-                                                         float* to, Index step, bool add, const char* ahead,
-                                                         Index pace) {
+  static inline __attribute__((always_inline)) void tile(const TileTask& t) {
+    const float *a = t.a, *b = t.b;
+    const Index group = t.group, k = t.k, step = t.step, pace = t.pace;
+    float* to = t.to;
+    const bool add = t.add;
+    const char* ahead = t.ahead;
     F c[Groups][4][NV];
 #pragma GCC unroll 4
     for (int g = 0; g < Groups; ++g)
@@ -141,10 +157,11 @@ struct GemmF32 {
       const char* ahead = reinterpret_cast<const char*>(b) + (j + kColumns < t.columns ? t.b_step : 0);
       Index g = 0;
       for (; g + G <= groups; g += G, ahead += pace * t.k)
-        tile<G, Packed>(a + g * apart, group, b, t.k, t.c + g * 4 * t.c_step + j, t.c_step, t.add, ahead,
-                        pace);
+        tile<G, Packed>(
+            {a + g * apart, group, b, t.k, t.c + g * 4 * t.c_step + j, t.c_step, t.add, ahead, pace});
       for (; g < groups; ++g)
-        tile<1, Packed>(a + g * apart, group, b, t.k, t.c + g * 4 * t.c_step + j, t.c_step, t.add, ahead, 0);
+        tile<1, Packed>(
+            {a + g * apart, group, b, t.k, t.c + g * 4 * t.c_step + j, t.c_step, t.add, ahead, 0});
     }
   }
   static void nothing() {}

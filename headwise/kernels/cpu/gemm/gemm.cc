@@ -175,11 +175,17 @@ float* place_of(const MatrixView& m, Index row, Index column0, Index columns) {
   return static_cast<float*>(m.data) + m.at(row, column0);
 }
 
-/// Rows of one finished block, columns that lie side by side in out: bias, activation, factor, residual, then
-/// out.
+/// Sums of one block, columns that lie side by side in out.
+struct Sums {
+  float* c;
+  Index step;
+  const float* bias;  // of column 0; null: none
+  Index row0, rows, column0, columns;
+};
+/// Rows of one finished block: bias, activation, factor, residual, then out.
 void finish(const GemmKernels& kernels, const GemmProblem& p, const GemmArgs& args, const Scratch& s,
-            float* c, Index step, const float* bias, Index row0, Index rows, Index column0,
-            Index columns) noexcept {
+            const Sums& sums) noexcept {
+  const Index row0 = sums.row0, column0 = sums.column0, columns = sums.columns;
   const auto address = [](const MatrixView& m, Index row) {
     return static_cast<std::byte*>(m.data) + m.rows.at(row) * size_of(m.dtype);
   };
@@ -192,8 +198,9 @@ void finish(const GemmKernels& kernels, const GemmProblem& p, const GemmArgs& ar
     if (from != place_of(m, row, column0, columns))
       kernels.store_run(from, columns, row_type(m.dtype), address(m, row), axis_of(m.columns), column0);
   };
-  for (Index i = 0; i < rows; ++i) {
-    GemmRow r{c + i * step, bias ? bias + column0 : nullptr, nullptr, nullptr, nullptr, nullptr, columns};
+  for (Index i = 0; i < sums.rows; ++i) {
+    float* c = sums.c + i * sums.step;
+    GemmRow r{c, sums.bias ? sums.bias + column0 : nullptr, nullptr, nullptr, nullptr, nullptr, columns};
     if (p.factor) r.factor = read(args.factor, row0 + i, s.factor);
     if (p.residual) r.residual = read(args.residual, row0 + i, s.residual);
     if (p.slope) {
@@ -201,7 +208,7 @@ void finish(const GemmKernels& kernels, const GemmProblem& p, const GemmArgs& ar
       if (!r.slope) r.slope = s.slope;
     }
     r.out = place_of(args.out, row0 + i, column0, columns);
-    if (!r.out) r.out = c + i * step;
+    if (!r.out) r.out = c;
     kernels.finish(static_cast<int>(p.activation), r);
     if (p.slope) write(args.slope, row0 + i, r.slope);
     write(args.out, row0 + i, r.out);
@@ -255,7 +262,8 @@ void run(const GemmProblem& p, const GemmArgs& args, std::span<std::byte> worksp
     core.end();
     for (Index j = 0, n; !out && j < columns; j += n) {
       n = min_of(columns - j, args.out.columns.inner - (column0 + j) % args.out.columns.inner);
-      finish(kernels, p, args, s, s.c + j, step, p.bias ? layout.bias : nullptr, row0, rows, column0 + j, n);
+      finish(kernels, p, args, s,
+             {s.c + j, step, p.bias ? layout.bias : nullptr, row0, rows, column0 + j, n});
     }
   };
   for (; first < p.n; first += cut.together * cut.columns) {
