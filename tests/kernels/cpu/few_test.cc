@@ -37,11 +37,20 @@ struct Table {
   }
 };
 
+const Bend kAsTheyAre = [](std::vector<float>&) {};
+
+struct Sizes {
+  int count;
+  Index dim, value_dim, from, to;
+};
+struct Bends {
+  const Bend &q = kAsTheyAre, &k = kAsTheyAre, &v = kAsTheyAre;
+};
 /// Scores of `count` rows, then their sums of values, with keys in the lanes and on tiles.
-void compare(const Core& c, DType dtype, int count, Index dim, Index value_dim, Index from, Index to,
-             const Bend& bend_q, const Bend& bend_k, const Bend& bend_v, float factor) {
-  const Table q(count, dim, dtype, 1, bend_q), k(to + 3, dim, dtype, 2, bend_k),
-      v(to + 3, value_dim, dtype, 3, bend_v);
+void compare(const Core& c, DType dtype, const Sizes& sizes, const Bends& bends, float factor) {
+  const auto [count, dim, value_dim, from, to] = sizes;
+  const Table q(count, dim, dtype, 1, bends.q), k(to + 3, dim, dtype, 2, bends.k),
+      v(to + 3, value_dim, dtype, 3, bends.v);
   const auto panel = static_cast<std::size_t>(c.panel), granule = static_cast<std::size_t>(c.granule);
   const auto wide = static_cast<std::size_t>(round_up(value_dim, 32));
   Buffer queries(static_cast<std::size_t>(c.products.query_bytes(dim))),
@@ -58,7 +67,16 @@ void compare(const Core& c, DType dtype, int count, Index dim, Index value_dim, 
   c.products.pack_keys(k.rows, 3, to, dim, keys.data());
   c.products.scores(queries.data(), keys.data(), from, to, dim, tiles.data());
   Buffer scratch(static_cast<std::size_t>(c.products.key_bytes(dim)));
-  c.few.scores(queries.data(), count, k.rows, 3, from, to, dim, {}, scratch.data(), few.data());
+  c.few.scores({.queries = queries.data(),
+                .count = count,
+                .keys = k.rows,
+                .first = 3,
+                .from = from,
+                .to = to,
+                .dim = dim,
+                .ahead = {},
+                .scratch = scratch.data()},
+               few.data());
   for (Index key = from; key < to; ++key)
     for (int lane = 0; lane < count; ++lane) {
       const auto at = static_cast<std::size_t>(key * c.panel + lane);
@@ -85,8 +103,14 @@ void compare(const Core& c, DType dtype, int count, Index dim, Index value_dim, 
   const std::vector<float> before = o_few;
   const bool usual = c.products.pack_values(v.rows, 3, to, value_dim, values.data());
   c.products.weigh(tile, values.data(), value_dim, shrink.data(), o.data());
-  const bool taken =
-      c.few.weigh(tile, count, v.rows, 3, value_dim, shrink.data(), {}, sums.data(), o_few.data());
+  const bool taken = c.few.weigh(tile, {.count = count,
+                                        .values = v.rows,
+                                        .first = 3,
+                                        .value_dim = value_dim,
+                                        .shrink = shrink.data(),
+                                        .ahead = {},
+                                        .sums = sums.data(),
+                                        .o = o_few.data()});
   c.end();
   if (from == 0) {
     EXPECT_EQ(taken, usual);
@@ -115,7 +139,6 @@ void each_core(const std::function<void(const Core&, DType)>& f) {
   if (!some) GTEST_SKIP() << "no level of this CPU has few rows beside tiles";
 }
 
-const Bend kAsTheyAre = [](std::vector<float>&) {};
 /// Every `step`-th number gets the given one.
 Bend some(float x, std::size_t step) {
   return [=](std::vector<float>& all) {
@@ -136,8 +159,7 @@ TEST(Few, TheBitsOfTilesAtEverySize) {
           for (const Index to : {Index{1}, Index{17}, Index{100}, Index{c.granule}}) {
             SCOPED_TRACE(testing::Message()
                          << count << " rows, dim " << dim << " value_dim " << value_dim << " keys " << to);
-            compare(c, dtype, count, dim, value_dim, to > 64 ? 32 : 0, to, kAsTheyAre, kAsTheyAre, kAsTheyAre,
-                    0.1f);
+            compare(c, dtype, {count, dim, value_dim, to > 64 ? 32 : 0, to}, {}, 0.1f);
           }
   });
 }
@@ -152,8 +174,7 @@ TEST(Few, TheBitsOfChainsWithKeysInTheLanes) {
           if (count > c.panel) continue;
           SCOPED_TRACE(testing::Message()
                        << level.name << ' ' << count << " rows, dim " << dim << " keys " << to);
-          compare(c, DType::f32, count, dim, 48, to > 64 ? 32 : 0, to, kAsTheyAre, kAsTheyAre, kAsTheyAre,
-                  0.1f);
+          compare(c, DType::f32, {count, dim, 48, to > 64 ? 32 : 0, to}, {}, 0.1f);
         }
   }
 }
@@ -172,7 +193,7 @@ TEST(Few, TheBitsOfTilesOnNumbersOfEverySize) {
         SCOPED_TRACE(testing::Message() << "pair " << i++);
         for (const Bend& v : {k, q})
           for (const int count : {1, 3})
-            compare(c, dtype, count, 72, 48, 0, 90, q, k, v, i % 2 ? 0.1f : 9.0f);
+            compare(c, dtype, {count, 72, 48, 0, 90}, {q, k, v}, i % 2 ? 0.1f : 9.0f);
       }
   });
 }

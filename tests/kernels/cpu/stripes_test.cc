@@ -83,8 +83,15 @@ void compare(const Core& c, DType dtype, Index dim, Index value_dim, Index keys,
       return cpu::Ahead{t.view().data, bytes, bytes, granule == 0 ? 2 * c.granule : 0};
     };
     const cpu::Next next{ahead(k, dim), ahead(v, value_dim)};
-    c.products.stripes(stripes.data(), static_cast<Index>(stripes.size()), shared.keys.data(),
-                       shared.values.data(), dim, value_dim, next, shared.s.data(), shared.weights.data());
+    c.products.stripes({.list = stripes.data(),
+                        .count = static_cast<Index>(stripes.size()),
+                        .keys = shared.keys.data(),
+                        .values = shared.values.data(),
+                        .dim = dim,
+                        .value_dim = value_dim,
+                        .next = next,
+                        .s = shared.s.data(),
+                        .p = shared.weights.data()});
   }
   c.end();
   for (Index i = 0; i < panels; ++i) {

@@ -185,9 +185,11 @@ struct AmxF32Gradients {
       store_pairs(d00, d01, rows, kTileBytes), store_pairs(d10, d11, rows + kTile, kTileBytes);
     }
   }
-  static void gradient_operands(const float* s, const float* ds, Index from, Index to, Index keys, int count,
-                                const float* row_factor, void* out) {
-    char *weights = static_cast<char*>(out), *rows = weights + kOperand, *pairs = rows + kOperand;
+  static void gradient_operands(const GradientOperands& t) {
+    const float *s = t.s, *ds = t.ds, *row_factor = t.row_factor;
+    const Index from = t.from, to = t.to, keys = t.keys;
+    const int count = t.count;
+    char *weights = static_cast<char*>(t.out), *rows = weights + kOperand, *pairs = rows + kOperand;
     const std::uint32_t lanes = count == 32 ? ~0u : (1u << count) - 1u;
     const F factor[2] = {Lanes::load(row_factor), Lanes::load(row_factor + W)};
     bool scaled = false;

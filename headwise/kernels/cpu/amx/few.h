@@ -76,11 +76,11 @@ struct FewRowsOnAmx {
   static constexpr int kRows = Own::kRows, kPanel = Operands::kPanel;
   static_assert(Operands::kGranule == kFewGranule);
 
-  static void few_scores(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
-                         Index dim, const Ahead& ahead, void* scratch, float* s) {
+  static void few_scores(const FewScoresTask& t, float* s) {
     alignas(64) float scores[kRows * kFewGranule];
-    Own::scores(queries, count, rows, first, from, to, dim, ahead, scratch, scores);
-    for (Index k = from; k < to; k += 16) {
+    Own::scores(t, scores);
+    const int count = t.count;
+    for (Index k = t.from; k < t.to; k += 16) {
       F x[16];
 #pragma GCC unroll 16
       for (int r = 0; r < 16; ++r)
@@ -90,21 +90,21 @@ struct FewRowsOnAmx {
       for (int i = 0; i < 16; ++i) Lanes::store(s + (k + i) * kPanel, x[i]);
     }
   }
-  static bool weigh_few(const Tile& t, int count, const Rows& rows, Index first, Index value_dim,
-                        const float* shrink, const Ahead& ahead, float* sums, float* o) {
+  static bool weigh_few(const Tile& t, const FewWeighTask& task) {
     alignas(64) float weights[Own::kNumbers];
-    const int padded = count == 3 ? 4 : count;
+    const int padded = task.count == 3 ? 4 : task.count;
     for (int r = 0; r < padded; ++r) Own::read_weights(t, r, weights);
-    return Own::weigh(weights, t.from, t.to, count, rows, first, value_dim, shrink, ahead, sums, o);
+    return Own::weigh(weights, t.from, t.to, task);
   }
   /// All steps of one granule with keys in the lanes throughout: S and the operand of weigh, a vector for
   /// every key and most of it idle, are never made (they would fill L1 while memory is waited for).
-  static bool few_stripe(const Stripe& t, int count, const Rows& keys, const Rows& values, Index first,
-                         Index dim, Index value_dim, const Ahead& to_values, const Ahead& to_keys,
-                         void* scratch, float* sums) {
+  static bool few_stripe(const Stripe& t, const FewStripeTask& task) {
+    const int count = task.count;
     alignas(64) float scores[kRows * kFewGranule], weights[Own::kNumbers];
     alignas(64) float top[kPanel], tile_top[kPanel], used[kPanel], shrink[kPanel], sum[kRows];
-    Own::scores(t.queries, count, keys, first, t.from, t.to, dim, to_values, scratch, scores);
+    Own::scores(
+        {t.queries, count, task.keys, task.first, t.from, t.to, task.dim, task.to_values, task.scratch},
+        scores);
     const Index end = rounded(t.to, 32);
     for (int i = 0; i < kPanel; ++i) top[i] = t.top[i], tile_top[i] = kMinusInf;
     for (int r = 0; r < count; ++r) {
@@ -120,8 +120,9 @@ struct FewRowsOnAmx {
     for (int r = 0; r < count; ++r)
       sum[r] = Own::weights(scores + r * kFewGranule, t.from, end, used[r], t.factor[r], r, weights);
     if (count == 3) Own::clear_weights(3, weights);
-    if (!Own::weigh(weights, t.from, t.to, count, values, first, value_dim, shrink, to_keys, sums, t.o))
-      return false;
+    const FewWeighTask weigh{count,  task.values,  task.first, task.value_dim,
+                             shrink, task.to_keys, task.sums,  t.o};
+    if (!Own::weigh(weights, t.from, t.to, weigh)) return false;
     for (int r = 0; r < count; ++r) t.top[r] = top[r], t.sum[r] = __builtin_fmaf(t.sum[r], shrink[r], sum[r]);
     return true;
   }

@@ -59,10 +59,13 @@ struct AmxFew<Bf16Operands> {
   }
 
   /// Rows of `out`: scores of keys [from, to), something up to a whole 16 of them.
-  static void scores(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
-                     Index dim, const Ahead&, void* scratch, float* out) {
+  static void scores(const FewScoresTask& t, float* out) {
+    const void* queries = t.queries;
+    const int count = t.count;
+    const Rows& rows = t.keys;
+    const Index first = t.first, to = t.to, dim = t.dim;
     const Index tiles = rounded(dim, 32) / 32, pairs = tiles * 16;
-    auto* numbers = static_cast<float*>(scratch);
+    auto* numbers = static_cast<float*>(t.scratch);
     auto* copied = reinterpret_cast<char*>(numbers + 2 * kRows * pairs);
     const int padded = count == 3 ? 4 : count;
     for (int r = 0; r < padded; ++r)
@@ -73,7 +76,7 @@ struct AmxFew<Bf16Operands> {
         Lanes::store(numbers + (2 * r + 1) * pairs + c * 16, odd);
       }
     const bool packed = rows.block > 0, direct = !packed && Bf16Operands::plain(rows, dim);
-    for (Index k = from; k < to; k += kFewKeys) {
+    for (Index k = t.from; k < to; k += kFewKeys) {
       const Index n = to - k < kFewKeys ? to - k : kFewKeys, blocks = (n + 15) / 16;
       for (Index b = 0; b < blocks; ++b) {
         const Index key = first + k + b * 16, left = n - b * 16;
@@ -98,11 +101,19 @@ struct AmxFew<Bf16Operands> {
     }
   }
 
+  /// Values at .. at + n and where their sums go.
+  struct ValueBlock {
+    const std::uint16_t* values;
+    Index row_step, at, n, columns;
+    float* sums;
+    Index sums_step;
+  };
   /// One block of keys onto sums, where each 32 columns are the even ones, then the odd ones.
   template <int R, int V>
-  [[gnu::noinline]] static void weigh_block(const Paired& weights, const std::uint16_t* values,
-                                            Index row_step, Index at, Index n, Index columns, float* sums,
-                                            Index sums_step) {
+  [[gnu::noinline]] static void weigh_block(const Paired& weights, const ValueBlock& t) {
+    const std::uint16_t* values = t.values;
+    const Index row_step = t.row_step, at = t.at, n = t.n, columns = t.columns, sums_step = t.sums_step;
+    float* sums = t.sums;
     for (Index d = 0; d < columns; d += V * 32) {
       // The next columns of this row, or the first ones of the row of the next block.
       const Index near = d + V * 32 < columns ? V * 32 : 32 * row_step - d;
@@ -180,12 +191,15 @@ struct AmxFew<Bf16Operands> {
     _mm_store_ps(chain, sum);
     return (chain[0] + chain[1]) + (chain[2] + chain[3]);
   }
-  static bool weigh(const float* numbers, Index from, Index to, int count, const Rows& rows, Index first,
-                    Index value_dim, const float* shrink, const Ahead&, float* sums, float* o) {
+  static bool weigh(const float* numbers, Index from, Index to, const FewWeighTask& t) {
+    const int count = t.count;
+    const Rows& rows = t.values;
+    const Index value_dim = t.value_dim;
+    float* sums = t.sums;
     const int padded = count == 3 ? 4 : count;
     const Index wide = rounded(value_dim, 32);
     for (Index i = 0; i < padded * wide; i += 16) Lanes::store(sums + i, Lanes::zero());
-    const auto* values = static_cast<const std::uint16_t*>(rows.data) + first * rows.row_step;
+    const auto* values = static_cast<const std::uint16_t*>(rows.data) + t.first * rows.row_step;
     {
       const Flushing on;
       for (Index k = from; k < to; k += 32)
@@ -194,10 +208,10 @@ struct AmxFew<Bf16Operands> {
           const Paired weights{numbers + 2 * row * kPairs, kPairs};
           const Index n = to - k < 32 ? to - k : 32, whole = value_dim / (V * 32) * (V * 32);
           float* own = sums + row * wide;
-          weigh_block<R, V>(weights, values, rows.row_step, k, n, whole, own, wide);
+          weigh_block<R, V>(weights, {values, rows.row_step, k, n, whole, own, wide});
           if (whole < value_dim)
-            weigh_block<R, 1>(weights, values + whole, rows.row_step, k, n, value_dim - whole, own + whole,
-                              wide);
+            weigh_block<R, 1>(weights,
+                              {values + whole, rows.row_step, k, n, value_dim - whole, own + whole, wide});
         });
     }
     alignas(64) static constexpr std::int32_t kLow[16] = {0, 16, 1, 17, 2, 18, 3, 19,
@@ -212,7 +226,7 @@ struct AmxFew<Bf16Operands> {
       Lanes::store(sums + i + 16, _mm512_permutex2var_ps(even, _mm512_load_si512(kHigh), odd));
     }
     if (Lanes::any(Lanes::is_nan(unusual))) return false;
-    take_rows(sums, wide, count, value_dim, shrink, 1.0f, o);
+    take_rows(sums, wide, count, value_dim, t.shrink, 1.0f, t.o);
     return true;
   }
 };

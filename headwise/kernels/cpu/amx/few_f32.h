@@ -22,45 +22,54 @@ struct AmxFew<F32Operands> {
   static constexpr int kProducts = Products<3>::count;
   using Chains = FewRows<F32Core<Lanes, 1, 8, kFewGranule>>;
 
+  /// n elements of vectors v_step apart, and what is fetched beside each.
+  struct Elements {
+    const char* x;
+    Index x_step, v_step, n, at;  // at: the first one's number in b
+    Fetch& fetch;
+    Index lines;
+  };
+  /// The largest and the smallest of V vectors.
+  template <int V>
+  struct Bounds {
+    F most[V], least[V];
+  };
   /// One half of a product of tiles: n elements of V vectors against R rows.
   template <int R, int V>
-  static inline __attribute__((always_inline)) void chain(const char* x, Index x_step, Index v_step, Index n,
-                                                          const Parted& b, Index at, Fetch& fetch,
-                                                          Index lines, F (&c)[R][V][kProducts], F (&most)[V],
-                                                          F (&least)[V]) {
+  static inline __attribute__((always_inline)) void chain(const Elements& t, const Parted& b,
+                                                          F (&c)[R][V][kProducts], Bounds<V>& bounds) {
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
       for (int v = 0; v < V; ++v)
 #pragma GCC unroll 6
         for (int p = 0; p < kProducts; ++p) c[r][v][p] = Lanes::zero();
-    for (Index i = 0; i < n; ++i) {
-      fetch.next(lines);
+    for (Index i = 0; i < t.n; ++i) {
+      t.fetch.next(t.lines);
 #pragma GCC unroll 2
       for (int v = 0; v < V; ++v) {
-        const F y = _mm512_loadu_ps(x + i * x_step + v * v_step);
-        most[v] = _mm512_range_ps(most[v], y, 0xb);
-        least[v] = _mm512_range_ps(least[v], y, 0xa);
+        const F y = _mm512_loadu_ps(t.x + i * t.x_step + v * t.v_step);
+        bounds.most[v] = _mm512_range_ps(bounds.most[v], y, 0xb);
+        bounds.least[v] = _mm512_range_ps(bounds.least[v], y, 0xa);
         const Parts own(y);
 #pragma GCC unroll 4
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 6
           for (int p = 0; p < kProducts; ++p)
-            c[r][v][p] =
-                Lanes::fma(own.part[Products<3>::a[p]],
-                           Lanes::bcast(b.data + (r * 3 + Products<3>::b[p]) * b.step + at + i), c[r][v][p]);
+            c[r][v][p] = Lanes::fma(own.part[Products<3>::a[p]],
+                                    Lanes::bcast(b.data + (r * 3 + Products<3>::b[p]) * b.step + t.at + i),
+                                    c[r][v][p]);
       }
     }
   }
   /// Up to 32 elements, sums onto c.
   template <int R, int V>
-  static inline __attribute__((always_inline)) void block(const char* x, Index x_step, Index v_step, Index n,
-                                                          const Parted& b, Index at, Fetch& fetch,
-                                                          Index lines, F (&c)[R][V], F (&most)[V],
-                                                          F (&least)[V]) {
+  static inline __attribute__((always_inline)) void block(const Elements& t, const Parted& b, F (&c)[R][V],
+                                                          Bounds<V>& bounds) {
     F first[R][V][kProducts], second[R][V][kProducts];
-    chain<R, V>(x, x_step, v_step, n < 16 ? n : 16, b, at, fetch, lines, first, most, least);
-    chain<R, V>(x + 16 * x_step, x_step, v_step, n - 16, b, at + 16, fetch, lines, second, most, least);
+    const Index half = 16 * t.x_step;
+    chain<R, V>({t.x, t.x_step, t.v_step, t.n < 16 ? t.n : 16, t.at, t.fetch, t.lines}, b, first, bounds);
+    chain<R, V>({t.x + half, t.x_step, t.v_step, t.n - 16, t.at + 16, t.fetch, t.lines}, b, second, bounds);
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
@@ -71,36 +80,44 @@ struct AmxFew<F32Operands> {
   }
 
   /// Rows of `out`: scores of keys [from, to), something up to a whole 16 of them.
-  static void scores(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
-                     Index dim, const Ahead& ahead, void* scratch, float* out) {
-    const auto* panel = static_cast<const float*>(queries);
-    float *q = static_cast<float*>(scratch), *room = q + dim * 16;
-    for (Index d = 0; d < dim; ++d) Lanes::store(q + d * 16, Lanes::load(panel + d * F32Operands::kPanel));
-    Chains::scores_of<RowType::f32>(q, count, rows, first, from, to, dim, ahead, room, out);
+  static void scores(const FewScoresTask& t, float* out) {
+    const auto* panel = static_cast<const float*>(t.queries);
+    float *q = static_cast<float*>(t.scratch), *room = q + t.dim * 16;
+    for (Index d = 0; d < t.dim; ++d) Lanes::store(q + d * 16, Lanes::load(panel + d * F32Operands::kPanel));
+    Chains::scores_of<RowType::f32>({q, t.count, t.keys, t.first, t.from, t.to, t.dim, t.ahead, room}, out);
   }
 
+  /// Values at .. at + n and where their sums go.
+  struct ValueBlock {
+    const float* values;
+    Index row_step, at, n, columns;
+    float* sums;
+    Index sums_step;
+  };
   /// One block of keys onto sums; false when some value may be one that pack_values takes out.
   template <int R, int V>
-  [[gnu::noinline]] static bool weigh_block(const Parted& weights, const float* values, Index row_step,
-                                            Index at, Index n, Index columns, Fetch& fetch, Index lines,
-                                            float* sums, Index sums_step) {
-    F high[V], low[V];
-    for (int v = 0; v < V; ++v) high[v] = Lanes::zero(), low[v] = Lanes::set(__builtin_inff());
-    for (Index d = 0; d < columns; d += V * 16) {
+  [[gnu::noinline]] static bool weigh_block(const Parted& weights, const ValueBlock& t, Fetch& fetch,
+                                            Index lines) {
+    const Index row_step = t.row_step, at = t.at, n = t.n, sums_step = t.sums_step;
+    float* sums = t.sums;
+    Bounds<V> bounds;
+    for (int v = 0; v < V; ++v)
+      bounds.most[v] = Lanes::zero(), bounds.least[v] = Lanes::set(__builtin_inff());
+    for (Index d = 0; d < t.columns; d += V * 16) {
       F c[R][V];
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
         for (int v = 0; v < V; ++v) c[r][v] = Lanes::load(sums + r * sums_step + d + v * 16);
-      block<R, V>(reinterpret_cast<const char*>(values + at * row_step + d), row_step * 4, 64, n, weights, at,
-                  fetch, lines, c, high, low);
+      const auto* x = reinterpret_cast<const char*>(t.values + at * row_step + d);
+      block<R, V>({x, row_step * 4, 64, n, at, fetch, lines}, weights, c, bounds);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
         for (int v = 0; v < V; ++v) Lanes::store(sums + r * sums_step + d + v * 16, c[r][v]);
     }
     bool usual = true;
-    for (int v = 0; v < V; ++v) usual = usual && usual_between(low[v], high[v]);
+    for (int v = 0; v < V; ++v) usual = usual && usual_between(bounds.least[v], bounds.most[v]);
     return usual;
   }
   /// Values outside these bounds are not multiplied by tiles.
@@ -110,9 +127,11 @@ struct AmxFew<F32Operands> {
   }
   /// The same for more rows: weights are A, values lie as B wants them once two rows are joined in pairs.
   /// Products of the same pairs in the same order, so the bits are those of weigh. Sums: rows of value_dim.
-  [[gnu::noinline]] static bool weigh_tiles(const float* numbers, Index from, Index to, int count,
-                                            const float* values, Index row_step, Index value_dim,
-                                            const Ahead& ahead, float* sums) {
+  [[gnu::noinline]] static bool weigh_tiles(const float* numbers, Index from, Index to, const float* values,
+                                            const FewWeighTask& t) {
+    const int count = t.count;
+    const Index row_step = t.values.row_step, value_dim = t.value_dim;
+    float* sums = t.sums;
     alignas(64) char weights[kFewGranule / 32][3][kTileBytes], parts[2][3][kTileBytes];
     const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
     for (Index k = from; k < to; k += 32)
@@ -124,8 +143,9 @@ struct AmxFew<F32Operands> {
           _mm512_store_si512(weights[k / 32][p] + r * 64, _mm512_or_si512(even, odd));
         }
     F high = Lanes::zero(), low = Lanes::set(__builtin_inff());
-    Fetch fetch(ahead);
-    const Index lines = (lines_of(ahead) * 32 + value_dim - 1) / value_dim;  // beside two rows of 16 columns
+    Fetch fetch(t.ahead);
+    const Index lines =
+        (lines_of(t.ahead) * 32 + value_dim - 1) / value_dim;  // beside two rows of 16 columns
     tiles_of_rows(count, 5);
     for (Index d = 0; d < value_dim; d += 32) {  // two sums in turn: one alone would wait for itself
       const bool both = d + 16 < value_dim;
@@ -221,29 +241,33 @@ struct AmxFew<F32Operands> {
       for (const int i : order) sum += chains[i][b] + chains[i][b + 1];
     return sum * (1.0f / F32Operands::kWeightUnit);
   }
-  static bool weigh(const float* numbers, Index from, Index to, int count, const Rows& rows, Index first,
-                    Index value_dim, const float* shrink, const Ahead& ahead, float* sums, float* o) {
-    const auto* values = static_cast<const float*>(rows.data) + first * rows.row_step;
+  static bool weigh(const float* numbers, Index from, Index to, const FewWeighTask& t) {
+    const int count = t.count;
+    const Rows& rows = t.values;
+    const Index value_dim = t.value_dim;
+    float* sums = t.sums;
+    const auto* values = static_cast<const float*>(rows.data) + t.first * rows.row_step;
     bool usual = true;
     if (count > kByVectors) {
-      usual = weigh_tiles(numbers, from, to, count, values, rows.row_step, value_dim, ahead, sums);
+      usual = weigh_tiles(numbers, from, to, values, t);
     } else {
       for (Index i = 0; i < count * value_dim; i += 16) Lanes::store(sums + i, Lanes::zero());
       const Flushing on;
-      Fetch fetch(ahead);
+      Fetch fetch(t.ahead);
       for (Index k = from; k < to; k += 32)
         in_groups(count, [&](auto taken, int row) {
           constexpr int R = decltype(taken)::value, V = R == 1 ? 2 : 1;
           const Parted weights{numbers + row * 3 * kFewGranule, kFewGranule};
           const Index n = to - k < 32 ? to - k : 32, whole = value_dim / (V * 16) * (V * 16);
           // Lines beside one element of V vectors: a row of the next keys for each row of values.
-          const Index lines = row == 0 ? (lines_of(ahead) * V * 16 + value_dim - 1) / value_dim : 0;
+          const Index lines = row == 0 ? (lines_of(t.ahead) * V * 16 + value_dim - 1) / value_dim : 0;
           float* own = sums + row * value_dim;
           usual &=
-              weigh_block<R, V>(weights, values, rows.row_step, k, n, whole, fetch, lines, own, value_dim);
+              weigh_block<R, V>(weights, {values, rows.row_step, k, n, whole, own, value_dim}, fetch, lines);
           if (whole < value_dim)
-            usual &= weigh_block<R, 1>(weights, values + whole, rows.row_step, k, n, value_dim - whole, fetch,
-                                       lines, own + whole, value_dim);
+            usual &= weigh_block<R, 1>(
+                weights, {values + whole, rows.row_step, k, n, value_dim - whole, own + whole, value_dim},
+                fetch, lines);
         });
     }
     if (!usual && !all_usual(values, rows.row_step, from, to, value_dim)) return false;
@@ -251,7 +275,7 @@ struct AmxFew<F32Operands> {
     for (Index i = 0; i < count * value_dim; i += 16)
       unusual = Lanes::fma(Lanes::load(sums + i), Lanes::zero(), unusual);
     if (Lanes::any(Lanes::is_nan(unusual))) return false;
-    take_rows(sums, value_dim, count, value_dim, shrink, F32Operands::kWeightUnit, o);
+    take_rows(sums, value_dim, count, value_dim, t.shrink, F32Operands::kWeightUnit, t.o);
     return true;
   }
 };

@@ -123,7 +123,7 @@ struct AmxGradientStripes {
       const std::uint32_t bits = t.open ? static_cast<std::uint32_t>(t.open[k]) & lanes : lanes;
       const auto open = static_cast<__mmask16>(k >= t.from && k < t.to ? bits >> (16 * j) : 0u);
       const F s = Lanes::load(t.s + k * kPanel + j * W), dp = Lanes::load(t.ds + k * kPanel + j * W);
-      GradientCore<Lanes, 2, 2, 4>::weight_and_slope(s, dp, top[j], c[j], low[j], delta[j], p, ds);
+      GradientCore<Lanes, 2, 2, 4>::weight_and_slope(s, dp, {top[j], c[j], low[j], delta[j]}, p, ds);
       p = _mm512_maskz_mov_ps(open, p), ds = _mm512_maskz_mov_ps(open, ds);
     }
     /// Unit u: keys u and u + 16 of a block of 32. `between` stands at kPlaces places.

@@ -114,9 +114,11 @@ struct AmxGradients {
     const F x = Lanes::mul(Lanes::load(at), factor0), y = Lanes::mul(Lanes::load(at + W), factor1);
     return _mm512_maskz_mov_epi16(lanes, (__m512i)_mm512_cvtne2ps_pbh(y, x));
   }
-  static void gradient_operands(const float* s, const float* ds, Index from, Index to, Index keys, int count,
-                                const float* row_factor, void* out) {
-    char *weights = static_cast<char*>(out), *rows = weights + kOperand, *pairs = rows + kOperand;
+  static void gradient_operands(const GradientOperands& t) {
+    const float *s = t.s, *ds = t.ds, *row_factor = t.row_factor;
+    const Index from = t.from, to = t.to, keys = t.keys;
+    const int count = t.count;
+    char *weights = static_cast<char*>(t.out), *rows = weights + kOperand, *pairs = rows + kOperand;
     const Index end = rounded(keys, 32), whole = rounded(to, 2);
     for (int i = 0; i < 3; ++i) {
       zero_pairs(weights + i * kOperand, 0, from);

@@ -20,18 +20,21 @@ struct AmxOutputs {
   static constexpr int kPanel = Amx::kPanel;
   static_assert(Chains::kPanel == kPanel);
 
-  static void run(const Stripe* list, Index count, const void* keys, const void* values, Index dim,
-                  Index value_dim, const Next& next, float* s, void* p) {
+  static void run(const StripeTask& task) {
+    const Stripe* list = task.list;
+    const Index count = task.count, value_dim = task.value_dim;
+    float* s = task.s;
+    void* p = task.p;
     alignas(64) float used[kPanel], shrink[2][kPanel], tops[kPanel], old_top[kPanel], sum[kPanel];
     Index tiles = 0;
     for (Index i = 0; i < count; ++i)
       tiles += (list[i].to - list[i].from + Chains::kRows - 1) / Chains::kRows;
-    typename Scores::Supply supply(next, tiles);
+    typename Scores::Supply supply(task.next, tiles);
     typename Turns::Beside beside{};
     beside.value_dim = value_dim, beside.sums = beside.last = Amx::sums_of(p);
     for (Index i = 0; i < count; ++i) {
       const Stripe& t = list[i];
-      Scores::scores_and_tops(t, keys, dim, supply, s, tops);
+      Scores::scores_and_tops(t, task.keys, task.dim, supply, s, tops);
       if (t.open) {
         Passes<2>::select(s, t.from, t.to, t.open);
         for (int j = 0; j < kPanel; j += Amx::W) Lanes::store(tops + j, Lanes::set(kMinusInf));
@@ -55,7 +58,7 @@ struct AmxOutputs {
       e.total(sum);
       Passes<2>::add_sum(t.sum, shrink[i & 1], sum);
       beside.finish();
-      beside.outputs = Amx::weigh_steps(weights, values, t.from, t.to, value_dim, beside.sums);
+      beside.outputs = Amx::weigh_steps(weights, task.values, t.from, t.to, value_dim, beside.sums);
       beside.taken = 0, beside.begun = false, beside.last = beside.sums;
       beside.shrink = shrink[i & 1], beside.o = t.o;
     }

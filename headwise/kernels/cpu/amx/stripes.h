@@ -81,8 +81,12 @@ struct AmxStripes {
     else
       weights<2>(s, p, from, to, e, look, beside);
   }
-  static void run(const Stripe* list, Index count, const void* keys, const void* values, Index dim,
-                  Index value_dim, const Next&, float* s, void* p) {
+  static void run(const StripeTask& task) {
+    const Stripe* list = task.list;
+    const Index count = task.count, dim = task.dim, value_dim = task.value_dim;
+    const void *keys = task.keys, *values = task.values;
+    float* s = task.s;
+    void* p = task.p;
     if (count == 0) return;
     alignas(64) float used[2][kPanel], shrink[2][kPanel], top[kPanel], old_top[kPanel], sum[kPanel];
     float* sums = Amx::sums_of(p);

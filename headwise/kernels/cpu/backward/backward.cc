@@ -64,16 +64,18 @@ void finish_rows(const BackwardRun& run, const SequencePlace& at, BackwardScratc
 
 /// Scales and writes rows of dk or dv.
 void finish_keys(const BackwardRun& run, const SequencePlace& at, const Piece& piece, BackwardScratch& s,
-                 const HeadLayout& layout, const AnyView& to, float* rows, float* parts, float scale) {
+                 const KeyGradient& g) {
+  const HeadLayout& layout = g.layout;
+  const AnyView& to = g.to;
   const Index wide = run.core.gradients.columns(layout.dim), unit = piece.head0 / run.forward.run_heads;
   const Index units = ceil_div(layout.heads, run.forward.run_heads);
   for (Index k = piece.key0; k < piece.key1; ++k) {
-    float* from = rows + (k - piece.key0) * wide;
-    for (Index c = 0; c < layout.dim; ++c) s.rows[c] = from[c] * scale + 0.0f;  // -0 becomes +0
+    const float* from = g.rows + (k - piece.key0) * wide;
+    for (Index c = 0; c < layout.dim; ++c) s.rows[c] = from[c] * g.scale + 0.0f;  // -0 becomes +0
     const Index row = at.kv_row + k;
-    if (parts) {
+    if (g.parts) {
       std::copy_n(s.rows, layout.dim,
-                  parts + ((at.tensor_batch * units + unit) * run.kv_rows() + row) * layout.dim);
+                  g.parts + ((at.tensor_batch * units + unit) * run.kv_rows() + row) * layout.dim);
       continue;
     }
     const Index offset =
@@ -89,8 +91,8 @@ void work(const BackwardRun& run, BackwardScratch& s, const SequencePlace& at, c
   const GradientSpec& wants = run.problem.wants;
   const Index wide = run.core.gradients.columns(p.heads.q.dim),
               value_wide = run.core.gradients.columns(p.heads.v.dim);
-  const Rows keys = rows_of(run.args.forward.k, p.heads.k, piece.head0, at.tensor_batch, at.kv_row);
-  const Rows values = rows_of(run.args.forward.v, p.heads.v, piece.head0, at.tensor_batch, at.kv_row);
+  const KvHeadRows rows{rows_of(run.args.forward.k, p.heads.k, piece.head0, at.tensor_batch, at.kv_row),
+                        rows_of(run.args.forward.v, p.heads.v, piece.head0, at.tensor_batch, at.kv_row)};
   float *dk = piece.key_side && wants.k ? s.dk : nullptr, *dv = piece.key_side && wants.v ? s.dv : nullptr;
   const Index acc = round_up(piece.key1 - piece.key0, run.step_keys) + 8;
   if (dk) std::fill_n(dk, acc * wide, 0.0f);
@@ -103,7 +105,7 @@ void work(const BackwardRun& run, BackwardScratch& s, const SequencePlace& at, c
                 panels = ceil_div(row1 - row0, core.panel);
     for (Index i = 0; i < panels; ++i) {
       GradientPanel& panel = s.panels[i];
-      fill_gradients(run, at, piece.head0, row0 + i * core.panel, row1, s, panel, piece.key_side);
+      fill_gradients(run, at, {piece.head0, row0 + i * core.panel, row1}, s, panel, piece.key_side);
       if (!piece.row_side) continue;
       if (run.needs_dq()) std::fill_n(panel.dq, wide * core.panel, 0.0f);
       for (float* sum : {panel.gate_sum, panel.slope_sum}) std::fill_n(sum, core.panel, 0.0f);
@@ -114,9 +116,16 @@ void work(const BackwardRun& run, BackwardScratch& s, const SequencePlace& at, c
       if (!keeps) s.packed[0] = 0, s.finite[0] = 1;
       const Index count = std::min(run.step_keys, piece.key1 - key0), own = key0 - piece.key0;
       for (Index i = 0; i < panels; i += run.group)
-        gradient_step(run, at, piece, s, i, std::min(run.group, panels - i), keys, values, key0, count,
-                      s.packed[slot], s.finite[slot], dk ? dk + own * wide : nullptr,
-                      dv ? dv + own * value_wide : nullptr);
+        gradient_step(run, at, piece, s,
+                      {.panel0 = i,
+                       .panels = std::min(run.group, panels - i),
+                       .rows = rows,
+                       .key0 = key0,
+                       .count = count,
+                       .packed = s.packed[slot],
+                       .finite = s.finite[slot],
+                       .dk = dk ? dk + own * wide : nullptr,
+                       .dv = dv ? dv + own * value_wide : nullptr});
     }
     if (piece.row_side)
       for (Index i = 0; i < panels; ++i) finish_rows(run, at, s, s.panels[i]);
@@ -126,9 +135,10 @@ void work(const BackwardRun& run, BackwardScratch& s, const SequencePlace& at, c
   for (Index h = 1; h < run.forward.run_heads && piece.head0 + h < p.heads.q.heads; ++h)
     one_scale = one_scale && scale_of(run.forward, piece.head0 + h) == scale_of(run.forward, piece.head0);
   if (dk)
-    finish_keys(run, at, piece, s, p.heads.k, run.args.dk, dk, run.k_parts,
-                one_scale ? scale_of(run.forward, piece.head0) : 1.0f);
-  if (dv) finish_keys(run, at, piece, s, p.heads.v, run.args.dv, dv, run.v_parts, 1.0f);
+    finish_keys(
+        run, at, piece, s,
+        {p.heads.k, run.args.dk, dk, run.k_parts, one_scale ? scale_of(run.forward, piece.head0) : 1.0f});
+  if (dv) finish_keys(run, at, piece, s, {p.heads.v, run.args.dv, dv, run.v_parts, 1.0f});
 }
 
 Index runs_of(const AttentionProblem& p) {
@@ -196,8 +206,13 @@ void run_joined(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& po
     const Index sequence = task / runs, head0 = task % runs * run.forward.run_heads;
     const SequencePlace at = place_of(p, run.args.forward, sequence);
     work(run, scratch[worker], at,
-         {sequence, head0, 0, rows_of_run(run.forward, at, head0), 0, at.kv_tokens, run.row_side(),
-          run.key_side()});
+         {.head0 = head0,
+          .row0 = 0,
+          .row1 = rows_of_run(run.forward, at, head0),
+          .key0 = 0,
+          .key1 = at.kv_tokens,
+          .row_side = run.row_side(),
+          .key_side = run.key_side()});
   };
   pool.parallel_for(p.batch * runs, body, threads);
 }
@@ -214,8 +229,13 @@ void run_split(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& poo
     const SequencePlace at = place_of(p, run.args.forward, sequence);
     if (key0 < at.kv_tokens)
       work(run, scratch[worker], at,
-           {sequence, head0, 0, rows_of_run(run.forward, at, head0), key0,
-            std::min(at.kv_tokens, key0 + keys), false, true});
+           {.head0 = head0,
+            .row0 = 0,
+            .row1 = rows_of_run(run.forward, at, head0),
+            .key0 = key0,
+            .key1 = std::min(at.kv_tokens, key0 + keys),
+            .row_side = false,
+            .key_side = true});
   };
   if (run.key_side()) pool.parallel_for(groups * key_blocks, by_keys, threads);
   const Index rows = split_rows(run.problem, run.core, run.block_rows, pool.threads());
@@ -227,7 +247,13 @@ void run_split(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& poo
     const Index all = rows_of_run(run.forward, at, head0);
     if (row0 < all)
       work(run, scratch[worker], at,
-           {sequence, head0, row0, std::min(all, row0 + rows), 0, at.kv_tokens, true, false});
+           {.head0 = head0,
+            .row0 = row0,
+            .row1 = std::min(all, row0 + rows),
+            .key0 = 0,
+            .key1 = at.kv_tokens,
+            .row_side = true,
+            .key_side = false});
   };
   if (run.row_side()) pool.parallel_for(groups * row_blocks, by_rows, threads);
 }

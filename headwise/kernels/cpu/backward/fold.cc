@@ -36,9 +36,18 @@ void write_heads(const BackwardRun& run, const AnyView& to, ThreadPool& pool, in
 }
 
 /// One of q, k, v: every element is the sum of what the heads that read it ask, in ascending order.
-void fold_tensor(const BackwardRun& run, BackwardScratch* scratch, const HeadLayout& layout,
-                 const AnyView& to, const float* parts, Index unit, Index rows, ThreadPool& pool,
+struct SharedTensor {
+  const HeadLayout& layout;
+  const AnyView& to;
+  const float* parts;  // [batch][heads / unit][rows][dim]
+  Index unit, rows;
+};
+void fold_tensor(const BackwardRun& run, BackwardScratch* scratch, const SharedTensor& t, ThreadPool& pool,
                  int threads) {
+  const HeadLayout& layout = t.layout;
+  const AnyView& to = t.to;
+  const float* parts = t.parts;
+  const Index unit = t.unit, rows = t.rows;
   const Index units = ceil_div(layout.heads, unit), dim = layout.dim;
   const Index width = layout.row > 0 ? layout.row : layout.slots() * dim;
   const Index batch = run.problem.forward.ragged ? 1 : run.problem.forward.batch,
@@ -148,11 +157,11 @@ void fold_parts(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& po
   const HeadSpec& heads = run.problem.forward.heads;
   const Index unit = run.forward.run_heads;
   if (run.q_parts)
-    fold_tensor(run, scratch, heads.q, run.args.dq, run.q_parts, 1, run.q_rows(), pool, threads);
+    fold_tensor(run, scratch, {heads.q, run.args.dq, run.q_parts, 1, run.q_rows()}, pool, threads);
   if (run.k_parts)
-    fold_tensor(run, scratch, heads.k, run.args.dk, run.k_parts, unit, run.kv_rows(), pool, threads);
+    fold_tensor(run, scratch, {heads.k, run.args.dk, run.k_parts, unit, run.kv_rows()}, pool, threads);
   if (run.v_parts)
-    fold_tensor(run, scratch, heads.v, run.args.dv, run.v_parts, unit, run.kv_rows(), pool, threads);
+    fold_tensor(run, scratch, {heads.v, run.args.dv, run.v_parts, unit, run.kv_rows()}, pool, threads);
 }
 
 }  // namespace headwise::cpu

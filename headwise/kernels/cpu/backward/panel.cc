@@ -138,13 +138,14 @@ void enter_slot(const BackwardRun& run, BackwardScratch& s, Index slot) {
   s.key_values = s.all_key_values + slot * run.core.products.value_bytes(heads.q.dim);
 }
 
-void fill_gradients(const BackwardRun& run, const SequencePlace& at, Index head0, Index first_row, Index rows,
+void fill_gradients(const BackwardRun& run, const SequencePlace& at, const RowBlock& rows,
                     BackwardScratch& scratch, GradientPanel& panel, bool needs_rows) {
   const AttentionProblem& p = run.problem.forward;
   const HeadInputs& in = run.args.forward.inputs;
   const Core& core = run.core;
   Panel& lanes = panel.lanes;
-  fill_panel(run.forward, at, head0, first_row, rows, scratch.forward, lanes);
+  fill_panel(run.forward, at, rows, scratch.forward, lanes);
+  const Index head0 = rows.head0;
   const AnyView& lse = run.args.forward.lse;
   const HeadLayout out_layout = HeadLayout::split(p.heads.v.heads, p.heads.v.dim);
   bool one_scale = true;  // of the whole run of heads, not of this panel: dk is scaled once for all
@@ -185,20 +186,19 @@ void fill_gradients(const BackwardRun& run, const SequencePlace& at, Index head0
                  q_finite;
 }
 
-bool gradient_tile(const BackwardRun& run, const SequencePlace& at, Index sequence, BackwardScratch& s,
-                   GradientPanel& panel, Index i, bool finite, Index key0, Index keys, Index& from,
-                   Index& to) {
+bool gradient_tile(const BackwardRun& run, const SequencePlace& at, BackwardScratch& s, GradientPanel& panel,
+                   Index i, TileKeys& t) {
   const Core& core = run.core;
   const AttentionProblem& p = run.problem.forward;
   const Run& forward = run.forward;
   Panel& lanes = panel.lanes;
-  from = 0, to = keys;
-  const TileKind kind = tile_kind(forward, at, sequence, lanes, key0, keys);
-  if (kind == TileKind::empty) return false;
-  if (kind == TileKind::mixed) {
-    open_bits(forward, at, sequence, lanes, s.forward, key0, from, to);
-    if (from == to) return false;
+  t.kind = tile_kind(forward, at, lanes, t.key0, t.to);
+  if (t.kind == TileKind::empty) return false;
+  if (t.kind == TileKind::mixed) {
+    open_bits(forward, at, lanes, s.forward, t);
+    if (t.from == t.to) return false;
   }
+  const Index key0 = t.key0, from = t.from, to = t.to;
   const GradientTile tile{s.s + i * run.tile(),
                           s.ds + i * run.tile(),
                           from,
@@ -215,17 +215,14 @@ bool gradient_tile(const BackwardRun& run, const SequencePlace& at, Index sequen
   core.products.scores(lanes.queries, s.keys, from, to, p.heads.q.dim, tile.s);
   s.forward.s = tile.s;
   s.forward.cap_slope = s.cap_slope;
-  if (forward.scaled_first) apply_terms(forward, sequence, lanes, s.forward, key0, from, to);
-  if (kind == TileKind::mixed) core.passes.select(tile.s, from, to, s.forward.open);
+  if (forward.scaled_first) apply_terms(forward, at, lanes, s.forward, t);
+  if (t.kind == TileKind::mixed) core.passes.select(tile.s, from, to, s.forward.open);
   core.products.scores(panel.douts, s.values, from, to, p.heads.v.dim, tile.dp);
   if (tile.drop) {
     std::fill(s.drop + from * core.panel, s.drop + to * core.panel, 1.0f);
-    core.passes.dropout(s.drop, from, to, lanes.head32, lanes.position32, key0,
-                        static_cast<std::uint32_t>(sequence_id(run.args.forward, sequence)),
-                        forward.dropout.seed, forward.dropout.threshold,
-                        static_cast<float>(1.0 / (1.0 - run.args.forward.inputs.dropout)));
+    core.passes.dropout(s.drop, from, to, dropout_of(forward, at, lanes, key0));
   }
-  if (!finite || !panel.finite)
+  if (!t.finite || !panel.finite)
     for (Index k = from; k < to; ++k) {
       std::uint64_t open = 0, kept = 0;
       for (int lane = 0; lane < lanes.count; ++lane) {

@@ -86,26 +86,39 @@ const Core& backward_core(const BackwardProblem& p, const TileKernels& kernels);
 Index block_rows_for(const BackwardProblem& p, const Core& core);
 
 /// Fills lanes as the forward's fill_panel does, with dout, log-sum-exps and deltas.
-void fill_gradients(const BackwardRun& run, const SequencePlace& at, Index head0, Index first_row, Index rows,
+void fill_gradients(const BackwardRun& run, const SequencePlace& at, const RowBlock& rows,
                     BackwardScratch& scratch, GradientPanel& panel, bool needs_rows);
 
 /// One panel against one packed block of keys, at place `i` of the group: its tiles of s and ds become
-/// weights and dS with respect to the logits (the softcap's slope is left to the caller). False: nothing is
-/// open.
-bool gradient_tile(const BackwardRun& run, const SequencePlace& at, Index sequence, BackwardScratch& s,
-                   GradientPanel& panel, Index i, bool finite, Index key0, Index keys, Index& from,
-                   Index& to);
+/// weights and dS with respect to the logits (the softcap's slope is left to the caller). Trims [from, to) to
+/// the keys that are open; false: none is.
+bool gradient_tile(const BackwardRun& run, const SequencePlace& at, BackwardScratch& s, GradientPanel& panel,
+                   Index i, TileKeys& t);
 
 /// What a task works on: rows of one run of heads x keys, and which side's gradients it makes.
 struct Piece {
-  Index sequence, head0, row0, row1, key0, key1;
+  Index head0, row0, row1, key0, key1;
   bool row_side, key_side;
 };
-/// One group of panels against one block of keys, packed before or now; dk and dv are the rows of the block,
-/// null: not asked.
+/// A group of panels and a block of keys.
+struct GradientStep {
+  Index panel0, panels;
+  const KvHeadRows& rows;  // where the keys and values came from
+  Index key0, count;
+  std::uint8_t &packed, &finite;  // of the block's slot: packed before or now
+  float *dk, *dv;                 // the rows of the block; null: not asked
+};
 void gradient_step(const BackwardRun& run, const SequencePlace& at, const Piece& piece, BackwardScratch& s,
-                   Index panel0, Index panels, const Rows& keys, const Rows& values, Index key0, Index count,
-                   std::uint8_t& packed, std::uint8_t& finite, float* dk, float* dv);
+                   const GradientStep& step);
+
+/// Rows of dk or dv of a piece on their way to where they are wanted.
+struct KeyGradient {
+  const HeadLayout& layout;
+  const AnyView& to;
+  const float* rows;
+  float* parts;  // null: written straight
+  float scale;
+};
 
 /// The gradients of the bias and of the relative table; each task recomputes the tiles it needs.
 void bias_gradient(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& pool, int threads) noexcept;

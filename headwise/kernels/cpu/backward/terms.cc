@@ -7,14 +7,14 @@
 namespace headwise::cpu {
 namespace {
 
-/// Calls f(key0, from, to) for every block of keys that panel `first_row` of one head may see, its dS in
+/// Calls f(keys) for every block of keys that panel `first_row` of one head may see, its dS in
 /// s.ds.
 template <class F>
-void each_tile(const BackwardRun& run, BackwardScratch& s, const SequencePlace& at, Index sequence,
-               Index head, Index first_row, F&& f) {
+void each_tile(const BackwardRun& run, BackwardScratch& s, const SequencePlace& at, Index head,
+               Index first_row, F&& f) {
   const AttentionProblem& p = run.problem.forward;
   GradientPanel& panel = s.panels[0];
-  fill_gradients(run, at, head, first_row, at.q_tokens, s, panel, false);
+  fill_gradients(run, at, {head, first_row, at.q_tokens}, s, panel, false);
   std::fill_n(panel.gate_sum, run.core.panel, 0.0f);
   const Rows keys = rows_of(run.args.forward.k, p.heads.k, head, at.tensor_batch, at.kv_row);
   const Rows values = rows_of(run.args.forward.v, p.heads.v, head, at.tensor_batch, at.kv_row);
@@ -22,11 +22,11 @@ void each_tile(const BackwardRun& run, BackwardScratch& s, const SequencePlace& 
   run.core.begin();
   for (Index key0 = 0; key0 < at.kv_tokens; key0 += run.step_keys) {
     const Index count = std::min(run.step_keys, at.kv_tokens - key0);
-    if (tile_kind(run.forward, at, sequence, panel.lanes, key0, count) == TileKind::empty) continue;
+    if (tile_kind(run.forward, at, panel.lanes, key0, count) == TileKind::empty) continue;
     run.core.products.pack_keys(keys, key0, count, p.heads.q.dim, s.keys);
     run.core.products.pack_keys(values, key0, count, p.heads.v.dim, s.values);
-    Index from, to;
-    if (gradient_tile(run, at, sequence, s, panel, 0, true, key0, count, from, to)) f(key0, from, to);
+    TileKeys t{.key0 = key0, .from = 0, .to = count};
+    if (gradient_tile(run, at, s, panel, 0, t)) f(t);
   }
   run.core.end();
 }
@@ -74,9 +74,9 @@ void bias_gradient(const BackwardRun& run, BackwardScratch* scratch, ThreadPool&
       for (Index h = one_head ? 0 : head; h < (one_head ? heads : head + 1); ++h)
         for (Index i = one_query ? 0 : block; i < (one_query ? panels : block + 1); ++i)
           if (i * size < at.q_tokens)
-            each_tile(run, s, at, b, h, i * size, [&](Index key0, Index from, Index end) {
-              run.core.passes.join(s.bias + (key0 + from) * size, s.ds + from * size, end - from, s.ones,
-                                   s.ones);
+            each_tile(run, s, at, h, i * size, [&](const TileKeys& t) {
+              run.core.passes.join(s.bias + (t.key0 + t.from) * size, s.ds + t.from * size, t.to - t.from,
+                                   s.ones, s.ones);
             });
     }
     write_bias(p, to, s.bias, size, batch, head, block * size);
@@ -98,16 +98,16 @@ void relative_gradient(const BackwardRun& run, BackwardScratch* scratch, ThreadP
     for (Index b = 0; b < p.batch; ++b) {
       const SequencePlace at = place_of(p, run.args.forward, b);
       for (Index row = 0; row < at.q_tokens; row += size)
-        each_tile(run, s, at, b, head, row, [&](Index key0, Index from, Index end) {
+        each_tile(run, s, at, head, row, [&](const TileKeys& t) {
           const Panel& lanes = s.panels[0].lanes;
           // a bucket depends on q - k alone: sums along diagonals first
           std::fill_n(s.by_distance, size + run.step_keys, 0.0f);
-          for (Index k = from; k < end; ++k) {
+          for (Index k = t.from; k < t.to; ++k) {
             float* diagonal = s.by_distance + run.step_keys - 1 - k;
             for (Index lane = 0; lane < lanes.count; ++lane) diagonal[lane] += s.ds[k * size + lane];
           }
           for (Index d = 0; d < lanes.count + run.step_keys - 1; ++d) {
-            const Index distance = lanes.position[0] - key0 - (run.step_keys - 1) + d;
+            const Index distance = lanes.position[0] - t.key0 - (run.step_keys - 1) + d;
             if (s.by_distance[d] == 0) continue;
             const Index bucket = rule.bucket(distance, 0) - first;
             if (0 <= bucket && bucket < count) s.buckets[bucket] += static_cast<double>(s.by_distance[d]);

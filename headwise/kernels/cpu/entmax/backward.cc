@@ -71,9 +71,12 @@ void weigh_list(const Run& run, const EntmaxRule& rule, EntmaxScratch& s, KeptRo
 }
 
 /// Everything that belongs to one row of queries.
-void row_gradient(const EntmaxBackward& b, const SequencePlace& at, const EntmaxRule& rule, EntmaxScratch& s,
-                  const Panel& panel, int lane, KeptRow& row, const PlainRows& keys,
-                  const PlainRows& values) {
+void row_gradient(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratch& s, const ListedRow& listed,
+                  const PlainRows& keys, const PlainRows& values) {
+  const EntmaxRule& rule = listed.rule;
+  const Panel& panel = listed.panel;
+  const int lane = listed.lane;
+  KeptRow& row = listed.row;
   const Run& run = b.run;
   const AttentionProblem& p = run.problem;
   const GradientSpec& wants = b.fold.problem.wants;
@@ -167,14 +170,14 @@ void row_gradient(const EntmaxBackward& b, const SequencePlace& at, const Entmax
                         static_cast<std::byte*>(to.data) + offset * size_of(to.dtype), to.step[3]);
 }
 
-/// Panels of rows row0 .. row1 of one head, and their floors by `of(lane, place)`.
+/// Panels of rows of one head, and their floors by `of(lane, place)`.
 template <class F>
-Index fill_rows(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratch& s, Index head, Index row0,
-                Index row1, F&& of) {
-  const Index size = b.run.core.panel, panels = ceil_div(row1 - row0, size);
+Index fill_rows(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratch& s, const RowBlock& rows,
+                F&& of) {
+  const Index size = b.run.core.panel, panels = ceil_div(rows.end - rows.first, size), head = rows.head0;
   for (Index i = 0; i < panels; ++i) {
     Panel& panel = s.tile.panels[i];
-    fill_panel(b.run, at, head, row0 + i * size, row1, s.tile, panel);
+    fill_panel(b.run, at, {head, rows.first + i * size, rows.end}, s.tile, panel);
     clear_lists(b.run, s, i);
     for (int lane = 0; lane < panel.count; ++lane) s.floor[i * size + lane] = of(head, panel.token[lane]);
   }
@@ -188,12 +191,19 @@ void keep_keys(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratch& 
   core.begin();
   for (Index key = key0; key < key1; key += core.granule) {
     const Index n = std::min<Index>(core.granule, key1 - key);
-    bool packed = false;
+    s.tile.tile_keys = nullptr;
     for (Index i = 0; i < panels; ++i) {
-      Index from, to;
-      if (logits_of(b.run, at, s, i, rows, key, n, packed, from, to))
-        b.run.kernels.sparse->keep(s.tile.s, s.tile.cap_slope, from, to, core.panel, s.tile.panels[i].count,
-                                   s.floor + i * core.panel, key, s.rows + i * core.panel);
+      TileKeys t{.key0 = key, .from = 0, .to = n};
+      if (!logits_of(b.run, at, s, i, rows, t)) continue;
+      b.run.kernels.sparse->keep({.s = s.tile.s,
+                                  .slopes = s.tile.cap_slope,
+                                  .from = t.from,
+                                  .to = t.to,
+                                  .panel = core.panel,
+                                  .lanes = s.tile.panels[i].count,
+                                  .floor = s.floor + i * core.panel,
+                                  .key0 = key,
+                                  .rows = s.rows + i * core.panel});
     }
   }
   core.end();
@@ -207,7 +217,7 @@ void by_rows(const EntmaxBackward& b, EntmaxScratch& s, Index sequence, Index he
   if (row0 >= row1) return;
   const EntmaxRule rule = rule_of(alpha_of(run.args, head));
   const AnyView& lse = run.args.lse;
-  const Index panels = fill_rows(b, at, s, head, row0, row1, [&](Index h, Index token) {
+  const Index panels = fill_rows(b, at, s, {head, row0, row1}, [&](Index h, Index token) {
     const float tau = static_cast<const float*>(
         lse.data)[at.tensor_batch * lse.step[0] + h * lse.step[1] + (at.q_row + token) * lse.step[2]];
     if (tau == -INFINITY) return INFINITY;  // an empty row
@@ -222,13 +232,17 @@ void by_rows(const EntmaxBackward& b, EntmaxScratch& s, Index sequence, Index he
                    : PlainRows{nullptr, 0};
   for (Index i = 0; i < panels; ++i)
     for (int lane = 0; lane < s.tile.panels[i].count; ++lane)
-      row_gradient(b, at, rule, s, s.tile.panels[i], lane, s.rows[i * run.core.panel + lane], keys, values);
+      row_gradient(b, at, s, {rule, s.tile.panels[i], lane, s.rows[i * run.core.panel + lane]}, keys, values);
 }
 
-/// What one row gives to keys key0 ..: rows of dk and dv, null: not asked.
-void add_row(const EntmaxBackward& b, const SequencePlace& at, const EntmaxRule& rule, EntmaxScratch& s,
-             const Panel& panel, int lane, KeptRow& row, const PlainRows& values, Index key0, float* dk,
-             float* dv) {
+/// What one row gives to keys key0 ..: rows of s.dk and s.dv, null: not asked.
+void add_row(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratch& s, const ListedRow& listed,
+             const PlainRows& values, Index key0) {
+  const EntmaxRule& rule = listed.rule;
+  const Panel& panel = listed.panel;
+  const int lane = listed.lane;
+  KeptRow& row = listed.row;
+  float *dk = s.dk, *dv = s.dv;
   const Run& run = b.run;
   const AttentionProblem& p = run.problem;
   const SparseKernels& sparse = *run.kernels.sparse;
@@ -270,17 +284,20 @@ void add_row(const EntmaxBackward& b, const SequencePlace& at, const EntmaxRule&
 }
 
 /// Writes rows of dk or dv, or a run's part of them.
-void write_keys(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratch& s, const HeadLayout& layout,
-                const AnyView& to, const float* rows, float* parts, Index head0, Index key0, Index key1) {
+void write_keys(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratch& s, const KeyGradient& g,
+                const Piece& piece) {
+  const HeadLayout& layout = g.layout;
+  const AnyView& to = g.to;
+  const Index head0 = piece.head0, key0 = piece.key0, key1 = piece.key1;
   const Index wide = round_up(layout.dim, 16), run_heads = b.fold.forward.run_heads,
               units = ceil_div(layout.heads, run_heads);
   for (Index k = key0; k < key1; ++k) {
     const Index row = at.kv_row + k;
-    for (Index c = 0; c < layout.dim; ++c) s.sum[c] = rows[(k - key0) * wide + c] + 0.0f;
-    if (parts) {
+    for (Index c = 0; c < layout.dim; ++c) s.sum[c] = g.rows[(k - key0) * wide + c] + 0.0f;
+    if (g.parts) {
       std::copy_n(
           s.sum, layout.dim,
-          parts + ((at.tensor_batch * units + head0 / run_heads) * b.fold.kv_rows() + row) * layout.dim);
+          g.parts + ((at.tensor_batch * units + head0 / run_heads) * b.fold.kv_rows() + row) * layout.dim);
       continue;
     }
     const Index offset = at.tensor_batch * to.step[0] + row * to.step[1] + layout.slot(head0) * to.step[2];
@@ -307,7 +324,7 @@ void by_keys(const EntmaxBackward& b, EntmaxScratch& s, Index sequence, Index he
     const Index rows = rows_of_run(run, at, head);
     for (Index row0 = 0; row0 < rows; row0 += run.task_rows) {
       const Index panels =
-          fill_rows(b, at, s, head, row0, std::min(rows, row0 + run.task_rows), [&](Index h, Index token) {
+          fill_rows(b, at, s, {head, row0, std::min(rows, row0 + run.task_rows)}, [&](Index h, Index token) {
             const Index n = b.fold.row(at, h, token);
             const float top = b.rows.top[n], tau = b.rows.tau[n];
             if (b.rows.inverse[n] == 0) return INFINITY;  // nothing was kept
@@ -317,11 +334,12 @@ void by_keys(const EntmaxBackward& b, EntmaxScratch& s, Index sequence, Index he
       keep_keys(b, at, s, panels, head, key0, key1);
       for (Index i = 0; i < panels; ++i)
         for (int lane = 0; lane < s.tile.panels[i].count; ++lane)
-          add_row(b, at, rule, s, s.tile.panels[i], lane, s.rows[i * size + lane], values, key0, dk, dv);
+          add_row(b, at, s, {rule, s.tile.panels[i], lane, s.rows[i * size + lane]}, values, key0);
     }
   }
-  if (dk) write_keys(b, at, s, p.heads.k, b.fold.args.dk, dk, b.fold.k_parts, head0, key0, key1);
-  if (dv) write_keys(b, at, s, p.heads.v, b.fold.args.dv, dv, b.fold.v_parts, head0, key0, key1);
+  const Piece piece{head0, 0, 0, key0, key1, false, true};
+  if (dk) write_keys(b, at, s, {p.heads.k, b.fold.args.dk, dk, b.fold.k_parts, 1.0f}, piece);
+  if (dv) write_keys(b, at, s, {p.heads.v, b.fold.args.dv, dv, b.fold.v_parts, 1.0f}, piece);
 }
 
 std::string refuse(const BackwardProblem& p) {

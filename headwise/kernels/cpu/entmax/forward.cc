@@ -26,25 +26,36 @@ void shorten(const Run& run, const EntmaxRule& rule, KeptRow& row, float top, fl
 }
 
 /// Appends what panel i keeps of the tile in s.tile.s.
-void keep_tile(const Run& run, const EntmaxRule& rule, EntmaxScratch& s, Index i, Index key0, Index from,
-               Index to) {
+void keep_tile(const Run& run, const EntmaxRule& rule, EntmaxScratch& s, Index i, const TileKeys& t) {
   const Core& core = run.core;
   Panel& panel = s.tile.panels[i];
   float *top = panel.total_top, *floor = s.floor + i * core.panel;
   KeptRow* rows = s.rows + i * core.panel;
-  core.passes.row_max(s.tile.s, from, to, top);
+  core.passes.row_max(s.tile.s, t.from, t.to, top);
   for (int lane = 0; lane < panel.count; ++lane)  // -inf stays -inf
     floor[lane] =
         std::max(floor[lane], top[lane] - rule.power - kMargin * (std::fabs(top[lane]) + rule.power));
-  run.kernels.sparse->keep(s.tile.s, nullptr, from, to, core.panel, panel.count, floor, key0, rows);
+  run.kernels.sparse->keep({.s = s.tile.s,
+                            .slopes = nullptr,
+                            .from = t.from,
+                            .to = t.to,
+                            .panel = core.panel,
+                            .lanes = panel.count,
+                            .floor = floor,
+                            .key0 = t.key0,
+                            .rows = rows});
   for (int lane = 0; lane < panel.count; ++lane)
     if (Index& limit = s.limit[i * core.panel + lane]; rows[lane].count > limit && !rows[lane].is_nan)
       shorten(run, rule, rows[lane], top[lane], floor[lane], limit);
 }
 
 /// Weights of one row's list, their sum over values, and the row's place in out and lse.
-void finish_row(const Run& run, const SequencePlace& at, const EntmaxRule& rule, EntmaxScratch& s,
-                const Panel& panel, int lane, KeptRow& row, const PlainRows& values) {
+void finish_row(const Run& run, const SequencePlace& at, EntmaxScratch& s, const ListedRow& listed,
+                const PlainRows& values) {
+  const EntmaxRule& rule = listed.rule;
+  const Panel& panel = listed.panel;
+  const int lane = listed.lane;
+  KeptRow& row = listed.row;
   const AttentionProblem& p = run.problem;
   const HeadInputs& in = run.args.inputs;
   const SparseKernels& sparse = *run.kernels.sparse;
@@ -108,7 +119,7 @@ void entmax_rows(const Run& run, EntmaxScratch& s, Index sequence, Index head, I
   const Index panels = ceil_div(row1 - row0, core.panel);
   core.begin();
   for (Index i = 0; i < panels; ++i) {
-    fill_panel(run, at, head, row0 + i * core.panel, row1, s.tile, s.tile.panels[i]);
+    fill_panel(run, at, {head, row0 + i * core.panel, row1}, s.tile, s.tile.panels[i]);
     clear_lists(run, s, i);
     std::fill_n(s.floor + i * core.panel, core.panel, -INFINITY);
     std::fill_n(s.limit + i * core.panel, core.panel, kFewKeys);
@@ -116,11 +127,10 @@ void entmax_rows(const Run& run, EntmaxScratch& s, Index sequence, Index head, I
   const Rows keys = key_rows(run, at, head);
   for (Index key0 = 0; key0 < at.kv_tokens; key0 += core.granule) {
     const Index n = std::min<Index>(core.granule, at.kv_tokens - key0);
-    bool packed = false;
+    s.tile.tile_keys = nullptr;
     for (Index i = 0; i < panels; ++i) {
-      Index from, to;
-      if (logits_of(run, at, s, i, keys, key0, n, packed, from, to))
-        keep_tile(run, rule, s, i, key0, from, to);
+      TileKeys t{.key0 = key0, .from = 0, .to = n};
+      if (logits_of(run, at, s, i, keys, t)) keep_tile(run, rule, s, i, t);
     }
   }
   core.end();
@@ -129,7 +139,7 @@ void entmax_rows(const Run& run, EntmaxScratch& s, Index sequence, Index head, I
   for (Index i = 0; i < panels; ++i) {
     const Panel& panel = s.tile.panels[i];
     for (int lane = 0; lane < panel.count; ++lane)
-      finish_row(run, at, rule, s, panel, lane, s.rows[i * core.panel + lane], values);
+      finish_row(run, at, s, {rule, panel, lane, s.rows[i * core.panel + lane]}, values);
   }
 }
 

@@ -67,23 +67,22 @@ void clear_lists(const Run& run, EntmaxScratch& s, Index i) {
 }
 
 bool logits_of(const Run& run, const SequencePlace& at, EntmaxScratch& s, Index i, const Rows& key_rows,
-               Index key0, Index keys, bool& packed, Index& from, Index& to) {
+               TileKeys& t) {
   Panel& panel = s.tile.panels[i];
-  const TileKind kind = tile_kind(run, at, at.sequence, panel, key0, keys);
-  if (kind == TileKind::empty) return false;
-  from = 0, to = keys;
-  if (kind == TileKind::mixed) {
-    open_bits(run, at, at.sequence, panel, s.tile, key0, from, to);
-    if (from == to) return false;
+  const Index key0 = t.key0, keys = t.to;
+  t.kind = tile_kind(run, at, panel, key0, keys);
+  if (t.kind == TileKind::empty) return false;
+  if (t.kind == TileKind::mixed) {
+    open_bits(run, at, panel, s.tile, t);
+    if (t.from == t.to) return false;
   }
-  if (!packed) s.tile.tile_keys = keys_for_scores(run, key_rows, key0, keys, s.tile.keys);
-  packed = true;
-  tile_scores(run, panel, s.tile.tile_keys, key_rows, key0, from, to, s.tile.s);
+  if (!s.tile.tile_keys) s.tile.tile_keys = keys_for_scores(run, key_rows, key0, keys, s.tile.keys);
+  tile_scores(run, panel, s.tile.tile_keys, key_rows, t, s.tile.s);
   if (run.problem.heads.terms.alibi)
     for (int lane = 0; lane < run.core.panel; ++lane)
       panel.q_distance[lane] = static_cast<float>(panel.position[lane] - key0);
-  apply_terms(run, at.sequence, panel, s.tile, key0, from, to);
-  if (kind == TileKind::mixed) run.core.passes.select(s.tile.s, from, to, s.tile.open);
+  apply_terms(run, at, panel, s.tile, t);
+  if (t.kind == TileKind::mixed) run.core.passes.select(s.tile.s, t.from, t.to, s.tile.open);
   return true;
 }
 

@@ -30,6 +30,14 @@ struct EntmaxScratch {
   float *dk, *dv;         // [keys of a task][columns]; null: nobody asks
 };
 
+/// One row of a panel with its list and the rule of its head.
+struct ListedRow {
+  const EntmaxRule& rule;
+  const Panel& panel;
+  int lane;
+  KeptRow& row;
+};
+
 EntmaxRule rule_of(double alpha);
 double alpha_of(const AttentionArgs& args, Index head);
 bool all_softmax(const AttentionProblem& p, const AttentionArgs& args);
@@ -42,10 +50,10 @@ EntmaxScratch book_entmax(const AttentionProblem& p, const Core& core, Index tas
 /// Empties the lists of panel i.
 void clear_lists(const Run& run, EntmaxScratch& s, Index i);
 
-/// Logits of panel i against keys key0 .. key0 + keys into s.tile.s, closed pairs as -inf; false: none is
-/// open. `packed`: whether the granule's keys are already packed.
+/// Logits of panel i against the keys of a tile into s.tile.s, closed pairs as -inf; trims [from, to) to the
+/// keys that are open; false: none is. s.tile.tile_keys: the granule's keys, packed now where it is null.
 bool logits_of(const Run& run, const SequencePlace& at, EntmaxScratch& s, Index i, const Rows& key_rows,
-               Index key0, Index keys, bool& packed, Index& from, Index& to);
+               TileKeys& t);
 
 /// Rows first .. first + count.
 PlainRows plain_rows(const Run& run, const Rows& rows, Index first, Index count, Index dim, float* copy);

@@ -63,17 +63,17 @@ std::size_t worker_bytes(const AttentionProblem& p, const Core& core, const Cut&
 /// One run of heads of one sequence: where its rows and keys lie.
 struct Heads {
   SequencePlace at;
-  Index sequence, head0, rows, panels;
+  Index head0, rows, panels;
 };
 Heads heads_of(const Run& run, Index sequence, Index head0) {
-  Heads h{place_of(run.problem, run.args, sequence), sequence, head0, 0, 0};
+  Heads h{place_of(run.problem, run.args, sequence), head0, 0, 0};
   h.rows = std::min(run.run_heads, run.problem.heads.q.heads - head0) * h.at.q_tokens;
   h.panels = ceil_div(h.rows, run.core.panel);
   return h;
 }
 void fill_panels(const Run& run, const Heads& h, Scratch& s) {
   for (Index i = 0; i < h.panels; ++i)
-    fill_panel(run, h.at, h.head0, i * run.core.panel, h.rows, s, s.panels[i]);
+    fill_panel(run, h.at, {h.head0, i * run.core.panel, h.rows}, s, s.panels[i]);
 }
 
 /// Query rows that meet the same keys and values.
@@ -107,34 +107,67 @@ void turn(const Run& run, const Panel& panel, float* spare, bool to_columns) {
 /// One panel against one granule with keys in the lanes; o is [count][value_dim]. A granule with values,
 /// weights or sums that are not finite goes through the packed tile as in cpu/online. `to_keys`: of the next
 /// granule.
-void attend_few(const Run& run, const Heads& h, Scratch& s, Panel& panel, TileKind kind, const Rows& keys,
-                const Rows& values, Index key0, Index n, const Ahead& to_keys) {
+void attend_few(const Run& run, const Heads& h, Scratch& s, Panel& panel, const KvHeadRows& rows,
+                const TileKeys& whole, const Ahead& to_keys) {
   const AttentionProblem& p = run.problem;
   const Core& core = run.core;
-  const Index value_dim = p.heads.v.dim;
-  Index from = 0, to = n;
-  if (!open_tile(run, h.at, h.sequence, s, panel, kind, key0, from, to)) return;
-  const Ahead to_values = ahead_of(values, key0 + from, to - from, value_dim);
+  const Index value_dim = p.heads.v.dim, key0 = whole.key0;
+  TileKeys t = whole;
+  if (!open_tile(run, h.at, s, panel, t)) return;
+  const Ahead to_values = ahead_of(rows.values, key0 + t.from, t.to - t.from, value_dim);
   if (core.few.stripe && !run.scaled_first && !p.heads.terms.dropout) {
-    const Stripe stripe{panel.queries, from,      to,        kind == TileKind::mixed ? s.open : nullptr,
-                        panel.factor,  panel.top, panel.sum, panel.o,
-                        nullptr,       nullptr,   key0};
-    if (core.few.stripe(stripe, panel.count, keys, values, key0, p.heads.q.dim, value_dim, to_values, to_keys,
-                        s.keys, s.rows))
+    const Stripe stripe{.queries = panel.queries,
+                        .from = t.from,
+                        .to = t.to,
+                        .open = t.kind == TileKind::mixed ? s.open : nullptr,
+                        .factor = panel.factor,
+                        .top = panel.top,
+                        .sum = panel.sum,
+                        .o = panel.o,
+                        .stats = nullptr,
+                        .q_distance = nullptr,
+                        .key0 = key0};
+    if (core.few.stripe(stripe, {.count = panel.count,
+                                 .keys = rows.keys,
+                                 .values = rows.values,
+                                 .first = key0,
+                                 .dim = p.heads.q.dim,
+                                 .value_dim = value_dim,
+                                 .to_values = to_values,
+                                 .to_keys = to_keys,
+                                 .scratch = s.keys,
+                                 .sums = s.rows}))
       return;
   } else {
     float *top = s.lane_f[4], *sum = s.lane_f[5];
     std::copy_n(panel.top, core.panel, top), std::copy_n(panel.sum, core.panel, sum);
-    core.few.scores(panel.queries, panel.count, keys, key0, from, to, p.heads.q.dim, to_values, s.keys, s.s);
-    const Tile tile = make_weights(run, h.at, h.sequence, s, panel, kind, true, key0, from, to);
-    if (core.few.weigh(tile, panel.count, values, key0, value_dim, s.shrink, to_keys, s.rows, panel.o))
+    core.few.scores({.queries = panel.queries,
+                     .count = panel.count,
+                     .keys = rows.keys,
+                     .first = key0,
+                     .from = t.from,
+                     .to = t.to,
+                     .dim = p.heads.q.dim,
+                     .ahead = to_values,
+                     .scratch = s.keys},
+                    s.s);
+    const Tile tile = make_weights(run, h.at, s, panel, t);
+    if (core.few.weigh(tile, {.count = panel.count,
+                              .values = rows.values,
+                              .first = key0,
+                              .value_dim = value_dim,
+                              .shrink = s.shrink,
+                              .ahead = to_keys,
+                              .sums = s.rows,
+                              .o = panel.o}))
       return;
     std::copy_n(top, core.panel, panel.top), std::copy_n(sum, core.panel, panel.sum);
   }
   turn(run, panel, s.rows, true);
-  s.tile_keys = keys_for_scores(run, keys, key0, n, s.keys);
-  const bool finite = values_for_weigh(run, values, key0, n, s.values);
-  attend_tile(run, h.at, h.sequence, s, panel, kind, keys, values, finite, key0, n);
+  s.tile_keys = keys_for_scores(run, rows.keys, key0, whole.to, s.keys);
+  TileKeys again = whole;
+  again.finite = values_for_weigh(run, rows.values, key0, whole.to, s.values);
+  attend_tile(run, h.at, s, panel, rows, again);
   turn(run, panel, s.rows, false);
 }
 
@@ -157,7 +190,7 @@ Rows paged_rows(const Run& run, const Heads& h, const Pool& pool, Index key0, In
   const HeadLayout& layout = pool.layout;
   const Index size = run.problem.page_size, item = size_of(pool.numbers.dtype);
   const auto from = [&](Index key) {
-    const Index page = run.args.page_table.page(h.sequence, key / size);
+    const Index page = run.args.page_table.page(h.at.sequence, key / size);
     return with_scales(rows_of(pool.numbers, layout, h.head0, page, key % size), pool.scales, layout, h.head0,
                        page, key % size);
   };
@@ -201,33 +234,34 @@ void attend_split(const Run& run, const Heads& h, Scratch& s, Index split) {
   const AttentionProblem& p = run.problem;
   const Core& core = run.core;
   const bool paged = p.keys == KeyForm::paged;
-  Rows keys = paged ? Rows{} : key_rows(run, h.at, h.head0),
-       values = paged ? rows_of(run.args.v, p.heads.v, h.head0, 0, 0) : value_rows_of(run, h.at, h.head0);
+  KvHeadRows rows{paged ? Rows{} : key_rows(run, h.at, h.head0),
+                  paged ? rows_of(run.args.v, p.heads.v, h.head0, 0, 0) : value_rows_of(run, h.at, h.head0)};
   const Index end = std::min(h.at.kv_tokens, (split + 1) * kSplit);
-  const bool few = core.few.scores && h.rows <= core.few.rows && columns_fit(values, p.heads.v.dim);
+  const bool few = core.few.scores && h.rows <= core.few.rows && columns_fit(rows.values, p.heads.v.dim);
   for (Index key0 = split * kSplit; key0 < end; key0 += core.granule) {
     const Index n = std::min<Index>(core.granule, end - key0);
     bool packed = false, finite = true;
     if (paged) {
-      keys = paged_rows(run, h, key_pool(run), key0, n, &s.paged_keys);
-      values = paged_rows(run, h, value_pool(run), key0, n, &s.paged_values);
+      rows.keys = paged_rows(run, h, key_pool(run), key0, n, &s.paged_keys);
+      rows.values = paged_rows(run, h, value_pool(run), key0, n, &s.paged_values);
     }
     const Index key1 = key0 + core.granule;
     const Ahead next =
-        few ? keys_ahead(run, h, keys, key1, std::min<Index>(core.granule, end - key1)) : Ahead{};
+        few ? keys_ahead(run, h, rows.keys, key1, std::min<Index>(core.granule, end - key1)) : Ahead{};
     for (Index i = 0; i < h.panels; ++i) {
-      const TileKind kind = tile_kind(run, h.at, h.sequence, s.panels[i], key0, n);
-      if (kind == TileKind::empty) continue;
+      TileKeys tile{.key0 = key0, .from = 0, .to = n, .kind = tile_kind(run, h.at, s.panels[i], key0, n)};
+      if (tile.kind == TileKind::empty) continue;
       if (few) {
-        attend_few(run, h, s, s.panels[i], kind, keys, values, key0, n, next);
+        attend_few(run, h, s, s.panels[i], rows, tile, next);
         continue;
       }
       if (!packed) {
-        s.tile_keys = keys_for_scores(run, keys, key0, n, s.keys);
-        finite = values_for_weigh(run, values, key0, n, s.values);
+        s.tile_keys = keys_for_scores(run, rows.keys, key0, n, s.keys);
+        finite = values_for_weigh(run, rows.values, key0, n, s.values);
         packed = true;
       }
-      attend_tile(run, h.at, h.sequence, s, s.panels[i], kind, keys, values, finite, key0, n);
+      tile.finite = finite;
+      attend_tile(run, h.at, s, s.panels[i], rows, tile);
     }
   }
   for (Index i = 0; few && i < h.panels; ++i)

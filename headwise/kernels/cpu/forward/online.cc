@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 
 #include "headwise/kernels/cpu/forward/panel.h"
@@ -12,26 +11,27 @@ namespace headwise::cpu {
 namespace {
 
 /// Pairs that weigh nothing by a logit of -inf or by dropout are closed for values that are not finite, too.
-void close_lost_pairs(const Run& run, const Panel& panel, Scratch& s, TileKind kind, Index id, Index key0,
-                      Index from, Index to) {
+void close_lost_pairs(const Run& run, const SequencePlace& at, const Panel& panel, Scratch& s,
+                      const TileKeys& t) {
   const bool drops = run.problem.heads.terms.dropout;
-  for (Index k = from; k < to; ++k) {
-    if (kind == TileKind::full) s.open[k] = ~std::uint64_t{0};
+  const Index id = sequence_id(run.args, at.sequence);
+  for (Index k = t.from; k < t.to; ++k) {
+    if (t.kind == TileKind::full) s.open[k] = ~std::uint64_t{0};
     for (int lane = 0; lane < panel.count; ++lane)
       if (s.s[k * run.core.panel + lane] == -INFINITY ||
-          (drops && !run.dropout.keep(id, panel.head[lane], panel.position[lane], key0 + k)))
+          (drops && !run.dropout.keep(id, panel.head[lane], panel.position[lane], t.key0 + k)))
         s.open[k] &= ~(std::uint64_t{1} << lane);
   }
 }
 
 /// Values that are not finite were packed as 0, since 0 * NaN would reach rows that may not see them, and so
 /// were those the core cannot multiply; the rows that may see them get their products here, one by one.
-void add_unusual_values(const Run& run, const Panel& panel, const Scratch& s, const Rows& values, Index key0,
-                        Index from, Index to) {
+void add_unusual_values(const Run& run, const Panel& panel, const Scratch& s, const Rows& values,
+                        const TileKeys& t) {
   const Index panel_size = run.core.panel;
-  for (Index k = from; k < to; ++k)
+  for (Index k = t.from; k < t.to; ++k)
     for (Index d = values.begin; d < values.end; ++d) {
-      const Index at = (key0 + k) * values.row_step + d * values.column_step;
+      const Index at = (t.key0 + k) * values.row_step + d * values.column_step;
       auto v = static_cast<float>(load_double(values.data, run.args.v.dtype, at));
       const float size = std::fabs(v);
       if (size == 0 || (size >= run.core.value_low && size < run.core.value_high)) continue;
@@ -41,58 +41,6 @@ void add_unusual_values(const Run& run, const Panel& panel, const Scratch& s, co
       }
     }
 }
-
-/// The state of the split and the total change places.
-void exchange(const Run& run, Panel& panel) {
-  std::swap(panel.o, panel.total_o);
-  if (run.problem.probe.rows) {
-    std::swap(panel.stats.weighted_score, panel.total_stats.weighted_score);
-    std::swap(panel.stats.square, panel.total_stats.square);
-    std::swap(panel.stats.distance, panel.total_stats.distance);
-  }
-  std::swap(panel.class_mass, panel.total_class_mass);
-}
-
-}  // namespace
-
-void fold(const Run& run, Scratch& s, Panel& panel) {
-  const Core& core = run.core;
-  const Index n = core.panel;
-  panel.started = false;
-  if (!panel.folded) {  // merging into an empty total multiplies by exactly 1 and adds exactly 0
-    std::copy_n(panel.top, n, panel.total_top);
-    std::copy_n(panel.sum, n, panel.total_sum);
-    exchange(run, panel);
-    panel.folded = true;
-    return;
-  }
-  float *old_top = s.lane_f[0], *joined_top = s.lane_f[1], *used = s.lane_f[2];
-  std::copy_n(panel.total_top, n, old_top);
-  std::copy_n(panel.top, n, joined_top);
-  core.passes.advance(panel.total_top, panel.top, panel.factor, used, s.a);  // a: what the total shrinks by
-  core.passes.advance(joined_top, old_top, panel.factor, used, s.b);         // b: what the split shrinks by
-  if (run.problem.probe.rows || run.problem.probe.classes) {
-    float *delta_a = s.lane_f[3], *delta_b = s.lane_f[4];
-    for (Index i = 0; i < n; ++i) {
-      delta_a[i] = panel.total_sum[i] > 0 ? (old_top[i] - used[i]) * panel.factor[i] : 0;
-      delta_b[i] = panel.sum[i] > 0 ? (panel.top[i] - used[i]) * panel.factor[i] : 0;
-    }
-    rebase_stats(run, panel.total_stats, panel.total_sum, delta_a, s.a, panel.total_class_mass);
-    rebase_stats(run, panel.stats, panel.sum, delta_b, s.b, panel.class_mass);
-    if (run.problem.probe.rows)
-      for (Index i = 0; i < n; ++i) {
-        panel.total_stats.weighted_score[i] += panel.stats.weighted_score[i];
-        panel.total_stats.square[i] += panel.stats.square[i];
-        panel.total_stats.distance[i] += panel.stats.distance[i];
-      }
-    for (Index i = 0; i < n * run.problem.probe.classes; ++i)
-      panel.total_class_mass[i] += panel.class_mass[i];
-  }
-  core.passes.join(panel.total_o, panel.o, run.problem.heads.v.dim, s.a, s.b);
-  core.passes.join(panel.total_sum, panel.sum, 1, s.a, s.b);
-}
-
-namespace {
 
 void start_split(const Run& run, Panel& panel) {
   const Index n = run.core.panel;
@@ -112,26 +60,24 @@ void set_distances(const Run& run, const Panel& panel, Index key0) {
 
 }  // namespace
 
-bool open_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
-               TileKind kind, Index key0, Index& from, Index& to) {
-  if (kind == TileKind::mixed) {
-    open_bits(run, at, sequence, panel, s, key0, from, to);
-    if (from == to) return false;
+bool open_tile(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel, TileKeys& t) {
+  if (t.kind == TileKind::mixed) {
+    open_bits(run, at, panel, s, t);
+    if (t.from == t.to) return false;
   }
   if (!panel.started) start_split(run, panel);
-  if (run.problem.heads.terms.alibi || run.problem.probe.rows) set_distances(run, panel, key0);
+  if (run.problem.heads.terms.alibi || run.problem.probe.rows) set_distances(run, panel, t.key0);
   return true;
 }
 
-Tile make_weights(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
-                  TileKind kind, bool finite, Index key0, Index from, Index to) {
+Tile make_weights(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel, const TileKeys& t) {
   const Core& core = run.core;
   const ProbeSpec& probe = run.problem.probe;
-  if (run.scaled_first) apply_terms(run, sequence, panel, s, key0, from, to);
-  if (kind == TileKind::mixed) core.passes.select(s.s, from, to, s.open);
-  const Index id = sequence_id(run.args, sequence);
-  if (!finite) close_lost_pairs(run, panel, s, kind, id, key0, from, to);
-  if (probe.top_k > 0) push_best(run, panel, s.s, key0, from, to);
+  const Index from = t.from, to = t.to;
+  if (run.scaled_first) apply_terms(run, at, panel, s, t);
+  if (t.kind == TileKind::mixed) core.passes.select(s.s, from, to, s.open);
+  if (!t.finite) close_lost_pairs(run, at, panel, s, t);
+  if (probe.top_k > 0) push_best(run, panel, s.s, t);
 
   std::fill_n(s.tile_top, core.panel, -INFINITY);
   core.passes.row_max(s.s, from, to, s.tile_top);
@@ -144,187 +90,80 @@ Tile make_weights(const Run& run, const SequencePlace& at, Index sequence, Scrat
     rebase_stats(run, panel.stats, panel.sum, delta, s.shrink, panel.class_mass);
   }
   const Tile tile{s.s, s.weights, from, to, s.used, panel.factor, s.tile_sum, panel.count};
-  const bool looked_at = run.problem.heads.terms.dropout || probe.classes > 0 || !finite;
+  const bool looked_at = run.problem.heads.terms.dropout || probe.classes > 0 || !t.finite;
   if (probe.rows)
-    core.passes.weights_stats(tile, panel.stats, panel.q_distance, key0);
+    core.passes.weights_stats(tile, panel.stats, panel.q_distance, t.key0);
   else if (looked_at)
     core.passes.weights_plain(tile);
   else
     core.passes.weights(tile);
   core.passes.add_sum(panel.sum, s.shrink, s.tile_sum);
-  if (probe.classes > 0) push_classes(run, at, panel, s.s, key0, from, to);
+  if (probe.classes > 0) push_classes(run, at, panel, s.s, t);
   if (run.problem.heads.terms.dropout) {
-    core.passes.dropout(s.s, from, to, panel.head32, panel.position32, key0, static_cast<std::uint32_t>(id),
-                        run.dropout.seed, run.dropout.threshold,
-                        static_cast<float>(1.0 / (1.0 - run.args.inputs.dropout)));
+    core.passes.dropout(s.s, from, to, dropout_of(run, at, panel, t.key0));
     core.products.operand(tile);
   }
   return tile;
 }
 
-void attend_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
-                 TileKind kind, const Rows& keys, const Rows& values, bool finite, Index key0, Index n) {
-  Index from = 0, to = n;
-  if (!open_tile(run, at, sequence, s, panel, kind, key0, from, to)) return;
-  tile_scores(run, panel, s.tile_keys, keys, key0, from, to, s.s);
-  const Tile tile = make_weights(run, at, sequence, s, panel, kind, finite, key0, from, to);
-  if (values.scale)
-    run.core.passes.scale_rows(s.s, from, to, scales_from(values, key0), finite ? nullptr : s.open);
+void attend_tile(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel, const KvHeadRows& rows,
+                 TileKeys t) {
+  if (!open_tile(run, at, s, panel, t)) return;
+  tile_scores(run, panel, s.tile_keys, rows.keys, t, s.s);
+  const Tile tile = make_weights(run, at, s, panel, t);
+  if (rows.values.scale)
+    run.core.passes.scale_rows(s.s, t.from, t.to, scales_from(rows.values, t.key0),
+                               t.finite ? nullptr : s.open);
   run.core.products.weigh(tile, s.values, run.problem.heads.v.dim, s.shrink, panel.o);
-  if (!finite) add_unusual_values(run, panel, s, values, key0, from, to);
+  if (!t.finite) add_unusual_values(run, panel, s, rows.values, t);
 }
 
 namespace {
 
-/// The same as a stripe for the core to do beside others; 0 when no key is open.
-Index lay_stripe(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
-                 TileKind kind, const Rows& keys, const Rows& values, Index key0, Index n, Stripe& stripe) {
-  Index from = 0, to = n;
-  if (kind == TileKind::mixed) {
-    open_bits(run, at, sequence, panel, s, key0, from, to);
-    if (from == to) return 0;
+/// The same as a stripe for the core to do beside others; false: no key is open.
+bool lay_stripe(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel, const KvHeadRows& rows,
+                TileKeys t, Stripe& stripe) {
+  if (t.kind == TileKind::mixed) {
+    open_bits(run, at, panel, s, t);
+    if (t.from == t.to) return false;
   }
   if (!panel.started) start_split(run, panel);
-  const bool rows = run.problem.probe.rows;
-  if (rows) set_distances(run, panel, key0);
-  stripe = {panel.queries,
-            from,
-            to,
-            kind == TileKind::mixed ? s.open : nullptr,
-            panel.factor,
-            panel.top,
-            panel.sum,
-            panel.o,
-            rows ? &panel.stats : nullptr,
-            panel.q_distance,
-            key0,
-            scales_from(keys, key0),
-            scales_from(values, key0)};
-  return 1;
+  const bool looked_at = run.problem.probe.rows;
+  if (looked_at) set_distances(run, panel, t.key0);
+  stripe = {.queries = panel.queries,
+            .from = t.from,
+            .to = t.to,
+            .open = t.kind == TileKind::mixed ? s.open : nullptr,
+            .factor = panel.factor,
+            .top = panel.top,
+            .sum = panel.sum,
+            .o = panel.o,
+            .stats = looked_at ? &panel.stats : nullptr,
+            .q_distance = panel.q_distance,
+            .key0 = t.key0,
+            .key_scales = scales_from(rows.keys, t.key0),
+            .value_scales = scales_from(rows.values, t.key0)};
+  return true;
 }
 
-/// What is touched after the granule at hand: the next keys and values, or at last where the rows of the task
-/// go (of its first head; a single granule leaves too little time).
-Next after_granule(const Run& run, const SequencePlace& at, const Rows& keys, const Rows& values, Index first,
-                   Index head0, Index row0, Index row1) {
+/// What is touched after the granule that ends at key `first`: the next keys and values, or at last where the
+/// rows of the task go (of its first head; a single granule leaves too little time).
+Next after_granule(const Run& run, const SequencePlace& at, const KvHeadRows& rows, Index first,
+                   const RowBlock& task) {
   const Index value_dim = run.problem.heads.v.dim;
   if (first < at.kv_tokens) {
     const Index count = std::min<Index>(run.core.granule, at.kv_tokens - first);
-    return {ahead_of(keys, first, count, run.problem.heads.k.dim), ahead_of(values, first, count, value_dim)};
+    return {ahead_of(rows.keys, first, count, run.problem.heads.k.dim),
+            ahead_of(rows.values, first, count, value_dim)};
   }
   if (first <= run.core.granule || run.problem.heads.terms.rows) return {};
-  const Index token = row0 % at.q_tokens, head = head0 + row0 / at.q_tokens;
+  const Index token = task.first % at.q_tokens, head = task.head0 + task.first / at.q_tokens;
   const Rows out = rows_of(run.args.out, HeadLayout::split(run.problem.heads.q.heads, value_dim), head,
                            at.tensor_batch, at.q_row);
-  return {ahead_of(out, token, std::min(row1 - row0, at.q_tokens - token), value_dim), {}};
-}
-
-/// Divides and gates the panel's outputs and writes them where the caller wants them.
-void write_rows(const Run& run, const SequencePlace& at, const Scratch& s, const Panel& panel,
-                const float* total, const float* gate) {
-  const Core& core = run.core;
-  const Index value_dim = run.problem.heads.v.dim, step = run.value_rows();
-  const AnyView& out = run.args.out;
-  const auto row_at = [&](int lane) {
-    const Index row = at.q_row + panel.token[lane];
-    return static_cast<std::byte*>(out.data) +
-           (at.tensor_batch * out.step[0] + row * out.step[1] + panel.head[lane] * out.step[2]) *
-               size_of(out.dtype);
-  };
-  const bool one_head = panel.count == core.panel && panel.head[0] == panel.head[panel.count - 1] &&
-                        panel.token[panel.count - 1] - panel.token[0] == panel.count - 1;
-  if (panel.folded && one_head && out.dtype == DType::f32 && out.step[3] == 1)
-    return core.passes.finish(panel.total_o, value_dim, total, gate, reinterpret_cast<float*>(row_at(0)),
-                              out.step[1]);
-  if (panel.folded)
-    core.passes.finish(panel.total_o, value_dim, total, gate, s.rows, step);
-  else
-    std::fill_n(s.rows, core.panel * step, 0.0f);
-  for (int i = 0; i < panel.count; ++i)
-    run.kernels.store_row(s.rows + i * step, value_dim, row_type(out.dtype), row_at(i), out.step[3]);
+  return {ahead_of(out, token, std::min(task.end - task.first, at.q_tokens - token), value_dim), {}};
 }
 
 }  // namespace
-
-void finish_panel(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel) {
-  const AttentionProblem& p = run.problem;
-  const Core& core = run.core;
-  const HeadInputs& in = run.args.inputs;
-  if (panel.started) fold(run, s, panel);
-  const bool empty = !panel.folded;
-  float *total = s.a, *gate = s.b, *sink_mass = s.lane_f[0], *lse = s.lane_f[1], *shrink = s.lane_f[2],
-        *weight = s.lane_f[3];
-  const bool wants_lse = run.args.lse.given() || p.heads.terms.sinks;
-  const bool looked_at = run.tops != nullptr || p.probe.any();
-  for (int i = 0; i < core.panel; ++i) {
-    // A row whose open logits are all NaN has no top, but its sum is NaN: it is not empty.
-    const bool open = panel.total_top[i] != -INFINITY || std::isnan(panel.total_sum[i]);
-    total[i] = open ? panel.total_sum[i] : 1.0f;
-    weight[i] = looked_at && open ? 1.0f / total[i] : 0.0f;
-    sink_mass[i] = 0;
-    gate[i] = 1;
-    if (!wants_lse) continue;
-    const double top = run.scaled_first
-                           ? static_cast<double>(panel.total_top[i])
-                           : static_cast<double>(panel.total_top[i]) * static_cast<double>(panel.scale[i]);
-    lse[i] = open ? static_cast<float>(top + std::log(static_cast<double>(total[i]))) : -INFINITY;
-    if (p.heads.terms.sinks) {
-      const double sink = load_double(in.sinks.data, in.sinks.dtype, panel.head[i] * in.sinks.step[0]);
-      shrink[i] = 1.0f;
-      if (!open && sink == -INFINITY) continue;
-      const double most = open ? (top > sink ? top : sink) : sink;
-      const double down = open ? std::exp(top - most) : 0.0, own = std::exp(sink - most);
-      const double sum = (open ? static_cast<double>(panel.total_sum[i]) * down : 0.0) + own;
-      shrink[i] = static_cast<float>(down);
-      total[i] = static_cast<float>(sum);
-      sink_mass[i] = static_cast<float>(own / sum);
-      lse[i] = static_cast<float>(most + std::log(sum));
-      weight[i] = open ? static_cast<float>(down / sum) : 0.0f;
-    }
-  }
-  if (p.heads.terms.gate)
-    for (int i = 0; i < panel.count; ++i)
-      if (panel.total_top[i] != -INFINITY ||
-          std::isnan(panel.total_sum[i]))  // an empty row is +0 whatever its gate
-        gate[i] = static_cast<float>(load_double(in.gate.data, in.gate.dtype,
-                                                 at.tensor_batch * in.gate.step[0] +
-                                                     (at.q_row + panel.token[i]) * in.gate.step[1] +
-                                                     panel.head[i] * in.gate.step[2]));
-  if (!empty && p.heads.terms.sinks) core.passes.shrink(panel.total_o, p.heads.v.dim, shrink);
-  write_rows(run, at, s, panel, total, gate);
-  if (run.args.lse.given() || run.tops)
-    for (int i = 0; i < panel.count; ++i) {
-      const Index b = at.tensor_batch, head = panel.head[i], row = at.q_row + panel.token[i];
-      const AnyView& l = run.args.lse;
-      if (l.given()) static_cast<float*>(l.data)[b * l.step[0] + head * l.step[1] + row * l.step[2]] = lse[i];
-      if (!run.tops) continue;
-      const Index rows = p.ragged ? p.q_total : p.q_tokens;
-      float* to = run.tops + 2 * ((b * p.heads.q.heads + head) * rows + row);
-      to[0] = panel.total_top[i] == -INFINITY ? 0.0f : panel.total_top[i], to[1] = weight[i];
-    }
-  if (p.probe.rows || p.probe.top_k > 0 || p.probe.classes > 0)
-    write_probes(run, at, panel, sink_mass, weight);
-  if (panel.folded) exchange(run, panel);  // the next task finds the panel as it was booked
-}
-
-void write_unlisted(const Run& run, Index sequence, Index head) {
-  const SequencePlace at = place_of(run.problem, run.args, sequence);
-  const AnyView &out = run.args.out, &lse = run.args.lse;
-  const Index dim = run.problem.heads.v.dim, unit = size_of(out.dtype);
-  each_unlisted(run, at, head, [&](Index first, Index end) {
-    for (Index row = at.q_row + first; row < at.q_row + end; ++row) {
-      auto* to = static_cast<std::byte*>(out.data) +
-                 (at.tensor_batch * out.step[0] + row * out.step[1] + head * out.step[2]) * unit;
-      if (out.step[3] == 1)
-        std::memset(to, 0, static_cast<std::size_t>(dim * unit));
-      else
-        for (Index c = 0; c < dim; ++c) store_double(to, out.dtype, c * out.step[3], 0);
-      if (lse.given())
-        static_cast<float*>(
-            lse.data)[at.tensor_batch * lse.step[0] + head * lse.step[1] + row * lse.step[2]] = -INFINITY;
-    }
-  });
-}
 
 void attend_rows(const Run& run, Scratch& s, Index sequence, Index head0, Index block) {
   const AttentionProblem& p = run.problem;
@@ -335,8 +174,9 @@ void attend_rows(const Run& run, Scratch& s, Index sequence, Index head0, Index 
   if (row0 >= row1) return;
   const Index panels = ceil_div(row1 - row0, core.panel);
   core.begin();
-  for (Index i = 0; i < panels; ++i) fill_panel(run, at, head0, row0 + i * core.panel, row1, s, s.panels[i]);
-  const Rows keys = key_rows(run, at, head0), values = value_rows_of(run, at, head0);
+  for (Index i = 0; i < panels; ++i)
+    fill_panel(run, at, {head0, row0 + i * core.panel, row1}, s, s.panels[i]);
+  const KvHeadRows kv{key_rows(run, at, head0), value_rows_of(run, at, head0)};
   const bool only_mask = core.products.stripes != nullptr && !run.scaled_first && !p.heads.terms.dropout &&
                          p.probe.top_k == 0 && p.probe.classes == 0;
   for (Index key0 = 0; key0 < at.kv_tokens; key0 += core.granule) {
@@ -348,24 +188,30 @@ void attend_rows(const Run& run, Scratch& s, Index sequence, Index head0, Index 
     Index stripes = 0;
     for (Index i = 0; i < panels; ++i) {
       s.open = s.opens + i * core.granule;
-      const TileKind kind = tile_kind(run, at, sequence, s.panels[i], key0, n);
+      const TileKind kind = tile_kind(run, at, s.panels[i], key0, n);
       if (kind == TileKind::empty) continue;
       if (run.visits) run.visits->fetch_add(1, std::memory_order_relaxed);
       if (!packed) {
-        s.tile_keys = keys_for_scores(run, keys, key0, n, s.keys);
-        finite = values_for_weigh(run, values, key0, n, s.values);
+        s.tile_keys = keys_for_scores(run, kv.keys, key0, n, s.keys);
+        finite = values_for_weigh(run, kv.values, key0, n, s.values);
         packed = true;
       }
-      if (only_mask && finite)
-        stripes +=
-            lay_stripe(run, at, sequence, s, s.panels[i], kind, keys, values, key0, n, s.stripes[stripes]);
-      else
-        attend_tile(run, at, sequence, s, s.panels[i], kind, keys, values, finite, key0, n);
+      const TileKeys tile{.key0 = key0, .from = 0, .to = n, .kind = kind, .finite = finite};
+      if (!only_mask || !finite)
+        attend_tile(run, at, s, s.panels[i], kv, tile);
+      else if (lay_stripe(run, at, s, s.panels[i], kv, tile, s.stripes[stripes]))
+        ++stripes;
     }
     if (stripes > 0)
-      core.products.stripes(s.stripes, stripes, s.tile_keys, s.values, p.heads.q.dim, p.heads.v.dim,
-                            after_granule(run, at, keys, values, key0 + n, head0, row0, row1), s.s,
-                            s.weights);
+      core.products.stripes({.list = s.stripes,
+                             .count = stripes,
+                             .keys = s.tile_keys,
+                             .values = s.values,
+                             .dim = p.heads.q.dim,
+                             .value_dim = p.heads.v.dim,
+                             .next = after_granule(run, at, kv, key0 + n, {head0, row0, row1}),
+                             .s = s.s,
+                             .p = s.weights});
   }
   for (Index i = 0; i < panels; ++i) finish_panel(run, at, s, s.panels[i]);
   core.end();

@@ -111,10 +111,10 @@ bool values_for_weigh(const Run& run, const Rows& values, Index key0, Index coun
     if (!std::isfinite(scales.at[i * scales.step])) return false;
   return usual;
 }
-void tile_scores(const Run& run, const Panel& panel, const void* packed, const Rows& keys, Index key0,
-                 Index from, Index to, float* s) {
-  run.core.products.scores(panel.queries, packed, from, to, run.problem.heads.q.dim, s);
-  if (keys.scale) run.core.passes.scale_rows(s, from, to, scales_from(keys, key0), nullptr);
+void tile_scores(const Run& run, const Panel& panel, const void* packed, const Rows& keys, const TileKeys& t,
+                 float* s) {
+  run.core.products.scores(panel.queries, packed, t.from, t.to, run.problem.heads.q.dim, s);
+  if (keys.scale) run.core.passes.scale_rows(s, t.from, t.to, scales_from(keys, t.key0), nullptr);
 }
 
 float scale_of(const Run& run, Index head) {
@@ -279,14 +279,14 @@ class RowWalk {
 
 }  // namespace
 
-void fill_panel(const Run& run, const SequencePlace& at, Index head0, Index first_row, Index rows,
-                Scratch& scratch, Panel& panel) {
+void fill_panel(const Run& run, const SequencePlace& at, const RowBlock& rows, Scratch& scratch,
+                Panel& panel) {
   const Core& core = run.core;
   const AttentionProblem& p = run.problem;
   const HeadInputs& in = run.args.inputs;
-  panel.count = static_cast<int>(std::min<Index>(core.panel, rows - first_row));
+  panel.count = static_cast<int>(std::min<Index>(core.panel, rows.end - rows.first));
   Rows source[64];
-  RowWalk row(run, at, head0, first_row);
+  RowWalk row(run, at, rows.head0, rows.first);
   Index head = row.head;
   Rows of_head = rows_of(run.args.q, p.heads.q, head, at.tensor_batch, at.q_row);
   float scale = scale_of(run, head);
@@ -325,9 +325,10 @@ namespace {
 /// T5 values of a tile into scratch.term [lane][key]. A bucket depends on q - k alone and grows with |q - k|,
 /// so each head needs one value a distance, and one value in all where both ends of the range share their
 /// bucket.
-void add_relative(const HeadInputs& in, const Panel& panel, Scratch& scratch, Index key0, Index from,
-                  Index to, Index granule) {
+void add_relative(const HeadInputs& in, const Panel& panel, Scratch& scratch, const TileKeys& keys,
+                  Index granule) {
   const AnyView& t = in.relative;
+  const Index key0 = keys.key0, from = keys.from, to = keys.to;
   for (int lane = 0; lane < panel.count;) {
     int end = lane + 1;
     while (end < panel.count && panel.head[end] == panel.head[lane] &&
@@ -355,8 +356,9 @@ void add_relative(const HeadInputs& in, const Panel& panel, Scratch& scratch, In
 
 }  // namespace
 
-void apply_terms(const Run& run, Index sequence, const Panel& panel, Scratch& scratch, Index key0, Index from,
-                 Index to) {
+void apply_terms(const Run& run, const SequencePlace& at, const Panel& panel, Scratch& scratch,
+                 const TileKeys& t) {
+  const Index from = t.from, to = t.to;
   const Core& core = run.core;
   const Terms& terms = run.problem.heads.terms;
   const HeadInputs& in = run.args.inputs;
@@ -367,11 +369,12 @@ void apply_terms(const Run& run, Index sequence, const Panel& panel, Scratch& sc
     if (scratch.cap_slope)
       core.passes.cap_slope(s, from, to, static_cast<float>(in.softcap), scratch.cap_slope);
   }
-  add_terms(run, sequence, panel, scratch, key0, from, to);
+  add_terms(run, at, panel, scratch, t);
 }
 
-void add_terms(const Run& run, Index sequence, const Panel& panel, Scratch& scratch, Index key0, Index from,
-               Index to) {
+void add_terms(const Run& run, const SequencePlace& at, const Panel& panel, Scratch& scratch,
+               const TileKeys& t) {
+  const Index key0 = t.key0, from = t.from, to = t.to;
   const Core& core = run.core;
   const Terms& terms = run.problem.heads.terms;
   const HeadInputs& in = run.args.inputs;
@@ -380,7 +383,8 @@ void add_terms(const Run& run, Index sequence, const Panel& panel, Scratch& scra
     const AnyView& b = in.bias;
     for (int lane = 0; lane < core.panel; ++lane) {
       float* line = scratch.term + lane * core.granule;
-      const Index base = sequence * b.step[0] + panel.head[lane] * b.step[1] + panel.token[lane] * b.step[2];
+      const Index base =
+          at.sequence * b.step[0] + panel.head[lane] * b.step[1] + panel.token[lane] * b.step[2];
       if (lane >= panel.count) {
         std::fill(line + from, line + to, 0.0f);
       } else if (b.dtype == DType::f32 && b.step[3] == 1) {
@@ -395,15 +399,14 @@ void add_terms(const Run& run, Index sequence, const Panel& panel, Scratch& scra
   }
   if (terms.alibi) core.passes.alibi(s, from, to, panel.slope, panel.q_distance);
   if (terms.relative) {
-    add_relative(in, panel, scratch, key0, from, to, core.granule);
+    add_relative(in, panel, scratch, t, core.granule);
     for (int lane = panel.count; lane < core.panel; ++lane)
       std::fill(scratch.term + lane * core.granule + from, scratch.term + lane * core.granule + to, 0.0f);
     core.passes.add(s, from, to, scratch.term, core.granule);
   }
 }
 
-TileKind tile_kind(const Run& run, const SequencePlace& at, Index sequence, const Panel& panel, Index key0,
-                   Index keys) {
+TileKind tile_kind(const Run& run, const SequencePlace& at, const Panel& panel, Index key0, Index keys) {
   if (!run.args.mask.given()) return TileKind::full;
   TileKind all = TileKind::full;
   bool some = false, first = true;
@@ -412,7 +415,7 @@ TileKind tile_kind(const Run& run, const SequencePlace& at, Index sequence, cons
     while (end < panel.count && panel.head[end] == panel.head[lane]) ++end;
     const MaskView& m = run.args.mask.of(panel.head[lane]);
     const TileKind kind = m.tile(panel.position[lane], panel.position[end - 1] + 1, key0, key0 + keys,
-                                 {sequence, panel.head[lane], at.q_start});
+                                 {at.sequence, panel.head[lane], at.q_start});
     some = some || kind != TileKind::empty;
     all = first ? kind : all == kind ? kind : TileKind::mixed;
     first = false;
@@ -436,13 +439,13 @@ void transpose_bits(std::uint64_t (&a)[64]) {
 
 }  // namespace
 
-void open_bits(const Run& run, const SequencePlace& at, Index sequence, const Panel& panel, Scratch& scratch,
-               Index key0, Index& from, Index& to) {
+void open_bits(const Run& run, const SequencePlace& at, const Panel& panel, Scratch& scratch, TileKeys& t) {
+  const Index key0 = t.key0, to = t.to;
   const int words = static_cast<int>(ceil_div(to, 64));
   for (int lane = 0; lane < panel.count; ++lane)
     run.args.mask.of(panel.head[lane])
         .row_bits(panel.position[lane], key0, words, scratch.words + lane * words,
-                  {sequence, panel.head[lane], at.q_start});
+                  {at.sequence, panel.head[lane], at.q_start});
   const std::uint64_t lanes = panel.count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << panel.count) - 1;
   Index first = to, last = 0;
   for (int w = 0; w < words; ++w) {
@@ -467,8 +470,18 @@ void open_bits(const Run& run, const SequencePlace& at, Index sequence, const Pa
       std::copy_n(block, left, open);
     }
   }
-  from = std::min(first, to) / 32 * 32;
-  to = std::max(last, from);
+  t.from = std::min(first, to) / 32 * 32;
+  t.to = std::max(last, t.from);
+}
+
+TileDropout dropout_of(const Run& run, const SequencePlace& at, const Panel& panel, Index key0) {
+  return {.head = panel.head32,
+          .query = panel.position32,
+          .key0 = key0,
+          .seed = run.dropout.seed,
+          .sequence = static_cast<std::uint32_t>(sequence_id(run.args, at.sequence)),
+          .threshold = run.dropout.threshold,
+          .keep_scale = static_cast<float>(1.0 / (1.0 - run.args.inputs.dropout))};
 }
 
 }  // namespace headwise::cpu

@@ -71,6 +71,21 @@ struct Panel {
   bool started, folded;
 };
 
+/// Rows first .. end of the flattened (head, row) pairs of heads head0..
+struct RowBlock {
+  Index head0, first, end;
+};
+/// The rows of k and of v that one kv head has.
+struct KvHeadRows {
+  Rows keys, values;
+};
+/// The keys that a panel meets at a time: from .. to of the granule or block that begins at key0.
+struct TileKeys {
+  Index key0, from, to;
+  TileKind kind = TileKind::full;  // what the mask says about them and the panel
+  bool finite = true;              // all their packed values are
+};
+
 /// Room for the rows of a granule that lie in several pages, and for what they count.
 struct PagedRoom {
   std::byte* numbers;
@@ -113,37 +128,34 @@ void each_unlisted(const Run& run, const SequencePlace& at, Index head, F&& f) {
   if (next < at.q_tokens) f(next, at.q_tokens);
 }
 /// The scores of a panel against keys that keys_for_scores gave, which are `keys` from key0 on.
-void tile_scores(const Run& run, const Panel& panel, const void* packed, const Rows& keys, Index key0,
-                 Index from, Index to, float* s);
-/// Fills lanes first_row.. of the flattened (head, row) pairs of heads head0..; packs the queries.
-void fill_panel(const Run& run, const SequencePlace& at, Index head0, Index first_row, Index rows,
-                Scratch& scratch, Panel& panel);
-/// Score terms between the product and the mask, in the order of the contract; the tile's first key is key0.
-void apply_terms(const Run& run, Index sequence, const Panel& panel, Scratch& scratch, Index key0, Index from,
-                 Index to);
+void tile_scores(const Run& run, const Panel& panel, const void* packed, const Rows& keys, const TileKeys& t,
+                 float* s);
+/// Fills lanes with the first rows of a block; packs the queries.
+void fill_panel(const Run& run, const SequencePlace& at, const RowBlock& rows, Scratch& scratch,
+                Panel& panel);
+/// Score terms between the product and the mask, in the order of the contract.
+void apply_terms(const Run& run, const SequencePlace& at, const Panel& panel, Scratch& scratch,
+                 const TileKeys& t);
 /// Those of them that are added: bias, ALiBi, relative.
-void add_terms(const Run& run, Index sequence, const Panel& panel, Scratch& scratch, Index key0, Index from,
-               Index to);
+void add_terms(const Run& run, const SequencePlace& at, const Panel& panel, Scratch& scratch,
+               const TileKeys& t);
 /// What the mask says about the panel's rows x keys [key0, key0 + keys).
-TileKind tile_kind(const Run& run, const SequencePlace& at, Index sequence, const Panel& panel, Index key0,
-                   Index keys);
+TileKind tile_kind(const Run& run, const SequencePlace& at, const Panel& panel, Index key0, Index keys);
 /// Bits of open lanes per key into scratch.open; trims [from, to) to keys that some lane may attend.
-void open_bits(const Run& run, const SequencePlace& at, Index sequence, const Panel& panel, Scratch& scratch,
-               Index key0, Index& from, Index& to);
+void open_bits(const Run& run, const SequencePlace& at, const Panel& panel, Scratch& scratch, TileKeys& t);
+/// Dropout of a panel's pairs with the keys of the granule at key0.
+TileDropout dropout_of(const Run& run, const SequencePlace& at, const Panel& panel, Index key0);
 
 Run run_of(const AttentionProblem& p, const AttentionArgs& args, const TileKernels& kernels, const Core& core,
            Index task_rows);
 /// Trims [from, to) to the keys of a tile that are open and starts the panel's split; false: none is open.
-bool open_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
-               TileKind kind, Index key0, Index& from, Index& to);
+bool open_tile(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel, TileKeys& t);
 /// From the products in S to the operand of `weigh`: terms, mask, the running max, weights, their sum,
 /// dropout.
-Tile make_weights(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
-                  TileKind kind, bool finite, Index key0, Index from, Index to);
-/// One panel against n keys of a granule and their values, packed; `keys` and `values` are the rows they came
-/// from.
-void attend_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
-                 TileKind kind, const Rows& keys, const Rows& values, bool finite, Index key0, Index n);
+Tile make_weights(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel, const TileKeys& t);
+/// One panel against the packed keys and values of a tile; `rows` is where they came from.
+void attend_tile(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel, const KvHeadRows& rows,
+                 TileKeys t);
 /// Folds the state of the split into the total: the same `merge` whatever the number of splits.
 void fold(const Run& run, Scratch& s, Panel& panel);
 /// One block of query rows of one run of heads against all keys the mask lets it see.
@@ -154,9 +166,9 @@ void write_unlisted(const Run& run, Index sequence, Index head);
 void finish_panel(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel);
 
 /// Probes: before the weights are made, after, and at the end of a row.
-void push_best(const Run& run, const Panel& panel, const float* s, Index key0, Index from, Index to);
-void push_classes(const Run& run, const SequencePlace& at, const Panel& panel, const float* p, Index key0,
-                  Index from, Index to);
+void push_best(const Run& run, const Panel& panel, const float* s, const TileKeys& t);
+void push_classes(const Run& run, const SequencePlace& at, const Panel& panel, const float* p,
+                  const TileKeys& t);
 void rebase_stats(const Run& run, const RowStats& stats, const float* sum, const float* delta,
                   const float* shrink, float* class_mass);
 /// weight[lane]: what a p counts in the row's normalized weights, sink included; 0 for an empty row.

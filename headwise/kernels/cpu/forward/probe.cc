@@ -14,9 +14,9 @@ float* at3(const AnyView& v, Index b, Index h, Index q) {
 
 }  // namespace
 
-void push_best(const Run& run, const Panel& panel, const float* s, Index key0, Index from, Index to) {
+void push_best(const Run& run, const Panel& panel, const float* s, const TileKeys& t) {
   const Index k_best = run.problem.probe.top_k, size = run.core.panel;
-  for (Index k = from; k < to; ++k)
+  for (Index k = t.from; k < t.to; ++k)
     for (int lane = 0; lane < panel.count; ++lane) {
       const float x = s[k * size + lane];
       float* scores = panel.best_scores + lane * k_best;
@@ -24,17 +24,17 @@ void push_best(const Run& run, const Panel& panel, const float* s, Index key0, I
       Index* keys = panel.best_keys + lane * k_best;
       Index i = k_best - 1;
       for (; i > 0 && x > scores[i - 1]; --i) scores[i] = scores[i - 1], keys[i] = keys[i - 1];
-      scores[i] = x, keys[i] = key0 + k;
+      scores[i] = x, keys[i] = t.key0 + k;
     }
 }
 
-void push_classes(const Run& run, const SequencePlace& at, const Panel& panel, const float* p, Index key0,
-                  Index from, Index to) {
+void push_classes(const Run& run, const SequencePlace& at, const Panel& panel, const float* p,
+                  const TileKeys& t) {
   const AnyView& c = run.args.probe.class_of;
   const Index size = run.core.panel;
-  for (Index k = from; k < to; ++k) {
+  for (Index k = t.from; k < t.to; ++k) {
     const Index which = static_cast<const std::int32_t*>(
-        c.data)[at.tensor_batch * c.step[0] + (at.kv_row + key0 + k) * c.step[1]];
+        c.data)[at.tensor_batch * c.step[0] + (at.kv_row + t.key0 + k) * c.step[1]];
     if (which < 0 || which >= run.problem.probe.classes) continue;
     float* mass = panel.class_mass + which * size;
     for (Index lane = 0; lane < size; ++lane) mass[lane] += p[k * size + lane];

@@ -8,20 +8,20 @@ namespace {
 
 /// Weights of one panel against one packed granule, from known tops and sums: S becomes p. False: nothing is
 /// open.
-bool known_tile(const Run& run, const SequencePlace& at, Index sequence, Scratch& s, Panel& panel,
-                const void* packed, const Rows& keys, Index key0, Index n, Index& from, Index& to) {
+bool known_tile(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel, const void* packed,
+                const Rows& keys, TileKeys& t) {
   const Core& core = run.core;
-  from = 0, to = n;
-  const TileKind kind = tile_kind(run, at, sequence, panel, key0, n);
-  if (kind == TileKind::empty) return false;
-  if (kind == TileKind::mixed) {
-    open_bits(run, at, sequence, panel, s, key0, from, to);
-    if (from == to) return false;
+  t.kind = tile_kind(run, at, panel, t.key0, t.to);
+  if (t.kind == TileKind::empty) return false;
+  if (t.kind == TileKind::mixed) {
+    open_bits(run, at, panel, s, t);
+    if (t.from == t.to) return false;
   }
+  const Index key0 = t.key0, from = t.from, to = t.to;
   for (int i = 0; i < core.panel; ++i) panel.q_distance[i] = static_cast<float>(panel.position[i] - key0);
-  tile_scores(run, panel, packed, keys, key0, from, to, s.s);
-  if (run.scaled_first) apply_terms(run, sequence, panel, s, key0, from, to);
-  if (kind == TileKind::mixed) core.passes.select(s.s, from, to, s.open);
+  tile_scores(run, panel, packed, keys, t, s.s);
+  if (run.scaled_first) apply_terms(run, at, panel, s, t);
+  if (t.kind == TileKind::mixed) core.passes.select(s.s, from, to, s.open);
   float *top = s.lane_f[0], *weight = s.lane_f[1];
   const Index q = run.problem.ragged ? run.problem.q_total : run.problem.q_tokens;
   for (int i = 0; i < core.panel; ++i) {
@@ -61,11 +61,12 @@ void sum_columns(const Run& run, Scratch& s, Index sequence, Index head, Index k
   std::fill_n(s.ones, size, 1.0f);
   Panel& panel = s.panels[0];
   for (Index row = 0; row < at.q_tokens; row += size) {
-    fill_panel(run, at, head, row, at.q_tokens, s, panel);
+    fill_panel(run, at, {head, row, at.q_tokens}, s, panel);
     for (Index k = key0; k < end; k += core.granule) {
-      Index from, to;
-      if (!known_tile(run, at, sequence, s, panel, packed(k), keys, k, keys_at(k), from, to)) continue;
-      core.passes.join(lanes + (k - key0 + from) * size, s.s + from * size, to - from, s.ones, s.ones);
+      TileKeys t{.key0 = k, .from = 0, .to = keys_at(k)};
+      if (!known_tile(run, at, s, panel, packed(k), keys, t)) continue;
+      core.passes.join(lanes + (k - key0 + t.from) * size, s.s + t.from * size, t.to - t.from, s.ones,
+                       s.ones);
     }
   }
   const AnyView& out = run.args.probe.column_sums;
@@ -104,14 +105,14 @@ void write_picked(const Run& run, Scratch& s, Index pick) {
   for (Index k = 0; k < out.size[1]; ++k) to_row[k * out.step[1]] = 0.0f;
   if (row >= at.q_tokens) return;
   Panel& panel = s.panels[0];
-  fill_panel(run, at, head, row, row + 1, s, panel);
+  fill_panel(run, at, {head, row, row + 1}, s, panel);
   const Rows keys = key_rows(run, at, head);
   for (Index key0 = 0; key0 < at.kv_tokens; key0 += run.core.granule) {
     const Index n = std::min<Index>(run.core.granule, at.kv_tokens - key0);
     const void* packed = keys_for_scores(run, keys, key0, n, s.keys);
-    Index from, to;
-    if (!known_tile(run, at, sequence, s, panel, packed, keys, key0, n, from, to)) continue;
-    for (Index k = from; k < to; ++k) to_row[(key0 + k) * out.step[1]] = s.s[k * run.core.panel];
+    TileKeys t{.key0 = key0, .from = 0, .to = n};
+    if (!known_tile(run, at, s, panel, packed, keys, t)) continue;
+    for (Index k = t.from; k < t.to; ++k) to_row[(key0 + k) * out.step[1]] = s.s[k * run.core.panel];
   }
 }
 

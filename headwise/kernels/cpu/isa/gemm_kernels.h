@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cpu/isa/row_kernels.h"
-#include "headwise/kernels/cpu/isa/tile_kernels.h"
+#include "headwise/kernels/cpu/isa/tile_tasks.h"
 
 namespace headwise::cpu {
 

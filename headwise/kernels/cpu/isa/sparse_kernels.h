@@ -2,7 +2,7 @@
 // Plain types only, since every level includes it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/kernels/cpu/isa/tile_kernels.h"
+#include "headwise/kernels/cpu/isa/tile_tasks.h"
 
 namespace headwise::cpu {
 
@@ -23,11 +23,19 @@ struct KeptRow {
 };
 inline constexpr Index kListPad = 16;
 
+/// Appends keys key0 + from .. key0 + to of a tile S [keys][panel] whose score is above floor[lane] or NaN to
+/// the lists of their rows. Lanes from `lanes` on keep nothing.
+struct KeepTask {
+  const float *s, *slopes;  // slopes: [keys][panel]; null: nobody asks
+  Index from, to;
+  int panel, lanes;
+  const float* floor;
+  Index key0;
+  KeptRow* rows;
+};
+
 struct SparseKernels {
-  /// Appends keys key0 + from .. key0 + to of a tile S [keys][panel] whose score is above floor[lane] or NaN.
-  /// Lanes from `lanes` on keep nothing.
-  void (*keep)(const float* s, const float* slopes, Index from, Index to, int panel, int lanes,
-               const float* floor, Index key0, KeptRow* rows);
+  void (*keep)(const KeepTask&);
   /// tau of a row's scores, from `start`, which is at most tau. 1.5 and 2: Newton's steps from below. Others:
   /// Halley's steps, halving the bracket where one leaves it.
   float (*tau)(const EntmaxRule& rule, float* score, Index count, float top, float start);

@@ -26,9 +26,8 @@ struct TileProducts {
   void (*weigh)(const Tile&, const void* values, Index value_dim, const float* shrink, float* o);
   /// Many panels against one granule at once: the bits of scores, select, row_max, advance, weights and weigh
   /// one after the other, with the products of one panel beside the exponentials of another. Null: this core
-  /// has no such way. `next` may be asked for meanwhile.
-  void (*stripes)(const Stripe* list, Index count, const void* keys, const void* values, Index dim,
-                  Index value_dim, const Next& next, float* s, void* p) = nullptr;
+  /// has no such way.
+  void (*stripes)(const StripeTask&) = nullptr;
 };
 
 /// Passes over a tile of scores S [keys][panel], in place, and over the state of its panel.
@@ -55,9 +54,7 @@ struct ScorePasses {
   void (*select)(float* s, Index from, Index to,
                  const std::uint64_t* open);  // open[key]: bit per lane; closed: -inf
   void (*add)(float* s, Index from, Index to, const float* term, Index term_step);  // term [lane][key]
-  void (*dropout)(float* s, Index from, Index to, const std::uint32_t* head, const std::uint32_t* query,
-                  Index key0, std::uint32_t sequence, std::uint64_t seed, std::uint32_t threshold,
-                  float keep_scale);
+  void (*dropout)(float* s, Index from, Index to, const TileDropout&);
   int mix_rows = 0;  // heads of y a tile of MixTile::matrix
   void (*mix)(const MixTile&) = nullptr;
 
@@ -78,19 +75,15 @@ struct ScorePasses {
 /// lie, for up to `rows` query rows of a kv head. Null: this core has no such way.
 struct FewProducts {
   int rows;
-  /// Scores of keys first + from .. first + to; scratch: key_bytes; ahead: a row for each key.
-  void (*scores)(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
-                 Index dim, const Ahead& ahead, void* scratch, float* s);
+  void (*scores)(const FewScoresTask&, float* s);
   /// o [count][value_dim] = o * shrink + sum over keys of v * p; value_dim is a multiple of 16 and columns
-  /// lie side by side. sums: room for panel * value_dim. False, and o as it was, when some sum is not finite:
-  /// then a value, a weight or the sum itself was not.
-  bool (*weigh)(const Tile&, int count, const Rows& values, Index first, Index value_dim, const float* shrink,
-                const Ahead& ahead, float* sums, float* o);
+  /// lie side by side. False, and o as it was, when some sum is not finite: then a value, a weight or the sum
+  /// itself was not.
+  bool (*weigh)(const Tile&, const FewWeighTask&);
   /// scores, select, row_max, advance, weights and weigh at once, where nothing but the mask stands between
   /// scores and weights; t.o is [count][value_dim]. Null: this core has no such way. False, and all as it
   /// was, as above.
-  bool (*stripe)(const Stripe& t, int count, const Rows& keys, const Rows& values, Index first, Index dim,
-                 Index value_dim, const Ahead& to_values, const Ahead& to_keys, void* scratch, float* sums);
+  bool (*stripe)(const Stripe& t, const FewStripeTask&);
 };
 
 /// Gradients, in the cores that TileKernels names for them.
@@ -106,10 +99,8 @@ struct GradientPasses {
   /// 0.
   void (*add_rows)(const RowPart* parts, Index count, Index from, Index to, Index dim, float* c);
   /// What a tile of weights and one of dS become for the products, in the order: weights as a of add_rows, dS
-  /// (times row_factor[lane]) likewise, dS as p of weigh_on; lanes from `count` on and rows outside [from,
-  /// to) up to `keys` as 0. Null: f32 tiles are operands as they are.
-  void (*operands)(const float* s, const float* ds, Index from, Index to, Index keys, int count,
-                   const float* row_factor, void* out);
+  /// (times row_factor[lane]) likewise, dS as p of weigh_on. Null: f32 tiles are operands as they are.
+  void (*operands)(const GradientOperands&);
   Index (*operand_bytes)();  // of each of the three
   /// Many panels at once: the bits of scores, select, sweep, operands and weigh_on one after the other, with
   /// the products of one panel beside the exponentials of another. Null: this core has no such way.

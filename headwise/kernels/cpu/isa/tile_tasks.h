@@ -146,4 +146,61 @@ struct Next {
   Ahead keys, values;
 };
 
+/// `count` panels against one granule of packed keys and values, for `TileProducts::stripes`.
+struct StripeTask {
+  const Stripe* list;
+  Index count;
+  const void *keys, *values;
+  Index dim, value_dim;
+  Next next;  // may be fetched meanwhile
+  float* s;   // room for a tile of scores
+  void* p;    // and for an operand of weigh
+};
+
+/// The first `count` queries of a panel against keys first + from .. first + to as they lie.
+struct FewScoresTask {
+  const void* queries;
+  int count;
+  const Rows& keys;
+  Index first, from, to, dim;
+  Ahead ahead;    // a row for each key
+  void* scratch;  // key_bytes
+};
+/// Values first + from .. first + to of a tile as they lie, onto the sums of `count` rows.
+struct FewWeighTask {
+  int count;
+  const Rows& values;
+  Index first, value_dim;
+  const float* shrink;
+  Ahead ahead;
+  float *sums, *o;  // room for panel * value_dim; [count][value_dim]
+};
+/// What a stripe of `count` rows reads beside its state.
+struct FewStripeTask {
+  int count;
+  const Rows &keys, &values;
+  Index first, dim, value_dim;
+  Ahead to_values, to_keys;
+  void* scratch;  // key_bytes
+  float* sums;    // room for panel * value_dim
+};
+
+/// Which pairs of a tile dropout leaves, and what those are multiplied by.
+struct TileDropout {
+  const std::uint32_t *head, *query;  // [panel]
+  Index key0;
+  std::uint64_t seed;
+  std::uint32_t sequence, threshold;
+  float keep_scale;
+};
+
+/// A tile of weights and one of dS on their way to operands of products, for `GradientPasses::operands`.
+struct GradientOperands {
+  const float *s, *ds;
+  Index from, to, keys;     // rows outside [from, to) up to `keys` become 0
+  int count;                // and so do lanes from here on
+  const float* row_factor;  // [panel]
+  void* out;
+};
+
 }  // namespace headwise::cpu

@@ -23,7 +23,7 @@ float dot_of(const AnyView& a, const AnyView& b, Index batch, Index row, Index h
 }
 
 /// The law of deltas over the rows of a panel.
-double delta_error(const GradientRun& run, const RowTask& task, const MixedGradientPanel& panel) {
+double delta_error(const GradientRun& run, const SequencePlace& location, const MixedGradientPanel& panel) {
   const AnyView &out = run.args.forward.out, &dout = run.args.dout;
   const int n = run.mixed.core().panel;
   double worst = 0;
@@ -31,7 +31,7 @@ double delta_error(const GradientRun& run, const RowTask& task, const MixedGradi
     float all = 0, largest = 1e-6f;
     for (Index h = 0; h < run.mixed.before.to; ++h) all += panel.delta[h * n + i];
     for (Index v = 0; v < run.mixed.after.to; ++v)
-      all -= dot_of(dout, out, task.at.tensor_batch, task.at.q_row + panel.in.lanes.token[i], v, largest);
+      all -= dot_of(dout, out, location.tensor_batch, location.q_row + panel.in.lanes.token[i], v, largest);
     worst = std::max(worst, static_cast<double>(std::fabs(all) / largest));
   }
   return worst;
@@ -67,7 +67,7 @@ void add_to_rows(const GradientRun& run, GradientScratch& s, const float* ds, In
 }
 
 /// What it adds to its keys.
-void add_to_keys(const GradientRun& run, GradientScratch& s, const RowTask& task, float* ds,
+void add_to_keys(const GradientRun& run, GradientScratch& s, const SequencePlace& location, float* ds,
                  const Opening& opening) {
   const AttentionProblem& p = run.problem.forward;
   const GradientSpec& wants = run.problem.wants;
@@ -80,7 +80,7 @@ void add_to_keys(const GradientRun& run, GradientScratch& s, const RowTask& task
                        count};
     core.gradients.add_rows(&part, 1, 0, opening.to, p.heads.v.dim, s.dv + v * kMixKeys * value_wide);
   }
-  if (wants.v && !s.panel.finite) add_unusual_douts(run, s, task, opening);
+  if (wants.v && !s.panel.finite) add_unusual_douts(run, s, location, opening);
   for (const int which : {1, 0}) mix_slopes(run, s, which, opening.to, nullptr, s.key_sums[which], nullptr);
   for (Index m = 0; wants.k && m < p.heads.q.heads; ++m) {
     clear_rest(run, ds + m * step, opening.to);
@@ -94,32 +94,32 @@ void attend_panel(const GradientRun& run, GradientScratch& s, Index sequence, In
   const AttentionProblem& p = run.problem.forward;
   const GradientSpec& wants = run.problem.wants;
   const Core& core = run.mixed.core();
-  const RowTask task{place_of(p, run.args.forward, sequence), sequence};
+  const SequencePlace location = place_of(p, run.args.forward, sequence);
   const Index n = core.panel, step = run.mixed.tile_step();
-  if (q * n >= task.at.q_tokens) return;
-  pack_panel(run, task, q, s);
+  if (q * n >= location.q_tokens) return;
+  pack_panel(run, location, q, s);
   MixedGradientPanel& panel = s.panel;
   clear_sums(run, panel);
-  each_block(run, s, task, [&](const Opening& opening, Index key0) {
-    weights_of_block(run, s, task, opening, key0);
-    if (wants.gate) outputs_of_block(run, s, task, opening, key0, false);
-    output_slopes(run, s, task, opening, key0, wants.gate ? panel.dgate : nullptr);
+  each_block(run, s, location, [&](const Opening& opening, Index key0) {
+    weights_of_block(run, s, location, opening, key0);
+    if (wants.gate) outputs_of_block(run, s, location, opening, key0, false);
+    output_slopes(run, s, location, opening, key0, wants.gate ? panel.dgate : nullptr);
     mix_slopes(run, s, 1, opening.to, panel.dquery[1], nullptr, panel.dmatrix[1]);
     weight_slopes(run, s, opening);
     for (Index h = 0; h < run.mixed.before.to; ++h)
       core.gradients.add_dots(s.p + h * step, s.dp + h * step, 0, opening.to, panel.delta + h * n);
   });
-  if (run.checks) s.worst = std::max(s.worst, delta_error(run, task, panel));
+  if (run.checks) s.worst = std::max(s.worst, delta_error(run, location, panel));
 
-  const Index at = run.first_panel(task.at, sequence) + q;
+  const Index at = run.first_panel(location) + q;
   const bool keys = wants.k || wants.v || wants.mix_k;
   if (keys || run.gathers_dq() || wants.slopes || wants.mix_before || panel.dquery[0])
-    each_block(run, s, task, [&](const Opening& opening, Index key0) {
+    each_block(run, s, location, [&](const Opening& opening, Index key0) {
       if (run.form == MixForm::twice) {
-        weights_of_block(run, s, task, opening, key0);
-        output_slopes(run, s, task, opening, key0, nullptr);
+        weights_of_block(run, s, location, opening, key0);
+        output_slopes(run, s, location, opening, key0, nullptr);
       }
-      if (wants.v) outputs_of_block(run, s, task, opening, key0, true);
+      if (wants.v) outputs_of_block(run, s, location, opening, key0, true);
       if (run.form == MixForm::twice || run.keeps_du()) weight_slopes(run, s, opening);
       logit_slopes(run, s, opening.to);
       mix_slopes(run, s, 0, opening.to, panel.dquery[0], nullptr, panel.dmatrix[0]);
@@ -128,13 +128,13 @@ void attend_panel(const GradientRun& run, GradientScratch& s, Index sequence, In
       add_to_rows(run, s, ds, opening.to);
       if (!keys) return;
       if (q > 0) await_turn(run, at, key0 / kMixKeys);
-      add_to_keys(run, s, task, ds, opening);
+      add_to_keys(run, s, location, ds, opening);
       pass(run, at, key0 / kMixKeys + 1);
     });
-  const Index blocks = ceil_div(task.at.kv_tokens, kMixKeys);
+  const Index blocks = ceil_div(location.kv_tokens, kMixKeys);
   if (q > 0 && blocks > 0) await_turn(run, at, blocks - 1);
   pass(run, at, blocks);
-  write_row_sums(run, s, task);
+  write_row_sums(run, s, location);
 }
 
 std::string refuse(const BackwardProblem& p) {
@@ -192,20 +192,20 @@ Status run_mixed_backward_as(MixForm form, const BackwardProblem& p, const Backw
   }
   std::fill_n(run.passed, run.panel_count(), Index{0});
   const Core& core = run.mixed.core();
-  const auto task_of = [&](Index sequence) { return RowTask{place_of(f, args.forward, sequence), sequence}; };
+  const auto place_in = [&](Index sequence) { return place_of(f, args.forward, sequence); };
   pool.parallel_for(f.batch * ceil_div(f.kv_tokens, core.granule), [&](Index task, int worker) {
-    pack_granule(run, task_of(task % f.batch), task / f.batch, scratch[worker]);
+    pack_granule(run, place_in(task % f.batch), task / f.batch, scratch[worker]);
   });
   pool.parallel_for(f.batch * ceil_div(f.q_tokens, core.panel), [&](Index task, int worker) {
     attend_panel(run, scratch[worker], task % f.batch, task / f.batch);
   });
   if (p.wants.k || p.wants.v || p.wants.mix_k)
     pool.parallel_for(f.batch * ceil_div(f.kv_tokens, kMixKeys), [&](Index index, int worker) {
-      const RowTask task = task_of(index % f.batch);
-      const Index key0 = index / f.batch * kMixKeys, keys = std::min(kMixKeys, task.at.kv_tokens - key0);
+      const SequencePlace location = place_in(index % f.batch);
+      const Index key0 = index / f.batch * kMixKeys, keys = std::min(kMixKeys, location.kv_tokens - key0);
       if (keys <= 0) return;
-      look_at_block(run, task, key0 / kMixKeys, scratch[worker]);
-      write_key_sums(run, scratch[worker], task, key0, keys);
+      look_at_block(run, location, key0 / kMixKeys, scratch[worker]);
+      write_key_sums(run, scratch[worker], location, key0, keys);
     });
   fold_shared(run, pool);
   if (p.wants.bias) mixed_bias_gradient(run, scratch, pool);

@@ -56,10 +56,10 @@ Index MixedRun::block_count() const {
   const Index n = core().granule;
   return (p.ragged ? p.kv_total / n + p.batch + 1 : p.batch * ceil_div(p.kv_tokens, n)) * granule_blocks();
 }
-Index MixedRun::first_block(const SequencePlace& at, Index sequence) const {
+Index MixedRun::first_block(const SequencePlace& at) const {
   const AttentionProblem& p = forward.problem;
   const Index n = core().granule;
-  return (p.ragged ? at.kv_row / n + sequence : sequence * ceil_div(p.kv_tokens, n)) * granule_blocks();
+  return (p.ragged ? at.kv_row / n + at.sequence : at.sequence * ceil_div(p.kv_tokens, n)) * granule_blocks();
 }
 
 MixedRun mixed_run_of(const AttentionProblem& p, const AttentionArgs& args, const TileKernels& kernels,
@@ -261,28 +261,28 @@ bool pack_key_coefficients(const MixedRun& run, const SequencePlace& at, Index k
   return unusual == 0;
 }
 
-Opening open_block(const MixedRun& run, const SequencePlace& at, Index sequence, MixedScratch& s,
-                   MixedPanel& panel, Index key0, Index keys) {
+Opening open_block(const MixedRun& run, const SequencePlace& at, MixedScratch& s, MixedPanel& panel,
+                   Index key0, Index keys) {
   Opening all;
   const Index heads = run.shared_mask ? 1 : run.before.to;
   for (Index h = 0; h < heads; ++h) {
     if (!run.shared_mask) look_at_head(run, panel.lanes, h);
-    const TileKind kind = tile_kind(run.forward, at, sequence, panel.lanes, key0, keys);
+    TileKeys t{
+        .key0 = key0, .from = 0, .to = keys, .kind = tile_kind(run.forward, at, panel.lanes, key0, keys)};
     std::uint64_t* open = panel.open + h * kMixKeys;
-    Index from = 0, to = keys;
-    if (kind == TileKind::empty) {
-      to = 0;
+    if (t.kind == TileKind::empty) {
+      t.to = 0;
       if (heads > 1) std::fill_n(open, kMixKeys, std::uint64_t{0}), all.mixed = true;
-    } else if (kind == TileKind::full) {
+    } else if (t.kind == TileKind::full) {
       if (heads > 1) std::fill_n(open, kMixKeys, ~std::uint64_t{0});
     } else {
       std::fill_n(open, kMixKeys, std::uint64_t{0});
       s.terms.open = open;
-      open_bits(run.forward, at, sequence, panel.lanes, s.terms, key0, from, to);
-      if (from == to) to = 0;
+      open_bits(run.forward, at, panel.lanes, s.terms, t);
+      if (t.from == t.to) t.to = 0;
       all.mixed = true;
     }
-    all.to = std::max(all.to, to);
+    all.to = std::max(all.to, t.to);
   }
   all.some = all.to > 0;
   return all;
@@ -322,7 +322,7 @@ MixTile mix_tile(const MixedRun& run, const MixStage& stage, const float* query,
           run.rank};
 }
 
-void mixed_logits(const MixedRun& run, Index sequence, MixedScratch& s, MixedPanel& panel,
+void mixed_logits(const MixedRun& run, const SequencePlace& at, MixedScratch& s, MixedPanel& panel,
                   const Opening& opening, Index key0, float* l) {
   const Terms& terms = run.forward.problem.heads.terms;
   const Core& core = run.core();
@@ -341,7 +341,7 @@ void mixed_logits(const MixedRun& run, Index sequence, MixedScratch& s, MixedPan
     s.terms.s = l + h * run.tile_step();
     if (looks) {
       look_at_head(run, panel.lanes, h);
-      add_terms(run.forward, sequence, panel.lanes, s.terms, key0, 0, opening.to);
+      add_terms(run.forward, at, panel.lanes, s.terms, {.key0 = key0, .from = 0, .to = opening.to});
     }
     if (opening.mixed)
       core.passes.select(s.terms.s, 0, opening.to, panel.open + (run.shared_mask ? 0 : h) * kMixKeys);

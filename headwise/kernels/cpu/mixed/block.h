@@ -41,7 +41,7 @@ struct MixedRun {
   /// Blocks of keys of all sequences, whole granules of them, and where a sequence's first one lies.
   Index granule_blocks() const { return core().granule / kMixKeys; }
   Index block_count() const;
-  Index first_block(const SequencePlace& at, Index sequence) const;
+  Index first_block(const SequencePlace& at) const;
   Index key_slots() const { return forward.problem.heads.k.slots(); }
   Index value_slots() const { return forward.problem.heads.v.slots(); }
 };
@@ -101,15 +101,15 @@ void pack_mixed_keys(const MixedRun& run, const SequencePlace& at, Index key0, I
 /// False when one of them is not finite.
 bool pack_key_coefficients(const MixedRun& run, const SequencePlace& at, Index key0, Index count,
                            const MixStage& stage, float* out);
-Opening open_block(const MixedRun& run, const SequencePlace& at, Index sequence, MixedScratch& s,
-                   MixedPanel& panel, Index key0, Index keys);
+Opening open_block(const MixedRun& run, const SequencePlace& at, MixedScratch& s, MixedPanel& panel,
+                   Index key0, Index keys);
 /// scale * q.k and softcap of all heads into s.s.
 void mixed_scores(const MixedRun& run, MixedScratch& s, const MixedPanel& panel, Index to, float* out);
 /// What a mix does to a block: x and y are [heads][tile_step].
 MixTile mix_tile(const MixedRun& run, const MixStage& stage, const float* query, const float* key,
                  const float* x, float* y, Index to);
 /// Logits of all heads of a block into `l` [heads][tile_step]; closed pairs are -inf.
-void mixed_logits(const MixedRun& run, Index sequence, MixedScratch& s, MixedPanel& panel,
+void mixed_logits(const MixedRun& run, const SequencePlace& at, MixedScratch& s, MixedPanel& panel,
                   const Opening& opening, Index key0, float* l);
 
 }  // namespace headwise::cpu

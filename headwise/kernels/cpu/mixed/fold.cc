@@ -46,10 +46,9 @@ void store_coefficients(const GradientRun& run, const MixStage& stage, const Any
 
 }  // namespace
 
-void write_row_sums(const GradientRun& run, GradientScratch& s, const RowTask& task) {
+void write_row_sums(const GradientRun& run, GradientScratch& s, const SequencePlace& at) {
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.mixed.core();
-  const SequencePlace& at = task.at;
   const MixedGradientPanel& panel = s.panel;
   const Panel& lanes = panel.in.lanes;
   const Index n = core.panel, heads = p.heads.normal_heads();
@@ -98,7 +97,7 @@ void note_open_keys(const GradientRun& run, GradientScratch& s, const Opening& o
       s.seen[k] |= opening.mixed ? s.panel.in.open[h * kMixKeys + k] : ~std::uint64_t{0};
 }
 
-void add_unusual_douts(const GradientRun& run, GradientScratch& s, const RowTask& task,
+void add_unusual_douts(const GradientRun& run, GradientScratch& s, const SequencePlace& location,
                        const Opening& opening) {
   const AttentionProblem& p = run.problem.forward;
   const AnyView& dout = run.args.dout;
@@ -108,8 +107,8 @@ void add_unusual_douts(const GradientRun& run, GradientScratch& s, const RowTask
     for (int i = 0; i < lanes.count; ++i)
       for (Index c = 0; c < p.heads.v.dim; ++c) {
         const double x = load_double(dout.data, dout.dtype,
-                                     task.at.tensor_batch * dout.step[0] +
-                                         (task.at.q_row + lanes.token[i]) * dout.step[1] + v * dout.step[2] +
+                                     location.tensor_batch * dout.step[0] +
+                                         (location.q_row + lanes.token[i]) * dout.step[1] + v * dout.step[2] +
                                          c * dout.step[3]);
         if (std::isfinite(x)) continue;
         for (Index k = 0; k < opening.to; ++k)
@@ -119,9 +118,9 @@ void add_unusual_douts(const GradientRun& run, GradientScratch& s, const RowTask
       }
 }
 
-void write_key_sums(const GradientRun& run, GradientScratch& s, const RowTask& task, Index key0, Index keys) {
+void write_key_sums(const GradientRun& run, GradientScratch& s, const SequencePlace& at, Index key0,
+                    Index keys) {
   const AttentionProblem& p = run.problem.forward;
-  const SequencePlace& at = task.at;
   const auto lines = [&](const AnyView& to, const HeadLayout& layout, Index heads, const float* sums,
                          Index wide, auto&& factor) {
     const Index line = width_of(layout);
@@ -155,7 +154,7 @@ void fold_shared(const GradientRun& run, ThreadPool& pool) noexcept {
   const auto each_panel = [&](auto&& body) {
     for (Index b = 0; b < p.batch; ++b) {
       const SequencePlace at = place_of(p, run.args.forward, b);
-      for (Index q = 0; q < ceil_div(at.q_tokens, n); ++q) body(run.first_panel(at, b) + q);
+      for (Index q = 0; q < ceil_div(at.q_tokens, n); ++q) body(run.first_panel(at) + q);
     }
   };
   const auto matrix = [&](int which, const AnyView& to) {

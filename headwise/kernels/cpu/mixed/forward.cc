@@ -4,36 +4,10 @@
 #include <cmath>
 
 #include "headwise/kernels/cpu/isa/isa.h"
-#include "headwise/kernels/cpu/mixed/block.h"
+#include "headwise/kernels/cpu/mixed/outputs.h"
 
 namespace headwise::cpu {
 namespace {
-
-/// The normalizers and the output of a panel.
-struct OutPanel {
-  MixedPanel in;
-  float *top, *sum, *weight;  // [heads][panel]; weight: what exp(l - top) counts, sink included
-  float* o;                   // [v_heads][value_rows][panel]
-  std::uint8_t* visited;      // [kept_blocks] keys looked at, for the second look at kept logits
-};
-/// Keys and values of all blocks, packed once for all tasks by the kept form, which is linear in tokens
-/// anyway: keys and coefficients by block, values by granule, and whether all of a granule is finite.
-struct PackedBlocks {
-  std::byte *keys, *values;
-  float* coefficients[2];
-  std::uint8_t* finite;
-};
-struct OutScratch {
-  MixedScratch in;
-  const PackedBlocks* packed;  // null: tasks pack
-  OutPanel* panels;
-  std::byte *values, *operand;
-  Index key0;   // of the present block in its granule of values
-  float* kept;  // [kept_blocks][panels][heads][tile_step]
-  float *tile_top, *used, *shrink, *tile_sum, *gate;
-  float* rows;
-  std::uint64_t* kept_pairs;  // [v_heads][kMixKeys]: pairs whose values count, for values that are not finite
-};
 
 Index block_count(const AttentionProblem& p) { return ceil_div(p.kv_tokens, kMixKeys); }
 
@@ -68,9 +42,6 @@ MixedRun forward_run(MixForm form, const AttentionProblem& p, const AttentionArg
   return run;
 }
 
-Index value_slot_bytes(const MixedRun& run) {
-  return round_up(run.core().products.value_bytes(run.forward.problem.heads.v.dim), Index{Arena::kAlign});
-}
 Index value_granule_bytes(const MixedRun& run) { return run.value_slots() * value_slot_bytes(run); }
 
 PackedBlocks book_packed(const MixedRun& run, Arena& arena) {
@@ -119,9 +90,8 @@ OutScratch book(MixForm form, const MixedRun& run, Arena& arena) {
 
 struct Task {
   const SequencePlace& at;
-  Index sequence, panels;
+  Index panels;
 };
-
 float* kept_tile(const MixedRun& run, const OutScratch& s, Index block, Index panel) {
   return block < run.kept_blocks
              ? s.kept + (block * run.task_panels + panel) * run.before.to * run.tile_step()
@@ -131,7 +101,7 @@ float* kept_tile(const MixedRun& run, const OutScratch& s, Index block, Index pa
 /// Looks at the keys of a block, packed before or now.
 void look_at_keys(const MixedRun& run, OutScratch& s, const Task& task, Index key0, Index keys) {
   if (!s.packed) return pack_mixed_keys(run, task.at, key0, keys, s.in);
-  const Index at = run.first_block(task.at, task.sequence) + key0 / kMixKeys;
+  const Index at = run.first_block(task.at) + key0 / kMixKeys;
   s.in.keys =
       s.packed->keys + at * run.key_slots() * key_block_bytes(run.core(), run.forward.problem.heads.k.dim);
   for (int i = 0; i < 2; ++i)
@@ -150,8 +120,7 @@ bool pack_values(const MixedRun& run, const Task& task, Index key0, Index keys, 
 bool look_at_values(const MixedRun& run, OutScratch& s, const Task& task, Index key0, Index keys) {
   if (s.packed) {
     look_at_keys(run, s, task, key0, keys);
-    const Index at = run.first_block(task.at, task.sequence) + key0 / kMixKeys,
-                granule = at / run.granule_blocks();
+    const Index at = run.first_block(task.at) + key0 / kMixKeys, granule = at / run.granule_blocks();
     s.values = s.packed->values + granule * value_granule_bytes(run);
     s.key0 = at % run.granule_blocks() * kMixKeys;
     return s.packed->finite[granule];
@@ -174,7 +143,7 @@ void pack_granule(const MixedRun& run, OutScratch& s, const Task& task, Index gr
     if (run.after.kind == Mix::dynamic)
       finite &= pack_key_coefficients(run, task.at, key0, keys, run.after, s.in.key_coefficients[1]);
   }
-  const Index at = run.first_block(task.at, task.sequence) / run.granule_blocks() + granule;
+  const Index at = run.first_block(task.at) / run.granule_blocks() + granule;
   finite &= pack_values(run, task, first, end - first, s.packed->values + at * value_granule_bytes(run));
   s.packed->finite[at] = finite;
 }
@@ -192,13 +161,13 @@ void look_for_sums(const MixedRun& run, OutScratch& s, const Task& task) {
     bool looked = false;
     for (Index i = 0; i < task.panels; ++i) {
       OutPanel& panel = s.panels[i];
-      const Opening opening = open_block(run, task.at, task.sequence, s.in, panel.in, key0, keys);
+      const Opening opening = open_block(run, task.at, s.in, panel.in, key0, keys);
       if (block < run.kept_blocks) panel.visited[block] = static_cast<std::uint8_t>(opening.to);
       if (!opening.some) continue;
       if (!looked) look_at_keys(run, s, task, key0, keys);
       looked = true;
       float* l = kept_tile(run, s, block, i);
-      mixed_logits(run, task.sequence, s.in, panel.in, opening, key0, l);
+      mixed_logits(run, task.at, s.in, panel.in, opening, key0, l);
       for (Index h = 0; h < heads; ++h) {
         const Tile tile{l + h * run.tile_step(), nullptr, 0, opening.to, s.used, s.in.factor, s.tile_sum};
         std::fill_n(s.tile_top, n, -INFINITY);
@@ -241,90 +210,6 @@ void close_sums(const MixedRun& run, const SequencePlace& at, OutPanel& panel) {
     }
 }
 
-/// A closed pair weighs nothing, whatever its key's coefficients are.
-void close_pairs(const MixedRun& run, const OutScratch& s, Index v, Index to, float* u) {
-  const int n = run.core().panel;
-  for (Index k = 0; k < to; ++k)
-    for (int lane = 0; lane < n; ++lane)
-      if (!(s.kept_pairs[v * kMixKeys + k] >> lane & 1u)) u[k * n + lane] = 0.0f;
-}
-
-/// Pairs of head v whose value counts: some head that reaches v may see them and dropout leaves them.
-void find_kept_pairs(const MixedRun& run, const OutScratch& s, const OutPanel& panel, Index sequence,
-                     const float* l, Index v, Index key0, Index to) {
-  const Index n = run.core().panel;
-  const Index h0 = run.after.kind == Mix::none ? v : 0,
-              h1 = run.after.kind == Mix::none ? v + 1 : run.before.to;
-  const Index id = sequence_id(run.forward.args, sequence);
-  for (Index k = 0; k < to; ++k) {
-    std::uint64_t bits = 0;
-    for (int lane = 0; lane < panel.in.lanes.count; ++lane) {
-      bool open = false;
-      for (Index h = h0; h < h1; ++h) open = open || l[h * run.tile_step() + k * n + lane] != -INFINITY;
-      if (open && run.forward.problem.heads.terms.dropout)
-        open = run.forward.dropout.keep(id, v, panel.in.lanes.position[lane], key0 + k);
-      bits |= std::uint64_t{open} << lane;
-    }
-    s.kept_pairs[v * kMixKeys + k] = bits;
-  }
-}
-
-/// Values that are not finite were packed as 0, and so were those the core cannot multiply: their products,
-/// one by one.
-void add_unusual(const MixedRun& run, const OutScratch& s, const OutPanel& panel, const SequencePlace& at,
-                 const float* u, Index v, Index key0, Index to, float* o) {
-  const Core& core = run.core();
-  const Rows values = value_rows_of(run.forward, at, v);
-  for (Index k = 0; k < to; ++k)
-    for (Index d = values.begin; d < values.end; ++d) {
-      const Index from = (key0 + k) * values.row_step + d * values.column_step;
-      auto x = static_cast<float>(load_double(values.data, run.forward.args.v.dtype, from));
-      if (values.scale) x *= values.scale[(key0 + k) * values.scale_step];
-      const float size = std::fabs(x);
-      if (size == 0 || (size >= core.value_low && size < core.value_high)) continue;
-      for (int lane = 0; lane < panel.in.lanes.count; ++lane) {
-        float& sum = o[d * core.panel + lane];
-        if (s.kept_pairs[v * kMixKeys + k] >> lane & 1u) sum = std::fma(x, u[k * core.panel + lane], sum);
-      }
-    }
-}
-
-/// The second look at one block: weights, the mix after, dropout, values.
-void weigh_block(const MixedRun& run, OutScratch& s, OutPanel& panel, const Task& task, const float* l,
-                 const bool finite, Index key0, Index to) {
-  const AttentionProblem& p = run.forward.problem;
-  const Core& core = run.core();
-  const Index n = core.panel, step = run.tile_step(), v_heads = p.heads.v.heads;
-  if (!finite)
-    for (Index v = 0; v < v_heads; ++v) find_kept_pairs(run, s, panel, task.sequence, l, v, key0, to);
-  for (Index h = 0; h < run.before.to; ++h)
-    core.passes.place_weights(l + h * step, 0, to, s.in.factor, panel.top + h * n, panel.weight + h * n,
-                              s.in.l + h * step);
-  float* u = s.in.l;
-  if (run.after.kind != Mix::none) {
-    u = s.in.s;
-    core.passes.mix(
-        mix_tile(run, run.after, panel.in.coefficients[1], s.in.key_coefficients[1], s.in.l, u, to));
-  }
-  for (Index v = 0; v < v_heads; ++v) {
-    float* weights = u + v * step;
-    const Tile tile{weights - s.key0 * n, s.operand, s.key0, s.key0 + to, nullptr, nullptr, nullptr};
-    float* o = panel.o + v * run.forward.value_rows() * n;
-    if (p.heads.terms.dropout) {
-      look_at_head(run, panel.in.lanes, v);
-      core.passes.dropout(weights, 0, to, panel.in.lanes.head32, panel.in.lanes.position32, key0,
-                          static_cast<std::uint32_t>(sequence_id(run.forward.args, task.sequence)),
-                          run.forward.dropout.seed, run.forward.dropout.threshold,
-                          static_cast<float>(1.0 / (1.0 - run.forward.args.inputs.dropout)));
-    }
-    if (!finite) close_pairs(run, s, v, to, weights);
-    core.products.operand(tile);
-    core.products.weigh(tile, s.values + p.heads.v.slot(v) * value_slot_bytes(run), p.heads.v.dim, s.in.ones,
-                        o);
-    if (!finite) add_unusual(run, s, panel, task.at, weights, v, key0, to, o);
-  }
-}
-
 void look_for_outputs(const MixedRun& run, OutScratch& s, const Task& task) {
   const Index floats = run.forward.problem.heads.v.heads * run.forward.value_rows() * run.core().panel;
   for (Index i = 0; i < task.panels; ++i) std::fill_n(s.panels[i].o, floats, 0.0f);
@@ -338,7 +223,7 @@ void look_for_outputs(const MixedRun& run, OutScratch& s, const Task& task) {
       if (kept)
         opening.to = panel.visited[block];
       else
-        opening = open_block(run, task.at, task.sequence, s.in, panel.in, key0, keys);
+        opening = open_block(run, task.at, s.in, panel.in, key0, keys);
       if (opening.to == 0) continue;
       if (!looked) {
         finite = look_at_values(run, s, task, key0, keys);
@@ -346,8 +231,8 @@ void look_for_outputs(const MixedRun& run, OutScratch& s, const Task& task) {
         looked = true;
       }
       float* l = kept_tile(run, s, block, i);
-      if (!kept) mixed_logits(run, task.sequence, s.in, panel.in, opening, key0, l);
-      weigh_block(run, s, panel, task, l, finite, key0, opening.to);
+      if (!kept) mixed_logits(run, task.at, s.in, panel.in, opening, key0, l);
+      weigh_block(run, s, {task.at, panel, l, key0, opening.to, finite});
     }
   }
 }
@@ -401,7 +286,7 @@ void attend(const MixedRun& run, OutScratch& s, Index sequence, Index block) {
   const Index n = run.core().panel, first = block * run.task_panels * n;
   if (first >= at.q_tokens) return;
   const Index panels = std::min(run.task_panels, ceil_div(at.q_tokens - first, n));
-  const Task task{at, sequence, panels};
+  const Task task{at, panels};
   run.core().begin();
   for (Index i = 0; i < panels; ++i) fill_mixed(run, at, first + i * n, s.in, s.panels[i].in);
   look_for_sums(run, s, task);
@@ -454,9 +339,8 @@ Status run_mixed_as(MixForm form, const AttentionProblem& p, const AttentionArgs
   }
   if (packs)
     pool.parallel_for(p.batch * ceil_div(p.kv_tokens, core.granule), [&](Index task, int worker) {
-      const Index sequence = task % p.batch;
-      const SequencePlace at = place_of(p, args, sequence);
-      pack_granule(run, scratch[worker], {at, sequence, 0}, task / p.batch);
+      const SequencePlace at = place_of(p, args, task % p.batch);
+      pack_granule(run, scratch[worker], {at, 0}, task / p.batch);
     });
   const Index blocks = ceil_div(p.q_tokens, run.task_panels * core.panel);
   const auto body = [&](Index task, int worker) {

@@ -35,10 +35,10 @@ Index GradientRun::panel_count() const {
   const Index n = mixed.core().panel;
   return p.ragged ? p.q_total / n + p.batch + 1 : p.batch * ceil_div(p.q_tokens, n);
 }
-Index GradientRun::first_panel(const SequencePlace& at, Index sequence) const {
+Index GradientRun::first_panel(const SequencePlace& at) const {
   const AttentionProblem& p = problem.forward;
   const Index n = mixed.core().panel;
-  return p.ragged ? at.q_row / n + sequence : sequence * ceil_div(p.q_tokens, n);
+  return p.ragged ? at.q_row / n + at.sequence : at.sequence * ceil_div(p.q_tokens, n);
 }
 Index GradientRun::key_value_bytes() const {
   return round_up(mixed.core().products.value_bytes(problem.forward.heads.q.dim), Index{Arena::kAlign});
@@ -133,10 +133,10 @@ std::size_t worker_bytes(const GradientRun& run) {
   return whole_pieces(count);
 }
 
-void look_at_block(const GradientRun& run, const RowTask& task, Index block, GradientScratch& s) {
+void look_at_block(const GradientRun& run, const SequencePlace& location, Index block, GradientScratch& s) {
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.mixed.core();
-  const Index at = run.mixed.first_block(task.at, task.sequence) + block;
+  const Index at = run.mixed.first_block(location) + block;
   s.in.keys = run.keys + at * run.mixed.key_slots() * key_block_bytes(core, p.heads.k.dim);
   s.values = run.values + at * run.mixed.value_slots() * key_block_bytes(core, p.heads.v.dim);
   s.key_values =
@@ -156,19 +156,19 @@ void look_at_block(const GradientRun& run, const RowTask& task, Index block, Gra
   s.dp = run.mixes_after() && run.keeps_du() ? s.dl : kept;
 }
 
-void pack_granule(const GradientRun& run, const RowTask& task, Index granule, GradientScratch& s) {
+void pack_granule(const GradientRun& run, const SequencePlace& location, Index granule, GradientScratch& s) {
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.mixed.core();
-  const Index first = granule * core.granule, end = std::min(task.at.kv_tokens, first + core.granule);
+  const Index first = granule * core.granule, end = std::min(location.kv_tokens, first + core.granule);
   for (Index key0 = first; key0 < end; key0 += kMixKeys) {
     const Index keys = std::min(kMixKeys, end - key0);
-    look_at_block(run, task, key0 / kMixKeys, s);
-    pack_mixed_keys(run.mixed, task.at, key0, keys, s.in);
+    look_at_block(run, location, key0 / kMixKeys, s);
+    pack_mixed_keys(run.mixed, location, key0, keys, s.in);
     for (Index slot = 0; slot < run.mixed.value_slots(); ++slot)
-      core.products.pack_keys(value_rows_of(run.mixed.forward, task.at, slot * p.heads.v.group), key0, keys,
+      core.products.pack_keys(value_rows_of(run.mixed.forward, location, slot * p.heads.v.group), key0, keys,
                               p.heads.v.dim, s.values + slot * key_block_bytes(core, p.heads.v.dim));
     if (run.mixed.after.kind == Mix::dynamic)
-      pack_key_coefficients(run.mixed, task.at, key0, keys, run.mixed.after, s.in.key_coefficients[1]);
+      pack_key_coefficients(run.mixed, location, key0, keys, run.mixed.after, s.in.key_coefficients[1]);
     std::fill_n(s.dk, dk_floats(run), 0.0f);
     std::fill_n(s.dv, dv_floats(run), 0.0f);
     for (int w = 0; w < 2; ++w)
@@ -176,15 +176,14 @@ void pack_granule(const GradientRun& run, const RowTask& task, Index granule, Gr
     std::fill_n(s.seen, kMixKeys, std::uint64_t{0});
   }
   for (Index slot = 0; run.gathers_dq() && first < end && slot < run.mixed.key_slots(); ++slot)
-    core.products.pack_values(key_rows(run.mixed.forward, task.at, slot * p.heads.k.group), first,
+    core.products.pack_values(key_rows(run.mixed.forward, location, slot * p.heads.k.group), first,
                               end - first, p.heads.q.dim, s.key_values + slot * run.key_value_bytes());
 }
 
-void pack_panel(const GradientRun& run, const RowTask& task, Index q, GradientScratch& s) {
+void pack_panel(const GradientRun& run, const SequencePlace& at, Index q, GradientScratch& s) {
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.mixed.core();
-  const SequencePlace& at = task.at;
-  const Index n = core.panel, heads = p.heads.normal_heads(), place = run.first_panel(at, task.sequence) + q;
+  const Index n = core.panel, heads = p.heads.normal_heads(), place = run.first_panel(at) + q;
   MixedGradientPanel& panel = s.panel;
   panel.top = run.top + place * heads * n, panel.live = run.live + place * heads * n;
   panel.delta = run.delta + place * heads * n;
@@ -256,15 +255,12 @@ void close_tiles(const GradientRun& run, const GradientScratch& s, const Opening
     run.mixed.core().gradients.close(tiles + h * run.mixed.tile_step(), 0, opening.to, s.some_open);
 }
 
-void drop(const GradientRun& run, const MixedGradientPanel& panel, const RowTask& task, Index v, Index key0,
-          Index to, float* tile) {
+void drop(const GradientRun& run, const MixedGradientPanel& panel, const SequencePlace& location, Index v,
+          Index key0, Index to, float* tile) {
   const Run& forward = run.mixed.forward;
   Panel lanes = panel.in.lanes;
   look_at_head(run.mixed, lanes, v);
-  run.mixed.core().passes.dropout(tile, 0, to, lanes.head32, lanes.position32, key0,
-                                  static_cast<std::uint32_t>(sequence_id(forward.args, task.sequence)),
-                                  forward.dropout.seed, forward.dropout.threshold,
-                                  static_cast<float>(1.0 / (1.0 - forward.args.inputs.dropout)));
+  run.mixed.core().passes.dropout(tile, 0, to, dropout_of(forward, location, lanes, key0));
 }
 
 MixTile transposed(const GradientRun& run, const MixStage& stage, const float* query, const float* key,
@@ -286,12 +282,12 @@ void note_open_pairs(const GradientRun& run, GradientScratch& s, const Opening& 
     for (Index k = 0; k < kMixKeys; ++k) s.some_open[k] |= open[h * kMixKeys + k];
 }
 
-void weights_of_block(const GradientRun& run, GradientScratch& s, const RowTask& task, const Opening& opening,
-                      Index key0) {
+void weights_of_block(const GradientRun& run, GradientScratch& s, const SequencePlace& location,
+                      const Opening& opening, Index key0) {
   const MixedRun& m = run.mixed;
   const Core& core = m.core();
   const Index n = core.panel, step = m.tile_step();
-  mixed_logits(m, task.sequence, s.in, s.panel.in, opening, key0, s.p);
+  mixed_logits(m, location, s.in, s.panel.in, opening, key0, s.p);
   const bool capped = run.problem.forward.heads.terms.softcap;
   if (m.before.kind == Mix::none && capped)  // its slope begins with what terms have not joined yet
     mixed_scores(m, s.in, s.panel.in, opening.to, s.in.s);
@@ -301,8 +297,8 @@ void weights_of_block(const GradientRun& run, GradientScratch& s, const RowTask&
                               s.panel.live + h * n, s.p + h * step);
 }
 
-void outputs_of_block(const GradientRun& run, GradientScratch& s, const RowTask& task, const Opening& opening,
-                      Index key0, bool as_values_meet_them) {
+void outputs_of_block(const GradientRun& run, GradientScratch& s, const SequencePlace& location,
+                      const Opening& opening, Index key0, bool as_values_meet_them) {
   const AttentionProblem& p = run.problem.forward;
   const MixedRun& m = run.mixed;
   const Core& core = m.core();
@@ -316,14 +312,14 @@ void outputs_of_block(const GradientRun& run, GradientScratch& s, const RowTask&
   if (!as_values_meet_them) return;
   for (Index v = 0; v < m.after.to; ++v) {
     float* u = s.u + v * step;
-    if (p.heads.terms.dropout) drop(run, s.panel, task, v, key0, opening.to, u);
+    if (p.heads.terms.dropout) drop(run, s.panel, location, v, key0, opening.to, u);
     if (p.heads.terms.gate) core.passes.scale(u, 0, opening.to, s.panel.gate + v * n);
     clear_rest(run, u, opening.to);
   }
 }
 
-void output_slopes(const GradientRun& run, GradientScratch& s, const RowTask& task, const Opening& opening,
-                   Index key0, float* dgate) {
+void output_slopes(const GradientRun& run, GradientScratch& s, const SequencePlace& location,
+                   const Opening& opening, Index key0, float* dgate) {
   const AttentionProblem& p = run.problem.forward;
   const MixedRun& m = run.mixed;
   const Core& core = m.core();
@@ -333,7 +329,7 @@ void output_slopes(const GradientRun& run, GradientScratch& s, const RowTask& ta
     core.products.scores(s.panel.douts + v * core.products.query_bytes(p.heads.v.dim),
                          s.values + p.heads.v.slot(v) * key_block_bytes(core, p.heads.v.dim), 0, opening.to,
                          p.heads.v.dim, du);
-    if (p.heads.terms.dropout) drop(run, s.panel, task, v, key0, opening.to, du);
+    if (p.heads.terms.dropout) drop(run, s.panel, location, v, key0, opening.to, du);
     if (opening.mixed) core.gradients.close(du, 0, opening.to, s.some_open);
     if (dgate) core.gradients.add_dots(s.u + v * step, du, 0, opening.to, dgate + v * n);
     if (p.heads.terms.gate) core.passes.scale(du, 0, opening.to, s.panel.gate + v * n);

@@ -33,7 +33,7 @@ struct GradientRun {
 
   Index panel_count() const;
   /// Where a sequence's first panel lies among all.
-  Index first_panel(const SequencePlace& at, Index sequence) const;
+  Index first_panel(const SequencePlace& at) const;
   Index key_value_bytes() const;
   bool gathers_dq() const { return problem.wants.q || problem.wants.scale; }
   /// Keys of the sums of dbias.
@@ -43,12 +43,6 @@ struct GradientRun {
   bool keeps_du() const {
     return !mixes_after() || (mixed.after.kind == Mix::dynamic && problem.wants.mix_k);
   }
-};
-
-/// A sequence a task works on.
-struct RowTask {
-  SequencePlace at;
-  Index sequence;
 };
 
 /// One packed panel and what it gathers over all keys.
@@ -89,36 +83,36 @@ GradientScratch book_gradients(const GradientRun& run, Arena& arena);
 std::size_t worker_bytes(const GradientRun& run);
 
 /// Looks at block `block` of a sequence: its packed keys, sums and tiles.
-void look_at_block(const GradientRun& run, const RowTask& task, Index block, GradientScratch& s);
+void look_at_block(const GradientRun& run, const SequencePlace& location, Index block, GradientScratch& s);
 /// Packs the keys of a granule of a sequence and clears its sums.
-void pack_granule(const GradientRun& run, const RowTask& task, Index granule, GradientScratch& s);
+void pack_granule(const GradientRun& run, const SequencePlace& location, Index granule, GradientScratch& s);
 /// Packs panel `q` of a sequence.
-void pack_panel(const GradientRun& run, const RowTask& task, Index q, GradientScratch& s);
+void pack_panel(const GradientRun& run, const SequencePlace& location, Index q, GradientScratch& s);
 void clear_sums(const GradientRun& run, MixedGradientPanel& panel);
 
 /// s.some_open, of a block whose pairs are not all open.
 void note_open_pairs(const GradientRun& run, GradientScratch& s, const Opening& opening);
 /// Calls body(opening, key0) for every block of keys the packed panel may see.
 template <class Body>
-void each_block(const GradientRun& run, GradientScratch& s, const RowTask& task, Body&& body) {
-  for (Index key0 = 0; key0 < task.at.kv_tokens; key0 += kMixKeys) {
-    const Index keys = min_of(kMixKeys, task.at.kv_tokens - key0);
-    const Opening opening = open_block(run.mixed, task.at, task.sequence, s.in, s.panel.in, key0, keys);
+void each_block(const GradientRun& run, GradientScratch& s, const SequencePlace& location, Body&& body) {
+  for (Index key0 = 0; key0 < location.kv_tokens; key0 += kMixKeys) {
+    const Index keys = min_of(kMixKeys, location.kv_tokens - key0);
+    const Opening opening = open_block(run.mixed, location, s.in, s.panel.in, key0, keys);
     if (!opening.some) continue;
     note_open_pairs(run, s, opening);
-    look_at_block(run, task, key0 / kMixKeys, s);
+    look_at_block(run, location, key0 / kMixKeys, s);
     body(opening, key0);
   }
 }
 /// s.in.s and s.p of a block; closed pairs are 0 in both.
-void weights_of_block(const GradientRun& run, GradientScratch& s, const RowTask& task, const Opening& opening,
-                      Index key0);
+void weights_of_block(const GradientRun& run, GradientScratch& s, const SequencePlace& location,
+                      const Opening& opening, Index key0);
 /// s.u: weights after the second mix; as values meet them (dropped, gated), or before that.
-void outputs_of_block(const GradientRun& run, GradientScratch& s, const RowTask& task, const Opening& opening,
-                      Index key0, bool as_values_meet_them);
+void outputs_of_block(const GradientRun& run, GradientScratch& s, const SequencePlace& location,
+                      const Opening& opening, Index key0, bool as_values_meet_them);
 /// s.du; dgate [v_heads][panel] += s.u * du before the gate. Null: nobody asks.
-void output_slopes(const GradientRun& run, GradientScratch& s, const RowTask& task, const Opening& opening,
-                   Index key0, float* dgate);
+void output_slopes(const GradientRun& run, GradientScratch& s, const SequencePlace& location,
+                   const Opening& opening, Index key0, float* dgate);
 /// s.dp from s.du.
 void weight_slopes(const GradientRun& run, GradientScratch& s, const Opening& opening);
 /// s.dl = p (dp - delta).
@@ -133,13 +127,14 @@ void mix_slopes(const GradientRun& run, GradientScratch& s, int which, Index to,
 /// Rows from `to` on count nothing in add_rows.
 void clear_rest(const GradientRun& run, float* tile, Index to);
 
-void write_row_sums(const GradientRun& run, GradientScratch& s, const RowTask& task);
+void write_row_sums(const GradientRun& run, GradientScratch& s, const SequencePlace& location);
 void note_open_keys(const GradientRun& run, GradientScratch& s, const Opening& opening);
 /// dout that is not finite was packed as 0: its products with open pairs, one by one.
-void add_unusual_douts(const GradientRun& run, GradientScratch& s, const RowTask& task,
+void add_unusual_douts(const GradientRun& run, GradientScratch& s, const SequencePlace& location,
                        const Opening& opening);
 /// Gradients of the keys of the block looked at.
-void write_key_sums(const GradientRun& run, GradientScratch& s, const RowTask& task, Index key0, Index keys);
+void write_key_sums(const GradientRun& run, GradientScratch& s, const SequencePlace& location, Index key0,
+                    Index keys);
 /// What has no token, from what panels hold, in ascending order.
 void fold_shared(const GradientRun& run, ThreadPool& pool) noexcept;
 /// The gradients of the bias and of the relative table, once deltas are known.

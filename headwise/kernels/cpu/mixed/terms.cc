@@ -11,19 +11,20 @@ namespace {
 
 /// Calls body(opening, key0) for every block panel `q` of a sequence may see, slopes of its logits in s.dl.
 template <class Body>
-void each_slope(const GradientRun& run, GradientScratch& s, const RowTask& task, Index q, Body&& body) {
-  pack_panel(run, task, q, s);
-  each_block(run, s, task, [&](const Opening& opening, Index key0) {
-    weights_of_block(run, s, task, opening, key0);
-    output_slopes(run, s, task, opening, key0, nullptr);
+void each_slope(const GradientRun& run, GradientScratch& s, const SequencePlace& location, Index q,
+                Body&& body) {
+  pack_panel(run, location, q, s);
+  each_block(run, s, location, [&](const Opening& opening, Index key0) {
+    weights_of_block(run, s, location, opening, key0);
+    output_slopes(run, s, location, opening, key0, nullptr);
     weight_slopes(run, s, opening);
     logit_slopes(run, s, opening.to);
     body(opening, key0);
   });
 }
 
-RowTask task_of(const GradientRun& run, Index sequence) {
-  return {place_of(run.problem.forward, run.args.forward, sequence), sequence};
+SequencePlace place_in(const GradientRun& run, Index sequence) {
+  return place_of(run.problem.forward, run.args.forward, sequence);
 }
 
 /// Adds the slopes of a block to sums [heads][kMixedBuckets] of buckets first ...
@@ -64,9 +65,9 @@ void mixed_bias_gradient(const GradientRun& run, GradientScratch* scratch, Threa
     std::fill_n(s.bias, own * step, 0.0f);
     for (Index b = batch; b < (one_batch ? p.batch : batch + 1); ++b)
       for (Index q = block; q < (one_query ? panels : block + 1); ++q) {
-        const RowTask task = task_of(run, b);
-        if (q * n >= task.at.q_tokens) continue;
-        each_slope(run, s, task, q, [&](const Opening& opening, Index key0) {
+        const SequencePlace location = place_in(run, b);
+        if (q * n >= location.q_tokens) continue;
+        each_slope(run, s, location, q, [&](const Opening& opening, Index key0) {
           for (Index h = 0; h < heads; ++h)
             core.passes.join(s.bias + (one_head ? 0 : h) * step + key0 * n, s.dl + h * run.mixed.tile_step(),
                              opening.to, s.in.ones, s.in.ones);
@@ -86,10 +87,10 @@ void mixed_relative_gradient(const GradientRun& run, GradientScratch* scratch, T
       std::fill_n(sums, each, 0.0);
       Index at = 0;
       for (Index b = 0; b < p.batch; ++b) {
-        const RowTask task = task_of(run, b);
-        for (Index q = 0; q < ceil_div(task.at.q_tokens, n); ++q, ++at) {
+        const SequencePlace location = place_in(run, b);
+        for (Index q = 0; q < ceil_div(location.q_tokens, n); ++q, ++at) {
           if (at * kRelativeTasks / run.panel_count() != index) continue;
-          each_slope(run, scratch[worker], task, q, [&](const Opening& opening, Index key0) {
+          each_slope(run, scratch[worker], location, q, [&](const Opening& opening, Index key0) {
             add_to_buckets(run, scratch[worker], key0, opening.to, first, sums);
           });
         }

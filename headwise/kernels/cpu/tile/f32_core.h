@@ -53,11 +53,12 @@ struct F32Core {
     auto* to = static_cast<float*>(out);
     const Index wide = rounded(dim, 16);
     constexpr int kTaken = Lanes::multiplies_by_lane ? W : kGroup;  // rows joined at a time
+    const Source source{rows, first, count, dim};
     for (Index k = 0; k < rounded(count, MR); k += kTaken)
       for (Index c0 = 0; c0 < dim; c0 += kLine) {
         alignas(64) float line[kTaken * kLine];
         const Index n = dim - c0 < kLine ? rounded(dim - c0, 16) : kLine;
-        const Lines from = some_rows<kTaken>(rows, first, k, count, c0, dim, n, line);
+        const RowsHere from = some_rows<kTaken>(source, k, c0, n, line);
         float* at = to + k / kGroup * kGroup * wide + c0 * kGroup + k % kGroup;
         if constexpr (Lanes::multiplies_by_lane) {
           for (Index c = 0; c < n; c += W) {
@@ -76,11 +77,12 @@ struct F32Core {
     const Index wide = rounded(value_dim, 16), step = value_step();
     F unusual = Lanes::zero();  // x * 0 is NaN for what is not finite
     constexpr int kTaken = 4;
+    const Source source{rows, first, count, value_dim};
     for (Index k = 0; k < count; k += kTaken)
       for (Index c0 = 0; c0 < value_dim; c0 += kLine) {
         alignas(64) float line[kTaken * kLine];
         const Index n = value_dim - c0 < kLine ? rounded(value_dim - c0, 16) : kLine;
-        const Lines from = some_rows<kTaken>(rows, first, k, count, c0, value_dim, n, line);
+        const RowsHere from = some_rows<kTaken>(source, k, c0, n, line);
         unusual = L::template regroup<kGroup>(
             from.data, from.step, n, to + c0 / kGroup * group_step() + k * kGroup, group_step(), unusual);
       }
@@ -120,14 +122,21 @@ struct F32Core {
       }
     }
   }
+  /// Scores of a panel with keys from .. to, both packed.
+  struct ScoreTask {
+    const void *queries, *keys;
+    Index from, to, dim;
+    float* s;
+  };
   /// Scores of keys in tiles of MR; before(row) is called before each tile, and tops become the larger of
   /// themselves and every score of whole tiles.
   template <class Before>
-  static inline __attribute__((always_inline)) void score_tiles(const void* queries, const void* keys,
-                                                                Index from, Index to, Index dim, float* s,
-                                                                F (&top)[NV], Before before) {
-    const auto* q = static_cast<const float*>(queries);
-    const auto* k = static_cast<const float*>(keys);
+  static inline __attribute__((always_inline)) void score_tiles(const ScoreTask& t, F (&top)[NV],
+                                                                Before before) {
+    const auto* q = static_cast<const float*>(t.queries);
+    const auto* k = static_cast<const float*>(t.keys);
+    const Index from = t.from, to = t.to, dim = t.dim;
+    float* s = t.s;
     const Index wide = rounded(dim, 16), whole = from + (to - from) / MR * MR;
     for (Index row = from; row < to; row += MR) {
       before();
@@ -157,7 +166,7 @@ struct F32Core {
     F top[NV];
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) top[j] = Lanes::zero();
-    score_tiles(queries, keys, from, to, dim, s, top, [] {});
+    score_tiles({queries, keys, from, to, dim, s}, top, [] {});
   }
   /// Values of a group to come: a run of a few keys is too short for what looks ahead by itself.
   static void fetch_values(const float* values, Index floats) {
@@ -242,15 +251,21 @@ struct F32Core {
  private:
   static constexpr Index kLine = 512, kPad = 16;
 
+  /// Rows first .. first + count of dim columns that are packed.
+  struct Source {
+    const Rows& rows;
+    Index first, count, dim;
+  };
   /// `Taken` rows from key k on, n columns from c0 on: where they lie if they are plain f32, else copied into
   /// `line`.
-  struct Lines {
+  struct RowsHere {
     const float* data;
     Index step;
   };
   template <int Taken>
-  static Lines some_rows(const Rows& rows, Index first, Index k, Index count, Index c0, Index dim, Index n,
-                         float* line) {
+  static RowsHere some_rows(const Source& from, Index k, Index c0, Index n, float* line) {
+    const Rows& rows = from.rows;
+    const Index first = from.first, count = from.count, dim = from.dim;
     const bool plain = rows.type == RowType::f32 && rows.column_step == 1 && rows.begin == 0 &&
                        rows.end == dim && dim % 16 == 0;
     if (plain && k + Taken <= count)

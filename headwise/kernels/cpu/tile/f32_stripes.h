@@ -39,21 +39,23 @@ struct F32Stripes {
     F top[NV];
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) top[j] = Lanes::set(kMinusInf);
-    Base::score_tiles(t.queries, keys, t.from, t.to, dim, s, top, [&] { supply.some(); });
+    Base::score_tiles({t.queries, keys, t.from, t.to, dim, s}, top, [&] { supply.some(); });
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) Lanes::store(tops + j * W, top[j]);
     Pass::row_max(s, t.from + (t.to - t.from) / MR * MR, t.to, tops);
   }
 
-  static void run(const Stripe* list, Index count, const void* keys, const void* values, Index dim,
-                  Index value_dim, const Next& next, float* s, void* p) {
+  static void run(const StripeTask& task) {
+    const Stripe* list = task.list;
+    const Index count = task.count, dim = task.dim;
+    float* s = task.s;
     alignas(64) float used[kPanel], shrink[kPanel], tops[kPanel], old_top[kPanel], sum[kPanel];
     Index tiles = 0;
     for (Index i = 0; i < count; ++i) tiles += (list[i].to - list[i].from + MR - 1) / MR;
-    Supply supply(next, tiles);
+    Supply supply(task.next, tiles);
     for (Index i = 0; i < count; ++i) {
       const Stripe& t = list[i];
-      scores_and_tops(t, keys, dim, supply, s, tops);
+      scores_and_tops(t, task.keys, dim, supply, s, tops);
       if (t.key_scales.at) Pass::scale_rows(s, t.from, t.to, t.key_scales, nullptr);
       if (t.open) Pass::select(s, t.from, t.to, t.open);
       if (t.key_scales.at || t.open) {
@@ -62,7 +64,7 @@ struct F32Stripes {
       }
       for (int j = 0; j < kPanel; j += W) Lanes::store(old_top + j, Lanes::load(t.top + j));
       Pass::advance(t.top, tops, t.factor, used, shrink);
-      const Tile tile{s, p, t.from, t.to, used, t.factor, sum};
+      const Tile tile{s, task.p, t.from, t.to, used, t.factor, sum};
       if (t.stats) {
         Pass::rebase(t, old_top, used, shrink);
         Pass::weights_stats(tile, *t.stats, t.q_distance, t.key0);
@@ -72,7 +74,7 @@ struct F32Stripes {
       if (i + 1 < count) Base::fetch_queries(list[i + 1].queries, dim);
       Pass::add_sum(t.sum, shrink, sum);
       if (t.value_scales.at) Pass::scale_rows(s, t.from, t.to, t.value_scales, nullptr);
-      Base::weigh(tile, values, value_dim, shrink, t.o);
+      Base::weigh(tile, task.values, task.value_dim, shrink, t.o);
     }
   }
 

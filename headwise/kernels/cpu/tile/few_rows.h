@@ -24,12 +24,23 @@ struct FewRows : FewScores<Base> {
     Index key_step, row_step, from, to;
     float* sum;  // of each row, one chain over keys; null: nobody asks
   };
+  /// Weights of `count` rows, the values they meet and where their sums go, rows of value_dim.
+  struct Weighing {
+    Weights weights;
+    int count;
+    const Rows& values;
+    Index first, value_dim;
+    float* sums;
+  };
   /// R queries x V vectors of value columns from d on: one chain over keys. The sums of weights come with the
   /// first columns.
   template <RowType T, int R, int V, bool Asks>
-  static void weighed(const Weights& t, int row, const Rows& values, Index first, Index d, float* sums,
-                      Index sums_step, Fetch fetch, Index lines, F& unusual) {
+  static void weighed(const Weighing& weighing, int row, Index d, Fetch fetch, Index lines, F& unusual) {
     using E = Element<T>;
+    const Weights& t = weighing.weights;
+    const Rows& values = weighing.values;
+    const Index first = weighing.first, sums_step = weighing.value_dim;
+    float* sums = weighing.sums;
     constexpr int kTotals = Lanes::multiplies_by_lane ? 1 : R;  // of a row each, or of a lane
     F c[R][V], total[kTotals];
 #pragma GCC unroll 32
@@ -87,8 +98,9 @@ struct FewRows : FewScores<Base> {
     }
   }
   template <RowType T>
-  static bool weighed_rows(const Weights& t, int count, const Rows& values, Index first, Index value_dim,
-                           const Ahead& ahead, float* sums) {
+  static bool weighed_rows(const Weighing& t, const Ahead& ahead) {
+    const int count = t.count;
+    const Index value_dim = t.value_dim;
     F unusual = Lanes::zero();  // x * 0 is NaN for what is not finite
     for (int row = 0; row < count;) {
       const int left = count - row, rows = left > 2 ? 4 : left;
@@ -99,11 +111,10 @@ struct FewRows : FewScores<Base> {
         const auto columns = [&](auto vectors) {
           constexpr int N = decltype(vectors)::value;
           for (; d + N * W <= value_dim; d += N * W)
-            weighed<T, R, N, N <= 16>(t, row, values, first, d, sums, value_dim, Fetch(ahead),
-                                      row + d == 0 ? lines_of(ahead) : 0, unusual);
+            weighed<T, R, N, N <= 16>(t, row, d, Fetch(ahead), row + d == 0 ? lines_of(ahead) : 0, unusual);
         };
         if constexpr (Scores::template streams<T>(R))  // a few sums more than there are registers
-          if (values.row_step == value_dim) columns(Number<32>{});
+          if (t.values.row_step == value_dim) columns(Number<32>{});
         columns(Number<V>{});
         if constexpr (V > 4) columns(Number<4>{});
         columns(Number<1>{});
@@ -118,22 +129,21 @@ struct FewRows : FewScores<Base> {
     }
     return !Lanes::any(Lanes::is_nan(unusual));
   }
-  static bool weighed_rows(const Weights& t, int count, const Rows& values, Index first, Index value_dim,
-                           const Ahead& ahead, float* sums) {
-    switch (values.type) {
-      case RowType::f32: return weighed_rows<RowType::f32>(t, count, values, first, value_dim, ahead, sums);
-      case RowType::bf16: return weighed_rows<RowType::bf16>(t, count, values, first, value_dim, ahead, sums);
-      case RowType::f16: return weighed_rows<RowType::f16>(t, count, values, first, value_dim, ahead, sums);
-      case RowType::i8: return weighed_rows<RowType::i8>(t, count, values, first, value_dim, ahead, sums);
-      case RowType::e4m3: return weighed_rows<RowType::e4m3>(t, count, values, first, value_dim, ahead, sums);
+  static bool weighed_rows(const Weighing& t, const Ahead& ahead) {
+    switch (t.values.type) {
+      case RowType::f32: return weighed_rows<RowType::f32>(t, ahead);
+      case RowType::bf16: return weighed_rows<RowType::bf16>(t, ahead);
+      case RowType::f16: return weighed_rows<RowType::f16>(t, ahead);
+      case RowType::i8: return weighed_rows<RowType::i8>(t, ahead);
+      case RowType::e4m3: return weighed_rows<RowType::e4m3>(t, ahead);
     }
     return false;
   }
-  static bool weigh_few(const Tile& t, int count, const Rows& values, Index first, Index value_dim,
-                        const float* shrink, const Ahead& ahead, float* sums, float* o) {
-    if (!weighed_rows({t.s, kPanel, 1, t.from, t.to, nullptr}, count, values, first, value_dim, ahead, sums))
+  static bool weigh_few(const Tile& t, const FewWeighTask& task) {
+    const Weights weights{t.s, kPanel, 1, t.from, t.to, nullptr};
+    if (!weighed_rows({weights, task.count, task.values, task.first, task.value_dim, task.sums}, task.ahead))
       return false;
-    take_sums(sums, count, value_dim, shrink, o);
+    take_sums(task.sums, task.count, task.value_dim, task.shrink, task.o);
     return true;
   }
   /// o = o * shrink + sums, rows of value_dim.
@@ -147,12 +157,12 @@ struct FewRows : FewScores<Base> {
 
   /// All steps of one granule with keys in the lanes throughout. S would have a vector for every key, most of
   /// it idle, and nothing is fetched while it becomes weights.
-  static bool few_stripe(const Stripe& t, int count, const Rows& keys, const Rows& values, Index first,
-                         Index dim, Index value_dim, const Ahead& to_values, const Ahead& to_keys,
-                         void* scratch, float* sums) {
+  static bool few_stripe(const Stripe& t, const FewStripeTask& task) {
+    const int count = task.count;
     alignas(64) float p[kPanel * kStep], top[kPanel], tile_top[kPanel], used[kPanel], shrink[kPanel],
         sum[kPanel] = {};
-    scores_of(t.queries, count, keys, first, t.from, t.to, dim, to_values, scratch, p);
+    scores_of({t.queries, count, task.keys, task.first, t.from, t.to, task.dim, task.to_values, task.scratch},
+              p);
     const Index end = rounded(t.to, W);
     for (int r = 0; r < kPanel; ++r) top[r] = t.top[r], tile_top[r] = kMinusInf;
     for (int r = 0; r < count; ++r) {
@@ -181,8 +191,9 @@ struct FewRows : FewScores<Base> {
       turn_rows(p, count, t.from, end, side_by_side);
       weights.p = side_by_side, weights.key_step = kPanel, weights.row_step = 1;
     }
-    if (!weighed_rows(weights, count, values, first, value_dim, to_keys, sums)) return false;
-    take_sums(sums, count, value_dim, shrink, t.o);
+    if (!weighed_rows({weights, count, task.values, task.first, task.value_dim, task.sums}, task.to_keys))
+      return false;
+    take_sums(task.sums, count, task.value_dim, shrink, t.o);
     for (int r = 0; r < count; ++r) t.top[r] = top[r], t.sum[r] = __builtin_fmaf(t.sum[r], shrink[r], sum[r]);
     return true;
   }

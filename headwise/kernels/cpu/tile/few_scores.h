@@ -91,6 +91,16 @@ struct FewScores : Base {
       if constexpr (R > 3) c[3][at + v] = L::template fma_lane<3>(x[v], y, c[3][at + v]);
     }
   }
+  /// The first `count` queries of a panel.
+  struct Queries {
+    const float* q;
+    int count;
+  };
+  /// What is fetched beside products: `lines` for each row of keys.
+  struct Beside {
+    Fetch& fetch;
+    Index lines;
+  };
   /// sums[r][g * 16 + key] = one chain over dim for R queries x G blocks [dim][16] of keys.
   template <RowType T, int R, int G>
   static void products(const float* q, const typename Element<T>::type* keys, Index block, Index dim,
@@ -120,8 +130,12 @@ struct FewScores : Base {
 
   /// All rows of the panel against `blocks` blocks: sums [panel][kStep].
   template <RowType T>
-  static void panel_products(const float* q, int count, const void* packed, Index blocks, Index dim,
-                             Fetch& fetch, Index lines, float* sums) {
+  static void panel_products(const Queries& queries, const void* packed, Index blocks, Index dim,
+                             const Beside& beside, float* sums) {
+    const float* q = queries.q;
+    const int count = queries.count;
+    Fetch& fetch = beside.fetch;
+    const Index lines = beside.lines;
     const auto* keys = static_cast<const typename Element<T>::type*>(packed);
     const Index block = dim * kBlock;
     for (int r = 0; r < count;) {
@@ -232,9 +246,13 @@ struct FewScores : Base {
   }
   /// The same for the first `count` queries; false: some other way is needed.
   template <RowType T>
-  static bool turned(const float* q, int count, const Rows& rows, Index first, Index keys, Index dim,
-                     Fetch& fetch, Index lines, float* sums) {
+  static bool turned(const Queries& queries, const Rows& rows, Index first, Index keys, Index dim,
+                     const Beside& beside, float* sums) {
     if constexpr (W == kBlock || Lanes::multiplies_by_lane) {
+      const float* q = queries.q;
+      const int count = queries.count;
+      Fetch& fetch = beside.fetch;
+      const Index lines = beside.lines;
       if (keys < kBlock || count > (W == kBlock ? 8 : W) || !whole_rows(rows, dim)) return false;
       if (count == 1)
         turned_products<T, 1>(q, rows, first, dim, fetch, lines, sums);
@@ -271,52 +289,49 @@ struct FewScores : Base {
 
   /// Scores of keys first + from .. first + to, filled up to a multiple of 16: p[query][kStep].
   template <RowType T>
-  static void scores_of(const float* q, int count, const Rows& rows, Index first, Index from, Index to,
-                        Index dim, const Ahead& ahead, float* scratch, float* p) {
-    const Index lines = lines_of(ahead);
-    Fetch fetch(ahead);
-    for (Index k = from; k < to; k += kMost) {
+  static void scores_of(const FewScoresTask& t, float* p) {
+    const Rows& rows = t.keys;
+    const Index first = t.first, to = t.to, dim = t.dim;
+    const Queries q{static_cast<const float*>(t.queries), t.count};
+    auto* scratch = static_cast<float*>(t.scratch);
+    Fetch fetch(t.ahead);
+    const Beside beside{fetch, lines_of(t.ahead)};
+    for (Index k = t.from; k < to; k += kMost) {
       const Index n = to - k < kMost ? to - k : kMost, blocks = (n + kBlock - 1) / kBlock;
       float* sums = p + k;
       if (rows.block > 0) {
         const auto* keys = static_cast<const typename Element<T>::type*>(rows.data);
-        panel_products<T>(q, count, keys + (first + k) / kBlock * rows.block, blocks, dim, fetch, lines,
-                          sums);
+        panel_products<T>(q, keys + (first + k) / kBlock * rows.block, blocks, dim, beside, sums);
       } else {
         Index b = 0;  // blocks from b on go through scratch
-        while (b < blocks && turned<T>(q, count, rows, first + k + b * kBlock, n - b * kBlock, dim, fetch,
-                                       lines, sums + b * kBlock))
+        while (b < blocks &&
+               turned<T>(q, rows, first + k + b * kBlock, n - b * kBlock, dim, beside, sums + b * kBlock))
           ++b;
         for (Index i = b; i < blocks; ++i) {
           const Index left = n - i * kBlock;
-          gather_block<T>(rows, first + k + i * kBlock, left < kBlock ? left : kBlock, dim, fetch, lines,
-                          scratch + i * kBlock * dim);
+          gather_block<T>(rows, first + k + i * kBlock, left < kBlock ? left : kBlock, dim, fetch,
+                          beside.lines, scratch + i * kBlock * dim);
         }
-        panel_products<RowType::f32>(q, count, scratch + b * kBlock * dim, blocks - b, dim, fetch, 0,
+        panel_products<RowType::f32>(q, scratch + b * kBlock * dim, blocks - b, dim, {fetch, 0},
                                      sums + b * kBlock);
       }
-      if constexpr (is_eight_bits(T)) scale_sums(rows, first + k, n, count, sums);
+      if constexpr (is_eight_bits(T)) scale_sums(rows, first + k, n, t.count, sums);
     }
   }
-  static void scores_of(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
-                        Index dim, const Ahead& ahead, void* scratch, float* p) {
-    const auto* q = static_cast<const float*>(queries);
-    auto* room = static_cast<float*>(scratch);
-    switch (rows.type) {
-      case RowType::f32: return scores_of<RowType::f32>(q, count, rows, first, from, to, dim, ahead, room, p);
-      case RowType::bf16:
-        return scores_of<RowType::bf16>(q, count, rows, first, from, to, dim, ahead, room, p);
-      case RowType::f16: return scores_of<RowType::f16>(q, count, rows, first, from, to, dim, ahead, room, p);
-      case RowType::i8: return scores_of<RowType::i8>(q, count, rows, first, from, to, dim, ahead, room, p);
-      case RowType::e4m3:
-        return scores_of<RowType::e4m3>(q, count, rows, first, from, to, dim, ahead, room, p);
+  static void scores_of(const FewScoresTask& t, float* p) {
+    switch (t.keys.type) {
+      case RowType::f32: return scores_of<RowType::f32>(t, p);
+      case RowType::bf16: return scores_of<RowType::bf16>(t, p);
+      case RowType::f16: return scores_of<RowType::f16>(t, p);
+      case RowType::i8: return scores_of<RowType::i8>(t, p);
+      case RowType::e4m3: return scores_of<RowType::e4m3>(t, p);
     }
   }
-  static void few_scores(const void* queries, int count, const Rows& rows, Index first, Index from, Index to,
-                         Index dim, const Ahead& ahead, void* scratch, float* s) {
+  static void few_scores(const FewScoresTask& t, float* s) {
     alignas(64) float p[kPanel * kStep];
-    scores_of(queries, count, rows, first, from, to, dim, ahead, scratch, p);
-    const Index end = rounded(to, kBlock);
+    scores_of(t, p);
+    const Index from = t.from, end = rounded(t.to, kBlock);
+    const int count = t.count;
     if (count <= 2) {  // lanes of no query keep what they held: nobody reads them
       for (Index k = from; k < end; ++k)
         for (int r = 0; r < count; ++r) s[k * kPanel + r] = p[r * kStep + k];

@@ -67,9 +67,18 @@ struct GradientCore {
 #pragma GCC unroll 4
       for (int j = 0; j < V; ++j) c[i][j] = L::template fma_lane<Lane>(x[j], y[i], c[i][j]);
   }
+  /// Rows from .. to of `out` and what is added to them.
+  struct RowSums {
+    const RowPart* parts;
+    Index count, from, to, b_step;
+    float* out;
+    Index out_step;
+  };
   template <int V>
-  static void add_columns(const RowPart* parts, Index count, Index from, Index to, Index b_step, Index column,
-                          float* out, Index out_step) {
+  static void add_columns(const RowSums& t, Index column) {
+    const RowPart* parts = t.parts;
+    const Index count = t.count, from = t.from, to = t.to, b_step = t.b_step, out_step = t.out_step;
+    float* out = t.out;
     Index whole = 0;  // parts that the level's own tile takes
     if constexpr (L::template own_tile<RR, V> && kPanel == 8)
       while (whole < count && parts[whole].count == kPanel) ++whole;
@@ -114,18 +123,19 @@ struct GradientCore {
     }
   }
   static void add_rows(const RowPart* parts, Index count, Index from, Index to, Index dim, float* c) {
-    const Index wide = rounded(dim, 16), b_step = row_step(dim);
+    const Index wide = rounded(dim, 16);
+    const RowSums sums{parts, count, from, to, row_step(dim), c, wide};
     for (Index column = 0; column < wide;) {  // even shares: five vectors are 3 + 2, not 4 + 1
       const Index left = (wide - column) / W, shares = (left + RV - 1) / RV;
       const Index v = (left + shares - 1) / shares;
       if (v == 4) {
-        if constexpr (RV >= 4) add_columns<4>(parts, count, from, to, b_step, column, c, wide);
+        if constexpr (RV >= 4) add_columns<4>(sums, column);
       } else if (v == 3) {
-        if constexpr (RV >= 3) add_columns<3>(parts, count, from, to, b_step, column, c, wide);
+        if constexpr (RV >= 3) add_columns<3>(sums, column);
       } else if (v == 2) {
-        add_columns<2>(parts, count, from, to, b_step, column, c, wide);
+        add_columns<2>(sums, column);
       } else {
-        add_columns<1>(parts, count, from, to, b_step, column, c, wide);
+        add_columns<1>(sums, column);
       }
       column += v * W;
     }
@@ -145,12 +155,16 @@ struct GradientCore {
     }
   }
 
+  /// What the lanes of a sweep bring; low: the exponent's d at which a weight is surely 0.
+  struct SweepLanes {
+    F top, c, low, delta;
+  };
   /// p = exp2((s - top) * c) and dS = p * (dp - delta), both +0 where s is -inf.
-  static inline __attribute__((always_inline)) void weight_and_slope(F s, F dp, F top, F c, F low, F delta,
-                                                                     F& p, F& ds) {
+  static inline __attribute__((always_inline)) void weight_and_slope(F s, F dp, const SweepLanes& lanes, F& p,
+                                                                     F& ds) {
     const auto closed = Lanes::greater(Lanes::set(-3.4028235e38f), s);
-    p = Lanes::select(closed, Lanes::zero(), weight_of(s, top, c, low));
-    ds = Lanes::select(closed, Lanes::zero(), Lanes::mul(p, Lanes::sub(dp, delta)));
+    p = Lanes::select(closed, Lanes::zero(), weight_of(s, lanes.top, lanes.c, lanes.low));
+    ds = Lanes::select(closed, Lanes::zero(), Lanes::mul(p, Lanes::sub(dp, lanes.delta)));
   }
   /// No weight is above 1, but logits of 1e30 differ from a rounded lse by more than an exponent holds.
   static inline __attribute__((always_inline)) F weight_of(F s, F top, F c, F low) {
@@ -159,16 +173,16 @@ struct GradientCore {
   }
   /// One vector of the sweep. General: with a gate and perhaps dropped weights.
   template <bool General>
-  static inline __attribute__((always_inline)) void sweep_one(const GradientTile& t, Index at, F top, F c,
-                                                              F low, F delta, F gate, F& gate_sum) {
+  static inline __attribute__((always_inline)) void sweep_one(const GradientTile& t, Index at,
+                                                              const SweepLanes& lanes, F gate, F& gate_sum) {
     const F s = Lanes::load(t.s + at), dp = Lanes::load(t.dp + at);
     if constexpr (!General) {
       F p, ds;
-      weight_and_slope(s, dp, top, c, low, delta, p, ds);
+      weight_and_slope(s, dp, lanes, p, ds);
       Lanes::store(t.s + at, p), Lanes::store(t.dp + at, ds);
     } else {
       const auto closed = Lanes::greater(Lanes::set(-3.4028235e38f), s);
-      const F p = Lanes::select(closed, Lanes::zero(), weight_of(s, top, c, low));
+      const F p = Lanes::select(closed, Lanes::zero(), weight_of(s, lanes.top, lanes.c, lanes.low));
       F kept = dp, used = p;
       if (t.drop) {
         const F drop = Lanes::load(t.drop + at);
@@ -177,7 +191,7 @@ struct GradientCore {
         used = Lanes::select(keeps, Lanes::mul(p, drop), Lanes::zero());
       }
       gate_sum = Lanes::add(gate_sum, Lanes::select(closed, Lanes::zero(), Lanes::mul(p, kept)));
-      const F slope = Lanes::fma(gate, kept, Lanes::sub(Lanes::zero(), delta));
+      const F slope = Lanes::fma(gate, kept, Lanes::sub(Lanes::zero(), lanes.delta));
       Lanes::store(t.s + at, Lanes::mul(used, gate));
       Lanes::store(t.dp + at, Lanes::select(closed, Lanes::zero(), Lanes::mul(p, slope)));
     }
@@ -220,16 +234,15 @@ struct GradientCore {
   static void sweep(const GradientTile& t) {
     const Index first = General ? t.from : sweep_fours(t);
     for (int j = 0; j < NV; ++j) {
-      const F top = Lanes::load(t.top + j * W), c = Lanes::load(t.factor + j * W), low = lowest_for(c);
-      const F delta = Lanes::load(t.delta + j * W);
+      const F c = Lanes::load(t.factor + j * W);
+      const SweepLanes lanes{Lanes::load(t.top + j * W), c, lowest_for(c), Lanes::load(t.delta + j * W)};
       const F gate = General && t.gate ? Lanes::load(t.gate + j * W) : Lanes::set(1.0f);
       F sum = t.gate_sum ? Lanes::load(t.gate_sum + j * W) : Lanes::zero();
       Index k = first;
       for (; k + 4 <= t.to; k += 4)
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i)
-          sweep_one<General>(t, (k + i) * kPanel + j * W, top, c, low, delta, gate, sum);
-      for (; k < t.to; ++k) sweep_one<General>(t, k * kPanel + j * W, top, c, low, delta, gate, sum);
+        for (int i = 0; i < 4; ++i) sweep_one<General>(t, (k + i) * kPanel + j * W, lanes, gate, sum);
+      for (; k < t.to; ++k) sweep_one<General>(t, k * kPanel + j * W, lanes, gate, sum);
       if (t.gate_sum) Lanes::store(t.gate_sum + j * W, sum);
     }
   }

@@ -374,11 +374,13 @@ struct Passes {
       lane.store(t, r, j, key0);
     }
   }
-  static void dropout(float* s, Index from, Index to, const std::uint32_t* head, const std::uint32_t* query,
-                      Index key0, std::uint32_t sequence, std::uint64_t seed, std::uint32_t threshold,
-                      float keep_scale) {
+  static void dropout(float* s, Index from, Index to, const TileDropout& t) {
     using U = Lanes::U;
-    const F kept = Lanes::set(keep_scale);
+    const F kept = Lanes::set(t.keep_scale);
+    const std::uint32_t *head = t.head, *query = t.query;
+    const Index key0 = t.key0;
+    const std::uint64_t seed = t.seed;
+    const std::uint32_t sequence = t.sequence, threshold = t.threshold;
     for (Index k = from; k < to;
          k += 4)  // `from` is a multiple of 4 and key0 of a granule: one Philox block serves four keys
       for (int j = 0; j < NV; ++j) {

@@ -14,10 +14,13 @@ struct SparseCore {
   static constexpr int W = L::width;
   static constexpr float kLeast = -3.4028235e38f;
 
-  static void keep(const float* s, const float* slopes, Index from, Index to, int panel, int lanes,
-                   const float* floor, Index key0, KeptRow* rows) {
+  static void keep(const KeepTask& t) {
+    const float *s = t.s, *slopes = t.slopes;
+    const Index from = t.from, to = t.to, key0 = t.key0;
+    const int panel = t.panel, lanes = t.lanes;
+    KeptRow* rows = t.rows;
     for (int j = 0; j < lanes; j += W) {
-      const F above = L::load(floor + j);
+      const F above = L::load(t.floor + j);
       const std::uint64_t own = lanes - j >= W ? ~std::uint64_t{0} : (std::uint64_t{1} << (lanes - j)) - 1;
       for (Index k = from; k < to; ++k) {
         const F x = L::load(s + k * panel + j);
