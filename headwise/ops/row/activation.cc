@@ -92,7 +92,7 @@ void over_blocks(const Views<In, Out>& v, ThreadPool& pool, const Body& body) {
       T in[In][kBlock], out[Out][kBlock];
       for (int i = 0; i < In; ++i) {
         if constexpr (std::is_same_v<T, float>)
-          kernels.load_run(place(v.in[i], row), type, axis(v.in[i]), c, count, in[i]);
+          kernels.load_stretch(place(v.in[i], row), type, axis(v.in[i]), c, count, in[i]);
         else
           for (Index j = 0; j < count; ++j)
             in[i][j] = reinterpret_cast<const double*>(place(v.in[i], row))[(c + j) * axis(v.in[i]).step];
@@ -100,7 +100,7 @@ void over_blocks(const Views<In, Out>& v, ThreadPool& pool, const Body& body) {
       body(in, count, out);
       for (int i = 0; i < Out; ++i) {
         if constexpr (std::is_same_v<T, float>)
-          kernels.store_run(out[i], count, type, place(v.out[i], row), axis(v.out[i]), c);
+          kernels.store_stretch(out[i], count, type, place(v.out[i], row), axis(v.out[i]), c);
         else
           for (Index j = 0; j < count; ++j)
             reinterpret_cast<double*>(place(v.out[i], row))[(c + j) * axis(v.out[i]).step] = out[i][j];

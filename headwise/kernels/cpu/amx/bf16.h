@@ -4,7 +4,7 @@
 #pragma once
 #include "headwise/kernels/cpu/amx/tiles.h"
 #include "headwise/kernels/cpu/tile/passes.h"
-#include "headwise/kernels/cpu/tile/rows.h"
+#include "headwise/kernels/cpu/tile/row_load.h"
 
 namespace headwise::cpu {
 namespace {

@@ -5,7 +5,7 @@
 #pragma once
 #include "headwise/kernels/cpu/amx/tiles.h"
 #include "headwise/kernels/cpu/tile/mix_passes.h"
-#include "headwise/kernels/cpu/tile/rows.h"
+#include "headwise/kernels/cpu/tile/row_load.h"
 
 namespace headwise::cpu {
 namespace {

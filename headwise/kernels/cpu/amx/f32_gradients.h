@@ -96,7 +96,7 @@ struct AmxF32Gradients {
     return unusual == 0;
   }
 
-  static void add_rows(const RowPart* parts, Index count, Index from, Index to, Index dim, float* c) {
+  static void add_rows(const PanelRows* panels, Index count, Index from, Index to, Index dim, float* c) {
     const Index wide = rounded(dim, 32);
     free_tiles();
     for (Index k = from; k < to; k += 32)
@@ -104,8 +104,8 @@ struct AmxF32Gradients {
         float* at = c + k * wide + d;
         load_column(at, wide * 4);
         for (Index p = 0; p < count; ++p)
-          column_step<3>(static_cast<const char*>(parts[p].a) + k / 16 * kTile, kTile,
-                         static_cast<const char*>(parts[p].b) + d / 32 * 2 * kTile + d % 32 * 4);
+          column_step<3>(static_cast<const char*>(panels[p].a) + k / 16 * kTile, kTile,
+                         static_cast<const char*>(panels[p].b) + d / 32 * 2 * kTile + d % 32 * 4);
         keep_column(at, wide * 4);
       }
   }

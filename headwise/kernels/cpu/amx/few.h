@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cpu/amx/tiles.h"
-#include "headwise/kernels/cpu/tile/few_rows.h"
+#include "headwise/kernels/cpu/tile/few_query_rows.h"
 
 namespace headwise::cpu {
 namespace {
@@ -28,7 +28,7 @@ class Flushing {
   }
   unsigned before_;
 };
-using Few = FewRows<F32Core<Lanes, 1, 8, 128>>;
+using Few = FewQueryRows<F32Core<Lanes, 1, 8, 128>>;
 constexpr Index kFewKeys = 64;      // scored at a time
 constexpr Index kFewGranule = 256;  // from row to row of scores and weights with keys in the lanes
 
@@ -71,7 +71,7 @@ template <class Operands>
 struct AmxFew;
 
 template <class Operands>
-struct FewRowsOnAmx {
+struct FewQueryRowsOnAmx {
   using Own = AmxFew<Operands>;
   static constexpr int kRows = Own::kRows, kPanel = Operands::kPanel;
   static_assert(Operands::kGranule == kFewGranule);

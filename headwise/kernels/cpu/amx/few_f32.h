@@ -20,7 +20,7 @@ struct AmxFew<F32Operands> {
     Index step;
   };
   static constexpr int kProducts = Products<3>::count;
-  using Chains = FewRows<F32Core<Lanes, 1, 8, kFewGranule>>;
+  using Chains = FewQueryRows<F32Core<Lanes, 1, 8, kFewGranule>>;
 
   /// n elements of vectors v_step apart, and what is fetched beside each.
   struct Elements {

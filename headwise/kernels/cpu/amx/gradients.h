@@ -57,15 +57,15 @@ struct AmxGradients {
   }
   /// C[32][32] += A[32 rows of 64 bytes][32] x B[16 pairs][32].
   static void add_block(const char* a, const char* b) { whole_step<1>({a, b, kTileBytes, false, nullptr}); }
-  static void add_rows(const RowPart* parts, Index count, Index from, Index to, Index dim, float* c) {
+  static void add_rows(const PanelRows* panels, Index count, Index from, Index to, Index dim, float* c) {
     const Index wide = rounded(dim, 32);
     for (Index d = 0; d < wide; d += 32)
       for (Index k = from; k < to; k += 32) {
         float* at = c + k * wide + d;
         load_block(at, wide * 4);
         for (Index p = 0; p < count; ++p) {
-          const char* a = static_cast<const char*>(parts[p].a) + k * 64;
-          add_block(a, static_cast<const char*>(parts[p].b) + d / 32 * 16 * kLine);
+          const char* a = static_cast<const char*>(panels[p].a) + k * 64;
+          add_block(a, static_cast<const char*>(panels[p].b) + d / 32 * 16 * kLine);
         }
         keep_block(at, wide * 4);
       }

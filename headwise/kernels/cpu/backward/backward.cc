@@ -38,8 +38,8 @@ void finish_rows(const BackwardRun& run, const SequencePlace& at, BackwardScratc
     run.core.gradients.unpanel(panel.dq, dim, lanes.scale, s.rows, wide);
     for (int i = 0; i < lanes.count; ++i) {
       const float* from = s.rows + i * wide;
-      if (run.q_parts) {
-        std::copy_n(from, dim, run.q_parts + run.row(at, lanes.head[i], lanes.token[i]) * dim);
+      if (run.q_shares) {
+        std::copy_n(from, dim, run.q_shares + run.row(at, lanes.head[i], lanes.token[i]) * dim);
         continue;
       }
       const AnyView& to = run.args.dq;
@@ -73,9 +73,9 @@ void finish_keys(const BackwardRun& run, const SequencePlace& at, const Piece& p
     const float* from = g.rows + (k - piece.key0) * wide;
     for (Index c = 0; c < layout.dim; ++c) s.rows[c] = from[c] * g.scale + 0.0f;  // -0 becomes +0
     const Index row = at.kv_row + k;
-    if (g.parts) {
+    if (g.shares) {
       std::copy_n(s.rows, layout.dim,
-                  g.parts + ((at.tensor_batch * units + unit) * run.kv_rows() + row) * layout.dim);
+                  g.shares + ((at.tensor_batch * units + unit) * run.kv_rows() + row) * layout.dim);
       continue;
     }
     const Index offset =
@@ -137,8 +137,8 @@ void work(const BackwardRun& run, BackwardScratch& s, const SequencePlace& at, c
   if (dk)
     finish_keys(
         run, at, piece, s,
-        {p.heads.k, run.args.dk, dk, run.k_parts, one_scale ? scale_of(run.forward, piece.head0) : 1.0f});
-  if (dv) finish_keys(run, at, piece, s, {p.heads.v, run.args.dv, dv, run.v_parts, 1.0f});
+        {p.heads.k, run.args.dk, dk, run.k_shares, one_scale ? scale_of(run.forward, piece.head0) : 1.0f});
+  if (dv) finish_keys(run, at, piece, s, {p.heads.v, run.args.dv, dv, run.v_shares, 1.0f});
 }
 
 Index runs_of(const AttentionProblem& p) {
@@ -167,7 +167,7 @@ Index acc_keys(BackwardForm form, const BackwardProblem& p, const Core& core, in
 
 /// What all tasks share; the same call measures and hands out. Pieces that are not asked are null.
 struct Shared {
-  float *delta, *q_parts, *k_parts, *v_parts;
+  float *delta, *q_shares, *k_shares, *v_shares;
   double *scale, *slope;
   BackwardScratch* scratch;
 };
@@ -182,9 +182,11 @@ Shared book_shared(const BackwardProblem& p, int threads, Arena& arena) {
   };
   Shared s{};
   s.delta = take(Type<float>{}, true, "backward.delta", rows);
-  s.q_parts = take(Type<float>{}, p.wants.q && q_is_shared(p), "backward.dq", rows * Checked(f.heads.q.dim));
-  s.k_parts = take(Type<float>{}, p.wants.k && k_is_shared(p), "backward.dk", units * Checked(f.heads.k.dim));
-  s.v_parts = take(Type<float>{}, p.wants.v && v_is_shared(p), "backward.dv", units * Checked(f.heads.v.dim));
+  s.q_shares = take(Type<float>{}, p.wants.q && q_is_shared(p), "backward.dq", rows * Checked(f.heads.q.dim));
+  s.k_shares =
+      take(Type<float>{}, p.wants.k && k_is_shared(p), "backward.dk", units * Checked(f.heads.k.dim));
+  s.v_shares =
+      take(Type<float>{}, p.wants.v && v_is_shared(p), "backward.dv", units * Checked(f.heads.v.dim));
   s.scale = take(Type<double>{}, p.wants.scale, "backward.scale", rows);
   s.slope = take(Type<double>{}, p.wants.slopes, "backward.slopes", rows);
   s.scratch = take(Type<BackwardScratch>{}, true, "backward.workers", Checked(threads));
@@ -313,7 +315,7 @@ Status run_backward_as(BackwardForm form, const BackwardProblem& p, const Backwa
   const AttentionProblem& f = p.forward;
   Arena arena(workspace);
   const Shared shared = book_shared(p, pool.threads(), arena);
-  const Run forward = run_of(f, args.forward, kernels, core, core.panel);
+  const OnlineRun forward = run_of(f, args.forward, kernels, core, core.panel);
   const BackwardRun run{p,
                         args,
                         forward,
@@ -324,9 +326,9 @@ Status run_backward_as(BackwardForm form, const BackwardProblem& p, const Backwa
                         shared.delta,
                         shared.scale,
                         shared.slope,
-                        shared.q_parts,
-                        shared.k_parts,
-                        shared.v_parts};
+                        shared.q_shares,
+                        shared.k_shares,
+                        shared.v_shares};
   const double flop = 4.0 * static_cast<double>(f.heads.q.dim + f.heads.v.dim) *
                       static_cast<double>(f.heads.q.heads) * static_cast<double>(f.batch) *
                       static_cast<double>(f.q_tokens) * static_cast<double>(f.kv_tokens);
@@ -346,7 +348,7 @@ Status run_backward_as(BackwardForm form, const BackwardProblem& p, const Backwa
   if (p.wants.bias) bias_gradient(run, shared.scratch, pool, threads);
   if (p.wants.relative) relative_gradient(run, shared.scratch, pool, threads);
   fold_terms(run, pool, threads);
-  fold_parts(run, shared.scratch, pool, threads);
+  fold_tensors(run, shared.scratch, pool, threads);
   return Status::ok;
 }
 

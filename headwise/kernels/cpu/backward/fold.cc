@@ -39,14 +39,14 @@ void write_heads(const BackwardRun& run, const AnyView& to, ThreadPool& pool, in
 struct SharedTensor {
   const HeadLayout& layout;
   const AnyView& to;
-  const float* parts;  // [batch][heads / unit][rows][dim]
+  const float* shares;  // [batch][heads / unit][rows][dim]
   Index unit, rows;
 };
 void fold_tensor(const BackwardRun& run, BackwardScratch* scratch, const SharedTensor& t, ThreadPool& pool,
                  int threads) {
   const HeadLayout& layout = t.layout;
   const AnyView& to = t.to;
-  const float* parts = t.parts;
+  const float* shares = t.shares;
   const Index unit = t.unit, rows = t.rows;
   const Index units = ceil_div(layout.heads, unit), dim = layout.dim;
   const Index width = layout.row > 0 ? layout.row : layout.slots() * dim;
@@ -58,10 +58,10 @@ void fold_tensor(const BackwardRun& run, BackwardScratch* scratch, const SharedT
     for (Index row = first; row < std::min(rows, first + kFoldRows); ++row) {
       std::fill_n(line, width, 0.0);
       for (Index u = 0; u < units; ++u) {
-        const float* part = parts + ((b * units + u) * rows + row) * dim;
+        const float* share = shares + ((b * units + u) * rows + row) * dim;
         const Index column = layout.row > 0 ? layout.column(u * unit) : layout.slot(u * unit) * dim;
         for (Index c = std::max<Index>(0, -column); c < std::min(dim, width - column); ++c)
-          line[column + c] += static_cast<double>(part[c]);
+          line[column + c] += static_cast<double>(share[c]);
       }
       const Index base = b * to.step[0] + row * to.step[1];
       for (Index c = 0; c < width; ++c)
@@ -115,8 +115,8 @@ void clear_unlisted(const BackwardRun& run, ThreadPool& pool, int threads) noexc
         if (wants.gate)
           store_double(dgate.data, dgate.dtype,
                        at.tensor_batch * dgate.step[0] + place * dgate.step[1] + head * dgate.step[2], 0);
-        if (run.q_parts)
-          std::fill_n(run.q_parts + row * dim, dim, 0.0f);
+        if (run.q_shares)
+          std::fill_n(run.q_shares + row * dim, dim, 0.0f);
         else if (wants.q)
           for (Index c = 0; c < dim; ++c)
             store_double(
@@ -153,15 +153,15 @@ void fold_terms(const BackwardRun& run, ThreadPool& pool, int threads) noexcept 
   if (wants.scale) fold_shares(run, run.args.dscale, run.scale, pool, threads);
 }
 
-void fold_parts(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& pool, int threads) noexcept {
+void fold_tensors(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& pool, int threads) noexcept {
   const HeadSpec& heads = run.problem.forward.heads;
   const Index unit = run.forward.run_heads;
-  if (run.q_parts)
-    fold_tensor(run, scratch, {heads.q, run.args.dq, run.q_parts, 1, run.q_rows()}, pool, threads);
-  if (run.k_parts)
-    fold_tensor(run, scratch, {heads.k, run.args.dk, run.k_parts, unit, run.kv_rows()}, pool, threads);
-  if (run.v_parts)
-    fold_tensor(run, scratch, {heads.v, run.args.dv, run.v_parts, unit, run.kv_rows()}, pool, threads);
+  if (run.q_shares)
+    fold_tensor(run, scratch, {heads.q, run.args.dq, run.q_shares, 1, run.q_rows()}, pool, threads);
+  if (run.k_shares)
+    fold_tensor(run, scratch, {heads.k, run.args.dk, run.k_shares, unit, run.kv_rows()}, pool, threads);
+  if (run.v_shares)
+    fold_tensor(run, scratch, {heads.v, run.args.dv, run.v_shares, unit, run.kv_rows()}, pool, threads);
 }
 
 }  // namespace headwise::cpu

@@ -90,8 +90,8 @@ BackwardScratch book_backward(const BackwardProblem& p, const Core& core, Index 
   s.cap_slope = arena.take<float>("backward.cap", f.heads.terms.softcap ? keys * panel : 0);
   s.open = arena.take<std::uint64_t>("backward.open", group * keys);
   s.kept = arena.take<std::uint64_t>("backward.open", group * keys);
-  s.dv_parts = arena.take<RowPart>("backward.parts", group);
-  s.dk_parts = arena.take<RowPart>("backward.parts", group);
+  s.dv_panels = arena.take<PanelRows>("backward.parts", group);
+  s.dk_panels = arena.take<PanelRows>("backward.parts", group);
   s.dk = arena.take<float>("backward.dk", p.wants.k ? acc_keys * wide : 0);
   s.dv = arena.take<float>("backward.dv", p.wants.v ? acc_keys * value_wide : 0);
   s.rows = arena.take<float>("backward.rows", (panel + 1) * widest);
@@ -190,7 +190,7 @@ bool gradient_tile(const BackwardRun& run, const SequencePlace& at, BackwardScra
                    Index i, TileKeys& t) {
   const Core& core = run.core;
   const AttentionProblem& p = run.problem.forward;
-  const Run& forward = run.forward;
+  const OnlineRun& forward = run.forward;
   Panel& lanes = panel.lanes;
   t.kind = tile_kind(forward, at, lanes, t.key0, t.to);
   if (t.kind == TileKind::empty) return false;

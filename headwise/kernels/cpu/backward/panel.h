@@ -1,4 +1,4 @@
-// Parts of cpu/backward shared by its files: what one run and one panel of queries hold, and one tile of
+// Shared by the files of cpu/backward: what one run and one panel of queries hold, and one tile of
 // weights and dS.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,20 +10,21 @@ namespace headwise::cpu {
 /// Buckets of the relative table one task sums.
 inline constexpr Index kBuckets = 1024;
 /// Panels of one step at most.
-inline constexpr Index kMostParts = 64;
+inline constexpr Index kMostPanels = 64;
 
 /// The numbers every task of one run shares; no allocation, lives on the caller's stack.
 struct BackwardRun {
   const BackwardProblem& problem;
   const BackwardArgs& args;
-  const Run& forward;
+  const OnlineRun& forward;
   const Core& core;
-  Index block_rows;                    // query rows packed at a time
-  Index step_keys;                     // keys of one step
-  Index group;                         // panels of one step
-  float* delta;                        // [rows_of_q] sum over columns of dout * out
-  double *scale, *slope;               // [rows_of_q] a row's share of dscale and dslopes; null: not asked
-  float *q_parts, *k_parts, *v_parts;  // [tensor batch][heads or runs][tokens][dim]; null: written straight
+  Index block_rows;       // query rows packed at a time
+  Index step_keys;        // keys of one step
+  Index group;            // panels of one step
+  float* delta;           // [rows_of_q] sum over columns of dout * out
+  double *scale, *slope;  // [rows_of_q] a row's share of dscale and dslopes; null: not asked
+  float *q_shares, *k_shares,
+      *v_shares;  // [tensor batch][heads or runs][tokens][dim]; null: written straight
 
   Index q_rows() const { return problem.forward.ragged ? problem.forward.q_total : problem.forward.q_tokens; }
   Index kv_rows() const {
@@ -55,7 +56,7 @@ struct GradientPanel {
 
 /// Everything one worker needs, booked in pieces of the workspace.
 struct BackwardScratch {
-  Scratch forward;  // what the parts of the forward use
+  Scratch forward;  // what the functions of the forward use
   GradientPanel* panels;
   void *keys, *values, *key_values;  // packed: k and v as keys are, k as values are; of the present block
   std::byte *all_keys, *all_values, *all_key_values;  // of `slots` blocks
@@ -66,15 +67,15 @@ struct BackwardScratch {
   float *drop, *cap_slope;        // [step_keys][panel]
   std::uint64_t *open, *kept;     // [group][step_keys] bits of lanes, where something is not finite:
                                   // open pairs, and those not dropped
-  RowPart *dv_parts, *dk_parts;   // [group]
-  float *dk, *dv;                 // [keys][columns(dim)]
-  float* rows;                    // [panel][widest]
-  float *ones, *lane_sum;         // [panel]
-  float* bias;                    // [kv_tokens][panel]
-  double* buckets;                // [kBuckets] sums of drelative
-  float* by_distance;             // [panel + step_keys] sums of dS, or of a bias, along one axis
-  double* line;                   // a row of q, k or v of all heads
-  std::byte* operands;            // [group][3][operand_bytes], where the core has them
+  PanelRows *dv_panels, *dk_panels;  // [group]
+  float *dk, *dv;                    // [keys][columns(dim)]
+  float* rows;                       // [panel][widest]
+  float *ones, *lane_sum;            // [panel]
+  float* bias;                       // [kv_tokens][panel]
+  double* buckets;                   // [kBuckets] sums of drelative
+  float* by_distance;                // [panel + step_keys] sums of dS, or of a bias, along one axis
+  double* line;                      // a row of q, k or v of all heads
+  std::byte* operands;               // [group][3][operand_bytes], where the core has them
 };
 
 /// Books a worker's scratch for `acc_keys` rows of dk and dv; the same call measures and hands out.
@@ -116,7 +117,7 @@ struct KeyGradient {
   const HeadLayout& layout;
   const AnyView& to;
   const float* rows;
-  float* parts;  // null: written straight
+  float* shares;  // null: written straight
   float scale;
 };
 
@@ -134,10 +135,10 @@ void fold_shares(const BackwardRun& run, const AnyView& to, const double* shares
                  int threads) noexcept;
 /// dsinks, dslopes and dscale from the shares of rows, in ascending order of sequence and token.
 void fold_terms(const BackwardRun& run, ThreadPool& pool, int threads) noexcept;
-/// dq, dk and dv whose elements several heads share, from q_parts, k_parts and v_parts.
-void fold_parts(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& pool, int threads) noexcept;
+/// dq, dk and dv whose elements several heads share, from q_shares, k_shares and v_shares.
+void fold_tensors(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& pool, int threads) noexcept;
 
-/// Several heads own one element, or an element may have no owner: gradients go through parts.
+/// Several heads own one element, or an element may have no owner: gradients go through shares.
 bool q_is_shared(const BackwardProblem& p);
 bool k_is_shared(const BackwardProblem& p);
 bool v_is_shared(const BackwardProblem& p);

@@ -77,19 +77,19 @@ bool is_plain(const BackwardRun& run) {
   return run.core.gradients.stripes && !run.forward.scaled_first && !terms.gate && !terms.dropout &&
          !run.problem.wants.gate;
 }
-/// Panels of a step that became parts of add_rows, from the first key that is open to the last.
+/// Panels of a step that add_rows takes, from the first key that is open to the last.
 struct Taken {
-  Index parts, first, last;
+  Index panels, first, last;
 };
-/// A step of plain panels. parts -1, and nothing done: some key is not finite.
+/// A step of plain panels. panels -1, and nothing done: some key is not finite.
 Taken plain_step(const BackwardRun& run, const SequencePlace& at, const Piece& piece, BackwardScratch& s,
                  const GradientStep& step) {
   const Core& core = run.core;
   const HeadSpec& heads = run.problem.forward.heads;
   const Index key0 = step.key0, count = step.count;
-  GradientStripe list[kMostParts];
+  GradientStripe list[kMostPanels];
   Taken taken{0, run.step_keys, 0};
-  Index& parts = taken.parts;
+  Index& panels = taken.panels;
   for (Index i = 0; i < step.panels; ++i) {
     GradientPanel& panel = s.panels[step.panel0 + i];
     TileKeys t{
@@ -99,33 +99,33 @@ Taken plain_step(const BackwardRun& run, const SequencePlace& at, const Piece& p
     if (t.kind == TileKind::mixed) {
       open_bits(run.forward, at, panel.lanes, s.forward, t);
       if (t.from == t.to) continue;
-      open = s.open + parts * run.step_keys;
+      open = s.open + panels * run.step_keys;
       std::copy_n(s.forward.open, count, open);
     }
     pack_block(run, piece, s, step);
     if (!step.finite) return {-1, run.step_keys, 0};
-    std::byte* operands = s.operands + parts * 3 * core.gradients.operand_bytes();
-    list[parts] = {.queries = panel.lanes.queries,
-                   .douts = panel.douts,
-                   .open = open,
-                   .from = t.from,
-                   .to = t.to,
-                   .keys = count,
-                   .count = panel.lanes.count,
-                   .factor = panel.lanes.factor,
-                   .top = panel.top,
-                   .delta = panel.delta,
-                   .row_factor = panel.q_factor,
-                   .s = s.s + parts % 2 * run.tile(),
-                   .ds = s.ds + parts % 2 * run.tile(),
-                   .operands = operands,
-                   .dq = piece.row_side && run.needs_dq() ? panel.dq : nullptr};
-    s.dv_parts[parts] = {operands, panel.dout_rows, panel.lanes.count};
-    s.dk_parts[parts] = {operands + core.gradients.operand_bytes(), panel.q_rows, panel.lanes.count};
-    ++parts, taken.first = std::min(taken.first, t.from), taken.last = std::max(taken.last, t.to);
+    std::byte* operands = s.operands + panels * 3 * core.gradients.operand_bytes();
+    list[panels] = {.queries = panel.lanes.queries,
+                    .douts = panel.douts,
+                    .open = open,
+                    .from = t.from,
+                    .to = t.to,
+                    .keys = count,
+                    .count = panel.lanes.count,
+                    .factor = panel.lanes.factor,
+                    .top = panel.top,
+                    .delta = panel.delta,
+                    .row_factor = panel.q_factor,
+                    .s = s.s + panels % 2 * run.tile(),
+                    .ds = s.ds + panels % 2 * run.tile(),
+                    .operands = operands,
+                    .dq = piece.row_side && run.needs_dq() ? panel.dq : nullptr};
+    s.dv_panels[panels] = {operands, panel.dout_rows, panel.lanes.count};
+    s.dk_panels[panels] = {operands + core.gradients.operand_bytes(), panel.q_rows, panel.lanes.count};
+    ++panels, taken.first = std::min(taken.first, t.from), taken.last = std::max(taken.last, t.to);
   }
-  if (parts > 0)
-    core.gradients.stripes(list, parts, s.keys, s.values, s.key_values, heads.q.dim, heads.v.dim);
+  if (panels > 0)
+    core.gradients.stripes(list, panels, s.keys, s.values, s.key_values, heads.q.dim, heads.v.dim);
   return taken;
 }
 
@@ -137,29 +137,29 @@ void gradient_step(const BackwardRun& run, const SequencePlace& at, const Piece&
   const AttentionProblem& p = run.problem.forward;
   const bool rounds = core.gradients.operands != nullptr;
   Taken taken{0, run.step_keys, 0};
-  Index& parts = taken.parts;
+  Index& panels = taken.panels;
   struct Range {
     Index from, to;
   };
-  Range ranges[kMostParts];
+  Range ranges[kMostPanels];
   bool plain = is_plain(run);
   for (Index i = 0; i < step.panels; ++i) plain = plain && s.panels[step.panel0 + i].finite;
   if (plain) {
     taken = plain_step(run, at, piece, s, step);
-    if (parts < 0) plain = false, parts = 0;
+    if (panels < 0) plain = false, panels = 0;
   }
   for (Index i = 0; i < step.panels && !plain; ++i) {
     GradientPanel& panel = s.panels[step.panel0 + i];
     if (tile_kind(run.forward, at, panel.lanes, step.key0, step.count) == TileKind::empty) continue;
     pack_block(run, piece, s, step);
-    const Index slot = rounds ? 0 : parts;  // tiles that are rounded to operands make room for the next
+    const Index slot = rounds ? 0 : panels;  // tiles that are rounded to operands make room for the next
     TileKeys t{.key0 = step.key0, .from = 0, .to = step.count, .finite = step.finite != 0};
     if (!gradient_tile(run, at, s, panel, slot, t)) continue;
     float *weights = s.s + slot * run.tile(), *ds = s.ds + slot * run.tile();
     if (piece.row_side && run.problem.wants.slopes)
       core.gradients.alibi_sum(ds, t.from, t.to, panel.lanes.q_distance, panel.slope_sum);
     if (p.heads.terms.softcap) core.gradients.multiply(ds, t.from, t.to, s.cap_slope);
-    std::byte* operands = s.operands + (rounds ? parts * 3 * core.gradients.operand_bytes() : 0);
+    std::byte* operands = s.operands + (rounds ? panels * 3 * core.gradients.operand_bytes() : 0);
     if (rounds)
       core.gradients.operands({.s = weights,
                                .ds = ds,
@@ -176,23 +176,24 @@ void gradient_step(const BackwardRun& run, const SequencePlace& at, const Piece&
       if (!step.finite) add_unusual_keys(run, s, panel, slot, step.rows.keys, t);
     }
     if (piece.key_side && !panel.finite) add_unusual_rows(run, at, s, panel, slot, t, step);
-    s.dv_parts[parts] = {rounds ? static_cast<void*>(operands) : weights, panel.dout_rows, panel.lanes.count};
-    s.dk_parts[parts] = {rounds ? static_cast<void*>(operands + core.gradients.operand_bytes()) : ds,
-                         panel.q_rows, panel.lanes.count};
-    ranges[parts++] = {t.from, t.to};
+    s.dv_panels[panels] = {rounds ? static_cast<void*>(operands) : weights, panel.dout_rows,
+                           panel.lanes.count};
+    s.dk_panels[panels] = {rounds ? static_cast<void*>(operands + core.gradients.operand_bytes()) : ds,
+                           panel.q_rows, panel.lanes.count};
+    ranges[panels++] = {t.from, t.to};
     taken.first = std::min(taken.first, t.from), taken.last = std::max(taken.last, t.to);
   }
-  if (!piece.key_side || parts == 0) return;
+  if (!piece.key_side || panels == 0) return;
   const Index first = taken.first, last = taken.last;
   // Rows a panel left out, and those up to a whole tile of rows, weigh nothing.
   const Index end = round_up(last, 8), size = core.panel;
-  for (Index i = 0; i < parts && !rounds; ++i)
+  for (Index i = 0; i < panels && !rounds; ++i)
     for (float* tile : {s.s + i * run.tile(), s.ds + i * run.tile()}) {
       std::fill(tile + first * size, tile + ranges[i].from * size, 0.0f);
       std::fill(tile + ranges[i].to * size, tile + end * size, 0.0f);
     }
-  if (step.dv) core.gradients.add_rows(s.dv_parts, parts, first, last, p.heads.v.dim, step.dv);
-  if (step.dk) core.gradients.add_rows(s.dk_parts, parts, first, last, p.heads.q.dim, step.dk);
+  if (step.dv) core.gradients.add_rows(s.dv_panels, panels, first, last, p.heads.v.dim, step.dv);
+  if (step.dk) core.gradients.add_rows(s.dk_panels, panels, first, last, p.heads.q.dim, step.dk);
 }
 
 }  // namespace headwise::cpu

@@ -22,13 +22,13 @@ struct RowState {
 
 struct EntmaxBackward {
   BackwardRun fold;  // what folding the shares of rows and heads needs
-  Run run;           // of one head at a time, logits scaled
+  OnlineRun run;     // of one head at a time, logits scaled
   RowState rows;
   bool needs_dq() const { return fold.needs_dq(); }
 };
 
 /// One row of q or of dout as f32, padded to a multiple of 16 columns.
-void load_line(const Run& run, const SequencePlace& at, const AnyView& tensor, const HeadLayout& layout,
+void load_line(const OnlineRun& run, const SequencePlace& at, const AnyView& tensor, const HeadLayout& layout,
                Index head, Index token, float* line) {
   run.kernels.load_row(rows_of(tensor, layout, head, at.tensor_batch, at.q_row), token,
                        round_up(layout.dim, 16), line);
@@ -37,10 +37,10 @@ HeadLayout out_layout(const AttentionProblem& p) { return HeadLayout::split(p.he
 
 /// What dropout and the gate make of a row's pairs.
 struct PairFactors {
-  const Run& run;
+  const OnlineRun& run;
   Index id, head, position;
   double gate = 1, kept = 1;
-  PairFactors(const Run& r, const SequencePlace& at, const Panel& panel, int lane)
+  PairFactors(const OnlineRun& r, const SequencePlace& at, const Panel& panel, int lane)
       : run(r), id(sequence_id(r.args, at.sequence)), head(panel.head[lane]), position(panel.position[lane]) {
     const HeadInputs& in = r.args.inputs;
     if (r.problem.heads.terms.gate)
@@ -55,8 +55,8 @@ struct PairFactors {
 };
 
 /// Weights of a list by the row's state, keys without weight left out; w sums to 1 over the whole row.
-void weigh_list(const Run& run, const EntmaxRule& rule, EntmaxScratch& s, KeptRow& row, float top, float tau,
-                float inverse) {
+void weigh_list(const OnlineRun& run, const EntmaxRule& rule, EntmaxScratch& s, KeptRow& row, float top,
+                float tau, float inverse) {
   run.kernels.sparse->weights(rule, row.score, row.count, top, tau, s.w);
   Index kept = 0;
   for (Index n = 0; n < row.count; ++n) {
@@ -72,12 +72,12 @@ void weigh_list(const Run& run, const EntmaxRule& rule, EntmaxScratch& s, KeptRo
 
 /// Everything that belongs to one row of queries.
 void row_gradient(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratch& s, const ListedRow& listed,
-                  const PlainRows& keys, const PlainRows& values) {
+                  const PlainRowsView& keys, const PlainRowsView& values) {
   const EntmaxRule& rule = listed.rule;
   const Panel& panel = listed.panel;
   const int lane = listed.lane;
   KeptRow& row = listed.row;
-  const Run& run = b.run;
+  const OnlineRun& run = b.run;
   const AttentionProblem& p = run.problem;
   const GradientSpec& wants = b.fold.problem.wants;
   const HeadInputs& in = run.args.inputs;
@@ -160,8 +160,8 @@ void row_gradient(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratc
   }
   if (!wants.q) return;
   for (Index c = 0; c < dim; ++c) s.sum[c] = s.sum[c] * panel.scale[lane] + 0.0f;
-  if (b.fold.q_parts) {
-    std::copy_n(s.sum, dim, b.fold.q_parts + place * dim);
+  if (b.fold.q_shares) {
+    std::copy_n(s.sum, dim, b.fold.q_shares + place * dim);
     return;
   }
   const AnyView& to = b.fold.args.dq;
@@ -210,7 +210,7 @@ void keep_keys(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratch& 
 }
 
 void by_rows(const EntmaxBackward& b, EntmaxScratch& s, Index sequence, Index head, Index block) {
-  const Run& run = b.run;
+  const OnlineRun& run = b.run;
   const AttentionProblem& p = run.problem;
   const SequencePlace at = place_of(p, run.args, sequence);
   const Index row0 = block * run.task_rows, row1 = std::min(rows_of_run(run, at, head), row0 + run.task_rows);
@@ -225,11 +225,11 @@ void by_rows(const EntmaxBackward& b, EntmaxScratch& s, Index sequence, Index he
     return (tau - kMargin * (1 + std::fabs(tau))) * rule.power;
   });
   keep_keys(b, at, s, panels, head, 0, at.kv_tokens);
-  const PlainRows values =
+  const PlainRowsView values =
       plain_rows(run, value_rows_of(run, at, head), 0, at.kv_tokens, p.heads.v.dim, s.values);
-  const PlainRows keys =
+  const PlainRowsView keys =
       b.needs_dq() ? plain_rows(run, key_rows(run, at, head), 0, at.kv_tokens, p.heads.k.dim, s.keys)
-                   : PlainRows{nullptr, 0};
+                   : PlainRowsView{nullptr, 0};
   for (Index i = 0; i < panels; ++i)
     for (int lane = 0; lane < s.tile.panels[i].count; ++lane)
       row_gradient(b, at, s, {rule, s.tile.panels[i], lane, s.rows[i * run.core.panel + lane]}, keys, values);
@@ -237,13 +237,13 @@ void by_rows(const EntmaxBackward& b, EntmaxScratch& s, Index sequence, Index he
 
 /// What one row gives to keys key0 ..: rows of s.dk and s.dv, null: not asked.
 void add_row(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratch& s, const ListedRow& listed,
-             const PlainRows& values, Index key0) {
+             const PlainRowsView& values, Index key0) {
   const EntmaxRule& rule = listed.rule;
   const Panel& panel = listed.panel;
   const int lane = listed.lane;
   KeptRow& row = listed.row;
   float *dk = s.dk, *dv = s.dv;
-  const Run& run = b.run;
+  const OnlineRun& run = b.run;
   const AttentionProblem& p = run.problem;
   const SparseKernels& sparse = *run.kernels.sparse;
   const Index head = panel.head[lane], token = panel.token[lane], place = b.fold.row(at, head, token);
@@ -294,10 +294,10 @@ void write_keys(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratch&
   for (Index k = key0; k < key1; ++k) {
     const Index row = at.kv_row + k;
     for (Index c = 0; c < layout.dim; ++c) s.sum[c] = g.rows[(k - key0) * wide + c] + 0.0f;
-    if (g.parts) {
+    if (g.shares) {
       std::copy_n(
           s.sum, layout.dim,
-          g.parts + ((at.tensor_batch * units + head0 / run_heads) * b.fold.kv_rows() + row) * layout.dim);
+          g.shares + ((at.tensor_batch * units + head0 / run_heads) * b.fold.kv_rows() + row) * layout.dim);
       continue;
     }
     const Index offset = at.tensor_batch * to.step[0] + row * to.step[1] + layout.slot(head0) * to.step[2];
@@ -307,7 +307,7 @@ void write_keys(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratch&
 }
 
 void by_keys(const EntmaxBackward& b, EntmaxScratch& s, Index sequence, Index head0, Index key0) {
-  const Run& run = b.run;
+  const OnlineRun& run = b.run;
   const AttentionProblem& p = run.problem;
   const SequencePlace at = place_of(p, run.args, sequence);
   const Index key1 = std::min(at.kv_tokens, key0 + kTaskKeys), size = run.core.panel;
@@ -316,7 +316,7 @@ void by_keys(const EntmaxBackward& b, EntmaxScratch& s, Index sequence, Index he
   const Index wide = round_up(p.heads.k.dim, 16), value_wide = round_up(p.heads.v.dim, 16);
   if (dk) std::fill_n(dk, (key1 - key0) * wide, 0.0f);
   if (dv) std::fill_n(dv, (key1 - key0) * value_wide, 0.0f);
-  const PlainRows values =
+  const PlainRowsView values =
       plain_rows(run, value_rows_of(run, at, head0), key0, key1 - key0, p.heads.v.dim, s.values);
   const Index end = std::min(p.heads.q.heads, head0 + b.fold.forward.run_heads);
   for (Index head = head0; head < end; ++head) {
@@ -338,8 +338,8 @@ void by_keys(const EntmaxBackward& b, EntmaxScratch& s, Index sequence, Index he
     }
   }
   const Piece piece{head0, 0, 0, key0, key1, false, true};
-  if (dk) write_keys(b, at, s, {p.heads.k, b.fold.args.dk, dk, b.fold.k_parts, 1.0f}, piece);
-  if (dv) write_keys(b, at, s, {p.heads.v, b.fold.args.dv, dv, b.fold.v_parts, 1.0f}, piece);
+  if (dk) write_keys(b, at, s, {p.heads.k, b.fold.args.dk, dk, b.fold.k_shares, 1.0f}, piece);
+  if (dv) write_keys(b, at, s, {p.heads.v, b.fold.args.dv, dv, b.fold.v_shares, 1.0f}, piece);
 }
 
 std::string refuse(const BackwardProblem& p) {
@@ -364,7 +364,7 @@ Index runs_of(const AttentionProblem& p) {
 
 struct Shared {
   RowState rows;
-  float *q_parts, *k_parts, *v_parts;
+  float *q_shares, *k_shares, *v_shares;
   EntmaxScratch* scratch;
   BackwardScratch* folds;
 };
@@ -384,9 +384,9 @@ Shared book_shared(const BackwardProblem& p, int threads, Arena& arena) {
   s.rows.slope = take(Type<double>{}, p.wants.slopes, "entmax.slopes", rows);
   s.rows.sink = take(Type<double>{}, p.wants.sinks, "entmax.sinks", rows);
   s.rows.alpha = take(Type<double>{}, p.wants.alpha, "entmax.alpha", rows);
-  s.q_parts = take(Type<float>{}, p.wants.q && q_is_shared(p), "entmax.dq", rows * Checked(f.heads.q.dim));
-  s.k_parts = take(Type<float>{}, p.wants.k && k_is_shared(p), "entmax.dk", units * Checked(f.heads.k.dim));
-  s.v_parts = take(Type<float>{}, p.wants.v && v_is_shared(p), "entmax.dv", units * Checked(f.heads.v.dim));
+  s.q_shares = take(Type<float>{}, p.wants.q && q_is_shared(p), "entmax.dq", rows * Checked(f.heads.q.dim));
+  s.k_shares = take(Type<float>{}, p.wants.k && k_is_shared(p), "entmax.dk", units * Checked(f.heads.k.dim));
+  s.v_shares = take(Type<float>{}, p.wants.v && v_is_shared(p), "entmax.dv", units * Checked(f.heads.v.dim));
   s.scratch = take(Type<EntmaxScratch>{}, true, "entmax.workers", Checked(threads));
   s.folds = take(Type<BackwardScratch>{}, true, "entmax.workers", Checked(threads));
   return s;
@@ -440,11 +440,11 @@ Status run_backward(const BackwardProblem& p, const BackwardArgs& args, std::spa
     shared.folds[worker] = {};
     shared.folds[worker].line = own.line;
   }
-  const Run whole_run = run_of(f, args.forward, kernels, core, list_rows_for(f, core, threads));
+  const OnlineRun whole_run = run_of(f, args.forward, kernels, core, list_rows_for(f, core, threads));
   BackwardProblem others = p;  // sinks and alpha have shares of their own
   others.wants.sinks = false;
   EntmaxBackward b{{others, args, whole_run, core, 0, 0, 0, shared.rows.delta, shared.rows.scale,
-                    shared.rows.slope, shared.q_parts, shared.k_parts, shared.v_parts},
+                    shared.rows.slope, shared.q_shares, shared.k_shares, shared.v_shares},
                    whole_run,
                    shared.rows};
   b.run.run_heads = 1;
@@ -469,7 +469,7 @@ Status run_backward(const BackwardProblem& p, const BackwardArgs& args, std::spa
   fold_terms(b.fold, pool, threads);
   if (p.wants.sinks) fold_shares(b.fold, args.dsinks, shared.rows.sink, pool, threads);
   if (p.wants.alpha) fold_shares(b.fold, args.dalpha, shared.rows.alpha, pool, threads);
-  fold_parts(b.fold, shared.folds, pool, threads);
+  fold_tensors(b.fold, shared.folds, pool, threads);
   return Status::ok;
 }
 

@@ -15,7 +15,8 @@ constexpr Index kFewKeys = 64;
 constexpr float kMargin = 1e-6f;
 
 /// Keys below the threshold of those seen so far weigh nothing in the end: more keys only raise it.
-void shorten(const Run& run, const EntmaxRule& rule, KeptRow& row, float top, float& floor, Index& limit) {
+void shorten(const OnlineRun& run, const EntmaxRule& rule, KeptRow& row, float top, float& floor,
+             Index& limit) {
   const float tau = run.kernels.sparse->tau(rule, row.score, row.count, top, -1.0f);
   floor = std::max(floor, top + (tau - kMargin) * rule.power - kMargin * std::fabs(top));
   Index kept = 0;
@@ -26,7 +27,7 @@ void shorten(const Run& run, const EntmaxRule& rule, KeptRow& row, float top, fl
 }
 
 /// Appends what panel i keeps of the tile in s.tile.s.
-void keep_tile(const Run& run, const EntmaxRule& rule, EntmaxScratch& s, Index i, const TileKeys& t) {
+void keep_tile(const OnlineRun& run, const EntmaxRule& rule, EntmaxScratch& s, Index i, const TileKeys& t) {
   const Core& core = run.core;
   Panel& panel = s.tile.panels[i];
   float *top = panel.total_top, *floor = s.floor + i * core.panel;
@@ -50,8 +51,8 @@ void keep_tile(const Run& run, const EntmaxRule& rule, EntmaxScratch& s, Index i
 }
 
 /// Weights of one row's list, their sum over values, and the row's place in out and lse.
-void finish_row(const Run& run, const SequencePlace& at, EntmaxScratch& s, const ListedRow& listed,
-                const PlainRows& values) {
+void finish_row(const OnlineRun& run, const SequencePlace& at, EntmaxScratch& s, const ListedRow& listed,
+                const PlainRowsView& values) {
   const EntmaxRule& rule = listed.rule;
   const Panel& panel = listed.panel;
   const int lane = listed.lane;
@@ -108,7 +109,7 @@ void finish_row(const Run& run, const SequencePlace& at, EntmaxScratch& s, const
 }
 
 /// One block of query rows of one head.
-void entmax_rows(const Run& run, EntmaxScratch& s, Index sequence, Index head, Index block) {
+void entmax_rows(const OnlineRun& run, EntmaxScratch& s, Index sequence, Index head, Index block) {
   const AttentionProblem& p = run.problem;
   const Core& core = run.core;
   const SequencePlace at = place_of(p, run.args, sequence);
@@ -134,7 +135,7 @@ void entmax_rows(const Run& run, EntmaxScratch& s, Index sequence, Index head, I
     }
   }
   core.end();
-  const PlainRows values =
+  const PlainRowsView values =
       plain_rows(run, value_rows_of(run, at, head), 0, at.kv_tokens, p.heads.v.dim, s.values);
   for (Index i = 0; i < panels; ++i) {
     const Panel& panel = s.tile.panels[i];
@@ -182,9 +183,9 @@ Status run_entmax(const AttentionProblem& p, const AttentionArgs& args, std::spa
   auto* scratch = arena.take<EntmaxScratch>("entmax.workers", pool.threads());
   const std::size_t first = whole(arena), each = worker_bytes(p, core, pool.threads());
   const Index task_rows = list_rows_for(p, core, pool.threads());
-  Run online = run_of(p, args, kernels, core, task_rows);
+  OnlineRun online = run_of(p, args, kernels, core, task_rows);
   online.run_heads = 1;
-  Run run = online;
+  OnlineRun run = online;
   run.scaled_first = true;
   for (int worker = 0; worker < pool.threads(); ++worker) {
     Arena own(workspace.subspan(first + static_cast<std::size_t>(worker) * each, each));

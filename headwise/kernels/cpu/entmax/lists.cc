@@ -61,12 +61,12 @@ EntmaxScratch book_entmax(const AttentionProblem& p, const Core& core, Index tas
   return s;
 }
 
-void clear_lists(const Run& run, EntmaxScratch& s, Index i) {
+void clear_lists(const OnlineRun& run, EntmaxScratch& s, Index i) {
   for (Index lane = i * run.core.panel; lane < (i + 1) * run.core.panel; ++lane)
     s.rows[lane].count = 0, s.rows[lane].is_nan = false;
 }
 
-bool logits_of(const Run& run, const SequencePlace& at, EntmaxScratch& s, Index i, const Rows& key_rows,
+bool logits_of(const OnlineRun& run, const SequencePlace& at, EntmaxScratch& s, Index i, const Rows& key_rows,
                TileKeys& t) {
   Panel& panel = s.tile.panels[i];
   const Index key0 = t.key0, keys = t.to;
@@ -86,7 +86,8 @@ bool logits_of(const Run& run, const SequencePlace& at, EntmaxScratch& s, Index 
   return true;
 }
 
-PlainRows plain_rows(const Run& run, const Rows& rows, Index first, Index count, Index dim, float* copy) {
+PlainRowsView plain_rows(const OnlineRun& run, const Rows& rows, Index first, Index count, Index dim,
+                         float* copy) {
   const Index wide = round_up(dim, 16);
   const bool lie = rows.type == RowType::f32 && rows.column_step == 1 && rows.begin == 0 && rows.end == dim &&
                    wide == dim && rows.block == 0;

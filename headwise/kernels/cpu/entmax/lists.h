@@ -1,4 +1,4 @@
-// Parts of cpu/entmax shared by its forward and backward: a worker's lists, and one tile on its way into
+// Shared by the forward and the backward of cpu/entmax: a worker's lists, and one tile on its way into
 // them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,14 +13,14 @@ namespace headwise::cpu {
 inline constexpr Index kListRows = 128;
 
 /// Rows of keys or values as f32 side by side: where they lie, or a copy.
-struct PlainRows {
+struct PlainRowsView {
   const float* data;
   Index step;
 };
 
 /// Everything one worker needs, booked in pieces of the workspace.
 struct EntmaxScratch {
-  Scratch tile;           // what the parts of the forward use
+  Scratch tile;           // what the functions of the forward use
   KeptRow* rows;          // [panels][panel]
   Index* limit;           // [panels][panel] keys at which a list is looked through again
   float* floor;           // [panels][panel] scores at or below weigh nothing
@@ -48,14 +48,15 @@ Index list_rows_for(const AttentionProblem& p, const Core& core, int threads);
 EntmaxScratch book_entmax(const AttentionProblem& p, const Core& core, Index task_rows, bool wide,
                           Arena& arena);
 /// Empties the lists of panel i.
-void clear_lists(const Run& run, EntmaxScratch& s, Index i);
+void clear_lists(const OnlineRun& run, EntmaxScratch& s, Index i);
 
 /// Logits of panel i against the keys of a tile into s.tile.s, closed pairs as -inf; trims [from, to) to the
 /// keys that are open; false: none is. s.tile.tile_keys: the granule's keys, packed now where it is null.
-bool logits_of(const Run& run, const SequencePlace& at, EntmaxScratch& s, Index i, const Rows& key_rows,
+bool logits_of(const OnlineRun& run, const SequencePlace& at, EntmaxScratch& s, Index i, const Rows& key_rows,
                TileKeys& t);
 
 /// Rows first .. first + count.
-PlainRows plain_rows(const Run& run, const Rows& rows, Index first, Index count, Index dim, float* copy);
+PlainRowsView plain_rows(const OnlineRun& run, const Rows& rows, Index first, Index count, Index dim,
+                         float* copy);
 
 }  // namespace headwise::cpu

@@ -65,13 +65,13 @@ struct Heads {
   SequencePlace at;
   Index head0, rows, panels;
 };
-Heads heads_of(const Run& run, Index sequence, Index head0) {
+Heads heads_of(const OnlineRun& run, Index sequence, Index head0) {
   Heads h{place_of(run.problem, run.args, sequence), head0, 0, 0};
   h.rows = std::min(run.run_heads, run.problem.heads.q.heads - head0) * h.at.q_tokens;
   h.panels = ceil_div(h.rows, run.core.panel);
   return h;
 }
-void fill_panels(const Run& run, const Heads& h, Scratch& s) {
+void fill_panels(const OnlineRun& run, const Heads& h, Scratch& s) {
   for (Index i = 0; i < h.panels; ++i)
     fill_panel(run, h.at, {h.head0, i * run.core.panel, h.rows}, s, s.panels[i]);
 }
@@ -94,7 +94,7 @@ bool columns_fit(const Rows& values, Index value_dim) {
 
 /// o [count][value_dim] while a split is worked on with keys in the lanes <-> o [value_dim][panel] as it is
 /// folded; `spare` has panel * value_rows floats.
-void turn(const Run& run, const Panel& panel, float* spare, bool to_columns) {
+void turn(const OnlineRun& run, const Panel& panel, float* spare, bool to_columns) {
   const Index width = run.problem.heads.v.dim, n = run.core.panel, rows = panel.count;
   std::copy_n(panel.o, run.value_rows() * n, spare);
   if (to_columns) std::fill_n(panel.o, run.value_rows() * n, 0.0f);
@@ -107,7 +107,7 @@ void turn(const Run& run, const Panel& panel, float* spare, bool to_columns) {
 /// One panel against one granule with keys in the lanes; o is [count][value_dim]. A granule with values,
 /// weights or sums that are not finite goes through the packed tile as in cpu/online. `to_keys`: of the next
 /// granule.
-void attend_few(const Run& run, const Heads& h, Scratch& s, Panel& panel, const KvHeadRows& rows,
+void attend_few(const OnlineRun& run, const Heads& h, Scratch& s, Panel& panel, const KvHeadRows& rows,
                 const TileKeys& whole, const Ahead& to_keys) {
   const AttentionProblem& p = run.problem;
   const Core& core = run.core;
@@ -172,7 +172,7 @@ void attend_few(const Run& run, const Heads& h, Scratch& s, Panel& panel, const 
 }
 
 /// few_scores writes the lanes of queries alone; the others start as 0.
-void clear_scores(const Run& run, Scratch& s) {
+void clear_scores(const OnlineRun& run, Scratch& s) {
   if (run.core.few.scores) std::fill_n(s.s, run.core.granule * run.core.panel, 0.0f);
 }
 
@@ -181,12 +181,13 @@ struct Pool {
   const AnyView &numbers, &scales;
   const HeadLayout& layout;
 };
-Pool key_pool(const Run& run) { return {run.args.k, run.args.k_scale, run.problem.heads.k}; }
-Pool value_pool(const Run& run) { return {run.args.v, run.args.v_scale, run.problem.heads.v}; }
+Pool key_pool(const OnlineRun& run) { return {run.args.k, run.args.k_scale, run.problem.heads.k}; }
+Pool value_pool(const OnlineRun& run) { return {run.args.v, run.args.v_scale, run.problem.heads.v}; }
 
 /// Rows key0 .. key0 + n of a pool of pages, numbered by their keys: where they lie when one page holds them
 /// all, else put together in `to`, or no rows where that is null.
-Rows paged_rows(const Run& run, const Heads& h, const Pool& pool, Index key0, Index n, const PagedRoom* to) {
+Rows paged_rows(const OnlineRun& run, const Heads& h, const Pool& pool, Index key0, Index n,
+                const PagedRoom* to) {
   const HeadLayout& layout = pool.layout;
   const Index size = run.problem.page_size, item = size_of(pool.numbers.dtype);
   const auto from = [&](Index key) {
@@ -222,7 +223,7 @@ Rows paged_rows(const Run& run, const Heads& h, const Pool& pool, Index key0, In
 }
 
 /// Keys key0 .. key0 + n as far as they lie in order.
-Ahead keys_ahead(const Run& run, const Heads& h, Rows keys, Index key0, Index n) {
+Ahead keys_ahead(const OnlineRun& run, const Heads& h, Rows keys, Index key0, Index n) {
   const AttentionProblem& p = run.problem;
   if (n <= 0) return {};
   if (p.keys == KeyForm::paged) keys = paged_rows(run, h, key_pool(run), key0, n, nullptr);
@@ -230,7 +231,7 @@ Ahead keys_ahead(const Run& run, const Heads& h, Rows keys, Index key0, Index n)
 }
 
 /// All panels against the keys of one split.
-void attend_split(const Run& run, const Heads& h, Scratch& s, Index split) {
+void attend_split(const OnlineRun& run, const Heads& h, Scratch& s, Index split) {
   const AttentionProblem& p = run.problem;
   const Core& core = run.core;
   const bool paged = p.keys == KeyForm::paged;
@@ -269,7 +270,7 @@ void attend_split(const Run& run, const Heads& h, Scratch& s, Index split) {
 }
 
 /// The whole KV in one task.
-void attend_all(const Run& run, Scratch& s, Index sequence, Index head0) {
+void attend_all(const OnlineRun& run, Scratch& s, Index sequence, Index head0) {
   const Heads h = heads_of(run, sequence, head0);
   if (h.panels == 0) return;
   run.core.begin();
@@ -285,7 +286,7 @@ void attend_all(const Run& run, Scratch& s, Index sequence, Index head0) {
 }
 
 /// One split in a task; its state stays in the slots.
-void attend_one(const Run& run, Scratch& s, Index sequence, Index head0, Index split, Slot* slots,
+void attend_one(const OnlineRun& run, Scratch& s, Index sequence, Index head0, Index split, Slot* slots,
                 float* states) {
   const Heads h = heads_of(run, sequence, head0);
   const Index n = run.core.panel, rows = run.value_rows(), each = slot_floats(run.problem, run.core);
@@ -307,7 +308,8 @@ void attend_one(const Run& run, Scratch& s, Index sequence, Index head0, Index s
 }
 
 /// Folds the slots of all splits in ascending order, as cpu/online meets them.
-void fold_slots(const Run& run, const Cut& cut, Scratch& s, Index sequence, Index head0, const Slot* slots) {
+void fold_slots(const OnlineRun& run, const Cut& cut, Scratch& s, Index sequence, Index head0,
+                const Slot* slots) {
   const Heads h = heads_of(run, sequence, head0);
   if (h.panels == 0) return;
   run.core.begin();
@@ -366,7 +368,7 @@ Status run_decode(const AttentionProblem& p, const AttentionArgs& args, std::spa
   const Cut cut = cut_of(p, core, pool.threads());
   Arena arena(workspace);
   const Books books = book_shared(p, core, cut, pool.threads(), arena);
-  const Run run = run_of(p, args, kernels, core, cut.rows);
+  const OnlineRun run = run_of(p, args, kernels, core, cut.rows);
   const std::size_t first = aligned_used(arena), each = worker_bytes(p, core, cut);
   const int threads = useful_threads(p, cut, pool.threads());
   const auto rebook = [&] {

@@ -9,7 +9,7 @@ namespace headwise::cpu {
 namespace {
 
 /// The state of the split and the total change places.
-void exchange(const Run& run, Panel& panel) {
+void exchange(const OnlineRun& run, Panel& panel) {
   std::swap(panel.o, panel.total_o);
   if (run.problem.probe.rows) {
     std::swap(panel.stats.weighted_score, panel.total_stats.weighted_score);
@@ -20,7 +20,7 @@ void exchange(const Run& run, Panel& panel) {
 }
 
 /// Divides and gates the panel's outputs and writes them where the caller wants them.
-void write_rows(const Run& run, const SequencePlace& at, const Scratch& s, const Panel& panel,
+void write_rows(const OnlineRun& run, const SequencePlace& at, const Scratch& s, const Panel& panel,
                 const float* total, const float* gate) {
   const Core& core = run.core;
   const Index value_dim = run.problem.heads.v.dim, step = run.value_rows();
@@ -46,7 +46,7 @@ void write_rows(const Run& run, const SequencePlace& at, const Scratch& s, const
 
 }  // namespace
 
-void fold(const Run& run, Scratch& s, Panel& panel) {
+void fold(const OnlineRun& run, Scratch& s, Panel& panel) {
   const Core& core = run.core;
   const Index n = core.panel;
   panel.started = false;
@@ -83,7 +83,7 @@ void fold(const Run& run, Scratch& s, Panel& panel) {
   core.passes.join(panel.total_sum, panel.sum, 1, s.a, s.b);
 }
 
-void finish_panel(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel) {
+void finish_panel(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel& panel) {
   const AttentionProblem& p = run.problem;
   const Core& core = run.core;
   const HeadInputs& in = run.args.inputs;
@@ -144,7 +144,7 @@ void finish_panel(const Run& run, const SequencePlace& at, Scratch& s, Panel& pa
   if (panel.folded) exchange(run, panel);  // the next task finds the panel as it was booked
 }
 
-void write_unlisted(const Run& run, Index sequence, Index head) {
+void write_unlisted(const OnlineRun& run, Index sequence, Index head) {
   const SequencePlace at = place_of(run.problem, run.args, sequence);
   const AnyView &out = run.args.out, &lse = run.args.lse;
   const Index dim = run.problem.heads.v.dim, unit = size_of(out.dtype);

@@ -11,7 +11,7 @@ namespace headwise::cpu {
 namespace {
 
 /// Pairs that weigh nothing by a logit of -inf or by dropout are closed for values that are not finite, too.
-void close_lost_pairs(const Run& run, const SequencePlace& at, const Panel& panel, Scratch& s,
+void close_lost_pairs(const OnlineRun& run, const SequencePlace& at, const Panel& panel, Scratch& s,
                       const TileKeys& t) {
   const bool drops = run.problem.heads.terms.dropout;
   const Index id = sequence_id(run.args, at.sequence);
@@ -26,7 +26,7 @@ void close_lost_pairs(const Run& run, const SequencePlace& at, const Panel& pane
 
 /// Values that are not finite were packed as 0, since 0 * NaN would reach rows that may not see them, and so
 /// were those the core cannot multiply; the rows that may see them get their products here, one by one.
-void add_unusual_values(const Run& run, const Panel& panel, const Scratch& s, const Rows& values,
+void add_unusual_values(const OnlineRun& run, const Panel& panel, const Scratch& s, const Rows& values,
                         const TileKeys& t) {
   const Index panel_size = run.core.panel;
   for (Index k = t.from; k < t.to; ++k)
@@ -42,7 +42,7 @@ void add_unusual_values(const Run& run, const Panel& panel, const Scratch& s, co
     }
 }
 
-void start_split(const Run& run, Panel& panel) {
+void start_split(const OnlineRun& run, Panel& panel) {
   const Index n = run.core.panel;
   std::fill_n(panel.top, n, -INFINITY);
   std::fill_n(panel.sum, n, 0.0f);
@@ -54,13 +54,13 @@ void start_split(const Run& run, Panel& panel) {
   panel.started = true;
 }
 
-void set_distances(const Run& run, const Panel& panel, Index key0) {
+void set_distances(const OnlineRun& run, const Panel& panel, Index key0) {
   for (int i = 0; i < run.core.panel; ++i) panel.q_distance[i] = static_cast<float>(panel.position[i] - key0);
 }
 
 }  // namespace
 
-bool open_tile(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel, TileKeys& t) {
+bool open_tile(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel& panel, TileKeys& t) {
   if (t.kind == TileKind::mixed) {
     open_bits(run, at, panel, s, t);
     if (t.from == t.to) return false;
@@ -70,7 +70,8 @@ bool open_tile(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel
   return true;
 }
 
-Tile make_weights(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel, const TileKeys& t) {
+Tile make_weights(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel& panel,
+                  const TileKeys& t) {
   const Core& core = run.core;
   const ProbeSpec& probe = run.problem.probe;
   const Index from = t.from, to = t.to;
@@ -106,8 +107,8 @@ Tile make_weights(const Run& run, const SequencePlace& at, Scratch& s, Panel& pa
   return tile;
 }
 
-void attend_tile(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel, const KvHeadRows& rows,
-                 TileKeys t) {
+void attend_tile(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel& panel,
+                 const KvHeadRows& rows, TileKeys t) {
   if (!open_tile(run, at, s, panel, t)) return;
   tile_scores(run, panel, s.tile_keys, rows.keys, t, s.s);
   const Tile tile = make_weights(run, at, s, panel, t);
@@ -121,8 +122,8 @@ void attend_tile(const Run& run, const SequencePlace& at, Scratch& s, Panel& pan
 namespace {
 
 /// The same as a stripe for the core to do beside others; false: no key is open.
-bool lay_stripe(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel, const KvHeadRows& rows,
-                TileKeys t, Stripe& stripe) {
+bool lay_stripe(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel& panel,
+                const KvHeadRows& rows, TileKeys t, Stripe& stripe) {
   if (t.kind == TileKind::mixed) {
     open_bits(run, at, panel, s, t);
     if (t.from == t.to) return false;
@@ -148,7 +149,7 @@ bool lay_stripe(const Run& run, const SequencePlace& at, Scratch& s, Panel& pane
 
 /// What is touched after the granule that ends at key `first`: the next keys and values, or at last where the
 /// rows of the task go (of its first head; a single granule leaves too little time).
-Next after_granule(const Run& run, const SequencePlace& at, const KvHeadRows& rows, Index first,
+Next after_granule(const OnlineRun& run, const SequencePlace& at, const KvHeadRows& rows, Index first,
                    const RowBlock& task) {
   const Index value_dim = run.problem.heads.v.dim;
   if (first < at.kv_tokens) {
@@ -165,7 +166,7 @@ Next after_granule(const Run& run, const SequencePlace& at, const KvHeadRows& ro
 
 }  // namespace
 
-void attend_rows(const Run& run, Scratch& s, Index sequence, Index head0, Index block) {
+void attend_rows(const OnlineRun& run, Scratch& s, Index sequence, Index head0, Index block) {
   const AttentionProblem& p = run.problem;
   const Core& core = run.core;
   const SequencePlace at = place_of(p, run.args, sequence);
@@ -258,20 +259,20 @@ std::size_t workspace_bytes(const AttentionProblem& p, int threads) {
 
 }  // namespace
 
-Run run_of(const AttentionProblem& p, const AttentionArgs& args, const TileKernels& kernels, const Core& core,
-           Index task_rows) {
+OnlineRun run_of(const AttentionProblem& p, const AttentionArgs& args, const TileKernels& kernels,
+                 const Core& core, Index task_rows) {
   const Terms& terms = p.heads.terms;
-  Run run{p,
-          args,
-          kernels,
-          core,
-          std::gcd(p.heads.k.group, p.heads.v.group),
-          task_rows,
-          terms.softcap || terms.bias || terms.alibi || terms.relative,
-          DropoutRule::of(args.inputs.dropout, args.inputs.seed),
-          nullptr,
-          nullptr,
-          p.keys == KeyForm::packed && core.key_group > 0};
+  OnlineRun run{p,
+                args,
+                kernels,
+                core,
+                std::gcd(p.heads.k.group, p.heads.v.group),
+                task_rows,
+                terms.softcap || terms.bias || terms.alibi || terms.relative,
+                DropoutRule::of(args.inputs.dropout, args.inputs.seed),
+                nullptr,
+                nullptr,
+                p.keys == KeyForm::packed && core.key_group > 0};
   run.scaled_first = run.scaled_first || !scale_is_ordinary(run);
   return run;
 }
@@ -285,7 +286,7 @@ Status run_with(const AttentionProblem& p, const AttentionArgs& args, std::span<
   Arena arena(workspace);
   float* tops = book_tops(p, arena);
   auto* scratch = arena.take<Scratch>("attention.workers", pool.threads());
-  Run run = run_of(p, args, kernels, core, task_rows_for(p, core, pool.threads()));
+  OnlineRun run = run_of(p, args, kernels, core, task_rows_for(p, core, pool.threads()));
   run.tops = second_pass(p) ? tops : nullptr;
   run.visits = visits;
   const auto first =

@@ -76,7 +76,7 @@ Rows with_scales(Rows r, const AnyView& scale, const HeadLayout& layout, Index h
   return r;
 }
 
-Rows key_rows(const Run& run, const SequencePlace& at, Index head) {
+Rows key_rows(const OnlineRun& run, const SequencePlace& at, Index head) {
   const AttentionProblem& p = run.problem;
   const AnyView& k = run.args.k;
   if (p.keys == KeyForm::plain)
@@ -90,12 +90,12 @@ Rows key_rows(const Run& run, const SequencePlace& at, Index head) {
   r.type = row_type(k.dtype);
   return with_scales(r, run.args.k_scale, p.heads.k, head, at.tensor_batch, at.kv_row);
 }
-Rows value_rows_of(const Run& run, const SequencePlace& at, Index head) {
+Rows value_rows_of(const OnlineRun& run, const SequencePlace& at, Index head) {
   const HeadLayout& layout = run.problem.heads.v;
   return with_scales(rows_of(run.args.v, layout, head, at.tensor_batch, at.kv_row), run.args.v_scale, layout,
                      head, at.tensor_batch, at.kv_row);
 }
-const void* keys_for_scores(const Run& run, const Rows& keys, Index key0, Index count, void* scratch) {
+const void* keys_for_scores(const OnlineRun& run, const Rows& keys, Index key0, Index count, void* scratch) {
   const Index dim = run.problem.heads.k.dim;
   if (run.keys_ready)
     return static_cast<const std::byte*>(keys.data) +
@@ -103,7 +103,7 @@ const void* keys_for_scores(const Run& run, const Rows& keys, Index key0, Index 
   run.core.products.pack_keys(numbers_of(keys), key0, count, dim, scratch);
   return scratch;
 }
-bool values_for_weigh(const Run& run, const Rows& values, Index key0, Index count, void* scratch) {
+bool values_for_weigh(const OnlineRun& run, const Rows& values, Index key0, Index count, void* scratch) {
   const bool usual =
       run.core.products.pack_values(numbers_of(values), key0, count, run.problem.heads.v.dim, scratch);
   const RowScales scales = scales_from(values, key0);
@@ -111,19 +111,19 @@ bool values_for_weigh(const Run& run, const Rows& values, Index key0, Index coun
     if (!std::isfinite(scales.at[i * scales.step])) return false;
   return usual;
 }
-void tile_scores(const Run& run, const Panel& panel, const void* packed, const Rows& keys, const TileKeys& t,
-                 float* s) {
+void tile_scores(const OnlineRun& run, const Panel& panel, const void* packed, const Rows& keys,
+                 const TileKeys& t, float* s) {
   run.core.products.scores(panel.queries, packed, t.from, t.to, run.problem.heads.q.dim, s);
   if (keys.scale) run.core.passes.scale_rows(s, t.from, t.to, scales_from(keys, t.key0), nullptr);
 }
 
-float scale_of(const Run& run, Index head) {
+float scale_of(const OnlineRun& run, Index head) {
   const AnyView& s = run.args.inputs.scale;
   if (!s.given()) return static_cast<float>(1.0 / std::sqrt(static_cast<double>(run.problem.heads.q.dim)));
   return static_cast<float>(load_double(s.data, s.dtype, (s.size[0] == 1 ? 0 : head) * s.step[0]));
 }
 
-bool scale_is_ordinary(const Run& run) {
+bool scale_is_ordinary(const OnlineRun& run) {
   for (Index h = 0; h < run.problem.heads.q.heads; ++h) {
     const float s = scale_of(run, h);
     if (!(s >= 1e-30f && s <= 1e30f)) return false;
@@ -230,7 +230,7 @@ Scratch book(const AttentionProblem& p, const Core& core, Index task_rows, Arena
   return s;
 }
 
-Index rows_of_run(const Run& run, const SequencePlace& at, Index head0) {
+Index rows_of_run(const OnlineRun& run, const SequencePlace& at, Index head0) {
   const Index all = run.problem.heads.q.heads, heads = std::min(run.run_heads, all - head0);
   if (!run.problem.heads.terms.rows) return heads * at.q_tokens;
   const Index list = at.sequence * all + head0;
@@ -242,7 +242,7 @@ namespace {
 /// Goes through the rows of a run of heads in order.
 class RowWalk {
  public:
-  RowWalk(const Run& run, const SequencePlace& at, Index head0, Index first)
+  RowWalk(const OnlineRun& run, const SequencePlace& at, Index head0, Index first)
       : lists_(run.args.inputs.rows),
         listed_(run.problem.heads.terms.rows),
         tokens_(at.q_tokens),
@@ -279,7 +279,7 @@ class RowWalk {
 
 }  // namespace
 
-void fill_panel(const Run& run, const SequencePlace& at, const RowBlock& rows, Scratch& scratch,
+void fill_panel(const OnlineRun& run, const SequencePlace& at, const RowBlock& rows, Scratch& scratch,
                 Panel& panel) {
   const Core& core = run.core;
   const AttentionProblem& p = run.problem;
@@ -356,7 +356,7 @@ void add_relative(const HeadInputs& in, const Panel& panel, Scratch& scratch, co
 
 }  // namespace
 
-void apply_terms(const Run& run, const SequencePlace& at, const Panel& panel, Scratch& scratch,
+void apply_terms(const OnlineRun& run, const SequencePlace& at, const Panel& panel, Scratch& scratch,
                  const TileKeys& t) {
   const Index from = t.from, to = t.to;
   const Core& core = run.core;
@@ -372,7 +372,7 @@ void apply_terms(const Run& run, const SequencePlace& at, const Panel& panel, Sc
   add_terms(run, at, panel, scratch, t);
 }
 
-void add_terms(const Run& run, const SequencePlace& at, const Panel& panel, Scratch& scratch,
+void add_terms(const OnlineRun& run, const SequencePlace& at, const Panel& panel, Scratch& scratch,
                const TileKeys& t) {
   const Index key0 = t.key0, from = t.from, to = t.to;
   const Core& core = run.core;
@@ -406,7 +406,8 @@ void add_terms(const Run& run, const SequencePlace& at, const Panel& panel, Scra
   }
 }
 
-TileKind tile_kind(const Run& run, const SequencePlace& at, const Panel& panel, Index key0, Index keys) {
+TileKind tile_kind(const OnlineRun& run, const SequencePlace& at, const Panel& panel, Index key0,
+                   Index keys) {
   if (!run.args.mask.given()) return TileKind::full;
   TileKind all = TileKind::full;
   bool some = false, first = true;
@@ -439,7 +440,8 @@ void transpose_bits(std::uint64_t (&a)[64]) {
 
 }  // namespace
 
-void open_bits(const Run& run, const SequencePlace& at, const Panel& panel, Scratch& scratch, TileKeys& t) {
+void open_bits(const OnlineRun& run, const SequencePlace& at, const Panel& panel, Scratch& scratch,
+               TileKeys& t) {
   const Index key0 = t.key0, to = t.to;
   const int words = static_cast<int>(ceil_div(to, 64));
   for (int lane = 0; lane < panel.count; ++lane)
@@ -474,7 +476,7 @@ void open_bits(const Run& run, const SequencePlace& at, const Panel& panel, Scra
   t.to = std::max(last, t.from);
 }
 
-TileDropout dropout_of(const Run& run, const SequencePlace& at, const Panel& panel, Index key0) {
+TileDropout dropout_of(const OnlineRun& run, const SequencePlace& at, const Panel& panel, Index key0) {
   return {.head = panel.head32,
           .query = panel.position32,
           .key0 = key0,

@@ -1,4 +1,4 @@
-// Parts of cpu/online shared by its files: where a head's rows lie, what a panel of queries holds, a
+// Shared by the files of cpu/online: where a head's rows lie, what a panel of queries holds, a
 // worker's scratch.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,7 +12,7 @@
 namespace headwise::cpu {
 
 /// The numbers every task of one run shares; no allocation, lives on the caller's stack.
-struct Run {
+struct OnlineRun {
   const AttentionProblem& problem;
   const AttentionArgs& args;
   const TileKernels& kernels;
@@ -36,22 +36,22 @@ Rows with_scales(Rows rows, const AnyView& scale, const HeadLayout& layout, Inde
 /// Rows that are read later, from row `first` on; none where their columns do not lie side by side.
 Ahead ahead_of(const Rows& rows, Index first, Index count, Index width);
 /// The rows of k and of v that head `head` of a sequence reads.
-Rows key_rows(const Run& run, const SequencePlace& at, Index head);
-Rows value_rows_of(const Run& run, const SequencePlace& at, Index head);
+Rows key_rows(const OnlineRun& run, const SequencePlace& at, Index head);
+Rows value_rows_of(const OnlineRun& run, const SequencePlace& at, Index head);
 /// Keys key0 .. key0 + count as `scores` takes them: packed into `scratch`, or where they lie ready. 8 bits:
 /// the numbers alone, since a scale is cheaper on a score, and more accurate, than on every number.
-const void* keys_for_scores(const Run& run, const Rows& keys, Index key0, Index count, void* scratch);
+const void* keys_for_scores(const OnlineRun& run, const Rows& keys, Index key0, Index count, void* scratch);
 /// Values key0 .. key0 + count as `weigh` takes them, 8 bits likewise: its scales belong to the weights.
 /// False: some value or scale is unusual, as pack_values says.
-bool values_for_weigh(const Run& run, const Rows& values, Index key0, Index count, void* scratch);
+bool values_for_weigh(const OnlineRun& run, const Rows& values, Index key0, Index count, void* scratch);
 RowType row_type(DType t);
 const Core& core_for(const AttentionProblem& p, const TileKernels& kernels);
 /// The core that looks at ordinary scores again for column sums, with the panels and granules of the one
 /// above: its scores need only be near those, since tops and sums are known.
 const Core& columns_core(const AttentionProblem& p, const TileKernels& kernels);
-float scale_of(const Run& run, Index head);
+float scale_of(const OnlineRun& run, Index head);
 /// Scales inside the exponent stay exact only while scale * log2(e) and its inverse are ordinary numbers.
-bool scale_is_ordinary(const Run& run);
+bool scale_is_ordinary(const OnlineRun& run);
 /// The number of a sequence that dropout goes by.
 Index sequence_id(const AttentionArgs& args, Index sequence);
 
@@ -114,10 +114,10 @@ Scratch book(const AttentionProblem& p, const Core& core, Index task_rows, Arena
 Index task_rows_for(const AttentionProblem& p, const Core& core, int threads);
 
 /// How many rows heads head0.. of one run have in a sequence: all, or those their lists name.
-Index rows_of_run(const Run& run, const SequencePlace& at, Index head0);
+Index rows_of_run(const OnlineRun& run, const SequencePlace& at, Index head0);
 /// Calls f(first, end) for the stretches of query rows that head `head` does not list.
 template <class F>
-void each_unlisted(const Run& run, const SequencePlace& at, Index head, F&& f) {
+void each_unlisted(const OnlineRun& run, const SequencePlace& at, Index head, F&& f) {
   const RowLists& rows = run.args.inputs.rows;
   const Index list = at.sequence * run.problem.heads.q.heads + head;
   Index next = 0;
@@ -128,55 +128,56 @@ void each_unlisted(const Run& run, const SequencePlace& at, Index head, F&& f) {
   if (next < at.q_tokens) f(next, at.q_tokens);
 }
 /// The scores of a panel against keys that keys_for_scores gave, which are `keys` from key0 on.
-void tile_scores(const Run& run, const Panel& panel, const void* packed, const Rows& keys, const TileKeys& t,
-                 float* s);
+void tile_scores(const OnlineRun& run, const Panel& panel, const void* packed, const Rows& keys,
+                 const TileKeys& t, float* s);
 /// Fills lanes with the first rows of a block; packs the queries.
-void fill_panel(const Run& run, const SequencePlace& at, const RowBlock& rows, Scratch& scratch,
+void fill_panel(const OnlineRun& run, const SequencePlace& at, const RowBlock& rows, Scratch& scratch,
                 Panel& panel);
 /// Score terms between the product and the mask, in the order of the contract.
-void apply_terms(const Run& run, const SequencePlace& at, const Panel& panel, Scratch& scratch,
+void apply_terms(const OnlineRun& run, const SequencePlace& at, const Panel& panel, Scratch& scratch,
                  const TileKeys& t);
 /// Those of them that are added: bias, ALiBi, relative.
-void add_terms(const Run& run, const SequencePlace& at, const Panel& panel, Scratch& scratch,
+void add_terms(const OnlineRun& run, const SequencePlace& at, const Panel& panel, Scratch& scratch,
                const TileKeys& t);
 /// What the mask says about the panel's rows x keys [key0, key0 + keys).
-TileKind tile_kind(const Run& run, const SequencePlace& at, const Panel& panel, Index key0, Index keys);
+TileKind tile_kind(const OnlineRun& run, const SequencePlace& at, const Panel& panel, Index key0, Index keys);
 /// Bits of open lanes per key into scratch.open; trims [from, to) to keys that some lane may attend.
-void open_bits(const Run& run, const SequencePlace& at, const Panel& panel, Scratch& scratch, TileKeys& t);
+void open_bits(const OnlineRun& run, const SequencePlace& at, const Panel& panel, Scratch& scratch,
+               TileKeys& t);
 /// Dropout of a panel's pairs with the keys of the granule at key0.
-TileDropout dropout_of(const Run& run, const SequencePlace& at, const Panel& panel, Index key0);
+TileDropout dropout_of(const OnlineRun& run, const SequencePlace& at, const Panel& panel, Index key0);
 
-Run run_of(const AttentionProblem& p, const AttentionArgs& args, const TileKernels& kernels, const Core& core,
-           Index task_rows);
+OnlineRun run_of(const AttentionProblem& p, const AttentionArgs& args, const TileKernels& kernels,
+                 const Core& core, Index task_rows);
 /// Trims [from, to) to the keys of a tile that are open and starts the panel's split; false: none is open.
-bool open_tile(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel, TileKeys& t);
+bool open_tile(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel& panel, TileKeys& t);
 /// From the products in S to the operand of `weigh`: terms, mask, the running max, weights, their sum,
 /// dropout.
-Tile make_weights(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel, const TileKeys& t);
+Tile make_weights(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel& panel, const TileKeys& t);
 /// One panel against the packed keys and values of a tile; `rows` is where they came from.
-void attend_tile(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel, const KvHeadRows& rows,
-                 TileKeys t);
+void attend_tile(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel& panel,
+                 const KvHeadRows& rows, TileKeys t);
 /// Folds the state of the split into the total: the same `merge` whatever the number of splits.
-void fold(const Run& run, Scratch& s, Panel& panel);
+void fold(const OnlineRun& run, Scratch& s, Panel& panel);
 /// One block of query rows of one run of heads against all keys the mask lets it see.
-void attend_rows(const Run& run, Scratch& s, Index sequence, Index head0, Index block);
+void attend_rows(const OnlineRun& run, Scratch& s, Index sequence, Index head0, Index block);
 /// Rows that head `head` does not list: 0 and -inf.
-void write_unlisted(const Run& run, Index sequence, Index head);
+void write_unlisted(const OnlineRun& run, Index sequence, Index head);
 /// Folds what is left, divides, gates, writes the rows and their log-sum-exp.
-void finish_panel(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel);
+void finish_panel(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel& panel);
 
 /// Probes: before the weights are made, after, and at the end of a row.
-void push_best(const Run& run, const Panel& panel, const float* s, const TileKeys& t);
-void push_classes(const Run& run, const SequencePlace& at, const Panel& panel, const float* p,
+void push_best(const OnlineRun& run, const Panel& panel, const float* s, const TileKeys& t);
+void push_classes(const OnlineRun& run, const SequencePlace& at, const Panel& panel, const float* p,
                   const TileKeys& t);
-void rebase_stats(const Run& run, const RowStats& stats, const float* sum, const float* delta,
+void rebase_stats(const OnlineRun& run, const RowStats& stats, const float* sum, const float* delta,
                   const float* shrink, float* class_mass);
 /// weight[lane]: what a p counts in the row's normalized weights, sink included; 0 for an empty row.
-void write_probes(const Run& run, const SequencePlace& at, const Panel& panel, const float* sink_mass,
+void write_probes(const OnlineRun& run, const SequencePlace& at, const Panel& panel, const float* sink_mass,
                   const float* weight);
 
 /// The second look: column sums and picked rows from known log-sum-exps.
-void second_look(const Run& run, std::span<std::byte> workspace, Index worker_bytes,
+void second_look(const OnlineRun& run, std::span<std::byte> workspace, Index worker_bytes,
                  ThreadPool& pool) noexcept;
 
 }  // namespace headwise::cpu

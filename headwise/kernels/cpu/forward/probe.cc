@@ -14,7 +14,7 @@ float* at3(const AnyView& v, Index b, Index h, Index q) {
 
 }  // namespace
 
-void push_best(const Run& run, const Panel& panel, const float* s, const TileKeys& t) {
+void push_best(const OnlineRun& run, const Panel& panel, const float* s, const TileKeys& t) {
   const Index k_best = run.problem.probe.top_k, size = run.core.panel;
   for (Index k = t.from; k < t.to; ++k)
     for (int lane = 0; lane < panel.count; ++lane) {
@@ -28,7 +28,7 @@ void push_best(const Run& run, const Panel& panel, const float* s, const TileKey
     }
 }
 
-void push_classes(const Run& run, const SequencePlace& at, const Panel& panel, const float* p,
+void push_classes(const OnlineRun& run, const SequencePlace& at, const Panel& panel, const float* p,
                   const TileKeys& t) {
   const AnyView& c = run.args.probe.class_of;
   const Index size = run.core.panel;
@@ -41,7 +41,7 @@ void push_classes(const Run& run, const SequencePlace& at, const Panel& panel, c
   }
 }
 
-void rebase_stats(const Run& run, const RowStats& stats, const float* sum, const float* delta,
+void rebase_stats(const OnlineRun& run, const RowStats& stats, const float* sum, const float* delta,
                   const float* shrink, float* class_mass) {
   const Index size = run.core.panel;
   if (run.problem.probe.rows)
@@ -55,7 +55,7 @@ void rebase_stats(const Run& run, const RowStats& stats, const float* sum, const
     for (Index i = 0; i < size; ++i) class_mass[c * size + i] *= shrink[i];
 }
 
-void write_probes(const Run& run, const SequencePlace& at, const Panel& panel, const float* sink_mass,
+void write_probes(const OnlineRun& run, const SequencePlace& at, const Panel& panel, const float* sink_mass,
                   const float* weight) {
   const ProbeSpec& probe = run.problem.probe;
   const ProbeOut& out = run.args.probe;

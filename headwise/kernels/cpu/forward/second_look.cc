@@ -8,7 +8,7 @@ namespace {
 
 /// Weights of one panel against one packed granule, from known tops and sums: S becomes p. False: nothing is
 /// open.
-bool known_tile(const Run& run, const SequencePlace& at, Scratch& s, Panel& panel, const void* packed,
+bool known_tile(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel& panel, const void* packed,
                 const Rows& keys, TileKeys& t) {
   const Core& core = run.core;
   t.kind = tile_kind(run, at, panel, t.key0, t.to);
@@ -40,7 +40,7 @@ bool known_tile(const Run& run, const SequencePlace& at, Scratch& s, Panel& pane
 
 /// Sum over queries of the weight that kColumnGranules granules of keys of one head receive; lanes are added
 /// last, in order. Several granules a task: a panel of queries is packed once for all of them.
-void sum_columns(const Run& run, Scratch& s, Index sequence, Index head, Index key0) {
+void sum_columns(const OnlineRun& run, Scratch& s, Index sequence, Index head, Index key0) {
   const AttentionProblem& p = run.problem;
   const Core& core = run.core;
   const SequencePlace at = place_of(p, run.args, sequence);
@@ -80,7 +80,7 @@ void sum_columns(const Run& run, Scratch& s, Index sequence, Index head, Index k
 
 /// Where no logit of a head is far from 0, a score that is off by a rounding changes its weight by no more
 /// than another rounding would.
-bool near_is_enough(const Run& run, Index sequence, Index head) {
+bool near_is_enough(const OnlineRun& run, Index sequence, Index head) {
   const AttentionProblem& p = run.problem;
   if (run.scaled_first || p.heads.terms.rows) return false;
   const SequencePlace at = place_of(p, run.args, sequence);
@@ -93,7 +93,7 @@ bool near_is_enough(const Run& run, Index sequence, Index head) {
   return true;
 }
 
-void write_picked(const Run& run, Scratch& s, Index pick) {
+void write_picked(const OnlineRun& run, Scratch& s, Index pick) {
   const AttentionProblem& p = run.problem;
   const AnyView &picks = run.args.probe.picks, &out = run.args.probe.picked_weights;
   const auto number = [&](Index i) {
@@ -118,22 +118,22 @@ void write_picked(const Run& run, Scratch& s, Index pick) {
 
 }  // namespace
 
-void second_look(const Run& run, std::span<std::byte> workspace, Index worker_bytes,
+void second_look(const OnlineRun& run, std::span<std::byte> workspace, Index worker_bytes,
                  ThreadPool& pool) noexcept {
   const AttentionProblem& p = run.problem;
-  const auto scratch_of = [&](const Run& own, int worker) {
+  const auto scratch_of = [&](const OnlineRun& own, int worker) {
     const auto bytes = static_cast<std::size_t>(worker_bytes);
     Arena arena(workspace.subspan(static_cast<std::size_t>(worker) * bytes, bytes));
     return book(p, own.core, own.task_rows, arena);
   };
   if (p.probe.columns) {
-    Run near = run_of(p, run.args, run.kernels, columns_core(p, run.kernels), run.task_rows);
+    OnlineRun near = run_of(p, run.args, run.kernels, columns_core(p, run.kernels), run.task_rows);
     near.tops = run.tops;
     const Index keys = kColumnGranules * run.core.granule, blocks = ceil_div(p.kv_tokens, keys),
                 heads = p.heads.q.heads;
     const auto body = [&](Index task, int worker) {
       const Index sequence = task / (heads * blocks), head = task / blocks % heads;
-      const Run& own = near_is_enough(run, sequence, head) ? near : run;
+      const OnlineRun& own = near_is_enough(run, sequence, head) ? near : run;
       Scratch s = scratch_of(own, worker);
       own.core.begin();
       sum_columns(own, s, sequence, head, task % blocks * keys);

@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cpu/amx/bf16.h"
-#include "headwise/kernels/cpu/gemm/runs.h"
+#include "headwise/kernels/cpu/gemm/stretch.h"
 
 namespace headwise::cpu {
 namespace {

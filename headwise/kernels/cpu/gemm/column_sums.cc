@@ -22,7 +22,7 @@ void sum_f32(const MatrixView& x, Index first, Index count, float* sum) noexcept
   float row[kColumns];
   for (Index i = 0; i < x.rows.size; ++i) {
     const auto* at = static_cast<const std::byte*>(x.data) + x.rows.at(i) * size_of(x.dtype);
-    kernels.load_run(at, type, columns, first, count, row);
+    kernels.load_stretch(at, type, columns, first, count, row);
     for (Index j = 0; j < count; ++j) sum[j] += row[j];
   }
 }

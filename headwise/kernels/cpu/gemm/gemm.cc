@@ -191,12 +191,12 @@ void finish(const GemmKernels& kernels, const GemmProblem& p, const GemmArgs& ar
   };
   const auto read = [&](const MatrixView& m, Index row, float* scratch) -> const float* {
     if (const float* there = place_of(m, row, column0, columns)) return there;
-    kernels.load_run(address(m, row), row_type(m.dtype), axis_of(m.columns), column0, columns, scratch);
+    kernels.load_stretch(address(m, row), row_type(m.dtype), axis_of(m.columns), column0, columns, scratch);
     return scratch;
   };
   const auto write = [&](const MatrixView& m, Index row, const float* from) {
     if (from != place_of(m, row, column0, columns))
-      kernels.store_run(from, columns, row_type(m.dtype), address(m, row), axis_of(m.columns), column0);
+      kernels.store_stretch(from, columns, row_type(m.dtype), address(m, row), axis_of(m.columns), column0);
   };
   for (Index i = 0; i < sums.rows; ++i) {
     float* c = sums.c + i * sums.step;
@@ -244,7 +244,7 @@ void run(const GemmProblem& p, const GemmArgs& args, std::span<std::byte> worksp
         float* c = s.c + i * step;
         const bool read = p.accumulate && i < rows;
         if (read)
-          kernels.load_run(
+          kernels.load_stretch(
               static_cast<const std::byte*>(args.out.data) + args.out.rows.at(row0 + i) * size_of(p.out),
               row_type(p.out), out_columns, column0, columns, c);
         for (Index j = read ? columns : 0; j < padded_columns; ++j) c[j] = 0.0f;

@@ -2,7 +2,7 @@
 // lanes_neon.h; internal linkage throughout.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/kernels/cpu/gemm/runs.h"
+#include "headwise/kernels/cpu/gemm/stretch.h"
 #include "headwise/kernels/cpu/tile/passes.h"
 
 namespace headwise::cpu {

@@ -67,9 +67,11 @@ struct GemmKernels {
   /// value[i] = activation(x[i]), slope[i] its derivative.
   void (*slopes)(int kind, const float* x, Index count, float* value, float* slope);
   /// out[i] = element start + i of an axis, as f32.
-  void (*load_run)(const void* data, RowType type, const Axis& axis, Index start, Index count, float* out);
+  void (*load_stretch)(const void* data, RowType type, const Axis& axis, Index start, Index count,
+                       float* out);
   /// The other way, rounded to nearest even.
-  void (*store_run)(const float* from, Index count, RowType type, void* data, const Axis& axis, Index start);
+  void (*store_stretch)(const float* from, Index count, RowType type, void* data, const Axis& axis,
+                        Index start);
   RowKernels rows;
   const GemmCore* f32_parts = nullptr;  // matrix core for f32 in three parts of bf16; null: none
 };

@@ -14,7 +14,7 @@ struct RowMoments {
 };
 /// One row of layer norm, dim a multiple of 8; weight and bias [dim] may be null (1 and 0), and so may
 /// moments, which is written; out is x or apart from it.
-struct NormRun {
+struct NormTask {
   const float* x;
   float* out;
   Index dim;
@@ -24,7 +24,7 @@ struct NormRun {
 };
 /// One row of its gradient, dim likewise: dx = gradient + residual. dx may be null or dout, residual null;
 /// dweight and dbias [dim] are added to, or null. moments: as layer norm wrote them, or null.
-struct NormRunSlope {
+struct NormSlopeTask {
   const float *x, *dout, *residual;
   float* dx;
   Index dim;
@@ -34,7 +34,7 @@ struct NormRunSlope {
   const RowMoments* moments;
 };
 /// One step of AdamW over n numbers: see train/optimizer.h.
-struct AdamWRun {
+struct AdamWTask {
   float* x;
   const float* g;
   float *m, *v;
@@ -50,7 +50,7 @@ struct ExpRow {
 
 /// n columns of one row of dropout, see ops/row/dropout.h: out = x * scale where kept, else 0, plus residual
 /// where given, in double. out is x or residual itself or apart from both.
-struct DropoutRun {
+struct DropoutTask {
   const float *x, *residual;
   float* out;
   Index n;
@@ -62,9 +62,9 @@ struct DropoutRun {
 /// The same bits at every level: sums are chains of doubles (layer norm: 32, element i belongs to chain i %
 /// 32; else 8), and no product is contracted with a sum.
 struct RowKernels {
-  void (*layer_norm)(const NormRun&);
-  void (*layer_norm_backward)(const NormRunSlope&);
-  void (*adamw)(const AdamWRun&);
+  void (*layer_norm)(const NormTask&);
+  void (*layer_norm_backward)(const NormSlopeTask&);
+  void (*adamw)(const AdamWTask&);
   /// Writes e[i] = e^(x[i] - largest) in f32; e may be x, or null: not wanted.
   ExpRow (*exp_row)(const float* x, Index n, float* e);
   /// sum[j] += x[0][j] + x[1][j] + ..., one chain a column in f32; columns <= kSumColumns, rows `step` apart.
@@ -72,7 +72,7 @@ struct RowKernels {
   static constexpr Index kSumColumns = 64;
   /// Sum of squares: chains folded ((0+4)+(2+6)) + ((1+5)+(3+7)).
   double (*sum_squares)(const float* x, Index n);
-  void (*dropout)(const DropoutRun&);
+  void (*dropout)(const DropoutTask&);
 };
 
 }  // namespace headwise::cpu

@@ -94,10 +94,10 @@ struct GradientPasses {
   /// rows[lane] times factor[lane] (f32 cores; others take it where dS is rounded) as b of add_rows; values
   /// outside [value_low, value_high) that are not 0, and what is not finite, become 0: then false.
   bool (*pack_rows)(const Rows* rows, const Index* row, int count, Index dim, const float* factor, void* out);
-  /// c [keys][columns(dim)] += over parts and their lanes, ascending, a[key][lane] * b[lane][column]: one
+  /// c [keys][columns(dim)] += over panels and their lanes, ascending, a[key][lane] * b[lane][column]: one
   /// chain from the c that lies there. Rows of a and c up to 32 past the whole of `to` exist; those of a are
   /// 0.
-  void (*add_rows)(const RowPart* parts, Index count, Index from, Index to, Index dim, float* c);
+  void (*add_rows)(const PanelRows* panels, Index count, Index from, Index to, Index dim, float* c);
   /// What a tile of weights and one of dS become for the products, in the order: weights as a of add_rows, dS
   /// (times row_factor[lane]) likewise, dS as p of weigh_on. Null: f32 tiles are operands as they are.
   void (*operands)(const GradientOperands&);

@@ -75,7 +75,7 @@ struct Stripe {
 };
 
 /// One panel's part of `add_rows`: a [keys][panel], of which `count` lanes count, and its packed rows b.
-struct RowPart {
+struct PanelRows {
   const void *a, *b;
   Index count;
 };

@@ -187,17 +187,17 @@ struct TileNeon {
         : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v16", "v17", "v18", "v19", "v20", "v21", "v22",
           "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31", "cc", "memory");
   }
-  /// c [8][8], rows c_step bytes apart, += over `count` parts of eight queries: part.a + a_at is [8 keys][8],
-  /// part.b + b_at its rows, b_step bytes apart; a row is loaded a query ahead.
-  template <class Part>
-  static void add_parts(const Part* parts, std::int64_t count, std::int64_t a_at, std::int64_t b_at,
-                        std::int64_t b_step, float* c, std::int64_t c_step) {
-    static_assert(sizeof(Part) == 24);
+  /// c [8][8], rows c_step bytes apart, += over `count` panels of eight queries: panel.a + a_at is [8
+  /// keys][8], panel.b + b_at its rows, b_step bytes apart; a row is loaded a query ahead.
+  template <class Panel>
+  static void add_panels(const Panel* panels, std::int64_t count, std::int64_t a_at, std::int64_t b_at,
+                         std::int64_t b_step, float* c, std::int64_t c_step) {
+    static_assert(sizeof(Panel) == 24);
     const void *a = c, *b;
     asm volatile(
         "hw_rows hw_load_on, %[a], %[c_step]\n"
         "1:\n\t"
-        "ldp %[a], %[b], [%[parts]], 24\n\t"
+        "ldp %[a], %[b], [%[panels]], 24\n\t"
         "add %[a], %[a], %[a_at]\n\t"
         "add %[b], %[b], %[b_at]\n\t"
         "hw_four_weights %[a], 0\n\t"
@@ -221,7 +221,7 @@ struct TileNeon {
         "sub %[count], %[count], 1\n\t"
         "cbnz %[count], 1b\n\t"
         "hw_rows hw_store_on, %[c], %[c_step]"
-        : [a] "+&r"(a), [b] "=&r"(b), [parts] "+r"(parts), [count] "+r"(count), [c] "+r"(c)
+        : [a] "+&r"(a), [b] "=&r"(b), [panels] "+r"(panels), [count] "+r"(count), [c] "+r"(c)
         : [a_at] "r"(a_at), [b_at] "r"(b_at), [b_step] "r"(b_step), [c_step] "r"(c_step)
         : "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v16", "v17", "v18",
           "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31", "cc",

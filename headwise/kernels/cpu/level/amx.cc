@@ -11,7 +11,7 @@
 #include "headwise/kernels/cpu/amx/stripes.h"
 #include "headwise/kernels/cpu/isa/levels.h"
 #include "headwise/kernels/cpu/tile/f32_stripes.h"
-#include "headwise/kernels/cpu/tile/few_rows.h"
+#include "headwise/kernels/cpu/tile/few_query_rows.h"
 #include "headwise/kernels/cpu/tile/gradient_core.h"
 #include "headwise/kernels/cpu/tile/sparse_core.h"
 
@@ -21,16 +21,16 @@ namespace {
 constexpr Core bf16_core() {
   Core c = AmxCore<Bf16Operands>::table();
   c.products.stripes = AmxStripes<Bf16Operands>::run;
-  return FewRowsOnAmx<Bf16Operands>::joined(c);
+  return FewQueryRowsOnAmx<Bf16Operands>::joined(c);
 }
-constexpr Core kBf16 = bf16_core(), kF32Parts = FewRowsOnAmx<F32Operands>::joined(AmxOutputs::table()),
+constexpr Core kBf16 = bf16_core(), kF32Parts = FewQueryRowsOnAmx<F32Operands>::joined(AmxOutputs::table()),
                kF32Columns = AmxCore<F32Operands>::table();
 /// Below, packing in parts eats what tiles save where sequences are short (against torch, N 32 and 64,
 /// head_dim 64: 0.75 to 1.0 times as fast, FMA chains 1.1 to 1.3).
 constexpr Index kPartsFrom = 96;
 constexpr Core kNarrow = F32Stripes<F32Core<Lanes, 2, 8, 128>>::table();
 constexpr Core kF32 = F32Stripes<F32Core<Lanes, 4, 4, 128>>::table();
-constexpr Core kFew = FewRows<F32Core<Lanes, 1, 8, 128>>::table();
+constexpr Core kFew = FewQueryRows<F32Core<Lanes, 1, 8, 128>>::table();
 constexpr Core kGradients = GradientCore<Lanes, 4, 4, 4>::joined(kF32);
 constexpr Core kBf16Gradients = AmxGradients::joined(kBf16);
 constexpr Core f32_parts_gradients() {

@@ -1,8 +1,8 @@
 #include "headwise/kernels/cpu/lanes/avx512.h"
 
 #include "headwise/kernels/cpu/gemm/amx.h"
+#include "headwise/kernels/cpu/gemm/bf16x3.h"
 #include "headwise/kernels/cpu/gemm/core.h"
-#include "headwise/kernels/cpu/gemm/f32x3.h"
 #include "headwise/kernels/cpu/row/activations.h"
 #include "headwise/kernels/cpu/row/passes.h"
 
@@ -13,7 +13,13 @@ constexpr GemmCore kBf16 = GemmAmx::table(), kF32Parts = GemmParts::table();
 
 }  // namespace
 
-const GemmKernels kGemmAmx{
-    GemmF32<Lanes, 3, 2, 512>::table(), &kBf16, finish, slopes, load_run, store_run, kRowPasses, &kF32Parts};
+const GemmKernels kGemmAmx{GemmF32<Lanes, 3, 2, 512>::table(),
+                           &kBf16,
+                           finish,
+                           slopes,
+                           load_stretch,
+                           store_stretch,
+                           kRowPasses,
+                           &kF32Parts};
 
 }  // namespace headwise::cpu

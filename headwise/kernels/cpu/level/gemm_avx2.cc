@@ -7,6 +7,6 @@
 namespace headwise::cpu {
 
 const GemmKernels kGemmAvx2{
-    GemmF32<Lanes, 1, 3, 256>::table(), nullptr, finish, slopes, load_run, store_run, kRowPasses};
+    GemmF32<Lanes, 1, 3, 256>::table(), nullptr, finish, slopes, load_stretch, store_stretch, kRowPasses};
 
 }  // namespace headwise::cpu

@@ -7,6 +7,6 @@
 namespace headwise::cpu {
 
 const GemmKernels kGemmAvx512{
-    GemmF32<Lanes, 3, 2, 512>::table(), nullptr, finish, slopes, load_run, store_run, kRowPasses};
+    GemmF32<Lanes, 3, 2, 512>::table(), nullptr, finish, slopes, load_stretch, store_stretch, kRowPasses};
 
 }  // namespace headwise::cpu

@@ -13,6 +13,6 @@ constexpr GemmCore kBf16 = GemmMmla::table();
 }  // namespace
 
 const GemmKernels kGemmNeonBf16{
-    GemmF32<Lanes, 2, 2, 256>::table(), &kBf16, finish, slopes, load_run, store_run, kRowPasses};
+    GemmF32<Lanes, 2, 2, 256>::table(), &kBf16, finish, slopes, load_stretch, store_stretch, kRowPasses};
 
 }  // namespace headwise::cpu

@@ -7,6 +7,6 @@
 namespace headwise::cpu {
 
 const GemmKernels kGemmPlain{
-    GemmF32<Lanes, 2, 2, 256>::table(), nullptr, finish, slopes, load_run, store_run, kRowPasses};
+    GemmF32<Lanes, 2, 2, 256>::table(), nullptr, finish, slopes, load_stretch, store_stretch, kRowPasses};
 
 }  // namespace headwise::cpu

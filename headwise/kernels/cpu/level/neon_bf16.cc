@@ -3,7 +3,7 @@
 #include "headwise/kernels/cpu/isa/levels.h"
 #include "headwise/kernels/cpu/tile/bf16_mmla_core.h"
 #include "headwise/kernels/cpu/tile/f32_stripes.h"
-#include "headwise/kernels/cpu/tile/few_rows.h"
+#include "headwise/kernels/cpu/tile/few_query_rows.h"
 #include "headwise/kernels/cpu/tile/gradient_core.h"
 #include "headwise/kernels/cpu/tile/sparse_core.h"
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr Core kBf16 = MmlaCore<6, 256>::table();
 constexpr Core kF32 = F32Stripes<F32Core<Lanes, 2, 8, 256>>::table();
-constexpr Core kFew = FewRows<F32Core<Lanes, 1, 8, 256>, 6>::table();
+constexpr Core kFew = FewQueryRows<F32Core<Lanes, 1, 8, 256>, 6>::table();
 constexpr Core kGradients = GradientCore<Lanes, 2, 2, 8>::joined(kF32);
 constexpr SparseKernels kSparse = SparseCore<Lanes>::table();
 

@@ -23,7 +23,8 @@ float dot_of(const AnyView& a, const AnyView& b, Index batch, Index row, Index h
 }
 
 /// The law of deltas over the rows of a panel.
-double delta_error(const GradientRun& run, const SequencePlace& location, const MixedGradientPanel& panel) {
+double delta_error(const MixedBackwardRun& run, const SequencePlace& location,
+                   const MixedGradientPanel& panel) {
   const AnyView &out = run.args.forward.out, &dout = run.args.dout;
   const int n = run.mixed.core().panel;
   double worst = 0;
@@ -39,17 +40,17 @@ double delta_error(const GradientRun& run, const SequencePlace& location, const 
 
 /// Waits until the panel before has passed more than `block` blocks. Panels start in ascending order, so the
 /// one waited for is at work or done.
-void await_turn(const GradientRun& run, Index panel, Index block) {
+void await_turn(const MixedBackwardRun& run, Index panel, Index block) {
   const std::atomic_ref<Index> before(run.passed[panel - 1]);
   for (int looks = 0; before.load(std::memory_order_acquire) <= block;)
     if (++looks > 1000) std::this_thread::yield();
 }
-void pass(const GradientRun& run, Index panel, Index blocks) {
+void pass(const MixedBackwardRun& run, Index panel, Index blocks) {
   std::atomic_ref<Index>(run.passed[panel]).store(blocks, std::memory_order_release);
 }
 
 /// What the tile of a block adds to its panel.
-void add_to_rows(const GradientRun& run, GradientScratch& s, const float* ds, Index to) {
+void add_to_rows(const MixedBackwardRun& run, GradientScratch& s, const float* ds, Index to) {
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.mixed.core();
   const Index n = core.panel;
@@ -67,7 +68,7 @@ void add_to_rows(const GradientRun& run, GradientScratch& s, const float* ds, In
 }
 
 /// What it adds to its keys.
-void add_to_keys(const GradientRun& run, GradientScratch& s, const SequencePlace& location, float* ds,
+void add_to_keys(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location, float* ds,
                  const Opening& opening) {
   const AttentionProblem& p = run.problem.forward;
   const GradientSpec& wants = run.problem.wants;
@@ -76,21 +77,21 @@ void add_to_keys(const GradientRun& run, GradientScratch& s, const SequencePlace
               value_wide = core.gradients.columns(p.heads.v.dim), count = s.panel.in.lanes.count;
   note_open_keys(run, s, opening);
   for (Index v = 0; wants.v && v < p.heads.v.heads; ++v) {
-    const RowPart part{s.u + v * step, s.panel.dout_rows + v * core.gradients.row_bytes(p.heads.v.dim),
-                       count};
+    const PanelRows part{s.u + v * step, s.panel.dout_rows + v * core.gradients.row_bytes(p.heads.v.dim),
+                         count};
     core.gradients.add_rows(&part, 1, 0, opening.to, p.heads.v.dim, s.dv + v * kMixKeys * value_wide);
   }
   if (wants.v && !s.panel.finite) add_unusual_douts(run, s, location, opening);
   for (const int which : {1, 0}) mix_slopes(run, s, which, opening.to, nullptr, s.key_sums[which], nullptr);
   for (Index m = 0; wants.k && m < p.heads.q.heads; ++m) {
     clear_rest(run, ds + m * step, opening.to);
-    const RowPart part{ds + m * step, s.panel.q_rows + m * core.gradients.row_bytes(p.heads.q.dim), count};
+    const PanelRows part{ds + m * step, s.panel.q_rows + m * core.gradients.row_bytes(p.heads.q.dim), count};
     core.gradients.add_rows(&part, 1, 0, opening.to, p.heads.q.dim, s.dk + m * kMixKeys * wide);
   }
 }
 
 /// A panel of queries of one sequence against all its keys: deltas, then every gradient.
-void attend_panel(const GradientRun& run, GradientScratch& s, Index sequence, Index q) {
+void attend_panel(const MixedBackwardRun& run, GradientScratch& s, Index sequence, Index q) {
   const AttentionProblem& p = run.problem.forward;
   const GradientSpec& wants = run.problem.wants;
   const Core& core = run.mixed.core();
@@ -170,7 +171,7 @@ const BackwardKernel kMixedBackward{"cpu/mixed_backward", refuse, workspace_byte
 
 std::size_t mixed_backward_bytes_as(MixForm form, const BackwardProblem& p, int threads) {
   const BackwardArgs none;
-  GradientRun run = gradient_run_of(p, none, *chosen_isa().kernels(), form);
+  MixedBackwardRun run = gradient_run_of(p, none, *chosen_isa().kernels(), form);
   Arena count = Arena::measuring();
   book_shared(run, count);
   count.take<GradientScratch>("mixed.workers", threads);
@@ -180,7 +181,7 @@ std::size_t mixed_backward_bytes_as(MixForm form, const BackwardProblem& p, int 
 Status run_mixed_backward_as(MixForm form, const BackwardProblem& p, const BackwardArgs& args,
                              std::span<std::byte> workspace, ThreadPool& pool, double* worst) noexcept {
   const AttentionProblem& f = p.forward;
-  GradientRun run = gradient_run_of(p, args, *chosen_isa().kernels(), form);
+  MixedBackwardRun run = gradient_run_of(p, args, *chosen_isa().kernels(), form);
   run.checks = worst != nullptr;
   Arena arena(workspace);
   book_shared(run, arena);

@@ -1,4 +1,4 @@
-// Parts of cpu/mixed shared by forward and backward: head counts, packed coefficients, logits of one block.
+// Shared by the forward and the backward of cpu/mixed: head counts, packed coefficients, logits of one block.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cpu/forward/panel.h"
@@ -19,7 +19,7 @@ struct MixStage {
 
 /// The numbers all tasks of one run share.
 struct MixedRun {
-  Run forward;
+  OnlineRun forward;
   MixStage before, after;
   Index rank;             // even: a rank of 0 stands beside an odd one
   bool shared_mask;       // all heads have the same open pairs

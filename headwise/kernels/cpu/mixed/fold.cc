@@ -31,7 +31,7 @@ Index width_of(const HeadLayout& l) { return l.row > 0 ? l.row : l.slots() * l.d
 /// One token's coefficients of one mix: number(row, head) with padded ranks, into rows as the caller has
 /// them.
 template <class Number>
-void store_coefficients(const GradientRun& run, const MixStage& stage, const AnyView& to, Index batch,
+void store_coefficients(const MixedBackwardRun& run, const MixStage& stage, const AnyView& to, Index batch,
                         Index row, Number&& number) {
   const Index rank = run.problem.forward.heads.mix_rank, padded = run.mixed.rank;
   const auto put = [&](Index from, Index at) {
@@ -46,7 +46,7 @@ void store_coefficients(const GradientRun& run, const MixStage& stage, const Any
 
 }  // namespace
 
-void write_row_sums(const GradientRun& run, GradientScratch& s, const SequencePlace& at) {
+void write_row_sums(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& at) {
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.mixed.core();
   const MixedGradientPanel& panel = s.panel;
@@ -90,14 +90,14 @@ void write_row_sums(const GradientRun& run, GradientScratch& s, const SequencePl
     }
 }
 
-void note_open_keys(const GradientRun& run, GradientScratch& s, const Opening& opening) {
+void note_open_keys(const MixedBackwardRun& run, GradientScratch& s, const Opening& opening) {
   const Index heads = run.mixed.shared_mask ? 1 : run.mixed.before.to;
   for (Index k = 0; k < opening.to; ++k)
     for (Index h = 0; h < heads; ++h)
       s.seen[k] |= opening.mixed ? s.panel.in.open[h * kMixKeys + k] : ~std::uint64_t{0};
 }
 
-void add_unusual_douts(const GradientRun& run, GradientScratch& s, const SequencePlace& location,
+void add_unusual_douts(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location,
                        const Opening& opening) {
   const AttentionProblem& p = run.problem.forward;
   const AnyView& dout = run.args.dout;
@@ -118,7 +118,7 @@ void add_unusual_douts(const GradientRun& run, GradientScratch& s, const Sequenc
       }
 }
 
-void write_key_sums(const GradientRun& run, GradientScratch& s, const SequencePlace& at, Index key0,
+void write_key_sums(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& at, Index key0,
                     Index keys) {
   const AttentionProblem& p = run.problem.forward;
   const auto lines = [&](const AnyView& to, const HeadLayout& layout, Index heads, const float* sums,
@@ -147,7 +147,7 @@ void write_key_sums(const GradientRun& run, GradientScratch& s, const SequencePl
     }
 }
 
-void fold_shared(const GradientRun& run, ThreadPool& pool) noexcept {
+void fold_shared(const MixedBackwardRun& run, ThreadPool& pool) noexcept {
   const AttentionProblem& p = run.problem.forward;
   const GradientSpec& wants = run.problem.wants;
   const Index n = run.mixed.core().panel, heads = p.heads.normal_heads();

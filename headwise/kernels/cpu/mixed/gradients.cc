@@ -6,41 +6,43 @@
 namespace headwise::cpu {
 namespace {
 
-Index coefficient_floats(const GradientRun& run, int which) {
+Index coefficient_floats(const MixedBackwardRun& run, int which) {
   const MixStage& m = run.mixed.stage(which);
   return m.kind == Mix::dynamic ? run.mixed.coefficient_rows() * m.from : 0;
 }
-Index matrix_count(const GradientRun& run, int which) {
+Index matrix_count(const MixedBackwardRun& run, int which) {
   const MixStage& m = run.mixed.stage(which);
   const bool asked = which == 0 ? run.problem.wants.mix_before : run.problem.wants.mix_after;
   return asked ? m.from * m.to : 0;
 }
 Index line_of(const HeadLayout& l) { return l.row > 0 ? l.row : l.slots() * l.dim; }
-Index tile_floats(const GradientRun& run) { return most_heads(run.problem.forward) * run.mixed.tile_step(); }
-Index dk_floats(const GradientRun& run) {
+Index tile_floats(const MixedBackwardRun& run) {
+  return most_heads(run.problem.forward) * run.mixed.tile_step();
+}
+Index dk_floats(const MixedBackwardRun& run) {
   const HeadLayout& q = run.problem.forward.heads.q;
   return run.problem.wants.k ? q.heads * kMixKeys * run.mixed.core().gradients.columns(q.dim) : 0;
 }
-Index dv_floats(const GradientRun& run) {
+Index dv_floats(const MixedBackwardRun& run) {
   const HeadLayout& v = run.problem.forward.heads.v;
   return run.problem.wants.v ? v.heads * kMixKeys * run.mixed.core().gradients.columns(v.dim) : 0;
 }
-Index key_sum_floats(const GradientRun& run, int which) {
+Index key_sum_floats(const MixedBackwardRun& run, int which) {
   return run.problem.wants.mix_k ? run.mixed.key_coefficients(which) : 0;
 }
 }  // namespace
 
-Index GradientRun::panel_count() const {
+Index MixedBackwardRun::panel_count() const {
   const AttentionProblem& p = problem.forward;
   const Index n = mixed.core().panel;
   return p.ragged ? p.q_total / n + p.batch + 1 : p.batch * ceil_div(p.q_tokens, n);
 }
-Index GradientRun::first_panel(const SequencePlace& at) const {
+Index MixedBackwardRun::first_panel(const SequencePlace& at) const {
   const AttentionProblem& p = problem.forward;
   const Index n = mixed.core().panel;
   return p.ragged ? at.q_row / n + at.sequence : at.sequence * ceil_div(p.q_tokens, n);
 }
-Index GradientRun::key_value_bytes() const {
+Index MixedBackwardRun::key_value_bytes() const {
   return round_up(mixed.core().products.value_bytes(problem.forward.heads.q.dim), Index{Arena::kAlign});
 }
 
@@ -50,15 +52,15 @@ Index kept_gradient_bytes(const BackwardProblem& p, const Core& core) {
                    Checked((kMixKeys + 1) * core.panel) * Checked(4));
 }
 
-GradientRun gradient_run_of(const BackwardProblem& p, const BackwardArgs& args, const TileKernels& kernels,
-                            MixForm form) {
+MixedBackwardRun gradient_run_of(const BackwardProblem& p, const BackwardArgs& args,
+                                 const TileKernels& kernels, MixForm form) {
   return {.problem = p,
           .args = args,
           .mixed = mixed_run_of(p.forward, args.forward, kernels, *kernels.gradients, 1),
           .form = form};
 }
 
-void book_shared(GradientRun& run, Arena& arena) {
+void book_shared(MixedBackwardRun& run, Arena& arena) {
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.mixed.core();
   const Index blocks = run.mixed.block_count(), panels = run.panel_count();
@@ -89,7 +91,7 @@ void book_shared(GradientRun& run, Arena& arena) {
       run.problem.wants.relative ? kRelativeTasks * p.heads.normal_heads() * kMixedBuckets : 0);
 }
 
-GradientScratch book_gradients(const GradientRun& run, Arena& arena) {
+GradientScratch book_gradients(const MixedBackwardRun& run, Arena& arena) {
   const AttentionProblem& p = run.problem.forward;
   const GradientSpec& wants = run.problem.wants;
   const MixedRun& m = run.mixed;
@@ -127,13 +129,14 @@ GradientScratch book_gradients(const GradientRun& run, Arena& arena) {
   return s;
 }
 
-std::size_t worker_bytes(const GradientRun& run) {
+std::size_t worker_bytes(const MixedBackwardRun& run) {
   Arena count = Arena::measuring();
   book_gradients(run, count);
   return whole_pieces(count);
 }
 
-void look_at_block(const GradientRun& run, const SequencePlace& location, Index block, GradientScratch& s) {
+void look_at_block(const MixedBackwardRun& run, const SequencePlace& location, Index block,
+                   GradientScratch& s) {
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.mixed.core();
   const Index at = run.mixed.first_block(location) + block;
@@ -156,7 +159,8 @@ void look_at_block(const GradientRun& run, const SequencePlace& location, Index 
   s.dp = run.mixes_after() && run.keeps_du() ? s.dl : kept;
 }
 
-void pack_granule(const GradientRun& run, const SequencePlace& location, Index granule, GradientScratch& s) {
+void pack_granule(const MixedBackwardRun& run, const SequencePlace& location, Index granule,
+                  GradientScratch& s) {
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.mixed.core();
   const Index first = granule * core.granule, end = std::min(location.kv_tokens, first + core.granule);
@@ -180,7 +184,7 @@ void pack_granule(const GradientRun& run, const SequencePlace& location, Index g
                               end - first, p.heads.q.dim, s.key_values + slot * run.key_value_bytes());
 }
 
-void pack_panel(const GradientRun& run, const SequencePlace& at, Index q, GradientScratch& s) {
+void pack_panel(const MixedBackwardRun& run, const SequencePlace& at, Index q, GradientScratch& s) {
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.mixed.core();
   const Index n = core.panel, heads = p.heads.normal_heads(), place = run.first_panel(at) + q;
@@ -231,7 +235,7 @@ void pack_panel(const GradientRun& run, const SequencePlace& at, Index q, Gradie
                                   : 1.0f;
 }
 
-void clear_sums(const GradientRun& run, MixedGradientPanel& panel) {
+void clear_sums(const MixedBackwardRun& run, MixedGradientPanel& panel) {
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.mixed.core();
   const Index n = core.panel, heads = p.heads.normal_heads();
@@ -249,21 +253,21 @@ void clear_sums(const GradientRun& run, MixedGradientPanel& panel) {
 namespace {
 
 /// 0 in every tile where no head may see the pair, whatever stood there.
-void close_tiles(const GradientRun& run, const GradientScratch& s, const Opening& opening, Index heads,
+void close_tiles(const MixedBackwardRun& run, const GradientScratch& s, const Opening& opening, Index heads,
                  float* tiles) {
   for (Index h = 0; opening.mixed && h < heads; ++h)
     run.mixed.core().gradients.close(tiles + h * run.mixed.tile_step(), 0, opening.to, s.some_open);
 }
 
-void drop(const GradientRun& run, const MixedGradientPanel& panel, const SequencePlace& location, Index v,
-          Index key0, Index to, float* tile) {
-  const Run& forward = run.mixed.forward;
+void drop(const MixedBackwardRun& run, const MixedGradientPanel& panel, const SequencePlace& location,
+          Index v, Index key0, Index to, float* tile) {
+  const OnlineRun& forward = run.mixed.forward;
   Panel lanes = panel.in.lanes;
   look_at_head(run.mixed, lanes, v);
   run.mixed.core().passes.dropout(tile, 0, to, dropout_of(forward, location, lanes, key0));
 }
 
-MixTile transposed(const GradientRun& run, const MixStage& stage, const float* query, const float* key,
+MixTile transposed(const MixedBackwardRun& run, const MixStage& stage, const float* query, const float* key,
                    const float* dy, float* dx, Index to) {
   MixTile t = mix_tile(run.mixed, stage, query, key, dy, dx, to);
   std::swap(t.ins, t.outs);
@@ -274,7 +278,7 @@ MixTile transposed(const GradientRun& run, const MixStage& stage, const float* q
 
 }  // namespace
 
-void note_open_pairs(const GradientRun& run, GradientScratch& s, const Opening& opening) {
+void note_open_pairs(const MixedBackwardRun& run, GradientScratch& s, const Opening& opening) {
   if (!opening.mixed) return;
   const std::uint64_t* open = s.panel.in.open;
   std::copy_n(open, kMixKeys, s.some_open);
@@ -282,7 +286,7 @@ void note_open_pairs(const GradientRun& run, GradientScratch& s, const Opening& 
     for (Index k = 0; k < kMixKeys; ++k) s.some_open[k] |= open[h * kMixKeys + k];
 }
 
-void weights_of_block(const GradientRun& run, GradientScratch& s, const SequencePlace& location,
+void weights_of_block(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location,
                       const Opening& opening, Index key0) {
   const MixedRun& m = run.mixed;
   const Core& core = m.core();
@@ -297,7 +301,7 @@ void weights_of_block(const GradientRun& run, GradientScratch& s, const Sequence
                               s.panel.live + h * n, s.p + h * step);
 }
 
-void outputs_of_block(const GradientRun& run, GradientScratch& s, const SequencePlace& location,
+void outputs_of_block(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location,
                       const Opening& opening, Index key0, bool as_values_meet_them) {
   const AttentionProblem& p = run.problem.forward;
   const MixedRun& m = run.mixed;
@@ -318,7 +322,7 @@ void outputs_of_block(const GradientRun& run, GradientScratch& s, const Sequence
   }
 }
 
-void output_slopes(const GradientRun& run, GradientScratch& s, const SequencePlace& location,
+void output_slopes(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location,
                    const Opening& opening, Index key0, float* dgate) {
   const AttentionProblem& p = run.problem.forward;
   const MixedRun& m = run.mixed;
@@ -336,7 +340,7 @@ void output_slopes(const GradientRun& run, GradientScratch& s, const SequencePla
   }
 }
 
-void weight_slopes(const GradientRun& run, GradientScratch& s, const Opening& opening) {
+void weight_slopes(const MixedBackwardRun& run, GradientScratch& s, const Opening& opening) {
   if (!run.mixes_after()) return;
   const MixStage& after = run.mixed.after;
   run.mixed.core().passes.mix(
@@ -344,14 +348,14 @@ void weight_slopes(const GradientRun& run, GradientScratch& s, const Opening& op
   close_tiles(run, s, opening, after.from, s.dp);
 }
 
-void logit_slopes(const GradientRun& run, GradientScratch& s, Index to) {
+void logit_slopes(const MixedBackwardRun& run, GradientScratch& s, Index to) {
   const Index step = run.mixed.tile_step(), n = run.mixed.core().panel;
   for (Index h = 0; h < run.mixed.before.to; ++h)
     run.mixed.core().gradients.logit_slopes(s.p + h * step, s.dp + h * step, 0, to, s.panel.delta + h * n,
                                             s.dl + h * step);
 }
 
-void add_alibi_slopes(const GradientRun& run, GradientScratch& s, Index key0, Index to) {
+void add_alibi_slopes(const MixedBackwardRun& run, GradientScratch& s, Index key0, Index to) {
   if (!s.panel.dslopes) return;
   const Core& core = run.mixed.core();
   const Panel& lanes = s.panel.in.lanes;
@@ -361,7 +365,7 @@ void add_alibi_slopes(const GradientRun& run, GradientScratch& s, Index key0, In
                              s.panel.dslopes + h * core.panel);
 }
 
-float* score_slopes(const GradientRun& run, GradientScratch& s, const Opening& opening) {
+float* score_slopes(const MixedBackwardRun& run, GradientScratch& s, const Opening& opening) {
   const AttentionProblem& p = run.problem.forward;
   const MixedRun& m = run.mixed;
   const Core& core = m.core();
@@ -380,8 +384,8 @@ float* score_slopes(const GradientRun& run, GradientScratch& s, const Opening& o
   return ds;
 }
 
-void mix_slopes(const GradientRun& run, GradientScratch& s, int which, Index to, float* dquery, float* dkey,
-                double* dmatrix) {
+void mix_slopes(const MixedBackwardRun& run, GradientScratch& s, int which, Index to, float* dquery,
+                float* dkey, double* dmatrix) {
   const MixStage& stage = run.mixed.stage(which);
   if (stage.kind == Mix::none || (!dquery && !dkey && !dmatrix)) return;
   const Index step = run.mixed.tile_step();
@@ -391,7 +395,7 @@ void mix_slopes(const GradientRun& run, GradientScratch& s, int which, Index to,
        run.mixed.coefficient_rows() * stage.from, run.mixed.rank, dquery, dkey, dmatrix});
 }
 
-void clear_rest(const GradientRun& run, float* tile, Index to) {
+void clear_rest(const MixedBackwardRun& run, float* tile, Index to) {
   const Index n = run.mixed.core().panel;
   std::fill(tile + to * n, tile + std::min(kMixKeys, round_up(to, 8)) * n, 0.0f);
 }

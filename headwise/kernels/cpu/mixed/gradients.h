@@ -1,5 +1,5 @@
-// Parts of cpu/mixed_backward: packed panels of queries and dout, and the steps of one tile of pairs.
-// SPDX-License-Identifier: Apache-2.0
+// Shared by the files of cpu/mixed_backward: packed panels of queries and dout, and the steps of one tile of
+// pairs. SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cpu/mixed/block.h"
 #include "headwise/kernels/cpu/mixed/forward.h"
@@ -11,7 +11,7 @@ namespace headwise::cpu {
 inline constexpr Index kRelativeTasks = 16, kMixedBuckets = 512;
 
 /// The numbers all tasks of one run share. Keys lie in granules, each of several blocks of kMixKeys.
-struct GradientRun {
+struct MixedBackwardRun {
   const BackwardProblem& problem;
   const BackwardArgs& args;
   MixedRun mixed;
@@ -60,7 +60,7 @@ struct MixedGradientPanel {
 struct GradientScratch {
   MixedScratch in;  // in.s: scores; in.l: slopes of scores
   MixedGradientPanel panel;
-  std::byte *values, *key_values;   // of the present block, as in GradientRun
+  std::byte *values, *key_values;   // of the present block, as in MixedBackwardRun
   Index key0;                       // of the present block in its granule
   float *p, *u;                     // weights, mixed weights
   float *du, *dp, *dl;              // slopes of the mixed weights, of the weights, of the logits
@@ -75,26 +75,28 @@ struct GradientScratch {
 
 /// Bytes of what the kept form keeps of a panel, a thread.
 Index kept_gradient_bytes(const BackwardProblem& p, const Core& core);
-GradientRun gradient_run_of(const BackwardProblem& p, const BackwardArgs& args, const TileKernels& kernels,
-                            MixForm form);
+MixedBackwardRun gradient_run_of(const BackwardProblem& p, const BackwardArgs& args,
+                                 const TileKernels& kernels, MixForm form);
 /// Packed keys and sums; the same call measures and hands out.
-void book_shared(GradientRun& run, Arena& arena);
-GradientScratch book_gradients(const GradientRun& run, Arena& arena);
-std::size_t worker_bytes(const GradientRun& run);
+void book_shared(MixedBackwardRun& run, Arena& arena);
+GradientScratch book_gradients(const MixedBackwardRun& run, Arena& arena);
+std::size_t worker_bytes(const MixedBackwardRun& run);
 
 /// Looks at block `block` of a sequence: its packed keys, sums and tiles.
-void look_at_block(const GradientRun& run, const SequencePlace& location, Index block, GradientScratch& s);
+void look_at_block(const MixedBackwardRun& run, const SequencePlace& location, Index block,
+                   GradientScratch& s);
 /// Packs the keys of a granule of a sequence and clears its sums.
-void pack_granule(const GradientRun& run, const SequencePlace& location, Index granule, GradientScratch& s);
+void pack_granule(const MixedBackwardRun& run, const SequencePlace& location, Index granule,
+                  GradientScratch& s);
 /// Packs panel `q` of a sequence.
-void pack_panel(const GradientRun& run, const SequencePlace& location, Index q, GradientScratch& s);
-void clear_sums(const GradientRun& run, MixedGradientPanel& panel);
+void pack_panel(const MixedBackwardRun& run, const SequencePlace& location, Index q, GradientScratch& s);
+void clear_sums(const MixedBackwardRun& run, MixedGradientPanel& panel);
 
 /// s.some_open, of a block whose pairs are not all open.
-void note_open_pairs(const GradientRun& run, GradientScratch& s, const Opening& opening);
+void note_open_pairs(const MixedBackwardRun& run, GradientScratch& s, const Opening& opening);
 /// Calls body(opening, key0) for every block of keys the packed panel may see.
 template <class Body>
-void each_block(const GradientRun& run, GradientScratch& s, const SequencePlace& location, Body&& body) {
+void each_block(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location, Body&& body) {
   for (Index key0 = 0; key0 < location.kv_tokens; key0 += kMixKeys) {
     const Index keys = min_of(kMixKeys, location.kv_tokens - key0);
     const Opening opening = open_block(run.mixed, location, s.in, s.panel.in, key0, keys);
@@ -105,40 +107,41 @@ void each_block(const GradientRun& run, GradientScratch& s, const SequencePlace&
   }
 }
 /// s.in.s and s.p of a block; closed pairs are 0 in both.
-void weights_of_block(const GradientRun& run, GradientScratch& s, const SequencePlace& location,
+void weights_of_block(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location,
                       const Opening& opening, Index key0);
 /// s.u: weights after the second mix; as values meet them (dropped, gated), or before that.
-void outputs_of_block(const GradientRun& run, GradientScratch& s, const SequencePlace& location,
+void outputs_of_block(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location,
                       const Opening& opening, Index key0, bool as_values_meet_them);
 /// s.du; dgate [v_heads][panel] += s.u * du before the gate. Null: nobody asks.
-void output_slopes(const GradientRun& run, GradientScratch& s, const SequencePlace& location,
+void output_slopes(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location,
                    const Opening& opening, Index key0, float* dgate);
 /// s.dp from s.du.
-void weight_slopes(const GradientRun& run, GradientScratch& s, const Opening& opening);
+void weight_slopes(const MixedBackwardRun& run, GradientScratch& s, const Opening& opening);
 /// s.dl = p (dp - delta).
-void logit_slopes(const GradientRun& run, GradientScratch& s, Index to);
+void logit_slopes(const MixedBackwardRun& run, GradientScratch& s, Index to);
 /// dslopes of ALiBi from s.dl.
-void add_alibi_slopes(const GradientRun& run, GradientScratch& s, Index key0, Index to);
+void add_alibi_slopes(const MixedBackwardRun& run, GradientScratch& s, Index key0, Index to);
 /// The slope of the scaled scores, of q's heads.
-float* score_slopes(const GradientRun& run, GradientScratch& s, const Opening& opening);
+float* score_slopes(const MixedBackwardRun& run, GradientScratch& s, const Opening& opening);
 /// Gradients of the coefficients of one mix, 0 before, 1 after; null: not asked.
-void mix_slopes(const GradientRun& run, GradientScratch& s, int which, Index to, float* dquery, float* dkey,
-                double* dmatrix);
+void mix_slopes(const MixedBackwardRun& run, GradientScratch& s, int which, Index to, float* dquery,
+                float* dkey, double* dmatrix);
 /// Rows from `to` on count nothing in add_rows.
-void clear_rest(const GradientRun& run, float* tile, Index to);
+void clear_rest(const MixedBackwardRun& run, float* tile, Index to);
 
-void write_row_sums(const GradientRun& run, GradientScratch& s, const SequencePlace& location);
-void note_open_keys(const GradientRun& run, GradientScratch& s, const Opening& opening);
+void write_row_sums(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location);
+void note_open_keys(const MixedBackwardRun& run, GradientScratch& s, const Opening& opening);
 /// dout that is not finite was packed as 0: its products with open pairs, one by one.
-void add_unusual_douts(const GradientRun& run, GradientScratch& s, const SequencePlace& location,
+void add_unusual_douts(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location,
                        const Opening& opening);
 /// Gradients of the keys of the block looked at.
-void write_key_sums(const GradientRun& run, GradientScratch& s, const SequencePlace& location, Index key0,
-                    Index keys);
+void write_key_sums(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location,
+                    Index key0, Index keys);
 /// What has no token, from what panels hold, in ascending order.
-void fold_shared(const GradientRun& run, ThreadPool& pool) noexcept;
+void fold_shared(const MixedBackwardRun& run, ThreadPool& pool) noexcept;
 /// The gradients of the bias and of the relative table, once deltas are known.
-void mixed_bias_gradient(const GradientRun& run, GradientScratch* scratch, ThreadPool& pool) noexcept;
-void mixed_relative_gradient(const GradientRun& run, GradientScratch* scratch, ThreadPool& pool) noexcept;
+void mixed_bias_gradient(const MixedBackwardRun& run, GradientScratch* scratch, ThreadPool& pool) noexcept;
+void mixed_relative_gradient(const MixedBackwardRun& run, GradientScratch* scratch,
+                             ThreadPool& pool) noexcept;
 
 }  // namespace headwise::cpu

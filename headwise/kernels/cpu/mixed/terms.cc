@@ -11,7 +11,7 @@ namespace {
 
 /// Calls body(opening, key0) for every block panel `q` of a sequence may see, slopes of its logits in s.dl.
 template <class Body>
-void each_slope(const GradientRun& run, GradientScratch& s, const SequencePlace& location, Index q,
+void each_slope(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location, Index q,
                 Body&& body) {
   pack_panel(run, location, q, s);
   each_block(run, s, location, [&](const Opening& opening, Index key0) {
@@ -23,12 +23,12 @@ void each_slope(const GradientRun& run, GradientScratch& s, const SequencePlace&
   });
 }
 
-SequencePlace place_in(const GradientRun& run, Index sequence) {
+SequencePlace place_in(const MixedBackwardRun& run, Index sequence) {
   return place_of(run.problem.forward, run.args.forward, sequence);
 }
 
 /// Adds the slopes of a block to sums [heads][kMixedBuckets] of buckets first ...
-void add_to_buckets(const GradientRun& run, GradientScratch& s, Index key0, Index to, Index first,
+void add_to_buckets(const MixedBackwardRun& run, GradientScratch& s, Index key0, Index to, Index first,
                     double* sums) {
   const RelativeBuckets& rule = run.args.forward.inputs.buckets;
   const Panel& lanes = s.panel.in.lanes;
@@ -50,7 +50,7 @@ void add_to_buckets(const GradientRun& run, GradientScratch& s, Index key0, Inde
 
 }  // namespace
 
-void mixed_bias_gradient(const GradientRun& run, GradientScratch* scratch, ThreadPool& pool) noexcept {
+void mixed_bias_gradient(const MixedBackwardRun& run, GradientScratch* scratch, ThreadPool& pool) noexcept {
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.mixed.core();
   const AnyView& to = run.args.dbias;
@@ -77,7 +77,8 @@ void mixed_bias_gradient(const GradientRun& run, GradientScratch* scratch, Threa
   });
 }
 
-void mixed_relative_gradient(const GradientRun& run, GradientScratch* scratch, ThreadPool& pool) noexcept {
+void mixed_relative_gradient(const MixedBackwardRun& run, GradientScratch* scratch,
+                             ThreadPool& pool) noexcept {
   const AttentionProblem& p = run.problem.forward;
   const AnyView& to = run.args.drelative;
   const Index n = run.mixed.core().panel, heads = run.mixed.before.to, each = heads * kMixedBuckets;

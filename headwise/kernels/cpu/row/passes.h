@@ -86,7 +86,7 @@ inline __attribute__((always_inline)) RowMoments moments_of(const float* x, Inde
   return {mean, variance == 0 ? 0.0 : 1.0 / __builtin_sqrt(variance)};
 }
 
-inline void norm_run(const NormRun& r) {
+inline void layer_norm_of(const NormTask& r) {
   const RowMoments m = moments_of(r.x, r.dim, r.eps);
   if (r.moments) *r.moments = m;
   const float* x = r.x;
@@ -102,7 +102,7 @@ inline void norm_run(const NormRun& r) {
   }
 }
 
-inline void norm_run_backward(const NormRunSlope& r) {
+inline void layer_norm_slopes(const NormSlopeTask& r) {
   const RowMoments m = r.moments ? *r.moments : moments_of(r.x, r.dim, r.eps);
   const float *x = r.x, *dout = r.dout, *residual = r.residual;
   const double* weight = r.weight;
@@ -137,7 +137,7 @@ inline void norm_run_backward(const NormRunSlope& r) {
 }
 
 /// The order of operations is torch's, so that results agree to the last bits.
-inline void adamw_run(const AdamWRun& r) {
+inline void adamw_numbers(const AdamWTask& r) {
   float* __restrict x = r.x, * __restrict m = r.m, * __restrict v = r.v;
   const float* __restrict g = r.g;
   const float shrink = r.shrink, beta2 = r.beta2, gain1 = r.gain1, gain2 = r.gain2, eps = r.eps,
@@ -214,7 +214,7 @@ inline void column_sums(const float* x, Index step, Index rows, Index columns, f
 }
 
 /// 64 columns at a time: 16 blocks of four words, then put in the order of the columns.
-inline void dropout_run(const DropoutRun& r) {
+inline void dropout_columns(const DropoutTask& r) {
   using U = Lanes::U;
   constexpr int W = Lanes::width, kBlocks = 16, kColumns = 4 * kBlocks;
   const U threshold = Lanes::setu(r.threshold);
@@ -254,8 +254,8 @@ inline void dropout_run(const DropoutRun& r) {
   }
 }
 
-constexpr RowKernels kRowPasses{norm_run,    norm_run_backward, adamw_run,  exp_run,
-                                column_sums, squares_of,        dropout_run};
+constexpr RowKernels kRowPasses{layer_norm_of, layer_norm_slopes, adamw_numbers, exp_run, column_sums,
+                                squares_of,     dropout_columns};
 
 }  // namespace
 }  // namespace headwise::cpu

@@ -4,7 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cpu/tile/mix_passes.h"
-#include "headwise/kernels/cpu/tile/rows.h"
+#include "headwise/kernels/cpu/tile/row_load.h"
 
 namespace headwise::cpu {
 namespace {

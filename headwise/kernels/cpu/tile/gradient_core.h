@@ -69,24 +69,24 @@ struct GradientCore {
   }
   /// Rows from .. to of `out` and what is added to them.
   struct RowSums {
-    const RowPart* parts;
+    const PanelRows* panels;
     Index count, from, to, b_step;
     float* out;
     Index out_step;
   };
   template <int V>
   static void add_columns(const RowSums& t, Index column) {
-    const RowPart* parts = t.parts;
+    const PanelRows* panels = t.panels;
     const Index count = t.count, from = t.from, to = t.to, b_step = t.b_step, out_step = t.out_step;
     float* out = t.out;
-    Index whole = 0;  // parts that the level's own tile takes
+    Index whole = 0;  // panels that the level's own tile takes
     if constexpr (L::template own_tile<RR, V> && kPanel == 8)
-      while (whole < count && parts[whole].count == kPanel) ++whole;
+      while (whole < count && panels[whole].count == kPanel) ++whole;
     for (Index row = from; row < to; row += RR) {
       float* at = out + row * out_step + column;
       if constexpr (L::template own_tile<RR, V> && kPanel == 8) {
         if (whole > 0)
-          L::Tile::add_parts(parts, whole, row * kPanel * 4, column * 4, b_step * 4, at, out_step * 4);
+          L::Tile::add_panels(panels, whole, row * kPanel * 4, column * 4, b_step * 4, at, out_step * 4);
         if (whole == count) continue;
       }
       F c[RR][V];
@@ -99,11 +99,11 @@ struct GradientCore {
           if constexpr (Lanes::prefetches) __builtin_prefetch(at + (RR + i) * out_step + j * W);
         }
       for (Index p = whole; p < count; ++p) {
-        const float *a = static_cast<const float*>(parts[p].a) + row * kPanel,
-                    *b = static_cast<const float*>(parts[p].b) + column;
+        const float *a = static_cast<const float*>(panels[p].a) + row * kPanel,
+                    *b = static_cast<const float*>(panels[p].b) + column;
         Index k = 0;
         if constexpr (L::multiplies_by_lane) {
-          for (; k + 4 <= parts[p].count; k += 4) {
+          for (; k + 4 <= panels[p].count; k += 4) {
             F y[RR];
 #pragma GCC unroll 16
             for (int i = 0; i < RR; ++i) y[i] = Lanes::load(a + i * kPanel + k);
@@ -114,7 +114,7 @@ struct GradientCore {
           }
         }
 #pragma GCC unroll 2
-        for (; k < parts[p].count; ++k) add_one<V>(a + k, b + k * b_step, c);
+        for (; k < panels[p].count; ++k) add_one<V>(a + k, b + k * b_step, c);
       }
 #pragma GCC unroll 16
       for (int i = 0; i < RR; ++i)
@@ -122,9 +122,9 @@ struct GradientCore {
         for (int j = 0; j < V; ++j) Lanes::store(at + i * out_step + j * W, c[i][j]);
     }
   }
-  static void add_rows(const RowPart* parts, Index count, Index from, Index to, Index dim, float* c) {
+  static void add_rows(const PanelRows* panels, Index count, Index from, Index to, Index dim, float* c) {
     const Index wide = rounded(dim, 16);
-    const RowSums sums{parts, count, from, to, row_step(dim), c, wide};
+    const RowSums sums{panels, count, from, to, row_step(dim), c, wide};
     for (Index column = 0; column < wide;) {  // even shares: five vectors are 3 + 2, not 4 + 1
       const Index left = (wide - column) / W, shares = (left + RV - 1) / RV;
       const Index v = (left + shares - 1) / shares;

@@ -10,7 +10,7 @@ namespace {
 
 /// Base is an F32Core with a panel of one vector; Most: rows up to which this is quicker than packing keys.
 template <class Base, int Most = 64>
-struct FewRows : FewScores<Base> {
+struct FewQueryRows : FewScores<Base> {
   using Scores = FewScores<Base>;
   using Scores::few_scores, Scores::fetch_later, Scores::scores_of, Scores::turn_rows;
   using Scores::kPanel, Scores::kStep, Scores::kVectors, Scores::kSums, Scores::kRowsAhead, Scores::W;

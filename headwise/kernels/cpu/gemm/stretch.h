@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cpu/isa/gemm_kernels.h"
-#include "headwise/kernels/cpu/tile/rows.h"
+#include "headwise/kernels/cpu/tile/row_load.h"
 
 namespace headwise::cpu {
 namespace {
@@ -25,14 +25,15 @@ inline void each_piece(const Axis& axis, Index start, Index count, Part&& part) 
   }
 }
 
-inline void load_run(const void* data, RowType type, const Axis& axis, Index start, Index count, float* out) {
+inline void load_stretch(const void* data, RowType type, const Axis& axis, Index start, Index count,
+                         float* out) {
   each_piece(axis, start, count, [&](Index offset, Index n, Index done) {
     const Rows rows{static_cast<const char*>(data) + offset * unit_of(type), 0, axis.step, 0, n, type};
     load_row(rows, 0, n, out + done);
   });
 }
-inline void store_run(const float* from, Index count, RowType type, void* data, const Axis& axis,
-                      Index start) {
+inline void store_stretch(const float* from, Index count, RowType type, void* data, const Axis& axis,
+                          Index start) {
   each_piece(axis, start, count, [&](Index offset, Index n, Index done) {
     store_row(from + done, n, type, static_cast<char*>(data) + offset * unit_of(type), axis.step);
   });
@@ -41,13 +42,13 @@ inline void store_run(const float* from, Index count, RowType type, void* data, 
 /// Elements of `line` from k0 on; zeros up to `padded`.
 inline void load_line(const Side& side, Index line, Index k0, Index k, Index padded, float* out) {
   const char* at = static_cast<const char*>(side.data) + offset_of(side.line, line) * unit_of(side.type);
-  load_run(at, side.type, side.k, k0, k, out);
+  load_stretch(at, side.type, side.k, k0, k, out);
   for (Index i = k; i < padded; ++i) out[i] = 0.0f;
 }
 /// The same across: lines first .. first + count at one k.
 inline void load_across(const Side& side, Index first, Index count, Index k, Index padded, float* out) {
   const char* at = static_cast<const char*>(side.data) + offset_of(side.k, k) * unit_of(side.type);
-  load_run(at, side.type, side.line, first, count, out);
+  load_stretch(at, side.type, side.line, first, count, out);
   for (Index i = count; i < padded; ++i) out[i] = 0.0f;
 }
 
