@@ -42,10 +42,10 @@ std::span<const AttentionKernel> attention_kernels() {
                                              Cuda::row<8>("cuda/phase", true),
                                              cpu::kDecode,
                                              cpu::kOnline,
-                                             cpu::kMixed,
-                                             cpu::kMixedTwice,
-                                             cpu::kEntmax,
-                                             cpu::kF64,
+                                             cpu::mixed::kKept,
+                                             cpu::mixed::kTwice,
+                                             cpu::entmax::kForward,
+                                             cpu::f64::kForward,
                                              ref::kRef};
   return kKernels;
 }
@@ -60,9 +60,9 @@ std::span<const BackwardKernel> backward_kernels() {
       Cuda::row<4>("cuda/plain_backward"),
       Cuda::row<5>("cuda/unordered", true),  // bits differ from run to run
       cpu::kBackward,
-      cpu::kMixedBackward,
-      cpu::kEntmaxBackward,
-      cpu::kF64Backward,
+      cpu::mixed::kBackward,
+      cpu::entmax::kBackward,
+      cpu::f64::kBackward,
       ref::kRefBackward};
   return kKernels;
 }

@@ -101,9 +101,9 @@ TEST(F64, IsTheFirstChoiceAndRefusesInWords) {
   EXPECT_STREQ(AttentionPlan(p, 1, "").kernel(), "cpu/f64");
   AttentionProblem narrow = p;
   narrow.dtype = DType::f32;
-  EXPECT_EQ(cpu::kF64.refuse(narrow), "dtype is f32: this kernel computes in f64");
+  EXPECT_EQ(cpu::f64::kForward.refuse(narrow), "dtype is f32: this kernel computes in f64");
   BackwardProblem b{.forward = p, .wants = {.q = true, .scale = true}};
-  EXPECT_EQ(cpu::kF64Backward.refuse(b),
+  EXPECT_EQ(cpu::f64::kBackward.refuse(b),
             "gradients beside dq, dk, dv and dgate are sums over sequences: ref has their order");
 }
 

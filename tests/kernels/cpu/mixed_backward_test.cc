@@ -50,15 +50,15 @@ struct Posed {
     return gradients();
   }
   /// Straight from the kernel, in workspace of exactly the bytes it asked for.
-  std::vector<Tensor> as_form(cpu::MixForm form, int threads, double* worst = nullptr) {
+  std::vector<Tensor> as_form(cpu::mixed::Form form, int threads, double* worst = nullptr) {
     spoil();
     BackwardArgs a = run.args;
     BackwardProblem p = backward_problem_of(a, run.heads);
     ArgChecks::spread_bias(p.forward, a.forward.inputs.bias);
     if (a.forward.inputs.bias.given()) a.forward.inputs.bias.step[0] = 0;
     ThreadPool pool(threads);
-    const Buffer memory(cpu::mixed_backward_bytes_as(form, p, threads));
-    EXPECT_EQ(cpu::run_mixed_backward_as(form, p, a, memory.span(), pool, worst), Status::ok);
+    const Buffer memory(cpu::mixed::backward_bytes_as(form, p, threads));
+    EXPECT_EQ(cpu::mixed::run_backward_as(form, p, a, memory.span(), pool, worst), Status::ok);
     return gradients();
   }
   std::vector<Tensor> gradients() {
@@ -101,7 +101,7 @@ TEST(MixedBackward, DeltasOfARowSumToDoutTimesOut) {
       c.dtype = DType::f32;
       Posed posed(c);
       double worst = 0;
-      posed.as_form(cpu::MixForm::kept, 1, &worst);
+      posed.as_form(cpu::mixed::Form::kept, 1, &worst);
       EXPECT_TRUE(c.q_tokens * c.kv_tokens == 0 || worst > 0) << c.name << ": nothing was checked";
       EXPECT_LE(worst, 2e-5) << c.name;
     }
@@ -114,8 +114,9 @@ TEST(MixedBackward, FormsAndThreadsGiveTheSameBits) {
       c.dtype = DType::f32;
       Posed posed(c);
       const std::vector<Tensor> whole = posed.on_cpu(1);
-      for (const auto& [form, threads] :
-           {std::pair{cpu::MixForm::kept, 3}, {cpu::MixForm::twice, 1}, {cpu::MixForm::twice, 3}}) {
+      for (const auto& [form, threads] : {std::pair{cpu::mixed::Form::kept, 3},
+                                          {cpu::mixed::Form::twice, 1},
+                                          {cpu::mixed::Form::twice, 3}}) {
         const std::vector<Tensor> other = posed.as_form(form, threads);
         for (std::size_t n = 0; n < whole.size(); ++n)
           EXPECT_TRUE(same_bits(whole[n].view(), other[n].view()))
@@ -212,7 +213,7 @@ TEST(MixedBackward, BiasesSumOverWhatTheyShare) {
 TEST(MixedBackward, RefusesInWords) {
   MixRun run({.name = "alone", .dtype = DType::f32});
   run.args.dmix_before = run.keep(converted(run.args.forward.inputs.mix_before, DType::f32));
-  EXPECT_EQ(cpu::kMixedBackward.refuse(backward_problem_of(run.args, run.heads)),
+  EXPECT_EQ(cpu::mixed::kBackward.refuse(backward_problem_of(run.args, run.heads)),
             "it starts from the log-sum-exp of the forward, and none is given");
   run.args.forward.lse = run.keep(Tensor(DType::f32, {1, 3, 5}));
   EXPECT_STREQ(BackwardPlan(backward_problem_of(run.args, run.heads), 1, "").kernel(), "cpu/mixed_backward");
@@ -227,15 +228,15 @@ TEST(MixedBackward, MemoryStaysLinearAndRunsAllocateNothing) {
     p.wants.q = p.wants.k = p.wants.v = p.wants.mix_q = p.wants.mix_k = true;
     return p;
   };
-  const auto bytes = [&](cpu::MixForm form, Index n) {
-    return static_cast<double>(cpu::mixed_backward_bytes_as(form, problem(n), 2));
+  const auto bytes = [&](cpu::mixed::Form form, Index n) {
+    return static_cast<double>(cpu::mixed::backward_bytes_as(form, problem(n), 2));
   };
-  for (const cpu::MixForm form : {cpu::MixForm::kept, cpu::MixForm::twice})
+  for (const cpu::mixed::Form form : {cpu::mixed::Form::kept, cpu::mixed::Form::twice})
     EXPECT_LE(bytes(form, 16384) - bytes(form, 8192), 1.01 * (bytes(form, 8192) - bytes(form, 4096)) * 2);
   // The kept form is taken while its budget holds it: 2 threads, 64 MiB each.
   for (const Index n : {2048, 131072})
-    EXPECT_EQ(static_cast<double>(cpu::kMixedBackward.workspace_bytes(problem(n), 2)),
-              bytes(n == 2048 ? cpu::MixForm::kept : cpu::MixForm::twice, n));
+    EXPECT_EQ(static_cast<double>(cpu::mixed::kBackward.workspace_bytes(problem(n), 2)),
+              bytes(n == 2048 ? cpu::mixed::Form::kept : cpu::mixed::Form::twice, n));
   Posed posed({.name = "talking", .q_tokens = 40, .kv_tokens = 40, .mask = "causal", .dtype = DType::f32});
   Context ctx({.threads = 2, .kernels = "cpu/mixed_backward"});
   const BackwardPlan plan(backward_problem_of(posed.run.args, posed.run.heads), ctx);

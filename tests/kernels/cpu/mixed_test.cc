@@ -21,7 +21,7 @@ constexpr Mix kFixed = Mix::fixed, kDynamic = Mix::dynamic;
 struct Got {
   Tensor out, lse;
 };
-Got run_form(MixRun& run, cpu::MixForm form, int threads, Index first_bytes = cpu::kFirstBytes) {
+Got run_form(MixRun& run, cpu::mixed::Form form, int threads, Index first_bytes = cpu::mixed::kFirstBytes) {
   AttentionArgs a = run.args.forward;
   AttentionProblem p = run.problem();
   Got g{converted(a.out, a.out.dtype),
@@ -35,8 +35,8 @@ Got run_form(MixRun& run, cpu::MixForm form, int threads, Index first_bytes = cp
   ArgChecks::spread_bias(p, a.inputs.bias);
   if (a.inputs.bias.given()) a.inputs.bias.step[0] = 0;
   ThreadPool pool(threads);
-  Buffer workspace(cpu::mixed_bytes_as(form, p, threads, first_bytes));
-  EXPECT_EQ(cpu::run_mixed_as(form, p, a, workspace.span(), pool, first_bytes), Status::ok);
+  Buffer workspace(cpu::mixed::bytes_as(form, p, threads, first_bytes));
+  EXPECT_EQ(cpu::mixed::run_as(form, p, a, workspace.span(), pool, first_bytes), Status::ok);
   return g;
 }
 /// Relative error in the 2-norm of out, and the largest of lse, against ref on the rounded inputs.
@@ -64,7 +64,7 @@ TEST(Mixed, EveryLevelAgreesWithRef) {
       for (const DType t : {DType::f32, DType::bf16, DType::f16}) {
         c.dtype = t;
         MixRun run(c);
-        expect_close(run, run_form(run, cpu::MixForm::kept, 1), c.name + " " + std::string(name_of(t)));
+        expect_close(run, run_form(run, cpu::mixed::Form::kept, 1), c.name + " " + std::string(name_of(t)));
       }
   });
 }
@@ -75,12 +75,12 @@ TEST(Mixed, FormsAndThreadsGiveTheSameBits) {
       for (const DType t : {DType::f32, DType::bf16}) {
         c.dtype = t;
         MixRun run(c);
-        const Got kept = run_form(run, cpu::MixForm::kept, 1);
+        const Got kept = run_form(run, cpu::mixed::Form::kept, 1);
         for (const int threads : {1, 3})
           for (const Index first :
-               {Index{-1}, Index{0}, Index{40000}, cpu::kFirstBytes}) {  // -1: the kept form
-            const Got other = first < 0 ? run_form(run, cpu::MixForm::kept, threads)
-                                        : run_form(run, cpu::MixForm::twice, threads, first);
+               {Index{-1}, Index{0}, Index{40000}, cpu::mixed::kFirstBytes}) {  // -1: the kept form
+            const Got other = first < 0 ? run_form(run, cpu::mixed::Form::kept, threads)
+                                        : run_form(run, cpu::mixed::Form::twice, threads, first);
             EXPECT_TRUE(same_bits(kept.out.view(), other.out.view()) &&
                         same_bits(kept.lse.view(), other.lse.view()))
                 << c.name << " threads " << threads << " first " << first;
@@ -122,7 +122,7 @@ TEST(Mixed, ChunksOfQueriesGiveTheSameBits) {
                   .alibi = true,
                   .gate = true,
                   .dtype = DType::f32});
-      const Got whole = run_form(run, cpu::MixForm::kept, 2);
+      const Got whole = run_form(run, cpu::mixed::Form::kept, 2);
       for (const auto& [first, count] : {std::pair<Index, Index>{0, 1}, {3, 20}, {23, 100}, {149, 1}}) {
         const Got part = chunk(run, first, count);
         const Index row = part.out.view().count() / count * 4;
@@ -160,11 +160,11 @@ TEST(Mixed, ClosedPairsMayHoldAnything) {
         }
       const AnyView& q = a.inputs.mix_q;  // rows of sequence 1 see nothing
       for (Index n = q.count() / 2; n < q.count(); ++n) store_double(q.data, q.dtype, n, nan);
-      for (const cpu::MixForm form : {cpu::MixForm::kept, cpu::MixForm::twice}) {
+      for (const cpu::mixed::Form form : {cpu::mixed::Form::kept, cpu::mixed::Form::twice}) {
         const Got x = run_form(clean, form, 1), y = run_form(bad, form, 1);
         EXPECT_TRUE(same_bits(x.out.view(), y.out.view()) && same_bits(x.lse.view(), y.lse.view()));
       }
-      expect_close(clean, run_form(clean, cpu::MixForm::kept, 1), "poison");
+      expect_close(clean, run_form(clean, cpu::mixed::Form::kept, 1), "poison");
     }
   });
 }
@@ -174,7 +174,7 @@ TEST(Mixed, OpenPairsPassWhatIsNotFiniteOn) {
     MixRun run({.name = "inf", .q_tokens = 6, .kv_tokens = 6, .mask = "causal", .dtype = DType::f32});
     const AnyView& v = run.args.forward.v;  // key 3, head 1, column 0
     store_double(v.data, v.dtype, (3 * 3 + 1) * 2, INFINITY);
-    const Got got = run_form(run, cpu::MixForm::kept, 1);
+    const Got got = run_form(run, cpu::mixed::Form::kept, 1);
     for (Index i = 0; i < 6; ++i)
       for (Index n = 0; n < 6; ++n)
         EXPECT_EQ(std::isfinite(load_double(got.out.view().data, DType::f32, i * 6 + n)), i < 3 || n != 2)
@@ -220,7 +220,8 @@ TEST(Mixed, NumbersOfAnySizeAreMixedAlike) {
         multiply(a.inputs.mix_before, std::ldexp(1, e.before));
         multiply(a.inputs.mix_after, std::ldexp(1, e.after));
         const std::string name = text("q ", e.q, " k ", e.k, " v ", e.v, " mixes ", e.before, " ", e.after);
-        const Got kept = run_form(run, cpu::MixForm::kept, 1), twice = run_form(run, cpu::MixForm::twice, 1);
+        const Got kept = run_form(run, cpu::mixed::Form::kept, 1),
+                  twice = run_form(run, cpu::mixed::Form::twice, 1);
         expect_close(run, kept, name);
         EXPECT_TRUE(same_bits(kept.out.view(), twice.out.view())) << name;
       }
@@ -244,7 +245,8 @@ TEST(Mixed, ARowOfOddNumbersChangesNoOther) {
         const Index row = 3 * 32;
         const AnyView& q = run.args.forward.q;
         for (Index n = 7 * row; n < 8 * row; ++n) store_double(q.data, q.dtype, n, odd);
-        const Got x = run_form(clean, cpu::MixForm::kept, 1), y = run_form(run, cpu::MixForm::kept, 1);
+        const Got x = run_form(clean, cpu::mixed::Form::kept, 1),
+                  y = run_form(run, cpu::mixed::Form::kept, 1);
         for (Index n = 0; n < 40 * row; ++n) {
           if (n / row == 7) continue;
           ASSERT_EQ(load_double(x.out.view().data, DType::f32, n),
@@ -287,9 +289,10 @@ TEST(Mixed, MemoryStaysLinearInTokens) {
     p.batch = 1, p.q_tokens = p.kv_tokens = n;
     return p;
   };
-  EXPECT_EQ(cpu::mixed_bytes_as(cpu::MixForm::twice, problem(1 << 20), 2),
-            cpu::mixed_bytes_as(cpu::MixForm::twice, problem(4096), 2));
-  EXPECT_LE(cpu::kMixed.workspace_bytes(problem(8192), 2), 3u * static_cast<std::size_t>(cpu::kKeptBytes));
+  EXPECT_EQ(cpu::mixed::bytes_as(cpu::mixed::Form::twice, problem(1 << 20), 2),
+            cpu::mixed::bytes_as(cpu::mixed::Form::twice, problem(4096), 2));
+  EXPECT_LE(cpu::mixed::kKept.workspace_bytes(problem(8192), 2),
+            3u * static_cast<std::size_t>(cpu::mixed::kKeptBytes));
   EXPECT_STREQ(AttentionPlan(problem(2048), 2, "").kernel(), "cpu/mixed");
   EXPECT_STREQ(AttentionPlan(problem(1 << 20), 2, "").kernel(), "cpu/mixed_twice");
 }
@@ -299,8 +302,8 @@ TEST(Mixed, NoHeadsNeedNoRoom) {
   p.heads.q = p.heads.k = p.heads.v = HeadLayout::split(0, 64);
   p.heads.before = p.heads.after = Mix::fixed;
   p.batch = 1, p.q_tokens = p.kv_tokens = 100;
-  for (const cpu::MixForm form : {cpu::MixForm::kept, cpu::MixForm::twice})
-    EXPECT_LT(cpu::mixed_bytes_as(form, p, 2), std::size_t{1} << 20);
+  for (const cpu::mixed::Form form : {cpu::mixed::Form::kept, cpu::mixed::Form::twice})
+    EXPECT_LT(cpu::mixed::bytes_as(form, p, 2), std::size_t{1} << 20);
 }
 
 TEST(Mixed, RunsAllocateNothing) {

@@ -6,7 +6,7 @@
 #include "headwise/kernels/cpu/entmax/lists.h"
 #include "headwise/kernels/cpu/isa/isa.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::entmax {
 namespace {
 
 /// Keys whose dk and dv one task makes: a multiple of every granule.
@@ -20,7 +20,7 @@ struct RowState {
   double *scale, *slope, *sink, *alpha;  // a row's share of dscale, dslopes, dsinks, dalpha; null: not asked
 };
 
-struct EntmaxBackward {
+struct Gradients {
   BackwardRun fold;  // what folding the shares of rows and heads needs
   OnlineRun run;     // of one head at a time, logits scaled
   RowState rows;
@@ -55,7 +55,7 @@ struct PairFactors {
 };
 
 /// Weights of a list by the row's state, keys without weight left out; w sums to 1 over the whole row.
-void weigh_list(const OnlineRun& run, const EntmaxRule& rule, EntmaxScratch& s, KeptRow& row, float top,
+void weigh_list(const OnlineRun& run, const EntmaxRule& rule, ListScratch& s, KeptRow& row, float top,
                 float tau, float inverse) {
   run.kernels.sparse->weights(rule, row.score, row.count, top, tau, s.w);
   Index kept = 0;
@@ -71,7 +71,7 @@ void weigh_list(const OnlineRun& run, const EntmaxRule& rule, EntmaxScratch& s, 
 }
 
 /// Everything that belongs to one row of queries.
-void row_gradient(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratch& s, const ListedRow& listed,
+void row_gradient(const Gradients& b, const SequencePlace& at, ListScratch& s, const ListedRow& listed,
                   const PlainRowsView& keys, const PlainRowsView& values) {
   const EntmaxRule& rule = listed.rule;
   const Panel& panel = listed.panel;
@@ -172,8 +172,7 @@ void row_gradient(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratc
 
 /// Panels of rows of one head, and their floors by `of(lane, place)`.
 template <class F>
-Index fill_rows(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratch& s, const RowBlock& rows,
-                F&& of) {
+Index fill_rows(const Gradients& b, const SequencePlace& at, ListScratch& s, const RowBlock& rows, F&& of) {
   const Index size = b.run.core.panel, panels = ceil_div(rows.end - rows.first, size), head = rows.head0;
   for (Index i = 0; i < panels; ++i) {
     Panel& panel = s.tile.panels[i];
@@ -184,7 +183,7 @@ Index fill_rows(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratch&
   return panels;
 }
 /// Scores of the panels against keys key0 .. key1 go into their lists.
-void keep_keys(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratch& s, Index panels, Index head,
+void keep_keys(const Gradients& b, const SequencePlace& at, ListScratch& s, Index panels, Index head,
                Index key0, Index key1) {
   const Core& core = b.run.core;
   const Rows rows = key_rows(b.run, at, head);
@@ -209,7 +208,7 @@ void keep_keys(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratch& 
   core.end();
 }
 
-void by_rows(const EntmaxBackward& b, EntmaxScratch& s, Index sequence, Index head, Index block) {
+void by_rows(const Gradients& b, ListScratch& s, Index sequence, Index head, Index block) {
   const OnlineRun& run = b.run;
   const AttentionProblem& p = run.problem;
   const SequencePlace at = place_of(p, run.args, sequence);
@@ -236,7 +235,7 @@ void by_rows(const EntmaxBackward& b, EntmaxScratch& s, Index sequence, Index he
 }
 
 /// What one row gives to keys key0 ..: rows of s.dk and s.dv, null: not asked.
-void add_row(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratch& s, const ListedRow& listed,
+void add_row(const Gradients& b, const SequencePlace& at, ListScratch& s, const ListedRow& listed,
              const PlainRowsView& values, Index key0) {
   const EntmaxRule& rule = listed.rule;
   const Panel& panel = listed.panel;
@@ -284,7 +283,7 @@ void add_row(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratch& s,
 }
 
 /// Writes rows of dk or dv, or a run's part of them.
-void write_keys(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratch& s, const KeyGradient& g,
+void write_keys(const Gradients& b, const SequencePlace& at, ListScratch& s, const KeyGradient& g,
                 const Piece& piece) {
   const HeadLayout& layout = g.layout;
   const AnyView& to = g.to;
@@ -306,7 +305,7 @@ void write_keys(const EntmaxBackward& b, const SequencePlace& at, EntmaxScratch&
   }
 }
 
-void by_keys(const EntmaxBackward& b, EntmaxScratch& s, Index sequence, Index head0, Index key0) {
+void by_keys(const Gradients& b, ListScratch& s, Index sequence, Index head0, Index key0) {
   const OnlineRun& run = b.run;
   const AttentionProblem& p = run.problem;
   const SequencePlace at = place_of(p, run.args, sequence);
@@ -365,7 +364,7 @@ Index runs_of(const AttentionProblem& p) {
 struct Shared {
   RowState rows;
   float *q_shares, *k_shares, *v_shares;
-  EntmaxScratch* scratch;
+  ListScratch* scratch;
   BackwardScratch* folds;
 };
 Shared book_shared(const BackwardProblem& p, int threads, Arena& arena) {
@@ -387,20 +386,20 @@ Shared book_shared(const BackwardProblem& p, int threads, Arena& arena) {
   s.q_shares = take(Type<float>{}, p.wants.q && q_is_shared(p), "entmax.dq", rows * Checked(f.heads.q.dim));
   s.k_shares = take(Type<float>{}, p.wants.k && k_is_shared(p), "entmax.dk", units * Checked(f.heads.k.dim));
   s.v_shares = take(Type<float>{}, p.wants.v && v_is_shared(p), "entmax.dv", units * Checked(f.heads.v.dim));
-  s.scratch = take(Type<EntmaxScratch>{}, true, "entmax.workers", Checked(threads));
+  s.scratch = take(Type<ListScratch>{}, true, "entmax.workers", Checked(threads));
   s.folds = take(Type<BackwardScratch>{}, true, "entmax.workers", Checked(threads));
   return s;
 }
 /// A worker's lists, rows of dk and dv, and line for folding.
 struct Own {
-  EntmaxScratch lists;
+  ListScratch lists;
   double* line;
 };
 Own book_own(const BackwardProblem& p, const Core& core, int threads, Arena& arena) {
   const AttentionProblem& f = p.forward;
   const auto line_of = [](const HeadLayout& l) { return l.row > 0 ? l.row : l.slots() * l.dim; };
   Own own{};
-  own.lists = book_entmax(f, core, list_rows_for(f, core, threads), true, arena);
+  own.lists = book_lists(f, core, list_rows_for(f, core, threads), true, arena);
   own.lists.dk =
       p.wants.k ? arena.take<float>("entmax.dk", kTaskKeys * round_up(f.heads.k.dim, 16)) : nullptr;
   own.lists.dv =
@@ -420,13 +419,13 @@ std::size_t workspace_bytes(const BackwardProblem& p, int threads) {
   book_shared(p, threads, count);
   const Core& core = core_for(p.forward, *chosen_isa().kernels());
   return std::max(whole(count) + static_cast<std::size_t>(threads) * worker_bytes(p, core, threads),
-                  kBackward.workspace_bytes(as_softmax(p), threads));
+                  cpu::kBackward.workspace_bytes(as_softmax(p), threads));
 }
 
 Status run_backward(const BackwardProblem& p, const BackwardArgs& args, std::span<std::byte> workspace,
                     ThreadPool& pool) noexcept {
   const AttentionProblem& f = p.forward;
-  if (all_softmax(f, args.forward)) return kBackward.run(as_softmax(p), args, workspace, pool);
+  if (all_softmax(f, args.forward)) return cpu::kBackward.run(as_softmax(p), args, workspace, pool);
   const TileKernels& kernels = *chosen_isa().kernels();
   const Core& core = core_for(f, kernels);
   Arena arena(workspace);
@@ -443,10 +442,10 @@ Status run_backward(const BackwardProblem& p, const BackwardArgs& args, std::spa
   const OnlineRun whole_run = run_of(f, args.forward, kernels, core, list_rows_for(f, core, threads));
   BackwardProblem others = p;  // sinks and alpha have shares of their own
   others.wants.sinks = false;
-  EntmaxBackward b{{others, args, whole_run, core, 0, 0, 0, shared.rows.delta, shared.rows.scale,
-                    shared.rows.slope, shared.q_shares, shared.k_shares, shared.v_shares},
-                   whole_run,
-                   shared.rows};
+  Gradients b{{others, args, whole_run, core, 0, 0, 0, shared.rows.delta, shared.rows.scale,
+               shared.rows.slope, shared.q_shares, shared.k_shares, shared.v_shares},
+              whole_run,
+              shared.rows};
   b.run.run_heads = 1;
   b.run.scaled_first = true;
   const Index heads = f.heads.q.heads, all = f.batch * heads, blocks = ceil_div(f.q_tokens, b.run.task_rows);
@@ -473,10 +472,10 @@ Status run_backward(const BackwardProblem& p, const BackwardArgs& args, std::spa
   return Status::ok;
 }
 
-std::string numerics(const BackwardProblem& p) { return kEntmax.numerics(p.forward) + " backward"; }
+std::string numerics(const BackwardProblem& p) { return kForward.numerics(p.forward) + " backward"; }
 
 }  // namespace
 
-const BackwardKernel kEntmaxBackward{"cpu/entmax", refuse, workspace_bytes, run_backward, numerics};
+const BackwardKernel kBackward{"cpu/entmax", refuse, workspace_bytes, run_backward, numerics};
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::entmax

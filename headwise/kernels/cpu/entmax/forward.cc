@@ -6,7 +6,7 @@
 #include "headwise/kernels/cpu/entmax/lists.h"
 #include "headwise/kernels/cpu/isa/isa.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::entmax {
 namespace {
 
 /// A list is looked through again when it has twice as many keys as were left then, and these at least.
@@ -27,7 +27,7 @@ void shorten(const OnlineRun& run, const EntmaxRule& rule, KeptRow& row, float t
 }
 
 /// Appends what panel i keeps of the tile in s.tile.s.
-void keep_tile(const OnlineRun& run, const EntmaxRule& rule, EntmaxScratch& s, Index i, const TileKeys& t) {
+void keep_tile(const OnlineRun& run, const EntmaxRule& rule, ListScratch& s, Index i, const TileKeys& t) {
   const Core& core = run.core;
   Panel& panel = s.tile.panels[i];
   float *top = panel.total_top, *floor = s.floor + i * core.panel;
@@ -51,7 +51,7 @@ void keep_tile(const OnlineRun& run, const EntmaxRule& rule, EntmaxScratch& s, I
 }
 
 /// Weights of one row's list, their sum over values, and the row's place in out and lse.
-void finish_row(const OnlineRun& run, const SequencePlace& at, EntmaxScratch& s, const ListedRow& listed,
+void finish_row(const OnlineRun& run, const SequencePlace& at, ListScratch& s, const ListedRow& listed,
                 const PlainRowsView& values) {
   const EntmaxRule& rule = listed.rule;
   const Panel& panel = listed.panel;
@@ -109,7 +109,7 @@ void finish_row(const OnlineRun& run, const SequencePlace& at, EntmaxScratch& s,
 }
 
 /// One block of query rows of one head.
-void entmax_rows(const OnlineRun& run, EntmaxScratch& s, Index sequence, Index head, Index block) {
+void entmax_rows(const OnlineRun& run, ListScratch& s, Index sequence, Index head, Index block) {
   const AttentionProblem& p = run.problem;
   const Core& core = run.core;
   const SequencePlace at = place_of(p, run.args, sequence);
@@ -162,12 +162,12 @@ std::size_t whole(const Arena& arena) {
 }
 std::size_t worker_bytes(const AttentionProblem& p, const Core& core, int threads) {
   Arena count = Arena::measuring();
-  book_entmax(p, core, list_rows_for(p, core, threads), false, count);
+  book_lists(p, core, list_rows_for(p, core, threads), false, count);
   return whole(count);
 }
 std::size_t workspace_bytes(const AttentionProblem& p, int threads) {
   Arena count = Arena::measuring();
-  count.take<EntmaxScratch>("entmax.workers", threads);
+  count.take<ListScratch>("entmax.workers", threads);
   const Core& core = core_for(p, *chosen_isa().kernels());
   return std::max(whole(count) + static_cast<std::size_t>(threads) * worker_bytes(p, core, threads),
                   kOnline.workspace_bytes(as_softmax(p), threads));
@@ -180,7 +180,7 @@ Status run_entmax(const AttentionProblem& p, const AttentionArgs& args, std::spa
   const TileKernels& kernels = *chosen_isa().kernels();
   const Core& core = core_for(p, kernels);
   Arena arena(workspace);
-  auto* scratch = arena.take<EntmaxScratch>("entmax.workers", pool.threads());
+  auto* scratch = arena.take<ListScratch>("entmax.workers", pool.threads());
   const std::size_t first = whole(arena), each = worker_bytes(p, core, pool.threads());
   const Index task_rows = list_rows_for(p, core, pool.threads());
   OnlineRun online = run_of(p, args, kernels, core, task_rows);
@@ -189,7 +189,7 @@ Status run_entmax(const AttentionProblem& p, const AttentionArgs& args, std::spa
   run.scaled_first = true;
   for (int worker = 0; worker < pool.threads(); ++worker) {
     Arena own(workspace.subspan(first + static_cast<std::size_t>(worker) * each, each));
-    scratch[worker] = book_entmax(p, core, task_rows, false, own);
+    scratch[worker] = book_lists(p, core, task_rows, false, own);
   }
   const Index heads = p.heads.q.heads, blocks = ceil_div(p.q_tokens, task_rows), all = p.batch * heads;
   const auto body = [&](Index task, int worker) {
@@ -214,6 +214,6 @@ std::string numerics(const AttentionProblem& p) {
 
 }  // namespace
 
-const AttentionKernel kEntmax{"cpu/entmax", refuse, workspace_bytes, run_entmax, numerics};
+const AttentionKernel kForward{"cpu/entmax", refuse, workspace_bytes, run_entmax, numerics};
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::entmax

@@ -4,10 +4,10 @@
 #pragma once
 #include "headwise/kernels/candidate.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::entmax {
 
-extern const AttentionKernel kEntmax;
+extern const AttentionKernel kForward;
 /// From the saved tau (lse): rows first (dq and the terms), then blocks of keys (dk and dv).
-extern const BackwardKernel kEntmaxBackward;
+extern const BackwardKernel kBackward;
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::entmax

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace headwise::cpu {
+namespace headwise::cpu::entmax {
 
 EntmaxRule rule_of(double alpha) {
   using Kind = EntmaxRule::Kind;
@@ -27,13 +27,13 @@ Index list_rows_for(const AttentionProblem& p, const Core& core, int threads) {
   return std::min(round_up(kListRows, core.panel), task_rows_for(p, core, threads));
 }
 
-EntmaxScratch book_entmax(const AttentionProblem& p, const Core& core, Index task_rows, bool wide,
-                          Arena& arena) {
+ListScratch book_lists(const AttentionProblem& p, const Core& core, Index task_rows, bool wide,
+                       Arena& arena) {
   const Index lanes = ceil_div(task_rows, core.panel) * core.panel;
   const Index room = round_up(p.kv_tokens + 1, kListPad) + kListPad;  // and a sink
   const Index columns = round_up(std::max(p.heads.q.dim, p.heads.v.dim), 16);
   const bool slopes = wide && p.heads.terms.softcap;
-  EntmaxScratch s{};
+  ListScratch s{};
   s.tile = book(p, core, task_rows, arena);
   s.rows = arena.take<KeptRow>("entmax.rows", lanes);
   s.limit = arena.take<Index>("entmax.rows", lanes);
@@ -61,12 +61,12 @@ EntmaxScratch book_entmax(const AttentionProblem& p, const Core& core, Index tas
   return s;
 }
 
-void clear_lists(const OnlineRun& run, EntmaxScratch& s, Index i) {
+void clear_lists(const OnlineRun& run, ListScratch& s, Index i) {
   for (Index lane = i * run.core.panel; lane < (i + 1) * run.core.panel; ++lane)
     s.rows[lane].count = 0, s.rows[lane].is_nan = false;
 }
 
-bool logits_of(const OnlineRun& run, const SequencePlace& at, EntmaxScratch& s, Index i, const Rows& key_rows,
+bool logits_of(const OnlineRun& run, const SequencePlace& at, ListScratch& s, Index i, const Rows& key_rows,
                TileKeys& t) {
   Panel& panel = s.tile.panels[i];
   const Index key0 = t.key0, keys = t.to;
@@ -96,4 +96,4 @@ PlainRowsView plain_rows(const OnlineRun& run, const Rows& rows, Index first, In
   return {copy, wide};
 }
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::entmax

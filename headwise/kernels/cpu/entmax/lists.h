@@ -6,7 +6,7 @@
 #include "headwise/kernels/cpu/forward/panel.h"
 #include "headwise/kernels/cpu/isa/sparse_kernels.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::entmax {
 
 /// Query rows of a task: their lists take rows * kv_tokens * 8 bytes, and packing keys for 128 rows is 5 % of
 /// the time.
@@ -19,7 +19,7 @@ struct PlainRowsView {
 };
 
 /// Everything one worker needs, booked in pieces of the workspace.
-struct EntmaxScratch {
+struct ListScratch {
   Scratch tile;           // what the functions of the forward use
   KeptRow* rows;          // [panels][panel]
   Index* limit;           // [panels][panel] keys at which a list is looked through again
@@ -45,18 +45,17 @@ bool all_softmax(const AttentionProblem& p, const AttentionArgs& args);
 /// Query rows one task of these kernels takes.
 Index list_rows_for(const AttentionProblem& p, const Core& core, int threads);
 /// wide: with what gradients need.
-EntmaxScratch book_entmax(const AttentionProblem& p, const Core& core, Index task_rows, bool wide,
-                          Arena& arena);
+ListScratch book_lists(const AttentionProblem& p, const Core& core, Index task_rows, bool wide, Arena& arena);
 /// Empties the lists of panel i.
-void clear_lists(const OnlineRun& run, EntmaxScratch& s, Index i);
+void clear_lists(const OnlineRun& run, ListScratch& s, Index i);
 
 /// Logits of panel i against the keys of a tile into s.tile.s, closed pairs as -inf; trims [from, to) to the
 /// keys that are open; false: none is. s.tile.tile_keys: the granule's keys, packed now where it is null.
-bool logits_of(const OnlineRun& run, const SequencePlace& at, EntmaxScratch& s, Index i, const Rows& key_rows,
+bool logits_of(const OnlineRun& run, const SequencePlace& at, ListScratch& s, Index i, const Rows& key_rows,
                TileKeys& t);
 
 /// Rows first .. first + count.
 PlainRowsView plain_rows(const OnlineRun& run, const Rows& rows, Index first, Index count, Index dim,
                          float* copy);
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::entmax

@@ -7,25 +7,24 @@
 // Every sum has the order of ref: dk and dv over heads, then queries, ascending; dq over keys. Heads that
 // share a key are one task; rows come in blocks, and a key's sum takes the rows of a block in order.
 
-namespace headwise::cpu {
+namespace headwise::cpu::f64 {
 namespace {
 
 struct Worker {
-  F64Rows rows;
-  double *keys = nullptr, *values = nullptr;                 // turned, [tiles][dim][kF64Keys]
+  Rows rows;
+  double *keys = nullptr, *values = nullptr;                 // turned, [tiles][dim][kKeys]
   double *key_rows = nullptr, *dk = nullptr, *dv = nullptr;  // [kv][wide]
   double *dout = nullptr, *dq = nullptr, *gate = nullptr;    // [most][value wide], [most][wide], [most]
   double* ds = nullptr;                                      // [most][pitch]
 };
 
 Worker book(const AttentionProblem& p, const BackwardArgs& a, Arena& arena) {
-  Worker w{
-      .rows = {.p = p, .a = a.forward, .most = F64Rows::most_of(p), .keeps_scaled = p.heads.terms.softcap}};
+  Worker w{.rows = {.p = p, .a = a.forward, .most = Rows::most_of(p), .keeps_scaled = p.heads.terms.softcap}};
   w.rows.book(arena);
-  const Index tiles = F64Rows::tiles_of(p.kv_tokens), dim = p.heads.q.dim, value_dim = p.heads.v.dim;
-  const Index wide = F64Rows::wide(dim), value_wide = F64Rows::wide(value_dim), most = w.rows.most;
-  w.keys = arena.take<double>("f64.keys", tiles * dim * kF64Keys);
-  w.values = arena.take<double>("f64.values", tiles * value_dim * kF64Keys);
+  const Index tiles = Rows::tiles_of(p.kv_tokens), dim = p.heads.q.dim, value_dim = p.heads.v.dim;
+  const Index wide = Rows::wide(dim), value_wide = Rows::wide(value_dim), most = w.rows.most;
+  w.keys = arena.take<double>("f64.keys", tiles * dim * kKeys);
+  w.values = arena.take<double>("f64.values", tiles * value_dim * kKeys);
   w.key_rows = arena.take<double>("f64.keys", p.kv_tokens * wide);
   w.dk = arena.take<double>("f64.dk", p.kv_tokens * wide);
   w.dv = arena.take<double>("f64.dv", p.kv_tokens * value_wide);
@@ -44,25 +43,25 @@ std::size_t worker_bytes(const AttentionProblem& p) {
 }
 
 /// dw_j = gate / (1 - p) (dout . v_j), ds_j = w_j (dw_j - delta), through the softcap; dgate on the way.
-void score_slopes(const BackwardProblem& problem, const BackwardArgs& a, const F64Block& b, Worker& w) {
+void score_slopes(const BackwardProblem& problem, const BackwardArgs& a, const Block& b, Worker& w) {
   const AttentionProblem& p = problem.forward;
   const HeadInputs& in = a.forward.inputs;
-  F64Rows& rows = w.rows;
+  Rows& rows = w.rows;
   const Index n = rows.words();
   for (Index r = 0; r < b.rows; ++r) {
     const double *weights = rows.weights + r * rows.pitch(), *scaled = rows.scaled + r * rows.pitch();
     double* ds = w.ds + r * rows.pitch();
     const std::uint64_t *open = rows.open + r * n, *keep = rows.keep + r * n;
     double dgate = 0, delta = 0;
-    F64Rows::each_bit(open, n, [&](Index j) {
+    Rows::each_bit(open, n, [&](Index j) {
       const bool kept = (keep[j / 64] >> (j % 64) & 1) != 0;
       if (kept) dgate += weights[j] / (1 - in.dropout) * ds[j];
       ds[j] = kept ? w.gate[r] / (1 - in.dropout) * ds[j] : 0;
     });
-    F64Rows::each_bit(open, n, [&](Index j) { delta += weights[j] * ds[j]; });
-    F64Rows::each_bit(open, n, [&](Index j) { ds[j] = weights[j] * (ds[j] - delta); });
+    Rows::each_bit(open, n, [&](Index j) { delta += weights[j] * ds[j]; });
+    Rows::each_bit(open, n, [&](Index j) { ds[j] = weights[j] * (ds[j] - delta); });
     if (p.heads.terms.softcap)
-      F64Rows::each_bit(open, n, [&](Index j) {
+      Rows::each_bit(open, n, [&](Index j) {
         const double t = std::tanh(scaled[j] / in.softcap);
         ds[j] *= 1 - t * t;
       });
@@ -75,23 +74,22 @@ void score_slopes(const BackwardProblem& problem, const BackwardArgs& a, const F
 }
 
 /// dv_j += gate w_j dout, dq += ds_j k_j, dk_j += scale ds_j q.
-void add_slopes(const BackwardProblem& problem, const BackwardArgs& a, const F64Block& b, Worker& w) {
+void add_slopes(const BackwardProblem& problem, const BackwardArgs& a, const Block& b, Worker& w) {
   const AttentionProblem& p = problem.forward;
-  F64Rows& rows = w.rows;
-  const Index wide = F64Rows::wide(p.heads.q.dim), value_wide = F64Rows::wide(p.heads.v.dim),
-              n = rows.words();
+  Rows& rows = w.rows;
+  const Index wide = Rows::wide(p.heads.q.dim), value_wide = Rows::wide(p.heads.v.dim), n = rows.words();
   const double scale = rows.scale_of(b.head);
   for (Index word = 0; word < ceil_div(b.at.kv_tokens, 64); ++word)
     for (Index r = 0; r < b.rows; ++r) {
       if (rows.empty[r] != 0) continue;  // o = 0 whatever q, k, v and dout are
       const double *weights = rows.weights + r * rows.pitch(), *ds = w.ds + r * rows.pitch();
       const Index key0 = word * 64;
-      F64Rows::each_bit(rows.keep + r * n + word, 1, [&](Index bit) {
+      Rows::each_bit(rows.keep + r * n + word, 1, [&](Index bit) {
         const Index j = key0 + bit;
         add_row(w.gate[r] * (weights[j] / (1 - a.forward.inputs.dropout)), w.dout + r * value_wide,
                 value_wide, w.dv + j * value_wide);
       });
-      F64Rows::each_bit(rows.open + r * n + word, 1, [&](Index bit) {
+      Rows::each_bit(rows.open + r * n + word, 1, [&](Index bit) {
         const Index j = key0 + bit;
         add_row(ds[j], w.key_rows + j * wide, wide, w.dq + r * wide);
         const double by = scale * ds[j];
@@ -101,10 +99,10 @@ void add_slopes(const BackwardProblem& problem, const BackwardArgs& a, const F64
     }
 }
 
-void attend_block(const BackwardProblem& problem, const BackwardArgs& a, const F64Block& b, Worker& w) {
+void attend_block(const BackwardProblem& problem, const BackwardArgs& a, const Block& b, Worker& w) {
   const AttentionProblem& p = problem.forward;
-  F64Rows& rows = w.rows;
-  const Index wide = F64Rows::wide(p.heads.q.dim), value_wide = F64Rows::wide(p.heads.v.dim);
+  Rows& rows = w.rows;
+  const Index wide = Rows::wide(p.heads.q.dim), value_wide = Rows::wide(p.heads.v.dim);
   rows.begin(b);
   const HeadLayout outs = HeadLayout::split(p.heads.v.heads, p.heads.v.dim);
   pack_rows(a.dout, outs, b.at.tensor_batch, b.at.q_row + b.first, b.rows, b.head, w.dout);
@@ -115,12 +113,12 @@ void attend_block(const BackwardProblem& problem, const BackwardArgs& a, const F
                                   b.at.tensor_batch * gate.step[0] +
                                       (b.at.q_row + b.first + r) * gate.step[1] + b.head * gate.step[2])
                     : 1;
-  for (Index tile = 0; tile < F64Rows::tiles_of(b.at.kv_tokens); ++tile) {
-    rows.score_tile(b, w.keys + tile * p.heads.q.dim * kF64Keys, tile, rows.logits);
+  for (Index tile = 0; tile < Rows::tiles_of(b.at.kv_tokens); ++tile) {
+    rows.score_tile(b, w.keys + tile * p.heads.q.dim * kKeys, tile, rows.logits);
     for (Index r = 0; r < b.rows; ++r)
       if (rows.sees(r, tile))
-        dot_tile(w.dout + r * value_wide, w.values + tile * p.heads.v.dim * kF64Keys, p.heads.v.dim,
-                 w.ds + r * rows.pitch() + tile * kF64Keys);
+        dot_tile(w.dout + r * value_wide, w.values + tile * p.heads.v.dim * kKeys, p.heads.v.dim,
+                 w.ds + r * rows.pitch() + tile * kKeys);
   }
   rows.finish(b);
   score_slopes(problem, a, b, w);
@@ -139,7 +137,7 @@ void store_rows(const AnyView& to, const SequencePlace& at, Index slot, Index di
   auto* data = static_cast<double*>(to.data) + at.tensor_batch * to.step[0] + slot * to.step[2];
   for (Index j = 0; j < at.kv_tokens; ++j)
     for (Index c = 0; c < dim; ++c)
-      data[(at.kv_row + j) * to.step[1] + c * to.step[3]] = from[j * F64Rows::wide(dim) + c];
+      data[(at.kv_row + j) * to.step[1] + c * to.step[3]] = from[j * Rows::wide(dim) + c];
 }
 
 /// All queries of the heads that share key `slot` of a sequence.
@@ -153,8 +151,8 @@ void attend_slot(const BackwardProblem& problem, const BackwardArgs& a, const Se
     pack_turned(v, p.heads.v, at.tensor_batch, at.kv_row, at.kv_tokens, h0, w.values);
     pack_rows(k, p.heads.k, at.tensor_batch, at.kv_row, at.kv_tokens, h0, w.key_rows);
   }
-  std::fill_n(w.dk, at.kv_tokens * F64Rows::wide(p.heads.q.dim), 0.0);
-  std::fill_n(w.dv, at.kv_tokens * F64Rows::wide(p.heads.v.dim), 0.0);
+  std::fill_n(w.dk, at.kv_tokens * Rows::wide(p.heads.q.dim), 0.0);
+  std::fill_n(w.dv, at.kv_tokens * Rows::wide(p.heads.v.dim), 0.0);
   for (Index h = h0; h < min_of(h0 + group, p.heads.q.heads); ++h)
     for (Index first = 0; first < at.q_tokens; first += most)
       attend_block(problem, a, {at, h, first, min_of(most, at.q_tokens - first)}, w);
@@ -164,7 +162,7 @@ void attend_slot(const BackwardProblem& problem, const BackwardArgs& a, const Se
 
 std::string refuse(const BackwardProblem& problem) {
   const AttentionProblem& p = problem.forward;
-  if (std::string why = refuse_f64(p); !why.empty()) return why;
+  if (std::string why = refuse_both(p); !why.empty()) return why;
   if (p.heads.q.row > 0 || p.heads.k.row > 0 || p.heads.v.row > 0 || p.heads.k.group != p.heads.v.group)
     return "heads share columns: ref sums them";
   const GradientSpec& w = problem.wants;
@@ -192,7 +190,7 @@ Status run(const BackwardProblem& problem, const BackwardArgs& a, std::span<std:
 
 }  // namespace
 
-const BackwardKernel kF64Backward{"cpu/f64_backward", refuse, workspace_bytes, run,
-                                  [](const BackwardProblem&) { return std::string("ref f64"); }};
+const BackwardKernel kBackward{"cpu/f64_backward", refuse, workspace_bytes, run,
+                               [](const BackwardProblem&) { return std::string("ref f64"); }};
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::f64

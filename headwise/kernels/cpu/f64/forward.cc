@@ -4,23 +4,23 @@
 
 #include "headwise/kernels/cpu/f64/rows.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::f64 {
 namespace {
 
 constexpr Index kValues = 64;  // values that are packed together: a word of open keys
 
 struct Worker {
-  F64Rows rows;
+  Rows rows;
   double *keys = nullptr, *values = nullptr,
-         *out = nullptr;  // [dim][kF64Keys], [kValues][wide], [most][wide]
+         *out = nullptr;  // [dim][kKeys], [kValues][wide], [most][wide]
 };
 
 Worker book(const AttentionProblem& p, const AttentionArgs& a, Arena& arena) {
-  Worker w{.rows = {.p = p, .a = a, .most = F64Rows::most_of(p), .keeps_scaled = false}};
+  Worker w{.rows = {.p = p, .a = a, .most = Rows::most_of(p), .keeps_scaled = false}};
   w.rows.book(arena);
-  w.keys = arena.take<double>("f64.keys", p.heads.q.dim * kF64Keys);
-  w.values = arena.take<double>("f64.values", kValues * F64Rows::wide(p.heads.v.dim));
-  w.out = arena.take<double>("f64.out", w.rows.most * F64Rows::wide(p.heads.v.dim));
+  w.keys = arena.take<double>("f64.keys", p.heads.q.dim * kKeys);
+  w.values = arena.take<double>("f64.values", kValues * Rows::wide(p.heads.v.dim));
+  w.out = arena.take<double>("f64.out", w.rows.most * Rows::wide(p.heads.v.dim));
   return w;
 }
 
@@ -32,9 +32,9 @@ std::size_t worker_bytes(const AttentionProblem& p) {
 }
 
 /// o = sum_j w_j v_j over kept pairs, j ascending, w divided by what dropout keeps.
-void weigh_values(const AttentionProblem& p, const AttentionArgs& a, const F64Block& b, Worker& w) {
-  const F64Rows& rows = w.rows;
-  const Index wide = F64Rows::wide(p.heads.v.dim);
+void weigh_values(const AttentionProblem& p, const AttentionArgs& a, const Block& b, Worker& w) {
+  const Rows& rows = w.rows;
+  const Index wide = Rows::wide(p.heads.v.dim);
   const double kept = 1 - a.inputs.dropout;
   std::fill_n(w.out, b.rows * wide, 0.0);
   for (Index word = 0; word < ceil_div(b.at.kv_tokens, kValues); ++word) {
@@ -45,28 +45,28 @@ void weigh_values(const AttentionProblem& p, const AttentionArgs& a, const F64Bl
     pack_rows(a.v, p.heads.v, b.at.tensor_batch, b.at.kv_row + key0, min_of(kValues, b.at.kv_tokens - key0),
               b.head, w.values);
     for (Index r = 0; r < b.rows; ++r)
-      F64Rows::each_bit(rows.keep + r * rows.words() + word, 1, [&](Index j) {
+      Rows::each_bit(rows.keep + r * rows.words() + word, 1, [&](Index j) {
         add_row(rows.weights[r * rows.pitch() + key0 + j] / kept, w.values + j * wide, wide,
                 w.out + r * wide);
       });
   }
 }
 
-void attend_block(const AttentionProblem& p, const AttentionArgs& a, const F64Block& b, Worker& w) {
-  F64Rows& rows = w.rows;
+void attend_block(const AttentionProblem& p, const AttentionArgs& a, const Block& b, Worker& w) {
+  Rows& rows = w.rows;
   rows.begin(b);
-  for (Index tile = 0; tile < F64Rows::tiles_of(b.at.kv_tokens); ++tile) {
+  for (Index tile = 0; tile < Rows::tiles_of(b.at.kv_tokens); ++tile) {
     bool seen = false;
     for (Index r = 0; r < b.rows; ++r) seen = seen || rows.sees(r, tile);
     if (!seen) continue;
-    const Index key0 = tile * kF64Keys;
-    pack_turned(a.k, p.heads.k, b.at.tensor_batch, b.at.kv_row + key0,
-                min_of(kF64Keys, b.at.kv_tokens - key0), b.head, w.keys);
+    const Index key0 = tile * kKeys;
+    pack_turned(a.k, p.heads.k, b.at.tensor_batch, b.at.kv_row + key0, min_of(kKeys, b.at.kv_tokens - key0),
+                b.head, w.keys);
     rows.score_tile(b, w.keys, tile, rows.logits);
   }
   rows.finish(b);
   weigh_values(p, a, b, w);
-  const Index wide = F64Rows::wide(p.heads.v.dim);
+  const Index wide = Rows::wide(p.heads.v.dim);
   const AnyView &gate = a.inputs.gate, &out = a.out, &lse = a.lse;
   for (Index r = 0; r < b.rows; ++r) {
     const Index row = b.at.q_row + b.first + r, batch = b.at.tensor_batch;
@@ -91,7 +91,7 @@ std::size_t workspace_bytes(const AttentionProblem& p, int threads) {
 Status run(const AttentionProblem& p, const AttentionArgs& a, std::span<std::byte> workspace,
            ThreadPool& pool) noexcept {
   const std::size_t each = worker_bytes(p);
-  const Index most = F64Rows::most_of(p), blocks = ceil_div(p.q_tokens, most), heads = p.heads.q.heads;
+  const Index most = Rows::most_of(p), blocks = ceil_div(p.q_tokens, most), heads = p.heads.q.heads;
   pool.parallel_for(p.batch * heads * blocks, [&](Index task, int worker) {
     Arena own(workspace.subspan(static_cast<std::size_t>(worker) * each, each));
     Worker w = book(p, a, own);
@@ -104,7 +104,7 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, std::span<std::byt
 
 }  // namespace
 
-const AttentionKernel kF64{"cpu/f64", refuse_f64, workspace_bytes, run,
-                           [](const AttentionProblem&) { return std::string("ref f64"); }};
+const AttentionKernel kForward{"cpu/f64", refuse_both, workspace_bytes, run,
+                               [](const AttentionProblem&) { return std::string("ref f64"); }};
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::f64

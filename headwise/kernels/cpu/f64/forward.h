@@ -3,9 +3,9 @@
 #pragma once
 #include "headwise/kernels/candidate.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::f64 {
 
-extern const AttentionKernel kF64;
-extern const BackwardKernel kF64Backward;
+extern const AttentionKernel kForward;
+extern const BackwardKernel kBackward;
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::f64

@@ -6,7 +6,7 @@
 
 #include "headwise/base/random.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::f64 {
 namespace {
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
@@ -37,7 +37,7 @@ void each_element(const AnyView& x, const HeadLayout& layout, Index batch, Index
 
 /// -inf weighs nothing: its pair is closed. Returns the highest logit, of a sink too.
 double close_and_find_top(std::uint64_t* open, Index words, const double* s, double top, bool& empty) {
-  F64Rows::each_bit(open, words, [&](Index j) {
+  Rows::each_bit(open, words, [&](Index j) {
     if (s[j] == kMinusInfinity) {
       open[j / 64] &= ~(std::uint64_t{1} << (j % 64));
       return;
@@ -51,15 +51,15 @@ double close_and_find_top(std::uint64_t* open, Index words, const double* s, dou
 }  // namespace
 
 void dot_tile(const double* x, const double* tile, Index dim, double* sums) {
-  Two all[kF64Keys / 2] = {};
+  Two all[kKeys / 2] = {};
   for (Index c = 0; c < dim; ++c) {
     const Two factor = {x[c], x[c]};
-    const auto* row = reinterpret_cast<const Two*>(tile + c * kF64Keys);
+    const auto* row = reinterpret_cast<const Two*>(tile + c * kKeys);
 #pragma GCC unroll 8
-    for (int j = 0; j < kF64Keys / 2; ++j) all[j] += factor * row[j];
+    for (int j = 0; j < kKeys / 2; ++j) all[j] += factor * row[j];
   }
   auto* to = reinterpret_cast<Two*>(sums);
-  for (int j = 0; j < kF64Keys / 2; ++j) to[j] = all[j];
+  for (int j = 0; j < kKeys / 2; ++j) to[j] = all[j];
 }
 
 void add_row(double factor, const double* x, Index columns, double* to) {
@@ -71,28 +71,27 @@ void add_row(double factor, const double* x, Index columns, double* to) {
 
 void pack_turned(const AnyView& x, const HeadLayout& layout, Index batch, Index row0, Index tokens, Index h,
                  double* to) {
-  const Index each = layout.dim * kF64Keys, tiles = F64Rows::tiles_of(tokens);
-  if (tokens % kF64Keys != 0) std::fill_n(to + (tiles - 1) * each, each, 0.0);
-  each_element(x, layout, batch, row0, tokens, h, [&](Index t, Index c, double v) {
-    to[t / kF64Keys * each + c * kF64Keys + t % kF64Keys] = v;
-  });
+  const Index each = layout.dim * kKeys, tiles = Rows::tiles_of(tokens);
+  if (tokens % kKeys != 0) std::fill_n(to + (tiles - 1) * each, each, 0.0);
+  each_element(x, layout, batch, row0, tokens, h,
+               [&](Index t, Index c, double v) { to[t / kKeys * each + c * kKeys + t % kKeys] = v; });
 }
 
 void pack_rows(const AnyView& x, const HeadLayout& layout, Index batch, Index row0, Index tokens, Index h,
                double* to) {
-  const Index wide = F64Rows::wide(layout.dim);
+  const Index wide = Rows::wide(layout.dim);
   for (Index t = 0; t < tokens && wide != layout.dim; ++t)
     std::fill(to + t * wide + layout.dim, to + (t + 1) * wide, 0.0);
   each_element(x, layout, batch, row0, tokens, h, [&](Index t, Index c, double v) { to[t * wide + c] = v; });
 }
 
-double F64Rows::scale_of(Index head) const {
+double Rows::scale_of(Index head) const {
   const AnyView& scale = a.inputs.scale;
   return scale.given() ? at(scale, scale.size[0] == 1 ? 0 : head)
                        : 1.0 / std::sqrt(static_cast<double>(p.heads.q.dim));
 }
 
-void F64Rows::book(Arena& arena) {
+void Rows::book(Arena& arena) {
   q = arena.take<double>("f64.queries", most * p.heads.q.dim);
   logits = arena.take<double>("f64.logits", most * pitch());
   weights = arena.take<double>("f64.weights", most * pitch());
@@ -103,7 +102,7 @@ void F64Rows::book(Arena& arena) {
   empty = arena.take<double>("f64.lse", most);
 }
 
-void F64Rows::begin(const F64Block& b) {
+void Rows::begin(const Block& b) {
   const Index used = ceil_div(b.at.kv_tokens, 64), last = b.at.kv_tokens % 64;
   each_element(a.q, p.heads.q, b.at.tensor_batch, b.at.q_row + b.first, b.rows, b.head,
                [&](Index t, Index c, double v) { q[t * p.heads.q.dim + c] = v; });
@@ -121,17 +120,17 @@ void F64Rows::begin(const F64Block& b) {
   }
 }
 
-void F64Rows::score_tile(const F64Block& b, const double* tile, Index number, double* to) const {
+void Rows::score_tile(const Block& b, const double* tile, Index number, double* to) const {
   const double scale = scale_of(b.head);
   for (Index r = 0; r < b.rows; ++r) {
     if (!sees(r, number)) continue;
-    double* s = to + r * pitch() + number * kF64Keys;
+    double* s = to + r * pitch() + number * kKeys;
     dot_tile(q + r * p.heads.q.dim, tile, p.heads.q.dim, s);
-    for (Index j = 0; j < kF64Keys; ++j) s[j] = scale * s[j];
+    for (Index j = 0; j < kKeys; ++j) s[j] = scale * s[j];
   }
 }
 
-void F64Rows::finish(const F64Block& b) {
+void Rows::finish(const Block& b) {
   const HeadInputs& in = a.inputs;
   const Terms& terms = p.heads.terms;
   const Index h = b.head, n = words();
@@ -166,7 +165,7 @@ void F64Rows::finish(const F64Block& b) {
   }
 }
 
-std::string refuse_f64(const AttentionProblem& p) {
+std::string refuse_both(const AttentionProblem& p) {
   if (p.dtype != DType::f64) return text("dtype is ", p.dtype, ": this kernel computes in f64");
   if (p.heads.mixes()) return kHeadsAreMixed;
   if (p.heads.norm == Norm::entmax) return "weights are entmax: ref sorts them";
@@ -176,4 +175,4 @@ std::string refuse_f64(const AttentionProblem& p) {
   return {};
 }
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::f64

@@ -1,4 +1,4 @@
-// F64Rows: rows of attention in double with the bits of ref, its loops turned so that neighbours share a
+// Rows: rows of attention in double with the bits of ref, its loops turned so that neighbours share a
 // register. SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstdint>
@@ -6,19 +6,19 @@
 #include "headwise/base/arena.h"
 #include "headwise/kernels/candidate.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::f64 {
 
 /// Each score is one chain of sums over dims, each output one over keys, as in ref: keys, or columns, that
 /// lie side by side are summed side by side.
-inline constexpr Index kF64Keys = 16, kF64Columns = 16;
+inline constexpr Index kKeys = 16, kColumns = 16;
 
 /// Rows of one head and sequence that are worked on together.
-struct F64Block {
+struct Block {
   SequencePlace at;
   Index head, first, rows;  // queries first .. first + rows - 1 of the sequence
 };
 
-struct F64Rows {
+struct Rows {
   const AttentionProblem& p;
   const AttentionArgs& a;
   Index most;                                                       // rows of a block
@@ -32,22 +32,22 @@ struct F64Rows {
   static Index most_of(const AttentionProblem& p) {
     return max_of(1, min_of(16, 65536 / max_of(p.kv_tokens, 1)));
   }
-  static Index tiles_of(Index kv_tokens) { return ceil_div(kv_tokens, kF64Keys); }
-  static Index wide(Index dim) { return round_up(dim, kF64Columns); }
+  static Index tiles_of(Index kv_tokens) { return ceil_div(kv_tokens, kKeys); }
+  static Index wide(Index dim) { return round_up(dim, kColumns); }
   Index pitch() const { return round_up(p.kv_tokens, 64); }
   Index words() const { return pitch() / 64; }
   double scale_of(Index head) const;
 
   void book(Arena& arena);
   /// Queries and open keys of a block; every logit is unknown.
-  void begin(const F64Block& block);
-  /// s = scale * q.k of the keys of tile `tile`, [dim][kF64Keys], where a row may see one of them.
-  void score_tile(const F64Block& block, const double* tile, Index number, double* to) const;
+  void begin(const Block& block);
+  /// s = scale * q.k of the keys of tile `tile`, [dim][kKeys], where a row may see one of them.
+  void score_tile(const Block& block, const double* tile, Index number, double* to) const;
   /// Softcap, terms, weights, log-sum-exp, dropout: `keep` and, in weights, w before dropout.
-  void finish(const F64Block& block);
+  void finish(const Block& block);
 
-  bool sees(Index row, Index number) const {  // keys of a tile of kF64Keys
-    return (open[row * words() + number / 4] >> (number % 4 * kF64Keys) & 0xffff) != 0;
+  bool sees(Index row, Index number) const {  // keys of a tile of kKeys
+    return (open[row * words() + number / 4] >> (number % 4 * kKeys) & 0xffff) != 0;
   }
   template <class Body>
   static void each_bit(const std::uint64_t* bits, Index words, Body&& body) {
@@ -56,12 +56,12 @@ struct F64Rows {
   }
 };
 
-/// sums[j] = x . column j of a tile [dim][kF64Keys], each one chain from 0 on.
+/// sums[j] = x . column j of a tile [dim][kKeys], each one chain from 0 on.
 void dot_tile(const double* x, const double* tile, Index dim, double* sums);
-/// to[c] += factor x[c] for `columns`, a multiple of kF64Columns.
+/// to[c] += factor x[c] for `columns`, a multiple of kColumns.
 void add_row(double factor, const double* x, Index columns, double* to);
 
-/// What head h reads of tokens row0 .. of a tensor: turned, [tiles][dim][kF64Keys], or as rows
+/// What head h reads of tokens row0 .. of a tensor: turned, [tiles][dim][kKeys], or as rows
 /// [tokens][wide(dim)]; 0 behind the last.
 void pack_turned(const AnyView& x, const HeadLayout& layout, Index batch, Index row0, Index tokens, Index h,
                  double* to);
@@ -69,6 +69,6 @@ void pack_rows(const AnyView& x, const HeadLayout& layout, Index batch, Index ro
                double* to);
 
 /// Why neither direction takes a problem; empty: it may.
-std::string refuse_f64(const AttentionProblem& p);
+std::string refuse_both(const AttentionProblem& p);
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::f64

@@ -8,7 +8,7 @@
 #include "headwise/kernels/cpu/isa/isa.h"
 #include "headwise/kernels/cpu/mixed/gradients.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::mixed {
 namespace {
 
 float dot_of(const AnyView& a, const AnyView& b, Index batch, Index row, Index head, float& largest) {
@@ -116,12 +116,12 @@ void attend_panel(const MixedBackwardRun& run, GradientScratch& s, Index sequenc
   const bool keys = wants.k || wants.v || wants.mix_k;
   if (keys || run.gathers_dq() || wants.slopes || wants.mix_before || panel.dquery[0])
     each_block(run, s, location, [&](const Opening& opening, Index key0) {
-      if (run.form == MixForm::twice) {
+      if (run.form == Form::twice) {
         weights_of_block(run, s, location, opening, key0);
         output_slopes(run, s, location, opening, key0, nullptr);
       }
       if (wants.v) outputs_of_block(run, s, location, opening, key0, true);
-      if (run.form == MixForm::twice || run.keeps_du()) weight_slopes(run, s, opening);
+      if (run.form == Form::twice || run.keeps_du()) weight_slopes(run, s, opening);
       logit_slopes(run, s, opening.to);
       mix_slopes(run, s, 0, opening.to, panel.dquery[0], nullptr, panel.dmatrix[0]);
       add_alibi_slopes(run, s, key0, opening.to);
@@ -146,17 +146,17 @@ std::string refuse(const BackwardProblem& p) {
   return {};
 }
 
-MixForm form_of(const BackwardProblem& p) {
+Form form_of(const BackwardProblem& p) {
   const Index bytes = kept_gradient_bytes(p, *chosen_isa().kernels()->gradients);
-  return bytes <= kKeptBytes ? MixForm::kept : MixForm::twice;
+  return bytes <= kKeptBytes ? Form::kept : Form::twice;
 }
 
 std::size_t workspace_bytes(const BackwardProblem& p, int threads) {
-  return mixed_backward_bytes_as(form_of(p), p, threads);
+  return backward_bytes_as(form_of(p), p, threads);
 }
 Status run_plain(const BackwardProblem& p, const BackwardArgs& args, std::span<std::byte> workspace,
                  ThreadPool& pool) noexcept {
-  return run_mixed_backward_as(form_of(p), p, args, workspace, pool, nullptr);
+  return run_backward_as(form_of(p), p, args, workspace, pool, nullptr);
 }
 
 std::string numerics(const BackwardProblem& p) {
@@ -167,9 +167,9 @@ std::string numerics(const BackwardProblem& p) {
 
 }  // namespace
 
-const BackwardKernel kMixedBackward{"cpu/mixed_backward", refuse, workspace_bytes, run_plain, numerics};
+const BackwardKernel kBackward{"cpu/mixed_backward", refuse, workspace_bytes, run_plain, numerics};
 
-std::size_t mixed_backward_bytes_as(MixForm form, const BackwardProblem& p, int threads) {
+std::size_t backward_bytes_as(Form form, const BackwardProblem& p, int threads) {
   const BackwardArgs none;
   MixedBackwardRun run = gradient_run_of(p, none, *chosen_isa().kernels(), form);
   Arena count = Arena::measuring();
@@ -178,8 +178,8 @@ std::size_t mixed_backward_bytes_as(MixForm form, const BackwardProblem& p, int 
   return whole_pieces(count) + static_cast<std::size_t>(threads) * worker_bytes(run);
 }
 
-Status run_mixed_backward_as(MixForm form, const BackwardProblem& p, const BackwardArgs& args,
-                             std::span<std::byte> workspace, ThreadPool& pool, double* worst) noexcept {
+Status run_backward_as(Form form, const BackwardProblem& p, const BackwardArgs& args,
+                       std::span<std::byte> workspace, ThreadPool& pool, double* worst) noexcept {
   const AttentionProblem& f = p.forward;
   MixedBackwardRun run = gradient_run_of(p, args, *chosen_isa().kernels(), form);
   run.checks = worst != nullptr;
@@ -209,11 +209,11 @@ Status run_mixed_backward_as(MixForm form, const BackwardProblem& p, const Backw
       write_key_sums(run, scratch[worker], location, key0, keys);
     });
   fold_shared(run, pool);
-  if (p.wants.bias) mixed_bias_gradient(run, scratch, pool);
-  if (p.wants.relative) mixed_relative_gradient(run, scratch, pool);
+  if (p.wants.bias) bias_gradient(run, scratch, pool);
+  if (p.wants.relative) relative_gradient(run, scratch, pool);
   for (int worker = 0; worst && worker < pool.threads(); ++worker)
     *worst = std::max(*worst, scratch[worker].worst);
   return Status::ok;
 }
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::mixed

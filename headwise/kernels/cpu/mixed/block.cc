@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string_view>
 
-namespace headwise::cpu {
+namespace headwise::cpu::mixed {
 namespace {
 
 /// [from to] in any float as tiles of mix_rows columns; missing columns are 0.
@@ -36,7 +36,7 @@ std::byte* at_slot(std::byte* base, Index slot, Index bytes) { return base + slo
 
 }  // namespace
 
-const Core& mixed_core(const AttentionProblem& p, const TileKernels& kernels) {
+const Core& core_of(const AttentionProblem& p, const TileKernels& kernels) {
   if (p.dtype == DType::bf16 && !p.eight_bit_kv() && kernels.bf16) return *kernels.bf16;
   if (kernels.few && p.q_tokens <= kernels.few->panel) return *kernels.few;  // the same bits in fewer lanes
   if (kernels.narrow && p.q_tokens <= kernels.narrow->panel) return *kernels.narrow;
@@ -225,7 +225,7 @@ void look_at_head(const MixedRun& run, Panel& lanes, Index head) {
                 static_cast<float>(load_double(slopes.data, slopes.dtype, head * slopes.step[0])));
 }
 
-void pack_mixed_keys(const MixedRun& run, const SequencePlace& at, Index key0, Index count, MixedScratch& s) {
+void pack_keys(const MixedRun& run, const SequencePlace& at, Index key0, Index count, MixedScratch& s) {
   const HeadLayout& layout = run.forward.problem.heads.k;
   for (Index slot = 0; slot < run.key_slots(); ++slot)
     run.core().products.pack_keys(key_rows(run.forward, at, slot * layout.group), key0, count, layout.dim,
@@ -288,7 +288,7 @@ Opening open_block(const MixedRun& run, const SequencePlace& at, MixedScratch& s
   return all;
 }
 
-void mixed_scores(const MixedRun& run, MixedScratch& s, const MixedPanel& panel, Index to, float* out) {
+void scores_of(const MixedRun& run, MixedScratch& s, const MixedPanel& panel, Index to, float* out) {
   const AttentionProblem& p = run.forward.problem;
   const Core& core = run.core();
   for (Index m = 0; m < p.heads.q.heads; ++m) {
@@ -322,14 +322,14 @@ MixTile mix_tile(const MixedRun& run, const MixStage& stage, const float* query,
           run.rank};
 }
 
-void mixed_logits(const MixedRun& run, const SequencePlace& at, MixedScratch& s, MixedPanel& panel,
-                  const Opening& opening, Index key0, float* l) {
+void logits_of(const MixedRun& run, const SequencePlace& at, MixedScratch& s, MixedPanel& panel,
+               const Opening& opening, Index key0, float* l) {
   const Terms& terms = run.forward.problem.heads.terms;
   const Core& core = run.core();
   if (run.before.kind == Mix::none) {
-    mixed_scores(run, s, panel, opening.to, l);
+    scores_of(run, s, panel, opening.to, l);
   } else {
-    mixed_scores(run, s, panel, opening.to, s.s);
+    scores_of(run, s, panel, opening.to, s.s);
     core.passes.mix(
         mix_tile(run, run.before, panel.coefficients[0], s.key_coefficients[0], s.s, l, opening.to));
   }
@@ -348,4 +348,4 @@ void mixed_logits(const MixedRun& run, const SequencePlace& at, MixedScratch& s,
   }
 }
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::mixed

@@ -3,7 +3,7 @@
 #pragma once
 #include "headwise/kernels/cpu/forward/panel.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::mixed {
 
 /// Keys of a block: all heads of a panel hold as many at a time. Part of the numerics class.
 inline constexpr Index kMixKeys = 32;
@@ -75,7 +75,7 @@ struct Opening {
 inline Index most_heads(const AttentionProblem& p) {
   return max_of(max_of(p.heads.q.heads, p.heads.normal_heads()), p.heads.v.heads);
 }
-const Core& mixed_core(const AttentionProblem& p, const TileKernels& kernels);
+const Core& core_of(const AttentionProblem& p, const TileKernels& kernels);
 /// The run without its shared tensors; book_matrices adds them.
 MixedRun mixed_run_of(const AttentionProblem& p, const AttentionArgs& args, const TileKernels& kernels,
                       const Core& core, Index task_panels);
@@ -97,19 +97,19 @@ void fill_mixed(const MixedRun& run, const SequencePlace& at, Index first, Mixed
                 MixedPanel& panel);
 /// Lanes look at head `head` of the normalizer.
 void look_at_head(const MixedRun& run, Panel& lanes, Index head);
-void pack_mixed_keys(const MixedRun& run, const SequencePlace& at, Index key0, Index count, MixedScratch& s);
+void pack_keys(const MixedRun& run, const SequencePlace& at, Index key0, Index count, MixedScratch& s);
 /// False when one of them is not finite.
 bool pack_key_coefficients(const MixedRun& run, const SequencePlace& at, Index key0, Index count,
                            const MixStage& stage, float* out);
 Opening open_block(const MixedRun& run, const SequencePlace& at, MixedScratch& s, MixedPanel& panel,
                    Index key0, Index keys);
 /// scale * q.k and softcap of all heads into s.s.
-void mixed_scores(const MixedRun& run, MixedScratch& s, const MixedPanel& panel, Index to, float* out);
+void scores_of(const MixedRun& run, MixedScratch& s, const MixedPanel& panel, Index to, float* out);
 /// What a mix does to a block: x and y are [heads][tile_step].
 MixTile mix_tile(const MixedRun& run, const MixStage& stage, const float* query, const float* key,
                  const float* x, float* y, Index to);
 /// Logits of all heads of a block into `l` [heads][tile_step]; closed pairs are -inf.
-void mixed_logits(const MixedRun& run, const SequencePlace& at, MixedScratch& s, MixedPanel& panel,
-                  const Opening& opening, Index key0, float* l);
+void logits_of(const MixedRun& run, const SequencePlace& at, MixedScratch& s, MixedPanel& panel,
+               const Opening& opening, Index key0, float* l);
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::mixed

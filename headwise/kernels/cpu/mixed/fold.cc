@@ -5,7 +5,7 @@
 
 // What cpu/mixed_backward gathers and writes: rows of queries, keys of a block, and what all of them share.
 
-namespace headwise::cpu {
+namespace headwise::cpu::mixed {
 namespace {
 
 /// Columns of one head's row into the line of all heads; columns outside the row get no gradient.
@@ -202,4 +202,4 @@ void fold_shared(const MixedBackwardRun& run, ThreadPool& pool) noexcept {
   });
 }
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::mixed

@@ -6,7 +6,7 @@
 #include "headwise/kernels/cpu/isa/isa.h"
 #include "headwise/kernels/cpu/mixed/outputs.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::mixed {
 namespace {
 
 Index block_count(const AttentionProblem& p) { return ceil_div(p.kv_tokens, kMixKeys); }
@@ -18,25 +18,25 @@ Index kept_bytes(const AttentionProblem& p, const Core& core, Index panels, Inde
 
 /// Queries of a task pay for packing its keys and values and, with their outputs, stay in an L2 of 2 MB;
 /// fewer when that leaves threads without work. No bit depends on it.
-Index panels_for(MixForm form, const AttentionProblem& p, const Core& core, int threads) {
+Index panels_for(Form form, const AttentionProblem& p, const Core& core, int threads) {
   const Index wide = saturated(Checked(4) * (Checked(p.heads.q.heads) * Checked(p.heads.q.dim) +
                                              Checked(p.heads.v.heads) * Checked(p.heads.v.dim)));
   Index panels =
       std::clamp((Index{1} << 20) / max_of(wide, 1) / core.panel, Index{1}, max_of(128 / core.panel, 1));
   const Index all = ceil_div(p.q_tokens, core.panel);
   while (panels > 1 && saturated(Checked(p.batch) * Checked(ceil_div(all, panels))) < 4 * threads) --panels;
-  while (form == MixForm::kept && panels > 1 && kept_bytes(p, core, panels, block_count(p)) > kKeptBytes)
+  while (form == Form::kept && panels > 1 && kept_bytes(p, core, panels, block_count(p)) > kKeptBytes)
     --panels;
   return panels;
 }
 
-MixedRun forward_run(MixForm form, const AttentionProblem& p, const AttentionArgs& args, int threads,
+MixedRun forward_run(Form form, const AttentionProblem& p, const AttentionArgs& args, int threads,
                      Index first_bytes) {
   const TileKernels& kernels = *chosen_isa().kernels();
-  const Core& core = mixed_core(p, kernels);
+  const Core& core = core_of(p, kernels);
   MixedRun run = mixed_run_of(p, args, kernels, core, panels_for(form, p, core, threads));
   run.kept_blocks = block_count(p);
-  if (form == MixForm::twice)
+  if (form == Form::twice)
     run.kept_blocks =
         std::min(run.kept_blocks, first_bytes / max_of(kept_bytes(p, core, run.task_panels, 1), 1));
   return run;
@@ -56,7 +56,7 @@ PackedBlocks book_packed(const MixedRun& run, Arena& arena) {
   return b;
 }
 
-OutScratch book(MixForm form, const MixedRun& run, Arena& arena) {
+OutScratch book(Form form, const MixedRun& run, Arena& arena) {
   const AttentionProblem& p = run.forward.problem;
   const Core& core = run.core();
   const Index panel = core.panel, heads = p.heads.normal_heads(), panels = run.task_panels;
@@ -64,12 +64,12 @@ OutScratch book(MixForm form, const MixedRun& run, Arena& arena) {
   arena.take<float>("mixed.tiles",
                     core.granule * panel);  // tiles may be named from their granule's first key on
   s.in = book_mixed(run, arena);
-  if (form == MixForm::twice)
+  if (form == Form::twice)
     book_block(run, s.in, arena);
   else
     s.in.s = arena.take<float>("mixed.tiles", most_heads(p) * run.tile_step());
   s.panels = arena.take<OutPanel>("mixed.panels", panels);
-  s.values = arena.take<std::byte>("mixed.values", form == MixForm::twice ? value_granule_bytes(run) : 0);
+  s.values = arena.take<std::byte>("mixed.values", form == Form::twice ? value_granule_bytes(run) : 0);
   s.operand = arena.take<std::byte>("mixed.weights", core.products.weight_bytes());
   s.kept = arena.take<float>("mixed.logits", run.kept_blocks * panels * heads * run.tile_step());
   for (float** to : {&s.tile_top, &s.used, &s.shrink, &s.tile_sum, &s.gate})
@@ -100,7 +100,7 @@ float* kept_tile(const MixedRun& run, const OutScratch& s, Index block, Index pa
 
 /// Looks at the keys of a block, packed before or now.
 void look_at_keys(const MixedRun& run, OutScratch& s, const Task& task, Index key0, Index keys) {
-  if (!s.packed) return pack_mixed_keys(run, task.at, key0, keys, s.in);
+  if (!s.packed) return pack_keys(run, task.at, key0, keys, s.in);
   const Index at = run.first_block(task.at) + key0 / kMixKeys;
   s.in.keys =
       s.packed->keys + at * run.key_slots() * key_block_bytes(run.core(), run.forward.problem.heads.k.dim);
@@ -139,7 +139,7 @@ void pack_granule(const MixedRun& run, OutScratch& s, const Task& task, Index gr
   for (Index key0 = first; key0 < end; key0 += kMixKeys) {
     const Index keys = std::min(kMixKeys, end - key0);
     look_at_keys(run, s, task, key0, keys);
-    pack_mixed_keys(run, task.at, key0, keys, s.in);
+    pack_keys(run, task.at, key0, keys, s.in);
     if (run.after.kind == Mix::dynamic)
       finite &= pack_key_coefficients(run, task.at, key0, keys, run.after, s.in.key_coefficients[1]);
   }
@@ -167,7 +167,7 @@ void look_for_sums(const MixedRun& run, OutScratch& s, const Task& task) {
       if (!looked) look_at_keys(run, s, task, key0, keys);
       looked = true;
       float* l = kept_tile(run, s, block, i);
-      mixed_logits(run, task.at, s.in, panel.in, opening, key0, l);
+      logits_of(run, task.at, s.in, panel.in, opening, key0, l);
       for (Index h = 0; h < heads; ++h) {
         const Tile tile{l + h * run.tile_step(), nullptr, 0, opening.to, s.used, s.in.factor, s.tile_sum};
         std::fill_n(s.tile_top, n, -INFINITY);
@@ -231,7 +231,7 @@ void look_for_outputs(const MixedRun& run, OutScratch& s, const Task& task) {
         looked = true;
       }
       float* l = kept_tile(run, s, block, i);
-      if (!kept) mixed_logits(run, task.at, s.in, panel.in, opening, key0, l);
+      if (!kept) logits_of(run, task.at, s.in, panel.in, opening, key0, l);
       weigh_block(run, s, {task.at, panel, l, key0, opening.to, finite});
     }
   }
@@ -296,7 +296,7 @@ void attend(const MixedRun& run, OutScratch& s, Index sequence, Index block) {
   run.core().end();
 }
 
-std::size_t worker_bytes(MixForm form, const MixedRun& run) {
+std::size_t worker_bytes(Form form, const MixedRun& run) {
   Arena count = Arena::measuring();
   book(form, run, count);
   return whole_pieces(count);
@@ -312,23 +312,23 @@ std::string refuse(const AttentionProblem& p) {
 
 }  // namespace
 
-std::size_t mixed_bytes_as(MixForm form, const AttentionProblem& p, int threads, Index first_bytes) {
+std::size_t bytes_as(Form form, const AttentionProblem& p, int threads, Index first_bytes) {
   const AttentionArgs none;
   MixedRun run = forward_run(form, p, none, threads, first_bytes);
   Arena count = Arena::measuring();
   book_matrices(run, false, count);
-  if (form == MixForm::kept) book_packed(run, count);
+  if (form == Form::kept) book_packed(run, count);
   count.take<OutScratch>("mixed.workers", threads);
   return whole_pieces(count) + static_cast<std::size_t>(threads) * worker_bytes(form, run);
 }
 
-Status run_mixed_as(MixForm form, const AttentionProblem& p, const AttentionArgs& args,
-                    std::span<std::byte> workspace, ThreadPool& pool, Index first_bytes) noexcept {
+Status run_as(Form form, const AttentionProblem& p, const AttentionArgs& args, std::span<std::byte> workspace,
+              ThreadPool& pool, Index first_bytes) noexcept {
   MixedRun run = forward_run(form, p, args, pool.threads(), first_bytes);
   const Core& core = run.core();
   Arena arena(workspace);
   book_matrices(run, false, arena);
-  const bool packs = form == MixForm::kept;
+  const bool packs = form == Form::kept;
   const PackedBlocks packed = packs ? book_packed(run, arena) : PackedBlocks{};
   auto* scratch = arena.take<OutScratch>("mixed.workers", pool.threads());
   const std::size_t first = whole_pieces(arena), each = worker_bytes(form, run);
@@ -354,31 +354,31 @@ namespace {
 
 std::string refuse_kept(const AttentionProblem& p) {
   if (std::string why = refuse(p); !why.empty()) return why;
-  const Index bytes = kept_bytes(p, mixed_core(p, *chosen_isa().kernels()), 1, block_count(p));
+  const Index bytes = kept_bytes(p, core_of(p, *chosen_isa().kernels()), 1, block_count(p));
   if (bytes > kKeptBytes)
     return text("the logits of a panel of queries take ", bytes, " bytes a thread, more than ", kKeptBytes);
   return {};
 }
-template <MixForm form>
+template <Form form>
 std::size_t workspace_bytes(const AttentionProblem& p, int threads) {
-  return mixed_bytes_as(form, p, threads);
+  return bytes_as(form, p, threads);
 }
-template <MixForm form>
+template <Form form>
 Status run_form(const AttentionProblem& p, const AttentionArgs& args, std::span<std::byte> workspace,
                 ThreadPool& pool) noexcept {
-  return run_mixed_as(form, p, args, workspace, pool);
+  return run_as(form, p, args, workspace, pool);
 }
 std::string numerics(const AttentionProblem& p) {
   const TileKernels& kernels = *chosen_isa().kernels();
-  return text("cpu/mixed ", kernels.isa, ' ', mixed_core(p, kernels).name, " head_dim ", p.heads.q.dim,
+  return text("cpu/mixed ", kernels.isa, ' ', core_of(p, kernels).name, " head_dim ", p.heads.q.dim,
               " value_dim ", p.heads.v.dim, " block ", kMixKeys, kv_words(p));
 }
 
 }  // namespace
 
-const AttentionKernel kMixed{"cpu/mixed", refuse_kept, workspace_bytes<MixForm::kept>,
-                             run_form<MixForm::kept>, numerics};
-const AttentionKernel kMixedTwice{"cpu/mixed_twice", refuse, workspace_bytes<MixForm::twice>,
-                                  run_form<MixForm::twice>, numerics};
+const AttentionKernel kKept{"cpu/mixed", refuse_kept, workspace_bytes<Form::kept>, run_form<Form::kept>,
+                            numerics};
+const AttentionKernel kTwice{"cpu/mixed_twice", refuse, workspace_bytes<Form::twice>, run_form<Form::twice>,
+                             numerics};
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::mixed

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace headwise::cpu {
+namespace headwise::cpu::mixed {
 namespace {
 
 Index coefficient_floats(const MixedBackwardRun& run, int which) {
@@ -53,7 +53,7 @@ Index kept_gradient_bytes(const BackwardProblem& p, const Core& core) {
 }
 
 MixedBackwardRun gradient_run_of(const BackwardProblem& p, const BackwardArgs& args,
-                                 const TileKernels& kernels, MixForm form) {
+                                 const TileKernels& kernels, Form form) {
   return {.problem = p,
           .args = args,
           .mixed = mixed_run_of(p.forward, args.forward, kernels, *kernels.gradients, 1),
@@ -117,7 +117,7 @@ GradientScratch book_gradients(const MixedBackwardRun& run, Arena& arena) {
     if (wants.mix_q && coefficient_floats(run, w) > 0)
       panel.dquery[w] = arena.take<float>("mixed.coefficients", coefficient_floats(run, w) * n);
   for (float** to : {&s.dl, &s.u}) *to = arena.take<float>("mixed.tiles", tiles);
-  const Index blocks = run.form == MixForm::kept ? ceil_div(p.kv_tokens, kMixKeys) : 1;
+  const Index blocks = run.form == Form::kept ? ceil_div(p.kv_tokens, kMixKeys) : 1;
   s.tiles = arena.take<float>("mixed.tiles", blocks * 3 * tiles);
   s.some_open = arena.take<std::uint64_t>("mixed.open", kMixKeys);
   s.slope = arena.take<float>("mixed.tiles", kMixKeys * n);
@@ -152,7 +152,7 @@ void look_at_block(const MixedBackwardRun& run, const SequencePlace& location, I
     s.key_sums[w] = key_sum_floats(run, w) > 0 ? run.key_sums[w] + at * key_sum_floats(run, w) : nullptr;
   }
   const Index tiles = tile_floats(run);
-  s.in.s = s.tiles + (run.form == MixForm::kept ? block : 0) * 3 * tiles;
+  s.in.s = s.tiles + (run.form == Form::kept ? block : 0) * 3 * tiles;
   s.p = s.in.s + tiles;
   float* kept = s.p + tiles;
   s.du = run.keeps_du() ? kept : s.dl;
@@ -167,7 +167,7 @@ void pack_granule(const MixedBackwardRun& run, const SequencePlace& location, In
   for (Index key0 = first; key0 < end; key0 += kMixKeys) {
     const Index keys = std::min(kMixKeys, end - key0);
     look_at_block(run, location, key0 / kMixKeys, s);
-    pack_mixed_keys(run.mixed, location, key0, keys, s.in);
+    pack_keys(run.mixed, location, key0, keys, s.in);
     for (Index slot = 0; slot < run.mixed.value_slots(); ++slot)
       core.products.pack_keys(value_rows_of(run.mixed.forward, location, slot * p.heads.v.group), key0, keys,
                               p.heads.v.dim, s.values + slot * key_block_bytes(core, p.heads.v.dim));
@@ -291,10 +291,10 @@ void weights_of_block(const MixedBackwardRun& run, GradientScratch& s, const Seq
   const MixedRun& m = run.mixed;
   const Core& core = m.core();
   const Index n = core.panel, step = m.tile_step();
-  mixed_logits(m, location, s.in, s.panel.in, opening, key0, s.p);
+  logits_of(m, location, s.in, s.panel.in, opening, key0, s.p);
   const bool capped = run.problem.forward.heads.terms.softcap;
   if (m.before.kind == Mix::none && capped)  // its slope begins with what terms have not joined yet
-    mixed_scores(m, s.in, s.panel.in, opening.to, s.in.s);
+    scores_of(m, s.in, s.panel.in, opening.to, s.in.s);
   if (m.before.kind != Mix::none || capped) close_tiles(run, s, opening, m.before.from, s.in.s);
   for (Index h = 0; h < m.before.to; ++h)
     core.passes.place_weights(s.p + h * step, 0, opening.to, s.in.factor, s.panel.top + h * n,
@@ -400,4 +400,4 @@ void clear_rest(const MixedBackwardRun& run, float* tile, Index to) {
   std::fill(tile + to * n, tile + std::min(kMixKeys, round_up(to, 8)) * n, 0.0f);
 }
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::mixed

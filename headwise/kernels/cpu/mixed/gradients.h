@@ -4,7 +4,7 @@
 #include "headwise/kernels/cpu/mixed/block.h"
 #include "headwise/kernels/cpu/mixed/forward.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::mixed {
 
 /// Tasks that sum a relative table, each over its share of the panels: as many for any number of threads; and
 /// buckets they sum at a time.
@@ -15,7 +15,7 @@ struct MixedBackwardRun {
   const BackwardProblem& problem;
   const BackwardArgs& args;
   MixedRun mixed;
-  MixForm form;
+  Form form;
   bool checks = false;
   // Booked by book_shared. Blocks of keys of all sequences: k and v packed as keys, by granule k packed as
   // values, and what a block gathers over all queries: [heads][kMixKeys][columns], [kMixKeys][2 rank +
@@ -76,7 +76,7 @@ struct GradientScratch {
 /// Bytes of what the kept form keeps of a panel, a thread.
 Index kept_gradient_bytes(const BackwardProblem& p, const Core& core);
 MixedBackwardRun gradient_run_of(const BackwardProblem& p, const BackwardArgs& args,
-                                 const TileKernels& kernels, MixForm form);
+                                 const TileKernels& kernels, Form form);
 /// Packed keys and sums; the same call measures and hands out.
 void book_shared(MixedBackwardRun& run, Arena& arena);
 GradientScratch book_gradients(const MixedBackwardRun& run, Arena& arena);
@@ -140,8 +140,7 @@ void write_key_sums(const MixedBackwardRun& run, GradientScratch& s, const Seque
 /// What has no token, from what panels hold, in ascending order.
 void fold_shared(const MixedBackwardRun& run, ThreadPool& pool) noexcept;
 /// The gradients of the bias and of the relative table, once deltas are known.
-void mixed_bias_gradient(const MixedBackwardRun& run, GradientScratch* scratch, ThreadPool& pool) noexcept;
-void mixed_relative_gradient(const MixedBackwardRun& run, GradientScratch* scratch,
-                             ThreadPool& pool) noexcept;
+void bias_gradient(const MixedBackwardRun& run, GradientScratch* scratch, ThreadPool& pool) noexcept;
+void relative_gradient(const MixedBackwardRun& run, GradientScratch* scratch, ThreadPool& pool) noexcept;
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::mixed

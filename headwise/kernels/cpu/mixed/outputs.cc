@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-namespace headwise::cpu {
+namespace headwise::cpu::mixed {
 namespace {
 
 /// A closed pair weighs nothing, whatever its key's coefficients are.
@@ -90,4 +90,4 @@ void weigh_block(const MixedRun& run, OutScratch& s, const Look& look) {
   }
 }
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::mixed

@@ -3,7 +3,7 @@
 #pragma once
 #include "headwise/kernels/cpu/mixed/block.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::mixed {
 
 /// The normalizers and the output of a panel.
 struct OutPanel {
@@ -47,4 +47,4 @@ inline Index value_slot_bytes(const MixedRun& run) {
 /// Weights, the mix after, dropout, values.
 void weigh_block(const MixedRun& run, OutScratch& s, const Look& look);
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::mixed

@@ -6,7 +6,7 @@
 // The gradients of a bias and of a relative table with mixed heads: slopes of logits are computed again, all
 // heads of a panel together, and summed in ascending order by the task that owns the sum.
 
-namespace headwise::cpu {
+namespace headwise::cpu::mixed {
 namespace {
 
 /// Calls body(opening, key0) for every block panel `q` of a sequence may see, slopes of its logits in s.dl.
@@ -50,7 +50,7 @@ void add_to_buckets(const MixedBackwardRun& run, GradientScratch& s, Index key0,
 
 }  // namespace
 
-void mixed_bias_gradient(const MixedBackwardRun& run, GradientScratch* scratch, ThreadPool& pool) noexcept {
+void bias_gradient(const MixedBackwardRun& run, GradientScratch* scratch, ThreadPool& pool) noexcept {
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.mixed.core();
   const AnyView& to = run.args.dbias;
@@ -77,8 +77,7 @@ void mixed_bias_gradient(const MixedBackwardRun& run, GradientScratch* scratch, 
   });
 }
 
-void mixed_relative_gradient(const MixedBackwardRun& run, GradientScratch* scratch,
-                             ThreadPool& pool) noexcept {
+void relative_gradient(const MixedBackwardRun& run, GradientScratch* scratch, ThreadPool& pool) noexcept {
   const AttentionProblem& p = run.problem.forward;
   const AnyView& to = run.args.drelative;
   const Index n = run.mixed.core().panel, heads = run.mixed.before.to, each = heads * kMixedBuckets;
@@ -108,4 +107,4 @@ void mixed_relative_gradient(const MixedBackwardRun& run, GradientScratch* scrat
   }
 }
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::mixed
