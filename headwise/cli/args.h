@@ -52,5 +52,6 @@ void add_view(CLI::App& app, int& exit_code);
 void add_serve(CLI::App& app, int& exit_code);
 void add_cut(CLI::App& app, int& exit_code);
 void add_convert(CLI::App& app, int& exit_code);
+void add_survey(CLI::App& app, int& exit_code);
 
 }  // namespace headwise::cli

@@ -35,6 +35,7 @@ int run(int argc, char** argv) {
   add_serve(app, exit_code);
   add_cut(app, exit_code);
   add_convert(app, exit_code);
+  add_survey(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help and --version

@@ -27,5 +27,6 @@ void add_view(CLI::App& app, int&) { add_missing(app, "view"); }
 void add_serve(CLI::App& app, int&) { add_missing(app, "serve"); }
 void add_cut(CLI::App& app, int&) { add_missing(app, "cut"); }
 void add_convert(CLI::App& app, int&) { add_missing(app, "convert"); }
+void add_survey(CLI::App& app, int&) { add_missing(app, "survey"); }
 
 }  // namespace headwise::cli

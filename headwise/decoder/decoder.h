@@ -71,7 +71,6 @@ class Decoder {
   /// Numerics class of its products: two models with one file and one class give the same bits.
   std::string numerics() const;
   Index weight_bytes() const { return weights_.bytes; }
-  const DecoderWeights& weights() const { return weights_; }
   /// Room for the rows was reserved. Keys and values are written; committing them is the caller's.
   void forward(std::span<const DecoderRow> rows, KvCache& cache, DecoderStep& step, Context& ctx) const;
 

@@ -1,0 +1,81 @@
+// survey_model: what every head of a model does on texts, beside a shuffled model and chance, as figures.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "headwise/lab/survey/figures.h"
+#include "headwise/lab/texts.h"
+
+#pragma GCC visibility push(default)
+namespace headwise {
+
+struct HeadSurveyOptions {
+  Index texts = 200, tokens = 128;        // at most: texts, and tokens of one
+  Index repeats = 4, repeated = 25;       // texts of random tokens, twice `repeated` of them
+  Index apart = 30;                       // texts on which heads are held against each other; 0: none
+  Index clusters = 8;                     // of heads that look alike
+  Index least = 20;                       // relations counted before one may name a head
+  std::uint64_t seed = 1;                 // of the shuffle, the random tokens and chance
+  std::vector<RelatedText> related = {};  // trees or pairs
+  /// Called with the share done, 0 to 1.
+  std::function<void(double)> progress = {};
+};
+
+/// A figure of a head, that of the same head of the shuffled model, and half of their 95 % intervals.
+struct FigureValue {
+  double value = 0, half = 0, shuffled = 0, shuffled_half = 0;
+};
+
+/// Shares of the relations in which the word that a head looks at most is the right one.
+struct RelationValue {
+  double forth = 0, back = 0;                    // from the first word to the second; from the second
+  double shuffled_forth = 0, shuffled_back = 0;  // of the shuffled model
+};
+
+struct RelationName {
+  std::string name;
+  Index count = 0, offset = 0;
+  double baseline = 0;  // share of the most frequent offset, in words
+};
+
+struct SurveyedModelHead {
+  Index layer = 0, head = 0, offset = 0, cluster = 0;
+  std::vector<FigureValue> figures = {};      // kTextFigures, then kMatrixFigures
+  std::vector<RelationValue> relations = {};  // by HeadSurvey::relations
+  std::vector<std::string> roles = {};
+  double x = 0, y = 0;  // on the map
+};
+
+struct HeadSurvey {
+  Index layers = 0, texts = 0, tokens = 0;
+  bool causal = false;
+  std::vector<SurveyedModelHead> heads = {};  // layer by layer
+  std::vector<FigureValue> chance = {};       // kTextFigures of heads with random weights
+  std::vector<RelationName> relations = {};
+  SmallMatrix apart = {};  // [heads heads], mean Jensen-Shannon divergence, nats
+  /// Mean divergence between the heads of one layer, over depth.
+  std::vector<double> apart_in_layer() const;
+};
+
+/// A role is claimed where the figure reaches its threshold and lies above the shuffled head and chance by a
+/// tenth and both intervals; a relation where it beats the best offset, and the shuffled head, by 10 points.
+/// Maps of weights live while their text does; nothing of tokens x tokens is kept.
+HeadSurvey survey_model(const std::string& path, const std::vector<std::string>& texts, int threads,
+                        const HeadSurveyOptions& options = {});
+/// The same of subjects that are open.
+HeadSurvey survey_subjects(SurveySubject& model, SurveySubject& shuffled,
+                           const std::vector<std::string>& texts, const HeadSurveyOptions& options);
+
+/// survey.json, heads.csv and apart.csv as texts.
+std::string survey_json(const HeadSurvey& survey);
+std::string survey_csv(const HeadSurvey& survey);
+std::string apart_csv(const HeadSurvey& survey);
+/// One page that needs nothing else.
+std::string survey_page(const HeadSurvey& survey, std::string_view model, std::string_view texts);
+/// The map of heads as SVG.
+std::string survey_map(const HeadSurvey& survey);
+
+}  // namespace headwise
+#pragma GCC visibility pop
