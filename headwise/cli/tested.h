@@ -17,10 +17,10 @@ inline constexpr TestedLevel kTestedLevels[] = {
     {"avx2", "on a Xeon (family 6, model 207)"},
     {"avx512", "on a Xeon (family 6, model 207)"},
     {"amx", "on a Xeon (family 6, model 207)"},
+    {"neon", "on a Neoverse N1"},
 };
 /// Levels that ran under an emulator only: right in their answers, unknown in speed and on real silicon.
 inline constexpr TestedLevel kEmulatedLevels[] = {
-    {"neon", "under qemu-user, -cpu max"},
     {"neon_bf16", "under qemu-user, -cpu max"},
 };
 

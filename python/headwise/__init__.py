@@ -6,7 +6,8 @@ NumPy arrays and torch tensors go in, the same kind comes out, nothing is copied
 
 from typing import TYPE_CHECKING, Any
 
-from ._core import (
+from . import _main  # noqa: F401  before the module is loaded
+from ._core import (  # noqa: I001
     Block,
     Context,
     Layer,

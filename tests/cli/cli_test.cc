@@ -215,6 +215,9 @@ TEST(Cli, DoctorKnowsTheLevels) {
   for (std::size_t i = 0; i < levels.size(); ++i) {
     EXPECT_EQ(j.at("isa_levels")[i].at("name"), levels[i].name);
     EXPECT_EQ(j.at("isa_levels")[i].at("supported"), levels[i].supported());
+    if (std::string_view(levels[i].name) == "neon") {
+      EXPECT_EQ(j.at("isa_levels")[i].at("trial"), "tested");
+    }
   }
   EXPECT_EQ(j.at("chosen_isa"), headwise::cpu::chosen_isa().name);
   EXPECT_TRUE(j.at("problems").empty());

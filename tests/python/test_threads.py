@@ -285,3 +285,22 @@ def test_a_multiprocessing_pool_by_fork():
 """
     done = run_program(code)
     assert (done.returncode, done.stdout) == (0, "True\n")
+
+
+SUBINTERPRETER = """
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+interpreters.run_string(interpreters.create(), "try: import headwise\\nexcept ImportError as no: print(no, flush=True)")
+"""
+
+
+def test_a_subinterpreter_is_refused_and_the_process_ends_well():
+    command = [sys.executable, "-W", "ignore", "-c", SUBINTERPRETER]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "headwise: it was imported in a subinterpreter, and its threads belong to the main interpreter; "
+        "import it there, or use processes\n"
+    )
