@@ -43,7 +43,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     const auto words = app.get_subcommands();
     if (argc > 1 && words.empty())
-      fmt::print(stderr, "headwise: there is no word \"{}\"; see headwise --help\n", argv[1]);
+      fmt::print(stderr, "headwise: there is no {} \"{}\"; see headwise --help\n",
+                 argv[1][0] == '-' ? "option" : "command", argv[1]);
     else
       fmt::print(stderr, "headwise: {}; see headwise {}--help\n", e.what(),
                  words.empty() ? "" : words.front()->get_name() + " ");

@@ -55,8 +55,8 @@ TEST(Cli, WrongUseIsTwo) {
 }
 
 TEST(Cli, WrongUseIsNamed) {
-  EXPECT_EQ(headwise_says("trian x").err, "headwise: there is no word \"trian\"; see headwise --help\n");
-  EXPECT_EQ(headwise_says("--bogus").err, "headwise: there is no word \"--bogus\"; see headwise --help\n");
+  EXPECT_EQ(headwise_says("trian x").err, "headwise: there is no command \"trian\"; see headwise --help\n");
+  EXPECT_EQ(headwise_says("--bogus").err, "headwise: there is no option \"--bogus\"; see headwise --help\n");
   const std::string said = headwise_says("explain --nonsense").err;
   EXPECT_NE(said.find("--nonsense"), std::string::npos) << said;
   EXPECT_NE(said.find("; see headwise explain --help\n"), std::string::npos) << said;
