@@ -45,10 +45,73 @@ struct Tiles {
   int first, last;
 };
 
+/// Two heads' queries of a warp, 16 rows and 16 columns a fragment; of one head; eight keys of one.
+using BlockQueries = std::uint32_t[kRows / 16][4][4];
+using HeadQueries = std::uint32_t[kEach][kRows / 16][4][4];
+using UnitKeys = std::uint32_t[2][4];
+
+__device__ __forceinline__ void take_queries(HeadQueries& q, std::uint32_t pairs, int warp, int lane,
+                                             int rows) {
+  const int g = lane / 4;
+#pragma unroll
+  for (int each = 0; each < kEach; ++each)
+#pragma unroll
+    for (int block = 0; block < kRows / 16; ++block)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        ptx::load_matrices(pairs + static_cast<std::uint32_t>((kEach * warp + each) * kQBytes) +
+                               chunk_offset(kRows, 16 * block + (lane & 15), 2 * i + (lane >> 4)),
+                           q[each][block][i]);
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          std::uint32_t& x = q[each][block][i][n];
+          const __nv_bfloat162 y =
+              __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&x), __float2bfloat162_rn(kScoreUnit));
+          x = 16 * block + g + n % 2 * 8 < rows ? *reinterpret_cast<const std::uint32_t*>(&y) : 0u;
+        }
+      }
+}
+/// Scores of a head with eight keys.
+__device__ __forceinline__ void multiply_unit(float (&s)[kRows / 16][4], BlockQueries& q, const UnitKeys& k,
+                                              bool there) {
+  // Behind a branch products of four blocks stay side by side; heads that are not there are 0.
+  if (there) {
+#pragma unroll
+    for (int block = 0; block < kRows / 16; ++block)
+      Number<bf16>::multiply_from(s[block], {0.f, 0.f, 0.f, 0.f}, q[block][0], k[0][0], k[0][1]);
+#pragma unroll
+    for (int i = 1; i < 4; ++i)
+#pragma unroll
+      for (int block = 0; block < kRows / 16; ++block)
+        Number<bf16>::multiply_add(s[block], q[block][i], k[i / 2][i % 2 * 2], k[i / 2][i % 2 * 2 + 1]);
+  } else {
+#pragma unroll
+    for (int block = 0; block < kRows / 16; ++block) {
+      s[block][0] = s[block][1] = s[block][2] = s[block][3] = 0.f;
+      ptx::pin(s[block]);
+    }
+  }
+}
+/// Writes upper and lower halves of scores, divided by 2^4; `most` meets the upper ones.
+__device__ __forceinline__ void put_unit(float (&s)[kRows / 16][4], std::uint32_t to, std::uint32_t minus,
+                                         __half2& most) {
+  using Half = Number<f16>;
+#pragma unroll
+  for (int block = 0; block < kRows / 16; ++block) {
+    float(&x)[4] = s[block];
+    const std::uint32_t high[2] = {Half::pack(x[0], x[1]), Half::pack(x[2], x[3])};
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      most = __hmax2_nan(most, __habs2(*reinterpret_cast<const __half2*>(&high[i])));
+    Half::multiply_add_8(x, high, minus);
+    ptx::store_matrices(to + static_cast<std::uint32_t>(block * 512), high[0], high[1],
+                        Half::pack(x[0], x[1]), Half::pack(x[2], x[3]));
+  }
+}
+
 /// A warp's two heads times all tiles.
 __device__ __forceinline__ void multiply_heads(const MixSums& p, int rows, const Tiles& tiles, int warp,
                                                std::uint32_t base) {
-  using Half = Number<f16>;
   const int lane = ptx::lane_now(), g = lane / 4, t = lane % 4;
   const std::uint32_t facts = base + kFacts, pairs = base + kPairs;
   const auto fact = [&](int offset) {
@@ -70,25 +133,9 @@ __device__ __forceinline__ void multiply_heads(const MixSums& p, int rows, const
   };
   for (int n = 0; n < kStages; ++n) copy(tiles.first + n);
 
-  std::uint32_t q[kEach][kRows / 16][4][4];
+  HeadQueries q;
   ptx::mbarrier_wait(facts, 0);
-#pragma unroll
-  for (int each = 0; each < kEach; ++each)
-#pragma unroll
-    for (int block = 0; block < kRows / 16; ++block)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        ptx::load_matrices(pairs + static_cast<std::uint32_t>((kEach * warp + each) * kQBytes) +
-                               chunk_offset(kRows, 16 * block + (lane & 15), 2 * i + (lane >> 4)),
-                           q[each][block][i]);
-#pragma unroll
-        for (int n = 0; n < 4; ++n) {
-          std::uint32_t& x = q[each][block][i][n];
-          const __nv_bfloat162 y =
-              __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&x), __float2bfloat162_rn(kScoreUnit));
-          x = 16 * block + g + n % 2 * 8 < rows ? *reinterpret_cast<const std::uint32_t*>(&y) : 0u;
-        }
-      }
+  take_queries(q, pairs, warp, lane, rows);
   ptx::barrier_sync(kTaken, 32 * kWarps);
 
   /// -1 on the diagonal: a product with it leaves of scores what their upper halves do not hold.
@@ -101,7 +148,7 @@ __device__ __forceinline__ void multiply_heads(const MixSums& p, int rows, const
   constexpr int kUnits = kEach * kKeys / 8;             // eight keys of one head
   const int there = p.rows.before.from - kEach * warp;  // heads
   __half2 most = __half2half2(__ushort_as_half(0));
-  std::uint32_t k[2][4];  // eight keys of one head
+  UnitKeys k;
   const auto wait = [&](int tile) {
     if (tile >= tiles.last) return;
     ptx::mbarrier_wait(full(tile), static_cast<std::uint32_t>(tile >> 1 & 1));
@@ -127,24 +174,7 @@ __device__ __forceinline__ void multiply_heads(const MixSums& p, int rows, const
     for (int unit = 0; unit < kUnits; ++unit) {
       const int each = unit / 2, j = unit % 2;
       float s[kRows / 16][4];
-      // Behind a branch products of four blocks stay side by side; heads that are not there are 0.
-      if (each < there) {
-#pragma unroll
-        for (int block = 0; block < kRows / 16; ++block)
-          Number<bf16>::multiply_from(s[block], {0.f, 0.f, 0.f, 0.f}, q[each][block][0], k[0][0], k[0][1]);
-#pragma unroll
-        for (int i = 1; i < 4; ++i)
-#pragma unroll
-          for (int block = 0; block < kRows / 16; ++block)
-            Number<bf16>::multiply_add(s[block], q[each][block][i], k[i / 2][i % 2 * 2],
-                                       k[i / 2][i % 2 * 2 + 1]);
-      } else {
-#pragma unroll
-        for (int block = 0; block < kRows / 16; ++block) {
-          s[block][0] = s[block][1] = s[block][2] = s[block][3] = 0.f;
-          ptx::pin(s[block]);
-        }
-      }
+      multiply_unit(s, q[each], k, each < there);
       if (unit + 1 == kUnits) {
         __syncwarp();
         copy(tile + kStages);
@@ -154,17 +184,7 @@ __device__ __forceinline__ void multiply_heads(const MixSums& p, int rows, const
         take(tile, unit + 1);
       }
       if (unit == 0) ptx::barrier_sync(kEmpty + (tile & 1), kThreads);
-#pragma unroll
-      for (int block = 0; block < kRows / 16; ++block) {
-        float(&x)[4] = s[block];
-        const std::uint32_t high[2] = {Half::pack(x[0], x[1]), Half::pack(x[2], x[3])};
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-          most = __hmax2_nan(most, __habs2(*reinterpret_cast<const __half2*>(&high[i])));
-        Half::multiply_add_8(x, high, minus);
-        ptx::store_matrices(put_at + static_cast<std::uint32_t>(each * kHeadBytes + block * 512 + j * 128),
-                            high[0], high[1], Half::pack(x[0], x[1]), Half::pack(x[2], x[3]));
-      }
+      put_unit(s, put_at + static_cast<std::uint32_t>(each * kHeadBytes + j * 128), minus, most);
     }
     if ((tile + 1) % kPartTiles == 0 || tile + 1 == tiles.last) {
       if (static_cast<int>(max(__half_as_ushort(__low2half(most)), __half_as_ushort(__high2half(most)))) >
@@ -177,11 +197,48 @@ __device__ __forceinline__ void multiply_heads(const MixSums& p, int rows, const
   }
 }
 
+using QuerySums = float[kQueries][4];  // of heads 2 t, 2 t + 1 (+ 8) over a lane's keys
+
+/// Writes the sums of a part. Every lane of a head has its sum; lane g takes query g.
+__device__ __forceinline__ void put_part(const MixSums& p, const QuerySums& sum, int part, int warp,
+                                         int heads, std::uint32_t facts) {
+  const MixRows& m = p.rows;
+  const int own = kQueries * warp;
+  const auto fact = [&](int offset) {
+    return static_cast<int>(ptx::load_word(facts + static_cast<std::uint32_t>(offset)));
+  };
+  const Index to = part * static_cast<Index>(m.group.count) + static_cast<int>(blockIdx.x);
+  const int now = ptx::lane_now(), g = now / 4, t = now % 4;
+  const int begin = fact(kBegin + 4 * (own + g)), end = fact(kEnd + 4 * (own + g));
+  const bool sees = max(begin, part * kMixPart) < min(end, (part + 1) * kMixPart);
+  bool outside = false;
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    float of = 0.f;
+#pragma unroll
+    for (int i = 0; i < kQueries; ++i) {
+      float x = sum[i][n];
+#pragma unroll
+      for (int far = 4; far <= 16; far *= 2) x += __shfl_xor_sync(~0u, x, far);
+      if (g == i) of = x;
+    }
+    outside = outside || of < kLeastSum || of > kMostSum;
+    if (const int h = 8 * (n / 2) + 2 * t + n % 2; h < heads)
+      p.parts[(to * heads + h) * kChunkRows + own + g] =
+          sees ? make_float2(0.f, of) : make_float2(-INFINITY, 0.f);
+  }
+  const unsigned lanes = fact(kPast + 4 * (part % kMostParts)) ? ~0u : __ballot_sync(~0u, sees && outside);
+  unsigned left = 0;
+#pragma unroll
+  for (int i = 0; i < kQueries; ++i) left |= (lanes >> 4 * i & 15u ? 1u : 0u) << i;
+  if (now == 0) p.left[to * kWarps + warp] = static_cast<std::uint8_t>(left);
+  if (now < 2 * kHeads / kWarps) p.past[to * 2 * kHeads + warp * (2 * kHeads / kWarps) + now] = 0;
+}
+
 /// A warp's eight queries: exponents of mixed heads, and their sums of each part.
 __device__ __forceinline__ void mix_queries(const MixSums& p, int rows, const Tiles& tiles, int part,
                                             int parts, int warp, std::uint32_t base) {
-  const MixRows& m = p.rows;
-  const int lane = ptx::lane_now(), own = kQueries * warp, heads = m.heads;
+  const int lane = ptx::lane_now(), own = kQueries * warp, heads = p.rows.heads;
   const std::uint32_t facts = base + kFacts;
   const auto fact = [&](int offset) {
     return static_cast<int>(ptx::load_word(facts + static_cast<std::uint32_t>(offset)));
@@ -207,7 +264,7 @@ __device__ __forceinline__ void mix_queries(const MixSums& p, int rows, const Ti
     if (ptx::load_float(facts + kUnit) != 1.f) plain_end = 0;
   }
 
-  float sum[kQueries][4];  // of heads 2 t, 2 t + 1 (+ 8) over a lane's keys
+  QuerySums sum;
   std::uint32_t a[4], rest[4];
   const auto load = [&](std::uint32_t from, int i) {
     ptx::load_matrices_turned(from + static_cast<std::uint32_t>(16 * i), a);
@@ -276,33 +333,7 @@ __device__ __forceinline__ void mix_queries(const MixSums& p, int rows, const Ti
       if (tile + 2 < tiles.last) ptx::barrier_arrive(kEmpty + (tile & 1), kThreads);
     }
 
-    // Every lane of a head has its sum; lane g takes query g.
-    const Index to = part * static_cast<Index>(m.group.count) + static_cast<int>(blockIdx.x);
-    const int now = ptx::lane_now(), g = now / 4, t = now % 4;
-    const int begin = fact(kBegin + 4 * (own + g)), end = fact(kEnd + 4 * (own + g));
-    const bool sees = max(begin, part * kMixPart) < min(end, (part + 1) * kMixPart);
-    bool outside = false;
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      float of = 0.f;
-#pragma unroll
-      for (int i = 0; i < kQueries; ++i) {
-        float x = sum[i][n];
-#pragma unroll
-        for (int far = 4; far <= 16; far *= 2) x += __shfl_xor_sync(~0u, x, far);
-        if (g == i) of = x;
-      }
-      outside = outside || of < kLeastSum || of > kMostSum;
-      if (const int h = 8 * (n / 2) + 2 * t + n % 2; h < heads)
-        p.parts[(to * heads + h) * kChunkRows + own + g] =
-            sees ? make_float2(0.f, of) : make_float2(-INFINITY, 0.f);
-    }
-    const unsigned lanes = fact(kPast + 4 * (part % kMostParts)) ? ~0u : __ballot_sync(~0u, sees && outside);
-    unsigned left = 0;
-#pragma unroll
-    for (int i = 0; i < kQueries; ++i) left |= (lanes >> 4 * i & 15u ? 1u : 0u) << i;
-    if (now == 0) p.left[to * kWarps + warp] = static_cast<std::uint8_t>(left);
-    if (now < 2 * kHeads / kWarps) p.past[to * 2 * kHeads + warp * (2 * kHeads / kWarps) + now] = 0;
+    put_part(p, sum, part, warp, heads, facts);
   }
 }
 
