@@ -81,7 +81,7 @@ Tiles tiles_of(const AttentionProblem& p, const AttentionArgs& a, int device, bo
   if (!fit) return Tiles::none;
   const int shared = facts_of(device).shared_bytes;
   if (h.before != Mix::dynamic && h.after != Mix::dynamic)
-    return shared >= (backward ? mixed_lines_shared() : mixed_tiles_shared()) ? Tiles::fixed : Tiles::none;
+    return shared >= (backward ? mixed_queries_shared() : mixed_tiles_shared()) ? Tiles::fixed : Tiles::none;
   return h.mix_rank <= kDynamicRank && !a.inputs.mix_before.given() && !a.inputs.mix_after.given() &&
                  shared >= mixed_dynamic_shared(backward)
              ? Tiles::dynamic
@@ -223,7 +223,7 @@ struct MixedBackwardRun {
   MixGradient before = {}, after = {};
   double* sums = nullptr;
   float* key_sums = nullptr;
-  LineMaps maps = {};
+  QueryMaps maps = {};
 
   MixedBackwardRun(const AttentionProblem& problem, const BackwardArgs& args, int on_device, void* stream)
       : p(problem),
@@ -243,7 +243,7 @@ struct MixedBackwardRun {
       t.exponents = room.take<int>(plane / (32 * 64) * 16);
       if (rests) t.score_rests = room.take<std::uint16_t>(q_heads * plane);
       if (a.dmix_before.given() || a.dmix_after.given())
-        t.products = room.take<float>(kLineBlocks * kTileProducts);
+        t.products = room.take<float>(kQueryBlocks * kTileProducts);
     }
     if (tiles == Tiles::dynamic && a.dmix_q.given())
       d.sums = room.take<float>(rows * t.part_count * kDynamicSums);
@@ -285,7 +285,7 @@ struct MixedBackwardRun {
     }
     if (tiles == Tiles::fixed) {
       const auto map = [&](const void* plane, Index heads, CUtensorMap& to) {
-        if (status.ok() && plane) status = chunks.plane_map(plane, heads, kLineBoxPanels, to);
+        if (status.ok() && plane) status = chunks.plane_map(plane, heads, kQueryBoxPanels, to);
       };
       map(f.dscores, q_heads, maps.scores), map(f.weights, v_heads, maps.weights);
       map(t.score_rests, q_heads, maps.rests);
@@ -302,8 +302,9 @@ struct MixedBackwardRun {
     if (tiles == Tiles::dynamic) done = fill_query_records(d, a.forward.inputs.mix_q, true, on);
     if (done.ok())
       done = of_halves(p.dtype, [&]<class T>() {
-        return tiles == Tiles::dynamic ? mixed_dynamic_backward<T>(d, keys, device, on)
-                                       : mixed_lines<T>(t, maps, keys, before.given, after.given, device, on);
+        return tiles == Tiles::dynamic
+                   ? mixed_dynamic_backward<T>(d, keys, device, on)
+                   : mixed_queries<T>(t, maps, keys, before.given, after.given, device, on);
       });
     return done;
   }

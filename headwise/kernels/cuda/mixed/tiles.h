@@ -8,10 +8,10 @@ namespace headwise::cuda {
 /// Keys of a block.
 inline constexpr int kMixPart = 512;
 /// Gradients: keys of a block at a time, blocks that share a query at most, and blocks of a launch at most.
-inline constexpr int kLinePart = 1024, kLineRanks = 8, kLineBlocks = 512;
+inline constexpr int kQueryPart = 1024, kQueryRanks = 8, kQueryBlocks = 512;
 /// Such a block's planes travel in boxes of a query, 16 heads and this many panels of 64 keys.
-inline constexpr int kLineBoxPanels = 8;
-struct LineMaps {
+inline constexpr int kQueryBoxPanels = 8;
+struct QueryMaps {
   CUtensorMap scores, weights, rests;
 };
 /// Sums of such a block: of two matrices.
@@ -21,7 +21,7 @@ struct MixTiles {
   MixRows rows;
   float2* parts;  // [keys / kMixPart, slot, heads, 64]: maximum and sum of a part in exponents of 2; or delta
   HeadsView dout;
-  float* products;  // [kLineBlocks, 2, 16, 16]: sums of scores times dlogits, weights times dout.v
+  float* products;  // [kQueryBlocks, 2, 16, 16]: sums of scores times dlogits, weights times dout.v
   int part_count, part_keys;
   std::uint16_t* score_rests;  // f16: beside rows.dscores, what its scores leave of 22 bits
   int* exponents;              // [slot, 2 x 32 rows, pitch / 64, 16]: scores there are divided by 2^this
@@ -52,7 +52,7 @@ int mixed_values_shared();
 Status mixed_values(const MixValues& p, int device, cudaStream_t stream);
 
 int mixed_tiles_shared();
-int mixed_lines_shared();
+int mixed_queries_shared();
 /// lse or delta of each row out of its parts.
 Status join_lse(const MixTiles& p, cudaStream_t stream);
 Status join_delta(const MixTiles& p, cudaStream_t stream);
@@ -65,7 +65,7 @@ template <class T>
 Status mixed_planes(const MixTiles& p, int keys, int device, cudaStream_t stream);
 /// Writes rows.weights, rows.dscores and rows.dsink_rows; adds to dbefore and dafter where given.
 template <class T>
-Status mixed_lines(const MixTiles& p, const LineMaps& maps, int keys, double* dbefore, double* dafter,
-                   int device, cudaStream_t stream);
+Status mixed_queries(const MixTiles& p, const QueryMaps& maps, int keys, double* dbefore, double* dafter,
+                     int device, cudaStream_t stream);
 
 }  // namespace headwise::cuda
