@@ -12,9 +12,9 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 GROUPS = {"forward": "Forward", "backward": "Gradients", "decode": "Decode: one query a sequence", "window": "Windows",
-          "documents": "Documents", "heads": "Heads that mix, entmax, row lists", "probes": "Statistics of rows (headwise: entropy and top_weight; `all` in a case: all six; off: none), top keys, column sums"}
+          "documents": "Documents", "heads": "Heads that mix, entmax, row lists", "edges": "Edges: unusual widths, pages, few queries over many keys, dropout, a bias, f32, top keys", "probes": "Statistics of rows (headwise: entropy and top_weight; `all` in a case: all six; off: none), top keys, column sums"}
 SAME = {"short": "forward", "gqa": "forward", "widths": "forward"}  # groups of the bench that are one table here
-RIVALS = ("cudnn", "fa2", "flex", "eager", "compiled", "torch", "efficient", "math")
+RIVALS = ("cudnn", "fa2", "flex", "eager", "compiled", "torch", "efficient", "math", "flash", "one piece")
 GRID = re.compile(r"D([\d/]+) (\d+/\d+ )?B(\d+) (\d+) (full|causal)$")
 
 

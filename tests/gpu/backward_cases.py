@@ -227,10 +227,10 @@ def portable_cases():
 
 
 def backward_refusals():
-    q = normal(1, 200, 4, 80)
+    q = normal(1, 200, 4, 20)
     out, lse = forward(q, q, q)
     lines = Attention("").backward_choice(q, q, q, out, lse, q, {"dq": torch.empty_like(q)})
-    check("cuda/hopper_backward: head_dim 80 and value_dim 80" in lines and "cuda/mma_backward: chosen" in lines, "refusals", lines)
+    check("cuda/hopper_backward: head_dim 20 and value_dim 20" in lines and "cuda/mma_backward: chosen" in lines, "refusals", lines)
     q = normal(1, 200, 4, 64)
     out, lse = forward(q, q, q)
     lines = Attention("").backward_choice(q, q, q, out, lse, q, {"dq": torch.empty_like(q)}, gate=torch.rand(1, 200, 4, device=DEVICE))

@@ -104,7 +104,7 @@ Status encode(const MapSpec& s, CUtensorMap& map) {
   const auto bytes = [](Index step, Index size) {
     return static_cast<cuuint64_t>(size > 1 ? step * 2 : 128);
   };
-  const bool panels = s.head_dim % 64 == 0;
+  const bool panels = s.box_panels > 0 && s.head_dim % 64 == 0;
   cuuint64_t size[5] = {static_cast<cuuint64_t>(panels ? 64 : s.head_dim), static_cast<cuuint64_t>(s.rows),
                         static_cast<cuuint64_t>(panels ? s.head_dim / 64 : 1),
                         static_cast<cuuint64_t>(s.heads), static_cast<cuuint64_t>(s.batch)};

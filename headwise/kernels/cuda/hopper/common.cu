@@ -28,10 +28,9 @@ void hopper_refuses(const AttentionProblem& p, char (&why)[kSentenceBytes], Hopp
   if (p.dtype != DType::bf16 && p.dtype != DType::f16)
     return say("dtype %s; it takes bf16 and f16", name_of(p.dtype).data());
   if (h.q.row || h.k.row || h.v.row) return say("heads that lie in rows; it takes [batch tokens heads dim]");
-  if (!forward_takes(h.q.dim, h.v.dim))
-    return say(
-        "head_dim %lld and value_dim %lld; it takes 64, 96, 128, 192 and 256 of both, and 192 with 128",
-        static_cast<long long>(h.q.dim), static_cast<long long>(h.v.dim));
+  if (forward_widths(h.q.dim, h.v.dim).head == 0)
+    return say("head_dim %lld and value_dim %lld; it takes multiples of 8 up to 256",
+               static_cast<long long>(h.q.dim), static_cast<long long>(h.v.dim));
   if (h.q.group != 1 || h.k.group != h.v.group) return say("k and v are shared by different groups of heads");
   if (h.terms.bias && !takes.pairs) return say("a bias");
   if (h.terms.bias && run.wide_bias) return say("a bias of f64");
@@ -61,17 +60,26 @@ void say_unfit(const AttentionProblem& p, std::initializer_list<NamedView> views
   }
 }
 
-Status sequence_places(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, Index counters,
-                       std::size_t scratch_before, Place& place, const Place*& places) {
+Status sequence_places(const AttentionProblem& p, const AttentionArgs& a, StreamState& state,
+                       const PlaceTable& room, Place& place, const Place*& places) {
+  const std::size_t scratch_before = room.scratch_before;
+  const Sequences which = room.which;
   Band band;
   const char* part = nullptr;
   band_of(a.mask, 0, band, part);
   const bool table = !alike(p, a, band);
   const Index pieces = pieces_of(band), count = p.batch * pieces;
   const std::size_t bytes = table ? static_cast<std::size_t>(count) * sizeof(Place) : 0;
-  const Status reserved = state.reserve(counters, scratch_before + bytes);
+  const Status reserved = state.reserve(room.counters, scratch_before + bytes);
   if (!reserved.ok()) return reserved;
-  place_for(p, a, 0, 0, band, place);
+  const auto place_at = [&](Index b, Index piece, Place& to) {
+    place_for(p, a, b, piece, band, to);
+    if (which == Sequences::all) return;
+    const SequencePlace s = place_of(p, a, b);
+    if (decode_suits(s.q_tokens, s.kv_tokens, p.heads.k.group) != (which == Sequences::decode))
+      to.q_tokens = 0;
+  };
+  place_at(0, 0, place);
   places = nullptr;
   if (!table) return {};
   // A table goes over in pieces that fit launch arguments; the longest sequence stands for all in choices.
@@ -83,7 +91,7 @@ Status sequence_places(const AttentionProblem& p, const AttentionArgs& a, Stream
     for (Index i = 0; i < here; ++i) {
       const Index b = (first + i) / pieces;
       band_of(a.mask, b, band, part);
-      place_for(p, a, b, (first + i) % pieces, band, some[i]);
+      place_at(b, (first + i) % pieces, some[i]);
       if (some[i].q_tokens > place.q_tokens ||
           (some[i].q_tokens == place.q_tokens && some[i].kv_tokens > place.kv_tokens))
         place = some[i];

@@ -29,10 +29,40 @@ void say_unfit(const AttentionProblem& p, std::initializer_list<NamedView> views
 /// The one scale of a run.
 double scale_of(const AttentionProblem& p, const AttentionArgs& a);
 
+/// Beyond this many rows a kv head the tiles of cuda/hopper are better filled.
+inline constexpr Index kMostDecodeRows = 64;
+/// Chunks of queries that have the bits of all at once.
+inline constexpr Index kDecodeChunk = 64;
+/// Queries that fill the tiles of cuda/hopper better than splits of so few keys do. Measured on an H200, time
+/// of decode to that of cuda/hopper: 256 sequences of 24 tokens 2.0, of 48 3.9, one sequence 0.8 to 1.1; 48
+/// queries and 1,024 keys 1.4 (32 sequences), 0.9 (one); and 8,192 keys 1.5 (8), 0.5 (one).
+constexpr bool tiles_suit(Index q_tokens, Index kv_tokens) {
+  return q_tokens >= kDecodeChunk || (q_tokens > 32 && kv_tokens <= 1024) ||
+         (q_tokens > 16 && kv_tokens <= 256);
+}
+/// Whether a sequence alone takes cuda/decode, of what both kernels take.
+constexpr bool decode_suits(Index q_tokens, Index kv_tokens, Index group) {
+  return q_tokens * group <= kMostDecodeRows && !tiles_suit(q_tokens, kv_tokens);
+}
+
+/// Sequences of a ragged batch that a kernel works on: all, or those that alone would take cuda/decode or
+/// cuda/hopper. The others count as ones without queries.
+enum class Sequences { all, decode, tiles };
+Status run_decode(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream,
+                  Sequences which);
+Status run_hopper(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream,
+                  Sequences which);
+
+/// What a run reserves beside the table of places, and the sequences that keep their queries in it.
+struct PlaceTable {
+  Index counters = 0;
+  std::size_t scratch_before = 0;
+  Sequences which = Sequences::all;
+};
 /// Puts each sequence's place on the device, behind `scratch_before` bytes of scratch, where sequences
 /// differ; else `place` serves all. Reserves `counters` and the scratch.
-Status sequence_places(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, Index counters,
-                       std::size_t scratch_before, Place& place, const Place*& places);
+Status sequence_places(const AttentionProblem& p, const AttentionArgs& a, StreamState& state,
+                       const PlaceTable& room, Place& place, const Place*& places);
 
 inline PerHead per_head(bool used, const AnyView& v) {
   return used ? PerHead{v.data, v.dtype, v.step[0]} : PerHead{};

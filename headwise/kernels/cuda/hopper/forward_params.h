@@ -60,17 +60,26 @@ struct ForwardParams {
   int pieces = 1;             // of a sequence: batch counts them
   bool side_by_side = false;  // band: order of tiles, see forward_tile
   ForwardPages pages = {};
+  int out_chunks = 0;  // store_rows: of 8 columns in a row of out
 };
 
 struct ForwardMaps {
   CUtensorMap q, k, v, out;
 };
 
-/// The widths there are instances of.
-HW_FN constexpr bool forward_takes(Index head_dim, Index value_dim) {
-  return head_dim == value_dim
-             ? head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 192 || head_dim == 256
-             : head_dim == 192 && value_dim == 128;
+/// The widths of an instance. It takes every narrower one that is a multiple of 8: copies bring zeros for the
+/// columns that are not there and store none of them.
+struct ForwardWidths {
+  int head = 0, value = 0;
+};
+/// The narrowest instance that takes these widths, or {0, 0}. `alike`: of those with one width for both,
+/// which alone have terms and statistics of rows.
+HW_FN constexpr ForwardWidths forward_widths(Index head_dim, Index value_dim, bool alike = false) {
+  if (head_dim < 8 || value_dim < 8 || head_dim % 8 != 0 || value_dim % 8 != 0) return {};
+  if (!alike && head_dim > 128 && head_dim <= 192 && value_dim <= 128) return {192, 128};
+  for (const int width : {64, 96, 128, 192, 256})
+    if (head_dim <= width && value_dim <= width) return {width, width};
+  return {};
 }
 /// Keys in a tile: a constant of the two widths, so that every tile of queries rounds alike.
 HW_FN constexpr int forward_keys(int head_dim, int value_dim) {

@@ -292,7 +292,8 @@ Status run_gathered(const AttentionProblem& p, const AttentionArgs& a, StreamSta
   if (!status.ok()) return status;
 
   const auto head_dim = static_cast<int>(dim);
-  const int groups = head_dim > 128 ? 2 : 3, tile_rows = forward_rows(groups), panels = head_dim / 64;
+  const ForwardWidths widths = forward_widths(head_dim, head_dim);
+  const int groups = widths.value > 128 ? 2 : 3, tile_rows = forward_rows(groups);
   const auto packed = [&](std::uint16_t* data) {
     AnyView v = AnyView::packed(data, p.dtype, {p.batch, room, heads, dim});
     v.step[0] = heads * room * dim, v.step[1] = dim, v.step[2] = room * dim;
@@ -305,7 +306,7 @@ Status run_gathered(const AttentionProblem& p, const AttentionArgs& a, StreamSta
   set_terms(gathered(p), a, r);
   set_outputs(gathered(p), inner, r);
   r.lse = f.lse_packed, r.lse_step[0] = heads * room, r.lse_step[1] = room, r.lse_step[2] = 1;
-  r.store_rows = true, r.clear_tail = keys < p.kv_tokens;
+  r.store_rows = true, r.out_chunks = head_dim / 8, r.clear_tail = keys < p.kv_tokens;
   r.counter = state.counters, r.places = f.list_places, r.by_head = true;
   r.place = {0, 0, 0, static_cast<int>(most), keys, 0, 0, 0};
   r.batch = static_cast<int>(p.batch), r.heads = static_cast<int>(heads);
@@ -314,14 +315,19 @@ Status run_gathered(const AttentionProblem& p, const AttentionArgs& a, StreamSta
   r.q_tiles = static_cast<int>(ceil_div(most, tile_rows)), r.tiles = r.q_tiles * r.batch * r.heads;
   r.section = r.batch * r.heads, r.sections = 0, r.side_by_side = true;
   ForwardMaps maps;
-  status = state.map_of(map_spec(p, q, tile_rows, panels), maps.q);
-  const int key_rows = forward_keys(head_dim, head_dim);
-  if (status.ok()) status = state.map_of(map_spec(p, a.k, key_rows, panels), maps.k);
-  if (status.ok()) status = state.map_of(map_spec(p, a.v, key_rows, panels), maps.v);
-  if (status.ok()) status = state.map_of(map_spec(p, out, 64, 1), maps.out);
+  status = state.map_of(map_spec(p, q, tile_rows, 0), maps.q);
+  const int key_rows = forward_keys(widths.head, widths.value);
+  if (status.ok()) status = state.map_of(map_spec(p, a.k, key_rows, 0), maps.k);
+  if (status.ok()) status = state.map_of(map_spec(p, a.v, key_rows, 0), maps.v);
+  if (status.ok()) status = state.map_of(map_spec(p, out, 64, 0), maps.out);
   if (status.ok())
-    status = forward<T>(head_dim, groups, TilePasses::band, maps, r, device, facts_of(device).processors,
-                        state.stream);
+    status = forward<T>({.head_dim = widths.head,
+                         .groups = groups,
+                         .passes = TilePasses::band,
+                         .device = device,
+                         .processors = facts_of(device).processors,
+                         .stream = state.stream},
+                        maps, r);
   return status.ok() ? launch({"cuda/spread_listed", tokens, kThreads, 0, state.stream}, spread_listed<T>, f)
                      : status;
 }

@@ -16,10 +16,12 @@ constexpr double kL2Share = 28e6;  // bytes of q, dout and sums of dq a section 
 /// parts' sums cost more than they bring.
 constexpr Index kUnits = 32;
 
+int width_of(const AttentionProblem& p) { return backward_width(p.heads.q.dim, p.heads.v.dim); }
+
 Index parts_of(const AttentionProblem& p) {
   const Index group = p.heads.k.group, slots = p.heads.k.slots();
   Index parts = 1;
-  if (backward_sweeps(p.heads.q.dim) || p.q_tokens < kSplitQueries) return parts;
+  if (backward_sweeps(width_of(p)) || p.q_tokens < kSplitQueries) return parts;
   while (parts * slots < kUnits && parts < group) {
     do ++parts;
     while (group % parts != 0);
@@ -35,9 +37,6 @@ void refuse(const BackwardProblem& problem, char (&why)[kSentenceBytes]) {
   all_rows.heads.terms.rows = false;
   hopper_refuses(all_rows, why);
   if (why[0]) return;
-  if (!backward_takes(p.heads.q.dim, p.heads.v.dim))
-    return say("head_dim %lld and value_dim %lld; it takes 64, 96, 128, 192 and 256 of both",
-               static_cast<long long>(p.heads.q.dim), static_cast<long long>(p.heads.v.dim));
   if (p.heads.terms.gate) return say("a gate");
   if (p.q_tokens == 0) return say("there are no queries");
   GradientSpec rest = problem.wants;
@@ -91,15 +90,15 @@ void set_order(const AttentionProblem& p, const Band& band, bool in_turns, int p
   const int units = f.batch * f.kv_heads * f.parts;
   f.down = in_turns && !band.whole;
   if (!in_turns)
-    return set_sections(units, 8.0 * f.place.q_tokens * static_cast<double>(p.heads.q.dim) * f.group, band,
+    return set_sections(units, 8.0 * f.place.q_tokens * static_cast<double>(width_of(p)) * f.group, band,
                         processors, f);
   f.keys_outside = true;
   // Units of a section. In a band of 128 columns near 48 of 132 processors: a section of 64 costs 12 % more
   // than no order at all at 2k and 1k, of 43 and 52 9 %, of 32 17 %; in one of 64 columns 64, 43 and 52 cost
   // 3, 8 and 7.
-  const int share = band.whole             ? processors / 4
-                    : p.heads.q.dim == 128 ? processors * 4 / 11
-                                           : processors / 2,
+  const int share = band.whole           ? processors / 4
+                    : width_of(p) == 128 ? processors * 4 / 11
+                                         : processors / 2,
             at_once = share > 0 ? share : 1, more = (units + at_once - 1) / at_once,
             fewer = more > 1 && !band.whole ? more - 1 : more;
   const auto size = [&](int sections) { return (units + sections - 1) / sections; };
@@ -109,21 +108,39 @@ void set_order(const AttentionProblem& p, const Band& band, bool in_turns, int p
 
 /// Two sweeps: a launch for dk and dv, one for dq.
 template <class T>
-Status start_sweeps(const Band& band, bool terms, const BackwardMaps& maps, BackwardParams f, int dim,
+Status start_sweeps(const Band& band, bool terms, const BackwardMaps& maps, BackwardParams f, int width,
                     int longest_kv, int device, cudaStream_t stream) {
   const int processors = facts_of(device).processors;
   Status status;
   if ((f.dk || f.dv) && f.tiles > 0) {
-    set_sections(f.batch * f.kv_heads, 4.0 * f.place.q_tokens * dim * f.group, band, processors, f);
-    status = sweep_backward<T>(SweepGradient::keys, dim, terms, maps, f, device, processors, stream);
+    set_sections(f.batch * f.kv_heads, 4.0 * f.place.q_tokens * width * f.group, band, processors, f);
+    status = sweep_backward<T>(SweepGradient::keys, width, terms, maps, f, device, processors, stream);
   }
   const int units = f.batch * f.kv_heads * f.group;
   f.unit_tiles = static_cast<int>(ceil_div(f.place.q_tokens, 2 * kSweepRows));
   f.tiles = f.unit_tiles * units;
   if (!status.ok() || !f.dq_out || f.tiles == 0) return status;
   f.down = !band.whole;
-  set_sections(units, 4.0 * longest_kv * dim, band, processors, f);
-  return sweep_backward<T>(SweepGradient::queries, dim, terms, maps, f, device, processors, stream);
+  set_sections(units, 4.0 * longest_kv * width, band, processors, f);
+  return sweep_backward<T>(SweepGradient::queries, width, terms, maps, f, device, processors, stream);
+}
+
+/// Maps for tiles of `rows` queries and `keys` keys. What is not asked has no map of its own; the kernel does
+/// not store there.
+Status set_maps(const AttentionProblem& p, const BackwardArgs& args, int rows, int keys, StreamState& state,
+                BackwardMaps& maps) {
+  const AttentionArgs& a = args.forward;
+  Status status = state.map_of(map_spec(p, a.q, rows, 0), maps.q);
+  const auto add = [&](const AnyView& v, int box_rows, CUtensorMap& map) {
+    if (status.ok()) status = state.map_of(map_spec(p, v, box_rows, 0), map);
+  };
+  add(args.dout, rows, maps.dout);
+  add(a.k, keys, maps.k);
+  add(a.v, keys, maps.v);
+  add(args.dk.given() ? args.dk : a.k, 64, maps.dk);
+  add(args.dv.given() ? args.dv : a.v, 64, maps.dv);
+  add(args.dq.given() ? args.dq : a.q, 64, maps.dq);
+  return status;
 }
 
 template <class T>
@@ -131,9 +148,10 @@ Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamSta
              bool in_turns) {
   const AttentionProblem& p = problem.forward;
   const AttentionArgs& a = args.forward;
-  const int processors = facts_of(device).processors, dim = static_cast<int>(p.heads.q.dim),
-            heads = static_cast<int>(p.heads.q.heads), rows = backward_queries(dim);
-  const bool sweeps = backward_sweeps(dim);
+  const int processors = facts_of(device).processors, width = width_of(p),
+            dim = static_cast<int>(p.heads.q.dim), value_dim = static_cast<int>(p.heads.v.dim),
+            heads = static_cast<int>(p.heads.q.heads), rows = backward_queries(width);
+  const bool sweeps = backward_sweeps(width);
   const int keys = sweeps ? kSweepRows : kBackwardKeys;
   in_turns = in_turns && !sweeps;
   Band band;
@@ -152,9 +170,9 @@ Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamSta
   Layout layout;
   const std::size_t places = layout.add(table ? sequences : 0, sizeof(BackwardPlace)),
                     lse = layout.add(padded.q * heads, 4), delta = layout.add(padded.q * heads, 4),
-                    dq = layout.add(sweeps ? 0 : padded.q * heads * dim, 4),
+                    dq = layout.add(sweeps ? 0 : padded.q * heads * width, 4),
                     turns = layout.add(in_turns ? padded.q * heads / rows : 0, 4);
-  const Index part_rows = f.parts > 1 ? padded.kv * f.kv_heads * f.parts * dim : 0;
+  const Index part_rows = f.parts > 1 ? padded.kv * f.kv_heads * f.parts * width : 0;
   const std::size_t dk_parts = layout.add(part_rows, 4), dv_parts = layout.add(part_rows, 4);
   Status status = state.reserve(1, layout.bytes());
   if (!status.ok()) return status;
@@ -199,6 +217,7 @@ Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamSta
   const bool terms = p.heads.terms.softcap || p.heads.terms.alibi || scale <= 0;
   const bool gaps = band.documents || band.by_length || band.keys < p.kv_tokens;  // keys no query may see
   f.store_rows = f.clear_tail = table || gaps;
+  f.head_chunks = dim / 8, f.value_chunks = value_dim / 8;
   f.dk = args.dk.data, f.dv = args.dv.data;
   for (int axis = 0; axis < 3; ++axis)
     f.dk_step[axis] = args.dk.step[axis], f.dv_step[axis] = args.dv.step[axis],
@@ -208,37 +227,32 @@ Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamSta
 
   for (const AnyView* v : {&args.dk, &args.dv})
     if (v->given() && gaps) {
-      status = clear_rows(rows_of(*v), v->size[0], v->size[1], v->size[2], dim, state.stream);
+      status = clear_rows(rows_of(*v), v->size[0], v->size[1], v->size[2], static_cast<int>(v->size[3]),
+                          state.stream);
       if (!status.ok()) return status;
     }
-  status = prepare_rows<T>(f, heads, dim, rows, rows_of(a.out), rows_of(args.dout),
-                           static_cast<const float*>(a.lse.data),
-                           {a.lse.step[0], a.lse.step[1], a.lse.step[2]}, state.stream);
+  Prepare ready{heads, width, value_dim, rows, rows_of(a.out), rows_of(args.dout)};
+  ready.lse = static_cast<const float*>(a.lse.data);
+  for (int axis = 0; axis < 3; ++axis) ready.lse_step[axis] = a.lse.step[axis];
+  status = prepare_rows<T>(f, ready, state.stream);
   if (!status.ok()) return status;
   if (f.tiles > 0 || sweeps) {
     BackwardMaps maps{};
-    const int panels = dim / 64;
-    status = state.map_of(map_spec(p, a.q, rows, panels), maps.q);
-    if (status.ok()) status = state.map_of(map_spec(p, args.dout, rows, panels), maps.dout);
-    if (status.ok()) status = state.map_of(map_spec(p, a.k, keys, panels), maps.k);
-    if (status.ok()) status = state.map_of(map_spec(p, a.v, keys, panels), maps.v);
-    // What is not asked has no map of its own; the kernel does not store there.
-    if (status.ok()) status = state.map_of(map_spec(p, args.dk.given() ? args.dk : a.k, 64, 1), maps.dk);
-    if (status.ok()) status = state.map_of(map_spec(p, args.dv.given() ? args.dv : a.v, 64, 1), maps.dv);
-    if (status.ok() && sweeps) {
-      status = state.map_of(map_spec(p, args.dq.given() ? args.dq : a.q, 64, 1), maps.dq);
-      if (status.ok()) status = start_sweeps<T>(band, terms, maps, f, dim, longest_kv, device, state.stream);
-    } else if (status.ok()) {
-      status = backward<T>(dim, terms, maps, f, device, processors, state.stream);
-    }
+    status = set_maps(p, args, rows, keys, state, maps);
+    if (status.ok() && sweeps)
+      status = start_sweeps<T>(band, terms, maps, f, width, longest_kv, device, state.stream);
+    else if (status.ok())
+      status = backward<T>(width, terms, maps, f, device, processors, state.stream);
     if (!status.ok()) return status;
   }
   if (args.dq.given() && !sweeps)
-    status = gather_rows<T>(f, {f.dq, heads, dim, false, f.scale, rows_of(args.dq)}, state.stream);
+    status = gather_rows<T>(f, {f.dq, heads, width, dim, false, f.scale, rows_of(args.dq)}, state.stream);
   if (status.ok() && f.parts > 1 && args.dk.given())
-    status = gather_rows<T>(f, {f.dk_parts, f.kv_heads, dim, true, f.scale, rows_of(args.dk)}, state.stream);
+    status = gather_rows<T>(f, {f.dk_parts, f.kv_heads, width, dim, true, f.scale, rows_of(args.dk)},
+                            state.stream);
   if (status.ok() && f.parts > 1 && args.dv.given())
-    status = gather_rows<T>(f, {f.dv_parts, f.kv_heads, dim, true, 1.f, rows_of(args.dv)}, state.stream);
+    status = gather_rows<T>(f, {f.dv_parts, f.kv_heads, width, value_dim, true, 1.f, rows_of(args.dv)},
+                            state.stream);
   if (status.ok() && args.dsinks.given())
     status = sum_sinks(f, heads, per_head(true, a.inputs.sinks), args.dsinks.data, args.dsinks.dtype,
                        args.dsinks.step[0], state.stream);
@@ -258,18 +272,18 @@ Status run(const BackwardProblem& p, const BackwardArgs& a, int device, void* st
 }
 
 void numerics(const BackwardProblem& p, char (&words)[kSentenceBytes]) {
-  if (backward_sweeps(p.forward.heads.q.dim)) {
+  if (backward_sweeps(width_of(p.forward))) {
     std::snprintf(words, sizeof words, "cuda/hopper_backward sm_90a %s q%d k%d",
                   name_of(p.forward.dtype).data(), kSweepRows, kSweepRows);
     return;
   }
   std::snprintf(words, sizeof words,
                 "cuda/hopper_backward sm_90a %s q%d k%d, heads of a group in parts up to %lld units",
-                name_of(p.forward.dtype).data(), backward_queries(static_cast<int>(p.forward.heads.q.dim)),
-                kBackwardKeys, static_cast<long long>(kUnits));
+                name_of(p.forward.dtype).data(), backward_queries(width_of(p.forward)), kBackwardKeys,
+                static_cast<long long>(kUnits));
 }
 void numerics_unordered(const BackwardProblem& p, char (&words)[kSentenceBytes]) {
-  if (backward_sweeps(p.forward.heads.q.dim)) return numerics(p, words);  // there is no order to leave
+  if (backward_sweeps(width_of(p.forward))) return numerics(p, words);  // there is no order to leave
   std::snprintf(words, sizeof words, "cuda/unordered sm_90a %s: dq differs in its last bits from run to run",
                 name_of(p.forward.dtype).data());
 }

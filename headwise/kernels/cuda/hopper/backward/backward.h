@@ -11,17 +11,18 @@ struct BackwardPlace : Place {
 };
 inline constexpr int kBackwardKeys = 128;
 
+/// The width of the instance that takes these, its further columns being 0: of both, a multiple of 8. There
+/// is none of 96: two sweeps of 96 columns took 1.2 times as long as 128 columns at once.
+HW_FN constexpr int backward_width(Index head_dim, Index value_dim) {
+  const Index both = head_dim < value_dim ? value_dim : head_dim;
+  return both <= 64 ? 64 : both <= 128 ? 128 : both <= 192 ? 192 : 256;
+}
 /// Widths whose gradients are made in two sweeps, one for dk and dv, one for dq, over tiles of so many keys
 /// and queries; 64 and 128 have one kernel for all three.
-HW_FN constexpr bool backward_sweeps(Index head_dim) {
-  return head_dim == 96 || head_dim == 192 || head_dim == 256;
-}
+HW_FN constexpr bool backward_sweeps(int width) { return width > 128; }
 inline constexpr int kSweepRows = 64;
-HW_FN constexpr bool backward_takes(Index head_dim, Index value_dim) {
-  return head_dim == value_dim && (head_dim == 64 || head_dim == 128 || backward_sweeps(head_dim));
-}
 /// Queries in a tile.
-HW_FN constexpr int backward_queries(int head_dim) { return head_dim == 64 ? 128 : 64; }
+HW_FN constexpr int backward_queries(int width) { return width == 64 ? 128 : 64; }
 /// A group of heads that share k and v may be cut into parts; a sequence of fewer queries never is.
 inline constexpr int kSplitQueries = 1024;
 
@@ -33,13 +34,14 @@ struct BackwardParams {
   // The run's own buffers, rows padded: log2(e) * lse, +inf where a row has no key; rows of dout * out; sums
   // of dq.
   const float *lse = nullptr, *delta = nullptr;  // [heads padded]
-  float* dq = nullptr;   // [heads padded head_dim], fragments by 64 rows; null: two sweeps
+  float* dq = nullptr;   // [heads padded width], fragments by 64 rows; null: two sweeps
   int* turns = nullptr;  // [heads padded / rows]: tiles of keys that have added; null: they add in any order
-  float *dk_parts = nullptr, *dv_parts = nullptr;  // [parts kv_heads kv_padded head_dim], where parts > 1
+  float *dk_parts = nullptr, *dv_parts = nullptr;  // [parts kv_heads kv_padded width], where parts > 1
   void *dk = nullptr, *dv = nullptr;               // null: not asked
   Index dk_step[3] = {}, dv_step[3] = {};          // batch, row, head
   void* dq_out = nullptr;                          // two sweeps: dq leaves its tile as it is
   Index dq_step[3] = {};
+  int head_chunks = 0, value_chunks = 0;  // store_rows: of 8 columns in a row of dq and dk, of dv
   bool store_rows = false;                // tiles at the end of a sequence may not touch the rows below them
   bool clear_tail = false;                // rows past a sequence's end hold anything: they must read as 0
   bool down = false;                      // queries from last to first
@@ -68,15 +70,15 @@ struct BackwardMaps {
   CUtensorMap q, dout, k, v, dk, dv, dq;
 };
 
-/// Starts the instance for (head_dim, terms).
+/// Starts the instance for (width, terms).
 template <class T>
-Status backward(int head_dim, bool terms, const BackwardMaps& maps, const BackwardParams& params, int device,
+Status backward(int width, bool terms, const BackwardMaps& maps, const BackwardParams& params, int device,
                 int processors, cudaStream_t stream);
 /// Two sweeps: starts the kernel for dk and dv, whose units are (batch, kv head), or the one for dq, whose
 /// units are (batch, head) and whose tiles have 128 queries.
 enum class SweepGradient { keys, queries };
 template <class T>
-Status sweep_backward(SweepGradient what, int head_dim, bool terms, const BackwardMaps& maps,
+Status sweep_backward(SweepGradient what, int width, bool terms, const BackwardMaps& maps,
                       const BackwardParams& params, int device, int processors, cudaStream_t stream);
 extern template Status sweep_backward<bf16>(SweepGradient, int, bool, const BackwardMaps&,
                                             const BackwardParams&, int, int, cudaStream_t);

@@ -4,6 +4,7 @@
 #include "headwise/kernels/cuda/device/ptx.cuh"
 #include "headwise/kernels/cuda/device/tile.h"
 #include "headwise/kernels/cuda/hopper/backward/backward.h"
+#include "headwise/kernels/cuda/hopper/forward/copy.cuh"
 
 namespace headwise::cuda {
 
@@ -97,10 +98,10 @@ __device__ __forceinline__ void backward_copy(const BackwardShared<C>& shared, c
     ptx::store_shared(info + 32, at.batch, at.q_row, at.kv_row, part);
     ptx::store_shared(info + 48, at.q_padded, at.kv_padded, heads, head + heads);
     ptx::mbarrier_expect(kv_full, 2 * C::kKeyBytes);
-    ptx::load_tile(shared.k + slot * C::kKeyBytes, &maps.k, kv_full, at.kv_row + n * kKeys, 0, kv_head,
-                   at.batch, ptx::kEvictFirst);
-    ptx::load_tile(shared.v + slot * C::kKeyBytes, &maps.v, kv_full, at.kv_row + n * kKeys, 0, kv_head,
-                   at.batch, ptx::kEvictFirst);
+    load_panels<C::kDim>(shared.k + slot * C::kKeyBytes, kKeys, &maps.k, kv_full, at.kv_row + n * kKeys,
+                         kv_head, at.batch, ptx::kEvictFirst);
+    load_panels<C::kDim>(shared.v + slot * C::kKeyBytes, kKeys, &maps.v, kv_full, at.kv_row + n * kKeys,
+                         kv_head, at.batch, ptx::kEvictFirst);
     t = atomicAdd(p.counter, 1);  // the next tile; its latency hides behind the ring
     for (int h = head; h < head + heads; ++h)
       for (int i = m.begin; i < m.end; ++i, ++used) {
@@ -109,11 +110,11 @@ __device__ __forceinline__ void backward_copy(const BackwardShared<C>& shared, c
         const int padded = h * p.q_padded + at.q_padded + row;
         ptx::mbarrier_wait(shared.empty + 8 * s, ((used >> 1) & 1) ^ 1);
         ptx::mbarrier_expect(full, 2 * C::kQBytes + 2 * C::kRowBytes);
-        ptx::load_tile(shared.q + s * C::kQBytes, &maps.q, full, at.q_row + row, 0, h, at.batch,
-                       ptx::kEvictLast);
+        load_panels<C::kDim>(shared.q + s * C::kQBytes, kQueries, &maps.q, full, at.q_row + row, h, at.batch,
+                             ptx::kEvictLast);
         ptx::load_bytes(shared.lse + s * C::kRowBytes, p.lse + padded, C::kRowBytes, full);
-        ptx::load_tile(shared.dout + s * C::kQBytes, &maps.dout, full, at.q_row + row, 0, h, at.batch,
-                       ptx::kEvictLast);
+        load_panels<C::kDim>(shared.dout + s * C::kQBytes, kQueries, &maps.dout, full, at.q_row + row, h,
+                             at.batch, ptx::kEvictLast);
         ptx::load_bytes(shared.delta + s * C::kRowBytes, p.delta + padded, C::kRowBytes, full);
       }
     ++tile;

@@ -224,14 +224,14 @@ __device__ __forceinline__ void backward_products(const BackwardShared<C>& share
       if (thread == 0) ptx::mbarrier_arrive(shared.kv_empty + 8 * slot);
     } else {
       // dv leaves over this group's rows of v; dk over its rows of k, once the other group has made its dq.
-      const auto to = [&](const CUtensorMap* map, void* data, const Index(&step)[3]) {
-        return GradientRows{map, data, step, at.z + first_key, kv_tokens - first_key, where.w, at.x};
+      const auto to = [&](const CUtensorMap* map, void* data, int chunks, const Index(&step)[3]) {
+        return GradientRows{map, data, chunks, step, at.z + first_key, kv_tokens - first_key, where.w, at.x};
       };
-      store_gradient<T, kDim, kKeys>(dv, 1.f, v, group * 64, to(&maps.dv, p.dv, p.dv_step), p.store_rows,
-                                     kOwnGroup + group);
+      store_gradient<T, kDim, kKeys>(dv, 1.f, v, group * 64, to(&maps.dv, p.dv, p.value_chunks, p.dv_step),
+                                     p.store_rows, kOwnGroup + group);
       ptx::barrier_sync(kBothGroups, 256);
-      store_gradient<T, kDim, kKeys>(dk, p.scale, k, group * 64, to(&maps.dk, p.dk, p.dk_step), p.store_rows,
-                                     kOwnGroup + group);
+      store_gradient<T, kDim, kKeys>(dk, p.scale, k, group * 64, to(&maps.dk, p.dk, p.head_chunks, p.dk_step),
+                                     p.store_rows, kOwnGroup + group);
       if (p.store_rows) ptx::barrier_sync(kOwnGroup + group, 128);
       if (thread == 0) {
         ptx::wait_stores_read();
@@ -277,7 +277,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 }
 
 template <class T>
-Status backward(int head_dim, bool terms, const BackwardMaps& maps, const BackwardParams& params, int device,
+Status backward(int width, bool terms, const BackwardMaps& maps, const BackwardParams& params, int device,
                 int processors, cudaStream_t stream) {
   constexpr const char* kName = "cuda/hopper_backward";
   const auto start = [&]<int HeadDim, bool Terms>() {
@@ -289,7 +289,7 @@ Status backward(int head_dim, bool terms, const BackwardMaps& maps, const Backwa
     return launch({kName, dim3(grid), C::kThreads, C::kShared, stream, true}, hopper_backward<C>, maps,
                   params);
   };
-  if (head_dim == 64)
+  if (width == 64)
     return terms ? start.template operator()<64, true>() : start.template operator()<64, false>();
   return terms ? start.template operator()<128, true>() : start.template operator()<128, false>();
 }

@@ -7,57 +7,95 @@
 namespace headwise::cuda {
 namespace {
 
-constexpr int kBlockRows = 64, kPrepareThreads = 256, kGatherThreads = 128, kSinkThreads = 256;
+constexpr int kBlockRows = 64, kPrepareThreads = 128, kGatherThreads = 128, kSinkThreads = 256;
 constexpr float kLog2e = 1.44269504088896341f;
 
-struct Prepare {
+struct PrepareBlock {
   BackwardParams params;
-  int heads, dim, turn_rows, blocks;  // blocks of 64 rows of the longest sequence
-  RowsOf16 out, dout;
-  const float* lse_from;
-  Index lse_step[3];
+  Prepare what;
+  int blocks;  // of 64 rows of the longest sequence
   float *lse, *delta;
 };
 
-/// 64 rows of a head; lanes of 8 columns share a row, a power of two of them.
+/// Rows of 64 columns as products read them: eight rows begin in different banks.
+struct RowPairs {
+  uint4 out[16][9], dout[16][9];
+};
+/// out . dout of 16 rows, by the products that make dp = v dout^T and in their order: where a row has one
+/// key, out is its v, and dp - delta is 0 to the last bit. Of a warp's matrix the diagonal counts: rows g and
+/// 8 + g in the lanes with lane % 4 == g / 2.
 template <class T>
-__global__ void __launch_bounds__(kPrepareThreads) prepare(const __grid_constant__ Prepare p) {
+__device__ __forceinline__ void row_products(RowPairs& rows, const std::uint16_t* out, Index out_step,
+                                             const std::uint16_t* dout, Index dout_step, int count,
+                                             int columns, float (&sum)[2]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4;
+  float d[2][4] = {};
+  for (int c = 0; c < columns; c += 64) {
+    uint4 x[4], y[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = lane / 8 + 4 * i, column = c + lane % 8 * 8;
+      const bool there = row < count && column < columns;
+      x[i] = there ? *reinterpret_cast<const uint4*>(out + row * out_step + column) : uint4{};
+      y[i] = there ? *reinterpret_cast<const uint4*>(dout + row * dout_step + column) : uint4{};
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      rows.out[lane / 8 + 4 * i][lane % 8] = x[i], rows.dout[lane / 8 + 4 * i][lane % 8] = y[i];
+    __syncwarp();
+    const auto pair = [&](const uint4(&from)[16][9], int row, int column) {
+      return reinterpret_cast<const std::uint32_t*>(from[row])[column / 2 + lane % 4];
+    };
+#pragma unroll
+    for (int k = 0; k < 64; k += 16) {
+      const std::uint32_t a[4] = {pair(rows.out, g, k), pair(rows.out, g + 8, k), pair(rows.out, g, k + 8),
+                                  pair(rows.out, g + 8, k + 8)};
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        Number<T>::multiply_add(d[r], a, pair(rows.dout, g + 8 * r, k), pair(rows.dout, g + 8 * r, k + 8));
+    }
+  }
+  sum[0] = g % 2 ? d[0][1] : d[0][0], sum[1] = g % 2 ? d[1][3] : d[1][2];
+}
+
+/// 64 rows of a head, 16 a warp.
+template <class T>
+__global__ void __launch_bounds__(kPrepareThreads) prepare(const __grid_constant__ PrepareBlock p) {
   ptx::let_follower_start();
+  const Prepare& w = p.what;
   const int at_block = static_cast<int>(blockIdx.x) % p.blocks,
             pair = static_cast<int>(blockIdx.x) / p.blocks;
-  const int head = pair % p.heads, b = pair / p.heads, thread = static_cast<int>(threadIdx.x);
+  const int head = pair % w.heads, b = pair / w.heads, thread = static_cast<int>(threadIdx.x);
   const BackwardPlace at = p.params.place_of(b);
   const int row0 = at_block * kBlockRows;
   if (row0 >= padded_rows(at.q_tokens)) return;
   const int padded = head * p.params.q_padded + at.q_padded + row0;
   if (p.params.dq) {
-    auto* sums = reinterpret_cast<float4*>(p.params.dq + static_cast<Index>(padded) * p.dim);
-    for (int i = thread; i < kBlockRows * p.dim / 4; i += kPrepareThreads) sums[i] = float4{};
+    auto* sums = reinterpret_cast<float4*>(p.params.dq + static_cast<Index>(padded) * w.width);
+    for (int i = thread; i < kBlockRows * w.width / 4; i += kPrepareThreads) sums[i] = float4{};
   }
-  if (p.params.turns && thread == 0 && padded % p.turn_rows == 0) p.params.turns[padded / p.turn_rows] = 0;
+  if (p.params.turns && thread == 0 && padded % w.turn_rows == 0) p.params.turns[padded / w.turn_rows] = 0;
 
-  const int lanes = p.dim <= 64 ? 8 : p.dim <= 128 ? 16 : 32, column = thread % lanes * 8;
-  for (int r = thread / lanes; r < kBlockRows; r += kPrepareThreads / lanes) {
-    const int row = row0 + r;
-    float sum = 0.f, lse = INFINITY;
-    if (row < at.q_tokens && column < p.dim) {
-      const auto load = [&](const RowsOf16& x) {
-        return *reinterpret_cast<const uint4*>(static_cast<const std::uint16_t*>(x.data) +
-                                               at.batch * x.step[0] + (at.q_row + row) * x.step[1] +
-                                               head * x.step[2] + column);
-      };
-      const uint4 x = load(p.out), y = load(p.dout);
-      const std::uint32_t xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
+  __shared__ RowPairs rows[kPrepareThreads / 32];
+  const int lane = thread % 32, g = lane / 4, first = thread / 32 * 16;
+  const auto from = [&](const RowsOf16& x) {
+    return static_cast<const std::uint16_t*>(x.data) + at.batch * x.step[0] +
+           (at.q_row + row0 + first) * x.step[1] + head * x.step[2];
+  };
+  float sum[2];
+  row_products<T>(rows[thread / 32], from(w.out), w.out.step[1], from(w.dout), w.dout.step[1],
+                  at.q_tokens - row0 - first, w.value_dim, sum);
+  if (lane % 4 != g / 2) return;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        sum = fmaf(Number<T>::low(xs[i]), Number<T>::low(ys[i]), sum);
-        sum = fmaf(Number<T>::high(xs[i]), Number<T>::high(ys[i]), sum);
-      }
-      lse = p.lse_from[at.batch * p.lse_step[0] + head * p.lse_step[1] + (at.q_row + row) * p.lse_step[2]];
+  for (int r = 0; r < 2; ++r) {
+    const int to = first + g + 8 * r, row = row0 + to;
+    float lse = INFINITY;
+    if (row < at.q_tokens) {
+      lse = w.lse[at.batch * w.lse_step[0] + head * w.lse_step[1] + (at.q_row + row) * w.lse_step[2]];
       lse = lse == -INFINITY ? INFINITY : lse * kLog2e;  // a row without keys: weights of 0
     }
-    for (int x = 1; x < lanes; x *= 2) sum += __shfl_xor_sync(~0u, sum, x);
-    if (column == 0) p.delta[padded + r] = sum, p.lse[padded + r] = lse;
+    p.delta[padded + to] = sum[r], p.lse[padded + to] = lse;
   }
 }
 
@@ -80,14 +118,15 @@ __global__ void __launch_bounds__(kGatherThreads) gather(const __grid_constant__
   const int row0 = at_block * kBlockRows, tokens = w.keys ? at.kv_tokens : at.q_tokens;
   if (row0 >= tokens) return;
   const int padded = w.keys ? p.params.kv_padded : p.params.q_padded;
-  const Index part = static_cast<Index>(w.heads) * padded * w.dim / 4;
+  const Index part = static_cast<Index>(w.heads) * padded * w.width / 4;
   const int parts = w.keys ? p.params.parts_at(at) : 1;
   const auto* from =
       reinterpret_cast<const float4*>(
-          w.from + static_cast<Index>(head * padded + (w.keys ? at.kv_padded : at.q_padded) + row0) * w.dim) +
+          w.from +
+          static_cast<Index>(head * padded + (w.keys ? at.kv_padded : at.q_padded) + row0) * w.width) +
       thread;
   auto* to = static_cast<std::uint16_t*>(w.to.data) + at.batch * w.to.step[0] + head * w.to.step[2];
-  for (int j = 0; j < w.dim / 32; ++j) {
+  for (int j = 0; j < (w.dim + 31) / 32; ++j) {
     std::uint32_t pairs[2][4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -115,7 +154,7 @@ __global__ void __launch_bounds__(kGatherThreads) gather(const __grid_constant__
           if (y == k) row_of_8[y] = got;
       }
       const int row = row0 + 16 * warp + lane / 4 + 8 * r;
-      if (row < tokens)
+      if (row < tokens && 32 * j + 8 * t < w.dim)
         *reinterpret_cast<uint4*>(to + ((w.keys ? at.kv_row : at.q_row) + row) * w.to.step[1] + 32 * j +
                                   8 * t) = uint4{row_of_8[0], row_of_8[1], row_of_8[2], row_of_8[3]};
     }
@@ -155,13 +194,10 @@ __global__ void __launch_bounds__(kSinkThreads) sinks_sum(const float* lse, cons
 }  // namespace
 
 template <class T>
-Status prepare_rows(const BackwardParams& params, int heads, int dim, int turn_rows, const RowsOf16& out,
-                    const RowsOf16& dout, const float* lse, const Index (&lse_step)[3], cudaStream_t stream) {
-  Prepare p{params, heads, dim, turn_rows, padded_rows(params.place.q_tokens) / kBlockRows, out, dout,
-            lse,    {},    {},  {}};
-  for (int i = 0; i < 3; ++i) p.lse_step[i] = lse_step[i];
-  p.lse = const_cast<float*>(params.lse), p.delta = const_cast<float*>(params.delta);
-  return launch({"cuda/prepare_rows", dim3(static_cast<unsigned>(p.blocks * heads * params.batch)),
+Status prepare_rows(const BackwardParams& params, const Prepare& what, cudaStream_t stream) {
+  const PrepareBlock p{params, what, padded_rows(params.place.q_tokens) / kBlockRows,
+                       const_cast<float*>(params.lse), const_cast<float*>(params.delta)};
+  return launch({"cuda/prepare_rows", dim3(static_cast<unsigned>(p.blocks * what.heads * params.batch)),
                  kPrepareThreads, 0, stream},
                 prepare<T>, p);
 }
@@ -188,10 +224,8 @@ Status sum_sinks(const BackwardParams& params, int heads, const PerHead& sinks, 
                 params.lse, params.delta, Index{params.q_padded}, sinks, dsinks, dtype, step);
 }
 
-template Status prepare_rows<bf16>(const BackwardParams&, int, int, int, const RowsOf16&, const RowsOf16&,
-                                   const float*, const Index (&)[3], cudaStream_t);
-template Status prepare_rows<f16>(const BackwardParams&, int, int, int, const RowsOf16&, const RowsOf16&,
-                                  const float*, const Index (&)[3], cudaStream_t);
+template Status prepare_rows<bf16>(const BackwardParams&, const Prepare&, cudaStream_t);
+template Status prepare_rows<f16>(const BackwardParams&, const Prepare&, cudaStream_t);
 template Status gather_rows<bf16>(const BackwardParams&, const Gather&, cudaStream_t);
 template Status gather_rows<f16>(const BackwardParams&, const Gather&, cudaStream_t);
 

@@ -11,16 +11,23 @@ struct RowsOf16 {
   Index step[3] = {};  // batch, row, head
 };
 
-/// The buffers of a run: writes lse, delta, clears dq and turns. `turn_rows`: rows that share a turn.
+/// The buffers of a run: writes lse, delta, clears dq and turns.
+struct Prepare {
+  int heads = 0;
+  int width = 0, value_dim = 0;  // of the instance; of out and dout
+  int turn_rows = 0;             // rows that share a turn
+  RowsOf16 out = {}, dout = {};
+  const float* lse = nullptr;
+  Index lse_step[3] = {};
+};
 template <class T>
-Status prepare_rows(const BackwardParams& params, int heads, int dim, int turn_rows, const RowsOf16& out,
-                    const RowsOf16& dout, const float* lse, const Index (&lse_step)[3], cudaStream_t stream);
+Status prepare_rows(const BackwardParams& params, const Prepare& what, cudaStream_t stream);
 
 /// to = factor * (the sum of a group's parts, buffers of fragments, in order), rounded once. Rows of queries,
 /// which have one part, or of keys.
 struct Gather {
-  const float* from = nullptr;  // [parts heads padded dim]
-  int heads = 0, dim = 0;
+  const float* from = nullptr;  // [parts heads padded width]
+  int heads = 0, width = 0, dim = 0;
   bool keys = false;
   float factor = 1;
   RowsOf16 to = {};

@@ -233,6 +233,7 @@ __device__ __forceinline__ void sweep_key_sums(const SweepKeysShared<C>& shared,
     const int4 at = ptx::load_shared(shared.info + 32);  // batch, row of q, row of k
     const GradientRows to{Values ? &maps.dv : &maps.dk,
                           Values ? p.dv : p.dk,
+                          Values ? p.value_chunks : p.head_chunks,
                           Values ? p.dv_step : p.dk_step,
                           at.z + first_key,
                           kv_tokens - first_key,
@@ -360,9 +361,9 @@ __device__ __forceinline__ void sweep_query_sums(const SweepQueriesShared<C>& sh
     for (int i = what.y + 1; i <= what.z; ++i) step(i < what.z);
     ptx::wgmma_wait<0>();
     ptx::pin(s), ptx::pin(sum);
-
     const int4 at = ptx::load_shared(shared.info + 32);
-    const GradientRows to{&maps.dq, p.dq_out, p.dq_step, at.y + first, q_tokens - first, what.w, at.x};
+    const GradientRows to{&maps.dq,     p.dq_out,         p.head_chunks, p.dq_step,
+                          at.y + first, q_tokens - first, what.w,        at.x};
     store_gradient<T, kDim, kRows>(sum, p.scale, q, 0, to, p.store_rows, barrier);
     if (p.store_rows) ptx::barrier_sync(barrier, 128);
     if (thread == 0) {
@@ -432,7 +433,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 }
 
 template <class T>
-Status sweep_backward(SweepGradient what, int head_dim, bool terms, const BackwardMaps& maps,
+Status sweep_backward(SweepGradient what, int width, bool terms, const BackwardMaps& maps,
                       const BackwardParams& params, int device, int processors, cudaStream_t stream) {
   constexpr const char* kName = "cuda/hopper_backward";
   const auto start = [&]<int HeadDim, bool Terms>() {
@@ -449,11 +450,7 @@ Status sweep_backward(SweepGradient what, int head_dim, bool terms, const Backwa
   const auto of_width = [&]<int HeadDim>() {
     return terms ? start.template operator()<HeadDim, true>() : start.template operator()<HeadDim, false>();
   };
-  switch (head_dim) {
-    case 96: return of_width.template operator()<96>();
-    case 192: return of_width.template operator()<192>();
-    default: return of_width.template operator()<256>();
-  }
+  return width == 192 ? of_width.template operator()<192>() : of_width.template operator()<256>();
 }
 
 }  // namespace headwise::cuda

@@ -42,6 +42,7 @@ __device__ __forceinline__ void clear_tile_rows(std::uint32_t tile, int rows, in
 struct GradientRows {
   const CUtensorMap* map;  // boxes of 64 rows x 64 columns
   void* to;                // null: not asked
+  int chunks;              // of 8 columns in a row
   const Index (&step)[3];
   int row, left, head, batch;
 };
@@ -64,14 +65,15 @@ __device__ __forceinline__ void store_gradient(const float (&d)[Dim / 2], float 
     auto* out = static_cast<std::uint16_t*>(to.to) + to.batch * to.step[0] + to.head * to.step[2];
     for (int i = thread; i < to.left * (Dim / 8); i += 128) {
       const int row = i / (Dim / 8), chunk = i % (Dim / 8);
+      if (chunk >= to.chunks) continue;
       *reinterpret_cast<int4*>(out + (to.row + row) * to.step[1] + chunk * 8) =
           ptx::load_shared(staged + chunk_offset(TileRows, first + row, chunk));
     }
   } else if (thread == 0) {
 #pragma unroll
     for (int c = 0; c < (Dim + 63) / 64; ++c)
-      ptx::store_tile(to.map, staged + c * panel_bytes(TileRows) + first * kPanelRowBytes, to.row,
-                      Dim % 64 ? 0 : c, to.head, to.batch, Dim % 64 ? 64 * c : 0);
+      ptx::store_tile(to.map, staged + c * panel_bytes(TileRows) + first * kPanelRowBytes, to.row, 0, to.head,
+                      to.batch, 64 * c);
     ptx::commit_stores();
   }
 }

@@ -9,18 +9,6 @@
 namespace headwise::cuda {
 namespace {
 
-/// Beyond this many rows a kv head the tiles of cuda/hopper are better filled.
-constexpr Index kMostRows = 64;
-
-/// Chunks of queries that have the bits of all at once.
-constexpr Index kChunk = 64;
-/// Queries that fill the tiles of cuda/hopper better than splits of so few keys do. Measured on an H200, time
-/// of decode to that of cuda/hopper: 256 sequences of 24 tokens 2.0, of 48 3.9, one sequence 0.8 to 1.1; 48
-/// queries and 1,024 keys 1.4 (32 sequences), 0.9 (one); and 8,192 keys 1.5 (8), 0.5 (one).
-constexpr bool tiles_suit(Index q_tokens, Index kv_tokens) {
-  return q_tokens >= kChunk || (q_tokens > 32 && kv_tokens <= 1024) || (q_tokens > 16 && kv_tokens <= 256);
-}
-
 /// Bytes of keys and values from which on L2 is not told to forget them first. Below, what others left in L2
 /// stays there; above, it goes anyway, and on an H200 537 MB are read in 140 us instead of 144.
 constexpr double kMuch = 256 << 20;
@@ -34,9 +22,9 @@ void refuse(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
     std::snprintf(why, sizeof why, "probes");
     return;
   }
-  if (p.heads.q.dim % 64 != 0 || p.heads.q.dim == 192) {
-    std::snprintf(why, sizeof why, "head_dim %lld; it takes 64, 128 and 256",
-                  static_cast<long long>(p.heads.q.dim));
+  if (const Index dim = p.heads.q.dim; dim != p.heads.v.dim || (dim != 64 && dim != 128 && dim != 256)) {
+    std::snprintf(why, sizeof why, "head_dim %lld and value_dim %lld; it takes 64, 128 and 256 of both",
+                  static_cast<long long>(dim), static_cast<long long>(p.heads.v.dim));
     return;
   }
   if (p.run.pieces) {
@@ -44,12 +32,12 @@ void refuse(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
     return;
   }
   const Index rows = p.q_tokens * p.heads.k.group;
-  if (rows > kMostRows)
+  if (rows > kMostDecodeRows)
     std::snprintf(why, sizeof why, "%lld rows of queries a kv head; it takes up to %lld",
-                  static_cast<long long>(rows), static_cast<long long>(kMostRows));
+                  static_cast<long long>(rows), static_cast<long long>(kMostDecodeRows));
   else if (!p.eight_bit_kv() && tiles_suit(p.q_tokens, p.kv_tokens))
     std::snprintf(why, sizeof why,
-                  p.q_tokens < kChunk
+                  p.q_tokens < kDecodeChunk
                       ? "%lld query tokens meet %lld keys, too few to split: cuda/hopper takes less time"
                       : "%lld query tokens and %lld keys: a chunk has the bits of longer ones in cuda/hopper",
                   static_cast<long long>(p.q_tokens), static_cast<long long>(p.kv_tokens));
@@ -63,7 +51,8 @@ DecodeScales scales_of(const AnyView& v) {
   return {static_cast<const float*>(v.data), {v.step[0], v.step[1], v.step[2]}};
 }
 
-Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, int device) {
+Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, int device,
+             Sequences which) {
   const auto head_dim = static_cast<int>(p.heads.q.dim);
   Band band;
   const char* why = nullptr;
@@ -96,7 +85,8 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   const std::size_t parts = d.splits > 1 ? part_rows * static_cast<std::size_t>(head_dim) * 4 : 0;
   const std::size_t stats = d.splits > 1 ? part_rows * 8 * static_cast<std::size_t>(shares) : 0;
   // The counter of items comes first, as in cuda/hopper.
-  const Status status = sequence_places(p, a, state, 1 + blocks * shares, parts + stats, d.place, d.places);
+  const Status status =
+      sequence_places(p, a, state, {1 + blocks * shares, parts + stats, which}, d.place, d.places);
   if (!status.ok()) return status;
   d.parts = reinterpret_cast<float*>(state.scratch);
   d.part_stats = reinterpret_cast<float*>(state.scratch + parts);
@@ -137,13 +127,7 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
 }
 
 Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {
-  if (p.batch == 0 || p.heads.q.heads == 0 || p.q_tokens == 0) return {};
-  const CurrentDevice current(device);
-  if (!current.status().ok()) return current.status();
-  StreamState* state = state_of(device, static_cast<cudaStream_t>(stream));
-  if (!state) return kNoState;
-  const std::lock_guard lock(state->mutex);
-  return start(p, a, *state, device);
+  return run_decode(p, a, device, stream, Sequences::all);
 }
 
 void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
@@ -153,6 +137,17 @@ void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
 }
 
 }  // namespace
+
+Status run_decode(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream,
+                  Sequences which) {
+  if (p.batch == 0 || p.heads.q.heads == 0 || p.q_tokens == 0) return {};
+  const CurrentDevice current(device);
+  if (!current.status().ok()) return current.status();
+  StreamState* state = state_of(device, static_cast<cudaStream_t>(stream));
+  if (!state) return kNoState;
+  const std::lock_guard lock(state->mutex);
+  return start(p, a, *state, device, which);
+}
 
 const Kernel kDecode = {"cuda/decode", refuse, run, numerics};
 

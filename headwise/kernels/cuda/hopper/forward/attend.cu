@@ -24,14 +24,19 @@ bool needs_terms(const AttentionProblem& p) {
   return has_terms(p) || p.heads.terms.gate || p.heads.terms.dropout || p.run.block_keys;
 }
 
+/// The instance a problem takes: bits depend on its keys of a tile.
+ForwardWidths widths_of(const AttentionProblem& p) {
+  return forward_widths(p.heads.q.dim, p.heads.v.dim, needs_terms(p) || p.probe.rows);
+}
+int keys_of(ForwardWidths w) { return forward_keys(w.head, w.value); }
+
 /// Bits of a block mask travel with launches; its lists are made on the device.
 constexpr Index kMostBlockBits = Index{1} << 20, kMostBlockLists = Index{1} << 28;
 BlockBytes block_bytes_of(const AttentionProblem& p) {
   if (!p.run.block_keys) return {0, 0};
   const MaskStep blocks{.op = MaskOp::blocks, .b = p.run.block_keys, .n = p.run.block_rows};
   return block_bytes(blocks, p.kv_tokens, p.run.apart ? p.batch : 1,
-                     ceil_div(max_of(p.q_tokens, 1), forward_rows(2)),
-                     forward_keys(static_cast<int>(p.heads.q.dim), static_cast<int>(p.heads.v.dim)));
+                     ceil_div(max_of(p.q_tokens, 1), forward_rows(2)), keys_of(widths_of(p)));
 }
 
 void refuse(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
@@ -44,12 +49,6 @@ void refuse(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
   }
   if (p.keys == KeyForm::paged && run.large_table) {
     std::snprintf(why, sizeof why, "a page table of more than 2^29 entries");
-    return;
-  }
-  if (p.heads.q.dim != p.heads.v.dim && (needs_terms(p) || p.probe.rows)) {
-    std::snprintf(why, sizeof why,
-                  "softcap, ALiBi, a bias, a gate, dropout, probes, blocks(...) or no positive scale; it "
-                  "takes them where head_dim is value_dim");
     return;
   }
   if (run.block_keys && run.pieces) {
@@ -68,8 +67,8 @@ void refuse(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
                   static_cast<long long>(kMostBlockBits), static_cast<long long>(kMostBlockLists));
     return;
   }
-  if (p.probe.rows && !forward_probes(p.heads.v.dim)) {
-    std::snprintf(why, sizeof why, "the statistics of rows; it takes them up to value_dim 128");
+  if (p.probe.rows && !forward_probes(widths_of(p).value)) {
+    std::snprintf(why, sizeof why, "the statistics of rows; it takes them up to head_dim and value_dim 128");
     return;
   }
   if (run.pieces && p.heads.terms.dropout) {
@@ -112,13 +111,14 @@ Work work_of(int groups, int keys, const Band& band, const Place& place) {
 /// 512..16k.
 int groups_for(const AttentionProblem& p, const Band& band, const Place& place, TilePasses passes,
                int processors) {
-  const auto head_dim = static_cast<int>(p.heads.q.dim), value_dim = static_cast<int>(p.heads.v.dim);
+  const ForwardWidths widths = widths_of(p);
+  const int head_dim = widths.head, value_dim = widths.value;
   if (value_dim > 128 || passes == TilePasses::terms) return 2;
   if (head_dim != value_dim || head_dim == 96 || passes == TilePasses::probes) return 3;
   const double gain = head_dim == 64 ? 1.22 : 1.15;
   const double pairs = static_cast<double>(p.batch * pieces_of(band) * p.heads.q.heads);
   const auto time_of = [&](int groups, double speed) {
-    const Work w = work_of(groups, forward_keys(head_dim, value_dim), band, place);
+    const Work w = work_of(groups, keys_of(widths), band, place);
     double even = pairs * w.all / processors;
     if (band.whole) {  // tiles of one length: in the last round some processors wait
       const auto tiles = static_cast<double>(ceil_div(max_of(place.q_tokens, 1), forward_rows(groups)));
@@ -152,9 +152,11 @@ ForwardPages pages_of(const AttentionProblem& p, const AttentionArgs& a, int key
 }
 
 template <class T>
-Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, int device) {
+Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, int device,
+             Sequences which) {
   const int processors = facts_of(device).processors, head_dim = static_cast<int>(p.heads.q.dim),
             value_dim = static_cast<int>(p.heads.v.dim);
+  const ForwardWidths widths = widths_of(p);
   Band band;
   const char* why = nullptr;
   band_of(a.mask, 0, band, why);
@@ -164,7 +166,8 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   const BlockBytes block_bytes = block_bytes_of(p);
   const auto bits_bytes = static_cast<std::size_t>(block_bytes.bits),
              list_bytes = static_cast<std::size_t>(block_bytes.lists);
-  Status status = sequence_places(p, a, state, 1, id_bytes + bits_bytes + list_bytes, f.place, f.places);
+  Status status =
+      sequence_places(p, a, state, {1, id_bytes + bits_bytes + list_bytes, which}, f.place, f.places);
   if (status.ok() && ids) {
     auto* to = reinterpret_cast<Index*>(state.scratch);
     status = send_ids(a.inputs.sequence_ids, p.batch, to, state.stream);
@@ -217,7 +220,7 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   f.section = f.sections ? (pairs - last) / f.sections / f.group * f.group : pairs;
   f.section = f.section < f.group ? f.group : f.section;
 
-  const int keys = forward_keys(head_dim, value_dim), panels = head_dim / 64;
+  const int keys = keys_of(widths);
   if (band.blocks) {
     std::byte* bits = state.scratch + id_bytes;
     status = make_block_lists({.blocks = *band.blocks,
@@ -230,14 +233,15 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
     if (!status.ok()) return status;
   }
   if (paged) f.pages = pages_of(p, a, keys);
+  f.out_chunks = value_dim / 8;
   const int box = paged ? f.pages.piece : keys;
   ForwardMaps maps;
-  status = state.map_of(map_spec(p, a.q, rows, panels), maps.q);
-  if (status.ok()) status = state.map_of(map_spec(p, a.k, box, paged ? 1 : panels), maps.k);
-  if (status.ok()) status = state.map_of(map_spec(p, a.v, box, paged ? 1 : value_dim / 64), maps.v);
-  if (status.ok()) status = state.map_of(map_spec(p, a.out, 64, 1), maps.out);
+  status = state.map_of(map_spec(p, a.q, rows, 0), maps.q);
+  if (status.ok()) status = state.map_of(map_spec(p, a.k, box, 0), maps.k);
+  if (status.ok()) status = state.map_of(map_spec(p, a.v, box, 0), maps.v);
+  if (status.ok()) status = state.map_of(map_spec(p, a.out, 64, 0), maps.out);
   if (!status.ok()) return status;
-  return forward<T>({.head_dim = head_dim,
+  return forward<T>({.head_dim = widths.head,
                      .groups = groups,
                      .passes = passes,
                      .device = device,
@@ -247,21 +251,27 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
 }
 
 Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {
+  return run_hopper(p, a, device, stream, Sequences::all);
+}
+
+void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
+  std::snprintf(words, sizeof words, "cuda/hopper sm_90a %s k%d", name_of(p.dtype).data(),
+                keys_of(widths_of(p)));
+}
+
+}  // namespace
+
+Status run_hopper(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream,
+                  Sequences which) {
   if (p.batch == 0 || p.heads.q.heads == 0 || p.q_tokens == 0) return {};
   const CurrentDevice current(device);
   if (!current.status().ok()) return current.status();
   StreamState* state = state_of(device, static_cast<cudaStream_t>(stream));
   if (!state) return kNoState;
   const std::lock_guard lock(state->mutex);
-  return p.dtype == DType::bf16 ? start<bf16>(p, a, *state, device) : start<f16>(p, a, *state, device);
+  return p.dtype == DType::bf16 ? start<bf16>(p, a, *state, device, which)
+                                : start<f16>(p, a, *state, device, which);
 }
-
-void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
-  std::snprintf(words, sizeof words, "cuda/hopper sm_90a %s k%d", name_of(p.dtype).data(),
-                forward_keys(static_cast<int>(p.heads.q.dim), static_cast<int>(p.heads.v.dim)));
-}
-
-}  // namespace
 
 const Kernel kHopper = {"cuda/hopper", refuse, run, numerics};
 

@@ -83,18 +83,14 @@ struct ForwardShared {
   }
 };
 
-/// A tile of all columns: one copy of whole panels, or one a panel where the last is cut.
+/// A tile of all columns: a copy for each panel, of which the last may be cut.
 template <int Dim>
 __device__ __forceinline__ void load_panels(std::uint32_t to, int rows, const CUtensorMap* map,
                                             std::uint32_t bar, int row, int head, int batch,
                                             std::uint64_t keep) {
-  if constexpr (Dim % 64 == 0) {
-    ptx::load_tile(to, map, bar, row, 0, head, batch, keep);
-  } else {
 #pragma unroll
-    for (int c = 0; c < (Dim + 63) / 64; ++c)
-      ptx::load_tile(to + c * panel_bytes(rows), map, bar, row, 0, head, batch, keep, 64 * c);
-  }
+  for (int c = 0; c < (Dim + 63) / 64; ++c)
+    ptx::load_tile(to + c * panel_bytes(rows), map, bar, row, 0, head, batch, keep, 64 * c);
 }
 
 /// Rows of v past the last key are multiplied by weights of 0, which a NaN survives. Every group clears them
@@ -141,24 +137,25 @@ __device__ __forceinline__ ForwardWork forward_work(const ForwardParams& p, int 
   return w;
 }
 
-/// A tile of keys or values out of pages. A page outside the pool, and a piece past the last key, arrives as
-/// zeros.
+/// Tile n of keys or values, in one piece or out of pages. A page outside the pool, and a piece past the last
+/// key, arrives as zeros.
 template <class C, int Dim>
-__device__ __forceinline__ void load_pages(std::uint32_t to, const CUtensorMap* map, std::uint32_t bar,
-                                           const ForwardParams& p, const ForwardWork& w, int first) {
+__device__ __forceinline__ void load_keys_of(std::uint32_t to, const CUtensorMap* map, std::uint32_t bar,
+                                             const ForwardParams& p, const ForwardWork& w, int n) {
   const ForwardPages& pages = p.pages;
-  const int kv_head = w.head / p.group;
+  const int first = n * C::kKeys;
+  if (!pages.table)
+    return load_panels<Dim>(to, C::kKeys, map, bar, w.place.kv_row + first, w.head / p.group, w.tensor_batch,
+                            ptx::kEvictLast);
 #pragma unroll 1
   for (int r = 0; r < C::kKeys; r += pages.piece) {
-    const int key = first + r, row = key & ((1 << pages.log_size) - 1);
+    const int key = first + r;
     const int page =
         key < w.place.kv_tokens
             ? __ldg(pages.table + (w.b * pages.step[0] + (key >> pages.log_size) * pages.step[1]))
             : -1;
-#pragma unroll
-    for (int c = 0; c < (Dim + 63) / 64; ++c)
-      ptx::load_tile(to + c * panel_bytes(C::kKeys) + r * kPanelRowBytes, map, bar, row,
-                     Dim % 64 == 0 ? c : 0, kv_head, page, ptx::kEvictLast, Dim % 64 == 0 ? 0 : 64 * c);
+    load_panels<Dim>(to + r * kPanelRowBytes, C::kKeys, map, bar, key & ((1 << pages.log_size) - 1),
+                     w.head / p.group, page, ptx::kEvictLast);
   }
 }
 
@@ -189,7 +186,6 @@ struct ForwardEntries {
 template <class C>
 __device__ __forceinline__ void forward_copy_keys(const ForwardShared<C>& shared, const ForwardMaps& maps,
                                                   const ForwardParams& p) {
-  constexpr int kKeys = C::kKeys;
   const auto fetch = [&] {
     const int old = atomicAdd(p.counter, 1);
     if (old == p.tiles - 1) *p.counter = 0;  // one a tile, so this was the last: ready for the next launch
@@ -211,27 +207,18 @@ __device__ __forceinline__ void forward_copy_keys(const ForwardShared<C>& shared
   tell_next();
   while (next < p.tiles) {
     const ForwardWork w = next_work;
-    const int kv_head = w.head / p.group;
     const auto load_keys = [&](int n, int use, int entry = 0) {
       const std::uint32_t full = shared.k_full + 8 * (use & 1);
       ptx::mbarrier_wait(shared.k_empty + 8 * (use & 1), ((use >> 1) & 1) ^ 1);
       if constexpr (C::kListed) ptx::store_word(shared.listed + 4 * (use & 3), entry);
       ptx::mbarrier_expect(full, C::kKeyBytes);
-      if (p.pages.table)
-        return load_pages<C, C::kHeadDim>(shared.k + (use & 1) * C::kKeyBytes, &maps.k, full, p, w,
-                                          n * kKeys);
-      load_panels<C::kHeadDim>(shared.k + (use & 1) * C::kKeyBytes, kKeys, &maps.k, full,
-                               w.place.kv_row + n * kKeys, kv_head, w.tensor_batch, ptx::kEvictLast);
+      load_keys_of<C, C::kHeadDim>(shared.k + (use & 1) * C::kKeyBytes, &maps.k, full, p, w, n);
     };
     const auto load_values = [&](int n, int use) {
       const std::uint32_t full = shared.v_full + 8 * (use & 1);
       ptx::mbarrier_wait(shared.v_empty + 8 * (use & 1), ((use >> 1) & 1) ^ 1);
       ptx::mbarrier_expect(full, C::kValueBytes);
-      if (p.pages.table)
-        return load_pages<C, C::kValueDim>(shared.v + (use & 1) * C::kValueBytes, &maps.v, full, p, w,
-                                           n * kKeys);
-      load_panels<C::kValueDim>(shared.v + (use & 1) * C::kValueBytes, kKeys, &maps.v, full,
-                                w.place.kv_row + n * kKeys, kv_head, w.tensor_batch, ptx::kEvictLast);
+      load_keys_of<C, C::kValueDim>(shared.v + (use & 1) * C::kValueBytes, &maps.v, full, p, w, n);
     };
     if constexpr (C::kListed) {
       ForwardEntries<C> entries(p, w);

@@ -45,8 +45,9 @@ __device__ __forceinline__ void ForwardGroup<C, kStatistics>::store_rows(std::ui
   auto* out = static_cast<std::uint16_t*>(p.out) + at.batch * p.out_step[0] + at.head * p.out_step[2];
   for (int i = static_cast<int>(ptx::thread_now() % 128); i < left * (kValueDim / 8); i += 128) {
     const int row = i / (kValueDim / 8), chunk = i % (kValueDim / 8);
-    *reinterpret_cast<int4*>(out + (at.row + group * 64 + row) * p.out_step[1] + chunk * 8) =
-        ptx::load_shared(staged + chunk_offset(kRows, group * 64 + row, chunk));
+    if (chunk < p.out_chunks)
+      *reinterpret_cast<int4*>(out + (at.row + group * 64 + row) * p.out_step[1] + chunk * 8) =
+          ptx::load_shared(staged + chunk_offset(kRows, group * 64 + row, chunk));
   }
   ptx::barrier_sync(own_barrier, 128);
 }
@@ -72,8 +73,7 @@ __device__ __forceinline__ void ForwardGroup<C, kStatistics>::store_output(int s
 #pragma unroll
     for (int c = 0; c < C::kValuePanels; ++c)
       ptx::store_tile(out_map, staged + c * panel_bytes(kRows) + group * 64 * kPanelRowBytes,
-                      at.row + group * 64, kValueDim % 64 ? 0 : c, at.head, at.batch,
-                      kValueDim % 64 ? 64 * c : 0);
+                      at.row + group * 64, 0, at.head, at.batch, 64 * c);
     ptx::commit_stores();
   }
   if constexpr (!C::kAcross)

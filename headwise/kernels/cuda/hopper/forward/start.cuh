@@ -88,7 +88,7 @@ Status forward(const ForwardTask& task, const ForwardMaps& maps, const ForwardPa
     case 1922: return start.template operator()<192, 192, 2>();
     case 1923: return start.template operator()<192, 128, 3>();
     case 2562: return start.template operator()<256, 256, 2>();
-    default: return {"cuda/hopper_forward", 1, "no instance of this head_dim"};
+    default: return {"cuda/hopper_forward", 1, "no instance of these widths"};
   }
 }
 
