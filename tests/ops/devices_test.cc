@@ -75,8 +75,8 @@ TEST(Devices, KernelsOfADeviceStandTogetherAndNamesStandOnce) {
   };
   EXPECT_EQ(
       names(attention_kernels(Device::Kind::cuda)),
-      "cuda/decode, cuda/hopper, cuda/mma, cuda/probes, cuda/rows, cuda/mixed, cuda/entmax, cuda/plain, "
-      "cuda/phase");
+      "cuda/ragged, cuda/decode, cuda/hopper, cuda/mma, cuda/probes, cuda/rows, cuda/mixed, cuda/entmax, "
+      "cuda/plain, cuda/phase");
   EXPECT_EQ(names(backward_kernels(Device::Kind::cuda)),
             "cuda/hopper_backward, cuda/mma_backward, cuda/mixed_backward, cuda/entmax_backward, "
             "cuda/plain_backward, cuda/unordered");
@@ -133,8 +133,8 @@ TEST(Devices, WhatOnlyTheCpuReadsIsRefusedByEveryKernel) {
 TEST(Devices, ListsOfKernels) {
   EXPECT_EQ(
       sentence_of(ErrorKind::bad_argument, [] { AttentionPlan(small_problem(), 1, "cuda/fastest"); }),
-      "attention: there is no kernel \"cuda/fastest\" for CUDA tensors; there are: cuda/decode, cuda/hopper, "
-      "cuda/mma, cuda/probes, cuda/rows, cuda/mixed, cuda/entmax, cuda/plain, cuda/phase");
+      "attention: there is no kernel \"cuda/fastest\" for CUDA tensors; there are: cuda/ragged, cuda/decode, "
+      "cuda/hopper, cuda/mma, cuda/probes, cuda/rows, cuda/mixed, cuda/entmax, cuda/plain, cuda/phase");
   EXPECT_EQ(unsupported([] { AttentionPlan(small_problem(), 1, "cpu/online,ref"); }),
             "attention: the tensors are on a CUDA device but the list \"cpu/online,ref\" allows no kernel "
             "for it; add cuda/plain, or copy the tensors to the CPU");

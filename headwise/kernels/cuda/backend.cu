@@ -35,7 +35,8 @@ void describe(int device, char (&words)[kSentenceBytes]) {
 
 extern "C" __attribute__((visibility("default"))) const headwise::cuda::Table* headwise_cuda_table() {
   using namespace headwise::cuda;
-  static const Kernel kernels[] = {kDecode, kHopper, kMma, kProbes, kRows, kMixed, kEntmax, kPlain, kPhase};
+  static const Kernel kernels[] = {kRagged, kDecode, kHopper, kMma,   kProbes,
+                                   kRows,   kMixed,  kEntmax, kPlain, kPhase};
   static const BackwardKernel backward[] = {kHopperBackward, kMmaBackward,   kMixedBackward,
                                             kEntmaxBackward, kPlainBackward, kUnorderedBackward};
   static const Table table = {kTableVersion,

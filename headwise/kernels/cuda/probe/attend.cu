@@ -17,7 +17,7 @@ AttentionArgs without_look(AttentionArgs a) {
   return a;
 }
 const Kernel* inner_of(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
-  for (const Kernel* k : {&kDecode, &kHopper, &kMma}) {
+  for (const Kernel* k : {&kRagged, &kDecode, &kHopper, &kMma}) {
     k->refuse(without_look(p), why);
     if (!why[0]) return k;
   }

@@ -7,6 +7,7 @@ namespace headwise::cuda {
 
 extern const Kernel kDecode;  // few queries, many keys; Hopper
 extern const Kernel kHopper;  // tiles by wgmma; Hopper
+extern const Kernel kRagged;  // a ragged batch: each sequence by the one of the two it takes alone
 extern const Kernel kPhase;   // cuda/hopper whatever the number of queries; by name alone
 extern const Kernel kMma;     // tiles by mma.sync: every mask, term and layout, widths up to 512
 extern const Kernel kPlain;   // a warp a row, every width, dtype and mask: the GPU's own reference
