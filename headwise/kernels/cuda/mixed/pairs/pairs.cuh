@@ -106,67 +106,37 @@ struct BlockMix {
   }
 };
 
+/// A thread's key of a chunk and its Q queries, of all heads.
 template <int Heads, MixPass Pass>
-__global__ void __launch_bounds__(kMixThreads) mix_pairs(const __grid_constant__ MixRows p) {
-  constexpr int Q = kMixQueries<Heads>;
-  constexpr bool kTurned = Pass == MixPass::weights_gradient || Pass == MixPass::scores_gradient;
-  constexpr bool kAfter = Pass == MixPass::weights || Pass == MixPass::weights_gradient;
-  __shared__ BlockMix<Heads, kTurned> mix;
-  const RunInputs& f = p.in;
-  const Index slot = blockIdx.z;
-  const ChunkJob job = p.group.jobs[slot];
-  const int row0 = static_cast<int>(blockIdx.y) * Q, thread = static_cast<int>(threadIdx.x),
-            j = static_cast<int>(blockIdx.x) * kMixThreads + thread;
-  const int end = (job.keys + kChunkKeys - 1) / kChunkKeys * kChunkKeys, pitch = p.group.pitch;
-  if (static_cast<int>(blockIdx.x) * kMixThreads >= end) return;
-  const SequencePlace at = f.places[job.sequence];
-  const MixStage& stage = kAfter ? p.after : p.before;
-  mix.load(p, stage, at.tensor_batch * p.q_rows + at.q_row + job.row0 + row0, job.rows - row0);
-  if (thread < Q) {
-    const RowOpen row(f, p.group.runs && f.mask_count == 1, at, job.sequence, 0, job.row0 + row0 + thread,
-                      job.keys);
-    mix.begin[thread] = row.begin, mix.end[thread] = row.end;
-  }
-  __syncthreads();
-  if (j >= end) return;
-  const Index b = job.sequence, i0 = job.row0 + row0;
-  const auto there = [&](int q) { return row0 + q < job.rows && j < job.keys; };
-  // A plane's numbers of this thread; inside a job 32 bits are enough.
-  const auto plane = [&](int heads) { return plane_at(slot, heads, 0, row0, pitch) + j; };
-  const auto off = [&](int h, int q) { return (h * kChunkRows + q) * pitch; };
-  const auto row_number = [&](const float* of, int h, int q) {
+struct PairThread {
+  static constexpr int Q = kMixQueries<Heads>;
+  static constexpr bool kTurned = Pass == MixPass::weights_gradient || Pass == MixPass::scores_gradient;
+  static constexpr bool kAfter = Pass == MixPass::weights || Pass == MixPass::weights_gradient;
+  const MixRows& p;
+  const RunInputs& f;
+  BlockMix<Heads, kTurned>& mix;
+  const ChunkJob& job;
+  const SequencePlace& at;
+  Index slot;
+  int row0, thread, j, pitch;
+  Index b, i0;
+  float *scores, *probabilities, *dprobabilities, *dweights;
+  Index weights_at, dscores_at;
+  bool capped_scores, terms, asks;
+
+  __device__ __forceinline__ bool there(int q) const { return row0 + q < job.rows && j < job.keys; }
+  /// A plane's numbers of this thread; inside a job 32 bits are enough.
+  __device__ __forceinline__ int off(int h, int q) const { return (h * kChunkRows + q) * pitch; }
+  __device__ __forceinline__ float row_number(const float* of, int h, int q) const {
     return of[slot * p.heads * kChunkRows + h * kChunkRows + row0 + q];
-  };
-  const int v_heads = p.after.to, ins = kTurned ? stage.to : stage.from;
-  const Index key = at.tensor_batch * p.k_rows + at.kv_row + (j < job.keys ? j : 0);
-
-  float* const scores = p.scores + plane(p.score_planes);
-  float *const probabilities = p.probabilities ? p.probabilities + plane(p.heads) : nullptr,
-               *const dprobabilities = p.dprobabilities ? p.dprobabilities + plane(p.heads) : nullptr,
-               *const dweights = p.dweights ? p.dweights + plane(v_heads) : nullptr;
-  const Index weights_at = plane(v_heads), dscores_at = plane(p.before.from);
-  const bool capped_scores = f.softcap != 0, terms = f.bias || f.slopes.data || f.relative,
-             asks = f.mask_count != 0 && !(p.group.runs && f.mask_count == 1);
-  const auto pair_open = [&](int h, int q) {
-    return j >= mix.begin[q] && j < mix.end[q] && (!asks || mask_opens(f, at, b, h, i0 + q, j));
-  };
-
-  bool open[Q] = {};  // some head sees the pair; asked where values may hold anything
-  if constexpr (Pass == MixPass::weights_gradient) {
-#pragma unroll 4
-    for (int h = 0; h < p.heads; ++h)
-#pragma unroll
-      for (int q = 0; q < Q; ++q) open[q] = open[q] || (there(q) && probabilities[off(h, q)] != 0.f);
   }
-  // Every number of a plane may be read, whatever it holds: a branch around each would have them wait for one
-  // another.
-#pragma unroll 4
-  for (int h = 0; h < Heads; ++h) {
-    if (h >= ins) {
-#pragma unroll
-      for (int q = 0; q < Q; ++q) mix.x[h][q][thread] = 0.f;
-      continue;
-    }
+  __device__ __forceinline__ bool pair_open(int h, int q) const {
+    return j >= mix.begin[q] && j < mix.end[q] && (!asks || mask_opens(f, at, b, h, i0 + q, j));
+  }
+
+  /// What the mix reads of head h. Every number of a plane may be read, whatever it holds: a branch around
+  /// each would have them wait for one another. `open`: some head sees the pair.
+  __device__ __forceinline__ void take(int h, const bool (&open)[Q]) const {
     float x[Q], other[Q];
 #pragma unroll
     for (int q = 0; q < Q; ++q) {
@@ -197,7 +167,8 @@ __global__ void __launch_bounds__(kMixThreads) mix_pairs(const __grid_constant__
       mix.x[h][q][thread] = there(q) ? x[q] : 0.f;
     }
   }
-  mix.apply(p, stage, key, [&](int h, const float(&y)[Q]) {
+  /// What the mix has made for head h.
+  __device__ __forceinline__ void put(int h, const float (&y)[Q]) const {
 #pragma unroll
     for (int q = 0; q < Q; ++q) {
       const Index i = i0 + q;
@@ -232,7 +203,83 @@ __global__ void __launch_bounds__(kMixThreads) mix_pairs(const __grid_constant__
         store_weight(p.dscores, p.dtype, dscores_at + off(h, q), ds);
       }
     }
-  });
+  }
+};
+
+template <int Heads, MixPass Pass>
+__global__ void __launch_bounds__(kMixThreads) mix_pairs(const __grid_constant__ MixRows p) {
+  using Thread = PairThread<Heads, Pass>;
+  constexpr int Q = Thread::Q;
+  constexpr bool kTurned = Thread::kTurned;
+  __shared__ BlockMix<Heads, kTurned> mix;
+  const RunInputs& f = p.in;
+  const Index slot = blockIdx.z;
+  const ChunkJob job = p.group.jobs[slot];
+  const int row0 = static_cast<int>(blockIdx.y) * Q, thread = static_cast<int>(threadIdx.x),
+            j = static_cast<int>(blockIdx.x) * kMixThreads + thread;
+  const int end = (job.keys + kChunkKeys - 1) / kChunkKeys * kChunkKeys, pitch = p.group.pitch;
+  if (static_cast<int>(blockIdx.x) * kMixThreads >= end) return;
+  const SequencePlace at = f.places[job.sequence];
+  const MixStage& stage = Thread::kAfter ? p.after : p.before;
+  mix.load(p, stage, at.tensor_batch * p.q_rows + at.q_row + job.row0 + row0, job.rows - row0);
+  if (thread < Q) {
+    const RowOpen row(f, p.group.runs && f.mask_count == 1, at, job.sequence, 0, job.row0 + row0 + thread,
+                      job.keys);
+    mix.begin[thread] = row.begin, mix.end[thread] = row.end;
+  }
+  __syncthreads();
+  if (j >= end) return;
+  const Index b = job.sequence, i0 = job.row0 + row0;
+  const auto plane = [&](int heads) { return plane_at(slot, heads, 0, row0, pitch) + j; };
+  const int v_heads = p.after.to, ins = kTurned ? stage.to : stage.from;
+  const Index key = at.tensor_batch * p.k_rows + at.kv_row + (j < job.keys ? j : 0);
+
+  float* const scores = p.scores + plane(p.score_planes);
+  float *const probabilities = p.probabilities ? p.probabilities + plane(p.heads) : nullptr,
+               *const dprobabilities = p.dprobabilities ? p.dprobabilities + plane(p.heads) : nullptr,
+               *const dweights = p.dweights ? p.dweights + plane(v_heads) : nullptr;
+  const Index weights_at = plane(v_heads), dscores_at = plane(p.before.from);
+  const bool capped_scores = f.softcap != 0, terms = f.bias || f.slopes.data || f.relative,
+             asks = f.mask_count != 0 && !(p.group.runs && f.mask_count == 1);
+  const Thread own{p,
+                   f,
+                   mix,
+                   job,
+                   at,
+                   slot,
+                   row0,
+                   thread,
+                   j,
+                   pitch,
+                   b,
+                   i0,
+                   scores,
+                   probabilities,
+                   dprobabilities,
+                   dweights,
+                   weights_at,
+                   dscores_at,
+                   capped_scores,
+                   terms,
+                   asks};
+
+  bool open[Q] = {};  // some head sees the pair; asked where values may hold anything
+  if constexpr (Pass == MixPass::weights_gradient) {
+#pragma unroll 4
+    for (int h = 0; h < p.heads; ++h)
+#pragma unroll
+      for (int q = 0; q < Q; ++q) open[q] = open[q] || (own.there(q) && probabilities[own.off(h, q)] != 0.f);
+  }
+#pragma unroll 4
+  for (int h = 0; h < Heads; ++h) {
+    if (h >= ins) {
+#pragma unroll
+      for (int q = 0; q < Q; ++q) mix.x[h][q][thread] = 0.f;
+      continue;
+    }
+    own.take(h, open);
+  }
+  mix.apply(p, stage, key, [&](int h, const float(&y)[Q]) { own.put(h, y); });
 }
 
 template <MixPass Pass>
