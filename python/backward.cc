@@ -7,6 +7,7 @@
 #include "python/arguments.h"
 #include "python/bind.h"
 #include "python/heads.h"
+#include "python/long_flight.h"
 #include "python/values.h"
 
 namespace headwise::python {
@@ -84,8 +85,9 @@ class BackwardCall {
     const BackwardPlan& plan = engine.backward_plans.get(backward_problem_of(args_, call_.spec()),
                                                          engine.context.threads(), call_.kernels());
     if (call_.on_cuda()) engine.context.set_stream(current_stream(call_.kind()));
-    const Flight without_gil;
+    LongFlight without_gil;
     plan.run(args_, engine.context);
+    without_gil.end();
   }
   /// The array a gradient belongs to: an argument of its own, or one of the coefficients.
   nb::handle source_of(const Gradient& g, const AttentionWords& words) const {

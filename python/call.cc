@@ -7,6 +7,7 @@
 #include "headwise/layers/basic/embed.h"
 #include "headwise/ops/attention/run_facts.h"
 #include "python/arguments.h"
+#include "python/long_flight.h"
 #include "python/values.h"
 
 namespace headwise::python {
@@ -440,8 +441,9 @@ void AttentionCall::compute() {
   const Turn turn(engine.turn);
   const AttentionPlan& chosen = plan_with_outputs();
   if (on_cuda()) engine.context.set_stream(current_stream(kind_));
-  const Flight without_gil;
+  LongFlight without_gil;
   chosen.run(args_, engine.context);
+  without_gil.end();
 }
 
 nb::object AttentionCall::run() {

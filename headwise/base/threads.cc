@@ -18,6 +18,7 @@
 #include <thread>
 #include <utility>
 
+#include "headwise/base/caller_watch.h"
 #include "headwise/base/error.h"
 #include "headwise/base/float_env.h"
 
@@ -30,6 +31,27 @@ namespace {
 
 constexpr auto kSpin = std::chrono::microseconds(50);
 thread_local bool inside_body = false;
+
+/// What the CallerWatch of this thread keeps.
+struct Wanted {
+  CallerWatch::Ask ask = nullptr;
+  bool gone = false;
+  std::chrono::steady_clock::time_point next;
+};
+thread_local Wanted wanted_here;
+
+/// Whether the calls of this thread are to go on.
+bool goes_on() noexcept {
+  constexpr auto kPause = std::chrono::milliseconds(50);
+  Wanted& w = wanted_here;
+  if (w.ask == nullptr) return true;
+  if (w.gone) return false;
+  const auto now = std::chrono::steady_clock::now();
+  if (now < w.next) return true;
+  w.next = now + kPause;
+  w.gone = w.ask();
+  return !w.gone;
+}
 
 void pause_cpu() {
 #if defined(__x86_64__)
@@ -87,6 +109,12 @@ int quota_cpus() {
 
 }  // namespace
 
+CallerWatch::CallerWatch(Ask ask) noexcept : before_(wanted_here.ask), gone_before_(wanted_here.gone) {
+  wanted_here = {ask, false, std::chrono::steady_clock::now() + std::chrono::milliseconds(50)};
+}
+CallerWatch::~CallerWatch() { wanted_here.ask = before_, wanted_here.gone = gone_before_; }
+bool CallerWatch::happened() const noexcept { return wanted_here.gone; }
+
 struct ThreadPool::State {
   enum Phase : int { idle, called, running, stopped };
   struct alignas(128) Worker {
@@ -131,7 +159,13 @@ struct ThreadPool::State {
   void run_tasks(int worker) {
     const FloatEnv env;
     inside_body = true;
-    for (Index t; (t = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) (*body)(t, worker);
+    for (Index t; (t = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
+      if (!goes_on()) {  // only the caller's thread has a CallerWatch; the others find nothing left
+        next.store(tasks, std::memory_order_relaxed);
+        break;
+      }
+      (*body)(t, worker);
+    }
     inside_body = false;
   }
   void work(int worker) {
@@ -186,7 +220,7 @@ void ThreadPool::parallel_for(Index tasks, TaskBody body, int threads) noexcept 
   if (inside_body || limit <= 1) {
     const FloatEnv env;
     const bool outer = std::exchange(inside_body, true);
-    for (Index t = 0; t < tasks; ++t) body(t, 0);
+    for (Index t = 0; t < tasks && goes_on(); ++t) body(t, 0);
     inside_body = outer;
     return;
   }

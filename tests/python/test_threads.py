@@ -287,6 +287,39 @@ def test_a_multiprocessing_pool_by_fork():
     assert (done.returncode, done.stdout) == (0, "True\n")
 
 
+LONG_CALL = """
+import os, signal, sys, threading, time
+import numpy as np
+import headwise as hw
+
+hw.set_threads(int(sys.argv[1]))
+x = np.ones((1, 8192, 16, 128), np.float32)  # 0.5 TFLOP: many seconds on two cores
+hw.attention(x[:, :64], x[:, :64], x[:, :64])
+sent = []
+
+def interrupt():
+    sent.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Timer(0.3, interrupt).start()
+try:
+    hw.attention(x, x, x)
+except KeyboardInterrupt:
+    print(time.monotonic() - sent[0])
+    small = x[:, :64]
+    assert np.array_equal(hw.attention(small, small, small), small)
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_ctrl_c_ends_a_long_call(threads):
+    done = subprocess.run(
+        [sys.executable, "-c", LONG_CALL, str(threads)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0 and done.stdout, done.stderr
+    assert float(done.stdout) < 15  # 0.05 s and a task; a busy machine takes its time
+
+
 SUBINTERPRETER = """
 try:
     import _interpreters as interpreters
