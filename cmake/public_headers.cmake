@@ -19,7 +19,7 @@ set(HEADWISE_PUBLIC_HEADERS
     headwise/ops/row/embedding.h headwise/ops/row/rope.h
     headwise/heads/any_head.h headwise/heads/collaborative_fit.h headwise/heads/config.h headwise/heads/cost.h headwise/heads/head.h
     headwise/heads/rows.h headwise/heads/run.h
-    headwise/cache/kv_cache.h
+    headwise/cache/head_policy.h headwise/cache/kv_cache.h
     headwise/layers/basic/embed.h headwise/layers/basic/feed_forward.h headwise/layers/basic/linear.h
     headwise/layers/basic/module.h headwise/layers/basic/norm_layer.h headwise/layers/multi_head/merged.h
     headwise/layers/multi_head/multi_head.h headwise/layers/multi_head/suggest_heads.h headwise/layers/multi_head/taps.h

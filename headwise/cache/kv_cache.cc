@@ -31,6 +31,12 @@ KvCache::KvCache(const KvShape& shape, const KvOptions& options)
   require(shape.layers > 0 && shape.kv_heads > 0 && shape.head_dim > 0 && shape.value_dim > 0,
           ErrorKind::bad_shape, kOp, "got ", shape.layers, " layers, ", shape.kv_heads,
           " kv heads, head_dim ", shape.head_dim, ", value_dim ", shape.value_dim, "; all are 1 or more");
+  require(options.window >= 0 && options.first >= 0, ErrorKind::bad_argument, kOp, "got a window of ",
+          options.window, " and ", options.first, " first tokens; both are 0 or more");
+  if (!options.heads.empty()) {
+    make_classes();
+    return;
+  }
   Index page_bytes = 0;
   for (const Part part : {Part::k, Part::v}) page_bytes += numbers_of(part) * size_of(t);
   if (eight_bit()) page_bytes += 2 * numbers_of(Part::k_scale) * size_of(DType::f32);
@@ -64,11 +70,14 @@ Index KvCache::numbers_of(Part part) const {
   return part == Part::k ? heads * shape_.head_dim : part == Part::v ? heads * shape_.value_dim : heads;
 }
 AnyView KvCache::pool(Index layer, Part part) const {
+  require(!split(), ErrorKind::unsupported, kOp,
+          "heads have policies of their own, so there is no single pool of a layer; ask for one head");
   require(layer >= 0 && layer < shape_.layers, ErrorKind::bad_argument, kOp, "got layer ", layer,
           "; there are ", shape_.layers);
   return pools_[at(layer * 4 + static_cast<Index>(part))];
 }
 KvCache::Sequence& KvCache::find(SequenceId id) {
+  if (split()) return classes_[0]->find(id);
   const auto found = sequences_.find(id);
   require(found != sequences_.end(), ErrorKind::bad_argument, kOp, "there is no open sequence ", id,
           "; it was closed, or never opened");
@@ -130,6 +139,7 @@ void KvCache::copy_page(std::int32_t from, std::int32_t to) {
 }
 
 SequenceId KvCache::open(const std::string& tenant) {
+  if (split()) return open_classes(tenant);
   Sequence s;
   s.tenant = tenant, s.node = tree_->root(tenant);
   sequences_.emplace(next_, std::move(s));
@@ -137,23 +147,30 @@ SequenceId KvCache::open(const std::string& tenant) {
 }
 
 SequenceId KvCache::fork(SequenceId other) {
+  if (split()) return fork_classes(other);
   const Sequence& from = find(other);
   Sequence s;
   s.tenant = from.tenant, s.tokens = from.tokens, s.length = from.length;
-  s.node = from.node, s.node_pages = from.node_pages;
+  s.node = from.node, s.node_pages = from.node_pages, s.dropped = from.dropped;
   const Index used = ceil_div(from.length, page_tokens());
-  for (Index i = 0; i < used; ++i) share(s, from.pages[at(i)]);
+  for (Index i = 0; i < used; ++i)
+    if (from.pages[at(i)] >= 0)
+      share(s, from.pages[at(i)]);
+    else
+      s.pages.push_back(-1);
   sequences_.emplace(next_, std::move(s));
   return next_++;
 }
 
 Index KvCache::adopt(SequenceId id, std::span<const std::int32_t> prompt) {
+  if (split()) return adopt_classes(id, prompt);
   Sequence& s = find(id);
   require(s.length == 0, ErrorKind::bad_argument, kOp, "sequence ", id, " has ", s.length,
           " tokens; only an empty one adopts a beginning");
   const Index most = std::max<Index>(static_cast<Index>(prompt.size()) - 1, 0), each = page_tokens();
   for (const std::int32_t page : s.pages) give_page(page);
   s.pages.clear();
+  if (options_.window > 0) return 0;
   ++now_;
   while (s.length + each <= most) {
     const int child = tree_->find(s.node, prompt.subspan(at(s.length), at(each)));
@@ -180,6 +197,7 @@ Index KvCache::adopt(SequenceId id, std::span<const std::int32_t> prompt) {
 }
 
 bool KvCache::reserve(SequenceId id, Index tokens) {
+  if (split()) return reserve_classes(id, tokens);
   Sequence& s = find(id);
   require(tokens >= 0, ErrorKind::bad_argument, kOp, "got ", tokens, " tokens to reserve");
   const Index each = page_tokens(),
@@ -201,10 +219,21 @@ bool KvCache::reserve(SequenceId id, Index tokens) {
 
 void KvCache::truncate(SequenceId id, Index tokens) {
   Sequence& s = find(id);
+  for (const auto& c : classes_) {
+    const Sequence& held = c->find(id);
+    require(tokens >= held.dropped || tokens == held.length, ErrorKind::bad_argument, kOp, "sequence ", id,
+            " gave tokens before ", held.dropped, " back; it cannot be cut to ", tokens);
+  }
+  if (split()) {
+    for (const auto& c : classes_) c->truncate(id, tokens);
+    return;
+  }
   require(tokens >= 0 && tokens <= s.length, ErrorKind::bad_argument, kOp, "sequence ", id, " has ", s.length,
           " tokens; ", tokens, " cannot be kept");
   ++now_;
   const Index keep = ceil_div(tokens, page_tokens());
+  require(tokens >= s.dropped || tokens == s.length, ErrorKind::bad_argument, kOp, "sequence ", id,
+          " gave tokens before ", s.dropped, " back; it cannot be cut to ", tokens);
   while (static_cast<Index>(s.pages.size()) > keep) give_page(s.pages.back()), s.pages.pop_back();
   s.length = tokens;
   s.tokens.resize(at(tokens));
@@ -213,8 +242,13 @@ void KvCache::truncate(SequenceId id, Index tokens) {
 
 void KvCache::close(SequenceId id) {
   Sequence& s = find(id);
+  if (split()) {
+    for (const auto& c : classes_) c->close(id);
+    return;
+  }
   ++now_;
-  for (auto page = s.pages.rbegin(); page != s.pages.rend(); ++page) give_page(*page);
+  for (auto page = s.pages.rbegin(); page != s.pages.rend(); ++page)
+    if (*page >= 0) give_page(*page);
   sequences_.erase(id);
 }
 
@@ -243,6 +277,10 @@ void KvCache::to_tree(Sequence& s) {
 }
 
 void KvCache::commit(SequenceId id, std::span<const std::int32_t> tokens) {
+  if (split()) {
+    for (const auto& c : classes_) c->commit(id, tokens);
+    return;
+  }
   Sequence& s = find(id);
   const auto n = static_cast<Index>(tokens.size());
   require(s.length + n <= static_cast<Index>(s.pages.size()) * page_tokens(), ErrorKind::bad_argument, kOp,
@@ -251,7 +289,10 @@ void KvCache::commit(SequenceId id, std::span<const std::int32_t> tokens) {
   s.tokens.insert(s.tokens.end(), tokens.begin(), tokens.end());
   s.length += n;
   ++now_;
-  to_tree(s);
+  if (options_.window > 0)
+    drop_pages(s);
+  else
+    to_tree(s);
 }
 
 KvTable KvCache::table(std::span<const SequenceId> ids, std::span<const Index> lengths) const {
@@ -264,7 +305,9 @@ KvTable KvCache::table(std::span<const SequenceId> ids, std::span<const Index> l
     const Index used = ceil_div(lengths[i], page_tokens());
     require(used <= static_cast<Index>(pages.size()), ErrorKind::bad_argument, kOp, "sequence ", ids[i],
             " has no room for ", lengths[i], " tokens; reserve first");
-    std::copy_n(pages.begin(), used, t.pages.begin() + static_cast<Index>(i) * t.pages_each);
+    // A mask closes pages that are gone; any page stands in for them.
+    for (Index p = 0; p < used; ++p)
+      t.pages[i * at(t.pages_each) + at(p)] = pages[at(p)] >= 0 ? pages[at(p)] : pages[at(used - 1)];
   }
   return t;
 }

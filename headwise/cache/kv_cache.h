@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "headwise/base/context.h"
+#include "headwise/cache/head_policy.h"
 #include "headwise/spec/pages.h"
 
 #pragma GCC visibility push(default)
@@ -18,9 +19,12 @@ struct KvShape {
 };
 
 struct KvOptions {
-  Index bytes = Index{256} << 20;  // of all pools together; memory is taken as pages are first written
-  Index page_tokens = 16;          // one of kPageSizes
-  DType dtype = DType::f32;        // f32, bf16, f16, i8 or e4m3
+  Index bytes = Index{256} << 20;      // of all pools together; memory is taken as pages are first written
+  Index page_tokens = 16;              // one of kPageSizes
+  DType dtype = DType::f32;            // f32, bf16, f16, i8 or e4m3
+  Index window = 0, first = 0;         // of all heads, as in HeadPolicy; such a cache shares no beginnings
+  std::vector<HeadPolicy> heads = {};  // [layers kv_heads]; empty: all heads alike
+  bool drop = true;  // heads with a window give pages back; else they keep them, closed by the mask
 };
 
 /// Never used twice.
@@ -28,7 +32,7 @@ using SequenceId = std::int64_t;
 
 struct KvStats {
   Index pages = 0, free = 0, in_tree = 0, held = 0;  // held: by open sequences
-  Index sequences = 0, bytes = 0;
+  Index sequences = 0, bytes = 0, held_bytes = 0;
   Index hit_tokens = 0, evictions = 0, copies = 0;  // since the cache was made
 };
 
@@ -52,7 +56,20 @@ class KvCache {
   const KvShape& shape() const { return shape_; }
   DType dtype() const { return options_.dtype; }
   Index page_tokens() const { return options_.page_tokens; }
-  Index pages() const { return static_cast<Index>(records_.size()); }
+  /// That the longest text may take.
+  Index pages() const {
+    return split()               ? nominal_pages_
+           : options_.window > 0 ? Index{1} << 30
+                                 : static_cast<Index>(records_.size());
+  }
+  /// Heads have policies of their own: they lie in caches of their own, one for each policy.
+  bool split() const { return !classes_.empty(); }
+  struct Head {
+    const KvCache* cache;
+    Index slot;  // its layer there, which has one kv head
+    const HeadPolicy* policy;
+  };
+  Head head(Index layer, Index kv_head) const;
 
   /// Empty. Only sequences of one tenant share pages.
   SequenceId open(const std::string& tenant = {});
@@ -98,6 +115,7 @@ class KvCache {
     std::string tenant;
     std::vector<std::int32_t> tokens, pages;
     Index length = 0;
+    Index dropped = 0;     // tokens before it may be gone
     int node = -1;         // of the last full page that is in the tree with all before it; the root at first
     Index node_pages = 0;  // how many pages that is
   };
@@ -112,6 +130,15 @@ class KvCache {
   void copy_page(std::int32_t from, std::int32_t to);
   void share(Sequence& s, std::int32_t page);
   void to_tree(Sequence& s);
+  void drop_pages(Sequence& s);
+  void make_classes();
+  bool drops(const HeadPolicy& p) const { return p.window > 0 && options_.drop; }
+  SequenceId open_classes(const std::string& tenant);
+  SequenceId fork_classes(SequenceId other);
+  Index adopt_classes(SequenceId id, std::span<const std::int32_t> prompt);
+  bool reserve_classes(SequenceId id, Index tokens);
+  void write_classes(SequenceId id, Index layer, const AnyView& k, const AnyView& v, Context& ctx);
+  KvStats class_stats() const;
 
   KvShape shape_;
   KvOptions options_;
@@ -123,6 +150,13 @@ class KvCache {
   std::unique_ptr<class PrefixTree> tree_;
   SequenceId next_ = 0;
   std::int64_t now_ = 0;
+  struct Place {
+    int kind;    // of classes_
+    Index slot;  // its layer there
+  };
+  std::vector<std::unique_ptr<KvCache>> classes_;  // of a split cache, which has no pools itself
+  std::vector<Place> places_;                      // [layers kv_heads]
+  Index nominal_pages_ = 0;
   Index hit_tokens_ = 0, evictions_ = 0, copies_ = 0;
 };
 

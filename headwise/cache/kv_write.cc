@@ -48,6 +48,7 @@ void store(const AnyView& from, const AnyView& to) {
 }  // namespace
 
 void KvCache::write(SequenceId id, Index layer, const AnyView& k, const AnyView& v, Context& ctx) {
+  if (split()) return write_classes(id, layer, k, v, ctx);
   const Sequence& s = find(id);
   const auto fits = [&](const AnyView& x, Index dim) {
     return x.rank == 3 && x.dtype == DType::f32 && x.size[1] == shape_.kv_heads && x.size[2] == dim;
@@ -74,16 +75,21 @@ void KvCache::write(SequenceId id, Index layer, const AnyView& k, const AnyView&
 }
 
 KvStats KvCache::stats() const {
+  if (split()) return class_stats();
   KvStats s;
-  s.pages = pages(), s.free = static_cast<Index>(free_.size()), s.in_tree = tree_->size();
+  s.pages = static_cast<Index>(records_.size()), s.free = static_cast<Index>(free_.size()),
+  s.in_tree = tree_->size();
   s.held = s.pages - s.free - tree_->free_to_go();
   s.sequences = static_cast<Index>(sequences_.size());
   for (const Buffer& b : memory_) s.bytes += static_cast<Index>(b.size());
+  s.held_bytes = s.pages > 0 ? s.bytes / s.pages * s.held : 0;
   s.hit_tokens = hit_tokens_, s.evictions = evictions_, s.copies = copies_;
   return s;
 }
 
 void KvCache::check() const {
+  for (const auto& c : classes_) c->check();
+  if (split()) return;
   const auto hold = [](bool ok, const auto&... parts) {
     require(ok, ErrorKind::bad_argument, "kv cache check", parts...);
   };
@@ -93,7 +99,12 @@ void KvCache::check() const {
          " ids for ", s.length, " tokens");
     hold(ceil_div(s.length, page_tokens()) <= static_cast<Index>(s.pages.size()), "sequence ", id,
          " has tokens past its pages");
-    for (const std::int32_t page : s.pages) ++seen[at(page)];
+    for (std::size_t i = 0; i < s.pages.size(); ++i) {
+      const bool gone = s.pages[i] < 0;
+      hold(!gone || static_cast<Index>(i + 1) * page_tokens() <= s.dropped, "page ", i, " of sequence ", id,
+           " is gone");
+      if (!gone) ++seen[at(s.pages[i])];
+    }
     int node = s.node;
     for (Index i = s.node_pages - 1; i >= 0; --i, node = tree_->parent(node)) {
       hold(tree_->page(node) == s.pages[at(i)], "page ", i, " of sequence ", id, " is not its node's");

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "headwise/cli/args.h"
+#include "headwise/cli/head_plan.h"
 #include "headwise/decoder/generator.h"
 #include "headwise/decoder/kv_file.h"
 
@@ -22,7 +23,7 @@ struct Request {
   double temperature = 0, top_p = 1, min_p = 0, repetition = 1;
   Index top_k = 0;
   std::optional<std::uint64_t> seed;
-  std::string draft, kv_file;
+  std::string draft, kv_file, policy;
   int threads = 0;
   bool stream = false, stats = false, json = false;
 };
@@ -40,6 +41,13 @@ DecoderOptions decoder_options(const Request& r) {
   require(r.rows == "exact" || r.rows == "i8", ErrorKind::bad_argument, "--rows",
           "rows are exact or i8, not ", quoted(r.rows));
   o.rounded_rows = r.rows == "i8";
+  return o;
+}
+
+KvOptions kv_options(const Request& r, const KvShape& shape) {
+  KvOptions o;
+  o.bytes = r.kv_mib << 20, o.dtype = parse_kv_dtype(r.kv_dtype);
+  if (!r.policy.empty()) o.heads = read_head_plan(r.policy, shape);
   return o;
 }
 
@@ -82,7 +90,7 @@ class Talk {
         ctx_({.threads = r.threads}),
         source_(open_decoder(r.model)),
         model_(*source_, decoder_options(r), ctx_),
-        cache_(model_.kv_shape(), {.bytes = r.kv_mib << 20, .dtype = parse_kv_dtype(r.kv_dtype)}),
+        cache_(model_.kv_shape(), kv_options(r, model_.kv_shape())),
         guesses_(r, model_, ctx_),
         generator_(model_, source_->tokenizer(), cache_, {.drafter = guesses_.drafter.get()}) {
     require(source_->tokenizer() != nullptr, ErrorKind::bad_argument, "generate", r.model,
@@ -257,6 +265,7 @@ void add_generate(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   word->add_option("--draft", r->draft,
                    "Guess tokens: ngram, from the text itself, or a smaller model's path");
+  word->add_option("--policy", r->policy, "JSON plan with a policy for every kv head, from headwise policy");
   word->add_option("--kv-file", r->kv_file,
                    "Keys and values of the text: read where it exists, written at the end");
   word->add_option("--threads", r->threads, "0: HEADWISE_THREADS, else the CPUs of this process")
@@ -269,6 +278,8 @@ void add_generate(CLI::App& app, int& exit_code) {
             "--stream shows one text as it comes; give one prompt");
     require(r->kv_file.empty() || r->prompts.size() == 1, ErrorKind::bad_argument, "generate",
             "--kv-file keeps one text; give one prompt");
+    require(r->kv_file.empty() || r->policy.empty(), ErrorKind::unsupported, "generate",
+            "--kv-file keeps all tokens of all heads; leave --policy away");
     exit_code = Talk(*r).run();
   });
 }

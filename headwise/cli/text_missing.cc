@@ -22,6 +22,7 @@ void add_train(CLI::App& app, int&) { add_missing(app, "train"); }
 void add_eval(CLI::App& app, int&) { add_missing(app, "eval"); }
 void add_predict(CLI::App& app, int&) { add_missing(app, "predict"); }
 void add_generate(CLI::App& app, int&) { add_missing(app, "generate"); }
+void add_policy(CLI::App& app, int&) { add_missing(app, "policy"); }
 void add_report(CLI::App& app, int&) { add_missing(app, "report"); }
 void add_view(CLI::App& app, int&) { add_missing(app, "view"); }
 void add_serve(CLI::App& app, int&) { add_missing(app, "serve"); }

@@ -187,7 +187,7 @@ void DecoderPass::attention(Index layer) {
       const Index first = run.first + static_cast<Index>(s);
       cache_.write(run.sequences[s], layer, tokens_of(k, first, each), tokens_of(v, first, each), ctx_);
     }
-    attend(layer, run, q, heads_of(attended, 0, c_.heads));
+    attend_all(layer, run, q, heads_of(attended, 0, c_.heads));
   }
   if (c_.norms_behind) {
     product(w.out, {.x = attended, .out = other_});
@@ -198,7 +198,29 @@ void DecoderPass::attention(Index layer) {
   }
 }
 
-void DecoderPass::attend(Index layer, const Run& run, const AnyView& q, const AnyView& out) {
+/// Heads do not meet before the output product, so a call for each of them has the bits of one call for all.
+void DecoderPass::attend_all(Index layer, const Run& run, const AnyView& q, const AnyView& out) {
+  const Index window = c_.window(layer);
+  const Mask seen = window > 0 ? Mask::sliding(window) : Mask::causal();
+  if (!cache_.split()) return attend({layer, 0, &cache_, layer, &seen}, run, q, out);
+  const Index group = c_.heads / c_.kv_heads;
+  const auto some = [&](AnyView v, Index first) {
+    v.data = static_cast<float*>(v.data) + first * v.step[2];
+    v.size[2] = group;
+    return v;
+  };
+  for (Index h = 0; h < c_.kv_heads; ++h) {
+    const KvCache::Head head = cache_.head(layer, h);
+    Mask own = seen;
+    if (head.policy->window > 0) {
+      const Mask last = Mask::sliding(head.policy->window);
+      own = seen & (head.policy->first > 0 ? Mask::prefix(head.policy->first) | last : last);
+    }
+    attend({layer, h * group, head.cache, head.slot, &own}, run, some(q, h * group), some(out, h * group));
+  }
+}
+
+void DecoderPass::attend(const Keys& keys, const Run& run, const AnyView& q, const AnyView& out) {
   const auto part = [&](const AnyView& all) {
     AnyView v = all;
     v.data = static_cast<float*>(all.data) + run.first * all.step[1];
@@ -207,16 +229,15 @@ void DecoderPass::attend(Index layer, const Run& run, const AnyView& q, const An
     return v;
   };
   static constexpr Index kEnd = kStartEnd;
-  const Index window = c_.window(layer);
-  const MaskView mask = window > 0 ? MaskView::window(window - 1, 0) : MaskView::causal();
+  const DType dtype = keys.cache->dtype();
   AttentionArgs args;
   args.q = part(q), args.out = part(out);
-  args.mask = {&mask, 1};
+  args.mask = keys.mask->set();
   args.inputs.scale = model_.scale_.view();
   args.inputs.softcap = c_.attention_softcap;
   args.q_start = AnyView::packed(const_cast<Index*>(&kEnd), DType::i64, {1});
   // Keys of 16 bits meet queries of 16 bits: both are rounded once.
-  const bool half = cache_.dtype() == DType::bf16 || cache_.dtype() == DType::f16;
+  const bool half = dtype == DType::bf16 || dtype == DType::f16;
   const AnyView wide_q = args.q, wide_out = args.out;
   const auto copy = [](const AnyView& from, const AnyView& to) {
     for (Index b = 0; b < from.size[0]; ++b)
@@ -226,24 +247,25 @@ void DecoderPass::attend(Index layer, const Run& run, const AnyView& q, const An
                        load_double(from.data, from.dtype, b * from.step[0] + t * from.step[1] + i));
   };
   if (half) {
-    const Index columns = c_.heads * c_.head_dim;
-    args.q.data = scratch(Scratch::q16, run.rows, columns, cache_.dtype()).data;
-    args.q.dtype = cache_.dtype(), args.q.step[0] = args.q.step[1] = columns;
+    const Index columns = q.size[2] * c_.head_dim;
+    args.q.data = scratch(Scratch::q16, run.rows, columns, dtype).data;
+    args.q.dtype = dtype, args.q.step[0] = args.q.step[1] = columns;
     args.out = args.q;
-    args.out.data = scratch(Scratch::out16, run.rows, columns, cache_.dtype()).data;
+    args.out.data = scratch(Scratch::out16, run.rows, columns, dtype).data;
     copy(wide_q, args.q);
   }
   if (step_.watch)
-    attend_watched(layer, run, args);
+    attend_watched(keys, run, args);
   else
-    attend_paged(layer, run, args);
+    attend_paged(keys, run, args);
   if (half) copy(args.out, wide_out);
 }
 
-void DecoderPass::attend_paged(Index layer, const Run& run, AttentionArgs args) {
-  KvTable table = cache_.table(run.sequences, run.lengths);
-  args.k = cache_.k(layer), args.v = cache_.v(layer);
-  args.k_scale = cache_.k_scale(layer), args.v_scale = cache_.v_scale(layer);
+void DecoderPass::attend_paged(const Keys& keys, const Run& run, AttentionArgs args) {
+  const KvCache& cache = *keys.cache;
+  KvTable table = cache.table(run.sequences, run.lengths);
+  args.k = cache.k(keys.slot), args.v = cache.v(keys.slot);
+  args.k_scale = cache.k_scale(keys.slot), args.v_scale = cache.v_scale(keys.slot);
   args.page_table = table.view();
   step_.plans_.forward(problem_of(args), ctx_).run(args, ctx_);
 }
@@ -263,13 +285,14 @@ AnyView DecoderPass::gathered(const AnyView& pool, const KvTable& table, Scratch
 }
 
 /// The same keys in one piece, since probes read no pages: out has the same bits.
-void DecoderPass::attend_watched(Index layer, const Run& run, AttentionArgs args) {
-  const KvTable table = cache_.table(run.sequences, run.lengths);
-  args.k = gathered(cache_.k(layer), table, Scratch::keys);
-  args.v = gathered(cache_.v(layer), table, Scratch::values);
-  args.k_scale = gathered(cache_.k_scale(layer), table, Scratch::kscale);
-  args.v_scale = gathered(cache_.v_scale(layer), table, Scratch::vscale);
-  const Index tokens = run.lengths[0], heads = c_.heads, q = run.rows;
+void DecoderPass::attend_watched(const Keys& keys, const Run& run, AttentionArgs args) {
+  const KvCache& cache = *keys.cache;
+  const KvTable table = cache.table(run.sequences, run.lengths);
+  args.k = gathered(cache.k(keys.slot), table, Scratch::keys);
+  args.v = gathered(cache.v(keys.slot), table, Scratch::values);
+  args.k_scale = gathered(cache.k_scale(keys.slot), table, Scratch::kscale);
+  args.v_scale = gathered(cache.v_scale(keys.slot), table, Scratch::vscale);
+  const Index tokens = run.lengths[0], heads = args.q.size[2], q = run.rows;
   const Tensor entropy(DType::f32, {1, heads, q}), top(DType::f32, {1, heads, q}),
       mass(DType::f32, {1, heads, q, 1});
   std::vector<std::int32_t> classes(at(tokens), -1);
@@ -284,7 +307,7 @@ void DecoderPass::attend_watched(Index layer, const Run& run, AttentionArgs args
     if (row < 0 || row >= q) continue;
     HeadStats& h = step_.heads_[a];
     for (Index head = 0; head < heads; ++head) {
-      const std::size_t to = at(layer * heads + head), from = at(head * q + row);
+      const std::size_t to = at(keys.layer * c_.heads + keys.first_head + head), from = at(head * q + row);
       h.entropy[to] = entropy.values<float>()[from];
       h.top_weight[to] = top.values<float>()[from];
       h.first_mass[to] = mass.values<float>()[from];

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/decoder/decoder.h"
+#include "headwise/masks/mask.h"
 #include "headwise/ops/attention/attention.h"
 
 namespace headwise {
@@ -51,9 +52,17 @@ class DecoderPass {
   void product(const StoredMatrix& matrix, const Product& p, const float* bias, Index first_column);
   void attention(Index layer);
   void turn(Index layer, const AnyView& q, const AnyView& k);
-  void attend(Index layer, const Run& run, const AnyView& q, const AnyView& out);
-  void attend_paged(Index layer, const Run& run, AttentionArgs args);
-  void attend_watched(Index layer, const Run& run, AttentionArgs args);
+  /// The keys of all heads of a layer, or of one kv head where heads have policies.
+  struct Keys {
+    Index layer, first_head;
+    const KvCache* cache;
+    Index slot;  // the layer in that cache
+    const Mask* mask;
+  };
+  void attend_all(Index layer, const Run& run, const AnyView& q, const AnyView& out);
+  void attend(const Keys& keys, const Run& run, const AnyView& q, const AnyView& out);
+  void attend_paged(const Keys& keys, const Run& run, AttentionArgs args);
+  void attend_watched(const Keys& keys, const Run& run, AttentionArgs args);
   AnyView gathered(const AnyView& pool, const KvTable& table, Scratch which);
   void feed(Index layer);
   /// y behind a norm where the family has one, added to x.

@@ -1,0 +1,26 @@
+// HeadPolicy: which tokens a kv head keeps, and in which dtype; written as text in plans.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "headwise/base/dtype.h"
+#include "headwise/base/index.h"
+
+#pragma GCC visibility push(default)
+namespace headwise {
+
+/// "full", or "window:256,first:16": the last 256 tokens, the own one counted, and the first 16. ",dtype:i8"
+/// behind it: keys and values of this head are i8 (f32, bf16, f16, e4m3), whatever the cache's own dtype is.
+struct HeadPolicy {
+  Index window = 0, first = 0;  // window 0: all tokens
+  std::optional<DType> dtype = {};
+  friend bool operator==(const HeadPolicy&, const HeadPolicy&) = default;
+};
+/// Throws with the text and what is known.
+HeadPolicy parse_head_policy(std::string_view text);
+std::string to_text(const HeadPolicy& policy);
+
+}  // namespace headwise
+#pragma GCC visibility pop
