@@ -17,6 +17,7 @@ void bind_model(nanobind::module_& m);
 void bind_heads(nanobind::module_& m);
 void bind_torch_node(nanobind::module_& m);
 void bind_text(nanobind::module_& m);
+void bind_lab(nanobind::module_& m);
 void bind_decoder(nanobind::module_& m);
 void bind_view(nanobind::module_& m);
 

@@ -39,4 +39,9 @@ void bind_view(nb::module_& m) {
     m.def(name, [](nb::args, nb::kwargs) { refuse("view"); });
 }
 
+void bind_lab(nb::module_& m) {
+  for (const char* name : {"lab_survey", "lab_cut", "lab_convert", "lab_answers", "lab_head_rows"})
+    m.def(name, [](nb::args) { refuse("lab"); });
+}
+
 }  // namespace headwise::python

@@ -36,4 +36,5 @@ NB_MODULE(_core, m) {
   headwise::python::bind_text(m);
   headwise::python::bind_decoder(m);
   headwise::python::bind_view(m);
+  headwise::python::bind_lab(m);
 }

@@ -38,6 +38,7 @@ from ._core import (  # noqa: I001
     suggest_heads,
     unpack_keys,
 )
+from . import lab
 from ._decoder import Decoder, Generation, HeadStats, Piece, TokenLogprob
 from ._heads import TYPES as _HEADS
 from ._heads import Head
@@ -84,6 +85,7 @@ __all__ = [
     "get_threads",
     "head_info",
     "l2_norm",
+    "lab",
     "linear",
     "pack_keys",
     "quantize_kv",

@@ -1,5 +1,6 @@
 """headwise in C++: attention, masks, contexts."""
 
+from collections.abc import Sequence
 from typing import overload
 
 
@@ -578,3 +579,13 @@ def view_page(parts: list[ViewPart], name: str, language: str) -> tuple[str, flo
 
 def view_model_page(folder: str, text: str, pair: str, language: str) -> tuple[str, float, list[str]]:
     """The same for a model's folder and a text."""
+
+def lab_survey(arg0: str, arg1: Sequence[str], arg2: int, arg3: int, arg4: str, arg5: str, arg6: int, /) -> str: ...
+
+def lab_cut(arg0: str, arg1: str, arg2: str, arg3: Sequence[str], arg4: Sequence[Sequence[str]], arg5: int, arg6: str, /) -> str: ...
+
+def lab_convert(arg0: str, arg1: str, arg2: int, arg3: str, arg4: Sequence[str], /) -> tuple[list[tuple[float, float]], float, float, float]: ...
+
+def lab_answers(arg0: str, arg1: Sequence[str], arg2: Sequence[tuple[str, int, int, float, int, Sequence[float]]], /) -> list[list[float]]: ...
+
+def lab_head_rows(arg0: str, arg1: Sequence[str], arg2: int, arg3: int, /) -> list[float]: ...
