@@ -76,3 +76,47 @@ def test_byte_level_ids_are_those_of_tokenizers(tmp_path, name):
         got = ours.tokenize(text)
         assert got == want, f"{text!r}: {[theirs.id_to_token(i) for i in got]} {[theirs.id_to_token(i) for i in want]}"
         assert ours.detokenize(got) == theirs.decode(want)
+
+
+SPACE = "\u2581"
+
+
+def sentence_piece(name):
+    """SentencePiece's BPE as Llama 2, the newer Llama and Mistral files, and Gemma have it."""
+    fallback = name != "unknown"
+    made = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=fallback))
+    bytes_ = [f"<0x{b:02X}>" for b in range(256)] if fallback else []
+    trainer = trainers.BpeTrainer(vocab_size=900, show_progress=False, special_tokens=["<unk>", "<s>", "</s>", *bytes_])
+    known = [t for t in TEXTS if "한" not in t and "😀" not in t]  # the others fall back to bytes
+    made.train_from_iterator([SPACE + t.replace(" ", SPACE) for t in known * 3], trainer)
+    state = json.loads(made.to_str())
+    state["added_tokens"] = [t | {"normalized": False} for t in state["added_tokens"] if t["content"] in ("<unk>", "<s>", "</s>")]
+    made = Tokenizer.from_str(json.dumps(state))
+    replace, prepend = normalizers.Replace(" ", SPACE), normalizers.Prepend(SPACE)
+    ends = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if name in ("llama2", "unknown"):
+        made.normalizer = normalizers.Sequence([prepend, replace])
+    elif name == "gemma":
+        made.normalizer = replace
+        made.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    else:
+        made.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme=name.split()[1], split="split" in name)
+    if name not in ("gemma", "metaspace never"):
+        ends.append(decoders.Strip(" ", 1, 0))
+    made.decoder = decoders.Sequence(ends)
+    made.post_processor = processors.TemplateProcessing(single="<s> $A", pair=None, special_tokens=[("<s>", made.token_to_id("<s>"))])
+    return made
+
+
+@pytest.mark.parametrize("name", ["llama2", "unknown", "gemma", "metaspace first", "metaspace always", "metaspace never", "metaspace first split"])
+def test_sentence_piece_ids_are_those_of_tokenizers(tmp_path, name):
+    theirs = sentence_piece(name)
+    ours = decoder_with(tmp_path, theirs)
+    for text in strings(name):
+        text = text.replace("<|end|>", "</s>")
+        want = theirs.encode(text).ids
+        got = ours.tokenize(text)
+        assert got == want, f"{text!r}: {[theirs.id_to_token(i) for i in got]} {[theirs.id_to_token(i) for i in want]}"
+        if name != "unknown" and SPACE not in text and "</s>" not in text:
+            kept = not text.startswith(" ") or name in ("llama2", "gemma", "metaspace never")
+            assert ours.detokenize(got) == theirs.decode(want) == (text if kept else text[1:])

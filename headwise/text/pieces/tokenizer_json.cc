@@ -3,21 +3,52 @@
 #include "headwise/model/json_object.h"
 #include "headwise/model/json_reader.h"
 #include "headwise/text/pieces/byte_bpe.h"
+#include "headwise/text/pieces/char_bpe.h"
 
 namespace headwise {
 namespace {
 
 constexpr std::string_view kOp = "tokenizer";
 constexpr Index kMostTokens = 2'000'000, kMostBytes = Index{256} << 20, kMostPiece = 4096;
+constexpr std::string_view kSpaceSign = "\xe2\x96\x81";  // U+2581
 
 class JsonTokenizer {
  public:
   JsonTokenizer(const JsonObject& json, std::string where) : json_(json), where_(std::move(where)) {}
 
+  /// Whether its pieces are characters and not bytes: something else than ByteLevel cuts the text.
+  bool of_characters() const {
+    const JsonObject cut = json_.object("pre_tokenizer");
+    const std::string kind = cut.word("type", "none");
+    return json_.object("model").boolean("byte_fallback", false) || kind == "Metaspace" ||
+           (kind == "none" && json_.has("normalizer"));
+  }
+
+  CharBpeParts char_parts(Index rows) {
+    const JsonObject model = json_.object("model");
+    read_common(model, rows);
+    CharBpeParts p;
+    for (const ByteBpeParts::AddedToken& a : parts_.added) p.added.push_back({a.id, a.text, a.special});
+    p.pieces = std::move(parts_.pieces), p.merges = std::move(parts_.merges);
+    p.whole_words = parts_.whole_words, p.begin = parts_.begin, p.add_begin = parts_.add_begin;
+    p.bytes = model.boolean("byte_fallback", false), p.fuse_unknown = model.boolean("fuse_unk", false);
+    const std::string unknown = model.word("unk_token", std::string());
+    for (std::size_t i = 0; !unknown.empty() && i < p.pieces.size(); ++i)
+      if (p.pieces[i] == unknown) p.unknown = static_cast<TokenId>(i);
+    read_spaces(p);
+    return p;
+  }
+
   ByteBpeParts parts(Index rows) {
     const JsonObject model = json_.object("model");
+    read_common(model, rows);
+    read_pattern();
+    return std::move(parts_);
+  }
+
+ private:
+  void read_common(const JsonObject& model, Index rows) {
     if (model.word("type", "BPE") != "BPE") model.refuse("type", "BPE is read");
-    if (model.boolean("byte_fallback", false)) model.refuse("byte_fallback", "byte-level BPE is read");
     if (model.number("dropout", 0, 1, 0.0) != 0) model.refuse("dropout", "ids must not depend on chance");
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
       if (!model.word(key, std::string()).empty()) model.refuse(key, "pieces have neither prefix nor suffix");
@@ -25,12 +56,52 @@ class JsonTokenizer {
     read_pieces(model, rows > 0 ? rows : kMostTokens);
     read_added(rows > 0 ? rows : kMostTokens);
     read_merges(model);
-    read_pattern();
     read_template();
-    return std::move(parts_);
   }
 
- private:
+  /// SentencePiece's ways with spaces: a normalizer that writes U+2581, Metaspace, or both halves of it.
+  void read_spaces(CharBpeParts& p) const {
+    const JsonObject normalizer = json_.object("normalizer"), cut = json_.object("pre_tokenizer");
+    std::vector<JsonObject> steps = normalizer.objects("normalizers");
+    if (normalizer.word("type", "none") != "none" && normalizer.word("type") != "Sequence")
+      steps.push_back(normalizer);
+    bool writes = false;
+    for (const JsonObject& step : steps) {
+      const std::string kind = step.word("type");
+      const bool plain = kind == "Replace" && step.object("pattern").word("String", std::string()) == " " &&
+                         step.word("content", std::string()) == kSpaceSign;
+      if (kind == "Prepend" && step.word("prepend") == kSpaceSign && !writes)
+        p.space = {SpaceRule::Where::every, false};
+      else if (plain)
+        writes = true;
+      else
+        step.refuse("type", "Prepend of \u2581 and Replace of spaces by it are read");
+    }
+    const std::string kind = cut.word("type", "none");
+    if (kind == "Metaspace") {
+      if (!steps.empty()) normalizer.refuse("type", "with Metaspace none is read");
+      if (cut.word("replacement", std::string(kSpaceSign)) != kSpaceSign)
+        cut.refuse("replacement", "\u2581 is read");
+      const std::string scheme = cut.word("prepend_scheme", std::string("always"));
+      if (scheme != "always" && scheme != "first" && scheme != "never")
+        cut.refuse("prepend_scheme", "always, first and never are read");
+      p.space = {scheme == "always"  ? SpaceRule::Where::every
+                 : scheme == "first" ? SpaceRule::Where::first
+                                     : SpaceRule::Where::nowhere,
+                 true};
+      p.words = cut.boolean("split", true);
+    } else {
+      // Behind the normalizer no space is left to cut at.
+      const bool idle = kind == "Split" && cut.object("pattern").word("String", std::string()) == " ";
+      if (!writes || (kind != "none" && !idle))
+        json_.object("model").refuse("byte_fallback", "its way with spaces is none of SentencePiece's");
+    }
+    p.strip = p.space.where != SpaceRule::Where::nowhere;
+    for (const JsonObject& a : json_.objects("added_tokens"))
+      if (a.boolean("normalized", false) && p.space.where == SpaceRule::Where::every && !p.space.unless_there)
+        a.refuse("normalized", "with a space put before a text, special tokens are found as they are spelt");
+  }
+
   template <class... Parts>
   [[noreturn]] void refuse(const Parts&... parts) const {
     throw Error(ErrorKind::bad_argument, text(where_, ": ", parts...));
@@ -148,7 +219,13 @@ std::unique_ptr<Tokenizer> read_json_tokenizer(const std::string& path, Index ro
                                                std::vector<TokenId> ends) {
   const JsonObject json = JsonObject::read(path, kOp, kMostBytes);
   const std::string where = text(kOp, ": ", path);
-  ByteBpeParts parts = JsonTokenizer(json, where).parts(rows);
+  JsonTokenizer reader(json, where);
+  if (reader.of_characters()) {
+    CharBpeParts parts = reader.char_parts(rows);
+    parts.ends = std::move(ends);
+    return std::make_unique<CharBpe>(parts, where);
+  }
+  ByteBpeParts parts = reader.parts(rows);
   parts.ends = std::move(ends);
   return std::make_unique<ByteBpe>(parts, where);
 }
