@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "headwise/cli/args.h"
+#include "headwise/cli/explain_model.h"
 #include "headwise/heads/cost.h"
 #include "headwise/masks/mask.h"
 #include "headwise/ops/attention/checks/arg_checks.h"
@@ -319,7 +320,19 @@ void add_explain(CLI::App& app, int& exit_code) {
   word->add_flag("--shapes", r->shapes, "Draw the way of the dimensions");
   word->add_flag("--mermaid", r->mermaid, "The same as a mermaid flowchart");
   word->add_flag("--json", r->json, "One JSON object");
-  word->callback([r, &exit_code] { exit_code = explain_word(*r); });
+  const auto step = std::make_shared<ModelStep>();
+  word->add_option("--model", step->model, "Explain a step of this language model instead");
+  word->add_option("--context", step->context, "With --model: tokens before the one that is drawn")
+      ->check(size)
+      ->capture_default_str();
+  word->add_option("--kv-dtype", step->kv_dtype, "With --model: f32, bf16, f16, i8 or e4m3")
+      ->capture_default_str();
+  word->add_option("--read-gbytes", step->read_gbytes, "With --model: GB/s of reading memory [measured]");
+  word->add_option("--peak-gflops", step->peak_gflops, "With --model: GFLOP/s of arithmetic [measured]");
+  word->callback([r, step, &exit_code] {
+    step->batch = r->batch, step->dtype = r->dtype, step->threads = r->threads, step->json = r->json;
+    exit_code = step->model.empty() ? explain_word(*r) : explain_model(*step);
+  });
 }
 
 }  // namespace headwise::cli

@@ -1,5 +1,6 @@
 // The words of texts in a build without headwise_text: each says why it cannot work.
 #include "headwise/cli/args.h"
+#include "headwise/cli/explain_model.h"
 
 namespace headwise::cli {
 namespace {
@@ -18,6 +19,11 @@ void add_missing(CLI::App& app, const char* name) {
 
 }  // namespace
 
+int explain_model(const ModelStep&) {
+  throw Error(ErrorKind::unsupported,
+              "explain: this build reads no models, because ICU was not there when it was made; install "
+              "libicu-dev and build again");
+}
 void add_train(CLI::App& app, int&) { add_missing(app, "train"); }
 void add_eval(CLI::App& app, int&) { add_missing(app, "eval"); }
 void add_predict(CLI::App& app, int&) { add_missing(app, "predict"); }
