@@ -1,5 +1,5 @@
 # Each target can be the first command on a bare Debian 12: it installs what is missing, builds and runs.
-.PHONY: demo tour test slow bench check gpu asan tsan fuzz wheel format
+.PHONY: demo tour chat test slow bench check gpu asan tsan fuzz wheel format
 RUN = python3 tools/run_all.py
 
 # What cmake --install puts in its place; the objects are those of the program.
@@ -15,6 +15,11 @@ tour:
 	@./setup.sh build python
 	@./tools/build.sh headwise_python $(INSTALLED)
 	@./tools/tour.sh
+
+chat:
+	@./setup.sh build python
+	@./tools/build.sh headwise_cli
+	@./tools/chat.sh $(CHAT)
 
 test:
 	@./setup.sh $(TESTED)

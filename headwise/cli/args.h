@@ -48,6 +48,7 @@ void add_eval(CLI::App& app, int& exit_code);
 void add_predict(CLI::App& app, int& exit_code);
 void add_generate(CLI::App& app, int& exit_code);
 void add_policy(CLI::App& app, int& exit_code);
+void add_chat(CLI::App& app, int& exit_code);
 void add_report(CLI::App& app, int& exit_code);
 void add_view(CLI::App& app, int& exit_code);
 void add_serve(CLI::App& app, int& exit_code);

@@ -31,6 +31,7 @@ int run(int argc, char** argv) {
   add_predict(app, exit_code);
   add_generate(app, exit_code);
   add_policy(app, exit_code);
+  add_chat(app, exit_code);
   add_report(app, exit_code);
   add_view(app, exit_code);
   add_serve(app, exit_code);

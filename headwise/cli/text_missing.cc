@@ -27,6 +27,7 @@ int explain_model(const ModelStep&) {
 void add_train(CLI::App& app, int&) { add_missing(app, "train"); }
 void add_eval(CLI::App& app, int&) { add_missing(app, "eval"); }
 void add_predict(CLI::App& app, int&) { add_missing(app, "predict"); }
+void add_chat(CLI::App& app, int&) { add_missing(app, "chat"); }
 void add_generate(CLI::App& app, int&) { add_missing(app, "generate"); }
 void add_policy(CLI::App& app, int&) { add_missing(app, "policy"); }
 void add_report(CLI::App& app, int&) { add_missing(app, "report"); }
