@@ -43,6 +43,6 @@ set(HEADWISE_TEXT_PUBLIC_HEADERS
     headwise/intent/recognizer/planted_head.h headwise/intent/recognizer/pooling.h
     headwise/intent/recognizer/recognizer.h headwise/intent/training/evaluation.h headwise/intent/training/pretrained.h
     headwise/intent/training/training.h
-    headwise/decoder/config.h headwise/decoder/decoder.h headwise/decoder/drafter.h headwise/decoder/generator.h headwise/decoder/hf_config.h
+    headwise/c/decoder.h headwise/decoder/chat_template.h headwise/decoder/config.h headwise/decoder/decoder.h headwise/decoder/decoder_host.h headwise/decoder/drafter.h headwise/decoder/generator.h headwise/decoder/hf_config.h
     headwise/decoder/kv_file.h
     headwise/decoder/sampling.h headwise/decoder/source.h headwise/decoder/text_stream.h headwise/decoder/weights.h)

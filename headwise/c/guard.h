@@ -9,6 +9,8 @@
 #include "headwise/c/headwise.h"
 #include "headwise/spec/packed_keys.h"
 
+// libheadwise_text has entries of its own.
+#pragma GCC visibility push(default)
 namespace headwise::c {
 
 /// Keeps `sentence` for hw_last_error() of this thread; allocates nothing, so it works when memory is gone.
@@ -66,3 +68,4 @@ void copy_text(std::string_view text, char* buffer, std::size_t capacity, std::s
                const char* entry);
 
 }  // namespace headwise::c
+#pragma GCC visibility pop
