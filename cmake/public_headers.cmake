@@ -45,4 +45,4 @@ set(HEADWISE_TEXT_PUBLIC_HEADERS
     headwise/intent/training/training.h
     headwise/c/decoder.h headwise/decoder/chat_template.h headwise/decoder/config.h headwise/decoder/decoder.h headwise/decoder/decoder_host.h headwise/decoder/drafter.h headwise/decoder/generator.h headwise/decoder/hf_config.h
     headwise/decoder/kv_file.h
-    headwise/decoder/sampling.h headwise/decoder/source.h headwise/decoder/text_stream.h headwise/decoder/weights.h)
+    headwise/decoder/sampling.h headwise/decoder/save_folder.h headwise/decoder/source.h headwise/decoder/text_stream.h headwise/decoder/weights.h)

@@ -3,6 +3,16 @@
 #pragma once
 #include <nanobind/nanobind.h>
 
+#include <string>
+#include <vector>
+
+#include "headwise/base/index.h"
+
+namespace headwise {
+class ParamSet;
+class Transformer;
+}  // namespace headwise
+
 namespace headwise::python {
 
 void bind_base(nanobind::module_& m);
@@ -20,5 +30,8 @@ void bind_text(nanobind::module_& m);
 void bind_lab(nanobind::module_& m);
 void bind_decoder(nanobind::module_& m);
 void bind_view(nanobind::module_& m);
+/// hw.Transformer.save_decoder; a build without ICU refuses it.
+void save_transformer(const Transformer& model, ParamSet& params, const std::string& folder,
+                      const std::string& tokenizer_json, const std::vector<Index>& ends);
 
 }  // namespace headwise::python

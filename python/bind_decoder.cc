@@ -8,6 +8,7 @@
 
 #include "headwise/decoder/chat_template.h"
 #include "headwise/decoder/decoder_host.h"
+#include "headwise/decoder/save_folder.h"
 #include "python/bind.h"
 #include "python/contexts.h"
 #include "python/values.h"
@@ -202,6 +203,11 @@ void bind_tokens(nb::class_<DecoderBox>& c) {
 }
 
 }  // namespace
+
+void save_transformer(const Transformer& model, ParamSet& params, const std::string& folder,
+                      const std::string& tokenizer_json, const std::vector<Index>& ends) {
+  save_decoder(folder, model, params, {.tokenizer_json = tokenizer_json, .ends = ends});
+}
 
 void bind_decoder(nb::module_& m) {
   nb::class_<DecoderBox> c(m, "DecoderCore", "What hw.Decoder is made of.");

@@ -1,6 +1,7 @@
 // hw.Transformer, hw.cross_entropy, hw.binary_cross_entropy: whole models and what they are trained by.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 
@@ -156,6 +157,31 @@ AnyView flat_of(const char* op, const AnyView& v) {
 
 double share(Index counted) { return counted ? 1 / static_cast<double>(counted) : 0; }
 
+/// What follows a forward, and saving.
+void bind_model_rest(nb::class_<TransformerBox, LayerBox>& model) {
+  model.def(
+      "backward", &run_model_backward, nb::arg("dy"), nb::kw_only(), nb::arg("loss_weight") = 1.0,
+      nb::arg("ctx") = nb::none(),
+      nb::sig(
+          "def backward(self, dy: Array, *, loss_weight: float = 1.0, ctx: Context | None = None) -> None"),
+      "From the gradient of what forward gave; gradients of parameters are added to gradients(). "
+      "loss_weight: "
+      "that of `loss` in the total loss.");
+  model.def(
+      "save_decoder",
+      [](TransformerBox& box, const std::string& folder, const std::string& tokenizer,
+         const std::vector<Index>& ends) {
+        const Turn turn(box.turn);
+        save_transformer(box.model, box.params, folder, tokenizer, ends);
+      },
+      nb::arg("folder"), nb::kw_only(), nb::arg("tokenizer") = "", nb::arg("ends") = std::vector<Index>{},
+      nb::sig(
+          "def save_decoder(self, folder: str, *, tokenizer: str = \"\", ends: Sequence[int] = ()) -> None"),
+      "A folder that hw.Decoder and transformers read: a gpt2 or a llama. tokenizer: the text of "
+      "tokenizer.json; "
+      "ends: ids that end a text.");
+}
+
 }  // namespace
 
 void bind_model(nb::module_& m) {
@@ -245,14 +271,7 @@ void bind_model(nb::module_& m) {
       "None = "
       "None) -> ArrayT",
       "The same, and backward may follow.");
-  model.def(
-      "backward", &run_model_backward, nb::arg("dy"), nb::kw_only(), nb::arg("loss_weight") = 1.0,
-      nb::arg("ctx") = nb::none(),
-      nb::sig(
-          "def backward(self, dy: Array, *, loss_weight: float = 1.0, ctx: Context | None = None) -> None"),
-      "From the gradient of what forward gave; gradients of parameters are added to gradients(). "
-      "loss_weight: "
-      "that of `loss` in the total loss.");
+  bind_model_rest(model);
   m.def(
       "cross_entropy",
       [](nb::handle logits, nb::handle labels, double label_smoothing, Index ignore, bool gradient,

@@ -25,6 +25,11 @@ void bind_text(nb::module_& m) {
       .def("__init__", [](TextEncoderMissing*, nb::args, nb::kwargs) { refuse("text encoder"); });
 }
 
+void save_transformer(const Transformer&, ParamSet&, const std::string&, const std::string&,
+                      const std::vector<Index>&) {
+  refuse("save decoder");
+}
+
 void bind_decoder(nb::module_& m) {
   nb::class_<DecoderMissing>(m, "DecoderCore").def("__init__", [](DecoderMissing*, nb::args, nb::kwargs) {
     refuse("decoder");

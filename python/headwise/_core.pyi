@@ -484,6 +484,11 @@ class Transformer(Layer):
         From the gradient of what forward gave; gradients of parameters are added to gradients(). loss_weight: that of `loss` in the total loss.
         """
 
+    def save_decoder(self, folder: str, *, tokenizer: str = "", ends: Sequence[int] = ()) -> None:
+        """
+        A folder that hw.Decoder and transformers read: a gpt2 or a llama. tokenizer: the text of tokenizer.json; ends: ids that end a text.
+        """
+
 def cross_entropy(logits: ArrayT, labels: Array, *, label_smoothing: float = 0.0, ignore: int = -100, gradient: bool = False, ctx: Context | None = None) -> float | tuple[float, ArrayT]:
     """
     The mean over rows whose label is not `ignore`; with gradient=True also its gradient by the logits.
