@@ -143,9 +143,9 @@ template <class C, int Dim>
 __device__ __forceinline__ void load_keys_of(std::uint32_t to, const CUtensorMap* map, std::uint32_t bar,
                                              const ForwardParams& p, const ForwardWork& w, int n) {
   const ForwardPages& pages = p.pages;
-  const int first = n * C::kKeys;
+  const int first = n * C::kKeys, kv_head = w.head / p.group;
   if (!pages.table)
-    return load_panels<Dim>(to, C::kKeys, map, bar, w.place.kv_row + first, w.head / p.group, w.tensor_batch,
+    return load_panels<Dim>(to, C::kKeys, map, bar, w.place.kv_row + first, kv_head, w.tensor_batch,
                             ptx::kEvictLast);
 #pragma unroll 1
   for (int r = 0; r < C::kKeys; r += pages.piece) {
@@ -154,8 +154,8 @@ __device__ __forceinline__ void load_keys_of(std::uint32_t to, const CUtensorMap
         key < w.place.kv_tokens
             ? __ldg(pages.table + (w.b * pages.step[0] + (key >> pages.log_size) * pages.step[1]))
             : -1;
-    load_panels<Dim>(to + r * kPanelRowBytes, C::kKeys, map, bar, key & ((1 << pages.log_size) - 1),
-                     w.head / p.group, page, ptx::kEvictLast);
+    load_panels<Dim>(to + r * kPanelRowBytes, C::kKeys, map, bar, key & ((1 << pages.log_size) - 1), kv_head,
+                     page, ptx::kEvictLast);
   }
 }
 
