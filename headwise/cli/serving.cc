@@ -14,7 +14,7 @@ namespace {
 using server::HttpService;
 
 std::atomic<HttpService*> running{nullptr};
-std::atomic<int> alarm_fd{-1};                              // rung by SIGHUP, and at the end
+std::atomic<int> alarm_fd{-1};                                  // rung by SIGHUP, and at the end
 static_assert(std::atomic<HttpService*>::is_always_lock_free);  // a handler may touch it
 
 /// The first signal drains; the handlers are gone then, and a second one, the same or not, ends the process.

@@ -13,8 +13,8 @@ namespace headwise {
 /// config.json: model_type "bert", or architectures that begin with "Bert". Post-norm blocks, learned
 /// positions, token types and a norm behind the embeddings are what such a model is; its sizes, activation,
 /// eps and dropouts are read. Keys that change the mathematics in a way we do not compute (is_decoder,
-/// relative positions, ...) are refused with their value; keys that do not are passed over. pruned_heads makes
-/// layers of fewer heads, num_key_value_heads and headwise_heads heads that share keys and values.
+/// relative positions, ...) are refused with their value; keys that do not are passed over. pruned_heads
+/// makes layers of fewer heads, num_key_value_heads and headwise_heads heads that share keys and values.
 TransformerConfig bert_config(const JsonObject& json);
 TransformerConfig read_bert_config(const std::string& path);
 

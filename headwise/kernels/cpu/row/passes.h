@@ -254,8 +254,8 @@ inline void dropout_columns(const DropoutTask& r) {
   }
 }
 
-constexpr RowKernels kRowPasses{layer_norm_of, layer_norm_slopes, adamw_numbers, exp_run, column_sums,
-                                squares_of,     dropout_columns};
+constexpr RowKernels kRowPasses{layer_norm_of, layer_norm_slopes, adamw_numbers,  exp_run,
+                                column_sums,   squares_of,        dropout_columns};
 
 }  // namespace
 }  // namespace headwise::cpu
