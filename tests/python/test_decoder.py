@@ -169,7 +169,10 @@ def test_refusals_are_sentences(model, folder, tmp_path):
 
 def test_control_c_ends_a_long_text(folder):
     code = f"""
+        import signal
         import headwise as hw
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin without it
+        signal.alarm(120)
         model = hw.Decoder({str(folder)!r}, kv_mib=4)
         try:
             print("ready", flush=True)

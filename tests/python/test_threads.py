@@ -292,6 +292,7 @@ import os, signal, sys, threading, time
 import numpy as np
 import headwise as hw
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin without it
 hw.set_threads(int(sys.argv[1]))
 x = np.ones((1, 8192, 16, 128), np.float32)  # 0.5 TFLOP: many seconds on two cores
 hw.attention(x[:, :64], x[:, :64], x[:, :64])
