@@ -33,7 +33,7 @@ def _mask_text(mask: Mask) -> str:
     return f"{_KEPT}{_kept.index(mask)}"
 
 
-def _mask_of(given: Any) -> Mask | None:
+def _mask_of(given: Mask | str | None) -> Mask | None:
     if not isinstance(given, str):
         return given
     return _kept_mask(int(given.removeprefix(_KEPT))) if given.startswith(_KEPT) else Mask.parse(given)

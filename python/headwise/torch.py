@@ -331,7 +331,7 @@ def scaled_dot_product_attention(
         if batches == k_batches == v_batches and (enable_gqa or heads == k_heads == v_heads):
             found = _attend(query, key, value, _CAUSAL if is_causal else None, scale, "bhsd")
             if found is not NotImplemented:
-                return found  # type: ignore[no-any-return]
+                return found
     if query.dim() < 2 or key.dim() < 2 or value.dim() < 2:
         raise ValueError(
             "scaled_dot_product_attention: query, key and value need at least 2 axes, [tokens dim]"
