@@ -8,6 +8,7 @@
 
 #include "headwise/model/file.h"
 
+#pragma GCC visibility push(default)
 namespace headwise {
 
 /// While any lives, SIGBUS is ours: a fault inside a live map puts zeros there and marks the map; every other
@@ -28,3 +29,4 @@ class Mapping {
 };
 
 }  // namespace headwise
+#pragma GCC visibility pop
