@@ -86,7 +86,7 @@ class Saver {
          "norms stand first, and one at the end");
     need(c_.share_layers == 1 && c_.token_types == 0 && !c_.scaled_embedding,
          "share_layers, token_types or scaled_embedding", "leave them out");
-    const std::string_view name = head().name();
+    const std::string name(head().name());
     need(name == "mha" || (llama_ && name == "gqa"), "heads", "mha, and with rope gqa, are known");
     if (llama_) {
       need(c_.norm.kind == NormKind::rms && c_.feed == FeedKind::swiglu, "norm or feed",
