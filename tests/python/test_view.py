@@ -141,6 +141,19 @@ def test_the_map_zooms_holds_and_compares(browser, page):
 
 
 @needs_browser
+def test_neurons_multiply_to_the_score(browser, tmp_path):
+    rng = np.random.default_rng(5)
+    q, k = (rng.normal(size=(1, 2, 5, 8)).astype(np.float32) for _ in range(2))
+    browser.errors.clear()
+    go(browser, hw.view(q=q, k=k, tokens=list("abcde")).save(tmp_path / "neurons.html"), "view=neurons&head=1&pair=[3,0]")
+    rows = browser.run("[...document.querySelectorAll('.neurons tbody tr')].map((r) => [r.cells[0].textContent, Number(r.cells[3].textContent)])")
+    scores = q[0, 1, 3] @ k[0, 1].T / np.sqrt(8)
+    assert [name for name, _ in rows] == ["abcde"[j] for j in np.argsort(-scores)]  # the heaviest key first
+    assert np.allclose([s for _, s in rows], np.sort(scores)[::-1], atol=0.02)
+    assert browser.errors == []
+
+
+@needs_browser
 def test_chinese_and_narrow(page, tmp_path):
     with chromium.Chromium(width=390) as b:
         go(b, page)
