@@ -93,6 +93,9 @@ def _from_vectors(q: Any, k: Any, tokens: Sequence[str] | None, options: dict[st
     """Weights from queries and keys [heads tokens head_dim] a layer: attention whose values are rows of the identity."""
     import numpy as np
 
+    for word in ("layout", "return_lse", "probe", "q_offsets", "kv_offsets", "pages"):
+        if word in options:
+            raise TypeError(f"view: {word}= changes what comes back, not the weights; leave it out")
     qs, ks = _layers(q, 3, "q"), _layers(k, 3, "k")
     if len(qs) != len(ks):
         raise ValueError(f"view: q has {len(qs)} layers and k has {len(ks)}; give as many of each")

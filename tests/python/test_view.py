@@ -207,6 +207,7 @@ def test_queries_and_keys_give_the_weights_of_attention():
     (lambda: hw.view(np.ones((2, 2, 2, 3, 4, 5))), "one text"),
     (lambda: hw.view(q=np.ones((1, 2, 3))), "give both"),
     (lambda: hw.view(weights(1, 1, 2), mask=None, scale=2), "belongs to q and k"),
+    (lambda: hw.view(q=np.ones((1, 2, 4)), k=np.ones((1, 2, 4)), return_lse=True), "leave it out"),
     (lambda: hw.view("/no/such/folder", text="x"), "neither a recogniser"),
     (lambda: hw.view(weights(1, 1, 2), language="xx"), "give en or zh"),
 ])
