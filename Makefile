@@ -1,10 +1,10 @@
 # Each target can be the first command on a bare Debian 12: it installs what is missing, builds and runs.
-.PHONY: demo tour chat test slow bench check gpu asan tsan fuzz wheel format
+.PHONY: demo tour chat test slow bench check gpu asan tsan fuzz wheel deb docs format
 RUN = python3 tools/run_all.py
 
 # What cmake --install puts in its place; the objects are those of the program.
 INSTALLED = headwise_cli headwise_library headwise_text_library
-TESTED = build python torch tests browser cross
+TESTED = build python torch docs deb wheel languages tests browser cross
 
 demo:
 	@./setup.sh build
@@ -54,9 +54,19 @@ fuzz:
 	@$(RUN) fuzz
 
 wheel:
-	@./setup.sh build python
-	@.venv/bin/python -m pip wheel --quiet --no-build-isolation --no-deps --config-settings=build-dir=build/wheel -w dist .
-	@ls dist
+	@./setup.sh build python wheel
+	@./tools/make_wheel.sh
+
+deb:
+	@./setup.sh build deb
+	@./tools/build.sh $(INSTALLED)
+	@cd build/release && cpack -B ../../dist > cpack.log || { cat cpack.log; exit 1; }
+	@rm -rf dist/_CPack_Packages; ls dist/*.deb
+
+# The site: build/site/index.html.
+docs:
+	@./setup.sh python docs
+	@.venv/bin/python tools/make_site.py
 
 format:
 	@./setup.sh checks

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what is missing, by package name, and says nothing when nothing is. Usage: ./setup.sh SECTION...
-# Sections are those of apt.txt; "python" also makes .venv with requirements.txt, and "torch" is tests/requirements.txt in it.
+# Sections are those of apt.txt; "python" also makes .venv with requirements.txt, "torch" is
+# tests/requirements.txt in it, "docs" site/requirements.txt, and "wheel" python/wheel.txt.
 # SETUP_LIST=1: prints the packages instead.
 set -eu
 cd "$(dirname "$0")"
@@ -12,9 +13,11 @@ for section; do
   case $section in
     python) lists="$lists requirements.txt" ;;
     torch) lists="$lists tests/requirements.txt" && continue ;;
+    docs) lists="$lists site/requirements.txt" && continue ;;
+    wheel) lists="$lists python/wheel.txt" && continue ;;
   esac
   grep -qx "# section $section" apt.txt || {
-    echo "setup: there is no section \"$section\"; there are:" "$(sed -n 's/^# section //p' apt.txt | tr '\n' ' ')torch" >&2
+    echo "setup: there is no section \"$section\"; there are:" "$(sed -n 's/^# section //p' apt.txt | tr '\n' ' ')torch docs wheel" >&2
     exit 2
   }
   wanted="$wanted $(sed -n "/^# section $section\$/,/^# section/p" apt.txt |

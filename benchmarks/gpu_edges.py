@@ -68,7 +68,7 @@ def both(group, name, shape, dtype=torch.bfloat16, causal=True, value_dim=None, 
     x = [t.transpose(1, 2) for t in (q, k, v, out)]
     found = {n: torch.empty_like(t).transpose(1, 2) for n, t in (("dq", q), ("dk", k), ("dv", v))}
     if "dbias" in wants:
-        found["dbias"] = torch.empty(bias.shape, device="cuda", dtype=torch.float32)
+        found["dbias"] = torch.empty_like(bias)
     args = HEADWISE.backward_args(*x, lse, dout.transpose(1, 2), found, mask="causal" if causal else None, **given, **({} if start is None else {"q_start": start}))
     back = lambda: HEADWISE.run_backward(args)
     others = rivals(sdpa, lambda made: lambda: torch.autograd.grad(made, leaves + ([attn] if "dbias" in wants else []), dout, retain_graph=True))
@@ -125,7 +125,7 @@ def terms():
         both("edges", "bias D64 B4 H16 2048", (4, 16, 2048, 64), causal=False, bias=bias, musts=(0.8, 0.8))
         wide = torch.randn(4, 16, 2048, 2048, device="cuda").to(dtype)
         both("edges", "bias of batch D64 B4 H16 2048", (4, 16, 2048, 64), causal=False, bias=wide, musts=(0.8, 0.8))
-        both("edges", "dbias D64 B4 H16 2048", (4, 16, 2048, 64), causal=False, bias=wide, wants=("dbias",), musts=(None, 0.8), forward_too=False, calls=2, rounds=1)
+        both("edges", "dbias D64 B4 H16 2048", (4, 16, 2048, 64), causal=False, bias=wide, wants=("dbias",), musts=(None, 0.8), forward_too=False)
 
 
 def f32():

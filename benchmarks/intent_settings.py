@@ -24,6 +24,7 @@ SETTINGS: dict[str, dict] = {
     "minilm": {"from": "minilm"},
     "one-head": {"heads": "mha:heads=1" + FUSED, "ngrams": 0},
     "eight-heads": {"heads": "mha:heads=8" + FUSED, "ngrams": 0},
+    "cut": {"compound": "cut", "batch": 64, "epochs": 3},
     **{f"kind-{name}": {"heads": heads, "ngrams": 0, "minutes": 12} for name, heads in KINDS.items()},
     **{f"heads-{h}": {"heads": f"mha:heads={h}", "ngrams": 0, "model-dim": 192, "depth": 2} for h in SWEEP},
     **{f"fusion-{name}": {**options, "ngrams": 0} for name, options in FUSIONS.items()},

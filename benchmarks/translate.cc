@@ -1,211 +1,173 @@
-// translate: trains an encoder-decoder on pairs of sentences and translates a test set, one greedy token at a
-// time.
+// translate: trains an encoder-decoder on pairs of sentences, keeps it as a folder and translates a test set,
+// one greedy token at a time.
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <map>
 
 #include "headwise/headwise.h"
-#include "headwise/text/bpe.h"
+#include "headwise/translation/translator.h"
 
 namespace hw = headwise;
 
 namespace {
 
-using Tokens = std::vector<std::int32_t>;
-constexpr hw::Index kMostTokens = 96, kVocabulary = 4000, kTestRows = 100;
+constexpr hw::Index kTestRows = 100;
+
+[[noreturn]] void refuse(const std::string& why) {
+  std::cerr << "translate: " << why << "\n";
+  std::exit(2);
+}
 
 std::vector<std::string> lines_of(const std::string& path) {
   std::ifstream file(path);
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) lines.push_back(line);
-  if (lines.empty()) {
-    std::cerr << "translate: " << path << " has no lines; see translate.py\n";
-    std::exit(2);
-  }
+  if (lines.empty()) refuse(path + " has no lines; see translate.py");
   return lines;
 }
 
-/// Sequences one after the other, without padding.
-struct Ragged {
-  Tokens ids;
-  std::vector<hw::Index> offsets{0};
+/// NAME=VALUE arguments; every one has its number or text here.
+struct Settings {
+  std::map<std::string, std::string> given = {{"heads", "mha:heads=4,dim=32"},
+                                              {"dim", "128"},
+                                              {"feed", "512"},
+                                              {"depth", "3"},
+                                              {"source_depth", "3"},
+                                              {"bpe", "4000"},
+                                              {"dropout", "0.1"},
+                                              {"smoothing", "0.1"},
+                                              {"steps", "4000"},
+                                              {"rows", "64"},
+                                              {"rate", "0.001"},
+                                              {"warm_up", "300"},
+                                              {"seconds", "0"},
+                                              {"model", ""},
+                                              {"checkpoints", ""},
+                                              {"test", "1"}};
 
-  void add(const Tokens& tokens) {
-    ids.insert(ids.end(), tokens.begin(), tokens.end());
-    offsets.push_back(static_cast<hw::Index>(ids.size()));
-  }
-  hw::AnyView view() {
-    return hw::AnyView::packed(ids.data(), hw::DType::i32, {static_cast<hw::Index>(ids.size())});
-  }
-  hw::Sequences sequences() {
-    return {.offsets = hw::AnyView::packed(offsets.data(), hw::DType::i64,
-                                           {static_cast<hw::Index>(offsets.size())})};
-  }
-};
-
-struct Pair {
-  Tokens source, target;  // without begin and end
-};
-
-class Translator {
- public:
-  Translator(const hw::Transformer& model, hw::Context& ctx, std::int32_t begin)
-      : model_(model), ctx_(ctx), begin_(begin), end_(begin + 1) {}
-
-  /// Mean cross-entropy of some pairs; with `micro`, its gradient is added.
-  double loss(const std::vector<const Pair*>& pairs, const hw::MicroBatch* micro) {
-    Ragged source, inputs, labels;
-    for (const Pair* p : pairs) {
-      source.add(with(p->source, {}, end_));
-      inputs.add(with(p->target, begin_, {}));
-      labels.add(with(p->target, {}, end_));
+  void take(const std::string& argument) {
+    const std::size_t at = argument.find('=');
+    const auto found = given.find(argument.substr(0, at));
+    if (at == argument.npos || found == given.end()) {
+      std::string all;
+      for (const auto& [name, value] : given) all += " " + name + "=" + value;
+      refuse("got " + argument + "; give" + all);
     }
-    memory_.reset();
-    hw::Call call{.ctx = ctx_, .memory = memory_};
-    if (micro)
-      call.training = true, call.seed = micro->seed, call.step = static_cast<std::uint64_t>(micro->step);
-    const hw::AnyView logits = model_.forward(input(source, inputs), call, micro ? &saved_ : nullptr);
-    const hw::CrossEntropyOptions options{.label_smoothing = micro ? 0.1 : 0.0};
-    if (!micro) return hw::cross_entropy(logits, labels.view(), options, ctx_).mean();
-    const hw::AnyView dlogits = memory_.take(logits.dtype, {logits.size[0], logits.size[1]});
-    const double share = micro->weight / static_cast<double>(logits.size[0]);
-    const hw::LossSum sum = hw::cross_entropy(logits, labels.view(), options, dlogits, share, ctx_);
-    model_.backward(dlogits, call, saved_);
-    return sum.mean();
+    found->second = argument.substr(at + 1);
   }
-
-  /// The most probable token again and again, until the end, or twice the source's tokens and 5. The decoder
-  /// reads all tokens of a sentence again for each new one.
-  std::vector<Tokens> translate(const std::vector<Tokens>& sources) {
-    std::vector<Tokens> found(sources.size());
-    std::vector<std::size_t> open(sources.size());
-    for (std::size_t i = 0; i < open.size(); ++i) open[i] = i;
-    for (hw::Index step = 0; step < kMostTokens - 1 && !open.empty(); ++step) {
-      Ragged source, inputs;
-      for (const std::size_t i : open)
-        source.add(with(sources[i], {}, end_)), inputs.add(with(found[i], begin_, {}));
-      memory_.reset();
-      hw::Call call{.ctx = ctx_, .memory = memory_};
-      const hw::AnyView logits = model_.forward(input(source, inputs), call, nullptr);
-      std::vector<std::size_t> still;
-      for (std::size_t n = 0; n < open.size(); ++n) {
-        const float* row =
-            static_cast<const float*>(logits.data) + (inputs.offsets[n + 1] - 1) * logits.step[0];
-        const auto token = static_cast<std::int32_t>(std::max_element(row, row + logits.size[1]) - row);
-        if (token >= begin_) continue;
-        found[open[n]].push_back(token);
-        if (found[open[n]].size() < 2 * sources[open[n]].size() + 5) still.push_back(open[n]);
-      }
-      open = still;
-    }
-    return found;
-  }
-
- private:
-  static Tokens with(const Tokens& tokens, std::optional<std::int32_t> before,
-                     std::optional<std::int32_t> after) {
-    Tokens all;
-    if (before) all.push_back(*before);
-    all.insert(all.end(), tokens.begin(), tokens.end());
-    if (after) all.push_back(*after);
-    return all;
-  }
-  static hw::TransformerInput input(Ragged& source, Ragged& target) {
-    return {.ids = target.view(),
-            .source_ids = source.view(),
-            .sequences = target.sequences(),
-            .source_sequences = source.sequences()};
-  }
-
-  const hw::Transformer& model_;
-  hw::Context& ctx_;
-  std::int32_t begin_, end_;
-  hw::StepMemory memory_;
-  hw::Transformer::Saved saved_;
+  const std::string& text(const std::string& name) const { return given.at(name); }
+  hw::Index whole(const std::string& name) const { return std::atoll(given.at(name).c_str()); }
+  double number(const std::string& name) const { return std::atof(given.at(name).c_str()); }
 };
+
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+/// Of all threads of this process: what a busy machine takes away does not count.
+double cpu_seconds() {
+  rusage used{};
+  ::getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+std::vector<hw::PairTokens> pairs_of(const hw::Translator& model, const std::string& path) {
+  const std::vector<std::string> from = lines_of(path + ".en"), to = lines_of(path + ".de");
+  std::vector<hw::PairTokens> pairs;
+  for (std::size_t i = 0; i < std::min(from.size(), to.size()); ++i) {
+    hw::PairTokens p{model.bpe().encode(from[i]), model.bpe().encode(to[i])};
+    if (model.fits(p)) pairs.push_back(std::move(p));
+  }
+  return pairs;
+}
+
+hw::TranslatorConfig config_of(const Settings& s) {
+  return {.heads = s.text("heads"),
+          .model_dim = s.whole("dim"),
+          .feed_dim = s.whole("feed"),
+          .depth = s.whole("depth"),
+          .source_depth = s.whole("source_depth"),
+          .dropout = s.number("dropout")};
+}
+
+/// The rate is constant behind the warm-up, so that a run may end when its time is over.
+hw::Schedule rate_of(const Settings& s) {
+  return hw::Schedule::constant(s.number("rate"), s.whole("warm_up"));
+}
+
+hw::TrainResult train(hw::Translator& model, const std::vector<hw::PairTokens>& pairs, const Settings& s,
+                      hw::Session& session) {
+  hw::Optimizer optimizer(model.params(), hw::AdamWOptions{.beta2 = 0.98, .eps = 1e-9, .weight_decay = 0.01});
+  hw::TrainerOptions options{.steps = s.whole("steps"), .micro_rows = s.whole("rows"), .clip = 1};
+  options.rate = rate_of(s), options.seconds = s.number("seconds");
+  options.folder = s.text("checkpoints"), options.save_every = options.folder.empty() ? 0 : 50;
+  options.out = &std::cerr, options.seed = 1;
+  return hw::Trainer(optimizer, static_cast<hw::Index>(pairs.size()), options, session.ctx)
+      .run([&](const hw::MicroBatch& m) {
+        std::vector<const hw::PairTokens*> some;
+        for (const hw::Index e : m.examples) some.push_back(&pairs[static_cast<std::size_t>(e)]);
+        return model.learn(some, m, s.number("smoothing"), session);
+      });
+}
+
+double judge(const hw::Translator& model, const std::vector<hw::PairTokens>& pairs, hw::Session& session) {
+  hw::LossSum sum;
+  for (std::size_t i = 0; i < pairs.size(); i += kTestRows) {
+    std::vector<const hw::PairTokens*> some;
+    for (std::size_t j = i; j < std::min(pairs.size(), i + kTestRows); ++j) some.push_back(&pairs[j]);
+    const hw::LossSum part = model.judge(some, session);
+    sum.loss += part.loss, sum.counted += part.counted;
+  }
+  return sum.mean();
+}
+
+void translate(const hw::Translator& model, const std::string& folder, hw::Session& session) {
+  std::vector<std::vector<std::int32_t>> sources;
+  for (const std::string& line : lines_of(folder + "test.en")) sources.push_back(model.bpe().encode(line));
+  std::ofstream out(folder + "test.hyp");
+  for (std::size_t i = 0; i < sources.size(); i += kTestRows) {
+    const auto some = std::span(sources).subspan(i, std::min<std::size_t>(kTestRows, sources.size() - i));
+    for (const auto& tokens : model.translate(some, session)) out << model.bpe().decode(tokens) << "\n";
+  }
+}
 
 }  // namespace
 
-// Arguments: folder steps rows. The folder holds train.en, train.de, val.en, val.de, test.en; test.hyp is
-// written. The last line of output is JSON.
+// Arguments: folder, then settings NAME=VALUE. The folder holds train.en, train.de, val.en, val.de, test.en;
+// test.hyp is written, and the model where `model` names a folder. The last line of output is JSON.
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::cerr << "translate: give folder steps rows\n";
-    return 2;
-  }
+  if (argc < 2) refuse("give folder, then NAME=VALUE");
   const std::string folder = std::string(argv[1]) + "/";
-  const hw::Index steps = std::atoll(argv[2]), rows = std::atoll(argv[3]);
-  const auto seconds = [start = std::chrono::steady_clock::now()] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  };
+  Settings s;
+  for (int i = 2; i < argc; ++i) s.take(argv[i]);
   std::string text;
   for (const char* language : {"train.en", "train.de"})
     for (const std::string& line : lines_of(folder + language)) text += line + "\n";
-  const hw::Bpe bpe = hw::Bpe::train(text, kVocabulary);
-  const auto pairs_of = [&](const std::string& name) {
-    const std::vector<std::string> from = lines_of(folder + name + ".en"),
-                                   to = lines_of(folder + name + ".de");
-    std::vector<Pair> pairs;
-    for (std::size_t i = 0; i < std::min(from.size(), to.size()); ++i) {
-      Pair p{bpe.encode(from[i]), bpe.encode(to[i])};
-      if (std::max(p.source.size(), p.target.size()) < kMostTokens) pairs.push_back(std::move(p));
-    }
-    return pairs;
-  };
-  const std::vector<Pair> train = pairs_of("train"), val = pairs_of("val");
 
-  hw::Context ctx;
-  hw::ParamSet params(hw::DType::f32, /*seed=*/1);
-  hw::TransformerConfig config{.kind = hw::ModelKind::encoder_decoder, .vocabulary = bpe.vocabulary() + 2};
-  config.model_dim = 128, config.feed_dim = 512, config.depth = 3, config.heads = "mha:heads=4,dim=32";
-  config.max_tokens = kMostTokens, config.dropout = 0.1, config.scaled_embedding = true;
-  config.positions = hw::Positions::sinusoidal;
-  const hw::Transformer model(params, config);
-  hw::Optimizer optimizer(params, hw::AdamWOptions{.beta2 = 0.98, .eps = 1e-9, .weight_decay = 0.01});
-  Translator translator(model, ctx, static_cast<std::int32_t>(bpe.vocabulary()));
-  hw::TrainerOptions options{.steps = steps, .micro_rows = rows, .clip = 1};
-  options.rate = hw::Schedule::cosine(1e-3, std::min<hw::Index>(300, steps / 4), steps);
-  options.out = &std::cerr, options.seed = 1;
-  const double before = seconds();
-  const hw::TrainResult result = hw::Trainer(optimizer, static_cast<hw::Index>(train.size()), options, ctx)
-                                     .run([&](const hw::MicroBatch& m) {
-                                       std::vector<const Pair*> pairs;
-                                       for (const hw::Index e : m.examples)
-                                         pairs.push_back(&train[static_cast<std::size_t>(e)]);
-                                       return translator.loss(pairs, &m);
-                                     });
-  const double trained = seconds();
-
-  double sum = 0;
-  hw::Index counted = 0;
-  for (std::size_t i = 0; i < val.size(); i += kTestRows) {
-    std::vector<const Pair*> pairs;
-    hw::Index tokens = 0;
-    for (std::size_t j = i; j < std::min(val.size(), i + kTestRows); ++j)
-      pairs.push_back(&val[j]), tokens += static_cast<hw::Index>(val[j].target.size()) + 1;
-    sum += translator.loss(pairs, nullptr) * static_cast<double>(tokens), counted += tokens;
-  }
-  const double judged = seconds();
-
-  std::vector<Tokens> sources;
-  for (const std::string& line : lines_of(folder + "test.en")) {
-    sources.push_back(bpe.encode(line));
-    if (sources.back().size() > kMostTokens - 1) sources.back().resize(kMostTokens - 1);
-  }
-  std::ofstream out(folder + "test.hyp");
-  for (std::size_t i = 0; i < sources.size(); i += kTestRows) {
-    const std::size_t end = std::min(sources.size(), i + kTestRows);
-    const auto at = [&](std::size_t n) { return sources.begin() + static_cast<std::ptrdiff_t>(n); };
-    for (const Tokens& tokens : translator.translate({at(i), at(end)})) out << bpe.decode(tokens) << "\n";
-  }
-  std::cout << "{\"pairs\": " << train.size() << ", \"vocabulary\": " << config.vocabulary
-            << ", \"parameters\": " << params.count() << ", \"steps\": " << result.step
-            << ", \"rows\": " << rows << ", \"threads\": " << ctx.threads()
-            << ", \"train_loss\": " << result.loss
-            << ", \"val_nats_per_token\": " << sum / static_cast<double>(counted)
-            << ", \"train_seconds\": " << trained - before << ", \"decode_seconds\": " << seconds() - judged
-            << "}\n";
+  hw::Session session;
+  hw::Translator model(hw::Bpe::train(text, s.whole("bpe")), config_of(s), /*seed=*/1);
+  const std::vector<hw::PairTokens> pairs = pairs_of(model, folder + "train"),
+                                    val = pairs_of(model, folder + "val");
+  const double begin = wall_seconds(), begin_cpu = cpu_seconds();
+  const hw::TrainResult result = train(model, pairs, s, session);
+  const double trained = wall_seconds(), trained_cpu = cpu_seconds();
+  if (!s.text("model").empty()) model.save(s.text("model"));
+  const double nats = judge(model, val, session);
+  const double judged = wall_seconds();
+  if (s.whole("test") != 0) translate(model, folder, session);
+  std::cout << "{\"pairs\": " << pairs.size() << ", \"vocabulary\": " << model.bpe().vocabulary() + 2
+            << ", \"parameters\": " << model.params().count() << ", \"steps\": " << result.step
+            << ", \"rows\": " << s.whole("rows") << ", \"threads\": " << session.ctx.threads()
+            << ", \"train_loss\": " << result.loss << ", \"val_nats_per_token\": " << nats
+            << ", \"train_seconds\": " << trained - begin
+            << ", \"train_cpu_seconds\": " << trained_cpu - begin_cpu
+            << ", \"decode_seconds\": " << wall_seconds() - judged << "}\n";
 }

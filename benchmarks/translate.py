@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """English to German on Multi30K: headwise_translate trains an encoder-decoder and translates a test set greedily; sacrebleu scores it.
 
-Usage: translate.py HEADWISE_TRANSLATE DATA [--steps N] [--rows N] [--out FILE]
+Usage: translate.py HEADWISE_TRANSLATE DATA [--steps N] [--rows N] [--set NAME=VALUE ...] [--model FOLDER] [--out FILE]
 DATA holds train.en.gz, train.de.gz, val.*, test_2016_flickr.*; --smoke takes a few pairs and steps, only to show that it runs."""
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
@@ -25,6 +25,8 @@ def main() -> int:
     words.add_argument("data", type=pathlib.Path)
     words.add_argument("--steps", type=int, default=4000)
     words.add_argument("--rows", type=int, default=64, help="pairs a step")
+    words.add_argument("--set", action="append", default=[], help="a setting of headwise_translate, such as dim=256 or seconds=3600")
+    words.add_argument("--model", type=pathlib.Path, help="folder for the trained model: headwise align and headwise view read it")
     words.add_argument("--out", type=pathlib.Path, help="JSON file")
     words.add_argument("--smoke", action="store_true")
     asked = words.parse_args()
@@ -42,7 +44,8 @@ def main() -> int:
                 unpack(f"{part}.{language}", f"{part}.{language}")
         unpack(f"{TEST}.en", "test.en")
         truth = unpack(f"{TEST}.de", "test.de")
-        run = subprocess.run([asked.program, folder, str(steps), str(rows)], check=True, stdout=subprocess.PIPE, text=True)
+        settings = [f"steps={steps}", f"rows={rows}", *asked.set, *([f"model={asked.model}"] if asked.model else [])]
+        run = subprocess.run([asked.program, folder, *settings], check=True, stdout=subprocess.PIPE, text=True)
         found = (folder / "test.hyp").read_text().split("\n")[:len(truth)]
     metric = sacrebleu.BLEU()
     score = metric.corpus_score(found, [truth])

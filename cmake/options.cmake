@@ -17,8 +17,10 @@ endif()
 if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(HEADWISE_CCACHE ccache)
   if(HEADWISE_CCACHE)
-    # Paths count from the build folder: builds side by side, and clones elsewhere, share objects.
-    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${HEADWISE_CCACHE})
+    # Paths count from the build folder: builds side by side, and clones elsewhere, share objects. With -g (sanitizers)
+    # they do so too; a debugger then finds sources by the folder that compiled first.
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+                                    ${HEADWISE_CCACHE})
     set(CMAKE_C_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
   endif()
 endif()

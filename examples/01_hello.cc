@@ -10,7 +10,7 @@ int main() {
   const hw::Tensor q = hw::random_normal({2, 128, 8, 64}, hw::DType::f32, /*seed=*/1);
   const hw::Tensor k = hw::random_normal({2, 128, 2, 64}, hw::DType::f32, /*seed=*/2);
   const hw::Tensor v = hw::random_normal({2, 128, 2, 64}, hw::DType::f32, /*seed=*/3);
-  const hw::Tensor out(hw::DType::f32, {2, 128, 8, 64});
+  hw::Tensor out(hw::DType::f32, {2, 128, 8, 64});
   const hw::Mask mask = hw::Mask::causal() & hw::Mask::window(/*back=*/64, /*ahead=*/0);
 
   hw::AttentionArgs args;

@@ -8,7 +8,7 @@ namespace hw = headwise;
 using hw::Mask;
 
 /// One character a tile: "#" no test inside, "+" test each pair, "." skipped.
-void draw(const std::string& title, const Mask& mask, const hw::MaskPlace& at = {}) {
+void draw(const std::string& title, const Mask& mask, const hw::MaskSubject& at = {}) {
   std::cout << title << "\n  " << to_text(mask) << '\n';
   for (hw::Index q = 0; q < 32; q += 4) {
     std::cout << "  ";

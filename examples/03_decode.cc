@@ -7,9 +7,9 @@
 namespace hw = headwise;
 
 /// Tokens [first, first + count) of x [batch tokens heads dim].
-hw::AnyView tokens(const hw::Tensor& x, hw::Index first, hw::Index count) {
-  hw::AnyView v = x.view();
-  v.data = static_cast<std::byte*>(v.data) + first * v.step[1] * hw::size_of(v.dtype);
+hw::ConstView tokens(const hw::Tensor& x, hw::Index first, hw::Index count) {
+  hw::ConstView v = x.view();
+  v.data = static_cast<const std::byte*>(v.data) + first * v.step[1] * hw::size_of(v.dtype);
   v.size[1] = count;
   return v;
 }
@@ -22,7 +22,7 @@ int main() {
   const hw::Tensor v = hw::random_normal({1, all, kv_heads, dim}, hw::DType::f32, 3);
 
   // The whole text at once, to compare with.
-  const hw::Tensor whole(hw::DType::f32, {1, all, heads, dim});
+  hw::Tensor whole(hw::DType::f32, {1, all, heads, dim});
   const hw::Mask causal = hw::Mask::causal();
   hw::AttentionArgs prefill;
   prefill.q = q.view(), prefill.k = k.view(), prefill.v = v.view(), prefill.out = whole.view();
@@ -31,10 +31,10 @@ int main() {
 
   // A cache with room for all tokens: packed keys, plain values.
   hw::PackedKeys about = hw::packed_keys(hw::DType::f32, kv_heads, dim, /*capacity=*/all);
-  const hw::Tensor buffer(hw::DType::f32, {1, kv_heads, about.room()});
+  hw::Tensor buffer(hw::DType::f32, {1, kv_heads, about.room()});
   hw::pack_keys(tokens(k, 0, prompt), buffer.view(), about, ctx);
 
-  const hw::Tensor out(hw::DType::f32, {1, 1, heads, dim});
+  hw::Tensor out(hw::DType::f32, {1, 1, heads, dim});
   bool same = true;
   std::string kernel;
   for (hw::Index at = prompt; at < all; ++at) {

@@ -13,7 +13,7 @@ struct Sharp {
     hw::Index heads = 8, dim = 0;
   };
   static constexpr auto fields =
-      std::tuple{hw::Field{"heads", &Config::heads, "number of heads"},
+      hw::Fields{hw::Field{"heads", &Config::heads, "number of heads"},
                  hw::Field{"dim", &Config::dim, "width of one head; 0: model_dim / heads"}};
   static Config as_mha(hw::Index heads, hw::Index dim) { return {heads, dim}; }
 

@@ -17,7 +17,7 @@ void attend(const char* what, hw::Index batch, hw::Index q_tokens, hw::Index kv_
   const hw::Tensor x = hw::random_normal({batch * q_tokens, model_dim}, hw::DType::f32, 2),
                    keys = hw::random_normal({batch * kv_tokens, model_dim}, hw::DType::f32, 3);
   const hw::Index count = layer.head().spec().q.heads, dim = layer.head().spec().q.dim;
-  const hw::Tensor weights(hw::DType::f32, {batch, count, q_tokens, kv_tokens});
+  hw::Tensor weights(hw::DType::f32, {batch, count, q_tokens, kv_tokens});
   hw::Call call{.ctx = ctx, .memory = memory};
   hw::MultiHead::Saved saved;
   const hw::AnyView y = layer.forward({.x = x.view(),

@@ -7,7 +7,7 @@
 namespace hw = headwise;
 
 /// Rows `first ...` of a [rows columns] view, columns `from ... from + count`.
-void print(const char* name, const hw::AnyView& v, hw::Index from, hw::Index count) {
+void print(const char* name, const hw::ConstView& v, hw::Index from, hw::Index count) {
   std::printf("  %-10s [%d %d] ", name, static_cast<int>(v.size[0]), static_cast<int>(count));
   for (hw::Index r = 0; r < v.size[0]; ++r) {
     std::printf(r ? "; " : " ");
@@ -52,7 +52,7 @@ int main() {
 
     hw::StepMemory memory;
     hw::Call call{.ctx = ctx, .memory = memory, .sequences = {.tokens = 2}};
-    const hw::Tensor weights(hw::DType::f64, {1, 2, 2, 2});
+    hw::Tensor weights(hw::DType::f64, {1, 2, 2, 2});
     hw::MultiHead::Saved saved;
     const hw::AnyView y =
         layer.forward({.x = rows, .sequences = call.sequences, .weights = weights.view()}, call, &saved);

@@ -8,45 +8,157 @@
 #include <string_view>
 #include <utility>
 
-#include "python/call.h"
+#include "headwise/spec/terms.h"
+#include "python/array.h"
 
 namespace headwise::python {
 
+/// As they came from Python; None stands for "not given".
+struct AttentionWords {
+  nb::handle q, k, v, mask, scale, softcap, bias, alibi, relative, sinks, gate, dropout, seed, q_start,
+      q_offsets, kv_offsets, k_scale, v_scale, layout, out, return_lse, probe, kernels, ctx, head,
+      coefficients, pages;
+};
+
 struct Argument {
   const char *name, *type;
-  const char* value;  // its default as Python writes it; null: it must be given
+  const char* value = nullptr;  // its default as Python writes it; null: it must be given
   nb::handle AttentionWords::*word;
-  bool of_backward = true;  // attention_backward takes it too
+  bool of_backward = true;     // attention_backward takes it too
+  const char* help = nullptr;  // its row in docs/python.md; null: it stands in the row before
 };
 
 inline constexpr Argument kArguments[] = {
-    {"q", "ArrayT", nullptr, &AttentionWords::q},
-    {"k", "ArrayT | PackedKeys", nullptr, &AttentionWords::k},
-    {"v", "ArrayT", nullptr, &AttentionWords::v},
-    {"mask", "Mask | Sequence[Mask] | None", "None", &AttentionWords::mask},
-    {"scale", "float | Array | None", "None", &AttentionWords::scale},
-    {"softcap", "float | None", "None", &AttentionWords::softcap},
-    {"bias", "Array | None", "None", &AttentionWords::bias},
-    {"alibi", "bool | Array | None", "None", &AttentionWords::alibi},
-    {"relative", "T5 | None", "None", &AttentionWords::relative},
-    {"sinks", "Array | None", "None", &AttentionWords::sinks},
-    {"gate", "Array | None", "None", &AttentionWords::gate},
-    {"dropout", "float", "0.0", &AttentionWords::dropout},
-    {"seed", "int", "0", &AttentionWords::seed},
-    {"q_start", "int | Sequence[int] | Array", "0", &AttentionWords::q_start},
-    {"q_offsets", "Sequence[int] | Array | None", "None", &AttentionWords::q_offsets},
-    {"kv_offsets", "Sequence[int] | Array | None", "None", &AttentionWords::kv_offsets},
-    {"k_scale", "Array | None", "None", &AttentionWords::k_scale, false},
-    {"v_scale", "Array | None", "None", &AttentionWords::v_scale, false},
-    {"layout", "str", "'bshd'", &AttentionWords::layout},
-    {"out", "ArrayT | None", "None", &AttentionWords::out, false},
-    {"return_lse", "bool", "False", &AttentionWords::return_lse, false},
-    {"probe", "Probe | Scores | None", "None", &AttentionWords::probe, false},
-    {"kernels", "str | Sequence[str] | None", "None", &AttentionWords::kernels},
-    {"ctx", "Context | None", "None", &AttentionWords::ctx},
-    {"head", "Head | str | None", "None", &AttentionWords::head},
-    {"coefficients", "dict[str, Array] | None", "None", &AttentionWords::coefficients},
-    {"pages", "Pages | None", "None", &AttentionWords::pages, false},
+    {.name = "q", .type = "ArrayT", .word = &AttentionWords::q},
+    {.name = "k", .type = "ArrayT | PackedKeys", .word = &AttentionWords::k},
+    {.name = "v", .type = "ArrayT", .word = &AttentionWords::v},
+    {.name = "mask",
+     .type = "Mask | Sequence[Mask] | None",
+     .value = "None",
+     .word = &AttentionWords::mask,
+     .help =
+         "a `Mask`, or a list of one per head; True always means *may attend* ([masks.md](masks.md)). A raw "
+         "bool array is a `TypeError`: `Mask.dense(x)` and `Mask.from_blocked(x)` say which way round it is"},
+    {.name = "scale",
+     .type = "float | Array | None",
+     .value = "None",
+     .word = &AttentionWords::scale,
+     .help = "a number or `[heads]`; default 1 / sqrt(head_dim)"},
+    {.name = "softcap",
+     .type = "float | None",
+     .value = "None",
+     .word = &AttentionWords::softcap,
+     .help = "cap * tanh(s / cap) on the scaled scores; from 1e-30 to 1e30"},
+    {.name = "bias",
+     .type = "Array | None",
+     .value = "None",
+     .word = &AttentionWords::bias,
+     .help =
+         "added to the scores; broadcast from the right to `[batch heads q kv]`, also `[batch*heads q kv]`"},
+    {.name = "alibi",
+     .type = "bool | Array | None",
+     .value = "None",
+     .word = &AttentionWords::alibi,
+     .help = "True for the published slopes, or slopes `[heads]`"},
+    {.name = "relative",
+     .type = "T5 | None",
+     .value = "None",
+     .word = &AttentionWords::relative,
+     .help = "`hw.T5(table, bidirectional, max_distance)`, table `[buckets heads]`"},
+    {.name = "sinks",
+     .type = "Array | None",
+     .value = "None",
+     .word = &AttentionWords::sinks,
+     .help = "`[heads]`: one logit each, in the denominator only"},
+    {.name = "gate",
+     .type = "Array | None",
+     .value = "None",
+     .word = &AttentionWords::gate,
+     .help = "`[batch q heads]` (ragged `[tokens heads]`), multiplies the head's output"},
+    {.name = "dropout",
+     .type = "float",
+     .value = "0.0",
+     .word = &AttentionWords::dropout,
+     .help =
+         "probability from 0 up to but not including 1; the same seed drops the same pairs on every machine"},
+    {.name = "seed", .type = "int", .value = "0", .word = &AttentionWords::seed},
+    {.name = "q_start",
+     .type = "int | Sequence[int] | Array",
+     .value = "0",
+     .word = &AttentionWords::q_start,
+     .help = "position of the first query: an integer or `[batch]`, may be negative. `hw.end` puts the last "
+             "query at the last key (bottom-right); the default 0 is top-left"},
+    {.name = "q_offsets",
+     .type = "Sequence[int] | Array | None",
+     .value = "None",
+     .word = &AttentionWords::q_offsets,
+     .help = "ragged batches: `[sequences + 1]`, int32 or int64, lists too"},
+    {.name = "kv_offsets",
+     .type = "Sequence[int] | Array | None",
+     .value = "None",
+     .word = &AttentionWords::kv_offsets},
+    {.name = "k_scale",
+     .type = "Array | None",
+     .value = "None",
+     .word = &AttentionWords::k_scale,
+     .of_backward = false,
+     .help = "f32 [batch kv_tokens kv_heads], with `pages` [pages page_size kv_heads], in the order of "
+             "`layout`: belong to int8 and e4m3 `k` and `v`, as `hw.quantize_kv` gives them"},
+    {.name = "v_scale",
+     .type = "Array | None",
+     .value = "None",
+     .word = &AttentionWords::v_scale,
+     .of_backward = false},
+    {.name = "layout",
+     .type = "str",
+     .value = "'bshd'",
+     .word = &AttentionWords::layout,
+     .help = "see below"},
+    {.name = "out",
+     .type = "ArrayT | None",
+     .value = "None",
+     .word = &AttentionWords::out,
+     .of_backward = false,
+     .help = "where to write; returned. It may overlap no input"},
+    {.name = "return_lse",
+     .type = "bool",
+     .value = "False",
+     .word = &AttentionWords::return_lse,
+     .of_backward = false,
+     .help = "also the log-sum-exp: f32 (f64 for f64) `[batch heads q]`, natural log, sink included"},
+    {.name = "probe",
+     .type = "Probe | Scores | None",
+     .value = "None",
+     .word = &AttentionWords::probe,
+     .of_backward = false,
+     .help = "`hw.Probe(...)` or `hw.Scores(stage)`, see below"},
+    {.name = "kernels",
+     .type = "str | Sequence[str] | None",
+     .value = "None",
+     .word = &AttentionWords::kernels,
+     .help = "`\"cpu/online,ref\"` or a list: the kernels allowed, best first. Without `ref` it is strict: "
+             "when all refuse, the error holds every reason"},
+    {.name = "ctx",
+     .type = "Context | None",
+     .value = "None",
+     .word = &AttentionWords::ctx,
+     .help = "an `hw.Context(threads=, kernels=, device=)` instead of this thread's own; a `device` such as "
+             "`\"cuda:0\"` refuses tensors that lie elsewhere"},
+    {.name = "head",
+     .type = "Head | str | None",
+     .value = "None",
+     .word = &AttentionWords::head,
+     .help = "a head such as `hw.Gqa(heads=8, kv_heads=2)`, see below"},
+    {.name = "coefficients",
+     .type = "dict[str, Array] | None",
+     .value = "None",
+     .word = &AttentionWords::coefficients},
+    {.name = "pages",
+     .type = "Pages | None",
+     .value = "None",
+     .word = &AttentionWords::pages,
+     .of_backward = false,
+     .help = "`hw.Pages(table, lengths)`: `k` and `v` are pools of pages ([pages.md](pages.md))"},
 };
 /// q, k, v and mask may come by their place, the rest by name alone.
 inline constexpr std::size_t kByPlace = 4, kArgumentCount = std::size(kArguments);

@@ -6,6 +6,7 @@
 
 #include "python/arguments.h"
 #include "python/bind.h"
+#include "python/call.h"
 #include "python/heads.h"
 #include "python/long_flight.h"
 #include "python/values.h"

@@ -26,6 +26,7 @@ void bind_layers(nanobind::module_& m);
 void bind_model(nanobind::module_& m);
 void bind_heads(nanobind::module_& m);
 void bind_torch_node(nanobind::module_& m);
+void bind_jax(nanobind::module_& m);
 void bind_text(nanobind::module_& m);
 void bind_lab(nanobind::module_& m);
 void bind_decoder(nanobind::module_& m);

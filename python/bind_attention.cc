@@ -4,6 +4,7 @@
 #include "headwise/ops/explain/explain.h"
 #include "python/arguments.h"
 #include "python/bind.h"
+#include "python/call.h"
 
 namespace headwise::python {
 namespace {

@@ -41,7 +41,8 @@ nb::object array_of(std::vector<T> values, std::vector<std::size_t> sizes) {
   return nb::cast(nb::ndarray<nb::numpy, T>(data, sizes.size(), sizes.data(), owner));
 }
 
-/// Three arrays [tokens layers heads]: entropy, top_weight, first_mass.
+/// Three arrays [tokens layers heads]: entropy, top_weight, first_mass; of models with cross-attention a
+/// fourth one, [tokens layers heads states].
 nb::object heads_of(const DecoderConfig& c, const std::vector<HeadStats>& rows) {
   const std::vector<std::size_t> sizes = {rows.size(), static_cast<std::size_t>(c.layers),
                                           static_cast<std::size_t>(c.heads)};
@@ -50,9 +51,23 @@ nb::object heads_of(const DecoderConfig& c, const std::vector<HeadStats>& rows) 
     for (const HeadStats& h : rows) all.insert(all.end(), (h.*part).begin(), (h.*part).end());
     return array_of(std::move(all), sizes);
   };
-  return nb::make_tuple(joined(&HeadStats::entropy), joined(&HeadStats::top_weight),
-                        joined(&HeadStats::first_mass));
+  const nb::tuple own = nb::make_tuple(joined(&HeadStats::entropy), joined(&HeadStats::top_weight),
+                                       joined(&HeadStats::first_mass));
+  if (!c.cross || rows.empty()) return own;
+  std::vector<float> all;
+  for (const HeadStats& h : rows) all.insert(all.end(), h.cross_weights.begin(), h.cross_weights.end());
+  const std::size_t states = rows[0].cross_weights.size() / (sizes[1] * sizes[2]);
+  return own + nb::make_tuple(array_of(std::move(all), {sizes[0], sizes[1], sizes[2], states}));
 }
+
+/// An encoder's states, as a model's cross heads look at them.
+struct MemoryBox {
+  std::shared_ptr<const DecoderMemory> memory;
+};
+const DecoderMemory* memory_of(nb::handle memory) {
+  return memory.is_none() ? nullptr : nb::cast<const MemoryBox&>(memory).memory.get();
+}
+using States = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 nb::object event_of(const DecoderConfig& c, const GenerateEvent& e) {
   nb::list drawn;
@@ -104,17 +119,22 @@ GenerateRequest request_of(const std::vector<TokenId>& prompt, const nb::dict& o
       r.watch = read_bool(at, value);
     else if (name == "priority")
       r.priority = read_index(at, value);
+    else if (name == "memory" && !value.is_none())
+      r.memory = nb::cast<const MemoryBox&>(value).memory;
+    else if (name == "memory")
+      continue;
     else
       throw Error(ErrorKind::bad_argument, text("generate: there is no option \"", name, "\""));
   }
   return r;
 }
 
-void open_box(DecoderBox* self, const std::string& path, const std::string& dtype,
+void open_box(DecoderBox* self, const std::string& path, const std::string& dtype, const std::string& rows,
               const std::string& kv_dtype, Index kv_mib, nb::handle ctx) {
   DecoderHostOptions o;
-  o.dtype = decoder_dtype("decoder: dtype", dtype, false);
-  o.kv_dtype = decoder_dtype("decoder: kv_dtype", kv_dtype, true);
+  o.model.dtype = weights_dtype_named("decoder: dtype", dtype);
+  o.model.rounded_rows = rounded_rows_named("decoder: rows", rows);
+  o.kv_dtype = kv_dtype_named("decoder: kv_dtype", kv_dtype);
   require(kv_mib >= 1 && kv_mib <= Index{1} << 24, ErrorKind::bad_argument, kOp, "kv_mib is ", kv_mib,
           "; give MiB from 1 up");
   o.kv_bytes = kv_mib << 20;
@@ -123,9 +143,11 @@ void open_box(DecoderBox* self, const std::string& path, const std::string& dtyp
   new (self) DecoderBox{std::move(host), {}};
 }
 
-nb::object logits(DecoderBox& box, const std::vector<TokenId>& ids, nb::handle ctx) {
+nb::object logits(DecoderBox& box, const std::vector<TokenId>& ids, nb::handle memory, nb::handle ctx) {
   DecoderRows rows;
-  with_host(box, ctx, [&](DecoderHost& h, Context& c) { rows = h.rows(ids, true, false, c); });
+  const DecoderMemory* seen = memory_of(memory);
+  with_host(box, ctx,
+            [&](DecoderHost& h, Context& c) { rows = h.rows(ids, {.logits = true, .memory = seen}, c); });
   return array_of(std::move(rows.logits), {ids.size(), static_cast<std::size_t>(box.config().vocabulary)});
 }
 
@@ -210,26 +232,51 @@ void save_transformer(const Transformer& model, ParamSet& params, const std::str
 }
 
 void bind_decoder(nb::module_& m) {
+  nb::class_<MemoryBox>(m, "DecoderMemory", "An encoder's states, as a decoder's cross heads look at them.")
+      .def_prop_ro(
+          "states", [](const MemoryBox& box) { return box.memory->tokens(); }, "How many there are.");
   nb::class_<DecoderBox> c(m, "DecoderCore", "What hw.Decoder is made of.");
-  c.def("__init__", &open_box, nb::arg("path"), nb::arg("dtype"), nb::arg("kv_dtype"), nb::arg("kv_mib"),
-        nb::arg("ctx").none(),
-        nb::sig("def __init__(self, path: str, dtype: str, kv_dtype: str, kv_mib: int, ctx: Context | None) "
+  c.def("__init__", &open_box, nb::arg("path"), nb::arg("dtype"), nb::arg("rows"), nb::arg("kv_dtype"),
+        nb::arg("kv_mib"), nb::arg("ctx").none(),
+        nb::sig("def __init__(self, path: str, dtype: str, rows: str, kv_dtype: str, kv_mib: int, ctx: "
+                "Context | None) "
                 "-> None"));
   bind_requests(c);
   bind_tokens(c);
-  c.def("logits", &logits, nb::arg("ids"), nb::arg("ctx").none(),
-        nb::sig("def logits(self, ids: Sequence[int], ctx: Context | None) -> Array"),
+  c.def("logits", &logits, nb::arg("ids"), nb::arg("memory").none(), nb::arg("ctx").none(),
+        nb::sig("def logits(self, ids: Sequence[int], memory: DecoderMemory | None, ctx: Context | None) -> "
+                "Array"),
         "[tokens vocabulary], float32.")
       .def(
           "watch",
-          [](DecoderBox& box, const std::vector<TokenId>& ids, nb::handle ctx) {
+          [](DecoderBox& box, const std::vector<TokenId>& ids, nb::handle memory, nb::handle ctx) {
             DecoderRows rows;
-            with_host(box, ctx, [&](DecoderHost& h, Context& run) { rows = h.rows(ids, false, true, run); });
+            const DecoderMemory* seen = memory_of(memory);
+            with_host(box, ctx, [&](DecoderHost& h, Context& run) {
+              rows = h.rows(ids, {.heads = true, .memory = seen}, run);
+            });
             return heads_of(box.config(), rows.heads);
           },
-          nb::arg("ids"), nb::arg("ctx").none(),
-          nb::sig("def watch(self, ids: Sequence[int], ctx: Context | None) -> tuple[Array, Array, Array]"),
-          "Entropy, top weight and weight on the first token: [tokens layers heads] each.")
+          nb::arg("ids"), nb::arg("memory").none(), nb::arg("ctx").none(),
+          nb::sig("def watch(self, ids: Sequence[int], memory: DecoderMemory | None, ctx: Context | None) -> "
+                  "tuple[Array, ...]"),
+          "Entropy, top weight and weight on the first token: [tokens layers heads] each; of models with "
+          "cross-attention the weights on every state, [tokens layers heads states].")
+      .def(
+          "remember",
+          [](DecoderBox& box, const States& states, nb::handle ctx) {
+            MemoryBox made;
+            const ConstView view =
+                ConstView::packed(states.data(), DType::f32,
+                                  {static_cast<Index>(states.shape(0)), static_cast<Index>(states.shape(1))});
+            with_host(box, ctx, [&](DecoderHost& h, Context& run) {
+              made.memory = std::make_shared<const DecoderMemory>(h.model(), view, run);
+            });
+            return made;
+          },
+          nb::arg("states"), nb::arg("ctx").none(),
+          nb::sig("def remember(self, states: Array, ctx: Context | None) -> DecoderMemory"),
+          "An encoder's states [states model_dim] as the cross heads look at them.")
       .def_prop_ro(
           "config",
           [](const DecoderBox& box) {
@@ -240,6 +287,11 @@ void bind_decoder(nb::module_& m) {
             out["heads"] = d.heads, out["kv_heads"] = d.kv_heads, out["head_dim"] = d.head_dim;
             out["vocabulary"] = d.vocabulary, out["positions"] = d.positions;
             out["weight_bytes"] = box.host->model().weight_bytes();
+            if (d.cross) {
+              nb::list heads;
+              for (const CrossHead& a : d.alignment) heads.append(nb::make_tuple(a.layer, a.head));
+              out["alignment_heads"] = heads;
+            }
             return out;
           },
           nb::sig("def config(self) -> dict[str, Any]"));

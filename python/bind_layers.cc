@@ -216,29 +216,32 @@ void def_rows(Class& c) {
       "loss_weight: that of `loss` in the total loss.");
 }
 
-BlockOptions read_block(const char* op, nb::handle heads, Index model_dim, Index feed_dim,
-                        const std::string& cross, const std::string& feed, const std::string& norm,
-                        bool norm_first, bool bias, double dropout, double attention_dropout, double eps,
-                        const std::string& positions) {
+/// What Block and Stack take alike.
+struct BlockWords {
+  nb::handle heads;
+  Index model_dim, feed_dim;
+  const std::string &cross, &feed, &norm;
+  bool norm_first, bias;
+  double dropout, attention_dropout, eps;
+  const std::string& positions;
+};
+BlockOptions read_block(const char* op, const BlockWords& w) {
   constexpr std::string_view kCross[] = {"none", "attention", "merged"};
   constexpr std::string_view kNorm[] = {"layer", "rms"};
-  return {.heads = settings_of(op, heads),
-          .cross = read_named<Cross>({op, "cross"}, cross, kCross),
-          .model_dim = model_dim,
-          .feed_dim = feed_dim,
-          .feed = read_named<FeedKind>({op, "feed"}, feed, kFeedNames),
-          .norm = {.kind = read_named<NormKind>({op, "norm"}, norm, kNorm), .eps = eps, .bias = bias},
-          .norm_first = norm_first,
-          .bias = bias,
-          .dropout = dropout,
-          .attention_dropout = attention_dropout,
-          .positions = read_named<Positions>({op, "positions"}, positions, kPositionNames)};
+  return {.heads = settings_of(op, w.heads),
+          .cross = read_named<Cross>({op, "cross"}, w.cross, kCross),
+          .model_dim = w.model_dim,
+          .feed_dim = w.feed_dim,
+          .feed = read_named<FeedKind>({op, "feed"}, w.feed, kFeedNames),
+          .norm = {.kind = read_named<NormKind>({op, "norm"}, w.norm, kNorm), .eps = w.eps, .bias = w.bias},
+          .norm_first = w.norm_first,
+          .bias = w.bias,
+          .dropout = w.dropout,
+          .attention_dropout = w.attention_dropout,
+          .positions = read_named<Positions>({op, "positions"}, w.positions, kPositionNames)};
 }
 
-}  // namespace
-
-void bind_layers(nb::module_& m) {
-  bind_layer_box(m);
+void bind_multi_head(nb::module_& m) {
   nb::class_<MultiHeadBox, LayerBox> multi(
       m, "MultiHead", "Projections to queries, keys and values, any head's attention between them, and W_O.");
   multi.def(
@@ -303,7 +306,9 @@ void bind_layers(nb::module_& m) {
               "ArrayT | tuple[ArrayT, ...]"),
       "The gradient of x, or (dx, dkeys), or (dx, dkeys, dvalues), as forward was given them. loss_weight: "
       "that of `loss` in the total loss.");
+}
 
+void bind_block(nb::module_& m) {
   nb::class_<RowsBox<BlockLayer>, LayerBox> block(
       m, "Block", "One layer of an encoder or decoder: attention, cross-attention, feed-forward.");
   block.def(
@@ -312,10 +317,10 @@ void bind_layers(nb::module_& m) {
          const std::string& cross, const std::string& feed, const std::string& norm, bool norm_first,
          bool bias, double dropout, double attention_dropout, double eps, const std::string& positions,
          nb::handle dtype, std::uint64_t seed) {
-        new (self)
-            RowsBox<BlockLayer>(read_block("block", heads, model_dim, feed_dim, cross, feed, norm, norm_first,
-                                           bias, dropout, attention_dropout, eps, positions),
-                                read_layer_dtype("block", dtype), seed);
+        new (self) RowsBox<BlockLayer>(
+            read_block("block", {heads, model_dim, feed_dim, cross, feed, norm, norm_first, bias, dropout,
+                                 attention_dropout, eps, positions}),
+            read_layer_dtype("block", dtype), seed);
       },
       nb::arg("heads"), nb::arg("model_dim"), nb::arg("feed_dim"), nb::kw_only(), nb::arg("cross") = "none",
       nb::arg("feed") = "relu", nb::arg("norm") = "layer", nb::arg("norm_first") = true,
@@ -332,7 +337,9 @@ void bind_layers(nb::module_& m) {
       "positions: "
       "none, rope or alibi.");
   def_rows<BlockLayer>(block);
+}
 
+void bind_stack(nb::module_& m) {
   nb::class_<RowsBox<StackLayer>, LayerBox> stack(m, "Stack",
                                                   "Blocks after each other, and a norm at the end.");
   stack.def(
@@ -344,8 +351,8 @@ void bind_layers(nb::module_& m) {
          std::uint64_t seed) {
         StackOptions o{
             .depth = depth, .share_layers = share_layers, .final_norm = final_norm, .ds_init = ds_init};
-        o.block = read_block("stack", heads, model_dim, feed_dim, cross, feed, norm, norm_first, bias,
-                             dropout, attention_dropout, eps, positions);
+        o.block = read_block("stack", {heads, model_dim, feed_dim, cross, feed, norm, norm_first, bias,
+                                       dropout, attention_dropout, eps, positions});
         new (self) RowsBox<StackLayer>(o, read_layer_dtype("stack", dtype), seed);
       },
       nb::arg("heads"), nb::arg("model_dim"), nb::arg("feed_dim"), nb::arg("depth"), nb::kw_only(),
@@ -364,7 +371,15 @@ void bind_layers(nb::module_& m) {
           "\"f32\", seed: int = 0) -> None"),
       "depth blocks; share_layers consecutive ones use one set of weights.");
   def_rows<StackLayer>(stack);
+}
 
+}  // namespace
+
+void bind_layers(nb::module_& m) {
+  bind_layer_box(m);
+  bind_multi_head(m);
+  bind_block(m);
+  bind_stack(m);
   m.def(
       "suggest_heads",
       [](Index model_dim) {

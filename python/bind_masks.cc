@@ -228,8 +228,8 @@ void bind_masks(nb::module_& m) {
           "may_attend",
           [](const Mask& self, nb::handle q, nb::handle k, nb::handle sequence, nb::handle head,
              nb::handle q_start) {
-            const MaskPlace at{number("sequence", sequence), number("head", head),
-                               number("q_start", q_start)};
+            const MaskSubject at{number("sequence", sequence), number("head", head),
+                                 number("q_start", q_start)};
             return self.may_attend(number("q", q), number("k", k), at);
           },
           nb::arg("q"), nb::arg("k"), nb::arg("sequence") = 0, nb::arg("head") = 0, nb::arg("q_start") = 0,

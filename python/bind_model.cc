@@ -157,8 +157,42 @@ AnyView flat_of(const char* op, const AnyView& v) {
 
 double share(Index counted) { return counted ? 1 / static_cast<double>(counted) : 0; }
 
-/// What follows a forward, and saving.
-void bind_model_rest(nb::class_<TransformerBox, LayerBox>& model) {
+/// Forward, what follows it, and saving.
+void bind_model_calls(nb::class_<TransformerBox, LayerBox>& model) {
+  const auto run = [](bool keep) {
+    return
+        [keep](TransformerBox& box, nb::handle ids, nb::handle source_ids, nb::handle mask,
+               nb::handle source_mask, nb::handle cross_mask, nb::handle offsets, nb::handle source_offsets,
+               bool training, std::uint64_t seed, std::uint64_t step, nb::handle ctx) {
+          return run_model(box, {ids, source_ids, mask, source_mask, cross_mask, offsets, source_offsets, ctx,
+                                 keep, training, seed, step});
+        };
+  };
+  const auto def = [&](const char* name, bool keep, const char* signature, const char* doc) {
+    model.def(name, run(keep), nb::arg("ids"), nb::arg("source_ids") = nb::none(), nb::kw_only(),
+              nb::arg("mask") = nb::none(), nb::arg("source_mask") = nb::none(),
+              nb::arg("cross_mask") = nb::none(), nb::arg("offsets") = nb::none(),
+              nb::arg("source_offsets") = nb::none(), nb::arg("training") = false, nb::arg("seed") = 0,
+              nb::arg("step") = 0, nb::arg("ctx") = nb::none(), nb::sig(signature), doc);
+  };
+  def("__call__", false,
+      "def __call__(self, ids: ArrayT, source_ids: ArrayT | None = None, *, mask: Mask | None = None, "
+      "source_mask: "
+      "Mask | None = None, cross_mask: Mask | None = None, offsets: Sequence[int] | None = None, "
+      "source_offsets: "
+      "Sequence[int] | None = None, training: bool = False, seed: int = 0, step: int = 0, ctx: Context | "
+      "None = "
+      "None) -> ArrayT",
+      "Logits [batch tokens vocabulary] of a decoder, rows or outputs of an encoder; nothing is kept.");
+  def("forward", true,
+      "def forward(self, ids: ArrayT, source_ids: ArrayT | None = None, *, mask: Mask | None = None, "
+      "source_mask: "
+      "Mask | None = None, cross_mask: Mask | None = None, offsets: Sequence[int] | None = None, "
+      "source_offsets: "
+      "Sequence[int] | None = None, training: bool = False, seed: int = 0, step: int = 0, ctx: Context | "
+      "None = "
+      "None) -> ArrayT",
+      "The same, and backward may follow.");
   model.def(
       "backward", &run_model_backward, nb::arg("dy"), nb::kw_only(), nb::arg("loss_weight") = 1.0,
       nb::arg("ctx") = nb::none(),
@@ -180,6 +214,43 @@ void bind_model_rest(nb::class_<TransformerBox, LayerBox>& model) {
       "A folder that hw.Decoder and transformers read: a gpt2 or a llama. tokenizer: the text of "
       "tokenizer.json; "
       "ends: ids that end a text.");
+}
+
+void bind_losses(nb::module_& m) {
+  m.def(
+      "cross_entropy",
+      [](nb::handle logits, nb::handle labels, double label_smoothing, Index ignore, bool gradient,
+         nb::handle ctx) {
+        return loss_of("cross_entropy", logits, labels, gradient, ctx,
+                       [&](const AnyView& x, const AnyView& y, const AnyView& dx, Context& c) {
+                         const AnyView flat = flat_of("cross_entropy", y);
+                         return cross_entropy(x, flat, {label_smoothing, ignore}, dx,
+                                              share(counted_labels(flat, ignore)), c);
+                       });
+      },
+      nb::arg("logits"), nb::arg("labels"), nb::kw_only(), nb::arg("label_smoothing") = 0.0,
+      nb::arg("ignore") = -100, nb::arg("gradient") = false, nb::arg("ctx") = nb::none(),
+      nb::sig("def cross_entropy(logits: ArrayT, labels: Array, *, label_smoothing: float = 0.0, ignore: int "
+              "= -100, "
+              "gradient: bool = False, ctx: Context | None = None) -> float | tuple[float, ArrayT]"),
+      "The mean over rows whose label is not `ignore`; with gradient=True also its gradient by the logits.");
+  m.def(
+      "binary_cross_entropy",
+      [](nb::handle logits, nb::handle labels, bool gradient, nb::handle ctx) {
+        return loss_of("binary_cross_entropy", logits, labels, gradient, ctx,
+                       [&](const AnyView& x, const AnyView& y, const AnyView& dx, Context& c) {
+                         AnyView flat = flat_of("binary_cross_entropy", y);
+                         flat = AnyView::packed(flat.data, flat.dtype,
+                                                {x.size[1] ? flat.size[0] / x.size[1] : 0, x.size[1]});
+                         return binary_cross_entropy(x, flat, dx, share(x.count()), c);
+                       });
+      },
+      nb::arg("logits"), nb::arg("labels"), nb::kw_only(), nb::arg("gradient") = false,
+      nb::arg("ctx") = nb::none(),
+      nb::sig(
+          "def binary_cross_entropy(logits: ArrayT, labels: Array, *, gradient: bool = False, ctx: Context | "
+          "None = None) -> float | tuple[float, ArrayT]"),
+      "The mean over all elements, labels from 0 to 1; with gradient=True also its gradient by the logits.");
 }
 
 }  // namespace
@@ -237,75 +308,8 @@ void bind_model(nb::module_& m) {
           "share_layers: int = 1, ds_init: float = 0.0, merged_attention: bool = False, tied: bool = True, "
           "outputs: int = 0, dtype: str = \"f32\", seed: int = 0) -> None"),
       "kind: encoder, decoder or encoder_decoder. positions: none, learned, sinusoidal, rope or alibi.");
-  const auto run = [](bool keep) {
-    return
-        [keep](TransformerBox& box, nb::handle ids, nb::handle source_ids, nb::handle mask,
-               nb::handle source_mask, nb::handle cross_mask, nb::handle offsets, nb::handle source_offsets,
-               bool training, std::uint64_t seed, std::uint64_t step, nb::handle ctx) {
-          return run_model(box, {ids, source_ids, mask, source_mask, cross_mask, offsets, source_offsets, ctx,
-                                 keep, training, seed, step});
-        };
-  };
-  const auto def = [&](const char* name, bool keep, const char* signature, const char* doc) {
-    model.def(name, run(keep), nb::arg("ids"), nb::arg("source_ids") = nb::none(), nb::kw_only(),
-              nb::arg("mask") = nb::none(), nb::arg("source_mask") = nb::none(),
-              nb::arg("cross_mask") = nb::none(), nb::arg("offsets") = nb::none(),
-              nb::arg("source_offsets") = nb::none(), nb::arg("training") = false, nb::arg("seed") = 0,
-              nb::arg("step") = 0, nb::arg("ctx") = nb::none(), nb::sig(signature), doc);
-  };
-  def("__call__", false,
-      "def __call__(self, ids: ArrayT, source_ids: ArrayT | None = None, *, mask: Mask | None = None, "
-      "source_mask: "
-      "Mask | None = None, cross_mask: Mask | None = None, offsets: Sequence[int] | None = None, "
-      "source_offsets: "
-      "Sequence[int] | None = None, training: bool = False, seed: int = 0, step: int = 0, ctx: Context | "
-      "None = "
-      "None) -> ArrayT",
-      "Logits [batch tokens vocabulary] of a decoder, rows or outputs of an encoder; nothing is kept.");
-  def("forward", true,
-      "def forward(self, ids: ArrayT, source_ids: ArrayT | None = None, *, mask: Mask | None = None, "
-      "source_mask: "
-      "Mask | None = None, cross_mask: Mask | None = None, offsets: Sequence[int] | None = None, "
-      "source_offsets: "
-      "Sequence[int] | None = None, training: bool = False, seed: int = 0, step: int = 0, ctx: Context | "
-      "None = "
-      "None) -> ArrayT",
-      "The same, and backward may follow.");
-  bind_model_rest(model);
-  m.def(
-      "cross_entropy",
-      [](nb::handle logits, nb::handle labels, double label_smoothing, Index ignore, bool gradient,
-         nb::handle ctx) {
-        return loss_of("cross_entropy", logits, labels, gradient, ctx,
-                       [&](const AnyView& x, const AnyView& y, const AnyView& dx, Context& c) {
-                         const AnyView flat = flat_of("cross_entropy", y);
-                         return cross_entropy(x, flat, {label_smoothing, ignore}, dx,
-                                              share(counted_labels(flat, ignore)), c);
-                       });
-      },
-      nb::arg("logits"), nb::arg("labels"), nb::kw_only(), nb::arg("label_smoothing") = 0.0,
-      nb::arg("ignore") = -100, nb::arg("gradient") = false, nb::arg("ctx") = nb::none(),
-      nb::sig("def cross_entropy(logits: ArrayT, labels: Array, *, label_smoothing: float = 0.0, ignore: int "
-              "= -100, "
-              "gradient: bool = False, ctx: Context | None = None) -> float | tuple[float, ArrayT]"),
-      "The mean over rows whose label is not `ignore`; with gradient=True also its gradient by the logits.");
-  m.def(
-      "binary_cross_entropy",
-      [](nb::handle logits, nb::handle labels, bool gradient, nb::handle ctx) {
-        return loss_of("binary_cross_entropy", logits, labels, gradient, ctx,
-                       [&](const AnyView& x, const AnyView& y, const AnyView& dx, Context& c) {
-                         AnyView flat = flat_of("binary_cross_entropy", y);
-                         flat = AnyView::packed(flat.data, flat.dtype,
-                                                {x.size[1] ? flat.size[0] / x.size[1] : 0, x.size[1]});
-                         return binary_cross_entropy(x, flat, dx, share(x.count()), c);
-                       });
-      },
-      nb::arg("logits"), nb::arg("labels"), nb::kw_only(), nb::arg("gradient") = false,
-      nb::arg("ctx") = nb::none(),
-      nb::sig(
-          "def binary_cross_entropy(logits: ArrayT, labels: Array, *, gradient: bool = False, ctx: Context | "
-          "None = None) -> float | tuple[float, ArrayT]"),
-      "The mean over all elements, labels from 0 to 1; with gradient=True also its gradient by the logits.");
+  bind_model_calls(model);
+  bind_losses(m);
 }
 
 }  // namespace headwise::python

@@ -1,5 +1,7 @@
 #include "python/call.h"
 
+#include <algorithm>
+
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
@@ -65,6 +67,8 @@ AnyView as_bshd(const char* op, const char* name, const AnyView& v, const AxisOr
 }
 
 void AttentionCall::read_keys_and_values(const AttentionWords& words) {
+  // Pages have four axes, whatever q has.
+  const bool ragged = ragged_ && !(words.pages.is_valid() && given(words.pages));
   const auto read = [&](const char* name, nb::handle h) {
     const Array a = read_anywhere(kOp, name, h);
     if (h.ptr() == words.q.ptr()) kind_ = a.kind;
@@ -79,11 +83,11 @@ void AttentionCall::read_keys_and_values(const AttentionWords& words) {
     args_.k = packed.view;
     args_.packed = packed.about;
   } else {
-    args_.k = as_bshd("k", read("k", words.k));
+    args_.k = python::as_bshd(kOp, "k", read("k", words.k), *order_, ragged);
   }
-  args_.v = as_bshd("v", read("v", words.v));
+  args_.v = python::as_bshd(kOp, "v", read("v", words.v), *order_, ragged);
   const auto scales = [&](const char* name, nb::handle h) {
-    return given(h) ? python::as_bshd(kOp, name, read(name, h), *order_, ragged_, true) : AnyView();
+    return given(h) ? python::as_bshd(kOp, name, read(name, h), *order_, ragged, true) : AnyView();
   };
   args_.k_scale = scales("k_scale", words.k_scale);
   args_.v_scale = scales("v_scale", words.v_scale);
@@ -123,8 +127,11 @@ AttentionCall::AttentionCall(const AttentionWords& words)
     class_of_ = std::move(request.class_of);
     if (probe_.picked > 0) args_.probe.picks = AnyView::packed(picks_.data(), DType::i64, {probe_.picked, 3});
     if (probe_.classes > 0) {
-      const Index batch = args_.k.size[0],
-                  tokens = args_.packed.given() ? args_.packed.tokens : args_.k.size[1];
+      const bool paged = !page_lengths_.empty();
+      const Index batch = paged ? args_.q.size[0] : args_.k.size[0],
+                  tokens = paged ? *std::max_element(page_lengths_.begin(), page_lengths_.end())
+                           : args_.packed.given() ? args_.packed.tokens
+                                                  : args_.k.size[1];
       require(request.class_columns == tokens && (request.class_rows == batch || request.class_rows == 1),
               ErrorKind::bad_shape, kOp, "probe classes are [", request.class_rows, " ",
               request.class_columns, "] but [", batch, " ", tokens,
@@ -138,16 +145,19 @@ AttentionCall::AttentionCall(const AttentionWords& words)
 }
 
 void AttentionCall::read_places(const AttentionWords& words) {
+  const bool paged = words.pages.is_valid() && given(words.pages);
   if (ragged_) {
     require(
-        given(words.q_offsets) && given(words.kv_offsets), ErrorKind::bad_argument, kOp,
+        given(words.q_offsets) && (paged || given(words.kv_offsets)), ErrorKind::bad_argument, kOp,
         given(words.q_offsets) ? "q_offsets came without kv_offsets" : "kv_offsets came without q_offsets",
         "; ragged batches need both (the same array for self-attention)");
     q_offsets_ = read_indices({kOp, "q_offsets"}, words.q_offsets);
-    kv_offsets_ = read_indices({kOp, "kv_offsets"}, words.kv_offsets);
     args_.q_offsets = AnyView::packed(q_offsets_.data(), DType::i64, {static_cast<Index>(q_offsets_.size())});
-    args_.kv_offsets =
-        AnyView::packed(kv_offsets_.data(), DType::i64, {static_cast<Index>(kv_offsets_.size())});
+    if (given(words.kv_offsets)) {
+      kv_offsets_ = read_indices({kOp, "kv_offsets"}, words.kv_offsets);
+      args_.kv_offsets =
+          AnyView::packed(kv_offsets_.data(), DType::i64, {static_cast<Index>(kv_offsets_.size())});
+    }
   }
   if (PyLong_CheckExact(words.q_start.ptr())) {
     const Index start = read_index({kOp, "q_start"}, words.q_start);

@@ -5,18 +5,12 @@
 
 #include "headwise/masks/mask.h"
 #include "headwise/spec/terms.h"
+#include "python/arguments.h"
 #include "python/array.h"
 #include "python/contexts.h"
 #include "python/heads.h"
 
 namespace headwise::python {
-
-/// As they came from Python; None stands for "not given".
-struct AttentionWords {
-  nb::handle q, k, v, mask, scale, softcap, bias, alibi, relative, sinks, gate, dropout, seed, q_start,
-      q_offsets, kv_offsets, k_scale, v_scale, layout, out, return_lse, probe, kernels, ctx, head,
-      coefficients, pages;
-};
 
 /// Where a tensor of the caller keeps its axes; dim is always the last.
 struct AxisOrder {

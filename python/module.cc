@@ -3,6 +3,8 @@
 
 #include "headwise/base/version.h"
 #include "python/bind.h"
+#include "python/bind_align.h"
+#include "python/bind_recognizer.h"
 #include "python/contexts.h"
 #include "python/errors.h"
 
@@ -29,6 +31,7 @@ NB_MODULE(_core, m) {
   headwise::python::bind_attention(m);
   headwise::python::bind_backward(m);
   headwise::python::bind_torch_node(m);
+  headwise::python::bind_jax(m);
   headwise::python::bind_linear(m);
   headwise::python::bind_ops(m);
   headwise::python::bind_layers(m);
@@ -36,5 +39,7 @@ NB_MODULE(_core, m) {
   headwise::python::bind_text(m);
   headwise::python::bind_decoder(m);
   headwise::python::bind_view(m);
+  headwise::python::bind_align(m);
   headwise::python::bind_lab(m);
+  headwise::python::bind_recognizer(m);
 }

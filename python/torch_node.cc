@@ -5,6 +5,7 @@
 #include "python/arguments.h"
 #include "python/backward.h"
 #include "python/bind.h"
+#include "python/call.h"
 
 namespace headwise::python {
 namespace {

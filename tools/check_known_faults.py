@@ -15,7 +15,7 @@ def tests():
     for file in (ROOT / "tests").rglob("*.cc"):
         for suite, name in re.findall(r"^TEST(?:_F|_P)?\((\w+), (\w+)\)", file.read_text(), re.M):
             found.add(f"{suite}.{name}")
-    for file in (ROOT / "tests/python").glob("test_*.py"):
+    for file in (ROOT / "tests/python").rglob("test_*.py"):
         for name in re.findall(r"^def (test_\w+)", file.read_text(), re.M):
             found.add(f"{file.name}::{name}")
     return found

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tables: what pages say of score terms and mask kinds is what the lists in headwise/spec say.
+"""Tables: what pages say of score terms, mask kinds and arguments is what the lists in headwise/spec and python say.
 
 Usage: check_tables.py            says what is out of date
        check_tables.py --write    writes the tables anew"""
@@ -7,7 +7,7 @@ import pathlib
 import re
 import sys
 
-BEGIN, END = "<!-- made by tools/check_tables.py: {} -->", "<!-- end -->"
+MADE = "made by tools/check_tables.py: {}"
 STAGES = {"none": "", "scores": "scores", "weights": "weights", "dropped": "weights, after the normalizer", "out": "output"}
 
 
@@ -28,7 +28,7 @@ def rows_of(text, name):
     found = []
     for row in rows:
         fields = {}
-        for m in re.finditer(r"\.(\w+) = ((?:\"(?:[^\"\\]|\\.)*\"\s*)+|\{[^}]*\}|\[\].*?\; \}|[^,]+)", row, re.S):
+        for m in re.finditer(r"\.(\w+) =\s+((?:\"(?:[^\"\\]|\\.)*\"\s*)+|\{[^}]*\}|\[\].*?\; \}|[^,]+)", row, re.S):
             value = m[2].strip()
             fields[m[1]] = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', value)) if value.startswith('"') else value
         found.append(fields)
@@ -78,28 +78,48 @@ def masks_table(kinds):
     return lines
 
 
+def arguments(rows):
+    """An argument without a help stands in the row of the one before; those before the first row are q, k and v."""
+    names, helps = [], []
+    for a in rows:
+        if "help" in a:
+            names.append([]), helps.append(a["help"].replace('\\"', '"'))
+        if names:
+            names[-1].append(f"`{a['name']}`")
+    return ["| argument | what it is |", "|---|---|"] + [f"| {', '.join(n)} | {h} |" for n, h in zip(names, helps)]
+
+
+def gradient_fields(terms):
+    """Of the named tuple that attention_backward returns."""
+    return [f"    d{t.get('call', t['word'])}: Any" for t in terms if "gradient" in t and t.get("of_head") != "true"]
+
+
 def tables(root):
     """(page, name, lines) of every table that is made."""
     terms = rows_of((root / "headwise/spec/terms.h").read_text(), "kScoreTerms")
     kinds = rows_of((root / "headwise/spec/mask_terms.h").read_text(), "kMaskKinds")
+    words = rows_of((root / "python/arguments.h").read_text(), "kArguments")
     return [("docs/backward.md", "gradients", gradients(terms)), ("docs/terms.md", "score terms", terms_table(terms)),
-            ("docs/cli.md", "score terms", options(terms)), ("docs/masks.md", "mask kinds", masks_table(kinds))]
+            ("docs/cli.md", "score terms", options(terms)), ("docs/masks.md", "mask kinds", masks_table(kinds)),
+            ("docs/python.md", "arguments", arguments(words)), ("python/headwise/_types.py", "gradients", gradient_fields(terms))]
 
 
 def main(root, write):
     faults = []
     for page, name, lines in tables(root):
         text = (root / page).read_text()
-        begin = BEGIN.format(name)
+        code = page.endswith(".py")
+        begin, end = (f"# {MADE.format(name)}", "    # end") if code else (f"<!-- {MADE.format(name)} -->", "<!-- end -->")
+        gap = "\n" if code else "\n\n"
         if begin not in text:
             faults.append(f"{page}: the line {begin} is gone; put it back where the table stands")
             continue
         before, rest = text.split(begin)
-        made = f"{before}{begin}\n\n" + "\n".join(lines) + f"\n\n{END}" + rest.split(END, 1)[1]
+        made = f"{before}{begin}{gap}" + "\n".join(lines) + f"{gap}{end}" + rest.split(end, 1)[1]
         if made != text and write:
             (root / page).write_text(made)
         elif made != text:
-            faults.append(f"{page}: its table of {name} is not what headwise/spec lists; run tools/check_tables.py --write")
+            faults.append(f"{page}: its table of {name} is not what the list says; run tools/check_tables.py --write")
     print("\n".join(faults) or "tables: pages say what the lists say")
     return 1 if faults else 0
 

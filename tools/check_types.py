@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Types: one qualified name has one definition in the whole tree, or two parts of a program disagree about its layout."""
+"""Types and inline constants: one qualified name has one definition in the whole tree, or two parts of a program disagree about
+its layout or its value."""
 import pathlib
 import re
 import sys
@@ -16,14 +17,16 @@ ATTRIBUTE = r"(?:\s*\[\[.*?\]\]|\s*\b(?:alignas|__attribute__|__align__)\s*\(.*\
 TYPE = re.compile(r"\b(?:struct|class|union|enum(?:\s+(?:class|struct))?)\b" + ATTRIBUTE +
                   r"\s+(?P<name>\w+(?:\s*<.*>)?)(?:\s+final)?\s*(?::(?!:).*)?$", re.S)
 
+CONSTANT = re.compile(r"^inline\s+(?:constexpr|const)\s[^=(){}]*?\b(?P<name>k[A-Z]\w*)\s*(?:\[\w*\])?\s*(?:=|$)")
+
 
 def blank(match):
     return "\n" * match[0].count("\n")
 
 
 def types_of(text):
-    """(qualified name, line) of every type defined in a namespace or in another type; not those inside functions. Names of
-    an anonymous namespace carry `(here)`: another file cannot mean them."""
+    """(qualified name, line) of every type and inline constant defined in a namespace or in a type; not those inside functions.
+    Names of an anonymous namespace carry `(here)`: another file cannot mean them."""
     code = DIRECTIVE.sub(blank, NO_CODE.sub(blank, text))
     scopes, start, depth = [], 0, 0  # a scope: its name, or None where names are nobody else's
     for found in TOKEN.finditer(code):
@@ -33,6 +36,8 @@ def types_of(text):
             continue
         if depth > 0 and token == ";":
             continue
+        if token != "}" and None not in scopes and depth == 0 and (constant := CONSTANT.search(code[start:at].strip())):
+            yield "::".join([*scopes, constant["name"]]), code.count("\n", 0, at) + 1
         if token == "{":
             head, name = code[start:at].strip(), None
             if namespace := NAMESPACE.search(head):

@@ -14,7 +14,7 @@ SKELETON = '''\
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/heads/head.h"
-#include "headwise/heads/rows.h"
+#include "headwise/heads/sums.h"
 
 namespace headwise {
 
@@ -25,7 +25,7 @@ struct @Name@ {
     Index heads = 8, dim = 0;
   };
   static constexpr auto fields =
-      std::tuple{Field{"heads", &Config::heads, "number of heads"},
+      Fields{Field{"heads", &Config::heads, "number of heads"},
                  Field{"dim", &Config::dim, "width of one head; 0: model_dim / heads"}};
   static Config as_mha(Index heads, Index dim) { return {heads, dim}; }
 

@@ -21,7 +21,7 @@ Index heads_that_fit(const Recognizer& r, const Corpus& corpus, const Answers& a
   for (Index i = 0; i < count; ++i) {
     const auto u = static_cast<std::size_t>(a.wrong[static_cast<std::size_t>(i)]);
     const Index n = min_of(o.tokens, static_cast<Index>(r.encode(corpus.rows[u].text).ids.size()));
-    one += ceil_div(n * n, 3) * 4;
+    one += ceil_div(weight_bytes_of(n), 3) * 4;
   }
   const Index all = max_of(1, r.config().encoder.depth * drawn_heads(r));
   return one == 0 ? all : std::clamp<Index>(o.weight_bytes / one, 1, all);
@@ -103,9 +103,9 @@ Report make_report(const Recognizer& r, const Corpus& corpus, const RoleBook& bo
                    const ReportOptions& o) {
   require(!corpus.rows.empty(), ErrorKind::bad_argument, "report", shown(corpus.name),
           " has no utterances; give some to look at");
-  require(o.mistakes >= 0 && o.tokens >= 4 && o.weight_bytes >= 0, ErrorKind::bad_argument, "report",
-          "asked for ", o.mistakes, " mistakes of ", o.tokens, " tokens in ", o.weight_bytes,
-          " bytes; give 0 or more, 4 or more and 0 or more");
+  require(o.mistakes >= 0 && o.tokens >= 4 && o.tokens <= 65'535 && o.weight_bytes >= 0,
+          ErrorKind::bad_argument, "report", "asked for ", o.mistakes, " mistakes of ", o.tokens,
+          " tokens in ", o.weight_bytes, " bytes; give 0 or more, 4 to 65535 and 0 or more");
   Report report;
   const Answers answers = judge_answers(r, corpus, session);
   report.survey = survey_heads(r, corpus, book, session, o.survey);
@@ -114,14 +114,19 @@ Report make_report(const Recognizer& r, const Corpus& corpus, const RoleBook& bo
   report.shown = min_of(o.mistakes, report.mistakes);
 
   std::vector<DrawnSentence> gallery, cases;
+  std::vector<std::string> notes;
   for (const std::string& sentence : o.gallery) {
     const bool lent = o.encoder && gallery.empty();
-    gallery.push_back(lent ? draw(*o.encoder, sentence, o, session) : draw(r, sentence, 0, o, session));
+    gallery.push_back(lent ? draw(*o.encoder, sentence, o, session)
+                           : draw(r, sentence, kAllHeads, o, session));
   }
   const Index heads = heads_that_fit(r, corpus, answers, o);
+  Index spent = 0;  // long texts may fill the page: those behind them come without weights
   for (Index i = 0; i < report.shown; ++i) {
     const auto u = static_cast<std::size_t>(answers.wrong[static_cast<std::size_t>(i)]);
-    cases.push_back(draw(r, corpus.rows[u].text, heads, o, session));
+    cases.push_back(draw(r, corpus.rows[u].text, spent < o.weight_bytes ? heads : kNoHead, o, session));
+    spent += ceil_div(static_cast<Index>(cases.back().weights.size()), 3) * 4;
+    notes.push_back(missed_note(r, corpus.rows[u], answers.given[u], o.redact, session));
   }
 
   const double share = static_cast<double>(report.right) / static_cast<double>(report.utterances);
@@ -146,7 +151,8 @@ Report make_report(const Recognizer& r, const Corpus& corpus, const RoleBook& bo
                         report.mistakes ? " Red is what went wrong, and where it went." : "")},
        {"confusion", svg_confusion(names, answers.counts)},
        {"labels", label_table(answers)},
-       {"confused", confused_table(answers)},
+       {"confused", confused_table(answers) + trust_section(trusted_answers(answers)) +
+                        (o.drift ? drift_section(*o.drift) : std::string())},
        {"training", o.curves.empty() ? "This model folder holds no curves of its training."
                                      : "Steps from left to right; the number is where each curve ends."},
        {"curves", curves},
@@ -158,7 +164,7 @@ Report make_report(const Recognizer& r, const Corpus& corpus, const RoleBook& bo
             ? "There are none in these data."
             : text(grouped(report.shown), " of ", grouped(report.mistakes),
                    ", the most confident first. Open one to see which words and heads led there.")},
-       {"cases", case_list(r, corpus, answers, o.mistakes, o.redact)},
+       {"cases", case_list(r, corpus, answers, notes, o.redact)},
        {"about", about(r, report, book, o)},
        {"data", json_data(r, report, book, gallery, cases)},
        {"style", std::string(viewer_style())},

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "headwise/analysis/drift.h"
 #include "headwise/analysis/survey.h"
 #include "headwise/text/text_encoder.h"
 
@@ -23,12 +24,13 @@ std::vector<std::string> standing_gallery();
 struct ReportOptions {
   std::string model = "model", data = "data";  // their names on the page
   Index mistakes = 500;                        // shown at most, the most confident first
-  Index tokens = 48;                           // of a sentence that is drawn; the rest is left out
+  Index tokens = 512;                          // of a sentence that is drawn; the rest is left out
   Index weight_bytes = 5'000'000;              // for attention weights of mistakes, as base64
   bool redact = false;                         // digits and names as dots: see private_bytes
   SurveyOptions survey = {};
   std::vector<std::string> gallery = standing_gallery();
   std::vector<Curve> curves = {};
+  const Drift* drift = nullptr;  // what moved since earlier texts; null: nothing to compare with
   /// A pretrained encoder whose heads show the gallery's first sentence, and its name.
   const TextEncoder* encoder = nullptr;
   std::string encoder_name = {};

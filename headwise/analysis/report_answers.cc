@@ -5,11 +5,26 @@
 #include <set>
 
 #include "headwise/analysis/shown_text.h"
+#include "headwise/intent/training/evaluation.h"
 
 namespace headwise {
 namespace {
 
 constexpr Index kTokenChars = 60;
+constexpr const char* kOutOfScope = "oos";  // the label of rows that belong to no intent
+
+/// The heaviest keys of a row with their places, in the order of the text; ties go to the earlier.
+void add_heaviest(const std::vector<unsigned char>& row, std::vector<unsigned char>& to) {
+  std::vector<std::size_t> keys;
+  for (std::size_t j = 0; j < row.size(); ++j)
+    if (row[j] > 0) keys.push_back(j);
+  std::stable_sort(keys.begin(), keys.end(), [&](std::size_t a, std::size_t b) { return row[a] > row[b]; });
+  keys.resize(std::min(keys.size(), static_cast<std::size_t>(kKeptKeys)));
+  std::sort(keys.begin(), keys.end());
+  to.push_back(static_cast<unsigned char>(keys.size()));
+  for (const std::size_t j : keys)
+    to.insert(to.end(), {static_cast<unsigned char>(j & 255), static_cast<unsigned char>(j >> 8), row[j]});
+}
 
 /// Weights of the first tokens of the first chunk, head by head; of two maps of a head the first.
 void add_weights(const std::vector<Tap>& taps, Index layer, Index head, Index heads, Index tokens,
@@ -17,16 +32,23 @@ void add_weights(const std::vector<Tap>& taps, Index layer, Index head, Index he
   for (const Tap& t : taps) {
     if (t.block != layer || t.sequence != 0) continue;
     const Index map = head * (t.heads / heads);
-    for (Index i = 0; i < tokens; ++i)
+    std::vector<unsigned char> row(static_cast<std::size_t>(tokens));
+    for (Index i = 0; i < tokens; ++i) {
       for (Index j = 0; j < tokens; ++j)
-        to.push_back(static_cast<unsigned char>(
-            std::lround(255 * std::sqrt(std::clamp(t.at(map, i, j), 0.0f, 1.0f)))));
+        row[static_cast<std::size_t>(j)] =
+            static_cast<unsigned char>(std::lround(255 * std::sqrt(std::clamp(t.at(map, i, j), 0.0f, 1.0f))));
+      if (tokens <= kDenseTokens)
+        to.insert(to.end(), row.begin(), row.end());
+      else
+        add_heaviest(row, to);
+    }
   }
 }
 
 /// Tokens as the text has them, [CLS] and [SEP] by their pieces.
 void add_token(DrawnSentence& s, std::string_view text, TextSpan span, const std::string& piece,
-               const std::vector<bool>* hide) {
+               const std::vector<bool>* hide, bool inside) {
+  s.words.push_back(s.words.empty() ? 0 : s.words.back() + (inside ? 0 : 1));
   if (span.begin == span.end) s.special.push_back(static_cast<Index>(s.tokens.size()));
   s.tokens.push_back(span.begin == span.end ? shown(piece, kTokenChars)
                                             : shown(text, span, hide, kTokenChars));
@@ -51,13 +73,16 @@ Answers judge_answers(const Recognizer& r, const Corpus& corpus, Session& sessio
   for (const std::string& l : r.config().labels) label(l);
   for (const Utterance& u : corpus.rows) {
     texts.push_back(u.text);
-    for (const std::string& l : u.labels) label(l);
+    if (!is_out_of_scope(u, r.config().multi_label, kOutOfScope))
+      for (const std::string& l : u.labels) label(l);
   }
   a.given = r.predict(texts, session);
-  const Index none = label("(none)");
+  const auto none = static_cast<Index>(a.labels.size());
+  a.labels.push_back({.name = "out of scope"});
   for (std::size_t u = 0; u < texts.size(); ++u) {
     std::set<Index> wanted, given(a.given[u].labels.begin(), a.given[u].labels.end());
-    for (const std::string& l : corpus.rows[u].labels) wanted.insert(label(l));
+    if (!is_out_of_scope(corpus.rows[u], r.config().multi_label, kOutOfScope))
+      for (const std::string& l : corpus.rows[u].labels) wanted.insert(label(l));
     std::vector<Index> missed, extra;
     std::set_difference(wanted.begin(), wanted.end(), given.begin(), given.end(), std::back_inserter(missed));
     std::set_difference(given.begin(), given.end(), wanted.begin(), wanted.end(), std::back_inserter(extra));
@@ -70,8 +95,11 @@ Answers judge_answers(const Recognizer& r, const Corpus& corpus, Session& sessio
       continue;
     }
     a.wrong.push_back(static_cast<Index>(u));
-    if (missed.empty()) missed.push_back(none);
+    // Nothing was given in its place: it was missed beside what was given, or refused.
+    if (extra.empty()) extra.assign(given.begin(), given.end());
+    if (missed.empty()) missed.assign(wanted.begin(), wanted.end());
     if (extra.empty()) extra.push_back(none);
+    if (missed.empty()) missed.push_back(none);
     for (const Index m : missed)
       for (const Index e : extra) ++a.counts[{m, e}];
   }
@@ -79,6 +107,20 @@ Answers judge_answers(const Recognizer& r, const Corpus& corpus, Session& sessio
     return a.given[static_cast<std::size_t>(x)].confidence > a.given[static_cast<std::size_t>(y)].confidence;
   });
   return a;
+}
+
+std::vector<Trusted> trusted_answers(const Answers& a) {
+  std::vector<Trusted> all;
+  for (const Prediction& p : a.given)
+    if (!p.out_of_scope) all.push_back({p.confidence, true});
+  std::vector<Index> place(a.given.size(), -1);  // among those that were answered
+  Index answered = 0;
+  for (std::size_t u = 0; u < a.given.size(); ++u)
+    if (!a.given[u].out_of_scope) place[u] = answered++;
+  for (const Index u : a.wrong)
+    if (const Index at = place[static_cast<std::size_t>(u)]; at >= 0)
+      all[static_cast<std::size_t>(at)].right = false;
+  return all;
 }
 
 DrawnSentence draw(const Recognizer& r, const std::string& text, Index most, const ReportOptions& o,
@@ -90,12 +132,15 @@ DrawnSentence draw(const Recognizer& r, const std::string& text, Index most, con
   s.given = shown(r.config().labels[static_cast<std::size_t>(e.label)], kTokenChars);
   const Index room = e.taps.empty() ? o.tokens : min_of(o.tokens, e.taps[0].q_tokens);
   const Index tokens = min_of(room, static_cast<Index>(e.tokens.size()));
+  Index word = -2;
   for (Index t = 0; t < tokens; ++t) {
     const ExplainedToken& token = e.tokens[static_cast<std::size_t>(t)];
-    add_token(s, text, token.span, token.piece, o.redact ? &hide : nullptr);
+    const bool inside = token.word >= 0 && token.word == word;
+    add_token(s, text, token.span, token.piece, o.redact ? &hide : nullptr, inside);
+    word = token.word;
     s.importance.push_back(token.importance);
   }
-  if (e.taps.empty()) return s;
+  if (e.taps.empty() || most == kNoHead) return s;
   // Heads that cannot be parted have a map each all the same.
   const Index heads = drawn_heads(r);
   const auto importance = [&](Index n) {
@@ -123,13 +168,16 @@ DrawnSentence draw(const TextEncoder& encoder, const std::string& text, const Re
   DrawnSentence s;
   s.text = shown_sentence(text, o.redact), s.model = shown(o.encoder_name, kTokenChars);
   const auto tokens = static_cast<Index>(e.ids.size());
-  for (std::size_t t = 0; t < e.ids.size(); ++t)
-    add_token(s, text, e.spans[t], encoder.tokenizer().vocabulary().piece(e.ids[t]), nullptr);
+  const WordPiece& pieces = encoder.tokenizer();
+  for (std::size_t t = 0; t < e.ids.size(); ++t) {
+    const std::string piece(pieces.vocabulary().piece(e.ids[t]));
+    add_token(s, text, e.spans[t], piece, nullptr, piece.starts_with(pieces.options().inside));
+  }
   Taps taps;
   session.memory.reset();
   Call call{.ctx = session.ctx, .memory = session.memory};
   call.taps = &taps;
-  encoder.model().forward({.ids = AnyView::packed(const_cast<TokenId*>(e.ids.data()), DType::i32, {tokens}),
+  encoder.model().forward({.ids = ConstView::packed(e.ids.data(), DType::i32, {tokens}),
                            .sequences = {.batch = 1, .tokens = tokens}},
                           call, nullptr);
   for (const Tap& tap : taps.all)

@@ -5,6 +5,7 @@
 
 #include "headwise/analysis/explain.h"
 #include "headwise/analysis/report.h"
+#include "headwise/analysis/trust.h"
 
 namespace headwise {
 
@@ -16,9 +17,11 @@ struct Answers {
     double f1() const;
   };
   std::vector<Label> labels;
-  std::map<std::pair<Index, Index>, Index> counts;  // (true, given); the last label stands for none
-  std::vector<Prediction> given;                    // by utterance
-  std::vector<Index> wrong;                         // utterances, the most confident first
+  /// (true, given); the last label stands for out of scope. A label missed beside others that were given is
+  /// paired with those, one given too much with those that were wanted.
+  std::map<std::pair<Index, Index>, Index> counts;
+  std::vector<Prediction> given;  // by utterance
+  std::vector<Index> wrong;       // utterances, the most confident first
   Index right = 0;
 };
 Answers judge_answers(const Recognizer& recognizer, const Corpus& corpus, Session& session);
@@ -27,17 +30,27 @@ Answers judge_answers(const Recognizer& recognizer, const Corpus& corpus, Sessio
 struct DrawnSentence {
   std::string text, model;  // model: whose heads they are; empty: the report's
   std::vector<std::string> tokens;
+  std::vector<Index> words;        // of each token: pieces of one word have one number
   std::vector<Index> special;      // places of [CLS] and [SEP]
   std::vector<double> importance;  // of each token; empty: unknown
   struct Head {
     Index layer, head;
     double importance;
   };
-  std::vector<Head> heads;             // whose weights follow
-  std::vector<unsigned char> weights;  // [heads tokens tokens], round(255 sqrt(w))
-  std::string given;                   // the label its words speak for
+  std::vector<Head> heads;  // whose weights follow
+  /// By head and row, as bytes round(255 sqrt(w)). Up to kDenseTokens tokens: one for each token. Above: how
+  /// many are kept, then the place of each in two bytes, low byte first, and the byte itself; the heaviest
+  /// kKeptKeys.
+  std::vector<unsigned char> weights;
+  std::string given;  // the label its words speak for
 };
-/// `heads` of the heads with the largest importance; 0: every head, layer by layer.
+constexpr Index kDenseTokens = 48, kKeptKeys = 24;
+/// Bytes of one head's weights.
+constexpr Index weight_bytes_of(Index tokens) {
+  return tokens <= kDenseTokens ? tokens * tokens : tokens * (1 + 3 * kKeptKeys);
+}
+constexpr Index kAllHeads = 0, kNoHead = -1;
+/// `heads` of the heads with the largest importance, or every head, layer by layer, or none.
 DrawnSentence draw(const Recognizer& recognizer, const std::string& text, Index heads,
                    const ReportOptions& options, Session& session);
 DrawnSentence draw(const TextEncoder& encoder, const std::string& text, const ReportOptions& options,
@@ -52,8 +65,14 @@ std::string head_figures(const Survey& survey, const RoleBook& book);
 std::string roles_found(const Survey& survey, const RoleBook& book);
 std::string label_table(const Answers& answers);
 std::string confused_table(const Answers& answers);
-std::string case_list(const Recognizer& recognizer, const Corpus& corpus, const Answers& answers, Index most,
-                      bool redact);
+/// A mistake to open, each with its note.
+std::string case_list(const Recognizer& recognizer, const Corpus& corpus, const Answers& answers,
+                      std::span<const std::string> notes, bool redact);
+/// Of a mistake: what each missed label has, what it would have needed, and the words against it.
+std::string missed_note(const Recognizer& recognizer, const Utterance& row, const Prediction& given,
+                        bool redact, Session& session);
+/// How sure every answer was and whether it was right.
+std::vector<Trusted> trusted_answers(const Answers& answers);
 
 /// A text as the page shows it.
 std::string shown_sentence(std::string_view text, bool redact);

@@ -130,34 +130,46 @@ std::string confused_table(const Answers& a) {
          html_table({"true", "given", "#times"}, rows) + "</div>";
 }
 
-std::string case_list(const Recognizer& r, const Corpus& corpus, const Answers& a, Index most, bool redact) {
+std::string case_list(const Recognizer& r, const Corpus& corpus, const Answers& a,
+                      std::span<const std::string> notes, bool redact) {
   std::string out;
-  const Index count = min_of(most, static_cast<Index>(a.wrong.size()));
-  for (Index i = 0; i < count; ++i) {
-    const auto u = static_cast<std::size_t>(a.wrong[static_cast<std::size_t>(i)]);
+  for (std::size_t i = 0; i < notes.size(); ++i) {
+    const auto u = static_cast<std::size_t>(a.wrong[i]);
     std::vector<std::string> given;
-    for (const Index l : a.given[u].labels) given.push_back(r.config().labels[static_cast<std::size_t>(l)]);
-    out += text(
-        "<details class=case><summary><span class=say>", html(shown_sentence(corpus.rows[u].text, redact)),
-        "</span><span class=verdict><em>", joined(corpus.rows[u].labels), "</em> → <s>", joined(given),
-        "</s></span><span class=\"n small\">", percent(a.given[u].confidence), "</span></summary></details>");
+    for (const Index l : a.given[u].labels) {
+      given.push_back(r.config().labels[static_cast<std::size_t>(l)]);
+      for (const IntentSpan& s : a.given[u].spans)  // of a recogniser that cuts
+        if (s.label == l && !redact)
+          given.back() +=
+              text(", said by \"",
+                   shown(corpus.rows[u].text.substr(static_cast<std::size_t>(s.span.begin),
+                                                    static_cast<std::size_t>(s.span.end - s.span.begin)),
+                         60),
+                   '"');
+    }
+    out += text("<details class=case><summary><span class=say>",
+                html(shown_sentence(corpus.rows[u].text, redact)), "</span><span class=verdict><em>",
+                joined(corpus.rows[u].labels), "</em> → <s>", joined(given),
+                "</s></span><span class=\"n small\">", percent(a.given[u].confidence), "</span></summary>",
+                notes[i], "</details>");
   }
   return out.empty() ? "<p class=small>Nothing to show.</p>" : out;
 }
 
 std::string json_of(const DrawnSentence& s) {
-  std::string tokens, special, importance, heads;
+  std::string tokens, words, special, importance, heads;
   const auto add = [](std::string& list, const std::string& item) {
     list += (list.empty() ? "" : ",") + item;
   };
   for (const std::string& t : s.tokens) add(tokens, script_string(t));
+  for (const Index i : s.words) add(words, std::to_string(i));
   for (const Index i : s.special) add(special, std::to_string(i));
   for (const double x : s.importance) add(importance, decimal(x, 4));
   for (const DrawnSentence::Head& h : s.heads)
     add(heads, text("[", h.layer, ",", h.head, ",", decimal(h.importance, 4), "]"));
   return text("{\"x\":", script_string(s.text), ",\"m\":", script_string(s.model),
-              ",\"pl\":", script_string(s.given), ",\"t\":[", tokens, "],\"s\":[", special, "],\"i\":[",
-              importance, "],\"h\":[", heads, "],\"w\":\"", base64(s.weights), "\"}");
+              ",\"pl\":", script_string(s.given), ",\"t\":[", tokens, "],\"g\":[", words, "],\"s\":[",
+              special, "],\"i\":[", importance, "],\"h\":[", heads, "],\"w\":\"", base64(s.weights), "\"}");
 }
 
 std::string json_of(const Survey& s, const RoleBook& book) {

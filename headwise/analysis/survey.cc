@@ -125,7 +125,7 @@ void Surveyor::look_at(const Group& g) {
 
 std::vector<double> Surveyor::without(Index off) {
   std::vector<double> losses;
-  const Tensor gates(DType::f32, {s_.layers, s_.heads});
+  Tensor gates(DType::f32, {s_.layers, s_.heads});
   for (Index i = 0; i < s_.layers * s_.heads; ++i)
     store_double(gates.view().data, DType::f32, i, i == off ? 0 : 1);
   for (const Group& g : groups_) {

@@ -12,9 +12,13 @@ double text_loss(const Recognizer& r, const AnyView& logits, Index text, const s
   const auto put = [&](Index l, double g) {
     if (slope.given()) store_double(slope.data, slope.dtype, text * count + l, g);
   };
-  const auto is_true = [&](Index l) { return std::find(labels.begin(), labels.end(), l) != labels.end(); };
+  // Read as one span, a text without one label has the class that is no label.
+  const bool other = r.config().cuts.on && labels.size() != 1;
+  const auto is_true = [&](Index l) {
+    return other ? l + 1 == count : std::find(labels.begin(), labels.end(), l) != labels.end();
+  };
   double loss = 0;
-  if (r.config().multi_label) {
+  if (!r.config().one_class()) {
     // -ln sigmoid(x) or -ln(1 - sigmoid(x)), in the form that never overflows
     for (Index l = 0; l < count; ++l) {
       const double sign = is_true(l) ? 1 : -1, z = sign * x(l);
@@ -27,7 +31,7 @@ double text_loss(const Recognizer& r, const AnyView& logits, Index text, const s
   for (Index l = 1; l < count; ++l) most = std::max(most, x(l));
   for (Index l = 0; l < count; ++l) sum += std::exp(x(l) - most);
   for (Index l = 0; l < count; ++l) put(l, std::exp(x(l) - most) / sum - (is_true(l) ? 1 : 0));
-  return std::log(sum) + most - x(labels[0]);
+  return std::log(sum) + most - x(other ? count - 1 : labels[0]);
 }
 
 bool label_numbers(const Recognizer& r, const Utterance& u, std::vector<Index>& labels) {

@@ -34,16 +34,27 @@ class Tensor {
   /// Zero-filled, row-major.
   Tensor(DType dtype, std::initializer_list<Index> sizes);
   Tensor clone() const;
-  const AnyView& view() const noexcept { return view_; }
+  const AnyView& view() noexcept { return view_; }
+  /// Of a const tensor: only read.
+  ConstView view() const noexcept { return view_; }
   DType dtype() const noexcept { return view_.dtype; }
   template <class T>
-  std::span<T> values() const {
-    require(dtype_of<std::remove_const_t<T>> == view_.dtype, ErrorKind::bad_dtype, "tensor", "holds ",
-            view_.dtype, " but ", dtype_of<std::remove_const_t<T>>, " was asked");
+  std::span<T> values() {
+    check_dtype(dtype_of<std::remove_const_t<T>>);
     return {static_cast<T*>(view_.data), static_cast<std::size_t>(view_.count())};
+  }
+  template <class T>
+  std::span<const T> values() const {
+    check_dtype(dtype_of<std::remove_const_t<T>>);
+    return {static_cast<const T*>(view_.data), static_cast<std::size_t>(view_.count())};
   }
 
  private:
+  void check_dtype(DType asked) const {
+    require(asked == view_.dtype, ErrorKind::bad_dtype, "tensor", "holds ", view_.dtype, " but ", asked,
+            " was asked");
+  }
+
   Buffer buffer_;
   AnyView view_;
 };

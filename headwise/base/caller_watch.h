@@ -21,4 +21,8 @@ class CallerWatch {
   bool gone_before_;
 };
 
+/// Inside a task: whether anybody still waits for the call it belongs to. A long task asks between its
+/// pieces; after a "no" it ends, and what it wrote means nothing.
+bool still_wanted() noexcept;
+
 }  // namespace headwise

@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstdint>
-#include <ostream>
+#include <iosfwd>
 
+#pragma GCC visibility push(default)
 namespace headwise {
 
 struct Device {
@@ -22,9 +23,7 @@ struct Device {
   friend constexpr bool operator==(const Device&, const Device&) = default;
 };
 
-inline std::ostream& operator<<(std::ostream& out, const Device& d) {
-  if (d.kind == Device::Kind::cpu) return out << "the CPU";
-  return out << "CUDA device " << d.index;
-}
+std::ostream& operator<<(std::ostream& out, const Device& d);
 
 }  // namespace headwise
+#pragma GCC visibility pop

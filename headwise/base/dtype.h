@@ -8,6 +8,7 @@
 #include "headwise/base/error.h"
 #include "headwise/base/half.h"
 
+#pragma GCC visibility push(default)
 namespace headwise {
 
 enum class DType : std::uint8_t { f32, bf16, f16, f64, i32, i64, u8, i8, e4m3 };
@@ -43,7 +44,7 @@ constexpr std::string_view name_of(DType t) {
 constexpr bool is_float(DType t) {
   return t == DType::f32 || t == DType::bf16 || t == DType::f16 || t == DType::f64;
 }
-inline std::ostream& operator<<(std::ostream& out, DType t) { return out << name_of(t); }
+std::ostream& operator<<(std::ostream& out, DType t);
 
 /// A type as an argument: template lambdas take it without a spelled-out template list.
 template <class T>
@@ -93,3 +94,4 @@ decltype(auto) visit_float(DType t, F&& f) {
 }
 
 }  // namespace headwise
+#pragma GCC visibility pop

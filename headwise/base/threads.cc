@@ -39,6 +39,7 @@ struct Wanted {
   std::chrono::steady_clock::time_point next;
 };
 thread_local Wanted wanted_here;
+thread_local std::atomic<bool>* called_off_here = nullptr;  // of the call whose tasks this thread runs
 
 /// Whether the calls of this thread are to go on.
 bool goes_on() noexcept {
@@ -115,6 +116,14 @@ CallerWatch::CallerWatch(Ask ask) noexcept : before_(wanted_here.ask), gone_befo
 CallerWatch::~CallerWatch() { wanted_here.ask = before_, wanted_here.gone = gone_before_; }
 bool CallerWatch::happened() const noexcept { return wanted_here.gone; }
 
+bool still_wanted() noexcept {
+  std::atomic<bool>* called_off = called_off_here;
+  if (called_off != nullptr && called_off->load(std::memory_order_relaxed)) return false;
+  if (goes_on()) return true;
+  if (called_off != nullptr) called_off->store(true, std::memory_order_relaxed);
+  return false;
+}
+
 struct ThreadPool::State {
   enum Phase : int { idle, called, running, stopped };
   struct alignas(128) Worker {
@@ -159,13 +168,10 @@ struct ThreadPool::State {
   void run_tasks(int worker) {
     const FloatEnv env;
     inside_body = true;
-    for (Index t; (t = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
-      if (!goes_on()) {  // only the caller's thread has a CallerWatch; the others find nothing left
-        next.store(tasks, std::memory_order_relaxed);
-        break;
-      }
+    called_off_here = &called_off;
+    for (Index t; (t = next.fetch_add(1, std::memory_order_relaxed)) < tasks && still_wanted();)
       (*body)(t, worker);
-    }
+    called_off_here = nullptr;
     inside_body = false;
   }
   void work(int worker) {
@@ -195,6 +201,8 @@ struct ThreadPool::State {
   const TaskBody* body = nullptr;
   Index tasks = 0;
   alignas(128) std::atomic<Index> next{0};
+  alignas(128) std::atomic<bool> called_off{
+      false};                         // only the caller's thread has a CallerWatch, and says so
   std::unique_ptr<Worker[]> workers;  // 1..count-1; 0 is the caller
 };
 
@@ -220,14 +228,16 @@ void ThreadPool::parallel_for(Index tasks, TaskBody body, int threads) noexcept 
   if (inside_body || limit <= 1) {
     const FloatEnv env;
     const bool outer = std::exchange(inside_body, true);
-    for (Index t = 0; t < tasks && goes_on(); ++t) body(t, 0);
+    for (Index t = 0; t < tasks && still_wanted(); ++t) body(t, 0);
     inside_body = outer;
     return;
   }
+  if (!goes_on()) return;  // what earlier calls should have written is not there
   s.body = &body;
   s.tasks = tasks;
   s.limit = limit;
   s.next.store(0, std::memory_order_relaxed);
+  s.called_off.store(false, std::memory_order_relaxed);
   for (int i = 1; i < limit; ++i) s.at(i).phase.store(State::called);
   s.wake_children(0);
   s.run_tasks(0);

@@ -1,14 +1,14 @@
-// View and AnyView: pointer, sizes and steps. They never own, never allocate, and copy freely.
+// View, AnyView and ConstView: pointer, sizes and steps. They never own, never allocate, and copy freely.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cassert>
 #include <initializer_list>
-#include <ostream>
 #include <type_traits>
 
 #include "headwise/base/device.h"
 #include "headwise/base/dtype.h"
 
+#pragma GCC visibility push(default)
 namespace headwise {
 
 template <class T, int Rank>
@@ -50,46 +50,16 @@ struct View {
 
 inline constexpr int kMaxRank = 4;
 
-/// A view whose dtype and rank are values: what plans, the C ABI and Python hand around. Empty (data null,
-/// rank 0) = not given.
-struct AnyView {
-  void* data = nullptr;
+/// What AnyView and ConstView say of their elements: kind, device, sizes, steps. Empty (rank 0) = not given.
+struct ViewForm {
   DType dtype = DType::f32;
   std::int8_t device = -1;  // Device::byte(): -1 the CPU, else the number of a CUDA device
   int rank = 0;
   Index size[kMaxRank] = {};
   Index step[kMaxRank] = {};  // in elements, >= 0
 
-  AnyView() = default;
-  template <class T, int Rank>
-  AnyView(const View<T, Rank>& v)  // NOLINT: a typed view is an AnyView
-      : data(const_cast<std::remove_const_t<T>*>(v.data)),
-        dtype(dtype_of<std::remove_const_t<T>>),
-        rank(Rank) {
-    static_assert(Rank <= kMaxRank);
-    for (int axis = 0; axis < Rank; ++axis) size[axis] = v.size[axis], step[axis] = v.step[axis];
-  }
-  static AnyView packed(void* data, DType dtype, std::initializer_list<Index> sizes) {
-    AnyView v;
-    v.data = data;
-    v.dtype = dtype;
-    v.rank = static_cast<int>(sizes.size());
-    int axis = 0;
-    for (Index n : sizes) v.size[axis++] = n;
-    Index step = 1;
-    for (axis = v.rank - 1; axis >= 0; --axis) {
-      v.step[axis] = step;
-      step *= v.size[axis];
-    }
-    return v;
-  }
   bool on_cpu() const { return device < 0; }
   Device where() const { return Device::of_byte(device); }
-  AnyView on(Device there) const {
-    AnyView v = *this;
-    v.device = there.byte();
-    return v;
-  }
   /// Given at all: an empty tensor (a size 0) still counts as given.
   bool given() const { return rank > 0; }
   Index count() const {
@@ -97,32 +67,120 @@ struct AnyView {
     for (int axis = 0; axis < rank; ++axis) n *= size[axis];
     return rank ? n : 0;
   }
-  /// Checks dtype and rank once; const T reads, plain T writes.
+
+ protected:
+  ViewForm() = default;
   template <class T, int Rank>
-  View<T, Rank> as() const {
+  explicit ViewForm(const View<T, Rank>& v) : dtype(dtype_of<std::remove_const_t<T>>), rank(Rank) {
+    static_assert(Rank <= kMaxRank);
+    for (int axis = 0; axis < Rank; ++axis) size[axis] = v.size[axis], step[axis] = v.step[axis];
+  }
+  ViewForm(DType kind, std::initializer_list<Index> sizes)
+      : dtype(kind), rank(static_cast<int>(sizes.size())) {
+    int axis = 0;
+    for (Index n : sizes) size[axis++] = n;
+    Index next = 1;
+    for (axis = rank - 1; axis >= 0; --axis) {
+      step[axis] = next;
+      next *= size[axis];
+    }
+  }
+  /// Checks dtype and rank once.
+  template <class T, int Rank>
+  View<T, Rank> typed(T* data) const {
     require(dtype == dtype_of<std::remove_const_t<T>> && rank == Rank, ErrorKind::bad_dtype, "view", "holds ",
             dtype, " of rank ", rank, " but ", dtype_of<std::remove_const_t<T>>, " of rank ", Rank,
             " was asked");
     View<T, Rank> v;
-    v.data = static_cast<T*>(data);
+    v.data = data;
     for (int axis = 0; axis < Rank; ++axis) v.size[axis] = size[axis], v.step[axis] = step[axis];
     return v;
   }
 };
 
-static_assert(sizeof(AnyView) == 16 + 2 * kMaxRank * sizeof(Index));  // the device stands in what was padding
+/// A view whose dtype and rank are values: what plans, the C ABI and Python hand around.
+struct AnyView : ViewForm {
+  void* data = nullptr;
 
+  AnyView() = default;
+  template <class T, int Rank>
+  requires(!std::is_const_v<T>) AnyView(const View<T, Rank>& v)  // NOLINT: a typed view is an AnyView
+      : ViewForm(v), data(v.data) {}
+  static AnyView packed(void* data, DType dtype, std::initializer_list<Index> sizes) {
+    AnyView v(dtype, sizes);
+    v.data = data;
+    return v;
+  }
+  AnyView on(Device there) const {
+    AnyView v = *this;
+    v.device = there.byte();
+    return v;
+  }
+  /// Checks dtype and rank once; const T reads, plain T writes.
+  template <class T, int Rank>
+  View<T, Rank> as() const {
+    return typed<T, Rank>(static_cast<T*>(data));
+  }
+
+ private:
+  AnyView(DType kind, std::initializer_list<Index> sizes) : ViewForm(kind, sizes) {}
+};
+
+/// The same of memory that is only read: what a const Tensor gives. No way leads back to an AnyView.
+struct ConstView : ViewForm {
+  const void* data = nullptr;
+
+  ConstView() = default;
+  ConstView(const AnyView& v) : ViewForm(v), data(v.data) {}  // NOLINT: adding const is not a change
+  template <class T, int Rank>
+  ConstView(const View<T, Rank>& v) : ViewForm(v), data(v.data) {}  // NOLINT: a typed view is a ConstView
+  static ConstView packed(const void* data, DType dtype, std::initializer_list<Index> sizes) {
+    ConstView v(dtype, sizes);
+    v.data = data;
+    return v;
+  }
+  ConstView on(Device there) const {
+    ConstView v = *this;
+    v.device = there.byte();
+    return v;
+  }
+  template <class T, int Rank>
+  View<const T, Rank> as() const {
+    return typed<const T, Rank>(static_cast<const T*>(data));
+  }
+
+ private:
+  ConstView(DType kind, std::initializer_list<Index> sizes) : ViewForm(kind, sizes) {}
+};
+
+/// An input of an op: callers hand in a ConstView or an AnyView. Checks and kernels serve inputs and outputs
+/// with the same functions, so they get it as an AnyView; they never write into it.
+struct InputView : AnyView {
+  InputView() = default;
+  InputView(const AnyView& v) : AnyView(v) {}             // NOLINT: an input
+  InputView(const ConstView& v) : AnyView(reading(v)) {}  // NOLINT: an input
+  template <class T, int Rank>
+  InputView(const View<T, Rank>& v) : InputView(ConstView(v)) {}  // NOLINT: an input
+
+ private:
+  static AnyView reading(const ConstView& v) {
+    AnyView r;
+    static_cast<ViewForm&>(r) = v;
+    r.data = const_cast<void*>(v.data);  // the one place: see above
+    return r;
+  }
+};
+
+static_assert(sizeof(AnyView) == 16 + 2 * kMaxRank * sizeof(Index));  // the device stands in what was padding
+static_assert(sizeof(InputView) == sizeof(AnyView) && sizeof(ConstView) == sizeof(AnyView));
+
+/// "[2 8 64]"
+std::ostream& write_sizes(std::ostream& out, const Index* sizes, int rank);
 template <class T, int Rank>
 std::ostream& operator<<(std::ostream& out, const View<T, Rank>& v) {
-  out << '[';
-  for (int axis = 0; axis < Rank; ++axis) out << (axis ? " " : "") << v.size[axis];
-  return out << ']';
+  return write_sizes(out, v.size, Rank);
 }
-inline std::ostream& operator<<(std::ostream& out, const AnyView& v) {
-  out << v.dtype << " [";
-  for (int axis = 0; axis < v.rank; ++axis) out << (axis ? " " : "") << v.size[axis];
-  return out << ']';
-}
+std::ostream& operator<<(std::ostream& out, const ViewForm& v);
 
 /// The merged form [batch*heads ...] seen as [batch heads ...]: for masks, bias and weights; nothing is
 /// copied.
@@ -169,3 +227,4 @@ inline void store_double(void* data, DType t, Index offset, double x) {
 }
 
 }  // namespace headwise
+#pragma GCC visibility pop

@@ -63,8 +63,8 @@ hw_status hw_decoder_open(const char* path, const hw_decoder_options* options, h
     hw_decoder_options o{};
     if (options != nullptr) o = c::sized_copy(options, kEntry, "options");
     DecoderHostOptions host;
-    if (o.dtype != nullptr) host.dtype = decoder_dtype("hw_decoder_open: dtype", o.dtype, false);
-    if (o.kv_dtype != nullptr) host.kv_dtype = decoder_dtype("hw_decoder_open: kv_dtype", o.kv_dtype, true);
+    if (o.dtype != nullptr) host.model.dtype = weights_dtype_named("hw_decoder_open: dtype", o.dtype);
+    if (o.kv_dtype != nullptr) host.kv_dtype = kv_dtype_named("hw_decoder_open: kv_dtype", o.kv_dtype);
     require(o.kv_bytes >= 0, ErrorKind::bad_argument, kEntry, "kv_bytes is ", o.kv_bytes, "; give 0 or more");
     if (o.kv_bytes > 0) host.kv_bytes = o.kv_bytes;
     *decoder = new hw_decoder(path, host, o.threads);

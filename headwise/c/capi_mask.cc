@@ -127,7 +127,7 @@ hw_status hw_mask_may_attend(const hw_mask* mask, int64_t q, int64_t k, const hw
     const Mask& m = value(mask, entry, "mask");
     require_given(open, entry, "open");
     require(k >= 0, ErrorKind::bad_argument, entry, "k is ", k, "; key positions start at 0");
-    headwise::MaskPlace at;
+    headwise::MaskSubject at;
     if (place != nullptr) {
       const hw_mask_place p = headwise::c::sized_copy(place, entry, "place");
       at = {.sequence = p.sequence, .head = p.head, .q_start = p.q_start};

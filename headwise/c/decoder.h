@@ -15,8 +15,8 @@ typedef struct hw_decoder hw_decoder;
 typedef struct hw_decoder_options {
   uint32_t struct_size;
   int32_t threads;       // 0: HEADWISE_THREADS, else the CPUs this process may use
-  const char* dtype;     // of the weights in products: "f32", "bf16", "f16"; NULL: "f32"
-  const char* kv_dtype;  // of keys and values: those, "i8" and "e4m3"; NULL: "f32"
+  const char* dtype;     // of the weights: "f32", "bf16", "f16"; NULL or "stored": as the file has them
+  const char* kv_dtype;  // of keys and values: "bf16", "f16", "i8", "e4m3"; NULL or "f32": f32
   int64_t kv_bytes;      // for keys and values; 0: 256 MiB
 } hw_decoder_options;
 

@@ -1,6 +1,8 @@
 #include "headwise/cache/head_policy.h"
 
+#include <algorithm>
 #include <charconv>
+#include <vector>
 
 #include "headwise/base/error.h"
 
@@ -9,8 +11,10 @@ namespace {
 
 std::string in_quotes(std::string_view s) { return text("\"", s, "\""); }
 [[noreturn]] void refuse(std::string_view policy, std::string_view why) {
-  throw Error(ErrorKind::bad_argument, text("head policy: ", in_quotes(policy), " ", why,
-                                            "; write full or window:N,first:M, and dtype:T behind it"));
+  throw Error(ErrorKind::bad_argument,
+              text("head policy: ", in_quotes(policy), " ", why,
+                   "; write full, window:N,first:M, heavy:N,recent:R,first:M or snap:N,look:W, and "
+                   "dtype:T behind it"));
 }
 
 Index number(std::string_view policy, std::string_view digits, Index least) {
@@ -28,30 +32,62 @@ DType dtype_named(std::string_view policy, std::string_view name) {
 
 }  // namespace
 
+namespace {
+
+/// A part "name:N" of a policy; the first part names its kind and stands alone or before the others of it.
+struct Part {
+  std::string_view name, behind;  // behind: the kind it belongs to; its own name where it is one
+  Index HeadPolicy::*number;
+  Index least;
+};
+constexpr Part kParts[] = {
+    {"window", "window", &HeadPolicy::window, 1}, {"first", "window", &HeadPolicy::first, 0},
+    {"heavy", "heavy", &HeadPolicy::heavy, 1},    {"recent", "heavy", &HeadPolicy::recent, 1},
+    {"first", "heavy", &HeadPolicy::first, 0},    {"snap", "snap", &HeadPolicy::snap, 1},
+    {"look", "snap", &HeadPolicy::look, 1},
+};
+
+}  // namespace
+
 HeadPolicy parse_head_policy(std::string_view policy) {
   HeadPolicy p;
-  bool full = false, window = false, first = false;
+  std::string_view kind;
+  std::vector<std::string_view> seen;
   for (std::string_view rest = policy; !rest.empty();) {
     const std::size_t comma = rest.find(',');
-    const std::string_view part = rest.substr(0, comma);
+    const std::string_view part = rest.substr(0, comma), name = part.substr(0, part.find(':'));
     rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
-    if (part == "full" && !full && !window)
-      full = true;
-    else if (part.starts_with("window:") && !window && !full)
-      p.window = number(policy, part.substr(7), 1), window = true;
-    else if (part.starts_with("first:") && window && !first)
-      p.first = number(policy, part.substr(6), 0), first = true;
-    else if (part.starts_with("dtype:") && !p.dtype.has_value())
-      p.dtype = dtype_named(policy, part.substr(6));
-    else
+    const std::string_view digits = name.size() < part.size() ? part.substr(name.size() + 1) : "";
+    const auto unknown = [&] {
       refuse(policy, text("has the part ", in_quotes(part), ", which is not known there"));
+    };
+    if (std::find(seen.begin(), seen.end(), name) != seen.end()) unknown();
+    seen.push_back(name);
+    if (name == "dtype" && !digits.empty()) {
+      p.dtype = dtype_named(policy, digits);
+      continue;
+    }
+    const std::string_view of = kind.empty() ? name : kind;
+    const Part* found = std::find_if(std::begin(kParts), std::end(kParts),
+                                     [&](const Part& x) { return x.name == name && x.behind == of; });
+    if (part == "full" && kind.empty())
+      kind = part;
+    else if (found != std::end(kParts))
+      p.*found->number = number(policy, digits, found->least), kind = of;
+    else
+      unknown();
   }
-  if (!full && !window) refuse(policy, "keeps nothing");
+  if (kind.empty()) refuse(policy, "says nothing of what a head keeps");
+  if (p.heavy > 0 && p.recent == 0) refuse(policy, "keeps no recent tokens; add recent:R");
+  if (p.snap > 0 && p.look == 0) refuse(policy, "has no tokens of the prompt that look; add look:W");
   return p;
 }
 
 std::string to_text(const HeadPolicy& p) {
-  std::string s = p.window == 0 ? "full" : text("window:", p.window, ",first:", p.first);
+  std::string s = p.window > 0  ? text("window:", p.window, ",first:", p.first)
+                  : p.heavy > 0 ? text("heavy:", p.heavy, ",recent:", p.recent, ",first:", p.first)
+                  : p.snap > 0  ? text("snap:", p.snap, ",look:", p.look)
+                                : "full";
   if (p.dtype.has_value()) s += text(",dtype:", *p.dtype);
   return s;
 }

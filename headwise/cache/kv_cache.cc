@@ -43,7 +43,7 @@ KvCache::KvCache(const KvShape& shape, const KvOptions& options)
   page_bytes *= shape.layers;
   const Index pages = std::min(options.bytes / page_bytes, kMostPages);
   require(pages > 0, ErrorKind::bad_argument, kOp, "got ", options.bytes, " bytes; one page of ",
-          options.page_tokens, " tokens takes ", page_bytes);
+          options.page_tokens, " tokens takes ", page_bytes, ": give as many or more");
   for (Index layer = 0; layer < shape.layers; ++layer)
     for (const Part part : {Part::k, Part::v, Part::k_scale, Part::v_scale}) {
       const bool scale = part == Part::k_scale || part == Part::v_scale;
@@ -73,7 +73,7 @@ AnyView KvCache::pool(Index layer, Part part) const {
   require(!split(), ErrorKind::unsupported, kOp,
           "heads have policies of their own, so there is no single pool of a layer; ask for one head");
   require(layer >= 0 && layer < shape_.layers, ErrorKind::bad_argument, kOp, "got layer ", layer,
-          "; there are ", shape_.layers);
+          "; they are numbered from 0 to ", shape_.layers - 1);
   return pools_[at(layer * 4 + static_cast<Index>(part))];
 }
 KvCache::Sequence& KvCache::find(SequenceId id) {
@@ -152,6 +152,7 @@ SequenceId KvCache::fork(SequenceId other) {
   Sequence s;
   s.tenant = from.tenant, s.tokens = from.tokens, s.length = from.length;
   s.node = from.node, s.node_pages = from.node_pages, s.dropped = from.dropped;
+  s.prompt = from.prompt, s.sums = from.sums, s.closed = from.closed;
   const Index used = ceil_div(from.length, page_tokens());
   for (Index i = 0; i < used; ++i)
     if (from.pages[at(i)] >= 0)
@@ -170,7 +171,7 @@ Index KvCache::adopt(SequenceId id, std::span<const std::int32_t> prompt) {
   const Index most = std::max<Index>(static_cast<Index>(prompt.size()) - 1, 0), each = page_tokens();
   for (const std::int32_t page : s.pages) give_page(page);
   s.pages.clear();
-  if (options_.window > 0) return 0;
+  if (options_.window > 0 || own_.weighs()) return 0;
   ++now_;
   while (s.length + each <= most) {
     const int child = tree_->find(s.node, prompt.subspan(at(s.length), at(each)));
@@ -199,7 +200,7 @@ Index KvCache::adopt(SequenceId id, std::span<const std::int32_t> prompt) {
 bool KvCache::reserve(SequenceId id, Index tokens) {
   if (split()) return reserve_classes(id, tokens);
   Sequence& s = find(id);
-  require(tokens >= 0, ErrorKind::bad_argument, kOp, "got ", tokens, " tokens to reserve");
+  require(tokens >= 0, ErrorKind::bad_argument, kOp, "got ", tokens, " tokens to reserve; give 0 or more");
   const Index each = page_tokens(),
               needed = ceil_div(s.length + tokens, each) - static_cast<Index>(s.pages.size());
   const Index tail = s.length / each;  // the first page that will be written
@@ -223,13 +224,15 @@ void KvCache::truncate(SequenceId id, Index tokens) {
     const Sequence& held = c->find(id);
     require(tokens >= held.dropped || tokens == held.length, ErrorKind::bad_argument, kOp, "sequence ", id,
             " gave tokens before ", held.dropped, " back; it cannot be cut to ", tokens);
+    require(!c->own_.weighs() || tokens == held.length, ErrorKind::bad_argument, kOp, "sequence ", id,
+            " has heads that weigh their tokens, which cannot be undone; it keeps all ", held.length);
   }
   if (split()) {
     for (const auto& c : classes_) c->truncate(id, tokens);
     return;
   }
   require(tokens >= 0 && tokens <= s.length, ErrorKind::bad_argument, kOp, "sequence ", id, " has ", s.length,
-          " tokens; ", tokens, " cannot be kept");
+          " tokens and ", tokens, " were to be kept; keep 0 to ", s.length);
   ++now_;
   const Index keep = ceil_div(tokens, page_tokens());
   require(tokens >= s.dropped || tokens == s.length, ErrorKind::bad_argument, kOp, "sequence ", id,
@@ -237,6 +240,7 @@ void KvCache::truncate(SequenceId id, Index tokens) {
   while (static_cast<Index>(s.pages.size()) > keep) give_page(s.pages.back()), s.pages.pop_back();
   s.length = tokens;
   s.tokens.resize(at(tokens));
+  s.waiting.clear();
   for (; s.node_pages > tokens / page_tokens(); --s.node_pages) s.node = tree_->parent(s.node);
 }
 
@@ -291,6 +295,8 @@ void KvCache::commit(SequenceId id, std::span<const std::int32_t> tokens) {
   ++now_;
   if (options_.window > 0)
     drop_pages(s);
+  else if (own_.weighs())
+    count_weights(s, n);
   else
     to_tree(s);
 }
@@ -305,9 +311,8 @@ KvTable KvCache::table(std::span<const SequenceId> ids, std::span<const Index> l
     const Index used = ceil_div(lengths[i], page_tokens());
     require(used <= static_cast<Index>(pages.size()), ErrorKind::bad_argument, kOp, "sequence ", ids[i],
             " has no room for ", lengths[i], " tokens; reserve first");
-    // A mask closes pages that are gone; any page stands in for them.
-    for (Index p = 0; p < used; ++p)
-      t.pages[i * at(t.pages_each) + at(p)] = pages[at(p)] >= 0 ? pages[at(p)] : pages[at(used - 1)];
+    // Pages that are gone are -1: a mask closes them, which attention checks.
+    std::copy_n(pages.begin(), used, t.pages.begin() + static_cast<Index>(i) * t.pages_each);
   }
   return t;
 }

@@ -81,11 +81,25 @@ class KvCache {
   /// Room for so many more tokens. False: there are too few pages, and nothing was taken.
   bool reserve(SequenceId id, Index tokens);
   /// Keys and values [tokens kv_heads dim], f32, behind length(); room was reserved.
-  void write(SequenceId id, Index layer, const AnyView& k, const AnyView& v, Context& ctx);
+  void write(SequenceId id, Index layer, const InputView& k, const InputView& v, Context& ctx);
   /// All layers were written: the length grows, and full pages go to the tree.
   void commit(SequenceId id, std::span<const std::int32_t> tokens);
   /// Keeps the first tokens alone.
   void truncate(SequenceId id, Index tokens);
+  /// Heads whose policy weighs tokens decide at the end of each page, and snap at the end of the prompt: so
+  /// many rows may be computed before the next such place. Others set no bound.
+  Index most_rows(SequenceId id) const;
+  /// Where the prompt of an empty sequence ends, for snap; unknown: such heads keep all.
+  void set_prompt(SequenceId id, Index tokens);
+  /// Of a head whose policy weighs: weights [rows queries kv_tokens] that the queries of its group gave the
+  /// keys, for each row that was written behind length(). They count when the rows are committed.
+  struct Weighed {
+    Index rows, queries, kv_tokens;
+    const float* weights;
+  };
+  void weigh(SequenceId id, Index layer, Index kv_head, const Weighed& w);
+  /// Pages of such a head that nobody looks at any more, in a cache of Head::cache.
+  const std::vector<bool>& closed_pages(SequenceId id) const { return find(id).closed; }
   /// Exactly once. Full pages stay in the tree until room is needed.
   void close(SequenceId id);
 
@@ -118,6 +132,11 @@ class KvCache {
     Index dropped = 0;     // tokens before it may be gone
     int node = -1;         // of the last full page that is in the tree with all before it; the root at first
     Index node_pages = 0;  // how many pages that is
+    // Of a head whose policy weighs.
+    Index prompt = 0;
+    std::vector<double> sums;                  // weight that each page got, by rows that are committed
+    std::vector<std::vector<double>> waiting;  // of rows that are not
+    std::vector<bool> closed;
   };
   Sequence& find(SequenceId id);
   const Sequence& find(SequenceId id) const;
@@ -131,8 +150,10 @@ class KvCache {
   void share(Sequence& s, std::int32_t page);
   void to_tree(Sequence& s);
   void drop_pages(Sequence& s);
+  void count_weights(Sequence& s, Index rows);
+  void choose_pages(Sequence& s);
   void make_classes();
-  bool drops(const HeadPolicy& p) const { return p.window > 0 && options_.drop; }
+  bool drops(const HeadPolicy& p) const { return (p.window > 0 || p.heavy > 0) && options_.drop; }
   SequenceId open_classes(const std::string& tenant);
   SequenceId fork_classes(SequenceId other);
   Index adopt_classes(SequenceId id, std::span<const std::int32_t> prompt);
@@ -156,6 +177,7 @@ class KvCache {
   };
   std::vector<std::unique_ptr<KvCache>> classes_;  // of a split cache, which has no pools itself
   std::vector<Place> places_;                      // [layers kv_heads]
+  HeadPolicy own_;                                 // of a class
   Index nominal_pages_ = 0;
   Index hit_tokens_ = 0, evictions_ = 0, copies_ = 0;
 };

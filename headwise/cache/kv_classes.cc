@@ -32,11 +32,12 @@ void KvCache::make_classes() {
   const std::vector<HeadPolicy>& heads = options_.heads;
   require(static_cast<Index>(heads.size()) == shape_.layers * shape_.kv_heads, ErrorKind::bad_shape, kOp,
           "got ", heads.size(), " head policies for ", shape_.layers, " layers of ", shape_.kv_heads,
-          " kv heads");
+          " kv heads; give one for each kv head of each layer");
   std::vector<HeadPolicy> kinds;
   std::vector<Index> members;
   for (const HeadPolicy& p : heads) {
-    const auto found = std::find(kinds.begin(), kinds.end(), p);
+    // Heads that weigh tokens keep different ones each.
+    const auto found = p.weighs() ? kinds.end() : std::find(kinds.begin(), kinds.end(), p);
     const auto kind = static_cast<std::size_t>(found - kinds.begin());
     if (found == kinds.end()) kinds.push_back(p), members.push_back(0);
     places_.push_back({static_cast<int>(kind), members[kind]++});
@@ -51,12 +52,14 @@ void KvCache::make_classes() {
   }
   const Index even = options_.bytes / all;
   require(even > 0, ErrorKind::bad_argument, kOp, "got ", options_.bytes, " bytes; one page of ", each,
-          " tokens takes ", all);
+          " tokens takes ", all, ": give as many or more");
   Index left = options_.bytes;
   for (std::size_t i = 0; i < kinds.size(); ++i)
     if (drops(kinds[i])) {
+      const HeadPolicy& p = kinds[i];
+      const Index tokens = p.heavy > 0 ? p.recent + each : p.window + kChunk;
       const Index wanted =
-          kTexts * (ceil_div(kinds[i].window + kChunk, each) + ceil_div(kinds[i].first, each) + 2);
+          kTexts * (ceil_div(tokens, each) + ceil_div(p.first, each) + ceil_div(p.heavy, each) + 2);
       pages[i] = std::min(even, wanted);
       left -= pages[i] * page_bytes[i];
     }
@@ -66,10 +69,12 @@ void KvCache::make_classes() {
     o.page_tokens = each, o.dtype = kinds[i].dtype.value_or(options_.dtype);
     o.bytes = (drops(kinds[i]) ? pages[i] : nominal_pages_) * page_bytes[i];
     if (drops(kinds[i])) o.window = kinds[i].window, o.first = kinds[i].first;
+    o.drop = options_.drop;
     classes_.push_back(std::make_unique<KvCache>(
         KvShape{
             .layers = members[i], .kv_heads = 1, .head_dim = shape_.head_dim, .value_dim = shape_.value_dim},
         o));
+    classes_.back()->own_ = kinds[i];
   }
 }
 
@@ -94,7 +99,7 @@ SequenceId KvCache::fork_classes(SequenceId other) {
 /// The beginning that all of them have. Windows keep none for others.
 Index KvCache::adopt_classes(SequenceId id, std::span<const std::int32_t> prompt) {
   for (const auto& c : classes_)
-    if (c->options_.window > 0) return 0;
+    if (c->options_.window > 0 || c->own_.weighs()) return 0;
   Index length = static_cast<Index>(prompt.size());
   for (const auto& c : classes_) length = std::min(length, c->adopt(id, prompt));
   for (const auto& c : classes_) c->truncate(id, length);

@@ -47,7 +47,7 @@ void store(const AnyView& from, const AnyView& to) {
 
 }  // namespace
 
-void KvCache::write(SequenceId id, Index layer, const AnyView& k, const AnyView& v, Context& ctx) {
+void KvCache::write(SequenceId id, Index layer, const InputView& k, const InputView& v, Context& ctx) {
   if (split()) return write_classes(id, layer, k, v, ctx);
   const Sequence& s = find(id);
   const auto fits = [&](const AnyView& x, Index dim) {

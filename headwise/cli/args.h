@@ -11,7 +11,7 @@
 namespace headwise::cli {
 
 /// Stable: scripts may rely on them.
-enum ExitCode : int { kDone = 0, kFailed = 1, kUsage = 2 };
+enum ExitCode : int { kDone = 0, kFailed = 1, kUsage = 2, kNoRank = 75 };  // 75: a rank did not come
 
 /// Colours for people: off when stdout is no terminal, when NO_COLOR is set and not empty, and for TERM=dumb.
 class Paint {

@@ -85,8 +85,8 @@ Row measure(const Case& c, double seconds, Context& ctx) {
   const Tensor q = values_for(c, q_tokens, c.heads, 1);
   const Tensor k = values_for(c, c.tokens, c.kv_heads, 2);
   const Tensor v = values_for(c, c.tokens, c.kv_heads, 3);
-  const Tensor out(c.dtype, {c.batch, q_tokens, c.heads, c.dim});
-  const Tensor lse(DType::f32, {c.batch, c.heads, q_tokens});
+  Tensor out(c.dtype, {c.batch, q_tokens, c.heads, c.dim});
+  Tensor lse(DType::f32, {c.batch, c.heads, q_tokens});
   const Mask causal = Mask::causal();
   AttentionArgs args{.q = q.view(), .k = k.view(), .v = v.view(), .out = out.view()};
   if (c.causal) args.mask = causal.set();
@@ -107,9 +107,9 @@ Row measure(const Case& c, double seconds, Context& ctx) {
   }
   plan.run(args, ctx);
   const Tensor dout = values_for(c, q_tokens, c.heads, 4);
-  const Tensor dq(c.dtype, {c.batch, q_tokens, c.heads, c.dim});
-  const Tensor dk(c.dtype, {c.batch, c.tokens, c.kv_heads, c.dim});
-  const Tensor dv(c.dtype, {c.batch, c.tokens, c.kv_heads, c.dim});
+  Tensor dq(c.dtype, {c.batch, q_tokens, c.heads, c.dim});
+  Tensor dk(c.dtype, {c.batch, c.tokens, c.kv_heads, c.dim});
+  Tensor dv(c.dtype, {c.batch, c.tokens, c.kv_heads, c.dim});
   const BackwardArgs back{
       .forward = args, .dout = dout.view(), .dq = dq.view(), .dk = dk.view(), .dv = dv.view()};
   const BackwardPlan back_plan(backward_problem_of(back), ctx);

@@ -18,7 +18,7 @@ namespace headwise::cli {
 namespace {
 
 struct Request {
-  std::string model, system, dtype = "f32", kv_dtype = "f32";
+  std::string model, system, dtype = "stored", rows = "exact", kv_dtype = "f32";
   Index max_tokens = 512, kv_mib = 256, columns = 0;
   double temperature = 0.7, top_p = 0.95;
   std::optional<std::uint64_t> seed;
@@ -137,8 +137,9 @@ class Conversation {
         chat_(ChatTemplate::find(host_.chat_template())),
         seed_(r.seed.value_or(std::random_device{}())) {
     host_.need_tokenizer("chat");
-    require(chat_.has_value() || r.system.empty(), ErrorKind::unsupported, "chat",
-            "--system needs a model with a template for conversations that is known");
+    require(
+        chat_.has_value() || r.system.empty(), ErrorKind::unsupported, "chat",
+        "the model has no template for conversations that is known, so --system has no place; leave it out");
     if (!r.system.empty()) messages_.push_back({"system", r.system});
   }
 
@@ -166,8 +167,9 @@ class Conversation {
  private:
   static DecoderHostOptions options_of(const Request& r) {
     DecoderHostOptions o;
-    o.dtype = decoder_dtype("chat: --dtype", r.dtype, false);
-    o.kv_dtype = decoder_dtype("chat: --kv-dtype", r.kv_dtype, true);
+    o.model.dtype = weights_dtype_named("chat: --dtype", r.dtype);
+    o.model.rounded_rows = rounded_rows_named("chat: --rows", r.rows);
+    o.kv_dtype = kv_dtype_named("chat: --kv-dtype", r.kv_dtype);
     o.kv_bytes = r.kv_mib << 20;
     return o;
   }
@@ -243,7 +245,9 @@ void add_chat(CLI::App& app, int& exit_code) {
   word->add_option("--temperature", r->temperature, "0: the likeliest token always")->capture_default_str();
   word->add_option("--top-p", r->top_p, "Draw among the likeliest that sum up to it")->capture_default_str();
   word->add_option("--seed", r->seed, "Of the noise; none: one is drawn");
-  word->add_option("--dtype", r->dtype, "Of the weights in products: f32, bf16 or f16")
+  word->add_option("--dtype", r->dtype, "Of the weights: stored (as the file has them), f32, bf16 or f16")
+      ->capture_default_str();
+  word->add_option("--rows", r->rows, "Rows that meet quantized weights: exact, or i8, which is faster")
       ->capture_default_str();
   word->add_option("--kv-dtype", r->kv_dtype, "Of keys and values: f32, bf16, f16, i8 or e4m3")
       ->capture_default_str();

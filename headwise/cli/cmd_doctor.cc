@@ -10,6 +10,7 @@
 #include "headwise/cli/args.h"
 #include "headwise/cli/machine.h"
 #include "headwise/cli/tested.h"
+#include "headwise/distributed/engine.h"
 #include "headwise/kernels/cpu/isa/isa.h"
 #include "headwise/ops/attention/backend_cuda.h"
 #include "headwise/ops/attention/backward.h"
@@ -104,6 +105,8 @@ nlohmann::ordered_json as_json(const Findings& f) {
                {"words", cuda_words()},
                {"kernels", names_of(attention_kernels(Device::Kind::cuda))},
                {"backward_kernels", names_of(backward_kernels(Device::Kind::cuda))}};
+  for (const EngineEntry& e : engines())
+    j["engines"].push_back({{"name", e.name}, {"purpose", e.purpose}, {"missing", e.missing()}});
   j["threads"] = {
       {"used", f.threads}, {"online", m.online}, {"affinity", m.affinity}, {"cgroup_quota", m.quota}};
   if (f.roofline.threads > 0)
@@ -150,6 +153,11 @@ void print(const Findings& f, const Paint& paint) {
     row("bandwidth",
         fmt::format("{:.1f} GB/s, reading memory on {} threads", f.roofline.read_gbytes, f.roofline.threads));
     row("ridge", fmt::format("{:.1f} FLOP per byte: below it memory sets the pace", f.roofline.ridge()));
+  }
+  for (const EngineEntry& e : engines()) {
+    const std::string missing = e.missing();
+    row("ranks",
+        fmt::format("{}: {}", e.name, missing.empty() ? fmt::format("ready; {}", e.purpose) : missing));
   }
   for (const char* name : kVariables) {
     const char* value = std::getenv(name);

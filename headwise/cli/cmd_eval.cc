@@ -6,9 +6,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "headwise/analysis/trust.h"
 #include "headwise/analysis/weight_survey.h"
 #include "headwise/cli/args.h"
 #include "headwise/cli/corpora.h"
+#include "headwise/cli/rank_models.h"
 #include "headwise/intent/training/evaluation.h"
 
 namespace headwise::cli {
@@ -20,8 +22,10 @@ struct Request {
   std::string model, out_of_scope = "oos";
   CorpusChoice data;
   Index wrong = 0;
+  double abstain = 0;
   int threads = 0;
   bool latency = false, heads = false, json = false;
+  RankRequest ranks;
 };
 
 /// One text at a time, then all of them in batches.
@@ -83,12 +87,23 @@ std::string joined(const std::vector<std::string>& labels) {
   return all.empty() ? "nothing" : all;
 }
 
+/// Texts in scope that were not refused, and how many of them are right.
+Coverage answered(const Evaluation& e) {
+  const Index refused = e.scope_precision.whole - e.scope_precision.part;
+  return {.texts = e.exact.whole, .answered = e.exact.whole - refused, .right = e.exact.part};
+}
+
 int eval(const Request& r) {
   require(r.wrong >= 0, ErrorKind::bad_argument, "eval", "--wrong is ", r.wrong, "; give a number from 0 up");
+  const Ranks ranks("eval", r.ranks, Order::one_rank);
+  require(!r.heads || ranks.world().ranks() == 1, ErrorKind::unsupported, "eval",
+          "--heads-figures looks at all heads, and a rank has its own alone; use one rank");
   const Corpora all = read_corpora_of(r.data, "eval");
   const Corpus& corpus = r.data.builtin ? all.test : all.train;
-  const Recognizer model = Recognizer::load(r.model);
   Session session({.threads = r.threads});
+  Recognizer model = load_on_ranks(r.model, corpus_crc(corpus), ranks, session.ctx);
+  if (r.abstain > 0)
+    model.set_thresholds(model.config().threshold, std::max(r.abstain, model.config().out_of_scope));
   const Evaluation e =
       evaluate(model, corpus, session, {.out_of_scope = r.out_of_scope, .bad_cases = r.wrong});
   const Latency quick = r.latency ? measure(model, corpus, session) : Latency{};
@@ -102,10 +117,20 @@ int eval(const Request& r) {
                       {"p99_ms", quick.p99_ms},
                       {"texts_per_second", quick.texts_per_second}};
     if (r.heads) j["heads"] = facts_of(weights);
+    if (r.abstain > 0) {
+      const Coverage c = answered(e);
+      j["abstain"] = {
+          {"below", r.abstain}, {"answered", c.answered}, {"share", c.share()}, {"accuracy", c.accuracy()}};
+    }
     fmt::print("{}\n", j.dump(2));
     return kDone;
   }
   fmt::print("{}", e.print());
+  if (r.abstain > 0) {
+    const Coverage c = answered(e);
+    fmt::print("  answered      {:.2f} % ({} of {}) at {:.0f} % or more; {:.2f} % of those are right\n",
+               100 * c.share(), c.answered, c.texts, 100 * r.abstain, 100 * c.accuracy());
+  }
   if (r.latency)
     fmt::print(
         "  one text      {:.2f} ms, 99 in 100 within {:.2f} ms\n  batches       {:.0f} texts a second\n",
@@ -131,11 +156,15 @@ void add_eval(CLI::App& app, int& exit_code) {
   word->add_option("data", r->data.files, "Files of labelled texts");
   word->add_flag("--builtin", r->data.builtin,
                  "The test of the built-in corpus: patterns that training never shows");
+  add_column_options(*word, r->data);
   word->add_option("--out-of-scope", r->out_of_scope, "Label of texts that belong to no intent")
       ->capture_default_str();
   word->add_option("--wrong", r->wrong, "Wrong answers to show, the surest first")
       ->check(size_check())
       ->capture_default_str();
+  word->add_option("--abstain", r->abstain,
+                   "Holds back answers below this confidence: fewer are given, more of them are right")
+      ->check(CLI::Range(0.0, 0.999999));
   word->add_flag("--latency", r->latency, "Times of up to 2000 texts too, one by one and in batches");
   word->add_flag(
       "--heads-figures", r->heads,
@@ -143,6 +172,9 @@ void add_eval(CLI::App& app, int& exit_code) {
   word->add_option("--threads", r->threads, "0: HEADWISE_THREADS, else the CPUs of this process")
       ->capture_default_str();
   word->add_flag("--json", r->json, "One JSON object");
+  add_tensor_option(*word, r->ranks);
+  add_context_option(*word, r->ranks);
+  add_order_option(*word, r->ranks);
   word->callback([r, &exit_code] { exit_code = eval(*r); });
 }
 

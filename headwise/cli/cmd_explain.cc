@@ -6,6 +6,7 @@
 
 #include "headwise/cli/args.h"
 #include "headwise/cli/explain_model.h"
+#include "headwise/cli/explain_ranks.h"
 #include "headwise/heads/cost.h"
 #include "headwise/masks/mask.h"
 #include "headwise/ops/attention/checks/arg_checks.h"
@@ -19,12 +20,13 @@ struct Request {
   Index batch = 1, q_tokens = 1024, kv_tokens = -1, kv_heads = -1, head_dim = 64, value_dim = -1, rim = 0,
         model_dim = 0, layer = 0, depth = 1;
   std::string heads = "8";  // a number, or a head variant's name with its settings
-  std::string dtype = "f32", mask = "all", probe, kernels, q_start = "0", device = "cpu";
+  std::string dtype, mask = "all", probe, kernels, q_start = "0", device = "cpu";
   HeadInputs numbers;  // softcap and dropout
   Terms terms;
   bool scale = false, lse = false;
   int threads = 0;
   bool backward = false, shapes = false, mermaid = false, json = false;
+  RankQuestion ranks;
 };
 
 /// The number of plain heads, or -1 where a variant is named.
@@ -50,7 +52,7 @@ HeadSpec plain_spec(const Request& r, Index heads) {
   const Index kv_heads = r.kv_heads < 0 ? heads : r.kv_heads,
               value_dim = r.value_dim < 0 ? r.head_dim : r.value_dim;
   require(kv_heads > 0 ? heads % kv_heads == 0 : heads == 0, ErrorKind::bad_shape, "explain", "--heads (",
-          heads, ") must be a multiple of --kv-heads (", kv_heads, ")");
+          heads, ") must be a multiple of --kv-heads (", kv_heads, "); change one of them");
   require(r.rim >= 0 && (r.rim == 0 || kv_heads == heads), ErrorKind::bad_argument, "explain", "--rim is ",
           r.rim, " with ", heads, " heads over ", kv_heads,
           " kv heads; overlapped heads need a rim from 0 up and as many kv heads");
@@ -79,7 +81,7 @@ AttentionProblem problem_from(const Request& r) {
   require(r.numbers.dropout >= 0 && r.numbers.dropout < 1, ErrorKind::bad_argument, "explain",
           "--dropout is ", r.numbers.dropout, "; give a probability from 0 up and below 1");
   AttentionProblem p;
-  p.dtype = parse_dtype(r.dtype);
+  p.dtype = parse_dtype(r.dtype.empty() ? "f32" : r.dtype);
   p.batch = r.batch, p.q_tokens = r.q_tokens;
   p.kv_tokens = r.kv_tokens < 0 ? r.q_tokens : r.kv_tokens;
   p.heads = spec_from(r);
@@ -229,6 +231,22 @@ struct HeadWork {
   }
 };
 
+/// The layer around these heads, as ranks would cut it.
+CutLayer cut_layer(const Request& r, const AttentionProblem& p) {
+  CutLayer layer{.tokens = p.batch * p.q_tokens, .backward = r.backward};
+  if (const Index heads = plain_heads(r); heads >= 0) {
+    layer.heads =
+        text("gqa:heads=", heads, ",kv_heads=", r.kv_heads < 0 ? heads : r.kv_heads, ",dim=", r.head_dim);
+    layer.out_dim = heads * (r.value_dim < 0 ? r.head_dim : r.value_dim);
+    layer.place = {.model_dim = r.model_dim ? r.model_dim : heads * r.head_dim};
+  } else {
+    layer.heads = r.heads;
+    layer.out_dim = Variant(r).head.widths().out;
+    layer.place = Variant::place_of(r);
+  }
+  return layer;
+}
+
 /// `p` is the forward's problem, also of a plan for its gradients.
 template <class Plan>
 int explain_plan(const Request& r, const Plan& plan, const AttentionProblem& p) {
@@ -242,6 +260,8 @@ int explain_plan(const Request& r, const Plan& plan, const AttentionProblem& p) 
       facts["head"] = Variant(r).head.settings();
       facts["head_work"] = {{"mixing_flops", w.mixing}, {"own_flops", w.own}, {"head_share", w.share}};
     }
+    if (r.ranks.ranks > 0)
+      facts["ranks"] = nlohmann::ordered_json::parse(ranks_json(r.ranks, cut_layer(r, p)));
     facts["mask"] = {{"text", mask.text}};
     if (mask.counted) facts["mask"]["open_share"] = mask.share();
     fmt::print("{}\n", facts.dump(2));
@@ -254,6 +274,7 @@ int explain_plan(const Request& r, const Plan& plan, const AttentionProblem& p) 
   fmt::print("{:<12}{}", "mask", mask.text);
   if (mask.counted) fmt::print(": {:.1f} % of the pairs are open", 100 * mask.share());
   fmt::print("\n");
+  if (r.ranks.ranks > 0) fmt::print("{}", ranks_text(r.ranks, cut_layer(r, p)));
   return kDone;
 }
 
@@ -298,7 +319,8 @@ void add_explain(CLI::App& app, int& exit_code) {
   word->add_option("--value-dim", r->value_dim, "Width of a value head [as --head-dim]")->check(size);
   word->add_option("--rim", r->rim, "Columns of both neighbours a head also reads (overlapped heads)")
       ->check(size);
-  word->add_option("--dtype", r->dtype, "f32, bf16, f16 or f64")->capture_default_str();
+  word->add_option("--dtype", r->dtype,
+                   "f32, bf16, f16 or f64 [f32]; with --model f32, bf16 or f16 [as stored]");
   word->add_option("--mask", r->mask, "Which pairs may attend, e.g. \"causal & window(256, 0)\"")
       ->capture_default_str();
   word->add_option("--q-start", r->q_start, "Position of the first query, or \"end\"")->capture_default_str();
@@ -320,6 +342,7 @@ void add_explain(CLI::App& app, int& exit_code) {
   word->add_flag("--shapes", r->shapes, "Draw the way of the dimensions");
   word->add_flag("--mermaid", r->mermaid, "The same as a mermaid flowchart");
   word->add_flag("--json", r->json, "One JSON object");
+  add_rank_question(*word, r->ranks);
   const auto step = std::make_shared<ModelStep>();
   word->add_option("--model", step->model, "Explain a step of this language model instead");
   word->add_option("--context", step->context, "With --model: tokens before the one that is drawn")
@@ -330,7 +353,8 @@ void add_explain(CLI::App& app, int& exit_code) {
   word->add_option("--read-gbytes", step->read_gbytes, "With --model: GB/s of reading memory [measured]");
   word->add_option("--peak-gflops", step->peak_gflops, "With --model: GFLOP/s of arithmetic [measured]");
   word->callback([r, step, &exit_code] {
-    step->batch = r->batch, step->dtype = r->dtype, step->threads = r->threads, step->json = r->json;
+    step->batch = r->batch, step->dtype = r->dtype.empty() ? "stored" : r->dtype, step->threads = r->threads,
+    step->json = r->json;
     exit_code = step->model.empty() ? explain_word(*r) : explain_model(*step);
   });
 }

@@ -10,7 +10,7 @@
 
 #include "headwise/cli/args.h"
 #include "headwise/cli/head_plan.h"
-#include "headwise/decoder/generator.h"
+#include "headwise/decoder/decoder_host.h"
 #include "headwise/decoder/kv_file.h"
 
 namespace headwise::cli {
@@ -28,25 +28,14 @@ struct Request {
   bool stream = false, stats = false, json = false;
 };
 
-DType parse_kv_dtype(const std::string& name) {
-  for (const DType t : {DType::f32, DType::bf16, DType::f16, DType::i8, DType::e4m3})
-    if (name == name_of(t)) return t;
-  throw Error(ErrorKind::bad_argument,
-              text("--kv-dtype: keys and values are f32, bf16, f16, i8 or e4m3, not \"", name, "\""));
-}
-
 DecoderOptions decoder_options(const Request& r) {
-  DecoderOptions o;
-  if (r.dtype != "stored") o.dtype = parse_dtype(r.dtype);
-  require(r.rows == "exact" || r.rows == "i8", ErrorKind::bad_argument, "--rows",
-          "rows are exact or i8, not ", quoted(r.rows));
-  o.rounded_rows = r.rows == "i8";
-  return o;
+  return {.dtype = weights_dtype_named("generate: --dtype", r.dtype),
+          .rounded_rows = rounded_rows_named("generate: --rows", r.rows)};
 }
 
 KvOptions kv_options(const Request& r, const KvShape& shape) {
   KvOptions o;
-  o.bytes = r.kv_mib << 20, o.dtype = parse_kv_dtype(r.kv_dtype);
+  o.bytes = r.kv_mib << 20, o.dtype = kv_dtype_named("generate: --kv-dtype", r.kv_dtype);
   if (!r.policy.empty()) o.heads = read_head_plan(r.policy, shape);
   return o;
 }

@@ -15,7 +15,7 @@ namespace headwise::cli {
 namespace {
 
 struct Request {
-  std::string model, texts, out;
+  std::string model, texts, out, keep;
   Index window = 256, first = 16, tokens = 1024;
   double share = 0.5;
   int threads = 0;
@@ -29,24 +29,25 @@ class Survey {
         source_(open_decoder(r.model)),
         model_(*source_, {}, ctx_) {
     require(source_->tokenizer() != nullptr, ErrorKind::bad_argument, "policy", r.model,
-            ": no tokenizer lies beside the model");
+            ": no tokenizer lies beside the model; put its tokenizer.bin or tokenizer.json there");
     tokens_ = source_->tokenizer()->encode(read_text(r.texts, Index{64} << 20, "policy"));
     const Index most = std::min(r.tokens, model_.config().positions);
     if (static_cast<Index>(tokens_.size()) > most) tokens_.resize(static_cast<std::size_t>(most));
-    require(static_cast<Index>(tokens_.size()) > r.window + 1, ErrorKind::bad_argument, "policy", r.texts,
-            " has ", tokens_.size(), " tokens; give more than the window of ", r.window,
+    if (!r.keep.empty()) policy_ = parse_head_policy(r.keep);
+    from_ = r.keep.empty() ? r.window : static_cast<Index>(tokens_.size()) / 2;
+    require(!r.keep.empty() || static_cast<Index>(tokens_.size()) > r.window + 1, ErrorKind::bad_argument,
+            "policy", r.texts, " has ", tokens_.size(), " tokens; give more than the window of ", r.window,
             ", or a smaller window");
   }
 
   void run() {
     const KvShape s = model_.kv_shape();
     const auto heads = static_cast<std::size_t>(s.layers * s.kv_heads);
-    const HeadPolicy windowed{.window = request_.window, .first = request_.first};
     std::vector<HeadPolicy> plan(heads);
     const double full = loss(plan);
     std::vector<double> price(heads);
     for (std::size_t h = 0; h < heads; ++h) {
-      plan[h] = windowed;
+      plan[h] = policy_;
       price[h] = loss(plan) - full;
       plan[h] = {};
     }
@@ -55,32 +56,34 @@ class Survey {
     std::stable_sort(order.begin(), order.end(),
                      [&](std::size_t a, std::size_t b) { return price[a] < price[b]; });
     const auto streaming = static_cast<std::size_t>(std::floor(request_.share * static_cast<double>(heads)));
-    for (std::size_t i = 0; i < streaming; ++i) plan[order[i]] = windowed;
+    for (std::size_t i = 0; i < streaming; ++i) plan[order[i]] = policy_;
     write(plan, price, full, loss(plan));
   }
 
  private:
-  /// Mean of -ln p of the next token, over all tokens behind the window.
+  /// Mean of -ln p of the next token, over all tokens behind the window, or the second half of the text.
   double loss(const std::vector<HeadPolicy>& plan) {
     const KvShape s = model_.kv_shape();
     const Index n = static_cast<Index>(tokens_.size()),
                 token = s.layers * s.kv_heads * (s.head_dim + s.value_dim) * 4;
     KvCache cache(s, {.bytes = (n + 64) * 2 * token, .heads = plan, .drop = false});
     const SequenceId id = cache.open();
+    cache.set_prompt(id, n / 2);
     double sum = 0;
     Index counted = 0;
     constexpr Index kChunk = 64;
-    for (Index begin = 0; begin + 1 < n; begin += kChunk) {
-      const Index rows = std::min(kChunk, n - 1 - begin);
+    for (Index begin = 0, rows = 0; begin + 1 < n; begin += rows) {
+      rows = std::min({kChunk, n - 1 - begin, cache.most_rows(id)});
       std::vector<DecoderRow> list;
       for (Index i = begin; i < begin + rows; ++i)
-        list.push_back({id, tokens_[static_cast<std::size_t>(i)], i >= request_.window});
-      require(cache.reserve(id, rows), ErrorKind::out_of_memory, "policy", "the text does not fit the cache");
+        list.push_back({id, tokens_[static_cast<std::size_t>(i)], i >= from_});
+      require(cache.reserve(id, rows), ErrorKind::out_of_memory, "policy",
+              "there is no memory for the keys and values of ", n, " tokens; give fewer with --tokens");
       model_.forward(list, cache, step_, ctx_);
       cache.commit(
           id, std::span(tokens_).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(rows)));
       Index asked = 0;
-      for (Index i = std::max(begin, request_.window); i < begin + rows; ++i, ++counted)
+      for (Index i = std::max(begin, from_); i < begin + rows; ++i, ++counted)
         sum -= log_prob(step_.logits(asked++), tokens_[static_cast<std::size_t>(i + 1)]);
     }
     return sum / static_cast<double>(counted);
@@ -103,15 +106,20 @@ class Survey {
       for (Index h = 0; h < s.kv_heads; ++h) {
         const auto i = static_cast<std::size_t>(layer * s.kv_heads + h);
         texts.push_back(to_text(plan[i])), numbers.push_back(price[i]);
-        const Index tokens = plan[i].window > 0 ? std::min(n, plan[i].window + plan[i].first) : n;
+        const HeadPolicy& p = plan[i];
+        const Index kept_tokens = p.window > 0  ? p.window + p.first
+                                  : p.heavy > 0 ? p.heavy + p.recent + p.first
+                                  : p.snap > 0  ? p.snap + p.look + n - n / 2
+                                                : n;
+        const Index tokens = std::min(n, kept_tokens);
         kept += static_cast<double>(tokens) / static_cast<double>(n);
       }
       heads.push_back(texts), prices.push_back(numbers);
     }
     const double share = kept / static_cast<double>(plan.size());
     const nlohmann::ordered_json all = {
-        {"model", request_.model}, {"tokens", n},    {"loss_full", full},           {"loss_planned", planned},
-        {"keys_kept", share},      {"heads", heads}, {"loss_of_one_window", prices}};
+        {"model", request_.model}, {"tokens", n},    {"loss_full", full},         {"loss_planned", planned},
+        {"keys_kept", share},      {"heads", heads}, {"loss_of_one_head", prices}};
     Replacement out(request_.out, "policy");
     out.file().write(all.dump(1) + "\n");
     out.commit();
@@ -125,6 +133,8 @@ class Survey {
   Decoder model_;
   DecoderStep step_;
   std::vector<TokenId> tokens_;
+  HeadPolicy policy_{.window = request_.window, .first = request_.first};
+  Index from_ = 0;  // the first token whose loss counts
 };
 
 }  // namespace
@@ -145,6 +155,7 @@ void add_policy(CLI::App& app, int& exit_code) {
   word->add_option("--first", r->first, "First tokens it keeps beside them")
       ->check(size_check())
       ->capture_default_str();
+  word->add_option("--keep", r->keep, "A policy instead of the window, e.g. heavy:64,recent:32,first:4");
   word->add_option("--share", r->share, "Of the heads that get the window")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();

@@ -6,38 +6,24 @@
 #include <cmath>
 #include <iostream>
 #include <memory>
-#include <nlohmann/json.hpp>
-#include <numeric>
 
-#include "headwise/analysis/explain.h"
+#include "headwise/analysis/answer_json.h"
 #include "headwise/cli/args.h"
+#include "headwise/cli/rank_models.h"
+#include "headwise/cli/surface.h"
 
 namespace headwise::cli {
 namespace {
 
 struct Request {
-  std::string model;
+  std::string model, label, language;
   std::vector<std::string> texts;
   Index top = 3;
+  double abstain = 0;
   int threads = 0;
   bool json = false, explain = false;
+  RankRequest ranks;
 };
-
-/// A word of the text: its pieces together.
-struct WordWeight {
-  TextSpan span;
-  double importance = 0;
-};
-
-std::vector<WordWeight> words_of(const Explanation& e) {
-  std::vector<WordWeight> words;
-  for (const ExplainedToken& t : e.tokens) {
-    if (t.word < 0) continue;  // [CLS] and [SEP]
-    if (t.word == static_cast<Index>(words.size())) words.push_back({t.span, 0});
-    words.back().span.end = t.span.end, words.back().importance += t.importance;
-  }
-  return words;
-}
 
 struct HeadWeight {
   Index layer = 0, head = 0;
@@ -61,13 +47,25 @@ std::string piece_of(const std::string& text, const TextSpan& span) {
 
 class Answers {
  public:
-  explicit Answers(const Request& r)
-      : request_(r), model_(Recognizer::load(r.model)), session_({.threads = r.threads}) {}
+  Answers(const Request& r, const Ranks& ranks)
+      : request_(r),
+        say_(predict_words(surface_language(r.language))),
+        session_({.threads = r.threads}),
+        model_(load_on_ranks(r.model, texts_crc(r.texts), ranks, session_.ctx)) {
+    const RecognizerConfig& c = model_.config();
+    if (r.abstain > c.out_of_scope) model_.set_thresholds(c.threshold, r.abstain);
+  }
 
   void answer(std::span<const std::string> texts) {
     const std::vector<Prediction> all = model_.predict(texts, session_);
-    for (std::size_t i = 0; i < texts.size(); ++i)
-      request_.json ? as_json(texts[i], all[i]) : print(texts[i], all[i]);
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      std::vector<Explanation> why;
+      if (request_.explain) why = explain_labels(model_, texts[i], all[i], request_.label, session_);
+      if (request_.json)
+        fmt::print("{}\n", answer_json(model_.config(), texts[i], all[i], request_.top, why));
+      else
+        print(texts[i], all[i], why);
+    }
     std::fflush(stdout);  // a program that feeds us line by line waits for this one
   }
 
@@ -79,23 +77,21 @@ class Answers {
     return static_cast<double>(p.probability[static_cast<std::size_t>(label)]);
   }
 
-  /// What was given, and the likeliest others, at most `top` of all.
-  std::vector<Index> ranked(const Prediction& p) const {
-    std::vector<Index> order(p.probability.size());
-    std::iota(order.begin(), order.end(), Index{0});
-    std::stable_sort(order.begin(), order.end(),
-                     [&](Index a, Index b) { return probability(p, a) > probability(p, b); });
-    order.resize(std::min(order.size(), std::max(static_cast<std::size_t>(request_.top), p.labels.size())));
-    return order;
-  }
-
-  /// Of each label that was given; of the likeliest where none was.
-  std::vector<Explanation> explanations(const std::string& text, const Prediction& p) {
-    std::vector<Explanation> all;
-    if (!request_.explain) return all;
-    for (const Index label : p.labels) all.push_back(explain_text(model_, text, session_, {.label = label}));
-    if (p.labels.empty()) all.push_back(explain_text(model_, text, session_));
-    return all;
+  /// Why a label was not given: what it has, what it would have needed, and the words that stand in its way.
+  void print_missed(const std::string& text, const Explanation& e) const {
+    const bool behind = e.rival >= 0 && e.needed <= probability(e.prediction, e.rival);
+    fmt::print("    {}\n",
+               filled(say_.missed, 100 * e.probability, e.rival >= 0 ? say_.more_than : "", 100 * e.needed,
+                      behind ? filled(say_.which_has, name(e.rival)) : "", e.lacks()));
+    std::string against, freed;
+    for (const WordWeight& w : words_of(e)) {
+      if (w.importance < 0)
+        against +=
+            fmt::format("{}{} {:+.2f}", against.empty() ? "" : ", ", piece_of(text, w.span), w.importance);
+      if (w.frees) freed += fmt::format("{}\"{}\"", freed.empty() ? "" : say_.either, piece_of(text, w.span));
+    }
+    fmt::print("    {}\n", filled(say_.against, against.empty() ? say_.no_word : against));
+    if (!freed.empty()) fmt::print("    {}\n", filled(say_.without, freed));
   }
 
   void print(const std::string& text, const Explanation& e) const {
@@ -110,7 +106,8 @@ class Answers {
       at = w.span.end;
     }
     shaded += piece_of(text, {at, static_cast<Index>(text.size())});
-    fmt::print("  {}\n    said by  {}\n", name(e.label), shaded);
+    fmt::print("  {}\n    {}\n", name(e.label), filled(say_.reasons, shaded));
+    if (!e.given) print_missed(text, e);
     std::stable_sort(words.begin(), words.end(), [](const WordWeight& a, const WordWeight& b) {
       return std::abs(a.importance) > std::abs(b.importance);
     });
@@ -118,72 +115,56 @@ class Answers {
     std::string list;
     for (const WordWeight& w : words)
       list += fmt::format("{}{} {:+.2f}", list.empty() ? "" : ", ", piece_of(text, w.span), w.importance);
-    fmt::print("    words    {}\n", list);
+    fmt::print("    {}\n", filled(say_.words, list));
     list.clear();
     std::vector<HeadWeight> heads = heads_of(e);
     heads.resize(std::min<std::size_t>(heads.size(), 4));
     for (const HeadWeight& h : heads)
-      list +=
-          fmt::format("{}layer {} head {} {:+.2f}", list.empty() ? "" : ", ", h.layer, h.head, h.importance);
-    fmt::print("    heads    {}\n", list.empty() ? "this kind of head has no outputs of its own" : list);
+      list += (list.empty() ? "" : ", ") + filled(say_.head, h.layer, h.head, h.importance);
+    fmt::print("    {}\n", filled(say_.heads, list.empty() ? say_.no_heads : list));
   }
 
-  void print(const std::string& text, const Prediction& p) {
+  void print(const std::string& text, const Prediction& p, std::span<const Explanation> why) const {
     fmt::print("{}\n", paint_.bold(text));
     if (p.out_of_scope)
       fmt::print("  {}\n",
-                 paint_.warn(fmt::format("none of its intents: the likeliest has {:.1f} %, below {:.1f} %",
-                                         100 * p.confidence, 100 * model_.config().out_of_scope)));
-    for (const Index label : ranked(p)) {
+                 paint_.warn(filled(say_.none, 100 * p.confidence, 100 * model_.config().out_of_scope)));
+    for (const Index label : likeliest(p, request_.top)) {
       const bool given = std::find(p.labels.begin(), p.labels.end(), label) != p.labels.end();
       const std::string line =
           fmt::format("{} {:<32}{:>6.1f} %", given ? "*" : " ", name(label), 100 * probability(p, label));
       fmt::print("  {}\n", given ? paint_.good(line) : line);
     }
-    for (const Explanation& e : explanations(text, p)) print(text, e);
+    for (const IntentSpan& s : p.spans)
+      if (!p.out_of_scope) fmt::print("  {}\n", filled(say_.said_by, name(s.label), piece_of(text, s.span)));
+    for (const Explanation& e : why) print(text, e);
   }
 
-  nlohmann::ordered_json facts_of(const std::string& text, const Explanation& e) const {
-    nlohmann::ordered_json j = {{"label", name(e.label)},
-                                {"words", nlohmann::ordered_json::array()},
-                                {"heads", nlohmann::ordered_json::array()}};
-    for (const WordWeight& w : words_of(e))
-      j["words"].push_back({{"text", piece_of(text, w.span)},
-                            {"begin", w.span.begin},
-                            {"end", w.span.end},
-                            {"importance", w.importance}});
-    for (const HeadWeight& h : heads_of(e))
-      j["heads"].push_back({{"layer", h.layer}, {"head", h.head}, {"importance", h.importance}});
-    return j;
-  }
-
-  void as_json(const std::string& text, const Prediction& p) {
-    nlohmann::ordered_json j;
-    j["text"] = text;
-    j["labels"] = nlohmann::ordered_json::array();
-    for (const Index label : p.labels) j["labels"].push_back(name(label));
-    j["confidence"] = p.confidence;
-    j["out_of_scope"] = p.out_of_scope;
-    for (const Index label : ranked(p))
-      j["likeliest"].push_back({{"label", name(label)}, {"probability", probability(p, label)}});
-    for (const Explanation& e : explanations(text, p)) j["explanations"].push_back(facts_of(text, e));
-    // Bytes of a text that are no UTF-8 become U+FFFD: one object a line, whatever came in.
-    fmt::print("{}\n", j.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  template <class... Parts>
+  static std::string filled(const char* sentence, const Parts&... parts) {
+    return fmt::format(fmt::runtime(sentence), parts...);
   }
 
   const Request& request_;
-  Recognizer model_;
+  const PredictWords& say_;
   Session session_;
+  Recognizer model_;
   Paint paint_ = Paint::for_stdout();
 };
 
 int predict(const Request& r) {
-  Answers answers(r);
+  const Ranks ranks("predict", r.ranks, Order::one_rank);
+  require(
+      ranks.world().ranks() == 1 || (!r.texts.empty() && !r.explain), ErrorKind::unsupported, "predict",
+      "over ranks it reads no lines and explains nothing; give the texts as arguments, without --explain");
+  require(r.label.empty() || r.explain, ErrorKind::bad_argument, "predict",
+          "--label says which label to explain; give --explain too");
+  Answers answers(r, ranks);
   if (!r.texts.empty()) {
     answers.answer(r.texts);
     return kDone;
   }
-  if (isatty(STDIN_FILENO) != 0) fmt::print(stderr, "texts, one a line; Ctrl-D ends\n");
+  if (isatty(STDIN_FILENO) != 0) fmt::print(stderr, "{}", predict_words(surface_language(r.language)).lines);
   for (std::string line; std::getline(std::cin, line);) answers.answer(std::span(&line, 1));
   return kDone;
 }
@@ -207,7 +188,15 @@ void add_predict(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   word->add_flag("--explain", r->explain,
                  "What speaks for each label: words and heads, in log-odds; below 0 against it");
+  word->add_option("--abstain", r->abstain, "Claims nothing below this confidence")
+      ->check(CLI::Range(0.0, 0.999999));
+  word->add_option("--label", r->label,
+                   "With --explain: this label instead, given or not: why it was missed, and what it needed");
   word->add_flag("--json", r->json, "One JSON object a line");
+  add_language_option(*word, r->language);
+  add_tensor_option(*word, r->ranks);
+  add_context_option(*word, r->ranks);
+  add_order_option(*word, r->ranks);
   word->callback([r, &exit_code] { exit_code = predict(*r); });
 }
 

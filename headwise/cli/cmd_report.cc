@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "headwise/analysis/report.h"
 #include "headwise/analysis/shown_text.h"
@@ -21,7 +22,7 @@ constexpr Index kMostBytes = Index{1} << 28;  // of metrics.json and of a file o
 struct Request {
   std::string model, out = "report.html", encoder;
   CorpusChoice data;
-  std::vector<std::string> roles;
+  std::vector<std::string> roles, compare;
   ReportOptions options;
   int threads = 0;
   bool table = false;
@@ -91,8 +92,19 @@ int report(Request& r) {
       fmt::print(stderr, "\rlooking at the heads: {:3.0f} %{}", 100 * share, share < 1 ? "" : "\n");
     };
   Session session({.threads = r.threads});
+  std::optional<Drift> drift;
+  if (!r.compare.empty()) {
+    const auto texts = [](const Corpus& c) {
+      std::vector<std::string> rows;
+      for (const Utterance& row : c.rows) rows.push_back(row.text);
+      return rows;
+    };
+    drift = drift_between(model, texts(read_corpora(r.compare, r.data.options())), texts(corpus), session);
+    r.options.drift = &*drift;
+  }
   const Report made = make_report(model, corpus, book, session, r.options);
   if (r.table) print_table(made.survey, book);
+  if (drift) fmt::print("{}", print(*drift));
   Replacement file(r.out, kOp);
   file.file().write(made.page);
   file.commit();
@@ -113,7 +125,10 @@ void add_report(CLI::App& app, int& exit_code) {
   word->add_option("model", r->model, "Folder that headwise train wrote")->required();
   word->add_option("data", r->data.files, "Files of labelled texts");
   word->add_flag("--builtin", r->data.builtin, "The test split of the built-in corpus instead");
+  add_column_options(*word, r->data);
   word->add_option("--out", r->out, "The page")->capture_default_str();
+  word->add_option("--compare", r->compare,
+                   "Texts of before, as last month's: labels and words that moved since are shown");
   word->add_option("--roles", r->roles, "Further rows of classes and roles; see docs/report.md");
   word->add_option("--mistakes", r->options.mistakes, "Mistakes to show at most")
       ->check(size_check())

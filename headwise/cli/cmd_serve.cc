@@ -6,6 +6,8 @@
 #include <memory>
 
 #include "headwise/cli/args.h"
+#include "headwise/cli/rank_models.h"
+#include "headwise/cli/serve_ranks.h"
 #include "headwise/cli/serving.h"
 #include "headwise/model/file.h"
 #include "headwise/model/json_object.h"
@@ -26,8 +28,9 @@ struct Request {
   int port = 8080, threads = 0;
   Index top = 5, linger_ms = 2, deadline_ms = 0, drain_ms = 30'000;
   ServiceOptions service;
-  std::string dtype = "f32", kv_dtype = "f32";  // of a language model
+  std::string dtype = "stored", rows = "exact", kv_dtype = "f32";  // of a language model
   Index kv_mib = 256, requests = 64;
+  RankRequest ranks;
 };
 
 LogFormat format_of(const std::string& word) {
@@ -52,7 +55,7 @@ std::vector<Token> tokens_of(const Request& r, ProgramLog& log) {
 std::vector<Token> first_tokens(const Request& r, ProgramLog& log) {
   const bool named = !r.token_files.empty() || !r.token_envs.empty();
   require(!r.no_token || !named, ErrorKind::bad_argument, "serve",
-          "--no-token asks for none; leave it out, or --token-file and --token-env");
+          "--no-token and a token are both given; leave out --no-token, or --token-file and --token-env");
   if (r.no_token || named) return tokens_of(r, log);
   const Token token = Token::random();
   const std::string words =
@@ -66,13 +69,32 @@ std::string base_name(const std::string& folder) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-/// Read, and warm: plans and memory are made before the first client waits for them.
-Served load_model(const Request& r, std::size_t* labels = nullptr) {
-  const auto recognizer = std::make_shared<const Recognizer>(Recognizer::load(r.model));
+/// The ranks that serve one model; alone there is one, and no leader.
+struct Team {
+  const Ranks& ranks;
+  std::shared_ptr<RankLeader> leader;
+};
+
+Served load_model(const Request& r, const Team& team, std::size_t* labels = nullptr) {
+  const Context ctx({.threads = 1});
+  const auto recognizer = std::make_shared<const Recognizer>(load_on_ranks(r.model, 0, team.ranks, ctx));
   if (labels != nullptr) *labels = recognizer->config().labels.size();
-  Served model = serve_recognizer(recognizer, {base_name(r.model), r.threads, r.top});
+  return serve_recognizer(recognizer, {base_name(r.model), r.threads, r.top});
+}
+
+/// Plans and memory are made before the first client waits for them.
+Served warmed(Served model) {
   const std::string warm[] = {"ready"};
   model.intents(warm);
+  return model;
+}
+
+/// Every rank works on what one is asked.
+Served over_ranks(Served model, std::shared_ptr<RankLeader> leader) {
+  model.intents = [leader = std::move(leader), alone = model.intents](std::span<const std::string> texts) {
+    return leader->run(texts, alone);
+  };
+  model.explain = nullptr;  // gradients of single heads are not there over ranks
   return model;
 }
 
@@ -97,10 +119,11 @@ ServiceOptions options_of(const Request& r, ProgramLog& log) {
 }
 
 /// The folder and the files of tokens as they are now; what cannot be read leaves what was there.
-void reload(const Request& r, Service& service, ProgramLog& log) {
+void reload(const Request& r, const Team& team, Service& service, ProgramLog& log) {
   try {
     if (!r.token_files.empty()) service.change_tokens(tokens_of(r, log));
-    service.replace(load_model(r));
+    if (team.leader) return log.say("info", "tokens were read again; a model over ranks stays as it is");
+    service.replace(warmed(load_model(r, team)));
     log.say("info", "reloaded " + r.model);
   } catch (const std::exception& e) {
     service.replacement_failed();
@@ -152,8 +175,9 @@ int serve_decoder(const Request& r, Listener& listener, ProgramLog& log) {
   require(r.report.empty(), ErrorKind::bad_argument, "serve", "--report is a page of a recogniser; ", r.model,
           " is a language model");
   DecoderHostOptions host;
-  host.dtype = decoder_dtype("serve: --dtype", r.dtype, false);
-  host.kv_dtype = decoder_dtype("serve: --kv-dtype", r.kv_dtype, true);
+  host.model.dtype = weights_dtype_named("serve: --dtype", r.dtype);
+  host.model.rounded_rows = rounded_rows_named("serve: --rows", r.rows);
+  host.kv_dtype = kv_dtype_named("serve: --kv-dtype", r.kv_dtype);
   host.kv_bytes = r.kv_mib << 20;
   Context ctx({.threads = r.threads});
   auto model = std::make_unique<DecoderHost>(r.model, host, ctx);
@@ -172,7 +196,31 @@ int serve_decoder(const Request& r, Listener& listener, ProgramLog& log) {
   });
 }
 
+/// A rank above 0: no port, no log; it runs what rank 0 says.
+int follow(const Request& r, const Ranks& ranks) {
+  Session session({.threads = r.threads});
+  const Context ctx({.threads = 1});
+  const Recognizer model = load_on_ranks(r.model, 0, ranks, ctx);
+  follow_leader(ranks.world(), model, session);
+  return kDone;
+}
+
+/// A leader that outlives its service tells it nothing.
+struct Forgotten {
+  RankLeader* leader;
+  ~Forgotten() {
+    if (leader) leader->when_lost(nullptr);
+  }
+};
+
 int serve(const Request& r) {
+  const Ranks ranks("serve", r.ranks, Order::one_rank);
+  if (ranks.cuts() && is_decoder(r.model))
+    throw RankError(text("serve: ", r.model,
+                         " is a language model, which is not cut over ranks yet; leave out --tensor, "
+                         "--context and --order"),
+                    true);
+  if (!ranks.leads()) return follow(r, ranks);
   ProgramLog log(format_of(r.log_format));
   // Before the model is read: a port in use is told at once.
   const auto listener = r.unix_path.empty() ? std::make_unique<Listener>(r.listen, r.port)
@@ -181,12 +229,25 @@ int serve(const Request& r) {
           " is open to other machines; leave out --no-token");
   if (is_decoder(r.model)) return serve_decoder(r, *listener, log);
   ServiceOptions options = options_of(r, log);
-  std::size_t labels = 0;
-  Served model = load_model(r, &labels);
   options.door.tokens = first_tokens(r, log);
-  Service service(std::move(model), *listener, r.unix_path.empty() ? r.listen : "", std::move(options));
-  return run_service(service, r, *listener, log, fmt::format("{} labels", labels),
-                     [&] { reload(r, service, log); });
+  Team team{ranks, nullptr};
+  // All ranks agree on the model before one of them is told what to run.
+  const int size = ranks.world().ranks();
+  std::size_t labels = 0;
+  Served model = load_model(r, team, &labels);
+  if (size > 1) {
+    team.leader = std::make_shared<RankLeader>(ranks.world());
+    model = over_ranks(std::move(model), team.leader);
+  }
+  Service service(warmed(std::move(model)), *listener, r.unix_path.empty() ? r.listen : "",
+                  std::move(options));
+  const Forgotten forgotten{team.leader.get()};  // goes before the service, whatever ends it
+  if (team.leader) team.leader->when_lost([&] { service.drain(); });
+  const std::string what =
+      fmt::format("{} labels{}", labels, size > 1 ? fmt::format(", {} ranks", size) : "");
+  const int code = run_service(service, r, *listener, log, what, [&] { reload(r, team, service, log); });
+  if (team.leader) team.leader->check();
+  return code;
 }
 
 /// HEADWISE_SERVE_MAX_TOKENS for --max-tokens: what a unit file or a container sets. The command line comes
@@ -240,7 +301,9 @@ void add_serve(CLI::App& app, int& exit_code) {
       ->check(positive);
   option("--max-requests", r->requests, "Requests to a language model that wait or run; above it 429")
       ->check(positive);
-  option("--dtype", r->dtype, "Of a language model's weights in products: f32, bf16 or f16");
+  option("--dtype", r->dtype,
+         "Of a language model's weights: stored (as the file has them), f32, bf16 or f16");
+  option("--rows", r->rows, "Rows that meet its quantized weights: exact, or i8, which is faster");
   option("--kv-dtype", r->kv_dtype, "Of its keys and values: f32, bf16, f16, i8 or e4m3");
   option("--kv-mib", r->kv_mib, "MiB for its keys and values")->check(CLI::Range(Index{1}, Index{1} << 24));
   option("--max-texts", s.texts.texts, "Texts of one request")->check(positive);
@@ -256,6 +319,9 @@ void add_serve(CLI::App& app, int& exit_code) {
   word->add_flag("--log-requests", s.log_requests,
                  "A line for every request: client, route, status, time; never its text");
   option("--log-format", r->log_format, "text, or json for programs");
+  add_tensor_option(*word, r->ranks);
+  add_context_option(*word, r->ranks);
+  add_order_option(*word, r->ranks);
   name_variables(*word);
   word->callback([r, &exit_code] { exit_code = serve(*r); });
 }

@@ -38,10 +38,18 @@ int survey(Request& r) {
   replace_folder(r.out, "survey.json", kOp, [&](const std::string& part) {
     write_file(part + "/survey.json", survey_json(s), kOp);
     write_file(part + "/heads.csv", survey_csv(s), kOp);
+    write_file(part + "/depth.csv", depth_csv(s), kOp);
+    write_file(part + "/path.csv", path_csv(s), kOp);
     write_file(part + "/apart.csv", apart_csv(s), kOp);
     write_file(part + "/map.svg", survey_map(s), kOp);
     write_file(part + "/index.html", survey_page(s, last_of(r.model), last_of(r.texts)), kOp);
   });
+  if (s.shortened > 0)
+    fmt::print(
+        stderr,
+        "headwise: survey: {} of {} texts are longer than the model or --tokens; their beginnings were "
+        "read\n",
+        s.shortened, s.texts);
   for (const SurveyedModelHead& h : s.heads) {
     if (h.roles.empty()) continue;
     std::string roles;
@@ -49,7 +57,8 @@ int survey(Request& r) {
     fmt::print("  layer {:<3} head {:<3} {}\n", h.layer, h.head, roles);
   }
   fmt::print(
-      "{} heads on {} texts ({} tokens)\nwrote {}/index.html, survey.json, heads.csv, apart.csv, map.svg\n",
+      "{} heads on {} texts ({} tokens)\nwrote {}/index.html, survey.json, heads.csv, depth.csv, path.csv, "
+      "apart.csv, map.svg\n",
       s.heads.size(), s.texts, s.tokens, r.out);
   return kDone;
 }
@@ -79,6 +88,16 @@ void add_survey(CLI::App& app, int& exit_code) {
   word->add_option("--apart", r->options.apart, "Texts on which heads are held against each other")
       ->check(size_check())
       ->capture_default_str();
+  word->add_option("--flow", r->options.flow, "Short texts whose largest flows are taken")
+      ->check(size_check())
+      ->capture_default_str();
+  word->add_option("--collapse", r->options.collapse,
+                   "Texts whose rank collapse is taken, with and without residual, feed-forward and norms")
+      ->check(size_check())
+      ->capture_default_str();
+  word->add_flag(
+      "--rows-only", r->options.rows_only,
+      "Figures of rows of weights alone: no shuffled model, chance, roles, matrices, map or depth");
   word->add_option("--clusters", r->options.clusters, "Clusters of heads")
       ->check(size_check(1))
       ->capture_default_str();

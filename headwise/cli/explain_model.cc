@@ -44,6 +44,40 @@ StepSizes sizes_of(const DecoderConfig& c, Index context, Index batch, bool scal
   return s;
 }
 
+/// Bytes of what a step reads of the weights. Norms and biases are f32.
+struct StepBytes {
+  double attention = 0, feed = 0, norms = 0, logits = 0;
+  double all() const { return attention + feed + norms + logits; }
+};
+
+/// Matrices in `dtype`, or as the file has them.
+StepBytes bytes_of(DecoderSource& source, const StepSizes& s, std::optional<DType> dtype) {
+  StepBytes b;
+  b.norms = s.norms * 4;
+  if (dtype.has_value()) {
+    const auto each = static_cast<double>(size_of(*dtype));
+    b.attention = s.attention * each, b.feed = s.feed * each, b.logits = s.logits * each;
+    return b;
+  }
+  const DecoderConfig& c = source.config();
+  const auto matrix = [&](const std::string& name, Index rows, Index columns) {
+    source.check(name, rows, columns);
+    const StoredFacts& facts = facts_of(source.format(name));
+    const Index blocks = columns / facts.numbers;
+    return static_cast<double>(rows) * static_cast<double>(blocks * facts.bytes);
+  };
+  const Index d = c.model_dim, q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+  for (Index i = 0; i < c.layers; ++i) {
+    const std::string at = text("layers.", i, ".");
+    b.attention += matrix(at + "q.weight", q, d) + matrix(at + "k.weight", kv, d) +
+                   matrix(at + "v.weight", kv, d) + matrix(at + "o.weight", d, q);
+    if (c.gated) b.feed += matrix(at + "gate.weight", c.feed_dim, d);
+    b.feed += matrix(at + "up.weight", c.feed_dim, d) + matrix(at + "down.weight", d, c.feed_dim);
+  }
+  b.logits = matrix(c.tied ? "embed" : "head", c.vocabulary, d);
+  return b;
+}
+
 std::string size_text(double bytes) {
   if (bytes >= 1e9) return fmt::format("{:.2f} GB", bytes / 1e9);
   if (bytes >= 1e6) return fmt::format("{:.1f} MB", bytes / 1e6);
@@ -55,16 +89,16 @@ std::string size_text(double bytes) {
 int explain_model(const ModelStep& step) {
   const auto source = open_decoder(step.model);
   const DecoderConfig& c = source->config();
-  const DType dtype = decoder_dtype("explain: --dtype", step.dtype, false),
-              kv_dtype = decoder_dtype("explain: --kv-dtype", step.kv_dtype, true);
+  const std::optional<DType> dtype = weights_dtype_named("explain: --dtype", step.dtype);
+  const DType kv_dtype = kv_dtype_named("explain: --kv-dtype", step.kv_dtype);
   require(step.context >= 1 && step.context <= c.positions, ErrorKind::bad_argument, "explain",
           "--context is ", step.context, "; the model has ", c.positions, " positions");
   require(step.batch >= 1, ErrorKind::bad_argument, "explain", "--batch is ", step.batch, "; give 1 or more");
   const bool scaled = kv_dtype == DType::i8 || kv_dtype == DType::e4m3;
   const StepSizes s = sizes_of(c, step.context, step.batch, scaled);
-  const auto each = static_cast<double>(size_of(dtype)), kv_each = static_cast<double>(size_of(kv_dtype));
-  // Norms and biases stay f32; everything else is as --dtype says.
-  const double weights = (s.attention + s.feed + s.logits) * each + s.norms * 4;
+  const auto kv_each = static_cast<double>(size_of(kv_dtype));
+  const StepBytes read_bytes = bytes_of(*source, s, dtype);
+  const double weights = read_bytes.all();
   const double kv = s.kv_numbers * kv_each + s.kv_scales * 4;
   const auto batch = static_cast<double>(step.batch);
   const double flops = 2 * batch * (s.attention + s.feed + s.logits) + s.pair_flops;
@@ -83,10 +117,10 @@ int explain_model(const ModelStep& step) {
                                       {"weights", s.weights()},
                                       {"weight_bytes", weights},
                                       {"weight_bytes_of",
-                                       {{"attention", s.attention * each},
-                                        {"feed_forward", s.feed * each},
-                                        {"norms", s.norms * 4},
-                                        {"logits", s.logits * each}}},
+                                       {{"attention", read_bytes.attention},
+                                        {"feed_forward", read_bytes.feed},
+                                        {"norms", read_bytes.norms},
+                                        {"logits", read_bytes.logits}}},
                                       {"kv_bytes", kv},
                                       {"kv_bytes_a_token", token},
                                       {"flops", flops},
@@ -102,13 +136,15 @@ int explain_model(const ModelStep& step) {
   }
   fmt::print("{}: {} layers, model_dim {}, {} heads on {} kv_heads of {}, {:.1f} M weights\n", c.family,
              c.layers, c.model_dim, c.heads, c.kv_heads, c.head_dim, s.weights() / 1e6);
-  fmt::print("one step: {} text{}, {} tokens of context each; weights in {}, keys and values in {}\n\n",
-             step.batch, step.batch == 1 ? "" : "s", step.context, step.dtype, step.kv_dtype);
+  fmt::print("one step: {} text{}, {} tokens of context each; weights {}, keys and values in {}\n\n",
+             step.batch, step.batch == 1 ? "" : "s", step.context,
+             dtype.has_value() ? "in " + step.dtype : "as stored", step.kv_dtype);
   const auto row = [&](const char* name, double bytes) {
     fmt::print("  {:<14}{:>12}  {:>5.1f} %\n", name, size_text(bytes), 100 * bytes / (weights + kv));
   };
-  row("attention", s.attention * each), row("feed-forward", s.feed * each), row("norms, biases", s.norms * 4);
-  row("logits", s.logits * each), row("keys, values", kv), row("all", weights + kv);
+  row("attention", read_bytes.attention), row("feed-forward", read_bytes.feed);
+  row("norms, biases", read_bytes.norms), row("logits", read_bytes.logits);
+  row("keys, values", kv), row("all", weights + kv);
   fmt::print("\n  a token of context takes {}\n", size_text(token));
   fmt::print("  {:.2f} GFLOP, {:.2f} FLOP a byte; the ridge of this machine is {:.1f}\n", flops / 1e9,
              flops / (weights + kv), roof.ridge());

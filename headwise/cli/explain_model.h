@@ -8,7 +8,7 @@
 namespace headwise::cli {
 
 struct ModelStep {
-  std::string model, dtype = "f32", kv_dtype = "f32";
+  std::string model, dtype = "stored", kv_dtype = "f32";
   Index context = 1024, batch = 1;
   double read_gbytes = 0, peak_gflops = 0;  // of the machine; 0: measured
   int threads = 0;

@@ -5,10 +5,15 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <system_error>
 
 #include "headwise/base/version.h"
+#include "headwise/cli/align.h"
 #include "headwise/cli/args.h"
+#include "headwise/cli/shell/shell.h"
+#include "headwise/cli/suggest.h"
+#include "headwise/distributed/engine.h"
 
 namespace {
 
@@ -38,6 +43,9 @@ int run(int argc, char** argv) {
   add_cut(app, exit_code);
   add_convert(app, exit_code);
   add_survey(app, exit_code);
+  add_align(app, exit_code);
+  add_suggest(app, exit_code);
+  add_shell(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help and --version
@@ -56,17 +64,25 @@ int run(int argc, char** argv) {
 }
 
 /// An answer that did not arrive is an error; a reader that has read enough and left is none.
-int delivered(int exit_code) {
-  errno = 0;
-  const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
-  const int code = errno;  // 0 where an earlier write failed
-  if (!lost) return exit_code;
+int lost(int exit_code, int code) {
   pollfd reader{STDOUT_FILENO, POLLOUT, 0};
   ::poll(&reader, 1, 0);
   if ((reader.revents & (POLLERR | POLLHUP)) != 0) return exit_code;
   fmt::print(stderr, "headwise: stdout: cannot write: {}; send it elsewhere\n",
              code != 0 ? std::generic_category().message(code) : "a part was lost");
   return exit_code == kDone ? int{kFailed} : exit_code;
+}
+
+int delivered(int exit_code) {
+  errno = 0;
+  const bool failed = std::fflush(stdout) != 0 || std::ferror(stdout) != 0;
+  return failed ? lost(exit_code, errno) : exit_code;  // errno is 0 where an earlier write failed
+}
+
+/// "rank 2: " on a rank above 0.
+std::string rank_words() {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  return rank == nullptr || std::string_view(rank) == "0" ? "" : fmt::format("rank {}: ", rank);
 }
 
 }  // namespace
@@ -76,8 +92,18 @@ int main(int argc, char** argv) {
     return delivered(run(argc, argv));
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "headwise: out of memory; use smaller sizes\n");
+  } catch (const headwise::RankError& e) {
+    // Where all ranks know the same, rank 0 says it; the others let it speak first.
+    if (e.everywhere() && !rank_words().empty())
+      ::usleep(500000);
+    else
+      fmt::print(stderr, "headwise: {}{}\n", rank_words(), e.what());
+    return e.everywhere() ? int{kFailed} : int{kNoRank};
+  } catch (const std::system_error& e) {
+    if (std::ferror(stdout) != 0) return lost(kDone, e.code().value());  // an answer larger than a buffer
+    fmt::print(stderr, "headwise: {}{}\n", rank_words(), e.what());
   } catch (const std::exception& e) {
-    fmt::print(stderr, "headwise: {}\n", e.what());
+    fmt::print(stderr, "headwise: {}{}\n", rank_words(), e.what());
   }
   return kFailed;
 }

@@ -41,7 +41,8 @@ void ProgramLog::say(std::string_view level, const std::string& message) {
 
 Serving::Serving(HttpService& service, std::function<void()> reload) : reload_(std::move(reload)) {
   alarm_fd = ::eventfd(0, EFD_CLOEXEC);
-  require(alarm_fd >= 0, ErrorKind::device, "serve", "the system gives no descriptor; close some");
+  require(alarm_fd >= 0, ErrorKind::device, "serve",
+          "the system gives no more file descriptors; raise its limit, ulimit -n");
   running = &service;
   thread_ = std::thread([this] { wait_for_reloads(); });
   struct sigaction end {

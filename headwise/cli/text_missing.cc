@@ -1,6 +1,8 @@
 // The words of texts in a build without headwise_text: each says why it cannot work.
+#include "headwise/cli/align.h"
 #include "headwise/cli/args.h"
 #include "headwise/cli/explain_model.h"
+#include "headwise/cli/suggest.h"
 
 namespace headwise::cli {
 namespace {
@@ -36,5 +38,7 @@ void add_serve(CLI::App& app, int&) { add_missing(app, "serve"); }
 void add_cut(CLI::App& app, int&) { add_missing(app, "cut"); }
 void add_convert(CLI::App& app, int&) { add_missing(app, "convert"); }
 void add_survey(CLI::App& app, int&) { add_missing(app, "survey"); }
+void add_align(CLI::App& app, int&) { add_missing(app, "align"); }
+void add_suggest(CLI::App& app, int&) { add_missing(app, "suggest"); }
 
 }  // namespace headwise::cli

@@ -34,6 +34,27 @@ constexpr std::string_view kGemma =
     "message['role'] %}{% endif %}{{ '<start_of_turn>' + role + '\n' + message['content'] | trim + "
     "'<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt %}{{'<start_of_turn>model\n'}}{% endif %}";
 
+constexpr std::string_view kTurns =
+    "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Conversation roles "
+    "must alternate user/assistant/user/assistant/...') }}{% endif %}";
+constexpr std::string_view kLlama2Begin =
+    "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}{% set system_message = "
+    "messages[0]['content'] %}{% else %}{% set loop_messages = messages %}{% set system_message = false %}{% "
+    "endif %}{% for message in loop_messages %}";
+constexpr std::string_view kLlama2Turn =
+    "{% if loop.index0 == 0 and system_message != false %}{% set content = '<<SYS>>\n' + system_message + "
+    "'\n<</SYS>>\n\n' + message['content'] %}{% else %}{% set content = message['content'] %}{% endif %}{% "
+    "if "
+    "message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}{% elif "
+    "message['role'] == 'assistant' %}{{ ' '  + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}";
+constexpr std::string_view kMistralBegin = "{{ bos_token }}{% for message in messages %}";
+constexpr std::string_view kMistralTurn =
+    "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}{% elif "
+    "message['role'] == 'assistant' %}{{ message['content'] + eos_token";
+constexpr std::string_view kMistralEnd =
+    "}}{% else %}{{ raise_exception('Only user and assistant roles are supported!') }}{% endif %}{% endfor "
+    "%}";
+
 bool take(std::string_view& text, std::string_view front) {
   if (!text.starts_with(front)) return false;
   text.remove_prefix(front.size());
@@ -67,6 +88,16 @@ std::optional<ChatTemplate> ChatTemplate::find(std::string_view given) {
     if (std::find(std::begin(kLlama3Ends), std::end(kLlama3Ends), rest) == std::end(kLlama3Ends)) return {};
     return ChatTemplate(Kind::llama3, "");
   }
+  if (take(rest, kLlama2Begin)) {
+    if (!take(rest, kTurns) || rest != kLlama2Turn) return {};
+    return ChatTemplate(Kind::llama2, "");
+  }
+  if (take(rest, kMistralBegin)) {
+    if (!take(rest, kTurns) || !take(rest, kMistralTurn)) return {};
+    const bool space = take(rest, " + ' ' ");  // 0.1; 0.2 writes none
+    if (rest != kMistralEnd) return {};
+    return ChatTemplate(Kind::mistral, space ? " " : "");
+  }
   if (!take(rest, kChatmlBegin)) return {};
   std::string system;
   if (take(rest, kChatmlSystem)) {
@@ -83,7 +114,9 @@ std::optional<ChatTemplate> ChatTemplate::find(std::string_view given) {
 std::string_view ChatTemplate::name() const {
   switch (kind_) {
     case Kind::chatml: return "chatml";
+    case Kind::llama2: return "llama2";
     case Kind::llama3: return "llama3";
+    case Kind::mistral: return "mistral";
     case Kind::gemma: return "gemma";
   }
   return "";
@@ -95,10 +128,16 @@ void ChatTemplate::check(std::span<const ChatMessage> messages) const {
     const std::string& role = messages[i].role;
     require(role == "system" || role == "user" || role == "assistant", ErrorKind::bad_argument, kOp,
             "message ", i, " has the role \"", role, "\"; system, user and assistant are known");
-    if (kind_ != Kind::gemma) continue;
-    require(role == (i % 2 == 0 ? "user" : "assistant"), ErrorKind::bad_argument, kOp, "message ", i,
-            " is the ", role, "'s; this model takes user and assistant in turns, and no system");
+    if (kind_ == Kind::chatml || kind_ == Kind::llama3) continue;
+    const bool told = kind_ == Kind::llama2 && messages[0].role == "system";
+    if (told && i == 0) continue;
+    require(role == ((i + (told ? 1 : 0)) % 2 == 0 ? "user" : "assistant"), ErrorKind::bad_argument, kOp,
+            "message ", i, " is the ", role, "'s; this model takes user and assistant in turns, and ",
+            kind_ == Kind::llama2 ? "a system before them alone" : "no system");
   }
+  require(kind_ != Kind::llama2 || messages.size() > 1 || messages[0].role != "system",
+          ErrorKind::bad_argument, kOp,
+          "the system is told something and nobody asks; give a user's message");
 }
 
 void ChatTemplate::turn(const ChatMessage& m, std::vector<Part>& out) const {
@@ -107,6 +146,18 @@ void ChatTemplate::turn(const ChatMessage& m, std::vector<Part>& out) const {
   switch (kind_) {
     case Kind::chatml:
       special("<|im_start|>"), plain(m.role + "\n" + m.content), special("<|im_end|>"), plain("\n");
+      return;
+    case Kind::llama2:
+      if (m.role == "user")
+        special("<s>"), plain("[INST] " + std::string(trimmed(m.content)) + " [/INST]");
+      else
+        plain(" " + std::string(trimmed(m.content)) + " "), special("</s>");
+      return;
+    case Kind::mistral:
+      if (m.role == "user")
+        plain("[INST] " + m.content + " [/INST]");
+      else
+        plain(m.content), special("</s>"), plain(system_);
       return;
     case Kind::llama3:
       special("<|start_header_id|>"), plain(m.role), special("<|end_header_id|>");
@@ -120,19 +171,39 @@ void ChatTemplate::turn(const ChatMessage& m, std::vector<Part>& out) const {
   }
 }
 
+std::vector<ChatTemplate::Part> ChatTemplate::parts_of(std::span<const ChatMessage> messages) const {
+  std::vector<Part> parts;
+  if (kind_ == Kind::llama2 && messages[0].role == "system") {
+    ChatMessage first = messages[1];
+    first.content = "<<SYS>>\n" + messages[0].content + "\n<</SYS>>\n\n" + first.content;
+    turn(first, parts);
+    messages = messages.subspan(2);
+  }
+  if (kind_ == Kind::chatml && !system_.empty() && messages[0].role != "system")
+    turn({"system", system_}, parts);
+  for (const ChatMessage& m : messages) turn(m, parts);
+  if (!instructs()) {
+    std::vector<Part> open;  // the turn of the model: as one of an assistant, without what ends it
+    turn({"assistant", ""}, open);
+    const auto last = std::find_if(open.rbegin(), open.rend(), [](const Part& p) { return p.special; });
+    parts.insert(parts.end(), open.begin(), last.base() - 1);
+  }
+  std::vector<Part> joined;  // text that stands together is one piece for the tokenizer
+  for (Part& p : parts)
+    if (!p.special && !joined.empty() && !joined.back().special)
+      joined.back().text += p.text;
+    else
+      joined.push_back(std::move(p));
+  return joined;
+}
+
 std::vector<TokenId> ChatTemplate::encode(std::span<const ChatMessage> messages,
                                           const Tokenizer& tokenizer) const {
   check(messages);
-  std::vector<Part> parts;
-  if (!system_.empty() && messages[0].role != "system") turn({"system", system_}, parts);
-  for (const ChatMessage& m : messages) turn(m, parts);
-  std::vector<Part> open;  // the turn of the model: as one of an assistant, without what ends it
-  turn({"assistant", ""}, open);
-  const auto last = std::find_if(open.rbegin(), open.rend(), [](const Part& p) { return p.special; });
-  parts.insert(parts.end(), open.begin(), last.base() - 1);
-
+  const std::vector<Part> parts = parts_of(messages);
   std::vector<TokenId> ids;
-  if (kind_ != Kind::chatml) ids.push_back(tokenizer.begin_token());  // these templates write it themselves
+  if (kind_ != Kind::chatml && kind_ != Kind::llama2)
+    ids.push_back(tokenizer.begin_token());  // these templates write it themselves
   for (const Part& p : parts) {
     if (!p.special) {
       const auto more = tokenizer.encode(p.text, {.specials = false, .begin = false});

@@ -20,7 +20,8 @@ struct ChatMessage {
 /// here.
 class ChatTemplate {
  public:
-  /// Empty: the template is none of chatml (with a system text of its own or without), llama3 and gemma.
+  /// Empty: the template is none of chatml (with a system text of its own or without), llama2, llama3,
+  /// mistral (of versions 0.1 and 0.2) and gemma.
   static std::optional<ChatTemplate> find(std::string_view text);
 
   /// The tokens of a conversation up to where the model answers. What a message holds stays text: special
@@ -30,7 +31,7 @@ class ChatTemplate {
   std::string_view name() const;
 
  private:
-  enum class Kind : std::uint8_t { chatml, llama3, gemma };
+  enum class Kind : std::uint8_t { chatml, llama2, llama3, mistral, gemma };
   /// A special token, or text between two of them.
   struct Part {
     std::string text;
@@ -39,9 +40,12 @@ class ChatTemplate {
   ChatTemplate(Kind kind, std::string system) : kind_(kind), system_(std::move(system)) {}
   void check(std::span<const ChatMessage> messages) const;
   void turn(const ChatMessage& message, std::vector<Part>& out) const;
+  std::vector<Part> parts_of(std::span<const ChatMessage> messages) const;
+  /// The templates of [INST]: nothing opens the turn of the model.
+  bool instructs() const { return kind_ == Kind::llama2 || kind_ == Kind::mistral; }
 
   Kind kind_;
-  std::string system_;  // chatml: said where a conversation begins without one
+  std::string system_;  // chatml: said where a conversation begins without one; mistral: behind an answer
 };
 
 }  // namespace headwise

@@ -21,6 +21,10 @@ void DecoderConfig::check(std::string_view where) const {
           " kv heads; the one must divide the other");
   require(learned_positions || head_dim % 2 == 0, ErrorKind::bad_argument, where, "a head is ", head_dim,
           " wide; RoPE turns pairs, so it must be even");
+  for (const CrossHead& a : alignment)
+    require(cross && a.layer >= 0 && a.layer < layers && a.head >= 0 && a.head < heads,
+            ErrorKind::bad_argument, where, "head ", a.head, " of layer ", a.layer,
+            " is listed for alignment; there is no such cross head");
   require(static_cast<Index>(windows.size()) == layers, ErrorKind::bad_argument, where, "there are ",
           windows.size(), " windows for ", layers, " layers");
 }

@@ -12,8 +12,13 @@
 #pragma GCC visibility push(default)
 namespace headwise {
 
+/// One head of cross-attention.
+struct CrossHead {
+  Index layer = 0, head = 0;
+};
+
 struct DecoderConfig {
-  std::string family;  // llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3, gpt2
+  std::string family;  // llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3, gpt2, whisper
   Index layers = 0, model_dim = 0, feed_dim = 0, heads = 0, kv_heads = 0, head_dim = 0;
   Index vocabulary = 0, positions = 0;  // positions: the longest text
 
@@ -34,6 +39,9 @@ struct DecoderConfig {
 
   RopeOptions rope = {}, sliding_rope = {};  // sliding: of layers with a window
   std::vector<Index> windows = {};           // by layer, the own token counted; 0: all tokens
+
+  bool cross = false;  // every layer looks at an encoder's states too, between attention and feed-forward
+  std::vector<CrossHead> alignment = {};  // cross heads that go through the states in order, as the file says
 
   Index window(Index layer) const { return windows[static_cast<std::size_t>(layer)]; }
   /// Throws with `where` and the key when sizes do not fit together or are beyond all reason.

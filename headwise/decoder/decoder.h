@@ -10,17 +10,21 @@
 
 #include "headwise/cache/kv_cache.h"
 #include "headwise/decoder/weights.h"
+#include "headwise/layers/basic/block_parts.h"
 #include "headwise/ops/attention/plan_shelf.h"
 #include "headwise/ops/row/rope.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
 
+class DecoderMemory;
+
 /// One token to compute. Rows of one sequence stand together; the first stands behind what is committed.
 struct DecoderRow {
   SequenceId sequence = 0;
   TokenId token = 0;
-  bool logits = false;  // asked for
+  bool logits = false;                    // asked for
+  const DecoderMemory* memory = nullptr;  // of models with cross-attention: one for all rows of a text
 };
 
 /// What the heads of one row did: [layers heads] each.
@@ -28,6 +32,8 @@ struct HeadStats {
   std::vector<float> entropy;     // of the weights, in nats
   std::vector<float> top_weight;  // the largest
   std::vector<float> first_mass;  // on the text's first token
+  /// [layers heads tokens]: what the cross heads gave to every state of the memory.
+  std::vector<float> cross_weights = {};
 };
 
 /// Memory of steps, kept from one to the next. Belongs to one caller at a time.
@@ -40,6 +46,8 @@ class DecoderStep {
   bool watch = false;
   /// Called in every layer with its q, k and v of all rows, [1 rows heads head_dim] each, turned.
   std::function<void(Index layer, const AnyView& q, const AnyView& k, const AnyView& v)> look = {};
+  BlockParts parts = {};  // of every layer; norms of single heads stay
+  RowLook see_rows = {};  // sees the rows between layers
 
  private:
   friend class Decoder;
@@ -76,6 +84,7 @@ class Decoder {
 
  private:
   friend class DecoderPass;
+  friend class DecoderMemory;
   DecoderConfig config_;
   DecoderOptions options_;
   DecoderWeights weights_;

@@ -6,14 +6,22 @@
 
 namespace headwise {
 
-DType decoder_dtype(std::string_view name, std::string_view value, bool kv) {
+std::optional<DType> weights_dtype_named(std::string_view name, std::string_view value) {
+  if (value == "stored") return {};
   for (const DType t : {DType::f32, DType::bf16, DType::f16})
     if (value == name_of(t)) return t;
-  for (const DType t : {DType::i8, DType::e4m3})
-    if (kv && value == name_of(t)) return t;
-  throw Error(
-      ErrorKind::bad_argument,
-      text(name, " is ", kv ? "f32, bf16, f16, i8 or e4m3" : "f32, bf16 or f16", ", not \"", value, "\""));
+  throw Error(ErrorKind::bad_argument, text(name, " is stored, f32, bf16 or f16, not \"", value, "\""));
+}
+
+DType kv_dtype_named(std::string_view name, std::string_view value) {
+  for (const DType t : {DType::f32, DType::bf16, DType::f16, DType::i8, DType::e4m3})
+    if (value == name_of(t)) return t;
+  throw Error(ErrorKind::bad_argument, text(name, " is f32, bf16, f16, i8 or e4m3, not \"", value, "\""));
+}
+
+bool rounded_rows_named(std::string_view name, std::string_view value) {
+  if (value == "exact" || value == "i8") return value == "i8";
+  throw Error(ErrorKind::bad_argument, text(name, " is exact or i8, not \"", value, "\""));
 }
 
 DecoderHost::DecoderHost(const std::string& path, const DecoderHostOptions& options, Context& ctx)
@@ -23,7 +31,7 @@ DecoderHost::DecoderHost(std::unique_ptr<DecoderSource> source, const DecoderHos
                          Context& ctx)
     : tokenizer_(source->share_tokenizer()),
       chat_template_(source->chat_template()),
-      model_(*source, {.dtype = options.dtype}, ctx),
+      model_(*source, options.model, ctx),
       cache_(model_.kv_shape(), {.bytes = options.kv_bytes, .dtype = options.kv_dtype}),
       generator_(model_, tokenizer_.get(), cache_, options.generator) {}
 
@@ -70,7 +78,7 @@ void DecoderHost::drop(std::span<const RequestId> ids) {
   }
 }
 
-DecoderRows DecoderHost::rows(std::span<const TokenId> ids, bool logits, bool heads, Context& ctx) {
+DecoderRows DecoderHost::rows(std::span<const TokenId> ids, const Asked& asked, Context& ctx) {
   constexpr std::string_view kOp = "decoder";
   constexpr Index kChunk = 256;
   const auto n = static_cast<Index>(ids.size());
@@ -78,11 +86,11 @@ DecoderRows DecoderHost::rows(std::span<const TokenId> ids, bool logits, bool he
   require(n <= c.positions, ErrorKind::bad_argument, kOp, "got ", n, " tokens; the model has ", c.positions,
           " positions");
   for (const TokenId id : ids)
-    require(id >= 0 && id < c.vocabulary, ErrorKind::bad_argument, kOp, "got token ", id, "; the model has ",
-            c.vocabulary);
+    require(id >= 0 && id < c.vocabulary, ErrorKind::bad_argument, kOp, "got token ", id,
+            "; ids run from 0 to ", c.vocabulary - 1);
   DecoderRows out;
   DecoderStep step;
-  step.watch = heads;
+  step.watch = asked.heads;
   struct Open {
     KvCache& cache;
     SequenceId id;
@@ -94,12 +102,12 @@ DecoderRows DecoderHost::rows(std::span<const TokenId> ids, bool logits, bool he
     require(cache_.reserve(text.id, std::ssize(part)), ErrorKind::bad_argument, kOp, "a text of ", n,
             " tokens finds no room among the cache's ", cache_.pages(), " pages; give it more bytes");
     std::vector<DecoderRow> rows;
-    for (const TokenId id : part) rows.push_back({text.id, id, true});
+    for (const TokenId id : part) rows.push_back({text.id, id, true, asked.memory});
     model_.forward(rows, cache_, step, ctx);
     cache_.commit(text.id, part);
-    for (Index i = 0; logits && i < std::ssize(part); ++i)
+    for (Index i = 0; asked.logits && i < std::ssize(part); ++i)
       out.logits.insert(out.logits.end(), step.logits(i).begin(), step.logits(i).end());
-    if (heads) out.heads.insert(out.heads.end(), step.heads().begin(), step.heads().end());
+    if (asked.heads) out.heads.insert(out.heads.end(), step.heads().begin(), step.heads().end());
   }
   return out;
 }

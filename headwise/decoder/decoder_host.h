@@ -12,14 +12,18 @@
 namespace headwise {
 
 struct DecoderHostOptions {
-  DType dtype = DType::f32, kv_dtype = DType::f32;
+  DecoderOptions model = {};  // weights as stored, rows exact
+  DType kv_dtype = DType::f32;
   Index kv_bytes = Index{256} << 20;
   GeneratorOptions generator = {};
 };
 
-/// f32, bf16 or f16 for `dtype` of the weights, those and i8 or e4m3 for keys and values; else refused with
-/// `name`.
-DType decoder_dtype(std::string_view name, std::string_view value, bool kv);
+/// Of weights: none for "stored", f32, bf16 or f16; else refused with `name`.
+std::optional<DType> weights_dtype_named(std::string_view name, std::string_view value);
+/// Of keys and values: f32, bf16, f16, i8 or e4m3; else refused with `name`.
+DType kv_dtype_named(std::string_view name, std::string_view value);
+/// Whether rows that meet quantized matrices are rounded: "exact" or "i8"; else refused with `name`.
+bool rounded_rows_named(std::string_view name, std::string_view value);
 
 /// Rows of a text and what was asked of them: [tokens vocabulary] logits, statistics of heads.
 struct DecoderRows {
@@ -48,8 +52,12 @@ class DecoderHost {
   void drop(std::span<const RequestId> ids);
 
   /// Every row of a text, computed anew. Throws when the cache has no room beside the texts that are written
-  /// now.
-  DecoderRows rows(std::span<const TokenId> ids, bool logits, bool heads, Context& ctx);
+  /// now. memory: of models with cross-attention.
+  struct Asked {
+    bool logits = false, heads = false;
+    const DecoderMemory* memory = nullptr;
+  };
+  DecoderRows rows(std::span<const TokenId> ids, const Asked& asked, Context& ctx);
 
  private:
   DecoderHost(std::unique_ptr<DecoderSource> source, const DecoderHostOptions& options, Context& ctx);

@@ -19,7 +19,10 @@ std::vector<TokenId> NgramDrafter::guess(const DraftPlace& place, Context&) {
 }
 
 ModelDrafter::ModelDrafter(const Decoder& model, Index kv_bytes)
-    : model_(model), cache_(model.kv_shape(), {.bytes = kv_bytes}) {}
+    : model_(model), cache_(model.kv_shape(), {.bytes = kv_bytes}) {
+  require(!model.config().cross, ErrorKind::unsupported, "draft", "a ", model.config().family,
+          " model looks at the states of an encoder; guesses come from models without cross-attention");
+}
 
 void ModelDrafter::forget(std::int64_t id) {
   const auto found = sequences_.find(id);

@@ -7,6 +7,12 @@ namespace {
 
 constexpr std::string_view kOp = "generate";
 
+/// Keys depend on what a text looks at: only texts with one memory share pages.
+std::string tenant_of(const GenerateRequest& r) {
+  if (r.memory == nullptr) return r.tenant;
+  return text(r.tenant, std::string_view("\0memory ", 8), r.memory->number());
+}
+
 }  // namespace
 
 Generator::Generator(const Decoder& model, const Tokenizer* tokenizer, KvCache& cache,
@@ -34,9 +40,15 @@ RequestId Generator::add(GenerateRequest r) {
           r.max_tokens, " and min_tokens ", r.min_tokens, "; both are 0 or more");
   for (const TokenId id : r.prompt)
     require(id >= 0 && id < model_.config().vocabulary, ErrorKind::bad_argument, kOp, "the prompt has token ",
-            id, "; the model has ", model_.config().vocabulary);
+            id, "; ids run from 0 to ", model_.config().vocabulary - 1);
   require(r.stop.empty() || tokenizer_ != nullptr, ErrorKind::bad_argument, kOp,
           "stop texts need a tokenizer, and this model has none");
+  require(model_.config().cross == (r.memory != nullptr), ErrorKind::bad_argument, kOp, "a ",
+          model_.config().family,
+          r.memory == nullptr ? " model looks at the states of an encoder; give a memory made of them"
+                              : " model has no cross-attention; leave the memory out");
+  require(r.memory == nullptr || r.memory->fits(model_.config()), ErrorKind::bad_shape, kOp,
+          "the memory was made for another model; make it with this one");
   r.sampling.check(model_.config().vocabulary);
   // The last token is drawn and never computed.
   const Index longest = prompt + std::max<Index>(r.max_tokens - 1, 0);
@@ -121,14 +133,14 @@ void Generator::plan_guesses(RequestId id, Context& ctx) {
   }
   const auto known = static_cast<Index>(j.tokens.size());
   const Index most = std::min({j.width, options_.draft_tokens, budget_, j.request.max_tokens - j.output() - 1,
-                               model_.config().positions - known});
+                               model_.config().positions - known, cache_.most_rows(*j.sequence) - j.planned});
   if (most <= 0) return;
   const auto prompt = static_cast<Index>(j.request.prompt.size());
   std::vector<TokenId> guesses =
       options_.drafter->guess({id, j.tokens, prompt, &j.request.sampling, most}, ctx);
   for (const TokenId token : guesses)
     require(token >= 0 && token < model_.config().vocabulary, ErrorKind::bad_argument, kOp,
-            "the drafter gave token ", token, "; the model has ", model_.config().vocabulary);
+            "the drafter gave token ", token, "; ids run from 0 to ", model_.config().vocabulary - 1);
   guesses.resize(static_cast<std::size_t>(std::min(most, static_cast<Index>(guesses.size()))));
   const auto count = static_cast<Index>(guesses.size());
   if (count == 0 || !cache_.reserve(*j.sequence, j.planned + count)) return;
@@ -159,7 +171,8 @@ void Generator::plan(Context& ctx) {
       if (!running_.contains(o) || budget_ == 0) continue;
       const Job& j = job(o.second);
       const Index left = missing(j);
-      if (j.planned == 0 && (left == 1) == single) plan_rows(o.second, std::min(left, budget_));
+      if (j.planned == 0 && (left == 1) == single)
+        plan_rows(o.second, std::min({left, budget_, cache_.most_rows(*j.sequence)}));
     }
   }
   admit();
@@ -176,9 +189,11 @@ void Generator::admit() {
   for (const Order& o : order) {
     if (budget_ == 0 || static_cast<Index>(running_.size()) >= options_.sequences) return;
     Job& j = job(o.second);
-    const SequenceId sequence = cache_.open(j.request.tenant);
+    const SequenceId sequence = cache_.open(tenant_of(j.request));
     const Index adopted = cache_.adopt(sequence, j.tokens);
-    const Index rows = std::min(static_cast<Index>(j.tokens.size()) - adopted, budget_);
+    if (adopted == 0) cache_.set_prompt(sequence, static_cast<Index>(j.request.prompt.size()));
+    const Index rows =
+        std::min({static_cast<Index>(j.tokens.size()) - adopted, budget_, cache_.most_rows(sequence)});
     // One page for each that runs stays free: who enters must not be sent away at once.
     const Index spare = running_.empty() ? 0 : static_cast<Index>(running_.size()) * cache_.page_tokens();
     const Index whole = std::min(rows + spare, cache_.pages() * cache_.page_tokens() - adopted);
@@ -226,12 +241,14 @@ void Generator::compute(Context& ctx) {
       part.push_back(o.second);
       const Index done = cache_.length(*j.sequence), known = static_cast<Index>(j.tokens.size());
       for (Index i = done; i < done + j.planned; ++i)
-        rows.push_back({*j.sequence, j.tokens[static_cast<std::size_t>(i)], i + 1 == known});
-      for (const TokenId guess : j.guesses) rows.push_back({*j.sequence, guess, true});
+        rows.push_back(
+            {*j.sequence, j.tokens[static_cast<std::size_t>(i)], i + 1 == known, j.request.memory.get()});
+      for (const TokenId guess : j.guesses)
+        rows.push_back({*j.sequence, guess, true, j.request.memory.get()});
       if (done + j.planned == known) asking.push_back(o.second), step_.watch = step_.watch || j.request.watch;
     }
   require(!rows.empty(), ErrorKind::bad_argument, kOp,
-          "no request could take a step; the cache is too small");
+          "no request could take a step: all pages are taken; give the cache more bytes");
   model_.forward(rows, cache_, step_, ctx);
   stats_.rows += static_cast<Index>(rows.size());
   for (const RequestId id : part) {

@@ -11,6 +11,7 @@
 
 #include "headwise/decoder/decoder.h"
 #include "headwise/decoder/drafter.h"
+#include "headwise/decoder/memory.h"
 #include "headwise/decoder/sampling.h"
 #include "headwise/decoder/text_stream.h"
 
@@ -35,6 +36,8 @@ struct GenerateRequest {
   bool watch = false;                  // HeadStats with every token
   Index priority = 0;                  // higher goes first
   std::string tenant = {};             // only texts of one tenant share pages
+  /// What a model with cross-attention looks at.
+  std::shared_ptr<const DecoderMemory> memory = {};
 };
 
 /// What one step gave one request.

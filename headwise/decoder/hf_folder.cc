@@ -52,7 +52,7 @@ class HfSource final : public DecoderSource {
 
   void read(const std::string& name, Index rows, Index columns, float* to) override {
     const Place p = place_of(name);
-    const AnyView from = view(p.name);
+    const ConstView from = view(p.name);
     const Index all = p.parts * (rows > 0 ? rows : columns);  // columns of a turned matrix, numbers of a bias
     const Index lines = rows > 0 ? rows : 1;
     for (Index r = 0; r < lines; ++r)
@@ -78,7 +78,7 @@ class HfSource final : public DecoderSource {
   }
   void read_rows(const std::string& name, const SourceRows& part, std::byte* to) override {
     const Place p = place_of(name);
-    const AnyView from = view(p.name);
+    const ConstView from = view(p.name);
     if (p.turned || from.dtype == DType::f64) return DecoderSource::read_rows(name, part, to);
     const Index begin = part.first * part.columns, count = part.count * part.columns;
     for (Index i = begin; i < begin + count; ++i)
@@ -96,7 +96,7 @@ class HfSource final : public DecoderSource {
                           name.ends_with("rotary_emb.inv_freq");
       if (used_.contains(name) || passed) continue;
       if (name == "lm_head.weight" && config_.tied) {
-        const AnyView a = self->view(name), b = self->view(place_of("embed").name);
+        const ConstView a = self->view(name), b = self->view(place_of("embed").name);
         if (a.dtype == b.dtype && a.count() == b.count() &&
             std::memcmp(a.data, b.data, static_cast<std::size_t>(a.count() * size_of(a.dtype))) == 0)
           continue;
@@ -148,7 +148,7 @@ class HfSource final : public DecoderSource {
   const SafetensorsEntry& entry(const std::string& name) {
     return file_ ? file_->entry(name) : shards_->entry(name);
   }
-  AnyView view(const std::string& name) { return file_ ? file_->view(name) : shards_->view(name); }
+  ConstView view(const std::string& name) { return file_ ? file_->view(name) : shards_->view(name); }
   std::vector<std::string> names() const {
     if (shards_) return shards_->names();
     std::vector<std::string> all;

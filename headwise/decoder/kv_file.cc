@@ -109,7 +109,7 @@ std::vector<std::int32_t> read_head(const File& file, const KvCache& cache, cons
     refuse(path, "was written by the same model with other numerics; use the same dtype and rows");
   for (const std::int32_t t : tokens)
     if (t < 0 || t >= model.config().vocabulary)
-      refuse(path, text("has token ", t, ", which the model does not"));
+      refuse(path, text("has token ", t, ", which the model has not; it belongs to another model"));
   return tokens;
 }
 
@@ -118,6 +118,9 @@ std::vector<std::int32_t> read_head(const File& file, const KvCache& cache, cons
 void save_kv(const KvCache& cache, SequenceId id, const Decoder& model, const std::string& path) {
   const std::span<const std::int32_t> tokens = cache.tokens(id);
   const Index length = cache.length(id);
+  require(
+      !model.config().cross, ErrorKind::unsupported, kOp,
+      "keys of a model with cross-attention depend on its memory, which no file names; compute them anew");
   require(length > 0, ErrorKind::bad_argument, kOp, "the sequence has no token; there is nothing to save");
   Head head = head_of(cache, model, length);
   head.crc = crc_of(head, tokens);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "headwise/decoder/memory.h"
 #include "headwise/ops/norm/layer_norm.h"
 #include "headwise/ops/norm/norm.h"
 #include "headwise/ops/row/embedding.h"
@@ -19,6 +20,16 @@ AnyView some_rows(AnyView v, Index first, Index rows) {
   v.data = static_cast<std::byte*>(v.data) + first * v.step[0] * size_of(v.dtype);
   v.size[0] = rows;
   return v;
+}
+
+void check_memory(const DecoderConfig& c, const DecoderRow& row) {
+  if (!c.cross)
+    return require(row.memory == nullptr, ErrorKind::bad_argument, kOp, "a ", c.family,
+                   " model has no cross-attention; leave the memory out");
+  require(row.memory != nullptr, ErrorKind::bad_argument, kOp, "a ", c.family,
+          " model looks at the states of an encoder; give a memory with every row");
+  require(row.memory->fits(c), ErrorKind::bad_shape, kOp,
+          "the memory was made for another model; make it with this one");
 }
 
 }  // namespace
@@ -43,17 +54,22 @@ void DecoderPass::find_runs() {
     for (; end < n_ && rows_[at(end)].sequence == id; ++end) {
       const TokenId token = rows_[at(end)].token;
       require(token >= 0 && token < c_.vocabulary, ErrorKind::bad_argument, kOp, "got token ", token,
-              "; the model has ", c_.vocabulary);
+              "; ids run from 0 to ", c_.vocabulary - 1);
       positions_.push_back(begin + end - i);
       if (rows_[at(end)].logits) asked_.push_back(end);
+      check_memory(c_, rows_[at(end)]);
     }
     require(positions_.back() < c_.positions, ErrorKind::bad_argument, kOp, "the text has more than ",
             c_.positions, " tokens, the model's longest");
+    const Index most = cache_.most_rows(id);
+    require(end - i <= most, ErrorKind::bad_argument, kOp, "sequence ", id, " has ", end - i,
+            " rows, but heads that weigh tokens decide after ", most, "; compute at most so many at once");
     const bool single = end - i == 1 && !step_.watch;
     if (!(single && !runs_.empty() && runs_.back().singles)) runs_.push_back({.first = i, .singles = single});
     Run& run = runs_.back();
     for (const SequenceId other : run.sequences)
-      require(other != id, ErrorKind::bad_argument, kOp, "rows of sequence ", id, " do not stand together");
+      require(other != id, ErrorKind::bad_argument, kOp, "rows of sequence ", id,
+              " do not stand together; give them one after another");
     run.rows += end - i;
     run.sequences.push_back(id);
     run.lengths.push_back(begin + end - i);
@@ -77,9 +93,12 @@ void DecoderPass::run() {
   for (HeadStats& h : step_.heads_)
     for (auto* part : {&h.entropy, &h.top_weight, &h.first_mass}) part->assign(at(c_.layers * c_.heads), 0);
   embed();
+  if (step_.see_rows) step_.see_rows(0, x_);
   for (Index layer = 0; layer < c_.layers; ++layer) {
     attention(layer);
-    feed(layer);
+    if (c_.cross) cross(layer);
+    if (step_.parts.feed) feed(layer);
+    if (step_.see_rows) step_.see_rows(layer + 1, x_);
   }
   logits();
 }
@@ -105,6 +124,12 @@ void DecoderPass::norm(const NormWeights& w, const AnyView& from, const AnyView&
     layer_norm({.x = from, .weight = w.weight.view(), .bias = w.bias.view(), .out = to, .eps = c_.eps}, ctx_);
   else
     rms_norm(from, w.weight.view(), to, {.eps = c_.eps, .weight_form = c_.norm_weight}, ctx_);
+}
+
+void DecoderPass::norm_part(const NormWeights& w, const AnyView& from, const AnyView& to) {
+  if (step_.parts.norms) return norm(w, from, to);
+  if (from.data != to.data)
+    std::copy_n(static_cast<const float*>(from.data), from.count(), static_cast<float*>(to.data));
 }
 
 void DecoderPass::product(const StoredMatrix& matrix, const Product& p, const float* bias,
@@ -166,7 +191,7 @@ void DecoderPass::attention(Index layer) {
   const AnyView normed = scratch(Scratch::normed, n_, c_.model_dim);
   const AnyView qkv = scratch(Scratch::qkv, n_, q_columns + 2 * kv_columns);
   const AnyView attended = scratch(Scratch::attended, n_, q_columns);
-  norm(w.norm_1, x_, normed);
+  norm_part(w.norm_1, x_, normed);
   product(w.qkv, {.x = normed, .out = qkv});
   const AnyView q = heads_of(qkv, 0, c_.heads), k = heads_of(qkv, q_columns, c_.kv_heads);
   const AnyView v = heads_of(qkv, q_columns + kv_columns, c_.kv_heads);
@@ -193,7 +218,7 @@ void DecoderPass::attention(Index layer) {
     product(w.out, {.x = attended, .out = other_});
     add(w.behind_1, other_);
   } else {
-    product(w.out, {.x = attended, .out = other_, .residual = x_});
+    product(w.out, {.x = attended, .out = other_, .residual = residual()});
     std::swap(x_, other_);
   }
 }
@@ -216,7 +241,13 @@ void DecoderPass::attend_all(Index layer, const Run& run, const AnyView& q, cons
       const Mask last = Mask::sliding(head.policy->window);
       own = seen & (head.policy->first > 0 ? Mask::prefix(head.policy->first) | last : last);
     }
-    attend({layer, h * group, head.cache, head.slot, &own}, run, some(q, h * group), some(out, h * group));
+    Keys keys{layer, h * group, head.cache, head.slot, &own};
+    if (head.policy->weighs()) {
+      keys.kv_head = h;
+      attend_weighed(head, keys, run, some(q, h * group), some(out, h * group));
+    } else {
+      attend(keys, run, some(q, h * group), some(out, h * group));
+    }
   }
 }
 
@@ -235,7 +266,7 @@ void DecoderPass::attend(const Keys& keys, const Run& run, const AnyView& q, con
   args.mask = keys.mask->set();
   args.inputs.scale = model_.scale_.view();
   args.inputs.softcap = c_.attention_softcap;
-  args.q_start = AnyView::packed(const_cast<Index*>(&kEnd), DType::i64, {1});
+  args.q_start = ConstView::packed(&kEnd, DType::i64, {1});
   // Keys of 16 bits meet queries of 16 bits: both are rounded once.
   const bool half = dtype == DType::bf16 || dtype == DType::f16;
   const AnyView wide_q = args.q, wide_out = args.out;
@@ -254,72 +285,90 @@ void DecoderPass::attend(const Keys& keys, const Run& run, const AnyView& q, con
     args.out.data = scratch(Scratch::out16, run.rows, columns, dtype).data;
     copy(wide_q, args.q);
   }
-  if (step_.watch)
-    attend_watched(keys, run, args);
-  else
-    attend_paged(keys, run, args);
-  if (half) copy(args.out, wide_out);
-}
-
-void DecoderPass::attend_paged(const Keys& keys, const Run& run, AttentionArgs args) {
   const KvCache& cache = *keys.cache;
   KvTable table = cache.table(run.sequences, run.lengths);
   args.k = cache.k(keys.slot), args.v = cache.v(keys.slot);
   args.k_scale = cache.k_scale(keys.slot), args.v_scale = cache.v_scale(keys.slot);
   args.page_table = table.view();
-  step_.plans_.forward(problem_of(args), ctx_).run(args, ctx_);
+  if (step_.watch || keys.kv_head >= 0)
+    attend_watched(keys, run, args);
+  else
+    step_.plans_.forward(problem_of(args), ctx_).run(args, ctx_);
+  if (half) copy(args.out, wide_out);
 }
 
-AnyView DecoderPass::gathered(const AnyView& pool, const KvTable& table, Scratch which) {
-  if (!pool.given()) return {};
-  const Index tokens = table.lengths[0], each = pool.size[1], numbers = pool.step[1];
-  const AnyView flat = scratch(which, tokens, numbers, pool.dtype);
-  for (Index t = 0; t < tokens; ++t)
-    std::memcpy(static_cast<std::byte*>(flat.data) + t * numbers * size_of(pool.dtype),
-                static_cast<const std::byte*>(pool.data) +
-                    (table.pages[at(t / each)] * pool.step[0] + t % each * numbers) * size_of(pool.dtype),
-                at(numbers * size_of(pool.dtype)));
-  AnyView v = pool;
-  v.data = flat.data, v.size[0] = 1, v.size[1] = tokens, v.step[0] = tokens * numbers;
-  return v;
-}
-
-/// The same keys in one piece, since probes read no pages: out has the same bits.
+/// What the heads of the rows do, from probes beside the same bits of out.
 void DecoderPass::attend_watched(const Keys& keys, const Run& run, AttentionArgs args) {
-  const KvCache& cache = *keys.cache;
-  const KvTable table = cache.table(run.sequences, run.lengths);
-  args.k = gathered(cache.k(keys.slot), table, Scratch::keys);
-  args.v = gathered(cache.v(keys.slot), table, Scratch::values);
-  args.k_scale = gathered(cache.k_scale(keys.slot), table, Scratch::kscale);
-  args.v_scale = gathered(cache.v_scale(keys.slot), table, Scratch::vscale);
   const Index tokens = run.lengths[0], heads = args.q.size[2], q = run.rows;
-  const Tensor entropy(DType::f32, {1, heads, q}), top(DType::f32, {1, heads, q}),
-      mass(DType::f32, {1, heads, q, 1});
-  std::vector<std::int32_t> classes(at(tokens), -1);
-  classes[0] = 0;
-  args.probe.entropy = entropy.view(), args.probe.top_weight = top.view();
-  args.probe.class_of = AnyView::packed(classes.data(), DType::i32, {1, tokens});
-  args.probe.class_mass = mass.view();
-  const ProbeSpec probe{.rows = true, .classes = 1};
+  Looks looks;
+  ProbeSpec probe;
+  if (step_.watch) {
+    probe.rows = true, probe.classes = 1;
+    looks.entropy = Tensor(DType::f32, {1, heads, q}), looks.top = Tensor(DType::f32, {1, heads, q});
+    looks.mass = Tensor(DType::f32, {1, heads, q, 1});
+    looks.classes.assign(at(tokens), -1);
+    looks.classes[0] = 0;
+    args.probe.entropy = looks.entropy.view(), args.probe.top_weight = looks.top.view();
+    args.probe.class_of = AnyView::packed(looks.classes.data(), DType::i32, {1, tokens});
+    args.probe.class_mass = looks.mass.view();
+  }
+  if (keys.kv_head >= 0) {
+    probe.picked = q * heads;
+    looks.weights = Tensor(DType::f32, {q * heads, tokens});
+    for (Index row = 0; row < q; ++row)
+      for (Index head = 0; head < heads; ++head)
+        for (const Index n : {Index{0}, head, row}) looks.picks.push_back(n);
+    args.probe.picks = AnyView::packed(looks.picks.data(), DType::i64, {q * heads, 3});
+    args.probe.picked_weights = looks.weights.view();
+  }
   step_.plans_.forward(problem_of(args, probe), ctx_).run(args, ctx_);
+  if (keys.kv_head >= 0)
+    cache_.weigh(run.sequences[0], keys.layer, keys.kv_head,
+                 {q, heads, tokens, looks.weights.values<const float>().data()});
+  if (!step_.watch) return;
   for (std::size_t a = 0; a < asked_.size(); ++a) {
     const Index row = asked_[a] - run.first;
     if (row < 0 || row >= q) continue;
     HeadStats& h = step_.heads_[a];
     for (Index head = 0; head < heads; ++head) {
       const std::size_t to = at(keys.layer * c_.heads + keys.first_head + head), from = at(head * q + row);
-      h.entropy[to] = entropy.values<float>()[from];
-      h.top_weight[to] = top.values<float>()[from];
-      h.first_mass[to] = mass.values<float>()[from];
+      h.entropy[to] = looks.entropy.values<float>()[from];
+      h.top_weight[to] = looks.top.values<float>()[from];
+      h.first_mass[to] = looks.mass.values<float>()[from];
     }
   }
 }
 
+/// Sequence by sequence, since each has closed other pages.
+void DecoderPass::attend_weighed(const KvCache::Head& head, const Keys& keys, const Run& run,
+                                 const AnyView& q, const AnyView& out) {
+  const Index each = head.cache->page_tokens();
+  for (std::size_t s = 0; s < run.sequences.size(); ++s) {
+    Run one{.first = run.first + static_cast<Index>(s),
+            .rows = run.singles ? 1 : run.rows,
+            .singles = run.singles};
+    one.sequences = {run.sequences[s]}, one.lengths = {run.lengths[s]};
+    const std::vector<bool>& closed = head.cache->closed_pages(run.sequences[s]);
+    Mask own = *keys.mask;
+    if (std::find(closed.begin(), closed.end(), true) != closed.end()) {
+      std::vector<std::uint8_t> open(at(run.lengths[s]), 1);
+      for (std::size_t k = 0; k < open.size(); ++k) {
+        const std::size_t page = k / at(each);
+        open[k] = page < closed.size() && closed[page] ? 0 : 1;
+      }
+      own = own & Mask::dense(AnyView::packed(open.data(), DType::u8, {1, run.lengths[s]}));
+    }
+    Keys mine = keys;
+    mine.mask = &own;
+    attend(mine, one, q, out);
+  }
+}
+
 void DecoderPass::add(const NormWeights& behind, const AnyView& y) {
-  norm(behind, y, y);
+  norm_part(behind, y, y);
   auto* x = static_cast<float*>(x_.data);
   const auto* more = static_cast<const float*>(y.data);
-  for (Index i = 0; i < n_ * c_.model_dim; ++i) x[i] += more[i];
+  for (Index i = 0; i < n_ * c_.model_dim; ++i) x[i] = (step_.parts.residual ? x[i] : 0) + more[i];
 }
 
 void DecoderPass::feed(Index layer) {
@@ -327,7 +376,7 @@ void DecoderPass::feed(Index layer) {
   const AnyView normed = scratch(Scratch::normed, n_, c_.model_dim);
   const AnyView up = scratch(Scratch::up, n_, c_.feed_dim),
                 hidden = scratch(Scratch::hidden, n_, c_.feed_dim);
-  norm(w.norm_2, x_, normed);
+  norm_part(w.norm_2, x_, normed);
   if (c_.gated) {
     product(w.up, {.x = normed, .out = up});
     product(w.gate, {.x = normed, .out = hidden, .factor = up, .activation = c_.activation});
@@ -338,7 +387,7 @@ void DecoderPass::feed(Index layer) {
     product(w.down, {.x = hidden, .out = other_});
     add(w.behind_2, other_);
   } else {
-    product(w.down, {.x = hidden, .out = other_, .residual = x_});
+    product(w.down, {.x = hidden, .out = other_, .residual = residual()});
     std::swap(x_, other_);
   }
 }

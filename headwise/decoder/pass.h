@@ -21,21 +21,7 @@ class DecoderPass {
     std::vector<SequenceId> sequences = {};
     std::vector<Index> lengths = {};  // with these rows
   };
-  enum class Scratch : std::uint8_t {
-    x,
-    y,
-    normed,
-    qkv,
-    attended,
-    up,
-    hidden,
-    q16,
-    out16,
-    keys,
-    values,
-    kscale,
-    vscale
-  };
+  enum class Scratch : std::uint8_t { x, y, normed, qkv, attended, up, hidden, q16, out16 };
 
   void find_runs();
   /// [rows columns] of the step's memory; what is larger is kept.
@@ -43,6 +29,9 @@ class DecoderPass {
   AnyView heads_of(const AnyView& rows, Index first_column, Index heads) const;
   void embed();
   void norm(const NormWeights& weights, const AnyView& from, const AnyView& to);
+  /// The same of a layer, whose norms may be left out.
+  void norm_part(const NormWeights& weights, const AnyView& from, const AnyView& to);
+  AnyView residual() const { return step_.parts.residual ? x_ : AnyView{}; }
   /// out = activation(x W^T + b) * factor + residual.
   struct Product {
     AnyView x, out, factor = {}, residual = {};
@@ -58,12 +47,22 @@ class DecoderPass {
     const KvCache* cache;
     Index slot;  // the layer in that cache
     const Mask* mask;
+    Index kv_head = -1;  // whose policy weighs tokens
+  };
+  /// What probes write beside attention.
+  struct Looks {
+    Tensor entropy, top, mass, weights;
+    std::vector<std::int32_t> classes;
+    std::vector<Index> picks;
   };
   void attend_all(Index layer, const Run& run, const AnyView& q, const AnyView& out);
   void attend(const Keys& keys, const Run& run, const AnyView& q, const AnyView& out);
-  void attend_paged(const Keys& keys, const Run& run, AttentionArgs args);
+  void attend_weighed(const KvCache::Head& head, const Keys& keys, const Run& run, const AnyView& q,
+                      const AnyView& out);
   void attend_watched(const Keys& keys, const Run& run, AttentionArgs args);
-  AnyView gathered(const AnyView& pool, const KvTable& table, Scratch which);
+  /// Cross-attention: rows of one memory that follow each other are one call.
+  void cross(Index layer);
+  void attend_memory(Index layer, Index first, Index rows, const AnyView& q, const AnyView& out);
   void feed(Index layer);
   /// y behind a norm where the family has one, added to x.
   void add(const NormWeights& behind, const AnyView& y);

@@ -112,8 +112,8 @@ void SamplingOptions::check(Index vocabulary) const {
   range("presence_penalty", presence_penalty, -100, 100);
   require(top_k >= 0, ErrorKind::bad_argument, kOp, "top_k is ", top_k, "; it is 0 for all tokens, or above");
   for (const auto& [id, value] : bias) {
-    require(id >= 0 && id < vocabulary, ErrorKind::bad_argument, kOp, "bias names token ", id, "; there are ",
-            vocabulary);
+    require(id >= 0 && id < vocabulary, ErrorKind::bad_argument, kOp, "bias names token ", id,
+            "; ids run from 0 to ", vocabulary - 1);
     range("a bias", value, -1000, 1000);
   }
 }

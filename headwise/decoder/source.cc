@@ -1,7 +1,10 @@
 #include "headwise/decoder/source.h"
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
+
+#include "headwise/model/ct2_file.h"
 
 namespace headwise {
 
@@ -31,7 +34,12 @@ std::unique_ptr<DecoderSource> open_decoder(const std::string& path) {
   if (path.ends_with(".gguf")) return open_gguf_decoder(path);
   require(path.ends_with(".bin"), ErrorKind::bad_argument, "decoder", path,
           ": is of no known kind; give a model's folder, a .gguf file or a llama2.c .bin file");
-  return open_llama2c_decoder(path);
+  const File file = File::open_to_read(path, "decoder");
+  std::byte begin[72];
+  const auto some =
+      std::span(begin).first(static_cast<std::size_t>(std::min<Index>(file.bytes(), sizeof begin)));
+  file.read_at(0, some);
+  return begins_like_ct2(some) ? open_whisper_decoder(path) : open_llama2c_decoder(path);
 }
 
 }  // namespace headwise

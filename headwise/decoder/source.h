@@ -1,5 +1,5 @@
-// DecoderSource: where a decoder's weights come from: a Hugging Face folder, a GGUF file, a llama2.c file.
-// SPDX-License-Identifier: Apache-2.0
+// DecoderSource: where a decoder's weights come from: a Hugging Face folder, a GGUF, llama2.c or Whisper
+// file. SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <memory>
 #include <string>
@@ -20,7 +20,7 @@ struct SourceRows {
 
 /// Weights go by our names, whatever the file calls them: embed, positions, head, norm.{weight,bias}, and
 /// layers.N. followed by {q,k,v,o,gate,up,down}.{weight,bias}, {norm_1,norm_2}.{weight,bias},
-/// {q_norm,k_norm,behind_1,behind_2}.weight.
+/// {q_norm,k_norm,behind_1,behind_2}.weight; of cross-attention cross_{q,k,v,o,norm}.{weight,bias}.
 class DecoderSource {
  public:
   virtual ~DecoderSource() = default;
@@ -51,12 +51,13 @@ class DecoderSource {
   std::vector<float> held_;
 };
 
-/// A folder with config.json and safetensors, a .gguf file, or a llama2.c .bin with tokenizer.bin (or
-/// tokN.bin of N tokens) beside it.
+/// A folder with config.json and safetensors, a .gguf file, a llama2.c .bin with tokenizer.bin (or tokN.bin
+/// of N tokens) beside it, or the model.bin of a Whisper model of CTranslate2, whose decoder alone is read.
 std::unique_ptr<DecoderSource> open_decoder(const std::string& path);
 
 std::unique_ptr<DecoderSource> open_gguf_decoder(const std::string& path);
 std::unique_ptr<DecoderSource> open_llama2c_decoder(const std::string& path);
+std::unique_ptr<DecoderSource> open_whisper_decoder(const std::string& path);
 std::unique_ptr<DecoderSource> open_hf_decoder(const std::string& folder);
 
 }  // namespace headwise

@@ -47,6 +47,12 @@ class Loader {
     }
     product(l.out, {{at + "o", d}}, q, c_.out_bias);
     if (c_.norms_behind) norm(l.behind_1, at + "behind_1");
+    if (c_.cross) {
+      norm(l.cross_norm, at + "cross_norm");
+      product(l.cross_q, {{at + "cross_q", q}}, d, c_.qkv_bias);
+      product(l.cross_kv, {{at + "cross_k", kv}, {at + "cross_v", kv}}, d, c_.qkv_bias);
+      product(l.cross_out, {{at + "cross_o", d}}, q, c_.out_bias);
+    }
     norm(l.norm_2, at + "norm_2");
     if (c_.gated) product(l.gate, {{at + "gate", c_.feed_dim}}, d, c_.feed_bias);
     product(l.up, {{at + "up", c_.feed_dim}}, d, c_.feed_bias);
@@ -146,8 +152,8 @@ class Loader {
     };
     Index all = w.embed.bytes() + tensor(w.positions) + norms(w.norm) + w.head.bytes();
     for (const DecoderLayer& l : w.layers) {
-      for (const NormWeights* n : {&l.norm_1, &l.norm_2, &l.behind_1, &l.behind_2}) all += norms(*n);
-      for (const ProductWeights* p : {&l.qkv, &l.out, &l.gate, &l.up, &l.down}) all += product(*p);
+      l.each_norm([&](const NormWeights& n) { all += norms(n); });
+      l.each_product([&](const ProductWeights& p) { all += product(p); });
       all += tensor(l.q_norm) + tensor(l.k_norm);
     }
     return all;
@@ -181,11 +187,11 @@ std::uint64_t DecoderWeights::fingerprint() const {
   const auto norms = [&](const NormWeights& n) { tensor(n.weight), tensor(n.bias); };
   mix(embed.fingerprint()), mix(head.fingerprint()), tensor(positions), norms(norm);
   for (const DecoderLayer& l : layers) {
-    for (const NormWeights* n : {&l.norm_1, &l.norm_2, &l.behind_1, &l.behind_2}) norms(*n);
-    for (const ProductWeights* p : {&l.qkv, &l.out, &l.gate, &l.up, &l.down}) {
-      tensor(p->bias);
-      for (const StoredMatrix& m : p->matrices) mix(m.fingerprint());
-    }
+    l.each_norm(norms);
+    l.each_product([&](const ProductWeights& p) {
+      tensor(p.bias);
+      for (const StoredMatrix& m : p.matrices) mix(m.fingerprint());
+    });
     tensor(l.q_norm), tensor(l.k_norm);
   }
   return state;

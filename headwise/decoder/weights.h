@@ -25,6 +25,16 @@ struct DecoderLayer {
   NormWeights norm_1, norm_2, behind_1, behind_2;
   Tensor q_norm, k_norm;
   ProductWeights qkv, out, gate, up, down;  // qkv: the rows of q, then k, then v
+  NormWeights cross_norm;                   // of cross-attention, where the model has it
+  ProductWeights cross_q, cross_kv, cross_out;
+  template <class F>
+  void each_norm(F f) const {
+    for (const NormWeights* n : {&norm_1, &norm_2, &behind_1, &behind_2, &cross_norm}) f(*n);
+  }
+  template <class F>
+  void each_product(F f) const {
+    for (const ProductWeights* p : {&qkv, &out, &gate, &up, &down, &cross_q, &cross_kv, &cross_out}) f(*p);
+  }
 };
 
 struct DecoderWeights {

@@ -6,8 +6,9 @@
 #include <cmath>
 
 #include "headwise/heads/head.h"
-#include "headwise/heads/rows.h"
+#include "headwise/heads/sums.h"
 
+#pragma GCC visibility push(default)
 namespace headwise {
 
 /// How mixing rows start: ones on a head's own block of the shared columns, ones everywhere, or normal (0.2).
@@ -23,13 +24,13 @@ struct Collaborative {
     bool content = true;
     double scale = 0;
   };
-  static constexpr auto fields = std::tuple{
-      Field{"heads", &Config::heads, "number of heads"},
-      Field{"dim", &Config::dim, "width of one head's values; 0: model_dim / heads"},
-      Field{"shared", &Config::shared, "columns of the shared queries and keys; 0: heads dim"},
-      Field{"mixing", &Config::mixing, "how the mixing rows start"},
-      Field{"content", &Config::content, "whether keys have a bias of their own per head, from b_Q"},
-      Field{"scale", &Config::scale, "what scores are multiplied by; 0: 1 / sqrt(shared / heads)"}};
+  static constexpr auto fields =
+      Fields{Field{"heads", &Config::heads, "number of heads"},
+             Field{"dim", &Config::dim, "width of one head's values; 0: model_dim / heads"},
+             Field{"shared", &Config::shared, "columns of the shared queries and keys; 0: heads dim"},
+             Field{"mixing", &Config::mixing, "how the mixing rows start"},
+             Field{"content", &Config::content, "whether keys have a bias of their own per head, from b_Q"},
+             Field{"scale", &Config::scale, "what scores are multiplied by; 0: 1 / sqrt(shared / heads)"}};
   static Config as_mha(Index heads, Index dim) {
     return {heads, dim, heads * dim, MixingStart::blocks, true, 0};
   }
@@ -64,7 +65,7 @@ struct Collaborative {
     return s;
   }
   void bind(HeadInputs& in, HeadGrads&) const {
-    if (!in.scale.given()) in.scale = AnyView::packed(const_cast<double*>(&config_.scale), DType::f64, {1});
+    if (!in.scale.given()) in.scale = ConstView::packed(&config_.scale, DType::f64, {1});
   }
 
   /// A row of q times each mixing row, and x times the content rows.
@@ -90,27 +91,7 @@ struct Collaborative {
     return w;
   }
   /// q_h = q * m_h; bias_h[j] = scale (x_kv[j] . content_h): the scale is outside both in the paper.
-  void prepare(HeadCall& c, Work& w, Context& ctx) const {
-    visit_two(w.q.dtype, mixing_.value().dtype, [&]<class T, class M>(Type<T>, Type<M>) {
-      const T* const from = static_cast<const T*>(c.q.data);
-      const M* const m = static_cast<const M*>(mixing_.value().data);
-      T* const to = static_cast<T*>(w.q.data);
-      const Index heads = config_.heads, shared = config_.shared;
-      each_token(c.outer() * c.q_tokens(), ctx, [&](Index t) {
-        for (Index h = 0; h < heads; ++h)
-          for (Index i = 0; i < shared; ++i)
-            to[(t * heads + h) * shared + i] =
-                static_cast<T>(static_cast<Computed<T>>(static_cast<Computed<T>>(from[t * shared + i]) *
-                                                        static_cast<Computed<M>>(m[h * shared + i])));
-      });
-    });
-    c.run.forward.q = w.q;
-    if (!config_.content) return;
-    project(c.x_kv, content_, {}, Activation::none, w.content, ctx);
-    scale(w.content, config_.scale, ctx);
-    if (c.problem.ragged) each_key(c, w.bias, w.content, [](double& padded, double& row) { padded = row; });
-    c.inputs().bias = w.bias;
-  }
+  void prepare(HeadCall& c, Work& w, Context& ctx) const;
 
   void book_backward(HeadCall& c, Work& w, Arena& arena) const {
     c.run.dq = w.dq = take_like(arena, "collaborative.dq", w.q);
@@ -121,40 +102,7 @@ struct Collaborative {
     w.dx = take_like(arena, "collaborative.dx", c.dx_kv);
   }
   /// dq = sum_h m_h * dq_h, dm_h = sum_t q * dq_h, d content = scale d bias.
-  void prepare_backward(HeadCall& c, Work& w, Context& ctx) const {
-    const Index tokens = c.outer() * c.q_tokens(), heads = config_.heads, shared = config_.shared;
-    double* const sums = static_cast<double*>(w.sums.data);
-    visit_two(w.q.dtype, mixing_.value().dtype, [&]<class T, class M>(Type<T>, Type<M>) {
-      const T *const q = static_cast<const T*>(c.q.data), *const dq = static_cast<const T*>(w.dq.data);
-      const M* const m = static_cast<const M*>(mixing_.value().data);
-      T* const to = static_cast<T*>(c.dq.data);
-      const auto d_at = [&](Index t, Index h, Index i) {
-        return static_cast<Computed<T>>(dq[(t * heads + h) * shared + i]);
-      };
-      each_token(tokens, ctx, [&](Index t) {
-        for (Index i = 0; i < shared; ++i) {
-          Computed<T> sum = 0;
-          for (Index h = 0; h < heads; ++h)
-            sum += static_cast<Computed<T>>(static_cast<Computed<M>>(m[h * shared + i])) * d_at(t, h, i);
-          to[t * shared + i] = static_cast<T>(sum);
-        }
-      });
-      ctx.pool().parallel_for(heads, [&](Index h, int) {
-        double* const sum = sums + h * shared;
-        for (Index i = 0; i < shared; ++i) sum[i] = 0;
-        for (Index t = 0; t < tokens; ++t)
-          for (Index i = 0; i < shared; ++i)
-            sum[i] += static_cast<double>(static_cast<Computed<T>>(q[t * shared + i])) *
-                      static_cast<double>(d_at(t, h, i));
-      });
-    });
-    if (mixing_.grad().given()) add_to(mixing_.grad(), w.sums, ctx);
-    if (!config_.content) return;
-    if (c.problem.ragged)
-      each_key(c, w.d_bias, w.d_content, [](double& padded, double& row) { row = padded; });
-    scale(w.d_content, config_.scale, ctx);
-    project_backward(w.d_content, c.x_kv, content_, {}, c.dx_kv, w.dx, ctx);
-  }
+  void prepare_backward(HeadCall& c, Work& w, Context& ctx) const;
 
  private:
   void start_blocks() const {
@@ -174,28 +122,10 @@ struct Collaborative {
     v.step[0] = p.kv_tokens * heads, v.step[1] = 1, v.step[2] = 0, v.step[3] = heads;
     return v;
   }
-  /// move(padded, row) for every key of every sequence of a ragged batch; padding becomes 0.
-  template <class F>
-  static void each_key(HeadCall& c, const AnyView& padded, const AnyView& rows, F&& move) {
-    const Index heads = rows.size[2], longest = padded.size[3];
-    for (Index b = 0; b < c.problem.batch; ++b) {
-      const SequencePlace s = place_of(c.problem, c.run.forward, b);
-      for (Index h = 0; h < heads; ++h)
-        for (Index j = 0; j < longest; ++j) {
-          const Index at = (b * heads + h) * longest + j, row = (s.kv_row + j) * heads + h;
-          double from = 0, x = load_double(padded.data, padded.dtype, at);
-          const bool inside = j < s.kv_tokens;
-          if (inside) from = load_double(rows.data, rows.dtype, row);
-          move(x, from);
-          store_double(padded.data, padded.dtype, at, x);
-          if (inside) store_double(rows.data, rows.dtype, row, from);
-        }
-    }
-  }
-
   Config config_;
   Learned mixing_, content_;  // [heads shared], [heads key_model_dim]
 };
 static_assert(Head<Collaborative>);
 
 }  // namespace headwise
+#pragma GCC visibility pop

@@ -1,46 +1,32 @@
 // Settings of a head as text, `heads=8,kv_heads=2`: written and read through the fields it names.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <charconv>
 #include <string>
 
 #include "headwise/heads/head.h"
 
+#pragma GCC visibility push(default)
 namespace headwise {
 
 template <class H, class F>
 void each_field(F&& f) {
-  std::apply([&](const auto&... field) { (f(field), ...); }, H::fields);
+  H::fields.each(f);
 }
 
-inline std::string value_text(Index x) { return text(x); }
-inline std::string value_text(bool x) { return x ? "true" : "false"; }
-inline std::string value_text(double x) {  // the shortest text that reads back as x
-  char digits[32];
-  return std::string(digits, std::to_chars(digits, digits + sizeof digits, x).ptr);
-}
+std::string value_text(Index x);
+std::string value_text(bool x);
+std::string value_text(double x);  // the shortest text that reads back as x
 template <class E>
 requires std::is_enum_v<E> std::string value_text(E x) {
   return std::string(names_of(E{})[static_cast<std::size_t>(x)]);
 }
 
-/// False when `word` is no such value.
-template <class T>
-bool read_number(std::string_view word, T& x) {
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), x);
-  return error == std::errc{} && end == word.data() + word.size();
-}
 /// So small that widths, which are products of two settings, and sums of them fit an Index.
 inline constexpr Index kMostSetting = Index{1} << 20;
-inline bool read_value(std::string_view word, Index& x) {
-  return read_number(word, x) && x >= -kMostSetting && x <= kMostSetting;
-}
-inline bool read_value(std::string_view word, double& x) { return read_number(word, x); }
-inline bool read_value(std::string_view word, bool& x) {
-  if (word != "true" && word != "false" && word != "1" && word != "0") return false;
-  x = word == "true" || word == "1";
-  return true;
-}
+/// False when `word` is no such value.
+bool read_value(std::string_view word, Index& x);
+bool read_value(std::string_view word, double& x);
+bool read_value(std::string_view word, bool& x);
 template <class E>
 requires std::is_enum_v<E>
 bool read_value(std::string_view word, E& x) {
@@ -50,9 +36,9 @@ bool read_value(std::string_view word, E& x) {
   return false;
 }
 
-inline std::string kind_text(Index) { return text("an integer up to ", kMostSetting); }
-inline std::string kind_text(double) { return "a number"; }
-inline std::string kind_text(bool) { return "true or false"; }
+std::string kind_text(Index);
+std::string kind_text(double);
+std::string kind_text(bool);
 template <class E>
 requires std::is_enum_v<E> std::string kind_text(E) {
   std::string s = "one of";
@@ -115,3 +101,4 @@ std::string config_text(const typename H::Config& config) {
 }
 
 }  // namespace headwise
+#pragma GCC visibility pop

@@ -5,7 +5,8 @@
 #include <cmath>
 
 #include "headwise/heads/head.h"
-#include "headwise/heads/rows.h"
+#include "headwise/heads/sums.h"
+#include "headwise/heads/windows.h"
 #include "headwise/ops/row/activation.h"
 
 namespace headwise {
@@ -20,15 +21,15 @@ struct Dcmha {
     Index window = 256, global_every = 2;
   };
   static constexpr auto fields =
-      std::tuple{Field{"heads", &Config::heads, "number of heads"},
-                 Field{"kv_heads", &Config::kv_heads, "number of key/value heads; 0: heads"},
-                 Field{"dim", &Config::dim, "width of one head; 0: model_dim / heads"},
-                 Field{"rank", &Config::rank, "rank of a token's part of a mix"},
-                 Field{"fixed", &Config::fixed, "learned matrices beside the coefficients, from 0 on"},
-                 Field{"window", &Config::window,
-                       "keys a local layer sees on each side, its own counted; 0: all layers are global"},
-                 Field{"global_every", &Config::global_every,
-                       "one layer in so many, the second of them, is global; 1: all, 0: none"}};
+      Fields{Field{"heads", &Config::heads, "number of heads"},
+             Field{"kv_heads", &Config::kv_heads, "number of key/value heads; 0: heads"},
+             Field{"dim", &Config::dim, "width of one head; 0: model_dim / heads"},
+             Field{"rank", &Config::rank, "rank of a token's part of a mix"},
+             Field{"fixed", &Config::fixed, "learned matrices beside the coefficients, from 0 on"},
+             Field{"window", &Config::window,
+                   "keys a local layer sees on each side, its own counted; 0: all layers are global"},
+             Field{"global_every", &Config::global_every,
+                   "one layer in so many, the second of them, is global; 1: all, 0: none"}};
   static Config as_mha(Index heads, Index dim) { return {heads, heads, dim, 2, false, 0, 1}; }
   static Config small(Index heads, Index dim) { return {heads, heads, dim, 1, false, 3, 0}; }
 
@@ -235,16 +236,9 @@ struct Dcmha {
   /// The caller's masks, each joined with the window.
   MaskSet narrowed(const MaskSet& mask, MaskView* masks) const {
     if (mask.views == masks) return mask;  // a second forward of one call
-    const MaskView window = MaskView::window(config_.window - 1, config_.window - 1);
     const Index count = max_of(mask.count, 1);
-    for (Index n = 0; n < count; ++n) {
-      MaskView& to = masks[n] = mask.given() ? mask.views[n] : MaskView::all();
-      require(to.count + 2 <= MaskView::kMaxSteps, ErrorKind::unsupported, name, "the mask has ", to.count,
-              " steps, and a local layer joins its window; use at most ", MaskView::kMaxSteps - 2);
-      const bool joins = to.count > 0;
-      to.steps[to.count++] = window.steps[0];
-      if (joins) to.steps[to.count++] = {.op = MaskOp::both};
-    }
+    for (Index n = 0; n < count; ++n)
+      masks[n] = with_window(name, mask.given() ? mask.views[n] : MaskView::all(), config_.window);
     return {masks, count};
   }
 

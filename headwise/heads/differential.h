@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "headwise/heads/head.h"
-#include "headwise/heads/rows.h"
+#include "headwise/heads/sums.h"
 #include "headwise/ops/norm/norm.h"
 
 namespace headwise {
@@ -18,14 +18,14 @@ struct Differential {
     bool learned = true, norm = true;
     double start = -1;
   };
-  static constexpr auto fields = std::tuple{
-      Field{"heads", &Config::heads, "number of heads, two maps each"},
-      Field{"kv_heads", &Config::kv_heads, "number of key/value heads; 0: as many as heads"},
-      Field{"dim", &Config::dim, "width of one map's queries; 0: model_dim / heads / 2"},
-      Field{"value_dim", &Config::value_dim, "width of one head's values; 0: 2 dim"},
-      Field{"learned", &Config::learned, "whether lambda is learned; otherwise it stays at its start"},
-      Field{"norm", &Config::norm, "whether each head's output is RMS-normalized"},
-      Field{"start", &Config::start, "where lambda starts; below 0: 0.8 - 0.6 exp(-0.3 layer)"}};
+  static constexpr auto fields =
+      Fields{Field{"heads", &Config::heads, "number of heads, two maps each"},
+             Field{"kv_heads", &Config::kv_heads, "number of key/value heads; 0: as many as heads"},
+             Field{"dim", &Config::dim, "width of one map's queries; 0: model_dim / heads / 2"},
+             Field{"value_dim", &Config::value_dim, "width of one head's values; 0: 2 dim"},
+             Field{"learned", &Config::learned, "whether lambda is learned; otherwise it stays at its start"},
+             Field{"norm", &Config::norm, "whether each head's output is RMS-normalized"},
+             Field{"start", &Config::start, "where lambda starts; below 0: 0.8 - 0.6 exp(-0.3 layer)"}};
   static Config as_mha(Index heads, Index dim) { return {heads, heads, dim, dim, false, false, 0}; }
 
   Differential(Config c, ParamSet& params, Place place) : config_(c) {

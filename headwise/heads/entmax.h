@@ -16,12 +16,12 @@ struct Entmax {
     double alpha = 1.5;
     bool learned = false;
   };
-  static constexpr auto fields = std::tuple{
-      Field{"heads", &Config::heads, "number of heads; the head's own where it lies over another"},
-      Field{"kv_heads", &Config::kv_heads, "number of key/value heads; 0: as many as heads"},
-      Field{"dim", &Config::dim, "width of one head; 0: model_dim / heads"},
-      Field{"alpha", &Config::alpha, "1 is softmax, 1.5 entmax, 2 sparsemax; from 1.01 to 2 beside 1"},
-      Field{"learned", &Config::learned, "whether every head learns its alpha, from that start"}};
+  static constexpr auto fields =
+      Fields{Field{"heads", &Config::heads, "number of heads; the head's own where it lies over another"},
+             Field{"kv_heads", &Config::kv_heads, "number of key/value heads; 0: as many as heads"},
+             Field{"dim", &Config::dim, "width of one head; 0: model_dim / heads"},
+             Field{"alpha", &Config::alpha, "1 is softmax, 1.5 entmax, 2 sparsemax; from 1.01 to 2 beside 1"},
+             Field{"learned", &Config::learned, "whether every head learns its alpha, from that start"}};
   static Config as_mha(Index heads, Index dim) { return {heads, heads, dim, 1, false}; }
 
   Entmax(Config c, ParamSet& params, Place place) : config_(c) {

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "headwise/heads/head.h"
-#include "headwise/heads/rows.h"
+#include "headwise/heads/sums.h"
 #include "headwise/ops/row/activation.h"
 
 namespace headwise {
@@ -32,7 +32,7 @@ struct Gated {
     GateGrain grain = GateGrain::element;
     bool bias = false;
   };
-  static constexpr auto fields = std::tuple{
+  static constexpr auto fields = Fields{
       Field{"heads", &Config::heads, "number of heads; the head's own where it lies over another"},
       Field{"kv_heads", &Config::kv_heads, "number of key/value heads; 0: as many as heads"},
       Field{"dim", &Config::dim, "width of one head; 0: model_dim / heads"},

@@ -12,10 +12,10 @@ struct Gqa {
   struct Config {
     Index heads = 8, kv_heads = 2, dim = 0;
   };
-  static constexpr auto fields = std::tuple{
-      Field{"heads", &Config::heads, "number of query heads"},
-      Field{"kv_heads", &Config::kv_heads, "number of key/value heads; 1 is multi-query attention"},
-      Field{"dim", &Config::dim, "width of one head; 0: model_dim / heads"}};
+  static constexpr auto fields =
+      Fields{Field{"heads", &Config::heads, "number of query heads"},
+             Field{"kv_heads", &Config::kv_heads, "number of key/value heads; 1 is multi-query attention"},
+             Field{"dim", &Config::dim, "width of one head; 0: model_dim / heads"}};
   static Config as_mha(Index heads, Index dim) { return {heads, heads, dim}; }
 
   Gqa(Config c, ParamSet&, Place place) : config_(c) {

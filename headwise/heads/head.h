@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <concepts>
-#include <tuple>
 
 #include "headwise/base/arena.h"
 #include "headwise/base/context.h"
@@ -38,6 +37,29 @@ struct Field {
       : name(word), help(sentence), member(m) {}
 };
 
+/// The settings of one head, in their order: a list of Field, and each(visit). std::tuple would do, at half a
+/// second for all heads wherever they are included.
+template <class... F>
+struct Fields {
+  static constexpr std::size_t count = 0;
+  template <class Visit>
+  constexpr void each(Visit&&) const {}
+};
+template <class F, class... Rest>
+struct Fields<F, Rest...> {
+  static constexpr std::size_t count = 1 + sizeof...(Rest);
+  F first;
+  Fields<Rest...> rest;
+  constexpr explicit Fields(F one, Rest... others) : first(one), rest(others...) {}
+  template <class Visit>
+  constexpr void each(Visit&& visit) const {
+    visit(first);
+    rest.each(visit);
+  }
+};
+template <class... F>
+Fields(F...) -> Fields<F...>;
+
 /// Gradients of HeadInputs under the same names. bind gives where each is added to; empty: not wanted.
 struct HeadGrads : HeadInputs {};
 /// Pairs every term with its place in BackwardArgs: visit(name, to be added to, written by the run).
@@ -50,11 +72,11 @@ void each_pair(HeadGrads& g, BackwardArgs& b, F&& visit) {
 /// One run of a head: rows x to W_O's input y, and back. `outer` is batch (ragged: 1), `tokens` a sequence's
 /// (ragged: all sequences'), so every tensor here is [outer tokens columns], row-major but for x.
 struct HeadCall {
-  AttentionProblem problem = {};   // sizes, dtype, the head's spec with the caller's terms
-  AnyView x = {}, x_kv = {};       // rows of the queries' side and of the keys' side; equal in self-attention
-  AnyView q = {}, k = {}, v = {};  // x W_Q^T, x_kv W_K^T, x_kv W_V^T
-  AnyView o = {}, d_o = {};        // what finish reads: rows of run.forward.out, or of the head below
-  AnyView y = {};                  // [outer q_tokens widths.out], what W_O reads; o where there is no finish
+  AttentionProblem problem = {};  // sizes, dtype, the head's spec with the caller's terms
+  InputView x = {}, x_kv = {};    // rows of the queries' side and of the keys' side; equal in self-attention
+  InputView q = {}, k = {}, v = {};  // x W_Q^T, x_kv W_K^T, x_kv W_V^T
+  AnyView o = {}, d_o = {};          // what finish reads: rows of run.forward.out, or of the head below
+  AnyView y = {};  // [outer q_tokens widths.out], what W_O reads; o where there is no finish
   AnyView dy = {}, dq = {}, dk = {}, dv = {};  // dy is read; dq, dk, dv are written
   AnyView dx = {}, dx_kv = {};                 // added to: what prepare and finish read of x and x_kv
   /// What attention reads and writes. prepare may put other tensors in forward.q, .k, .v and .inputs;
@@ -102,7 +124,7 @@ template <class H>
 concept Head = requires(const H head, ParamSet& params, typename H::Config config, Place place, Index n) {
   { H::name } -> std::convertible_to<std::string_view>;   // the word
   { H::meets } -> std::convertible_to<std::string_view>;  // where heads exchange information, a phrase
-  { std::tuple_size<std::remove_cvref_t<decltype(H::fields)>>::value } -> std::convertible_to<std::size_t>;
+  { H::fields.count } -> std::convertible_to<std::size_t>;
   { H::as_mha(n, n) } -> std::same_as<typename H::Config>;  // of heads, head_dim: the law's setting
   {H(config, params, place)};
   { head.config() } -> std::convertible_to<typename H::Config>;

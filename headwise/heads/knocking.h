@@ -5,7 +5,7 @@
 #include <array>
 
 #include "headwise/heads/head.h"
-#include "headwise/heads/rows.h"
+#include "headwise/heads/sums.h"
 #include "headwise/ops/projection/backward.h"
 #include "headwise/ops/row/activation.h"
 
@@ -24,12 +24,12 @@ struct Knocking {
     KnockValues values = KnockValues::linear;
   };
   static constexpr auto fields =
-      std::tuple{Field{"heads", &Config::heads, "number of heads"},
-                 Field{"kv_heads", &Config::kv_heads, "number of key/value heads; 0: as many as heads"},
-                 Field{"dim", &Config::dim, "width of one head; 0: model_dim / heads"},
-                 Field{"queries", &Config::queries, "whether T_Q is there"},
-                 Field{"keys", &Config::keys, "whether T_K is there"},
-                 Field{"values", &Config::values, "what values go through"}};
+      Fields{Field{"heads", &Config::heads, "number of heads"},
+             Field{"kv_heads", &Config::kv_heads, "number of key/value heads; 0: as many as heads"},
+             Field{"dim", &Config::dim, "width of one head; 0: model_dim / heads"},
+             Field{"queries", &Config::queries, "whether T_Q is there"},
+             Field{"keys", &Config::keys, "whether T_K is there"},
+             Field{"values", &Config::values, "what values go through"}};
   static Config as_mha(Index heads, Index dim) {
     return {heads, heads, dim, true, true, KnockValues::linear};
   }

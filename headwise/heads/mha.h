@@ -12,8 +12,8 @@ struct Mha {
     Index heads = 8, dim = 0;
   };
   static constexpr auto fields =
-      std::tuple{Field{"heads", &Config::heads, "number of heads"},
-                 Field{"dim", &Config::dim, "width of one head; 0: model_dim / heads"}};
+      Fields{Field{"heads", &Config::heads, "number of heads"},
+             Field{"dim", &Config::dim, "width of one head; 0: model_dim / heads"}};
   static Config as_mha(Index heads, Index dim) { return {heads, dim}; }
 
   Mha(Config c, ParamSet&, Place place) : config_(c) { config_.dim = dim_of(name, c.heads, c.dim, place); }

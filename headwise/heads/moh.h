@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "headwise/heads/head.h"
-#include "headwise/heads/rows.h"
+#include "headwise/heads/sums.h"
 #include "headwise/ops/route/route_heads.h"
 
 namespace headwise {
@@ -28,7 +28,7 @@ struct Moh {
     double weight = 0.01;
     bool skip = true;
   };
-  static constexpr auto fields = std::tuple{
+  static constexpr auto fields = Fields{
       Field{"heads", &Config::heads, "number of heads; the head's own where it lies over another"},
       Field{"shared", &Config::shared, "heads that work for every token: the first ones"},
       Field{"k", &Config::k, "routed heads each token chooses"},

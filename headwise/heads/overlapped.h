@@ -36,10 +36,10 @@ struct Overlapped {
     Index rim = 1;
   };
   static constexpr auto fields =
-      std::tuple{Field{"heads", &Config::heads, "number of heads"},
-                 Field{"dim", &Config::dim, "width of one head without its rims; 0: model_dim / heads"},
-                 Field{"schedule", &Config::schedule, "how the rim follows the layer"},
-                 Field{"rim", &Config::rim, "columns of each neighbour under schedule=constant"}};
+      Fields{Field{"heads", &Config::heads, "number of heads"},
+             Field{"dim", &Config::dim, "width of one head without its rims; 0: model_dim / heads"},
+             Field{"schedule", &Config::schedule, "how the rim follows the layer"},
+             Field{"rim", &Config::rim, "columns of each neighbour under schedule=constant"}};
   static Config as_mha(Index heads, Index dim) { return {heads, dim, RimSchedule::constant, 0}; }
   static Config small(Index heads, Index dim) { return {heads, dim, RimSchedule::constant, 2}; }
 
@@ -64,7 +64,7 @@ struct Overlapped {
   }
   /// 1 / sqrt(dim) of the dim without rims, which attention cannot see.
   void bind(HeadInputs& in, HeadGrads&) const {
-    if (!in.scale.given()) in.scale = AnyView::packed(const_cast<double*>(&scale_), DType::f64, {1});
+    if (!in.scale.given()) in.scale = ConstView::packed(&scale_, DType::f64, {1});
   }
 
  private:

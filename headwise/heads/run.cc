@@ -1,6 +1,6 @@
 #include "headwise/heads/run.h"
 
-#include "headwise/heads/rows.h"
+#include "headwise/heads/sums.h"
 #include "headwise/ops/attention/backward.h"
 
 namespace headwise {

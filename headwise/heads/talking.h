@@ -12,11 +12,11 @@ struct Talking {
   struct Config {
     Index heads = 8, key_heads = 0, value_heads = 0, dim = 0;
   };
-  static constexpr auto fields = std::tuple{
-      Field{"heads", &Config::heads, "number of heads with a softmax"},
-      Field{"key_heads", &Config::key_heads, "number of heads of queries and keys; 0: heads"},
-      Field{"value_heads", &Config::value_heads, "number of heads of values and outputs; 0: heads"},
-      Field{"dim", &Config::dim, "width of one head; 0: model_dim / heads"}};
+  static constexpr auto fields =
+      Fields{Field{"heads", &Config::heads, "number of heads with a softmax"},
+             Field{"key_heads", &Config::key_heads, "number of heads of queries and keys; 0: heads"},
+             Field{"value_heads", &Config::value_heads, "number of heads of values and outputs; 0: heads"},
+             Field{"dim", &Config::dim, "width of one head; 0: model_dim / heads"}};
   static Config as_mha(Index heads, Index dim) { return {heads, heads, heads, dim}; }
   static Config small(Index heads, Index dim) { return {heads, heads - 1, heads + 1, dim}; }
 

@@ -54,6 +54,8 @@ std::string refusal_of(const AnyHead& head) {
     if (name == "dcmha") return "every pair of tokens mixes all its heads, so one that is off still acts";
     if (name == "moh")
       return "its routers share one softmax over all heads, so the others' gates would change";
+    if (name == "reach") return "how far a head sees goes by its number, so the others would change";
+    if (name == "segment") return "which heads stop goes by their number, so the others would change";
     if (name == "overlapped") return "a head reads columns of its neighbours, so they cannot be taken out";
     if (s.table->settings(s.head.get()).find("source=heads") != std::string::npos)
       return "it gives the layer's output itself, whose columns belong to no head";

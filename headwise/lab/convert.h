@@ -5,25 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "headwise/lab/align.h"
 #include "headwise/lab/lab_model.h"
+#include "headwise/lab/merge.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
-
-/// mean: of neighbours (Ainslie et al. 2023). first: of each group of neighbours. aligned: heads that are
-/// alike stand together, turned and scaled onto each other before their mean is taken ("Align before
-/// merging", 2024).
-enum class MergeBy : std::uint8_t { mean, first, aligned };
-inline constexpr std::string_view kMergeNames[] = {"mean", "first", "aligned"};
-
-/// How far the shared heads of one layer are from those they stand for, on the calibration texts: the sum of
-/// squared differences over that of squares, of keys and of values.
-struct LayerMerge {
-  double keys = 0, values = 0;
-  std::vector<std::vector<Index>> groups = {};  // kv heads of the model that share one from now on
-  double total() const { return (keys + values) / 2; }
-};
 
 struct Converted {
   EditedModel edited = {};

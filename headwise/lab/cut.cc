@@ -18,22 +18,26 @@ std::vector<HeadName> all_heads(const std::vector<Index>& heads) {
   return all;
 }
 
+bool kept(const RankOptions& o, const HeadName& h) {
+  return std::find(o.keep.begin(), o.keep.end(), h) != o.keep.end();
+}
+
 /// Heads that may go beside those the plan has taken out.
-std::vector<HeadName> free_heads(const HeadPlan& plan, Index least) {
+std::vector<HeadName> free_heads(const HeadPlan& plan, const RankOptions& o) {
   std::vector<HeadName> all;
   for (const HeadName& h : all_heads(plan.heads))
-    if (plan.has(h) && plan.left(h.layer) > least) all.push_back(h);
+    if (plan.has(h) && plan.left(h.layer) > o.least_in_layer && !kept(o, h)) all.push_back(h);
   return all;
 }
 
-double loss_beside(HeadTrial& trial, HeadPlan plan, const HeadName& head) {
+double loss_beside(CutTrial& trial, HeadPlan plan, const HeadName& head) {
   plan.take_out(head);
   return trial.loss_without(plan);
 }
 
 }  // namespace
 
-std::vector<HeadName> rank_heads(HeadTrial& trial, const RankOptions& o, Index most) {
+std::vector<HeadName> rank_heads(CutTrial& trial, const RankOptions& o, Index most) {
   HeadPlan plan(trial.heads());
   std::vector<HeadName> order;
   const auto tell = [&](double share) {
@@ -44,7 +48,8 @@ std::vector<HeadName> rank_heads(HeadTrial& trial, const RankOptions& o, Index m
   most = min_of(most, can_go);
   if (o.rank == HeadRank::greedy) {
     for (Index n = 0; n < most; ++n) {
-      const std::vector<HeadName> open = free_heads(plan, o.least_in_layer);
+      const std::vector<HeadName> open = free_heads(plan, o);
+      if (open.empty()) break;
       std::vector<double> loss;
       for (const HeadName& h : open) loss.push_back(loss_beside(trial, plan, h));
       order.push_back(open[at(std::min_element(loss.begin(), loss.end()) - loss.begin())]);
@@ -68,21 +73,22 @@ std::vector<HeadName> rank_heads(HeadTrial& trial, const RankOptions& o, Index m
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [score, h] : scored) {
     if (static_cast<Index>(order.size()) == most) break;
-    if (plan.left(h.layer) <= o.least_in_layer) continue;
+    if (plan.left(h.layer) <= o.least_in_layer || kept(o, h)) continue;
     plan.take_out(h), order.push_back(h);
   }
   return order;
 }
 
-ChosenCut choose_cut(HeadTrial& trial, const std::vector<HeadName>& order, Index keep, double within) {
+ChosenCut choose_cut(CutTrial& trial, const std::vector<HeadName>& order, Index keep, double within) {
   ChosenCut c{.plan = HeadPlan(trial.heads())};
   const Index all = c.plan.left();
-  c.loss_before = c.loss_after = trial.loss();
+  c.loss_before = c.loss_after = trial.whole_loss();
   c.curve.push_back({all, c.loss_before});
   require(keep >= 0 && keep <= all && all - keep <= static_cast<Index>(order.size()) + (keep ? 0 : all),
           ErrorKind::bad_argument, kOp, "asked to keep ", keep, " heads; this model can keep ",
-          all - static_cast<Index>(order.size()), " to ", all, ", one in each layer at least");
-  const double limit = trial.loss() + (c.loss_before > 1e-9 ? within * c.loss_before : within);
+          all - static_cast<Index>(order.size()), " to ", all,
+          ", one in each layer at least, and the roles that stay");
+  const double limit = c.loss_before + (c.loss_before > 1e-9 ? within * c.loss_before : within);
   for (const HeadName& h : order) {
     if (keep > 0 && c.plan.left() == keep) break;
     HeadPlan next = c.plan;
@@ -91,8 +97,24 @@ ChosenCut choose_cut(HeadTrial& trial, const std::vector<HeadName>& order, Index
     c.curve.push_back({next.left(), loss});
     if (keep == 0 && loss > limit) break;
     c.plan = std::move(next), c.loss_after = loss;
+    c.gone.push_back(h);
   }
   return c;
+}
+
+HeadPlan shut_heads(const LabModel& model) {
+  HeadPlan plan(model.heads(kOp));
+  require(model.labels() && model.recognizer().gates(), ErrorKind::bad_argument, kOp,
+          "this model has no learnt gates; train one with them (headwise train --gates l0=0.01)");
+  plan.cut = model.recognizer().gates()->shut();
+  return plan;
+}
+
+void require_cuttable(const LabModel& model, std::string_view op) {
+  HeadPlan plan(model.heads(op));
+  for (std::size_t i = 0; i < plan.heads.size(); ++i)
+    if (plan.heads[i] > 1) plan.take_out({static_cast<Index>(i), 0});
+  cut_heads(model, plan);
 }
 
 EditedModel cut_heads(const LabModel& model, const HeadPlan& plan) {

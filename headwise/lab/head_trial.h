@@ -30,21 +30,34 @@ HeadEdit edit_of(const LabModel& model, const std::vector<Intervention>& all);
 enum class MichelSum : std::uint8_t { text, token, batch };
 inline constexpr std::string_view kMichelNames[] = {"text", "token", "batch"};
 
+/// What heads are ranked by: how much worse a model is without some of them.
+class CutTrial {
+ public:
+  virtual ~CutTrial() = default;
+  /// Of the whole model, by layer.
+  virtual const std::vector<Index>& heads() const = 0;
+  virtual double whole_loss() = 0;
+  virtual double loss_without(const HeadPlan& plan) = 0;
+  /// Scores by slopes, [layers][heads]; refused where there are none.
+  virtual std::vector<std::vector<double>> michel(MichelSum sum, bool by_layer) = 0;
+};
+
 /// The loss of a recogniser is that of the true labels (see text_loss). Of an encoder it is 1 - cosine
 /// between what it gives and what the whole model gives, so 0 to begin with.
-class HeadTrial {
+class HeadTrial : public CutTrial {
  public:
   /// At most `most` rows of the corpus, evenly chosen. Rows of labels the recogniser has not are left out.
   HeadTrial(const LabModel& model, const Corpus& corpus, Index most, Session& session);
 
   Index texts() const { return texts_; }
-  const std::vector<Index>& heads() const { return heads_; }
+  const std::vector<Index>& heads() const override { return heads_; }
   /// Mean over texts, by gates [layers heads] or an edit; nothing given: the whole model.
   double loss(const AnyView& gates = {}, const HeadEdit* edit = nullptr);
-  double loss_without(const HeadPlan& plan);
+  double whole_loss() override { return loss(); }
+  double loss_without(const HeadPlan& plan) override;
   /// [layers][heads], each layer divided by its length where `by_layer`. Encoders are refused: their loss is
   /// least at gates of 1, so its slope says nothing.
-  std::vector<std::vector<double>> michel(MichelSum sum, bool by_layer = true);
+  std::vector<std::vector<double>> michel(MichelSum sum, bool by_layer) override;
   /// What the model gives: probabilities [texts labels] or vectors [texts model_dim].
   std::vector<std::vector<float>> answers(const AnyView& gates = {}, const HeadEdit* edit = nullptr);
 

@@ -7,6 +7,7 @@
 #include "headwise/base/words.h"
 #include "headwise/intent/recognizer/model_folder.h"
 #include "headwise/lab/attention_cut.h"
+#include "headwise/lab/changed_weights.h"
 #include "headwise/layers/multi_head/mixed_taps.h"
 #include "headwise/model/file.h"
 #include "headwise/model/hf_bert.h"
@@ -24,18 +25,6 @@ bool is_recognizer(const std::string& folder) {
           ": is no folder; give a recogniser that `headwise train` wrote or a BERT-style encoder");
   const JsonObject json = JsonObject::read(folder + "/config.json", kOp);
   return json.has("architecture");
-}
-
-/// The keys of a config.json with some of them new; those with an empty value are left out.
-std::string with_keys(const JsonObject& json, const std::map<std::string, std::string>& edited) {
-  std::string out;
-  const auto line = [&](const std::string& key, const std::string& value) {
-    if (!value.empty()) out += text(out.empty() ? "{\n" : ",\n", "  ", json_string(key), ": ", value);
-  };
-  for (const std::string& key : json.keys())
-    if (!edited.count(key)) line(key, json.raw(key) ? *json.raw(key) : "null");
-  for (const auto& [key, value] : edited) line(key, value);
-  return out + "\n}\n";
 }
 
 /// pruned_heads with more heads cut, which are numbered among those that are left.
@@ -77,6 +66,17 @@ std::map<std::string, std::string> head_keys(const JsonObject& json, const Edite
 }
 
 }  // namespace
+
+std::string with_keys(const JsonObject& json, const std::map<std::string, std::string>& edited) {
+  std::string out;
+  const auto line = [&](const std::string& key, const std::string& value) {
+    if (!value.empty()) out += text(out.empty() ? "{\n" : ",\n", "  ", json_string(key), ": ", value);
+  };
+  for (const std::string& key : json.keys())
+    if (!edited.count(key)) line(key, json.raw(key) ? *json.raw(key) : "null");
+  for (const auto& [key, value] : edited) line(key, value);
+  return out + "\n}\n";
+}
 
 std::string joined_heads(const std::vector<std::string>& by_layer) {
   std::string all;
@@ -146,35 +146,59 @@ const WordPiece& LabModel::tokenizer() const {
   return recognizer_ ? recognizer_->tokenizer() : encoder_->tokenizer();
 }
 
-void LabModel::run(const Encoding& e, Session& session, bool rows,
+void LabModel::forward(std::span<const Encoding> texts, Call& call) const {
+  if (recognizer_) {
+    TextBatch batch;
+    for (const Encoding& e : texts) recognizer_->add_to(batch, e);
+    recognizer_->forward(batch, call, nullptr);
+  } else {
+    std::vector<TokenId> ids;
+    std::vector<Index> offsets = {0};
+    for (const Encoding& e : texts) {
+      ids.insert(ids.end(), e.ids.begin(), e.ids.end());
+      offsets.push_back(static_cast<Index>(ids.size()));
+    }
+    encoder_->model().forward(
+        {.ids = ConstView::packed(ids.data(), DType::i32, {offsets.back()}),
+         .sequences = {.offsets = ConstView::packed(offsets.data(), DType::i64,
+                                                    {static_cast<Index>(offsets.size())})}},
+        call, nullptr);
+  }
+}
+
+void LabModel::run_parts(const Encoding& text, Session& session, BlockParts parts,
+                         const RowLook& look) const {
+  session.memory.reset();
+  Call call{.ctx = session.ctx, .memory = session.memory};
+  call.parts = parts, call.see_rows = &look;
+  forward(std::span(&text, 1), call);
+}
+
+void LabModel::run(std::span<const Encoding> texts, Session& session, bool rows,
                    const std::function<void(const SeenText&)>& look) const {
   Taps taps;
   taps.rows = rows;
   session.memory.reset();
   Call call{.ctx = session.ctx, .memory = session.memory};
   call.taps = &taps;
-  const auto tokens = static_cast<Index>(e.ids.size());
-  if (recognizer_) {
-    TextBatch batch;
-    recognizer_->add_to(batch, e);
-    recognizer_->forward(batch, call, nullptr);
-  } else {
-    encoder_->model().forward(
-        {.ids = AnyView::packed(const_cast<TokenId*>(e.ids.data()), DType::i32, {tokens}),
-         .sequences = {.batch = 1, .tokens = tokens}},
-        call, nullptr);
-  }
+  forward(texts, call);
   bool mixed = false;
   for (Index layer = 0; layer < layers(); ++layer) mixed |= attention(layer).head().spec().mixes();
   if (mixed) to_shares(taps);
-  look({e, taps.all});
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    std::vector<Tap> own;
+    for (std::size_t at = i; at < taps.all.size(); at += texts.size()) own.push_back(std::move(taps.all[at]));
+    look({texts[i], own});
+  }
 }
 
 void LabModel::each_text(std::span<const std::string> texts, Session& session, bool rows,
                          const std::function<void(const SeenText&)>& look) const {
   const Index most = recognizer_ ? recognizer_->config().chunk_tokens : encoder_->max_tokens();
-  for (const std::string& text : texts)
-    run(tokenizer().encode(text, {.around = true, .most = most}), session, rows, look);
+  for (const std::string& text : texts) {
+    const Encoding read = tokenizer().encode(text, {.around = true, .most = most});
+    run(std::span(&read, 1), session, rows, look);
+  }
 }
 
 void LabModel::save(const EditedModel& edited, const std::string& out, std::string_view op,
@@ -189,8 +213,14 @@ void LabModel::save(const EditedModel& edited, const std::string& out, std::stri
     });
     return;
   }
+  const LabModel made(this->edited(edited, op));
+  if (look) look(made);
+  made.recognizer().save(out);
+}
+
+Recognizer LabModel::edited(const EditedModel& edited, std::string_view op) const {
   RecognizerConfig config = recognizer_->config();
-  config.encoder.heads = edited.heads;
+  config.encoder.heads = edited.heads, config.learn_gates = false;
   Recognizer small(config, recognizer_->tokenizer().vocabulary(), 0);
   for (Param& to : small.params().all()) {
     const auto found = edited.values.find(to.name);
@@ -198,40 +228,29 @@ void LabModel::save(const EditedModel& edited, const std::string& out, std::stri
                                    [&](const Param& p) { return p.name == to.name; });
     require(found != edited.values.end() || same != params().all().end(), ErrorKind::bad_argument, op,
             "the new heads need ", to.name, ", which the model has not");
-    const AnyView from = found != edited.values.end() ? found->second.view() : same->value;
+    const ConstView from = found != edited.values.end() ? found->second.view() : same->value;
     require(from.count() == to.value.count(), ErrorKind::bad_shape, op, to.name, " is ", from,
             " but the new heads make it ", to.value);
     for (Index i = 0; i < from.count(); ++i)
       store_double(to.value.data, to.value.dtype, i, load_double(from.data, from.dtype, i));
   }
-  const LabModel made(std::move(small));
-  if (look) look(made);
-  made.recognizer().save(out);
+  return small;
 }
 
 void LabModel::save_encoder(const EditedModel& edited, const std::string& part, std::string_view op) const {
   BertWeights weights(folder_);
   std::map<std::string, const Tensor*> changed;  // by the files' names
-  for (const auto& [name, value] : edited.values) changed[weights.name_of(name)] = &value;
-  std::vector<Tensor> made;
-  std::vector<NamedTensor> all;
-  made.reserve(changed.size());
-  for (const std::string& name : weights.names()) {
-    const AnyView was = weights.view(name);
-    const auto found = changed.find(name);
-    if (found == changed.end()) {
-      all.push_back({name, was});
-      continue;
+  for (const auto& [name, value] : edited.values) {
+    std::string theirs = weights.name_of(name);
+    if (theirs.empty()) {  // parameters of a new kind of head stand beside its queries
+      const std::size_t last = name.rfind('.');
+      theirs = weights.name_of(name.substr(0, last) + ".q.weight");
+      theirs.replace(theirs.rfind("query.weight"), std::string::npos, name.substr(last + 1));
     }
-    const AnyView now = found->second->view();
-    made.push_back(now.rank == 1 ? Tensor(was.dtype, {now.size[0]})
-                                 : Tensor(was.dtype, {now.size[0], now.size[1]}));
-    const AnyView& to = made.back().view();
-    for (Index i = 0; i < now.count(); ++i)
-      store_double(to.data, to.dtype, i, load_double(now.data, now.dtype, i));
-    all.push_back({name, to});
+    changed[theirs] = &value;
   }
-  write_safetensors(part + "/model.safetensors", all, {{"format", "pt"}});
+  write_changed(part + "/model.safetensors", weights.names(), changed,
+                [&](const std::string& name) -> ConstView { return weights.view(name); });
   const JsonObject json = JsonObject::read(folder_ + "/config.json", kOp);
   write_file(part + "/config.json", with_keys(json, head_keys(json, edited, layers())), op);
   const auto copy = [&](const std::string& name) {

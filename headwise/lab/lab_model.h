@@ -11,6 +11,7 @@
 #include "headwise/intent/recognizer/recognizer.h"
 #include "headwise/lab/head_plan.h"
 #include "headwise/layers/multi_head/taps.h"
+#include "headwise/model/json_object.h"
 #include "headwise/text/text_encoder.h"
 
 #pragma GCC visibility push(default)
@@ -33,6 +34,8 @@ class LabModel {
  public:
   /// config.json says which it is; what is neither is refused.
   explicit LabModel(const std::string& folder);
+  /// A recogniser that is in no folder.
+  explicit LabModel(Recognizer recognizer) : recognizer_(std::move(recognizer)) {}
 
   const std::string& folder() const { return folder_; }
   bool labels() const { return recognizer_.has_value(); }
@@ -46,9 +49,11 @@ class LabModel {
   /// weights, are refused with `op`.
   std::vector<Index> heads(std::string_view op) const;
 
-  /// One text that is read already; see each_text.
-  void run(const Encoding& encoding, Session& session, bool rows,
+  /// Texts that are read already, in one forward; see each_text.
+  void run(std::span<const Encoding> texts, Session& session, bool rows,
            const std::function<void(const SeenText&)>& look) const;
+  /// One text through blocks that lack some parts; `look` sees the rows between them.
+  void run_parts(const Encoding& text, Session& session, BlockParts parts, const RowLook& look) const;
   /// Runs texts one by one; of a long one the first tokens that fit at once. rows: taps hold q, k and v too.
   /// Weights of mixed heads are parts of their row.
   void each_text(std::span<const std::string> texts, Session& session, bool rows,
@@ -64,11 +69,13 @@ class LabModel {
   /// `look` sees the new model before it takes its name.
   void save(const EditedModel& edited, const std::string& out, std::string_view op,
             const std::function<void(const LabModel&)>& look = {}) const;
+  /// A recogniser after the edit, without learnt gates.
+  Recognizer edited(const EditedModel& edited, std::string_view op) const;
   /// Numbers in all parameters after the edit.
   Index count_after(const EditedModel& edited) const;
 
  private:
-  explicit LabModel(Recognizer recognizer) : recognizer_(std::move(recognizer)) {}
+  void forward(std::span<const Encoding> texts, Call& call) const;
   void save_encoder(const EditedModel& edited, const std::string& part, std::string_view op) const;
 
   std::string folder_;
@@ -78,6 +85,9 @@ class LabModel {
 
 /// Settings of every layer as one text: one where all are alike, else with semicolons between.
 std::string joined_heads(const std::vector<std::string>& by_layer);
+
+/// The keys of a config.json with some of them new; those with an empty value are left out.
+std::string with_keys(const JsonObject& json, const std::map<std::string, std::string>& edited);
 
 /// "stack.layers.3.attention"
 std::string attention_name(Index layer);

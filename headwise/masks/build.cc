@@ -203,13 +203,13 @@ const MaskView* Mask::view_of(Index head) const {
   return &set().of(head);
 }
 
-bool Mask::may_attend(Index q, Index k, const MaskPlace& at) const {
+bool Mask::may_attend(Index q, Index k, const MaskSubject& at) const {
   require(k >= 0, kBad, "mask", "key ", k, " was asked; keys count from 0");
   const MaskView* view = view_of(at.head);
   return !view || view->may_attend(q, k, at);
 }
 
-TileKind Mask::tile(Index q0, Index q1, Index k0, Index k1, const MaskPlace& at) const {
+TileKind Mask::tile(Index q0, Index q1, Index k0, Index k1, const MaskSubject& at) const {
   require(q0 < q1 && 0 <= k0 && k0 < k1, kBad, "mask", "tile of queries ", q0, "..", q1, " and keys ", k0,
           "..", k1, " was asked; both ranges must hold something and keys count from 0");
   const MaskView* view = view_of(at.head);

@@ -11,7 +11,7 @@ constexpr Index kRowKeys = 256;
 
 /// Whether strides make the box mixed and its answers follow from q - k: a term that looks at more than that
 /// is all open or all closed in it.
-bool goes_by_distance(const MaskView& view, const MaskBox& box, const MaskPlace& at) {
+bool goes_by_distance(const MaskView& view, const MaskBox& box, const MaskSubject& at) {
   bool strides = false;
   for (int i = 0; i < view.count; ++i) {
     const MaskStep& s = view.steps[i];
@@ -29,7 +29,7 @@ bool goes_by_distance(const MaskView& view, const MaskBox& box, const MaskPlace&
 }
 
 /// One question for each diagonal instead of each pair.
-Index open_by_distance(const MaskView& view, const MaskBox& box, const MaskPlace& at) {
+Index open_by_distance(const MaskView& view, const MaskBox& box, const MaskSubject& at) {
   Index open = 0;
   const auto diagonal = [&](Index q, Index k) {
     if (view.may_attend(q, k, at)) open += min_of(box.q1 - q, box.k1 - k);
@@ -41,7 +41,7 @@ Index open_by_distance(const MaskView& view, const MaskBox& box, const MaskPlace
 
 /// Halves the longer side until a region is full, empty, counted by distance or small enough to read row by
 /// row.
-Index open_in(const MaskView& view, const MaskBox& box, const MaskPlace& at) {
+Index open_in(const MaskView& view, const MaskBox& box, const MaskSubject& at) {
   const Index queries = box.q1 - box.q0, keys = box.k1 - box.k0;
   const TileKind kind = view.tile(box.q0, box.q1, box.k0, box.k1, at);
   if (kind == TileKind::empty) return 0;
@@ -70,7 +70,7 @@ Index open_in(const MaskView& view, const MaskBox& box, const MaskPlace& at) {
 
 }  // namespace
 
-Index open_pairs(const Mask& mask, Index q_tokens, Index kv_tokens, const MaskPlace& at) {
+Index open_pairs(const Mask& mask, Index q_tokens, Index kv_tokens, const MaskSubject& at) {
   require(q_tokens >= 0 && kv_tokens >= 0 && (Checked(q_tokens) * Checked(kv_tokens)).ok,
           ErrorKind::bad_shape, "mask", "open_pairs of ", q_tokens, " queries and ", kv_tokens,
           " keys; both must be 0 or more and their product an Index");
@@ -82,7 +82,7 @@ Index open_pairs(const Mask& mask, Index q_tokens, Index kv_tokens, const MaskPl
   return open_in(*view, {at.q_start, at.q_start + q_tokens, 0, kv_tokens}, at);
 }
 
-Index count_tiles(const Mask& mask, const TileGrid& grid, const MaskPlace& at) {
+Index count_tiles(const Mask& mask, const TileGrid& grid, const MaskSubject& at) {
   require(grid.q_tokens >= 0 && grid.kv_tokens >= 0 && grid.q_tile >= 1 && grid.kv_tile >= 1,
           ErrorKind::bad_shape, "mask", "count_tiles of ", grid.q_tokens, " queries by ", grid.q_tile,
           " and ", grid.kv_tokens, " keys by ", grid.kv_tile,

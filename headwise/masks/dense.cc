@@ -35,7 +35,7 @@ void pack_row(const std::uint8_t* row, Index step, Index keys, std::uint64_t fli
 
 }  // namespace
 
-Mask Mask::packed(const AnyView& tensor, std::string_view name, bool blocked) {
+Mask Mask::packed(const InputView& tensor, std::string_view name, bool blocked) {
   require(tensor.dtype == DType::u8, ErrorKind::bad_dtype, "mask", name, " takes u8, got ", tensor,
           "; compare the values first, so that non-zero means ", blocked ? "blocked" : "open");
   require(tensor.rank >= 2 && tensor.rank <= 4, ErrorKind::bad_shape, "mask", name,
@@ -80,7 +80,7 @@ Mask Mask::packed(const AnyView& tensor, std::string_view name, bool blocked) {
   return m;
 }
 
-Mask Mask::dense(const AnyView& open) { return packed(open, "dense", false); }
-Mask Mask::from_blocked(const AnyView& blocked) { return packed(blocked, "from_blocked", true); }
+Mask Mask::dense(const InputView& open) { return packed(open, "dense", false); }
+Mask Mask::from_blocked(const InputView& blocked) { return packed(blocked, "from_blocked", true); }
 
 }  // namespace headwise

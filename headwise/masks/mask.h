@@ -46,9 +46,9 @@ class Mask {
   static Mask global(std::span<const Index> positions);
   /// u8 tensor, non-zero = may attend, sizes [q kv], [heads q kv] or [batch heads q kv] (1 repeats); packed
   /// to bits inside. The merged form [batch*heads q kv] comes as dense(unmerge_heads(open, heads)).
-  static Mask dense(const AnyView& open);
+  static Mask dense(const InputView& open);
   /// The same with the other polarity: non-zero = may not attend.
-  static Mask from_blocked(const AnyView& blocked);
+  static Mask from_blocked(const InputView& blocked);
   /// A kind by its numbers, as its text has them; blocks and dense have builders of their own.
   static Mask of_kind(MaskOp op, std::span<const Index> numbers);
   /// One mask per head. Only as the outermost expression, not inside & or |.
@@ -60,7 +60,7 @@ class Mask {
   friend bool operator==(const Mask& a, const Mask& b);
   /// How many of the q_tokens x kv_tokens pairs are open; whole regions that are full or empty cost one
   /// question.
-  friend Index open_pairs(const Mask& mask, Index q_tokens, Index kv_tokens, const MaskPlace& at);
+  friend Index open_pairs(const Mask& mask, Index q_tokens, Index kv_tokens, const MaskSubject& at);
 
   /// For kernels; valid while this Mask lives. A copy has its own, and a temporary none: give it a name.
   MaskSet set() const& { return {views_.data(), static_cast<Index>(views_.size())}; }
@@ -68,15 +68,15 @@ class Mask {
   Index heads() const {
     return views_.empty() ? 1 : static_cast<Index>(views_.size());
   }  // 1, or the number of per-head masks
-  bool may_attend(Index q, Index k, const MaskPlace& at = {}) const;
-  TileKind tile(Index q0, Index q1, Index k0, Index k1, const MaskPlace& at = {}) const;
+  bool may_attend(Index q, Index k, const MaskSubject& at = {}) const;
+  TileKind tile(Index q0, Index q1, Index k0, Index k1, const MaskSubject& at = {}) const;
   /// Throws when arrays do not fit: lengths for another batch, a dense mask of other sizes, per_head of
   /// another count.
   void check(Index batch, Index heads, Index q_tokens, Index kv_tokens) const;
 
  private:
   static Mask of(MaskStep step, std::vector<Index> numbers = {});
-  static Mask packed(const AnyView& tensor, std::string_view name, bool blocked);
+  static Mask packed(const InputView& tensor, std::string_view name, bool blocked);
   static Mask joined(MaskOp op, Mask a, const Mask& b);
   /// Takes over the arrays of `from`; returns its views, which then point at the copies.
   std::vector<MaskView> adopt(const Mask& from);
@@ -94,14 +94,14 @@ std::string to_text(const Mask& mask);
 /// `dense` stands.
 Mask parse_mask(std::string_view text, std::span<const Mask> dense = {});
 
-Index open_pairs(const Mask& mask, Index q_tokens, Index kv_tokens, const MaskPlace& at = {});
+Index open_pairs(const Mask& mask, Index q_tokens, Index kv_tokens, const MaskSubject& at = {});
 
 /// How queries and keys are cut into tiles, both counted from the first.
 struct TileGrid {
   Index q_tokens = 0, kv_tokens = 0, q_tile = 1, kv_tile = 1;
 };
 /// Tiles a kernel visits: those whose tile() is not empty.
-Index count_tiles(const Mask& mask, const TileGrid& grid, const MaskPlace& at = {});
+Index count_tiles(const Mask& mask, const TileGrid& grid, const MaskSubject& at = {});
 
 }  // namespace headwise
 #pragma GCC visibility pop

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "headwise/base/error.h"
+#include "headwise/model/byte_reader.h"
 #include "headwise/model/gguf.h"
 #include "headwise/model/json_reader.h"
 
@@ -21,9 +22,9 @@ constexpr Index fixed_bytes(std::uint32_t type) {
   return type < std::size(kBytes) ? kBytes[type] : 0;
 }
 
-class HeaderReader {
+class HeaderReader : ByteReader {
  public:
-  HeaderReader(std::span<const std::byte> bytes, std::string_view path) : bytes_(bytes), path_(path) {}
+  HeaderReader(std::span<const std::byte> bytes, std::string_view path) : ByteReader(kOp, bytes, path) {}
 
   GgufHeader parse() {
     char magic[4];
@@ -42,22 +43,6 @@ class HeaderReader {
   }
 
  private:
-  template <class... Parts>
-  [[noreturn]] void refuse(const Parts&... parts) const {
-    throw Error(ErrorKind::bad_argument, text(kOp, ": ", path_, ": ", parts...));
-  }
-  Index left() const { return static_cast<Index>(bytes_.size()) - at_; }
-  void take(void* to, Index n, std::string_view what) {
-    if (n > left()) refuse("ends inside ", what, " at byte ", at_, "; it was cut short");
-    std::memcpy(to, bytes_.data() + at_, static_cast<std::size_t>(n));
-    at_ += n;
-  }
-  template <class T>
-  T number(std::string_view what) {
-    T value;
-    take(&value, sizeof value, what);
-    return value;
-  }
   /// A number of things of at least `each` bytes, all of which must still be there.
   Index count(std::string_view what, Index each, Index most) {
     const auto n = number<std::uint64_t>(what);
@@ -185,9 +170,6 @@ class HeaderReader {
         refuse("tensors ", quoted(order[i - 1]->name), " and ", quoted(order[i]->name), " overlap");
   }
 
-  std::span<const std::byte> bytes_;
-  std::string_view path_;
-  Index at_ = 0;
   std::set<std::string> keys_, names_;
 };
 

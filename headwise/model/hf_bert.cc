@@ -27,7 +27,7 @@ bool has_sizes(const SafetensorsEntry& e, const std::vector<Index>& sizes) {
 }
 
 /// Numbers that are not finite.
-Index copy_numbers(const AnyView& from, const AnyView& to) {
+Index copy_numbers(const ConstView& from, const AnyView& to) {
   Index bad = 0;
   for (Index i = 0; i < from.count(); ++i) {
     const double x = load_double(from.data, from.dtype, i);
@@ -56,7 +56,6 @@ std::vector<BertWeights::Name> BertWeights::names_of(const TransformerConfig& c)
     all.push_back({ours + ".bias", theirs + ".bias", {sizes[0]}});
   };
   const Index d = c.model_dim, f = c.feed_dim;
-  ParamSet unused = ParamSet::blank();
   const std::string front = "embeddings.";
   all.push_back({"embed.table", front + "word_embeddings.weight", {c.vocabulary, d}});
   all.push_back({"embed.positions", front + "position_embeddings.weight", {c.max_tokens, d}});
@@ -65,7 +64,12 @@ std::vector<BertWeights::Name> BertWeights::names_of(const TransformerConfig& c)
   pair("embed.norm", front + "LayerNorm", {d});
   for (Index i = 0; i < c.depth; ++i) {
     const std::string ours = text("stack.layers.", i, '.'), theirs = text("encoder.layer.", i, '.');
-    const Widths w = make_head(heads_of_layer(c.heads, i, c.depth), unused, {i, c.depth, d}).widths();
+    ParamSet own = ParamSet::blank();  // the head's, beside q, k, v and out
+    const Widths w = make_head(heads_of_layer(c.heads, i, c.depth), own, {i, c.depth, d}).widths();
+    for (const Param& p : own.all())
+      all.push_back({ours + "attention." + p.name,
+                     theirs + "attention.self." + p.name,
+                     {p.value.size, p.value.size + p.value.rank}});
     pair(ours + "attention.q", theirs + "attention.self.query", {w.q, d});
     pair(ours + "attention.k", theirs + "attention.self.key", {w.k, d});
     pair(ours + "attention.v", theirs + "attention.self.value", {w.v, d});
@@ -137,7 +141,8 @@ BertWeights::BertWeights(const std::string& folder, const SafetensorsOptions& op
 void BertWeights::load(ParamSet& params, std::string_view scope) {
   for (const Name& n : names_) {
     const Learned to = params.find(scope.empty() ? n.ours : text(scope, '.', n.ours));
-    AnyView from = file_ ? file_->view(n.theirs) : shards_->view(n.theirs), out = to.value();
+    ConstView from = file_ ? file_->view(n.theirs) : shards_->view(n.theirs);
+    AnyView out = to.value();
     // A smaller vocabulary than the file's leaves the last rows of its table out.
     if (n.ours == "embed.table") from.size[0] = min_of(from.size[0], out.size[0]);
     require(out.count() == from.count(), ErrorKind::bad_shape, kOp, folder_, ": ", quoted(n.theirs), " is ",

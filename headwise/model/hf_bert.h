@@ -24,7 +24,7 @@ class BertWeights {
   /// The files' name of a parameter of ours; "": they have none.
   std::string name_of(std::string_view ours) const;
   /// One tensor of the files by their name, and all their names.
-  AnyView view(const std::string& theirs) { return file_ ? file_->view(theirs) : shards_->view(theirs); }
+  ConstView view(const std::string& theirs) { return file_ ? file_->view(theirs) : shards_->view(theirs); }
   std::vector<std::string> names() const;
   /// Copies every weight into the parameters a Transformer of config() declares under `scope` ("": none), in
   /// the set's dtype. A weight that is not finite is refused by name, and so is a file cut short meanwhile.

@@ -1,5 +1,6 @@
 #include "headwise/model/hf_config.h"
 
+#include <charconv>
 #include <filesystem>
 #include <set>
 
@@ -56,6 +57,16 @@ Index heads_left(const JsonObject& json, Index layer, Index heads) {
   return left;
 }
 
+/// The number behind `,key=` in a text of heads; 0: none stands there, or one too long to be right.
+Index number_of(std::string_view heads, std::string_view key) {
+  const std::size_t found = heads.find(key);
+  if (found == heads.npos) return 0;
+  Index n = 0;
+  const char* first = heads.data() + found + key.size();
+  std::from_chars(first, heads.data() + heads.size(), n);
+  return n;
+}
+
 /// One text for all layers, or one a layer. headwise_heads, which `headwise cut` and `convert` write where no
 /// other key can say it, comes before the others.
 std::string heads_of(const JsonObject& json, const TransformerConfig& c, Index heads) {
@@ -64,8 +75,15 @@ std::string heads_of(const JsonObject& json, const TransformerConfig& c, Index h
     for (std::size_t at = 0; at < own.size();
          at = own.find(';', at) == own.npos ? own.size() : own.find(';', at) + 1) {
       const std::string_view one = std::string_view(own).substr(own.find_first_not_of(' ', at));
-      if (!one.starts_with("mha:") && !one.starts_with("gqa:"))
-        json.refuse("headwise_heads", "mha and gqa are what such a folder holds");
+      if (!one.starts_with("mha:") && !one.starts_with("gqa:") && !one.starts_with("collaborative:"))
+        json.refuse("headwise_heads", "mha, gqa and collaborative are what such a folder holds");
+      // Their mixing rows are made before the weights are looked at.
+      const std::string_view own_text = one.substr(0, one.find(';'));
+      const Index shared = number_of(own_text, "shared=");
+      if (one.starts_with("collaborative:") &&
+          (number_of(own_text, "heads=") > heads || shared < 1 || shared > c.model_dim))
+        json.refuse("headwise_heads", "collaborative layers have at most ", heads, " heads and share 1 to ",
+                    c.model_dim, " columns");
     }
     return own;
   }

@@ -121,7 +121,7 @@ std::span<const std::byte> Safetensors::bytes(std::string_view name) const {
   return state_->bytes(entry(name));
 }
 
-AnyView Safetensors::view(std::string_view name) {
+ConstView Safetensors::view(std::string_view name) {
   const SafetensorsEntry& e = entry(name);
   const auto dtype = e.as_dtype();
   require(dtype.has_value(), ErrorKind::bad_dtype, kOp, state_->path, ": ", quoted(name), " is ", e.dtype,
@@ -139,8 +139,8 @@ AnyView Safetensors::view(std::string_view name) {
     }
     raw = at->second.span();
   }
-  AnyView v;
-  v.data = const_cast<std::byte*>(raw.data());
+  ConstView v;
+  v.data = raw.data();
   v.dtype = *dtype;
   v.rank = e.rank ? e.rank : 1;
   v.size[0] = 1;

@@ -84,7 +84,7 @@ class Safetensors {
   std::span<const std::byte> bytes(std::string_view name) const;
   /// Read-only, row-major, at most kMaxRank sizes (one number: [1]); valid while the file is open. A tensor
   /// that does not lie aligned is copied the first time.
-  AnyView view(std::string_view name);
+  ConstView view(std::string_view name);
   /// Throws unless dtype and sizes of `out` are the file's.
   void check(std::string_view name, const AnyView& out) const;
   /// Copies into `out`, after that check; any steps.
@@ -100,7 +100,7 @@ class Safetensors {
 /// A tensor to write; its view must be row-major without gaps.
 struct NamedTensor {
   std::string name;
-  AnyView value;
+  ConstView value;
 };
 
 /// Writes beside `path`, brings it to the disk, then takes the name: whoever reads `path` sees the old file

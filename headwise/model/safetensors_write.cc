@@ -27,11 +27,11 @@ std::string_view word_of(DType t) {
 
 void append_string(std::string& out, std::string_view value, std::string_view path) {
   require(first_bad_utf8(value) < 0, ErrorKind::bad_argument, kOp, path,
-          ": a name or metadata text is no UTF-8");
+          ": a name or metadata text is no UTF-8; convert it");
   out += json_string(value);
 }
 
-bool is_packed(const AnyView& v) {
+bool is_packed(const ViewForm& v) {
   Index step = 1;
   for (int axis = v.rank - 1; axis >= 0; --axis) {
     if (v.size[axis] > 1 && v.step[axis] != step) return false;
@@ -47,7 +47,7 @@ void write_safetensors(const std::string& path, std::span<const NamedTensor> ten
   std::vector<const NamedTensor*> order;
   for (const NamedTensor& t : tensors) {
     require(!t.name.empty() && t.name != "__metadata__", ErrorKind::bad_argument, kOp, path, ": ",
-            quoted(t.name), " cannot name a tensor");
+            quoted(t.name), " cannot name a tensor; give it another name");
     require(t.value.given() && is_packed(t.value), ErrorKind::bad_shape, kOp, path, ": ", quoted(t.name),
             " must be a row-major tensor without gaps; copy it first");
     order.push_back(&t);

@@ -1,5 +1,8 @@
 #include "headwise/model/shards.h"
 
+#include <algorithm>
+#include <map>
+
 #include "headwise/model/file.h"
 #include "headwise/model/json_reader.h"
 
@@ -111,13 +114,13 @@ SafetensorsShards::SafetensorsShards(const std::string& index_path, const Safete
     if (!shards_[shard].has(name)) [[unlikely]]
       throw Error(ErrorKind::bad_argument, text(kOp, ": ", index_path, ": ", file, " has no ", quoted(name),
                                                 ", though the index places it there"));
-    shard_of_.emplace(name, shard);
+    shard_of_.push_back({name, shard});
   }
 }
 
 std::vector<std::string> SafetensorsShards::names() const {
   std::vector<std::string> all;
-  for (const auto& [name, shard] : shard_of_) all.push_back(name);
+  for (const Named& n : shard_of_) all.push_back(n.name);
   return all;
 }
 
@@ -127,12 +130,18 @@ bool SafetensorsShards::intact() const noexcept {
   return true;
 }
 
+const SafetensorsShards::Named* SafetensorsShards::find(std::string_view name) const {
+  const auto at = std::lower_bound(shard_of_.begin(), shard_of_.end(), name,
+                                   [](const Named& n, std::string_view asked) { return n.name < asked; });
+  return at == shard_of_.end() || at->name != name ? nullptr : &*at;
+}
+
 Safetensors& SafetensorsShards::shard_with(std::string_view name) {
-  const auto at = shard_of_.find(name);
-  if (at == shard_of_.end())
+  const Named* at = find(name);
+  if (at == nullptr)
     throw Error(ErrorKind::bad_argument, text(kOp, ": ", path_, ": has no ", quoted(name), " among its ",
                                               shard_of_.size(), " tensors"));
-  return shards_[at->second];
+  return shards_[at->shard];
 }
 
 }  // namespace headwise

@@ -1,7 +1,6 @@
 // SafetensorsShards: the tensors of several safetensors files beside one index.json, by name.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,18 +17,24 @@ class SafetensorsShards {
   explicit SafetensorsShards(const std::string& index_path, const SafetensorsOptions& options = {});
   /// Ascending.
   std::vector<std::string> names() const;
-  bool has(std::string_view name) const { return shard_of_.find(name) != shard_of_.end(); }
+  bool has(std::string_view name) const { return find(name) != nullptr; }
   const SafetensorsEntry& entry(std::string_view name) { return shard_with(name).entry(name); }
-  AnyView view(std::string_view name) { return shard_with(name).view(name); }
+  ConstView view(std::string_view name) { return shard_with(name).view(name); }
   void read(std::string_view name, const AnyView& out) { shard_with(name).read(name, out); }
   /// False once a mapped page was gone when it was read.
   bool intact() const noexcept;
 
  private:
+  struct Named {
+    std::string name;
+    std::size_t shard;
+  };
+  /// Null when there is none.
+  const Named* find(std::string_view name) const;
   Safetensors& shard_with(std::string_view name);
   std::string path_;
   std::vector<Safetensors> shards_;
-  std::map<std::string, std::size_t, std::less<>> shard_of_;
+  std::vector<Named> shard_of_;  // by name, ascending
 };
 
 }  // namespace headwise

@@ -11,6 +11,22 @@
 namespace headwise::server {
 namespace {
 
+enum class Shared : int { live = -4, ready, metrics, openapi };
+
+constexpr HttpRoute kShared[] = {
+    {"/health/live", "GET", static_cast<int>(Shared::live), Door::Lock::open, true},
+    {"/health/ready", "GET", static_cast<int>(Shared::ready), Door::Lock::open, true},
+    {"/metrics", "GET", static_cast<int>(Shared::metrics), Door::Lock::scrape},
+    {"/openapi.json", "GET", static_cast<int>(Shared::openapi), Door::Lock::open},
+};
+
+HttpResponse health(bool ready, const std::string& name) {
+  HttpResponse r;
+  r.status = ready ? 200 : 503;
+  r.body = text("{\"model\": ", name, ", \"status\": \"", ready ? "ok" : "draining", "\"}\n");
+  return r;
+}
+
 /// A method of its own could hold anything too.
 constexpr std::string_view kMethods[] = {"GET",    "HEAD",    "POST",  "PUT",    "PATCH",
                                          "DELETE", "OPTIONS", "TRACE", "CONNECT"};
@@ -45,10 +61,16 @@ std::string name_in_answers(std::string_view name) {
 
 HttpService::HttpService(std::span<const HttpRoute> routes, Listener& listener, const std::string& address,
                          HttpServiceOptions options)
-    : routes_(routes),
+    : routes_(with_shared(routes)),
       http_(std::move(options)),
       door_(http_.door, address, listener.port()),
       loop_(listener, *this, http_.loop) {}
+
+std::vector<HttpRoute> HttpService::with_shared(std::span<const HttpRoute> own) {
+  std::vector<HttpRoute> all(std::begin(kShared), std::end(kShared));
+  all.insert(all.end(), own.begin(), own.end());
+  return all;
+}
 
 const HttpRoute* HttpService::find_route(std::string_view target) const {
   const auto found =
@@ -73,6 +95,21 @@ std::optional<HttpResponse> HttpService::look(const HttpRequest& request, bool s
   return method == "POST" ? body_refusal(request) : std::nullopt;
 }
 
+std::optional<HttpResponse> HttpService::take(const HttpRequest& request, Ticket ticket,
+                                              Clock::time_point& until) {
+  const HttpRoute& route = *find_route(request.target);
+  if (route.work >= 0) return take_own(route, request, ticket, until);
+  switch (static_cast<Shared>(route.work)) {
+    case Shared::live: return health(true, model_name());
+    case Shared::ready: return health(!loop_.draining(), model_name());
+    case Shared::metrics: return all_numbers();
+    case Shared::openapi: break;
+  }
+  HttpResponse r;
+  r.body = openapi();
+  return r;
+}
+
 HttpResponse HttpService::numbers(Index queued_requests, Index queued_tokens) const {
   HttpResponse r;
   r.type = "text/plain; version=0.0.4; charset=utf-8";
@@ -81,13 +118,6 @@ HttpResponse HttpService::numbers(Index queued_requests, Index queued_tokens) co
                            .queued_tokens = queued_tokens,
                            .log_lines_lost = http_.log_lines_lost ? http_.log_lines_lost() : 0,
                            .ready = !loop_.draining()});
-  return r;
-}
-
-HttpResponse HttpService::health(bool ready, const std::string& name) const {
-  HttpResponse r;
-  r.status = ready ? 200 : 503;
-  r.body = text("{\"model\": ", name, ", \"status\": \"", ready ? "ok" : "draining", "\"}\n");
   return r;
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "headwise/server/door/door.h"
 #include "headwise/server/http/event_loop.h"
@@ -26,10 +27,16 @@ struct HttpServiceOptions {
 /// One route; paths are compared whole, none is ever looked up on a disk.
 struct HttpRoute {
   std::string_view path, method;
-  int work = 0;  // a number of the service's own
+  int work = 0;  // a number of the service's own; below 0: of every service
   Door::Lock lock = Door::Lock::bearer;
   bool health = false;  // answered when all seats are taken, too
 };
+
+/// A route whose work is one of a service's own list of them.
+template <class Work>
+constexpr HttpRoute route(std::string_view path, std::string_view method, Work work, Door::Lock lock) {
+  return {path, method, static_cast<int>(work), lock};
+}
 
 class HttpService : protected Handler {
  public:
@@ -48,26 +55,34 @@ class HttpService : protected Handler {
               HttpServiceOptions options);
   ~HttpService() override = default;
 
+  /// The routes of every service and those of this one.
+  static std::vector<HttpRoute> with_shared(std::span<const HttpRoute> own);
   const HttpRoute* find_route(std::string_view target) const;
   /// False: options leave this route out.
   virtual bool offers(const HttpRoute& route) const = 0;
+  /// A request to a route of the service's own.
+  virtual std::optional<HttpResponse> take_own(const HttpRoute& route, const HttpRequest& request,
+                                               Ticket ticket, Clock::time_point& until) = 0;
+  virtual std::string model_name() const = 0;  // JSON
+  virtual HttpResponse all_numbers() const = 0;
+  virtual std::string openapi() const = 0;
 
+  std::optional<HttpResponse> take(const HttpRequest& request, Ticket ticket, Clock::time_point& until) final;
   std::optional<HttpResponse> look(const HttpRequest& request, bool spare) override;
   HttpResponse refuse(const HttpFault& fault) override;
   void sent(const Exchange& exchange) override;
   void evicted() override { metrics_.evicted(); }
   void failed(const char* what) noexcept override;
 
-  /// `name` is the model's, as JSON.
-  HttpResponse health(bool ready, const std::string& name) const;
   HttpResponse numbers(Index queued_requests, Index queued_tokens) const;
   /// 429, to come again after `wait`.
   static HttpResponse busy(std::chrono::milliseconds wait);
   /// The service's own deadline or a shorter one of the client's; none: `refusal` says what is wrong with it.
   std::optional<std::chrono::milliseconds> patience(const HttpRequest& request, HttpResponse& refusal) const;
   void say(const LogLine& line) const;
+  bool asks_for_token() const { return !http_.door.tokens.empty(); }
 
-  std::span<const HttpRoute> routes_;
+  std::vector<HttpRoute> routes_;
   HttpServiceOptions http_;
   Metrics metrics_;
   Door door_;

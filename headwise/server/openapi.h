@@ -1,15 +1,29 @@
-// openapi.json: every route of the service with what it takes and gives, for programs that read such things.
+// openapi.json: every route of a service with what it takes and gives, for programs that read such things.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <string>
-
-#include "headwise/base/index.h"
+#include <string_view>
+#include <vector>
 
 namespace headwise::server {
 
+inline constexpr std::string_view kJsonType = "application/json";
+
+/// One operation: its own answer at 200, then refusals.
+struct Operation {
+  std::string_view path, method, id, summary;
+  std::string_view type = kJsonType, schema = "";  // schema: a name, "" for text
+  std::string_view body = "";                      // the schema's name of what it takes
+  std::string_view refusals = "";                  // statuses of its own, "404 411" and so on
+  bool token = true;
+  bool streams = false;  // server-sent events, where they are asked for
+};
+
 struct OpenapiFacts {
-  Index texts = 0, text_bytes = 0;  // of one request; of one text
-  bool token = true;                // whether one is asked for
+  std::string_view about;             // one sentence
+  std::vector<Operation> operations;  // beside those of every service
+  std::string schemas;                // their own, "\"Name\": {...}, ..."
+  bool token = true;                  // whether one is asked for
 };
 
 /// A document of OpenAPI 3.1.

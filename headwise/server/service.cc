@@ -7,27 +7,21 @@
 #include "headwise/base/error.h"
 #include "headwise/model/json_reader.h"
 #include "headwise/server/http/request_id.h"
-#include "headwise/server/openapi.h"
+#include "headwise/server/model/intents_openapi.h"
+#include "headwise/server/try_page.h"
 
 namespace headwise::server {
 namespace {
 
-enum class Work { live, ready, metrics, openapi, labels, report, intents, explain };
+enum class Work : int { labels, report, intents, explain, sentence };
 
-constexpr HttpRoute route(std::string_view path, std::string_view method, Work work, Door::Lock lock,
-                          bool health = false) {
-  return {path, method, static_cast<int>(work), lock, health};
-}
-
-/// What is not here is not there; paths are compared whole, none is ever looked up on a disk.
+/// What is not here or in http_service.cc is not there.
 constexpr HttpRoute kRoutes[] = {
-    route("/health/live", "GET", Work::live, Door::Lock::open, true),
-    route("/health/ready", "GET", Work::ready, Door::Lock::open, true),
-    route("/metrics", "GET", Work::metrics, Door::Lock::scrape),
-    route("/openapi.json", "GET", Work::openapi, Door::Lock::open),
     route("/v1/labels", "GET", Work::labels, Door::Lock::bearer),
     route("/", "GET", Work::report, Door::Lock::password),
     route("/report", "GET", Work::report, Door::Lock::password),
+    // The page itself holds nothing of the model; what it asks for needs the token.
+    route("/try", "GET", Work::sentence, Door::Lock::open),
     route("/v1/intents", "POST", Work::intents, Door::Lock::bearer),
     route("/v1/explain", "POST", Work::explain, Door::Lock::bearer),
 };
@@ -53,7 +47,7 @@ Service::Service(Served model, Listener& listener, const std::string& address, S
 
 std::vector<RouteName> Service::routes() {
   std::vector<RouteName> all;
-  for (const HttpRoute& r : kRoutes) all.push_back({r.path, r.method});
+  for (const HttpRoute& r : with_shared(kRoutes)) all.push_back({r.path, r.method});
   return all;
 }
 
@@ -66,27 +60,32 @@ void Service::replace(Served model) {
 }
 
 bool Service::offers(const HttpRoute& route) const {
+  if (route.work < 0) return true;
   const Work work = static_cast<Work>(route.work);
   return (work != Work::report || options_.report) && (work != Work::explain || facts().explains);
 }
 
-std::optional<HttpResponse> Service::take(const HttpRequest& request, Ticket ticket,
-                                          Clock::time_point& until) {
-  switch (static_cast<Work>(find_route(request.target)->work)) {
-    case Work::live: return health(true, facts().name);
-    case Work::ready: return health(!loop_.draining(), facts().name);
-    case Work::metrics: return numbers(batcher_.queued_requests(), batcher_.queued_tokens());
+std::optional<HttpResponse> Service::take_own(const HttpRoute& route, const HttpRequest& request,
+                                              Ticket ticket, Clock::time_point& until) {
+  switch (static_cast<Work>(route.work)) {
     case Work::labels: return labels();
-    case Work::report: return page();
+    case Work::report: return page(options_.report, "");
+    case Work::sentence: {
+      static const auto sentence = std::make_shared<const std::string>(try_page());
+      return page(sentence, "connect-src 'self'; ");
+    }
     case Work::intents: return ask(request, false, ticket, until);
-    case Work::explain: return ask(request, true, ticket, until);
-    case Work::openapi: break;
+    case Work::explain: break;
   }
-  HttpResponse r;
-  r.body = openapi_text({.texts = options_.texts.texts,
-                         .text_bytes = options_.texts.text_bytes,
-                         .token = !options_.door.tokens.empty()});
-  return r;
+  return ask(request, true, ticket, until);
+}
+
+HttpResponse Service::all_numbers() const {
+  return numbers(batcher_.queued_requests(), batcher_.queued_tokens());
+}
+
+std::string Service::openapi() const {
+  return openapi_text(intents_openapi(options_.texts, asks_for_token()));
 }
 
 HttpResponse Service::labels() const {
@@ -96,15 +95,16 @@ HttpResponse Service::labels() const {
   return r;
 }
 
-HttpResponse Service::page() const {
+HttpResponse Service::page(std::shared_ptr<const std::string> words, const char* more) {
   HttpResponse r;
   r.type = "text/html; charset=utf-8";
-  r.page = options_.report;
-  // The page holds all it needs; were a text of a user in it to become code, it could still reach nothing.
+  r.page = std::move(words);
+  // The page holds all it needs; were a text of a user in it to become code, it could still reach nothing
+  // but, where it asks, this service.
   r.headers.push_back(
       {"Content-Security-Policy",
-       "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
-       "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"});
+       text("default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; ",
+            more, "base-uri 'none'; form-action 'none'; frame-ancestors 'none'")});
   r.headers.push_back({"Referrer-Policy", "no-referrer"});
   return r;
 }

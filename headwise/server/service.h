@@ -23,7 +23,7 @@ struct RouteName {
   std::string_view path, method;
 };
 
-/// What is served: see kRoutes in service.cc and openapi.cc.
+/// What is served: see kRoutes in service.cc and model/intents_openapi.cc.
 class Service : public HttpService {
  public:
   /// `address` is that of the listener, as clients name it; "" where that is a file. Listens; who comes
@@ -47,12 +47,15 @@ class Service : public HttpService {
   Facts facts() const;
 
   bool offers(const HttpRoute& route) const override;
-  std::optional<HttpResponse> take(const HttpRequest& request, Ticket ticket,
-                                   Clock::time_point& until) override;
+  std::optional<HttpResponse> take_own(const HttpRoute& route, const HttpRequest& request, Ticket ticket,
+                                       Clock::time_point& until) override;
+  std::string model_name() const override { return facts().name; }
+  HttpResponse all_numbers() const override;
+  std::string openapi() const override;
   HttpResponse late(Ticket ticket) override;
   void gone(Ticket ticket) override;
 
-  HttpResponse page() const;
+  static HttpResponse page(std::shared_ptr<const std::string> words, const char* more);
   HttpResponse labels() const;
   std::optional<HttpResponse> ask(const HttpRequest& request, bool explain, Ticket ticket,
                                   Clock::time_point& until);

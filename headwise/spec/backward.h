@@ -27,7 +27,7 @@ struct BackwardProblem {
 /// overlapping rows, a bias axis of size 1) it is their sum, in ascending order of heads.
 struct BackwardArgs {
   AttentionArgs forward = {};
-  AnyView dout = {};                                  // like forward.out, same dtype
+  InputView dout = {};                                // like forward.out, same dtype
   AnyView dq = {}, dk = {}, dv = {};                  // like q, k, v, same dtype
   AnyView dbias = {};                                 // [batch heads q kv], sizes as the bias; any float
   AnyView dslopes = {}, drelative = {}, dsinks = {};  // like inputs.slopes, .relative, .sinks; any float

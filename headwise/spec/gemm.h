@@ -55,7 +55,7 @@ struct GemmProblem {
 struct GemmArgs {
   MatrixView a = {}, b = {}, out = {}, residual = {}, factor = {}, slope = {};
   const void* packed = nullptr;  // b in the kernel's own layout, instead of b
-  AnyView bias = {};             // [n], any float
+  InputView bias = {};           // [n], any float
 };
 
 }  // namespace headwise

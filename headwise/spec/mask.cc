@@ -37,7 +37,7 @@ void only_run(const Row& row, Index first, Index end, std::uint64_t* open) {
   for (int w = 0; w < row.words; ++w) open[w] = bits_between(from - 64 * w, to - 64 * w);
 }
 
-void dense_row(const MaskStep& s, const Row& row, const MaskPlace& at, std::uint64_t* open) {
+void dense_row(const MaskStep& s, const Row& row, const MaskSubject& at, std::uint64_t* open) {
   const std::uint64_t* bits = mask_terms::dense_row(s, row.q - at.q_start, at);
   if (s.size[3] == 1) {
     for (int w = 0; w < row.words; ++w) open[w] = bits && (bits[0] & 1) ? ~std::uint64_t{0} : 0;
@@ -87,7 +87,7 @@ void strided_row(const MaskStep& s, const Row& row, std::uint64_t* open) {
   }
 }
 
-void term_row(const MaskStep& s, const Row& row, const MaskPlace& at, std::uint64_t* open) {
+void term_row(const MaskStep& s, const Row& row, const MaskSubject& at, std::uint64_t* open) {
   switch (s.op) {
     case MaskOp::causal: return only_run(row, 0, add_capped(row.q, 1), open);
     case MaskOp::window:
@@ -129,7 +129,7 @@ void term_row(const MaskStep& s, const Row& row, const MaskPlace& at, std::uint6
 
 }  // namespace
 
-void MaskView::row_bits(Index q, Index k0, int words, std::uint64_t* open, const MaskPlace& at) const {
+void MaskView::row_bits(Index q, Index k0, int words, std::uint64_t* open, const MaskSubject& at) const {
   std::uint64_t stack[kMaxTerms][kWords];
   for (int done = 0; done < words; done += kWords) {
     const Row row{q, add_capped(k0, Index{64} * done), words - done < kWords ? words - done : kWords};

@@ -29,14 +29,14 @@ struct MaskView {
   }
 
   /// The definition. q and k are positions; k >= 0.
-  HW_FN constexpr bool may_attend(Index q, Index k, const MaskPlace& at = {}) const;
+  HW_FN constexpr bool may_attend(Index q, Index k, const MaskSubject& at = {}) const;
   /// What a kernel needs to know about queries [q0, q1) x keys [k0, k1) before loading it; both ranges not
   /// empty. Exact for single terms and for `&` of interval terms; else `mixed` may stand for empty or full,
   /// never the reverse.
-  HW_FN constexpr TileKind tile(Index q0, Index q1, Index k0, Index k1, const MaskPlace& at = {}) const;
+  HW_FN constexpr TileKind tile(Index q0, Index q1, Index k0, Index k1, const MaskSubject& at = {}) const;
   /// Bit j of open[w] = may_attend(q, k0 + 64 * w + j), for `words` words; bits past the last key are
   /// unspecified.
-  void row_bits(Index q, Index k0, int words, std::uint64_t* open, const MaskPlace& at = {}) const;
+  void row_bits(Index q, Index k0, int words, std::uint64_t* open, const MaskSubject& at = {}) const;
 };
 
 /// One mask for all heads, or one per head; count 0 = everything is open.
@@ -47,7 +47,7 @@ struct MaskSet {
   const MaskView& of(Index head) const { return views[count == 1 ? 0 : head]; }
 };
 
-HW_FN constexpr bool MaskView::may_attend(Index q, Index k, const MaskPlace& at) const {
+HW_FN constexpr bool MaskView::may_attend(Index q, Index k, const MaskSubject& at) const {
   std::uint32_t stack = 1;  // the last answer is bit 0
   for (int i = 0; i < count; ++i) {
     if (steps[i].op == MaskOp::both)
@@ -60,7 +60,7 @@ HW_FN constexpr bool MaskView::may_attend(Index q, Index k, const MaskPlace& at)
   return stack & 1;
 }
 
-HW_FN constexpr TileKind MaskView::tile(Index q0, Index q1, Index k0, Index k1, const MaskPlace& at) const {
+HW_FN constexpr TileKind MaskView::tile(Index q0, Index q1, Index k0, Index k1, const MaskSubject& at) const {
   using mask_terms::Intervals;
   // An answer is an `&`: its interval terms joined, and the kind of the rest; only an `either` forces the two
   // into one.

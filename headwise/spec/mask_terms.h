@@ -148,7 +148,7 @@ constexpr Index offset_count(const MaskStep& s) {
 }
 
 /// The sequence and head a question is about.
-struct MaskPlace {
+struct MaskSubject {
   Index sequence = 0, head = 0, q_start = 0;
 };
 
@@ -190,7 +190,7 @@ HW_FN constexpr Index dense_word(const Index (&words)[3], Index batch, Index hea
   return batch * words[0] + head * words[1] + i * words[2] + k / 64;
 }
 /// First word of the row of query index i, or null when the mask has no such row.
-HW_FN constexpr const std::uint64_t* dense_row(const MaskStep& s, Index i, const MaskPlace& at) {
+HW_FN constexpr const std::uint64_t* dense_row(const MaskStep& s, Index i, const MaskSubject& at) {
   const Index index[3] = {at.sequence, at.head, i};
   for (int axis = 0; axis < 3; ++axis)
     if (s.size[axis] != 1 && (index[axis] < 0 || index[axis] >= s.size[axis])) return nullptr;
@@ -210,12 +210,12 @@ HW_FN constexpr Span block_row(const MaskStep& s, Index q) {
   if (q < 0 || q / s.a >= s.n) return {};
   return {s.offsets[q / s.a], s.offsets[q / s.a + 1]};
 }
-HW_FN constexpr Index length_of(const MaskStep& s, const MaskPlace& at) {
+HW_FN constexpr Index length_of(const MaskStep& s, const MaskSubject& at) {
   return at.sequence >= 0 && at.sequence < s.n ? s.offsets[at.sequence] : 0;
 }
 
 /// The definition of every term.
-HW_FN constexpr bool may_attend(const MaskStep& s, Index q, Index k, const MaskPlace& at) {
+HW_FN constexpr bool may_attend(const MaskStep& s, Index q, Index k, const MaskSubject& at) {
   switch (s.op) {
     case MaskOp::all: return true;
     case MaskOp::causal: return k <= q;
@@ -252,7 +252,7 @@ HW_FN constexpr bool is_interval(MaskOp op) {
 
 /// Exact for interval terms: the two corners farthest from the diagonal decide, since every other pair lies
 /// between them.
-HW_FN constexpr bool interval_full(const MaskStep& s, const MaskBox& box, const MaskPlace& at) {
+HW_FN constexpr bool interval_full(const MaskStep& s, const MaskBox& box, const MaskSubject& at) {
   return may_attend(s, box.q0, box.k1 - 1, at) && may_attend(s, box.q1 - 1, box.k0, at);
 }
 
@@ -272,7 +272,7 @@ struct Intervals {
     documents |= o.documents;
   }
   HW_FN static constexpr Intervals of(const MaskStep& s, int number, const MaskBox& box,
-                                      const MaskPlace& at) {
+                                      const MaskSubject& at) {
     Intervals r = open(box);
     switch (s.op) {
       case MaskOp::causal: r.ahead = 0; break;
@@ -339,7 +339,7 @@ HW_FN constexpr TileKind blocks_tile(const MaskStep& s, const MaskBox& box) {
   return kind_of(open, closed);
 }
 
-HW_FN constexpr TileKind dense_tile(const MaskStep& s, MaskBox box, const MaskPlace& at) {
+HW_FN constexpr TileKind dense_tile(const MaskStep& s, MaskBox box, const MaskSubject& at) {
   bool open = false, closed = false;
   if (s.size[3] == 1) box.k0 = 0, box.k1 = 1;
   if (box.k1 > s.size[3]) closed = true, box.k1 = s.size[3];
@@ -385,7 +385,7 @@ HW_FN constexpr TileKind global_tile(const MaskStep& s, const MaskBox& box) {
 }
 
 /// Exact for terms that are not intervals; box not empty.
-HW_FN constexpr TileKind tile(const MaskStep& s, const MaskBox& box, const MaskPlace& at) {
+HW_FN constexpr TileKind tile(const MaskStep& s, const MaskBox& box, const MaskSubject& at) {
   switch (s.op) {
     case MaskOp::blocks: return blocks_tile(s, box);
     case MaskOp::dense: return dense_tile(s, box, at);

@@ -20,12 +20,8 @@ struct KeyOrder {
   }
   friend constexpr bool operator==(const KeyOrder&, const KeyOrder&) = default;
 };
-inline std::ostream& operator<<(std::ostream& out, const KeyOrder& o) {
-  out << "[kv/" << o.group << "][dim";
-  if (o.columns > 1) out << "/" << o.columns;
-  out << "][" << o.group << "]";
-  return o.columns > 1 ? out << "[" << o.columns << "]" : out;
-}
+/// "[kv/8][dim/2][8][2]"
+std::ostream& operator<<(std::ostream& out, const KeyOrder& o);
 
 /// The description of a buffer [batch kv_heads room], room = elements a head.
 struct PackedKeys {

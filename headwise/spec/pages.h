@@ -17,9 +17,9 @@ constexpr bool is_page_size(Index n) {
 /// tokens (NHD) and pages with tokens inside heads (HND) are two views of that form. Token t of sequence b is
 /// token t % page_size of page table[b][t / page_size]; sequences may share pages.
 struct PageTable {
-  AnyView table = {};    // [batch pages_each] i32, where k and v lie; entries past a sequence's last token
-                         // are not read
-  AnyView lengths = {};  // [batch] i64 on the CPU: tokens of each sequence
+  InputView table = {};    // [batch pages_each] i32, where k and v lie; entries past a sequence's last token
+                           // are not read
+  InputView lengths = {};  // [batch] i64 on the CPU: tokens of each sequence
 
   bool on_device() const { return !table.on_cpu(); }
   bool given() const { return table.given() || lengths.given(); }

@@ -40,12 +40,14 @@ struct ProbeOut {
   // top_k: [batch heads q top_k], heaviest first; keys i64, -1 beyond the open keys
   AnyView top_keys = {}, top_weights = {};
   // classes: input [batch kv] i32, 0..classes-1, others count nowhere; [batch heads q classes]
-  AnyView class_of = {}, class_mass = {};
+  InputView class_of = {};
+  AnyView class_mass = {};
   // columns: [batch heads kv]
   AnyView column_sums = {};
   // picked: input [picked 3] i64 rows (sequence, head, query index); [picked kv], ragged: kv of the longest
   // sequence, 0 past the own one
-  AnyView picks = {}, picked_weights = {};
+  InputView picks = {};
+  AnyView picked_weights = {};
   // scores: [batch heads q kv], ragged: sizes of the longest sequence; closed pairs hold -inf, as weights 0
   AnyView scores = {};
 };

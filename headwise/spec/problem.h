@@ -41,16 +41,17 @@ struct AttentionProblem {
 /// One run. q, k, v, out are [batch tokens slots dim], or [batch tokens row] where the layout has a row;
 /// ragged: batch is 1 and sequence b owns rows offsets[b]..offsets[b + 1].
 struct AttentionArgs {
-  AnyView q = {}, k = {}, v = {}, out = {};
+  InputView q = {}, k = {}, v = {};
+  AnyView out = {};
   AnyView lse = {};  // [batch heads q] f32 (f64 for f64), ln, sink included; heads: normal_heads(); ragged:
                      // [1 heads tokens]; entmax: tau of w = max(0, (alpha - 1) s - tau)^(1 / (alpha - 1))
   HeadInputs inputs = {};
   MaskSet mask = {};
-  AnyView q_start = {};                     // [1] or [batch] i64: position of the first query; empty: 0
-  AnyView q_offsets = {}, kv_offsets = {};  // [batch + 1] i64, ragged only
+  InputView q_start = {};                     // [1] or [batch] i64: position of the first query; empty: 0
+  InputView q_offsets = {}, kv_offsets = {};  // [batch + 1] i64, ragged only
   ProbeOut probe = {};
-  AnyView k_scale = {},
-          v_scale = {};       // [batch kv_tokens kv_heads] f32: k = k_scale * its numbers; 8-bit KV only
+  InputView k_scale = {},
+            v_scale = {};     // [batch kv_tokens kv_heads] f32: k = k_scale * its numbers; 8-bit KV only
   PageTable page_table = {};  // given: k and v are [pages page_size kv_heads dim], scales without dim
   PackedKeys packed = {};     // given: k is [batch kv_heads room] in this order, kv_tokens = its tokens
 };
@@ -60,7 +61,7 @@ inline constexpr Index kStartEnd = std::numeric_limits<Index>::min();
 
 /// Where sequence b lies: its batch index in the tensors (0 when ragged), first rows, counts, position of its
 /// first query.
-struct SequencePlace {
+struct SequenceLocation {
   Index tensor_batch, q_row, kv_row, q_tokens, kv_tokens, q_start;
   Index sequence = 0;
 };
@@ -68,9 +69,9 @@ struct SequencePlace {
 constexpr const char* kv_words(const AttentionProblem& p) {
   return p.kv_dtype() == DType::i8 ? " kv i8" : p.kv_dtype() == DType::e4m3 ? " kv e4m3" : "";
 }
-inline SequencePlace place_of(const AttentionProblem& p, const AttentionArgs& a, Index b) {
+inline SequenceLocation place_of(const AttentionProblem& p, const AttentionArgs& a, Index b) {
   const auto at = [](const AnyView& v, Index i) { return static_cast<const Index*>(v.data)[i * v.step[0]]; };
-  SequencePlace s{b, 0, 0, p.q_tokens, p.kv_tokens, 0};
+  SequenceLocation s{b, 0, 0, p.q_tokens, p.kv_tokens, 0};
   if (p.ragged) {
     s = {0, at(a.q_offsets, b), at(a.kv_offsets, b), 0, 0, 0};
     s.q_tokens = at(a.q_offsets, b + 1) - s.q_row;

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "headwise/base/view.h"
-#include "headwise/spec/rows.h"
+#include "headwise/spec/row_lists.h"
 
 namespace headwise {
 
@@ -39,26 +39,26 @@ struct RelativeBuckets {
 /// Everything with an address that belongs to the heads; an empty view = not used. Float views may hold any
 /// float dtype, of their own, unless said.
 struct HeadInputs {
-  AnyView scale = {};     // [1] or [heads], f32 or f64; empty: 1 / sqrt(head_dim)
+  InputView scale = {};   // [1] or [heads], f32 or f64; empty: 1 / sqrt(head_dim)
   double softcap = 0;     // cap * tanh(s / cap), from 1e-30 to 1e30; 0: off
-  AnyView slopes = {};    // [heads]: ALiBi
-  AnyView bias = {};      // [batch heads q kv], any step may be 0, a size of 1 repeats; ragged: sizes of the
+  InputView slopes = {};  // [heads]: ALiBi
+  InputView bias = {};    // [batch heads q kv], any step may be 0, a size of 1 repeats; ragged: sizes of the
                           // longest sequence
-  AnyView relative = {};  // [buckets heads]: T5 table
+  InputView relative = {};  // [buckets heads]: T5 table
   RelativeBuckets buckets = {};
-  AnyView sinks = {};  // [heads]: one logit each, in the denominator only
-  AnyView gate = {};   // [batch q heads], multiplies the head's output; ragged: [1 tokens heads]
-  double dropout = 0;  // probability of dropping a weight
+  InputView sinks = {};  // [heads]: one logit each, in the denominator only
+  InputView gate = {};   // [batch q heads], multiplies the head's output; ragged: [1 tokens heads]
+  double dropout = 0;    // probability of dropping a weight
   std::uint64_t seed = 0;
-  AnyView alpha = {};         // [heads]: entmax; 1, or from 1.01 to 2
-  RowLists rows = {};         // the query rows each head works on; not given: all
-  AnyView sequence_ids = {};  // [batch] i64 for dropout; empty: the batch index
+  InputView alpha = {};         // [heads]: entmax; 1, or from 1.01 to 2
+  RowLists rows = {};           // the query rows each head works on; not given: all
+  InputView sequence_ids = {};  // [batch] i64 for dropout; empty: the batch index
   // Mixing: scale has q's heads; slopes, bias, relative, sinks and masks those between the mixes; gate and
   // dropout v's.
-  AnyView mix_before = {};  // [q_heads heads]: M of a fixed mix, W of a dynamic one (empty: 0)
-  AnyView mix_after = {};   // [heads v_heads], the same
-  AnyView mix_q = {};  // [batch q_tokens mix_rows heads]; empty: queries add nothing; ragged: [1 tokens ..]
-  AnyView mix_k = {};  // [batch kv_tokens mix_rows heads]; empty: keys add nothing
+  InputView mix_before = {};  // [q_heads heads]: M of a fixed mix, W of a dynamic one (empty: 0)
+  InputView mix_after = {};   // [heads v_heads], the same
+  InputView mix_q = {};  // [batch q_tokens mix_rows heads]; empty: queries add nothing; ragged: [1 tokens ..]
+  InputView mix_k = {};  // [batch kv_tokens mix_rows heads]; empty: keys add nothing
 };
 
 }  // namespace headwise

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <array>
-#include <iterator>
 
 #include "headwise/spec/backward.h"
 
@@ -26,7 +25,8 @@ enum class TermAxis : std::uint8_t {
 enum class TermStage : std::uint8_t { none, scores, weights, dropped, out };
 
 /// One term: a tensor or a number of HeadInputs. Checks, plans, C, Python, gradients and explain read this
-/// list; a term that is not in it does not exist.
+/// list; a term that is not in it does not exist. Kernels name those they compute
+/// (kernels/takes.h) and refuse the others.
 struct ScoreTerm {
   const char* word;            // in lists: "slopes"
   const char* name;            // in sentences: "alibi slopes"
@@ -36,7 +36,7 @@ struct ScoreTerm {
   // Where a run brings it; or the head spec says whether it comes; neither: it always may.
   bool Terms::*planned = nullptr;
   bool (*by_spec)(const HeadSpec&) = nullptr;
-  AnyView HeadInputs::*input = nullptr;
+  InputView HeadInputs::*input = nullptr;
   double HeadInputs::*number = nullptr;  // instead of a tensor; 0: off
   TermAxis shape[4] = {};                // none first: checked where the head spec is
   const char* axes = nullptr;

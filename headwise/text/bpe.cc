@@ -6,6 +6,7 @@
 #include <map>
 #include <queue>
 #include <tuple>
+#include <unordered_map>
 
 #include "headwise/model/file.h"
 #include "headwise/text/bpe_words.h"
@@ -99,12 +100,16 @@ class PairCounts {
 
 }  // namespace
 
-Bpe::Bpe() {
+struct Bpe::Pairs {
+  std::unordered_map<std::uint64_t, std::int32_t> token;  // left << 32 | right -> token
+};
+
+Bpe::Bpe() : merged_(std::make_shared<Pairs>()) {
   for (int b = 0; b < 256; ++b) tokens_.emplace_back(1, static_cast<char>(b));
 }
 
 void Bpe::add(std::int32_t left, std::int32_t right) {
-  merged_.emplace(pair_key(left, right), static_cast<std::int32_t>(tokens_.size()));
+  merged_->token.emplace(pair_key(left, right), static_cast<std::int32_t>(tokens_.size()));
   tokens_.push_back(tokens_[static_cast<std::size_t>(left)] + tokens_[static_cast<std::size_t>(right)]);
   merges_.push_back({left, right});
 }
@@ -138,7 +143,8 @@ void Bpe::encode_word(std::string_view word, std::vector<std::int32_t>& out) con
   const auto offer = [&](std::size_t left) {
     if (left >= n || after[left] >= n) return;
     const std::uint64_t key = pair_key(token[left], token[after[left]]);
-    if (const auto at = merged_.find(key); at != merged_.end()) heap.emplace(at->second, left, key);
+    if (const auto at = merged_->token.find(key); at != merged_->token.end())
+      heap.emplace(at->second, left, key);
   };
   for (std::size_t i = 0; i + 1 < n; ++i) offer(i);
   while (!heap.empty()) {
@@ -201,8 +207,8 @@ Bpe Bpe::parse(std::string_view all, std::string_view path) {
     require(left >= 0 && right >= 0 && left < known && right < known, ErrorKind::bad_argument, kOp, path,
             ": line ", line, " merges ", left, " and ", right, "; only tokens below ", known,
             " are known there");
-    require(!bpe.merged_.contains(pair_key(left, right)), ErrorKind::bad_argument, kOp, path, ": line ", line,
-            " repeats a merge");
+    require(!bpe.merged_->token.contains(pair_key(left, right)), ErrorKind::bad_argument, kOp, path,
+            ": line ", line, " repeats a merge");
     require(bpe.bytes(left).size() + bpe.bytes(right).size() <= kLongestToken, ErrorKind::bad_argument, kOp,
             path, ": line ", line, " makes a token of more than ", kLongestToken, " bytes");
     require(known < kMostTokens, ErrorKind::bad_argument, kOp, path, ": has more than ", kMostTokens,

@@ -3,10 +3,10 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "headwise/base/index.h"
@@ -45,7 +45,8 @@ class Bpe {
 
   std::vector<std::string> tokens_;
   std::vector<std::array<std::int32_t, 2>> merges_;
-  std::unordered_map<std::uint64_t, std::int32_t> merged_;  // left << 32 | right -> token
+  struct Pairs;
+  std::shared_ptr<Pairs> merged_;  // pair -> token; whole once a Bpe is made, so copies share it
 };
 
 }  // namespace headwise

@@ -41,7 +41,7 @@ std::string crc_of(std::span<const std::byte> bytes) {
   crc.add(bytes);
   return hex(crc.value());
 }
-std::string crc_of(const AnyView& v) {
+std::string crc_of(const ConstView& v) {
   return crc_of(
       {static_cast<const std::byte*>(v.data), static_cast<std::size_t>(v.count() * size_of(v.dtype))});
 }
@@ -66,13 +66,17 @@ std::string tensor_line(std::string_view name, DType dtype, int rank, const Inde
   return out + ';';
 }
 
+/// What a checkpoint keeps and writes back.
+struct KeptTensor {
+  std::string name;
+  AnyView value;
+};
 /// Everything a checkpoint keeps, by name: parameters, then moments.
-std::vector<NamedTensor> tensors_of(const Optimizer& optimizer, const ParamSet& params) {
-  std::vector<NamedTensor> all;
+std::vector<KeptTensor> tensors_of(const Optimizer& optimizer, const ParamSet& params) {
+  std::vector<KeptTensor> all;
   for (const Param& p : params.all()) all.push_back({text("param.", p.name), p.value});
   for (const Optimizer::Moment& m : optimizer.moments()) all.push_back({m.name, m.value});
-  std::sort(all.begin(), all.end(),
-            [](const NamedTensor& a, const NamedTensor& b) { return a.name < b.name; });
+  std::sort(all.begin(), all.end(), [](const KeptTensor& a, const KeptTensor& b) { return a.name < b.name; });
   return all;
 }
 
@@ -130,7 +134,7 @@ void check_same(const Safetensors& file, std::string_view key, std::string_view 
 }
 
 /// Throws unless it was written by this run, as its names and sizes say.
-void check_ours(const Safetensors& f, const Optimizer& optimizer, const RunIdentity& identity,
+void check_ours(const Safetensors& f, const Optimizer& optimizer, const TrainingIdentity& identity,
                 OtherNumerics other_numerics) {
   const std::string& version = value_of(f, "headwise.checkpoint");
   require(version == kFormat, ErrorKind::bad_argument, kOp, f.path(), ": has format ", version,
@@ -140,11 +144,11 @@ void check_ours(const Safetensors& f, const Optimizer& optimizer, const RunIdent
   if (other_numerics == OtherNumerics::refuse)
     check_same(f, "numerics", identity.numerics,
                "run the same version at the same ISA level, or accept that the bits differ (other_numerics)");
-  const std::vector<NamedTensor> tensors = tensors_of(optimizer, optimizer.params());
+  const std::vector<KeptTensor> tensors = tensors_of(optimizer, optimizer.params());
   require(f.entries().size() == tensors.size(), ErrorKind::bad_argument, kOp, f.path(), ": holds ",
           f.entries().size(), " tensors but this model has ", tensors.size(),
           "; it belongs to another model");
-  for (const NamedTensor& t : tensors) {
+  for (const KeptTensor& t : tensors) {
     const SafetensorsEntry& e = f.entry(t.name);
     bool same = e.as_dtype() == t.value.dtype && e.rank == t.value.rank;
     for (int axis = 0; same && axis < e.rank; ++axis) same = e.size[axis] == t.value.size[axis];
@@ -215,11 +219,12 @@ void Checkpoints::remove_left_parts() const {
 }
 
 std::string Checkpoints::save(const Optimizer& optimizer, const TrainState& state,
-                              const RunIdentity& identity) {
+                              const TrainingIdentity& identity) {
   require(state.step >= 0 && state.examples >= 0, ErrorKind::bad_argument, kOp, "step ", state.step,
           " and examples ", state.examples, "; counters start at 0");
   remove_left_parts();
-  const std::vector<NamedTensor> tensors = tensors_of(optimizer, optimizer.params());
+  std::vector<NamedTensor> tensors;
+  for (const KeptTensor& t : tensors_of(optimizer, optimizer.params())) tensors.push_back({t.name, t.value});
   Metadata m = {{"headwise.checkpoint", std::string(kFormat)},
                 {"step", std::to_string(state.step)},
                 {"seed", std::to_string(state.seed)},
@@ -245,7 +250,7 @@ std::string Checkpoints::save(const Optimizer& optimizer, const TrainState& stat
 }
 
 std::optional<Checkpoints::Restored> Checkpoints::restore(Optimizer& optimizer,
-                                                          const RunIdentity& identity) const {
+                                                          const TrainingIdentity& identity) const {
   const std::vector<std::string> all = files();
   Restored restored;
   std::optional<Safetensors> file;
@@ -278,7 +283,7 @@ std::optional<Checkpoints::Restored> Checkpoints::restore(Optimizer& optimizer,
   restored.path = file->path();
   restored.state = state_of(*file);
   const Index steps = count_of(*file, "optimizer_steps");
-  for (const NamedTensor& t : tensors_of(optimizer, optimizer.params())) file->read(t.name, t.value);
+  for (const KeptTensor& t : tensors_of(optimizer, optimizer.params())) file->read(t.name, t.value);
   optimizer.set_steps(steps);
   return restored;
 }

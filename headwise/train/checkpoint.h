@@ -24,7 +24,7 @@ struct TrainState {
 };
 
 /// What must be the same for a checkpoint to be continued; any text.
-struct RunIdentity {
+struct TrainingIdentity {
   std::string config;    // sizes, heads, data: as the program writes it
   std::string numerics;  // numerics_id(ctx)
 };
@@ -49,7 +49,7 @@ class Checkpoints {
   explicit Checkpoints(std::string folder, const CheckpointOptions& options = {});
 
   /// Returns the file's path.
-  std::string save(const Optimizer& optimizer, const TrainState& state, const RunIdentity& identity);
+  std::string save(const Optimizer& optimizer, const TrainState& state, const TrainingIdentity& identity);
 
   struct Restored {
     std::string path;
@@ -59,7 +59,7 @@ class Checkpoints {
   /// Loads the newest whole checkpoint, all of it or, when it throws, nothing; empty when the folder has
   /// none. One of another config, optimizer, version or numerics is refused, and so is a folder in which none
   /// is whole.
-  std::optional<Restored> restore(Optimizer& optimizer, const RunIdentity& identity) const;
+  std::optional<Restored> restore(Optimizer& optimizer, const TrainingIdentity& identity) const;
 
   /// Files by step, newest first.
   std::vector<std::string> files() const;

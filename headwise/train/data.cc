@@ -41,8 +41,8 @@ Index ExampleOrder::at(Index t) {
 }
 
 void write_tokens(const std::string& path, std::span<const std::int32_t> tokens) {
-  const NamedTensor all[] = {{"tokens", AnyView::packed(const_cast<std::int32_t*>(tokens.data()), DType::i32,
-                                                        {static_cast<Index>(tokens.size())})}};
+  const NamedTensor all[] = {
+      {"tokens", ConstView::packed(tokens.data(), DType::i32, {static_cast<Index>(tokens.size())})}};
   write_safetensors(path, all, {{"headwise.tokens", "1"}});
 }
 
@@ -66,7 +66,7 @@ TokenWindows::TokenWindows(std::vector<std::int32_t> tokens, Index width)
 
 void TokenWindows::read(Index example, std::span<std::int32_t> inputs, std::span<std::int32_t> labels) const {
   require(example >= 0 && example < count_, ErrorKind::bad_argument, "token windows", "got example ", example,
-          "; there are ", count_);
+          "; they are numbered from 0 to ", count_ - 1);
   const auto w = static_cast<std::size_t>(width_);
   require(inputs.size() == w && labels.size() == w, ErrorKind::bad_shape, "token windows", "got room for ",
           inputs.size(), " inputs and ", labels.size(), " labels; a window has ", width_);

@@ -71,8 +71,10 @@ void HeadGates::decide() {
         shape_.p_full(log_a_at(h)) > shape_.p_shut(log_a_at(h)) ? 1.0f : 0.0f;
 }
 
-AnyView HeadGates::gate(Index batch, Index tokens) const {
-  AnyView v = AnyView::packed(const_cast<float*>(values_.data()), DType::f32, {batch, tokens, heads_});
+std::span<const float> HeadGates::values() const noexcept { return values_; }
+
+ConstView HeadGates::gate(Index batch, Index tokens) const {
+  ConstView v = ConstView::packed(values_.data(), DType::f32, {batch, tokens, heads_});
   v.step[0] = v.step[1] = 0;
   return v;
 }

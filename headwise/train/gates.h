@@ -44,8 +44,8 @@ class HeadGates {
   void decide();
   /// The gates of the last draw(), rest() or decide(), as [1 1 heads] f32, seen as [batch tokens heads] by
   /// steps of 0.
-  AnyView gate(Index batch = 1, Index tokens = 1) const;
-  std::span<const float> values() const noexcept { return values_; }
+  ConstView gate(Index batch = 1, Index tokens = 1) const;
+  std::span<const float> values() const noexcept;
 
   /// dgate [... heads], summed over all but the last axis in ascending order in double; adds to the gradient
   /// of log_a. Only after draw(): the others have no noise to differentiate through.

@@ -47,23 +47,29 @@ Learned add_like(ParamSet& set, const std::string& name, const AnyView& v) {
 
 }  // namespace
 
+double sum_of_squares(DType dtype, const void* numbers, Index count) {
+  return visit_float(dtype, [&]<class T>(Type<T>) {
+    const T* g = static_cast<const T*>(numbers);
+    double sum = 0;
+    if constexpr (std::is_same_v<T, float>) {
+      sum = cpu::chosen_isa().gemm()->rows.sum_squares(g, count);
+    } else {
+      for (Index i = 0; i < count; ++i) sum += cpu::widen(g[i]) * cpu::widen(g[i]);
+    }
+    return sum;
+  });
+}
+
 double grad_norm(const ParamSet& params, Context& ctx) {
   check_grads("grad_norm", params);
   const FloatEnv env;
   const ParamBlocks blocks(params);
   std::vector<double> sums(static_cast<std::size_t>(blocks.count()));
-  visit_float(params.dtype(), [&]<class T>(Type<T>) {
-    ctx.pool().parallel_for(blocks.count(), [&](Index task, int) noexcept {
-      const ParamBlock b = blocks.at(task);
-      const T* g = static_cast<const T*>(b.of->grad.data) + b.begin;
-      double sum = 0;
-      if constexpr (std::is_same_v<T, float>) {
-        sum = cpu::chosen_isa().gemm()->rows.sum_squares(g, b.size);
-      } else {
-        for (Index i = 0; i < b.size; ++i) sum += cpu::widen(g[i]) * cpu::widen(g[i]);
-      }
-      sums[static_cast<std::size_t>(task)] = sum;
-    });
+  const Index width = size_of(params.dtype());
+  ctx.pool().parallel_for(blocks.count(), [&](Index task, int) noexcept {
+    const ParamBlock b = blocks.at(task);
+    sums[static_cast<std::size_t>(task)] = sum_of_squares(
+        params.dtype(), static_cast<const std::byte*>(b.of->grad.data) + b.begin * width, b.size);
   });
   double total = 0;
   for (const double s : sums) total += s;

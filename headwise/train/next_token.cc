@@ -18,9 +18,8 @@ NextToken::NextToken(const Transformer& model, Index width, ReadExample read, Co
           "the model is an ", name_of(model.config().kind), "; only a decoder has a next token");
 }
 
-AnyView NextToken::labels() const {
-  return AnyView::packed(const_cast<std::int32_t*>(labels_.data()), DType::i32,
-                         {static_cast<Index>(labels_.size())});
+ConstView NextToken::labels() const {
+  return ConstView::packed(labels_.data(), DType::i32, {static_cast<Index>(labels_.size())});
 }
 
 AnyView NextToken::forward(std::span<const Index> examples, Call& call, Transformer::Saved* saved) {

@@ -2,10 +2,10 @@
 // gradients out.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <functional>
 #include <span>
 #include <vector>
 
+#include "headwise/base/callable.h"
 #include "headwise/layers/transformer/transformer.h"
 #include "headwise/ops/row/cross_entropy.h"
 #include "headwise/train/trainer.h"
@@ -15,7 +15,7 @@ namespace headwise {
 
 /// Fills one example: inputs and labels [width]; a label of -100 counts nowhere.
 using ReadExample =
-    std::function<void(Index example, std::span<std::int32_t> inputs, std::span<std::int32_t> labels)>;
+    Callable<void(Index example, std::span<std::int32_t> inputs, std::span<std::int32_t> labels)>;
 
 struct NextTokenOptions {
   double label_smoothing = 0;
@@ -38,7 +38,7 @@ class NextToken {
  private:
   /// Reads examples and computes logits [rows * width vocabulary].
   AnyView forward(std::span<const Index> examples, Call& call, Transformer::Saved* saved);
-  AnyView labels() const;
+  ConstView labels() const;
 
   const Transformer& model_;
   Index width_;

@@ -9,6 +9,7 @@
 #include "headwise/kernels/cpu/isa/gemm_kernels.h"
 #include "headwise/kernels/cpu/isa/isa.h"
 #include "headwise/train/param_blocks.h"
+#include "headwise/train/shards.h"
 
 namespace headwise {
 namespace {
@@ -110,7 +111,62 @@ void Optimizer::make_moments(std::initializer_list<std::string_view> words) {
     }
 }
 
+Slice Optimizer::own_of(std::size_t param) const {
+  if (shards_) return shards_->own_of(param);
+  const Param& p = params_->all()[param];
+  return {0, p.rate > 0 ? p.value.count() : 0};
+}
+
+void Optimizer::share(const Communicator& team) {
+  require(!shards_, ErrorKind::bad_argument, kOp, "its state is spread over ranks already; share it once");
+  if (team.ranks() == 1) return;
+  const auto shards = std::make_shared<Shards>(*params_, team);
+  const Index width = size_of(params_->dtype());
+  for (std::size_t i = 0; i < params_->all().size(); ++i) {
+    const Slice own = shards->own_of(i);
+    for (std::size_t word = 0; word < words_.size(); ++word) {
+      Buffer& whole = moments_[i * words_.size() + word];
+      Buffer part(static_cast<std::size_t>(own.size * width));
+      if (own.size > 0) std::memcpy(part.data(), whole.data() + own.begin * width, part.size());
+      whole = std::move(part);
+    }
+  }
+  shards_ = shards;
+}
+
+Optimizer Optimizer::whole() const {
+  Optimizer all = like(*params_);
+  all.steps_ = steps_;
+  for (std::size_t word = 0; word < words_.size(); ++word) {
+    std::vector<const std::byte*> own;
+    std::vector<std::byte*> to;
+    for (std::size_t i = 0; i < params_->all().size(); ++i) {
+      const std::size_t at = i * words_.size() + word;
+      own.push_back(moments_[at].data()), to.push_back(all.moments_[at].data());
+      if (!shards_ && moments_[at].size() > 0) std::memcpy(to[i], own[i], moments_[at].size());
+    }
+    if (shards_) shards_->gather(own, to, words_[word]);
+  }
+  return all;
+}
+
+void Optimizer::take(const Optimizer& whole) {
+  const Index width = size_of(params_->dtype());
+  for (std::size_t at = 0; at < moments_.size(); ++at)
+    if (moments_[at].size() > 0)
+      std::memcpy(moments_[at].data(), whole.moments_[at].data() + own_of(at / words_.size()).begin * width,
+                  moments_[at].size());
+  steps_ = whole.steps_;
+}
+
+Index Optimizer::state_bytes() const {
+  Index bytes = 0;
+  for (const Buffer& b : moments_) bytes += static_cast<Index>(b.size());
+  return bytes;
+}
+
 std::vector<Optimizer::Moment> Optimizer::moments() const {
+  require(!shards_, ErrorKind::bad_argument, kOp, "its state is spread over ranks; ask for whole() first");
   std::vector<Moment> all;
   std::size_t at = 0;
   for (const Param& p : params_->all())
@@ -127,10 +183,12 @@ void Optimizer::swap_averages() {
           "it keeps no running mean of the weights; set AdamWOptions::average");
   std::size_t at = 2;
   for (Param& p : params_->all()) {
-    auto* value = static_cast<std::byte*>(p.value.data);
+    auto* value =
+        static_cast<std::byte*>(p.value.data) + own_of(at / words_.size()).begin * size_of(p.value.dtype);
     std::swap_ranges(value, value + moments_[at].size(), moments_[at].data());  // none of what stays
     at += words_.size();
   }
+  if (shards_) shards_->gather_values(*params_);
 }
 
 bool Optimizer::decays(const AnyView& v) const {
@@ -175,12 +233,15 @@ void Optimizer::step(double learning_rate, Context& ctx) {
   // The first steps leave the mean soon: 0 at t = 1, then (t + 1) / (t + 10).
   const double keep = steps_ == 1 ? 0 : std::min(adamw_.average, (t + 1) / (t + 10));
   const ParamBlocks blocks(*params_);
-  const auto moment = [&](const ParamBlock& b, std::size_t word) -> void* {
-    return moments_[static_cast<std::size_t>(b.param) * words_.size() + word].data();
-  };
+  const Slice mine = shards_ ? shards_->blocks() : Slice{0, blocks.count()};
   const auto run = [&]<class T>(Type<T>) {
-    ctx.pool().parallel_for(blocks.count(), [&](Index task, int) noexcept {
-      const ParamBlock b = blocks.at(task);
+    const auto moment = [&](const ParamBlock& b, std::size_t word) {
+      const auto param = static_cast<std::size_t>(b.param);
+      return reinterpret_cast<T*>(moments_[param * words_.size() + word].data()) +
+             (b.begin - own_of(param).begin);
+    };
+    ctx.pool().parallel_for(mine.size, [&](Index task, int) noexcept {
+      const ParamBlock b = blocks.at(mine.begin + task);
       const Param& p = *b.of;
       const double own_rate = learning_rate * p.rate;
       T* x = static_cast<T*>(p.value.data) + b.begin;
@@ -192,11 +253,10 @@ void Optimizer::step(double learning_rate, Context& ctx) {
                           decays(p.value) ? 1 - own_rate * adamw_.weight_decay : 1.0,
                           own_rate / (1 - std::pow(adamw_.beta1, t)),
                           std::sqrt(1 - std::pow(adamw_.beta2, t))};
-        adamw_block(x, g, static_cast<T*>(moment(b, 0)) + b.begin, static_cast<T*>(moment(b, 1)) + b.begin,
-                    b.size, s);
-        if (adamw_.average > 0) average_block(x, static_cast<T*>(moment(b, 2)) + b.begin, b.size, keep);
+        adamw_block(x, g, moment(b, 0), moment(b, 1), b.size, s);
+        if (adamw_.average > 0) average_block(x, moment(b, 2), b.size, keep);
       } else {
-        T* momentum = words_.empty() ? nullptr : static_cast<T*>(moment(b, 0)) + b.begin;
+        T* momentum = words_.empty() ? nullptr : moment(b, 0);
         sgd_block(x, g, momentum, b.size,
                   {own_rate, sgd_.momentum, 1 - sgd_.dampening, decays(p.value) ? sgd_.weight_decay : 0.0,
                    steps_ == 1, sgd_.look == SgdOptions::Look::ahead});
@@ -207,6 +267,7 @@ void Optimizer::step(double learning_rate, Context& ctx) {
     run(Type<float>{});
   else
     run(Type<double>{});
+  if (shards_) shards_->gather_values(*params_);
 }
 
 }  // namespace headwise

@@ -1,11 +1,13 @@
 // Optimizers: AdamW and SGD over a ParamSet, clipping by the global norm, f32 masters of a bf16 set.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "headwise/base/context.h"
 #include "headwise/base/param.h"
+#include "headwise/distributed/communicator.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
@@ -31,12 +33,29 @@ struct SgdOptions {
   Decay decay = Decay::all;
 };
 
+class Shards;
+
 /// State lies beside the parameters, in their dtype (f32 or f64); element by element, so the same bits for
 /// any thread count.
 class Optimizer {
  public:
   Optimizer(ParamSet& params, const AdamWOptions& options);
   Optimizer(ParamSet& params, const SgdOptions& options);
+  /// One of the same settings over another set, at its beginning.
+  Optimizer like(ParamSet& params) const {
+    return kind_ == Kind::adamw ? Optimizer(params, adamw_) : Optimizer(params, sgd_);
+  }
+
+  /// From here on a rank of the team keeps the state of its blocks of 4,096 numbers alone, steps these, and
+  /// gathers the weights; so does swap_averages. Bits are those of one rank. The team outlives it.
+  void share(const Communicator& team);
+  /// null: the state is whole here.
+  Shards* shards() const noexcept { return shards_.get(); }
+  /// One with the state of all ranks, on every rank; every rank asks for it. And this rank's part of one.
+  Optimizer whole() const;
+  void take(const Optimizer& whole);
+  /// Bytes of the state that lie here.
+  Index state_bytes() const;
 
   /// Reads gradients, changes values; gradients stay as they are.
   void step(double learning_rate, Context& ctx);
@@ -59,6 +78,8 @@ class Optimizer {
 
  private:
   void make_moments(std::initializer_list<std::string_view> words);
+  /// Numbers of a parameter whose state lies here.
+  Slice own_of(std::size_t param) const;
   bool decays(const AnyView& v) const;
   std::string rates() const;
 
@@ -68,7 +89,8 @@ class Optimizer {
   SgdOptions sgd_;
   Index steps_ = 0;
   std::vector<std::string> words_;
-  std::vector<Buffer> moments_;  // parameter by parameter, word by word
+  std::vector<Buffer> moments_;  // parameter by parameter, word by word; of the numbers own_of alone
+  std::shared_ptr<Shards> shards_;
 };
 
 /// sqrt of the sum of squares of all gradients, in double: blocks of 4,096 in ascending order, then their

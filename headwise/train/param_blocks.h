@@ -45,4 +45,7 @@ class ParamBlocks {
   Index count_ = 0;
 };
 
+/// Of `count` numbers that lie side by side: the sum of one block.
+double sum_of_squares(DType dtype, const void* numbers, Index count);
+
 }  // namespace headwise

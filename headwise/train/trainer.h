@@ -2,12 +2,14 @@
 // Ctrl-C.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <functional>
 #include <ostream>
 #include <span>
 #include <string>
 
+#include "headwise/base/callable.h"
+#include "headwise/distributed/communicator.h"
 #include "headwise/train/checkpoint.h"
+#include "headwise/train/cut_params.h"
 #include "headwise/train/progress.h"
 #include "headwise/train/schedule.h"
 
@@ -24,14 +26,22 @@ struct MicroBatch {
 };
 /// Forward and backward: adds weight times the gradient of its mean loss to the parameters' gradients and
 /// returns that mean loss.
-using Learn = std::function<double(const MicroBatch&)>;
+using Learn = Callable<double(const MicroBatch&)>;
 /// The loss on data that is not learnt from; it must not change parameters.
-using Judge = std::function<double()>;
+using Judge = Callable<double()>;
 
 struct TrainerOptions {
   Index steps = 0;
   Index micro_rows = 1, micro_batches = 1;  // a step has micro_rows * micro_batches examples
   Schedule rate = Schedule::constant(1e-3);
+  /// Gradients of micro-batches are added as a tree, over the ranks of `data` where it is given:
+  /// micro_batches, a power of two up to 64, is a multiple of them. Every rank reads all data and has the
+  /// same model; each keeps its part of the optimizer's state (Optimizer::share); rank 0 alone writes.
+  bool tree = false;
+  const Communicator* data = nullptr;
+  /// Parameters are slices of a tensor team, whose ranks learn from the same examples; checkpoints hold whole
+  /// ones, so they go on over any ranks.
+  const CutParams* cut = nullptr;
   double clip = 0;  // the largest norm; 0: any
   std::uint64_t seed = 0;
   std::string config = {};  // what a checkpoint must share: the model's and the data's own text
@@ -59,6 +69,9 @@ struct TrainResult {
   std::string checkpoint;  // the last one saved or resumed from; "": none
 };
 
+class ExampleOrder;
+class GradTree;
+
 class Trainer {
  public:
   /// `examples` is the size of the data; an empty set is refused. The optimizer's parameters learn; with
@@ -71,7 +84,20 @@ class Trainer {
   TrainResult run(const Learn& learn, const Judge& judge = {});
 
  private:
-  RunIdentity identity() const;
+  TrainingIdentity identity() const;
+  void agree_on(Index first) const;
+  bool writes() const {
+    return (!options_.data || options_.data->rank() == 0) &&
+           (!options_.cut || options_.cut->team().rank() == 0);
+  }
+  bool alone() const { return !options_.data && !options_.cut; }
+  std::optional<Checkpoints::Restored> restore(const Checkpoints& kept);
+  std::string save(Checkpoints& kept, const TrainState& state);
+  double norm() const;
+  enum class Wish : std::uint8_t { none, interrupted, late };
+  static Wish interruption();
+  Wish wish_of_all(Wish own) const;
+  double learn_step(const Learn& learn, ExampleOrder& order, TrainState& state, GradTree* tree);
 
   Optimizer& optimizer_;
   Index examples_;

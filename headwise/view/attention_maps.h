@@ -2,11 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "headwise/base/index.h"
+#include "headwise/view/circuits.h"
+#include "headwise/view/generation.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
@@ -30,6 +33,9 @@ struct AttentionMaps {
   /// Queries and keys as they meet in the scores: [layer][heads tokens head_dim]; empty: unknown.
   std::vector<std::vector<float>> q = {}, k = {};
   Index head_dim = 0;
+  std::optional<Generation> generation = {};  // of a decoder that wrote the end of the text
+
+  std::optional<Circuits> circuits = {};  // of its heads, from the weights alone
 
   Index layers() const { return static_cast<Index>(heads.size()); }
 };

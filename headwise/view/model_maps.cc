@@ -6,6 +6,7 @@
 
 #include "headwise/analysis/explain.h"
 #include "headwise/analysis/shown_text.h"
+#include "headwise/translation/word_split.h"
 
 namespace headwise {
 namespace {
@@ -41,6 +42,21 @@ void add_text(const TextEncoder& encoder, const std::string& text, const Encodin
     const std::string piece(pieces.vocabulary().piece(e.ids[t]));
     add_token(to, text, e.spans[t], piece, piece.starts_with(pieces.options().inside));
   }
+}
+
+/// Pieces of a byte-pair encoding under the numbers of their words, and the end.
+void add_pieces(const Bpe& bpe, std::span<const std::int32_t> tokens, const std::string& text,
+                ViewTokens& to) {
+  const std::vector<TextSpan> words = split_sentence(text);
+  Index begin = 0;
+  for (std::size_t t = 0; const WordRange& r : words_of_tokens(bpe, tokens, words)) {
+    const Index end = begin + static_cast<Index>(bpe.bytes(tokens[t++]).size());
+    to.texts.push_back(shown(text, {begin, end}, nullptr, kTokenChars));
+    to.words.push_back(r.first);
+    begin = end;
+  }
+  to.special.push_back(to.count());
+  to.texts.emplace_back("</s>"), to.words.push_back(static_cast<Index>(words.size()));
 }
 
 }  // namespace
@@ -94,18 +110,63 @@ AttentionMaps maps_of(const TextEncoder& encoder, const std::string& text, const
   return m;
 }
 
-AttentionMaps maps_of_folder(const std::string& folder, const std::string& text, const std::string& pair,
-                             Session& session) {
-  require(!text.empty(), ErrorKind::bad_argument, "view", "a model needs a text to look at; give one");
-  const std::filesystem::path path(folder);
-  if (std::filesystem::exists(path / "labels.txt")) {
-    require(pair.empty(), ErrorKind::bad_argument, "view",
-            "a pair of texts is for pretrained encoders; a recogniser reads one");
-    return maps_of(Recognizer::load(folder), text, session);
+AttentionMaps maps_of(const Translator& model, const std::string& text, const std::string& pair,
+                      Session& session) {
+  std::string written = pair;
+  if (pair.empty()) {
+    const std::vector<std::vector<std::int32_t>> source = {model.bpe().encode(text)};
+    written = model.bpe().decode(model.translate(source, session)[0]);
   }
-  require(std::filesystem::exists(path / "vocab.txt"), ErrorKind::bad_argument, "view", folder,
-          " is neither a recogniser (labels.txt) nor a BERT-style encoder (vocab.txt)");
-  return maps_of(TextEncoder(folder), text, pair, session);
+  const PairTokens tokens = model.encode(text, written);
+  const PairTokens* asked[] = {&tokens};
+  AttentionMaps m;
+  m.name = "cross";
+  add_pieces(model.bpe(), tokens.source, text, m.keys);
+  add_pieces(model.bpe(), tokens.target, written, m.queries);
+  take_taps(m, model.cross_weights(asked, session));
+  return m;
+}
+
+AttentionMaps maps_of_model(const std::string& path, const ModelText& what, Session& session) {
+  require(!what.text.empty(), ErrorKind::bad_argument, "view", "a model needs a text to look at; give one");
+  if (is_decoder(path)) {
+    require(what.pair.empty(), ErrorKind::bad_argument, "view",
+            "a pair of texts is for pretrained encoders; a decoder reads one");
+    return maps_of_decoder(path, what.text, what.decoder, session);
+  }
+  require(what.decoder.generate == 0 && what.decoder.circuit.empty(), ErrorKind::bad_argument, "view", path,
+          " is no decoder, so it writes nothing and has no circuits; leave out generate and circuit");
+  const std::filesystem::path folder(path);
+  if (std::filesystem::exists(folder / "bpe.txt"))
+    return maps_of(Translator::load(path), what.text, what.pair, session);
+  if (std::filesystem::exists(folder / "labels.txt")) {
+    require(what.pair.empty(), ErrorKind::bad_argument, "view",
+            "a pair of texts is for pretrained encoders; a recogniser reads one");
+    return maps_of(Recognizer::load(path), what.text, session);
+  }
+  require(std::filesystem::exists(folder / "vocab.txt"), ErrorKind::bad_argument, "view", path,
+          " is neither a recogniser (labels.txt), a BERT-style encoder (vocab.txt), a translator (bpe.txt) "
+          "nor a decoder "
+          "(config.json, .gguf, .bin)");
+  return maps_of(TextEncoder(path), what.text, what.pair, session);
+}
+
+void add_other(std::vector<AttentionMaps>& all, const std::string& path, const std::string& other,
+               const ModelText& what, Session& session) {
+  const auto name = [](const std::string& p) {
+    const std::filesystem::path file(p.ends_with('/') ? p.substr(0, p.size() - 1) : p);
+    return file.filename().string();
+  };
+  ModelText read = what;
+  read.decoder.generate = 0, read.decoder.circuit.clear();
+  if (all[0].generation) {
+    const std::vector<std::string>& written = all[0].generation->written;
+    for (std::size_t t = static_cast<std::size_t>(all[0].generation->prompt); t < written.size(); ++t)
+      read.text += written[t];
+  }
+  all.push_back(maps_of_model(other, read, session));
+  all[0].name = name(path), all[1].name = name(other);
+  if (all[0].name == all[1].name) all[0].name = path, all[1].name = other;
 }
 
 }  // namespace headwise

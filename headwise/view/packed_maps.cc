@@ -127,6 +127,19 @@ void check_maps(const AttentionMaps& maps, const char* op) {
   sized(maps.value_norms, "value_norms", keys, 1);
   sized(maps.q, "q", queries, maps.head_dim);
   sized(maps.k, "k", keys, maps.head_dim);
+  if (!maps.generation) return;
+  const Generation& g = *maps.generation;
+  Index heads = 0;
+  for (const Index h : maps.heads) heads += h;
+  const auto steps = static_cast<Index>(g.steps.size());
+  if (g.prompt < 1 || g.prompt + steps != queries || queries != keys ||
+      static_cast<Index>(g.written.size()) != queries)
+    bad("a prompt of ", g.prompt, " tokens and ", steps, " that were written do not make ", queries,
+        " queries");
+  for (const auto* figures : {&g.entropy, &g.largest, &g.first})
+    if (static_cast<Index>(figures->size()) != steps * heads)
+      bad("figures of ", steps, " steps and ", heads, " heads are ", steps * heads, " numbers, not ",
+          figures->size());
 }
 
 int least_code_that_fits(std::span<const AttentionMaps> all, Index bytes) {

@@ -9,4 +9,9 @@ std::string_view view_template();
 std::string_view view_style();
 std::string_view view_script();
 
+/// Those of the page of a long map (viewer/deep).
+std::string_view map_template();
+std::string_view map_style();
+std::string_view map_script();
+
 }  // namespace headwise

@@ -45,6 +45,42 @@ std::string json_of(const MapFigures& f) {
   return "[" + out + "]";
 }
 
+std::string json_of(const Generation& g) {
+  std::string written, steps;
+  for (const std::string& t : g.written)
+    written += (written.empty() ? "" : ",") + script_string(shown(t, kTokenChars));
+  for (const GeneratedStep& s : g.steps) {
+    std::string likely;
+    for (const auto& [token, p] : s.likely)
+      likely += text(likely.empty() ? "" : ",", "[", script_string(shown(token, kTokenChars)), ",",
+                     decimal(p, 4), "]");
+    steps += text(steps.empty() ? "" : ",", "{\"p\":", decimal(s.probability, 4), ",\"l\":[", likely, "]}");
+  }
+  return text("{\"prompt\":", g.prompt, ",\"t\":[", written, "],\"steps\":[", steps,
+              "],\"entropy\":", halves(g.entropy), ",\"largest\":", halves(g.largest),
+              ",\"first\":", halves(g.first), "}");
+}
+
+std::string json_of(const std::vector<TokenPair>& pairs) {
+  std::string out;
+  for (const TokenPair& p : pairs)
+    out += text(out.empty() ? "" : ",", "[", script_string(shown(p.from, kTokenChars)), ",",
+                script_string(shown(p.to, kTokenChars)), ",", decimal(p.score, 3), "]");
+  return "[" + out + "]";
+}
+
+std::string json_of(const Circuits& c) {
+  std::string tokens, heads;
+  for (const std::string& t : c.tokens)
+    tokens += (tokens.empty() ? "" : ",") + script_string(shown(t, kTokenChars));
+  for (const HeadCircuit& h : c.heads)
+    heads += text(heads.empty() ? "" : ",", "{\"layer\":", h.layer, ",\"head\":", h.head,
+                  ",\"qk\":", halves(h.qk), ",\"ov\":", halves(h.ov), ",\"topQk\":", json_of(h.top_qk),
+                  ",\"topOv\":", json_of(h.top_ov), "}");
+  return text("{\"t\":[", tokens, "],\"vocabulary\":", c.vocabulary, ",\"read\":", c.read,
+              ",\"all\":", c.all_pairs ? 1 : 0, ",\"heads\":[", heads, "]}");
+}
+
 std::string json_of(const AttentionMaps& maps, const PackedMaps& packed, bool vectors) {
   std::string layers;
   for (std::size_t l = 0; l < packed.layers.size(); ++l) {
@@ -57,9 +93,11 @@ std::string json_of(const AttentionMaps& maps, const PackedMaps& packed, bool ve
     if (vectors) layers += ",\"q\":" + halves(maps.q[l]) + ",\"k\":" + halves(maps.k[l]);
     layers += "}";
   }
+  std::string more = maps.generation ? ",\"g\":" + json_of(*maps.generation) : "";
+  if (maps.circuits) more += ",\"circuit\":" + json_of(*maps.circuits);
   return text("{\"name\":", script_string(shown(maps.name, 60)), ",\"queries\":", json_of(maps.queries),
-              ",\"keys\":", json_of(maps.keys), ",\"dim\":", vectors ? maps.head_dim : 0, ",\"layers\":[",
-              layers, "]}");
+              ",\"keys\":", json_of(maps.keys), ",\"dim\":", vectors ? maps.head_dim : 0, more,
+              ",\"layers\":[", layers, "]}");
 }
 
 Index vector_bytes_of(std::span<const AttentionMaps> all) {
@@ -80,12 +118,24 @@ void add_warnings(const AttentionMaps& maps, const PackedMaps& packed, std::vect
         text(grouped(packed.unusual), " of ", grouped(packed.rows), " rows of ", name, " do not sum to 1"));
 }
 
+void check_language(const std::string& language) {
+  require(language.empty() || language == "en" || language == "zh", ErrorKind::bad_argument, kOp,
+          "language \"", language, "\" is not known; give en or zh");
+}
+
 }  // namespace
+
+std::string map_page(const std::string& language) {
+  check_language(language);
+  return filled(map_template(), {{"style", std::string(viewer_style()) + std::string(view_style()) +
+                                               std::string(map_style())},
+                                 {"data", "{\"language\":" + script_string(language) + "}"},
+                                 {"script", std::string(map_script())}});
+}
 
 ViewPage view_page(std::span<const AttentionMaps> all, const ViewOptions& o) {
   require(!all.empty(), ErrorKind::bad_argument, kOp, "there is no attention to look at; give at least one");
-  require(o.language.empty() || o.language == "en" || o.language == "zh", ErrorKind::bad_argument, kOp,
-          "language \"", o.language, "\" is not known; give en or zh");
+  check_language(o.language);
   for (const AttentionMaps& maps : all) check_maps(maps, kOp);
   ViewPage made;
   const bool room = vector_bytes_of(all) <= o.vector_bytes;
@@ -107,7 +157,8 @@ ViewPage view_page(std::span<const AttentionMaps> all, const ViewOptions& o) {
   const std::string data =
       text("{\"version\":1,\"name\":", script_string(shown(o.name, 120)),
            ",\"language\":", script_string(o.language), ",\"leftOut\":", decimal(made.left_out, 4),
-           ",\"warnings\":[", warnings, "],\"parts\":[", parts, "]}");
+           ",\"compare\":", o.compare && all.size() > 1 ? 1 : 0, ",\"warnings\":[", warnings, "],\"parts\":[",
+           parts, "]}");
   made.page = filled(view_template(), {{"name", html(shown(o.name, 120))},
                                        {"style", std::string(viewer_style()) + std::string(view_style())},
                                        {"data", data},

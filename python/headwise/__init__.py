@@ -11,6 +11,7 @@ from ._core import (  # noqa: I001
     Block,
     Context,
     Layer,
+    LongMap,
     Mask,
     MultiHead,
     PackedKeys,
@@ -39,16 +40,22 @@ from ._core import (  # noqa: I001
     unpack_keys,
 )
 from . import lab
+from ._align import Aligned, align
 from ._decoder import Decoder, Generation, HeadStats, Piece, TokenLogprob
 from ._heads import TYPES as _HEADS
 from ._heads import Head
+from ._recognizer import Recognizer
 from ._types import T5, AttentionGradients, AttentionResult, Pages, Probe, ProbeResult, Scores, end
-from ._view import View, view
+from ._view import View, view, write_atnv
 
 if TYPE_CHECKING:
-    from . import torch
+    from . import flash_attn as flash_attn  # no names of `import *`: their guests may not be installed
+    from . import jax as jax
+    from . import onnx, torch
+    from . import transformers as transformers
 
 __all__ = [
+    "Aligned",
     "AttentionGradients",
     "AttentionResult",
     "Block",
@@ -58,6 +65,7 @@ __all__ = [
     "Head",
     "HeadStats",
     "Layer",
+    "LongMap",
     "Mask",
     "MultiHead",
     "PackedKeys",
@@ -66,6 +74,7 @@ __all__ = [
     "Piece",
     "Probe",
     "ProbeResult",
+    "Recognizer",
     "RopeScaling",
     "Scores",
     "Stack",
@@ -75,6 +84,7 @@ __all__ = [
     "Transformer",
     "View",
     "__version__",
+    "align",
     "append_keys",
     "attention",
     "attention_backward",
@@ -87,6 +97,7 @@ __all__ = [
     "l2_norm",
     "lab",
     "linear",
+    "onnx",
     "pack_keys",
     "quantize_kv",
     "rms_norm",
@@ -96,6 +107,7 @@ __all__ = [
     "torch",
     "unpack_keys",
     "view",
+    "write_atnv",
 ]
 
 # Every head of headwise/heads: hw.Mha, hw.Gqa, ...
@@ -104,9 +116,9 @@ __all__ += list(_HEADS)
 
 
 def __getattr__(name: str) -> Any:
-    # torch is imported when hw.torch is first used, never before.
-    if name == "torch":
+    # torch is imported when hw.torch is first used, never before; the other guests likewise.
+    if name in ("flash_attn", "jax", "onnx", "torch", "transformers"):
         import importlib
 
-        return importlib.import_module(".torch", __name__)
+        return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

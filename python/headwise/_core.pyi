@@ -521,10 +521,17 @@ class TextEncoder:
     @property
     def max_tokens(self) -> int: ...
 
+class DecoderMemory:
+    """An encoder's states, as a decoder's cross heads look at them."""
+
+    @property
+    def states(self) -> int:
+        """How many there are."""
+
 class DecoderCore:
     """What hw.Decoder is made of."""
 
-    def __init__(self, path: str, dtype: str, kv_dtype: str, kv_mib: int, ctx: Context | None) -> None: ...
+    def __init__(self, path: str, dtype: str, rows: str, kv_dtype: str, kv_mib: int, ctx: Context | None) -> None: ...
 
     def add(self, prompt: Sequence[int], options: dict[str, Any]) -> int:
         """The number of a new request."""
@@ -552,16 +559,47 @@ class DecoderCore:
     @property
     def end_tokens(self) -> list[int]: ...
 
-    def logits(self, ids: Sequence[int], ctx: Context | None) -> Array:
+    def logits(self, ids: Sequence[int], memory: DecoderMemory | None, ctx: Context | None) -> Array:
         """[tokens vocabulary], float32."""
 
-    def watch(self, ids: Sequence[int], ctx: Context | None) -> tuple[Array, Array, Array]:
+    def watch(self, ids: Sequence[int], memory: DecoderMemory | None, ctx: Context | None) -> tuple[Array, ...]:
         """
-        Entropy, top weight and weight on the first token: [tokens layers heads] each.
+        Entropy, top weight and weight on the first token: [tokens layers heads] each; of models with cross-attention the weights on every state, [tokens layers heads states].
+        """
+
+    def remember(self, states: Array, ctx: Context | None) -> DecoderMemory:
+        """
+        An encoder's states [states model_dim] as the cross heads look at them.
         """
 
     @property
     def config(self) -> dict[str, Any]: ...
+
+class LongMap:
+    """
+    Attention of any length, from queries and keys in a file: weights are computed when asked for.
+    """
+
+    def __init__(self, path: str, mask: str = 'all', scale: float = 0.0, threads: int = 0) -> None:
+        """
+        A .atnv file, or q and k in a .npz or .safetensors file with their mask and scale.
+        """
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Layers, heads, queries, keys."""
+
+    def weights(self, layer: int, head: int, rows: tuple[int, int], keys: tuple[int, int]) -> Any:
+        """Exact weights of queries [begin, end) over keys [begin, end)."""
+
+    def by_distance(self, layer: int, head: int) -> Any:
+        """Mean weight by distance back, 0 and up; walks over the whole map once."""
+
+    def column_sums(self, layer: int, head: int) -> Any:
+        """What each key receives of all queries."""
+
+def write_atnv(path: str, q: Sequence[Array], k: Sequence[Array], lse: Sequence[Array], terms: tuple[Any, ...], /) -> None:
+    """Queries and keys of one text as a .atnv file."""
 
 class ViewPart:
     """One attention of a page that hw.view makes."""
@@ -579,18 +617,58 @@ class ViewPart:
         Queries and keys, [heads tokens head_dim] a layer, for the view of neurons.
         """
 
+class ModelText:
+    """What a model is asked to look at."""
+
+    def __init__(self, text: str, pair: str, generate: int, temperature: float, seed: int, circuit: str) -> None: ...
+
 def view_page(parts: list[ViewPart], name: str, language: str) -> tuple[str, float, list[str]]:
     """The page, the mass it leaves out, and what it warns of."""
 
-def view_model_page(folder: str, text: str, pair: str, language: str) -> tuple[str, float, list[str]]:
-    """The same for a model's folder and a text."""
+def view_model_page(path: str, other: str, what: ModelText, language: str) -> tuple[str, float, list[str]]:
+    """
+    The same for a model and a text, beside another model where one is named.
+    """
 
-def lab_survey(arg0: str, arg1: Sequence[str], arg2: int, arg3: int, arg4: str, arg5: str, arg6: int, /) -> str: ...
+def align_pairs(path: str, pairs: Sequence[tuple[str, str]], step: str, merge: str, heads: Sequence[str], threads: int) -> tuple[list[tuple[int, int]], list[tuple[list[str], list[str], Any, list[tuple[int, int]]]]]:
+    """
+    Heads; then source words, target words, weights and links of each pair.
+    """
+
+def word_links(weights: Array, merge: str) -> list[tuple[int, int]]:
+    """Links of weights [target words, source words]."""
+
+def lab_survey(arg0: str, arg1: Sequence[str], arg2: Sequence[int], arg3: str, arg4: str, /) -> str: ...
+
+def lab_survey_arrays(arg0: Sequence[bytes], arg1: Sequence[bytes], arg2: Sequence[int], arg3: Sequence[Sequence[int]], arg4: Sequence[Sequence[int]], arg5: Sequence[int], /) -> str: ...
 
 def lab_cut(arg0: str, arg1: str, arg2: str, arg3: Sequence[str], arg4: Sequence[Sequence[str]], arg5: int, arg6: str, /) -> str: ...
 
 def lab_convert(arg0: str, arg1: str, arg2: int, arg3: str, arg4: Sequence[str], /) -> tuple[list[tuple[float, float]], float, float, float]: ...
 
-def lab_answers(arg0: str, arg1: Sequence[str], arg2: Sequence[tuple[str, int, int, float, int, Sequence[float]]], /) -> list[list[float]]: ...
+def lab_share(arg0: str, arg1: str, arg2: int, arg3: int, arg4: Sequence[str], /) -> tuple[list[float], float, float, float]: ...
+
+def lab_answers(arg0: str, arg1: Sequence[str], arg2: Sequence[tuple[str, int, int, float, int, Sequence[float]]], arg3: Sequence[tuple[int, int, int, int]], /) -> list[list[float]]: ...
 
 def lab_head_rows(arg0: str, arg1: Sequence[str], arg2: int, arg3: int, /) -> list[float]: ...
+
+def lab_rollout(arg0: str, arg1: str, /) -> list[list[float]]: ...
+
+def lab_flow(arg0: str, arg1: str, arg2: int, /) -> list[float]: ...
+
+def recognizer_train(arg0: tuple[Sequence[str], Sequence[str], Sequence[Sequence[str]]], arg1: tuple[Sequence[str], Sequence[str], Sequence[Sequence[str]]], arg2: str, arg3: Sequence[tuple[str, str]], arg4: tuple[str, str, str], arg5: tuple[int, bool], /) -> str: ...
+
+class RecognizerCore:
+    def __init__(self, folder: str, threads: int) -> None: ...
+
+    def predict(self, arg0: Sequence[str], arg1: int, arg2: bool, arg3: str, /) -> list[str]: ...
+
+    def evaluate(self, arg0: tuple[Sequence[str], Sequence[str], Sequence[Sequence[str]]], arg1: tuple[str, str, str], arg2: str, /) -> str: ...
+
+    def report(self, arg0: tuple[Sequence[str], Sequence[str], Sequence[Sequence[str]]], arg1: str, arg2: tuple[str, str, str], arg3: tuple[int, bool], /) -> None: ...
+
+    @property
+    def labels(self) -> list[str]: ...
+
+    @property
+    def thresholds(self) -> tuple[bool, float, float]: ...

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ._core import Context, DecoderCore
+from ._core import Context, DecoderCore, DecoderMemory
 
 
 class HeadStats(NamedTuple):
@@ -21,6 +20,8 @@ class HeadStats(NamedTuple):
     """The largest weight."""
     first_mass: Any
     """The weight on the text's first token."""
+    cross: Any = None
+    """Of models with cross-attention: the weights on every state of the encoder, [tokens layers heads states]."""
 
 
 class TokenLogprob(NamedTuple):
@@ -69,7 +70,7 @@ class _Answer:
 
     def __init__(self, seed: int, logprobs: bool, heads: bool) -> None:
         self.made = Generation(seed=seed, logprobs=[] if logprobs else None)
-        self.heads: list[tuple[Any, Any, Any]] = []
+        self.heads: list[tuple[Any, ...]] = []
         self.watched = heads
         self.error = ""
 
@@ -96,9 +97,11 @@ class _Answer:
 
 
 class Decoder:
-    """A language model: a folder of Hugging Face, a .gguf file or a llama2.c .bin file.
+    """A language model: a folder of Hugging Face, a .gguf file, a llama2.c .bin file, or the decoder of a Whisper
+    model.bin of CTranslate2.
 
-    dtype: of the weights in products, "f32", "bf16" or "f16". kv_dtype: of keys and values, those and "i8" or "e4m3".
+    dtype: of the weights, "stored" (as the file has them), or rounded to "f32", "bf16" or "f16". rows: what meets
+    quantized weights, "exact" or "i8", rounded to 8 bits. kv_dtype: "f32", "bf16", "f16", "i8" or "e4m3".
     kv_mib: memory for keys and values, which all texts of this object share.
 
     A text depends on model, prompt, options and seed alone. Threads may generate at once: their texts share steps.
@@ -108,12 +111,13 @@ class Decoder:
         self,
         path: str | os.PathLike[str],
         *,
-        dtype: str = "f32",
+        dtype: str = "stored",
+        rows: str = "exact",
         kv_dtype: str = "f32",
         kv_mib: int = 256,
         ctx: Context | None = None,
     ) -> None:
-        self._core = DecoderCore(os.fspath(path), dtype, kv_dtype, kv_mib, ctx)
+        self._core = DecoderCore(os.fspath(path), dtype, rows, kv_dtype, kv_mib, ctx)
         self._ctx = ctx
         self._path = os.fspath(path)
 
@@ -126,7 +130,8 @@ class Decoder:
 
     @property
     def config(self) -> dict[str, Any]:
-        """family, layers, model_dim, feed_dim, heads, kv_heads, head_dim, vocabulary, positions, weight_bytes."""
+        """family, layers, model_dim, feed_dim, heads, kv_heads, head_dim, vocabulary, positions, weight_bytes; of
+        models with cross-attention alignment_heads, the (layer, head) that the file lists."""
         return self._core.config
 
     @property
@@ -153,13 +158,19 @@ class Decoder:
         "content", by the model's own template. Templates that are not known are refused."""
         return self._core.chat_tokens([(m["role"], m["content"]) for m in messages])
 
-    def logits(self, prompt: Prompt) -> Any:
-        """A NumPy array [tokens vocabulary], float32: the logits of the token behind each one of the prompt."""
-        return self._core.logits(self._ids(prompt), self._ctx)
+    def remember(self, states: Any) -> DecoderMemory:
+        """An encoder's states [states model_dim] as the cross heads of this model look at them; for `memory`."""
+        import numpy as np
 
-    def heads(self, prompt: Prompt) -> HeadStats:
+        return self._core.remember(np.ascontiguousarray(states, np.float32), self._ctx)
+
+    def logits(self, prompt: Prompt, *, memory: DecoderMemory | None = None) -> Any:
+        """A NumPy array [tokens vocabulary], float32: the logits of the token behind each one of the prompt."""
+        return self._core.logits(self._ids(prompt), memory, self._ctx)
+
+    def heads(self, prompt: Prompt, *, memory: DecoderMemory | None = None) -> HeadStats:
         """What every head did with each token of the prompt."""
-        return HeadStats(*self._core.watch(self._ids(prompt), self._ctx))
+        return HeadStats(*self._core.watch(self._ids(prompt), memory, self._ctx))
 
     def generate(
         self,
@@ -181,6 +192,7 @@ class Decoder:
         heads: bool = False,
         ignore_end: bool = False,
         priority: int = 0,
+        memory: DecoderMemory | None = None,
         stream: bool = False,
     ) -> Any:
         """Goes on with a prompt, or with a list of prompts at once; a prompt is a text or a list of ids.
@@ -191,10 +203,11 @@ class Decoder:
         max_tokens: at most so many; with a text that begins near the model's longest, fewer. temperature 0: always the
         likeliest. min_p, top_k, top_p: what may be drawn, in this order. seed: of the noise; None: one is drawn.
         stop: texts that end it, not shown. logprobs: so many likeliest tokens beside the drawn one. heads: HeadStats.
+        memory: what a model with cross-attention looks at, from remember().
         """
         one = _is_one(prompt)
         prompts = [self._ids(p) for p in ([prompt] if one else prompt)]
-        key = secrets.randbits(63) if seed is None else seed
+        key = int.from_bytes(os.urandom(8), "little") >> 1 if seed is None else seed
         options: dict[str, Any] = {
             "min_tokens": min_tokens,
             "temperature": temperature,
@@ -211,6 +224,7 @@ class Decoder:
             "heads": heads,
             "ignore_end": ignore_end,
             "priority": priority,
+            "memory": memory,
         }
         made: list[Generation] = []
         run = self._run(prompts, max_tokens, options, made)

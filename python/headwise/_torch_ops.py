@@ -91,7 +91,7 @@ _INPUTS = (
     + "".join(f"Tensor? {name}, " for name in COEFFICIENTS)
     + "Tensor? row_offsets, Tensor? row_index, "
 )
-_NAMES = [part.split()[-1] for part in _INPUTS.split(", ") if part]
+NAMES = [part.split()[-1] for part in _INPUTS.split(", ") if part]
 
 
 def _call_words(given: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _head_counts(given: dict[str, Any], q: Tensor, v: Tensor) -> tuple[Any, Any,
     schema=f"({_INPUTS}bool lse, str? kernels) -> (Tensor, Tensor)",
 )
 def attention_op(q, k, v, *rest):
-    given = dict(zip(_NAMES, (q, k, v, *rest)))
+    given = dict(zip(NAMES, (q, k, v, *rest)))
     lse, kernels = rest[-2:]
     result = _core.attention(q, k, v, return_lse=lse, kernels=kernels, **_call_words(given))
     return (result.out, result.lse) if lse else (result, q.new_empty(0, dtype=torch.float32))
@@ -150,7 +150,7 @@ def attention_op(q, k, v, *rest):
 
 @attention_op.register_fake
 def _(q, k, v, *rest):
-    given = dict(zip(_NAMES, (q, k, v, *rest)))
+    given = dict(zip(NAMES, (q, k, v, *rest)))
     layout, lse = given["layout"], rest[-2]
     normal, heads, dim = _head_counts(given, q, v)
     if layout in _HEADS_FIRST:
@@ -178,7 +178,7 @@ def _dense(dout: Tensor) -> Tensor:
     schema=f"(Tensor dout, Tensor out, Tensor lse, {_INPUTS}str[] wants) -> Tensor[]",
 )
 def attention_backward_op(dout, out, lse, q, k, v, *rest):
-    given = dict(zip(_NAMES, (q, k, v, *rest)))
+    given = dict(zip(NAMES, (q, k, v, *rest)))
     wants = rest[-1]
     found = _core.attention_backward(
         _dense(dout), q=q, k=k, v=v, out=out, lse=lse, wants=wants, **_call_words(given)
@@ -190,16 +190,16 @@ def attention_backward_op(dout, out, lse, q, k, v, *rest):
 
 @attention_backward_op.register_fake
 def _(dout, out, lse, q, k, v, *rest):
-    given = dict(zip(_NAMES, (q, k, v, *rest)))
+    given = dict(zip(NAMES, (q, k, v, *rest)))
     names = dict(zip((*WORDS, *COEFFICIENTS), (*_DIFFERENTIABLE, *COEFFICIENTS)))
     asked = [given[names[word]] for word in rest[-1]]
     return [x.new_empty(x.shape) for x in asked]
 
 
 def _keep(ctx, inputs, output):
-    given = dict(zip(_NAMES, inputs))
-    ctx.tensors = [name for name in _NAMES if isinstance(given[name], Tensor)]
-    ctx.plain = {name: given[name] for name in _NAMES if name not in ctx.tensors}
+    given = dict(zip(NAMES, inputs))
+    ctx.tensors = [name for name in NAMES if isinstance(given[name], Tensor)]
+    ctx.plain = {name: given[name] for name in NAMES if name not in ctx.tensors}
     ctx.arguments = len(inputs)
     ctx.save_for_backward(*output, *(given[name] for name in ctx.tensors))
     ctx.mark_non_differentiable(output[1])
@@ -209,9 +209,9 @@ def _differentiate(ctx, dout, _):
     out, lse, *tensors = ctx.saved_tensors
     given = {**ctx.plain, **dict(zip(ctx.tensors, tensors))}
     words, names = (*WORDS, *COEFFICIENTS), (*_DIFFERENTIABLE, *COEFFICIENTS)
-    at = {name: _NAMES.index(name) for name in names}
+    at = {name: NAMES.index(name) for name in names}
     pairs = [pair for pair in zip(words, names) if ctx.needs_input_grad[at[pair[1]]]]
-    inputs = {name: given[name] for name in _NAMES}
+    inputs = {name: given[name] for name in NAMES}
     found = attention_backward_op(dout, out, lse, **inputs, wants=[word for word, _ in pairs])
     gradients: list[Tensor | None] = [None] * ctx.arguments
     for (_, name), gradient in zip(pairs, found):

@@ -93,10 +93,12 @@ class AttentionGradients(NamedTuple):
     dq: Any
     dk: Any
     dv: Any
+    # made by tools/check_tables.py: gradients
     dbias: Any
     dalibi: Any
     drelative: Any
     dsinks: Any
     dscale: Any
     dgate: Any
+    # end
     dcoefficients: dict[str, Any]

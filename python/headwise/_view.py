@@ -107,7 +107,9 @@ def _from_vectors(q: Any, k: Any, tokens: Sequence[str] | None, options: dict[st
         weights.append(np.ascontiguousarray(rows[0].transpose(1, 0, 2)))
     part = _part("self", weights, _numbered(tokens, qs[0].shape[1]), _numbered(tokens if qs[0].shape[1] == ks[0].shape[1] else None, ks[0].shape[1]), [])
     if all(one.shape[0] == other.shape[0] for one, other in zip(qs, ks, strict=True)):
-        part.vectors(qs, ks)
+        # The page divides sums by sqrt(head_dim): queries that carry another scale give the scores that were used.
+        scale = options.get("scale")
+        part.vectors(qs if scale is None else [one * np.float32(scale * np.sqrt(one.shape[2])) for one in qs], ks)
     return part
 
 
@@ -117,6 +119,11 @@ def view(
     *,
     text: str | None = None,
     pair: str = "",
+    generate: int = 0,
+    temperature: float = 0.0,
+    seed: int = 0,
+    circuit: str = "",
+    other: str | os.PathLike[str] = "",
     encoder_attention: Any = None,
     decoder_attention: Any = None,
     cross_attention: Any = None,
@@ -132,15 +139,22 @@ def view(
     """A page on which attention is looked at, head by head.
 
     attention: a tuple of layers [1 heads tokens tokens], one array [layers heads tokens tokens], the outputs of a
-    Hugging Face model that was asked for its attentions, or the folder of a model (then give `text`).
+    Hugging Face model that was asked for its attentions, or the path of a model (then give `text`).
+    generate: tokens that a decoder writes behind the text, drawn by `temperature` and `seed`; the page shows each step.
+    circuit: QK and OV of a decoder's heads token by token: "all", or such as "2.5,3.0".
+    other: the path of a second model, which reads the same text; the page shows the difference.
     encoder_attention, decoder_attention, cross_attention: the same of an encoder-decoder, with the tokens of both.
-    q, k: queries and keys, [heads tokens head_dim] a layer; `options` go to hw.attention, such as mask= and scale=.
+    q, k: queries and keys, [heads tokens head_dim] a layer; `options` go to hw.attention, such as mask= and scale=;
+    the view of neurons shows q times scale * sqrt(head_dim), so that its sums are the scores.
     value_norms: what a key adds to the output, [heads tokens] a layer.
     """
     if isinstance(attention, (str, os.PathLike)):
         if text is None:
-            raise ValueError("view: a model's folder needs a text to look at; give text=")
-        return View(*_core.view_model_page(os.fspath(attention), text, pair, language))
+            raise ValueError("view: a model needs a text to look at; give text=")
+        what = _core.ModelText(text, pair, generate, temperature, seed, circuit)
+        return View(*_core.view_model_page(os.fspath(attention), os.fspath(other), what, language))
+    if generate or other or circuit:
+        raise ValueError("view: generate=, circuit= and other= belong to a model's path; weights are shown as they are")
     if q is not None or k is not None:
         if q is None or k is None:
             raise ValueError("view: q and k belong together; give both")
@@ -168,3 +182,33 @@ def view(
     if not parts:
         raise ValueError("view: nothing to look at; give attention=, encoder_attention= and so on, q= and k=, or a model's folder with text=")
     return View(*_core.view_page(parts, name, language))
+
+
+def write_atnv(
+    path: str | os.PathLike[str],
+    q: Any,
+    k: Any,
+    *,
+    lse: Any = None,
+    mask: str = "full",
+    window: int = 0,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    q_start: int = 0,
+    tokens: Sequence[str] = (),
+    key_tokens: Sequence[str] = (),
+    name: str = "attention",
+) -> pathlib.Path:
+    """Queries and keys of one text, for `headwise view FILE --open` and hw.LongMap.
+
+    q, k: [heads tokens head_dim] a layer, as they meet in the scores (after RoPE); k may have fewer heads.
+    lse: [heads tokens] a layer; computed when looked at where it is not given.
+    mask: full, causal, window (`window` keys, itself included) or prefix (causal, and `window` keys for all).
+    """
+    qs, ks = _layers(q, 3, "q"), _layers(k, 3, "k")
+    sums = [one[..., None] for one in _layers(lse, 2, "lse")] if lse is not None else []
+    if len(qs) != len(ks) or (sums and len(sums) != len(qs)):
+        raise ValueError(f"write_atnv: q has {len(qs)} layers, k {len(ks)} and lse {len(sums)}; give as many of each")
+    terms = (mask, window, q_start, float(scale or 0.0), float(softcap), [str(t) for t in tokens], [str(t) for t in key_tokens], name)
+    _core.write_atnv(os.fspath(path), qs, ks, sums, terms)
+    return pathlib.Path(path)

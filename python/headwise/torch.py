@@ -19,7 +19,7 @@ from ._heads import Head
 from ._torch_ops import COEFFICIENTS, MASK_TYPE, Attention, Call, attention_op, mask_text
 from ._types import T5, AttentionResult, Pages, Probe, Scores
 
-__all__ = ["attention", "scaled_dot_product_attention"]
+__all__ = ["MultiheadAttention", "Swapped", "attention", "head_plan", "scaled_dot_product_attention", "swap"]
 
 def _autocast(x: Any) -> Any:
     """As autocast wants it; packed keys, 8 bits and float64 stay what they are."""
@@ -401,4 +401,19 @@ def scaled_dot_product_attention(
     return out if axes == 4 else out.reshape((*batch, *out.shape[1:])[-axes:])
 
 
+def head_plan(module: torch.nn.Module, mesh: Any, *, heads: int | None = None, kv_heads: int | None = None,
+              head: str = "gqa") -> dict[str, Any]:
+    """The plan by which torch's parallelize_module cuts an attention module over the ranks of a mesh of one axis.
+
+    W_Q, W_K and W_V are cut by heads without gathering, W_O reads what is cut. kv_heads below the ranks: each kv head
+    lies on several ranks, and its gradients are summed. Heads that cannot be cut are refused. Counts are the module's
+    or its config's where they are not given.
+    """
+    from . import _torch_ranks  # torch.distributed takes its time to import
+
+    return _torch_ranks.head_plan(module, mesh, heads=heads, kv_heads=kv_heads, head=head)
+
+
 _CAUSAL = Mask.causal()
+
+from ._torch_modules import MultiheadAttention, Swapped, swap  # noqa: E402  they use what stands above

@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "headwise/analysis/explain.h"
 
+#include <algorithm>
 #include <cmath>
 #include <thread>
 
+#include "headwise/text/word_breaks.h"
 #include "tests/layers/check.h"
 
 namespace headwise {
@@ -29,7 +31,7 @@ Recognizer small(std::string heads = "mha:heads=2,dim=4", bool multi_label = fal
   return Recognizer(c, letters(), 3, DType::f64);
 }
 
-double odds(const Recognizer& r, const AnyView& logits, Index label) {
+double odds(const Recognizer& r, const InputView& logits, Index label) {
   if (r.config().multi_label) return value(logits, label);
   double others = 0;
   for (Index l = 0; l < 3; ++l)
@@ -38,12 +40,30 @@ double odds(const Recognizer& r, const AnyView& logits, Index label) {
 }
 
 /// The log-odds of a label under gates.
-double odds(const Recognizer& r, const std::string& text, Index label, const AnyView& gates) {
+double odds(const Recognizer& r, const std::string& text, Index label, const InputView& gates) {
   Session session;
   const TextBatch batch = r.batch(std::span(&text, 1));
   Call call{.ctx = session.ctx, .memory = session.memory};
   call.head_gates = gates;
   return odds(r, r.forward(batch, call, nullptr), label);
+}
+
+/// Whether the label is given to the text with the tokens of a word hidden, thresholds as for the scope 0.
+bool freed_by_hiding(const Recognizer& r, const std::string& text, TextSpan word, Index label) {
+  Encoding hidden = r.encode(text);
+  for (std::size_t t = 0; t < hidden.ids.size(); ++t)
+    if (hidden.spans[t].begin != hidden.spans[t].end && hidden.spans[t].begin >= word.begin &&
+        hidden.spans[t].end <= word.end)
+      hidden.ids[t] = r.tokenizer().vocabulary().find("[MASK]");
+  TextBatch batch;
+  r.add_to(batch, hidden);
+  Session session;
+  Call call{.ctx = session.ctx, .memory = session.memory};
+  Prediction p = r.judge(r.forward(batch, call, nullptr), 0);
+  RecognizerConfig open = r.config();
+  open.out_of_scope = 0;
+  decide(open, p);
+  return std::find(p.labels.begin(), p.labels.end(), label) != p.labels.end();
 }
 
 TEST(Explain, HeadsAreWorthTheSlopeOfTheirGate) {
@@ -55,7 +75,7 @@ TEST(Explain, HeadsAreWorthTheSlopeOfTheirGate) {
       const Explanation e = explain_text(r, text, session);
       ASSERT_EQ(e.layers, 2);
       ASSERT_EQ(e.heads, 2);
-      const Tensor gates(DType::f64, {2, 2});
+      Tensor gates(DType::f64, {2, 2});
       for (Index i = 0; i < 4; ++i) {
         const auto at = [&](double step) {
           for (Index k = 0; k < 4; ++k)
@@ -156,6 +176,52 @@ TEST(Explain, HasTheBitsOfPredictAndLeavesGradientsAlone) {
     for (std::size_t t = 0; t < e.tokens.size(); ++t)
       EXPECT_EQ(e.tokens[t].importance, all[0].tokens[t].importance);
   }
+}
+
+TEST(Explain, AMissedLabelSaysWhatItNeeded) {
+  for (const bool multi_label : {false, true}) {
+    Recognizer r = small("mha:heads=2,dim=4", multi_label);
+    Session session;
+    const std::string text = "pay the rent";
+    const Prediction open = r.predict(text, session);
+    const auto at = [&](Index l) {
+      return static_cast<double>(open.probability[static_cast<std::size_t>(l)]);
+    };
+    const auto [low, high] = std::minmax_element(open.probability.begin(), open.probability.end());
+    const Index least = low - open.probability.begin(), best = high - open.probability.begin();
+    // Between the two: the best one alone is given.
+    r.set_thresholds((at(least) + at(best)) / 2, 0);
+    const Explanation missed = explain_text(r, text, session, {.label = least});
+    EXPECT_FALSE(missed.given);
+    EXPECT_EQ(missed.probability, at(least));
+    EXPECT_EQ(missed.rival, multi_label ? -1 : best);
+    EXPECT_EQ(missed.needed, multi_label ? r.config().threshold : at(best));
+    const auto log_odds = [](double p) { return std::log(p / (1 - p)); };
+    EXPECT_NEAR(missed.lacks(), log_odds(missed.needed) - log_odds(at(least)), 1e-9);
+    const Explanation given = explain_text(r, text, session, {.label = best});
+    EXPECT_TRUE(given.given);
+    EXPECT_EQ(given.lacks(), 0);
+    // Refused as a whole, the best label needs the scope's confidence.
+    r.set_thresholds(r.config().threshold, 0.999);
+    const Explanation refused = explain_text(r, text, session);
+    EXPECT_FALSE(refused.given);
+    EXPECT_EQ(refused.needed, 0.999);
+    // A word frees a label exactly where the text with that word hidden gets it.
+    for (const WordWeight& w : words_of(missed)) EXPECT_EQ(w.frees, freed_by_hiding(r, text, w.span, least));
+  }
+}
+
+TEST(Explain, WordsAreThoseOfTheLanguage) {
+  EXPECT_EQ(word_breaks(""), std::vector<Index>{});
+  EXPECT_EQ(word_breaks("I can't"), (std::vector<Index>{0, 1, 2}));
+  // 我 | 需要 | 保险 | 服务: three bytes a character
+  EXPECT_EQ(word_breaks("我需要保险服务"), (std::vector<Index>{0, 3, 9, 15}));
+  EXPECT_EQ(word_breaks("a\xff b").front(), 0);
+  Session session;
+  const Explanation e = explain_text(small(), "i can't pay", session);
+  std::vector<TextSpan> spans;
+  for (const WordWeight& w : words_of(e)) spans.push_back(w.span);
+  EXPECT_EQ(spans, (std::vector<TextSpan>{{0, 1}, {2, 7}, {8, 11}}));
 }
 
 TEST(Explain, HeadsThatCannotBePartedAreLeftOut) {

@@ -39,7 +39,7 @@ const Corpus kCorpus = corpus_of({{"pay 3 now", "x"},
                                   {"pay 7 7 a b c d e f g h i j k l m n o p q r s t u v", "z"}});
 
 /// -ln p of the true label of every utterance under gates.
-std::vector<double> losses(const Recognizer& r, const AnyView& gates) {
+std::vector<double> losses(const Recognizer& r, const InputView& gates) {
   std::vector<double> all;
   Session session({.threads = 1});
   for (const Utterance& u : kCorpus.rows) {
@@ -61,7 +61,7 @@ TEST(Survey, ImportanceAndHurtAreWhatTheySay) {
   const Survey s = survey_heads(r, kCorpus, RoleBook::builtin(), session);
   ASSERT_EQ(s.all.size(), 4u);
   EXPECT_EQ(s.utterances, 4);
-  const Tensor gates(DType::f64, {2, 2});
+  Tensor gates(DType::f64, {2, 2});
   const auto with = [&](Index head, double gate) {
     for (Index i = 0; i < 4; ++i) gates.values<double>()[static_cast<std::size_t>(i)] = i == head ? gate : 1;
     return losses(r, gates.view());

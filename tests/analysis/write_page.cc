@@ -22,6 +22,9 @@ int main(int argc, char** argv) {
                                             std::string(10240, 'x') + " pay",
                                             "bytes \xFF\xFE\xC3 that are no text",
                                             "Anna <b>pays</b> \"Mr Li\" 300 &amp; ${1} </script>"};
+  std::string long_text = "please";
+  for (int i = 0; i < 60; ++i) long_text += i % 2 ? " transfer" : " unbelievable";
+  if (corpus.rows.size() > hostile.size()) corpus.rows[hostile.size()].text = long_text;
   for (std::size_t i = 0; i < hostile.size() && i < corpus.rows.size(); ++i) corpus.rows[i].text = hostile[i];
   RecognizerConfig c;
   c.encoder.model_dim = 4 * heads, c.encoder.feed_dim = 32, c.encoder.depth = layers;

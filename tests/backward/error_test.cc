@@ -55,11 +55,12 @@ struct Draws {
       runs[draw].forward();
       run_backward(args, kernel);
       std::vector<AnyView> right;
-      each_gradient(truth.args(), [&](const char*, const AnyView&, const AnyView& g) { right.push_back(g); });
+      each_gradient(truth.args(),
+                    [&](const char*, const InputView&, const InputView& g) { right.push_back(g); });
       std::size_t which = 0, at = 0;
-      each_gradient(args, [&](const char* name, const AnyView&, const AnyView& gradient) {
+      each_gradient(args, [&](const char* name, const InputView&, const InputView& gradient) {
         const std::vector<double>& plain = truth.yardstick().plain[which];
-        const AnyView& want = right[which++];
+        const InputView& want = right[which++];
         if (!gradient.given()) return;
         if (draw == 0) all.push_back({name, gradient.dtype, {}, {}});
         Judged& g = all[at++];

@@ -6,7 +6,7 @@
 namespace headwise::test {
 namespace {
 
-double dot_of(const AnyView& a, const AnyView& b) {
+double dot_of(const InputView& a, const InputView& b) {
   double sum = 0;
   for (Index n = 0; n < a.count(); ++n)
     sum += static_cast<const double*>(a.data)[n] * static_cast<const double*>(b.data)[n];
@@ -31,15 +31,15 @@ TEST(BackwardLaws, TheBackwardIsTheAdjointOfTheForward) {
                      .dtype = DType::f64});
   for (std::uint64_t draw = 1; draw <= 16; ++draw) {
     GradientRun r = in_double(full.args, {});
-    const Tensor dout = random_normal({2, 33, 6, 12}, DType::f64, draw * 31);
+    Tensor dout = random_normal({2, 33, 6, 12}, DType::f64, draw * 31);
     r.args.dout = dout.view();
     attention_backward(r.args, context_of("ref"));
     double right = 0;
     std::deque<Tensor> here, direction;
-    each_gradient(r.args, [&](const char*, const AnyView& input, const AnyView& gradient) {
+    each_gradient(r.args, [&](const char*, const InputView& input, const InputView& gradient) {
       here.push_back(converted(input, DType::f64));
       direction.push_back(converted(input, DType::f64));
-      const Tensor normal = random_normal({input.count()}, DType::f64, draw * 57 + here.size());
+      Tensor normal = random_normal({input.count()}, DType::f64, draw * 57 + here.size());
       for (Index n = 0; n < input.count(); ++n)
         store_double(direction.back().view().data, DType::f64, n,
                      normal.values<double>()[static_cast<std::size_t>(n)]);
@@ -47,7 +47,7 @@ TEST(BackwardLaws, TheBackwardIsTheAdjointOfTheForward) {
     });
     const auto loss_at = [&](double step) {
       std::size_t which = 0;
-      each_gradient(r.args, [&](const char*, const AnyView& input, const AnyView&) {
+      each_gradient(r.args, [&](const char*, const InputView& input, const InputView&) {
         for (std::size_t n = 0; n < static_cast<std::size_t>(input.count()); ++n)
           static_cast<double*>(input.data)[n] =
               here[which].values<double>()[n] + step * direction[which].values<double>()[n];
@@ -67,8 +67,8 @@ TEST(BackwardLaws, SlopesOfARowAddUpToZero) {
   each_backward_kernel([](const char* kernel) {
     for (const bool with_sinks : {false, true}) {
       BackwardRun r({.name = "shift", .q_tokens = 40, .kv_tokens = 70, .heads = 3, .kv_heads = 3});
-      const Tensor bias = random_normal({1, 3, 40, 70}, DType::f32, 5), dbias = bias.clone();
-      const Tensor sinks = filled(3, 1.5), dsinks = sinks.clone();
+      Tensor bias = random_normal({1, 3, 40, 70}, DType::f32, 5), dbias = bias.clone();
+      Tensor sinks = filled(3, 1.5), dsinks = sinks.clone();
       r.args.forward.inputs.bias = bias.view(), r.args.dbias = dbias.view();
       if (with_sinks) r.args.forward.inputs.sinks = sinks.view(), r.args.dsinks = dsinks.view();
       r.forward();
@@ -91,7 +91,7 @@ TEST(BackwardLaws, AClosedGatePassesItsOwnGradientAlone) {
   each_backward_kernel([](const char* kernel) {
     BackwardRun r({.name = "gate", .q_tokens = 20, .kv_tokens = 30, .heads = 4, .kv_heads = 2});
     r.forward();
-    const Tensor open_out = r.inputs.out.clone();
+    Tensor open_out = r.inputs.out.clone();
     Tensor gate = filled(20 * 4, 1), dgate(DType::f32, {1, 20, 4});
     AnyView view = dgate.view();
     view.data = gate.view().data;
@@ -131,7 +131,8 @@ TEST(BackwardLaws, R047_R048_SharedHeadsAddUpWhatTheyGetAlone) {
       alone.kv_heads = 6;
       BackwardRun mha(alone);
       mha.args.forward.k = mqa.args.forward.k, mha.args.forward.v = mqa.args.forward.v;
-      for (AnyView* v : {&mha.args.forward.k, &mha.args.forward.v}) v->size[2] = 6, v->step[2] = 0;
+      for (AnyView* v : std::initializer_list<AnyView*>{&mha.args.forward.k, &mha.args.forward.v})
+        v->size[2] = 6, v->step[2] = 0;
       mha.args.forward.q = mqa.args.forward.q, mha.args.dout = mqa.args.dout;
       mha.args.forward.mask = mask.set();
       mha.forward();
@@ -158,11 +159,10 @@ TEST(BackwardLaws, ColumnsGetTheGradientsOfEveryHeadThatReadsThem) {
   HeadSpec heads;
   heads.q = heads.k = heads.v = layout;
   each_backward_kernel([&](const char* kernel) {
-    const Tensor q = random_normal({2, 9, 14}, DType::f32, 1), k = random_normal({2, 11, 14}, DType::f32, 2),
-                 v = random_normal({2, 11, 14}, DType::f32, 3),
-                 dout = random_normal({2, 9, 3, 4}, DType::f32, 4);
-    const Tensor out(DType::f32, {2, 9, 3, 4}), lse(DType::f32, {2, 3, 9}), dq = q.clone(), dk = k.clone(),
-                                                                            dv = v.clone();
+    Tensor q = random_normal({2, 9, 14}, DType::f32, 1), k = random_normal({2, 11, 14}, DType::f32, 2),
+           v = random_normal({2, 11, 14}, DType::f32, 3), dout = random_normal({2, 9, 3, 4}, DType::f32, 4);
+    Tensor out(DType::f32, {2, 9, 3, 4}), lse(DType::f32, {2, 3, 9}), dq = q.clone(), dk = k.clone(),
+                                                                      dv = v.clone();
     BackwardArgs a;
     a.forward.q = q.view(), a.forward.k = k.view(), a.forward.v = v.view();
     a.forward.out = out.view(), a.forward.lse = lse.view();
@@ -170,7 +170,7 @@ TEST(BackwardLaws, ColumnsGetTheGradientsOfEveryHeadThatReadsThem) {
     attention(a.forward, context_of(""), {}, heads);
     run_backward(a, kernel, 2, heads);
     EXPECT_EQ(GradientTruth(a, heads).fault(a), "");
-    for (const Tensor* t : {&dq, &dk, &dv})
+    for (Tensor* t : {&dq, &dk, &dv})
       for (std::size_t n = 0; n < t->values<float>().size(); ++n)
         EXPECT_EQ(t->values<float>()[n] == 0, n % 14 >= 9) << n;
   });

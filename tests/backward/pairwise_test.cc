@@ -29,14 +29,14 @@ struct PosedGradients {
     args.forward.probe = {};
     const Index b = posed.tensor_batch(), q = posed.q_rows(),
                 value_dim = posed.heads.v.heads ? posed.heads.v.dim : s.value_dim;
-    const Tensor out(s.dtype, {b, q, s.heads, value_dim}),
+    Tensor out(s.dtype, {b, q, s.heads, value_dim}),
         dout = random_normal({b, q, s.heads, value_dim}, s.dtype, seed * 1000 + 90),
         lse(s.dtype == DType::f64 ? DType::f64 : DType::f32, {b, s.heads, q});
     args.forward.out = put(out.view(), c[kOutLayout]);
     args.forward.lse = put(lse.view(), c[kLse]);
     args.dout = put(dout.view(), static_cast<int>(seed % 3));
     int n = 0;
-    each_gradient(args, [&](const char*, const AnyView& input, AnyView& gradient) {
+    each_gradient(args, [&](const char*, const InputView& input, AnyView& gradient) {
       const std::uint64_t draw = seed + static_cast<std::uint64_t>(++n);
       if (!input.given() || draw % 7 == 0) return;
       constexpr DType kTerms[] = {DType::f32, DType::bf16, DType::f64, DType::f16};
@@ -46,7 +46,7 @@ struct PosedGradients {
       gradient = put(converted(input, dtype).view(), static_cast<int>(draw % 4));
     });
   }
-  AnyView put(const AnyView& plain, int how) {
+  AnyView put(const InputView& plain, int how) {
     Placement where;
     if (how == 1) {
       for (int axis = 0; axis < plain.rank; ++axis) where.order.push_back(axis);
@@ -145,7 +145,7 @@ TEST(BackwardPairwise, TheBoundSeesHalfAPercent) {
   const GradientTruth truth(r.args);
   run_backward(r.args, "ref");
   EXPECT_EQ(truth.fault(r.args), "");
-  each_gradient(r.args, [&](const char* name, const AnyView&, const AnyView& gradient) {
+  each_gradient(r.args, [&](const char* name, const InputView&, const InputView& gradient) {
     const auto scale_by = [&](double factor) {
       for (Index n = 0; n < gradient.count(); ++n)
         store_double(gradient.data, gradient.dtype, n,

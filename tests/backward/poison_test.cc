@@ -11,24 +11,24 @@ constexpr const char* kMasks[] = {
     "causal",        "documents(0, 20, 21, 40)", "causal & window(9, 0) | prefix(4)",
     "strided(64, 3)"};
 
-void put_token(const AnyView& v, Index b, Index token, Index head, double x) {
+void put_token(const InputView& v, Index b, Index token, Index head, double x) {
   for (Index c = 0; c < v.size[3]; ++c)
     store_double(v.data, v.dtype, ((b * v.size[1] + token) * v.size[2] + head) * v.size[3] + c, x);
 }
 /// Row (b, token, head) of a row-major tensor.
-AnyView token_of(const AnyView& v, Index b, Index token, Index head) {
+AnyView token_of(const InputView& v, Index b, Index token, Index head) {
   AnyView r = v;
   r.data = static_cast<std::byte*>(v.data) +
            ((b * v.size[1] + token) * v.size[2] + head) * v.size[3] * size_of(v.dtype);
   r.size[0] = r.size[1] = r.size[2] = 1;
   return r;
 }
-bool is_zero(const AnyView& v) {
+bool is_zero(const InputView& v) {
   for (Index n = 0; n < v.count(); ++n)
     if (load_double(v.data, v.dtype, n) != 0) return false;
   return true;
 }
-bool has_nan(const AnyView& v) {
+bool has_nan(const InputView& v) {
   for (Index n = 0; n < v.count(); ++n)
     if (std::isnan(load_double(v.data, v.dtype, n))) return true;
   return false;
@@ -110,10 +110,10 @@ TEST(BackwardPoison, ABadNumberTouchesWhatSeesItAlone) {
             r.args.forward.mask = mask.set();
             const bool in_row = place == Place::q || place == Place::dout;
             const Index head = in_row ? 2 : 1;  // both belong to kv head 1
-            const AnyView& target = place == Place::q   ? r.args.forward.q
-                                    : place == Place::k ? r.args.forward.k
-                                    : place == Place::v ? r.args.forward.v
-                                                        : r.args.dout;
+            const InputView& target = place == Place::q   ? r.args.forward.q
+                                      : place == Place::k ? r.args.forward.k
+                                      : place == Place::v ? r.args.forward.v
+                                                          : r.args.dout;
             put_token(target, 0, token, head, x);
             r.forward();
             const Gradients got = run_backward(r.args, kernel);

@@ -12,7 +12,7 @@
 namespace headwise {
 namespace {
 
-std::vector<double> numbers(const AnyView& v) {
+std::vector<double> numbers(const InputView& v) {
   std::vector<double> all;
   for (Index i = 0; i < v.count(); ++i) all.push_back(load_double(v.data, v.dtype, i));
   return all;

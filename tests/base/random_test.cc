@@ -54,8 +54,8 @@ TEST(Dropout, DropsTheShareItSays) {
 }
 
 TEST(RandomNormal, FollowsItsSeedAndItsMoments) {
-  const Tensor a = random_normal({100, 1000}, DType::f64, 5), b = random_normal({100, 1000}, DType::f64, 5);
-  const Tensor c = random_normal({100, 1000}, DType::f64, 6);
+  Tensor a = random_normal({100, 1000}, DType::f64, 5), b = random_normal({100, 1000}, DType::f64, 5);
+  Tensor c = random_normal({100, 1000}, DType::f64, 6);
   double sum = 0, square = 0, fourth = 0;
   Index same = 0;
   const auto x = a.values<const double>(), y = b.values<const double>(), z = c.values<const double>();
@@ -72,15 +72,15 @@ TEST(RandomNormal, FollowsItsSeedAndItsMoments) {
 }
 
 TEST(RandomNormal, AShorterTensorIsAPrefixInEveryDtype) {
-  const Tensor whole = random_normal({64}, DType::f32, 11), part = random_normal({4, 8}, DType::f32, 11);
-  const Tensor narrow = random_normal({64}, DType::bf16, 11);
+  Tensor whole = random_normal({64}, DType::f32, 11), part = random_normal({4, 8}, DType::f32, 11);
+  Tensor narrow = random_normal({64}, DType::bf16, 11);
   for (std::size_t i = 0; i < 32; ++i) EXPECT_EQ(whole.values<float>()[i], part.values<float>()[i]);
   for (std::size_t i = 0; i < 64; ++i)
     EXPECT_EQ(bf16(whole.values<float>()[i]).bits, narrow.values<bf16>()[i].bits);
 }
 
 TEST(RandomNormal, TheSameBitsOnEveryMachine) {
-  const Tensor t = random_normal({4}, DType::f64, 1);
+  Tensor t = random_normal({4}, DType::f64, 1);
   const double expected[] = {0x1.cee2d2ba5b01bp-1, 0x1.78f997ab4ce4ep-2, -0x1.956d579e24bfbp+0,
                              -0x1.0c7edd4fcdf57p-1};
   for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(t.values<double>()[i], expected[i]);

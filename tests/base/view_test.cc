@@ -123,7 +123,7 @@ TEST(Tensor, StartsAtZeroAndClones) {
   Tensor a(DType::f32, {2, 3});
   for (float x : a.values<float>()) EXPECT_EQ(x, 0.0f);
   a.values<float>()[4] = 7.0f;
-  const Tensor b = a.clone();
+  Tensor b = a.clone();
   a.values<float>()[4] = 8.0f;
   EXPECT_EQ(b.values<const float>()[4], 7.0f);
   EXPECT_NE(a.view().data, b.view().data);

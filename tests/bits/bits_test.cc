@@ -43,7 +43,7 @@ struct Full : CaseRun {
 
 TEST(Bits, TheComparisonSeesOneBit) {
   CaseRun r({.name = "bit"});
-  const Tensor before = r.q.clone();
+  Tensor before = r.q.clone();
   EXPECT_TRUE(same_bits(before, r.q));
   *reinterpret_cast<unsigned char*>(r.q.values<float>().data()) ^= 1;
   EXPECT_FALSE(same_bits(before, r.q));
@@ -61,7 +61,7 @@ TEST(Bits, R094_AThousandRepeats) {
             .head_dim = 8,
             .value_dim = 8});
     attention(r.args, online(3));
-    const Tensor out = r.out.clone(), lse = r.lse.clone();
+    Tensor out = r.out.clone(), lse = r.lse.clone();
     for (int n = 0; n < kRepeats; ++n) {
       poison(r.out), poison(r.lse);
       attention(r.args, online(3));
@@ -87,7 +87,7 @@ TEST(Bits, AnyNumberOfThreads) {
       r.args.probe.column_sums = columns.view();
       const ProbeSpec probe{.columns = true};
       attention(r.args, online(1), probe);
-      const Tensor out = r.out.clone(), lse = r.lse.clone(), sums = columns.clone();
+      Tensor out = r.out.clone(), lse = r.lse.clone(), sums = columns.clone();
       for (const int threads : {2, 3, 4, 7, 8, 16}) {
         poison(r.out), poison(r.lse), poison(columns);
         attention(r.args, online(threads), probe);
@@ -125,7 +125,7 @@ TEST(Bits, AloneOrInsideARandomBatch) {
         c.q_tokens = c.kv_tokens = offsets.back();
         Full all(c, 500 + trial);
         const Index first = offsets[at];
-        const auto copy = [&](const Tensor& to, const Tensor& from) {
+        const auto copy = [&](Tensor& to, const Tensor& from) {
           const auto bytes = static_cast<std::size_t>(to.view().step[1] * size_of(dtype));
           std::memcpy(static_cast<std::byte*>(to.view().data) + static_cast<std::size_t>(first) * bytes,
                       from.view().data, static_cast<std::size_t>(tokens) * bytes);
@@ -134,7 +134,7 @@ TEST(Bits, AloneOrInsideARandomBatch) {
         for (Index n = 0; n < tokens * heads; ++n)
           all.gate.values<float>()[static_cast<std::size_t>(first * heads + n)] =
               alone.gate.values<float>()[static_cast<std::size_t>(n)];
-        const Tensor where = tensor_of(offsets), sequence_ids = tensor_of(ids);
+        Tensor where = tensor_of(offsets), sequence_ids = tensor_of(ids);
         all.args.q_offsets = all.args.kv_offsets = where.view();
         all.args.inputs.bias = {};
         all.args.inputs.sequence_ids = sequence_ids.view();
@@ -155,12 +155,12 @@ TEST(Bits, AloneOrInsideARandomBatch) {
 /// Rows [begin, end) against the keys that exist by then, as a chunk of a prefill or a decode step.
 void expect_chunk_is_part(Full& whole, const Tensor& out, const Tensor& lse, Index begin, Index end) {
   AttentionArgs a = whole.args;
-  const Tensor start = tensor_of(std::vector<Index>{begin});
+  Tensor start = tensor_of(std::vector<Index>{begin});
   a.q = tokens_of(a.q, begin, end - begin), a.k = tokens_of(a.k, 0, end), a.v = tokens_of(a.v, 0, end);
   a.q_start = start.view();
   a.inputs.gate = tokens_of(a.inputs.gate, begin, end - begin);
   a.inputs.bias.size[3] = end;
-  const AnyView& o = out.view();
+  const InputView& o = out.view();
   Tensor part(o.dtype, {o.size[0], end - begin, o.size[2], o.size[3]}),
       part_lse(DType::f32, {o.size[0], o.size[2], end - begin});
   poison(part), poison(part_lse);
@@ -301,10 +301,10 @@ TEST(Bits, ProbesDoNotTouchTheOutput) {
       const Index q = 40, kv = 2300;
       Full r(
           with_dtype({.name = "probes", .q_tokens = q, .kv_tokens = kv, .heads = 2, .kv_heads = 1}, dtype));
-      const Tensor start = tensor_of(std::vector<Index>{kStartEnd});
+      Tensor start = tensor_of(std::vector<Index>{kStartEnd});
       r.args.q_start = start.view();
       attention(r.args, online());
-      const Tensor out = r.out.clone(), lse = r.lse.clone();
+      Tensor out = r.out.clone(), lse = r.lse.clone();
       Tensor f[5], position(DType::i64, {1, 2, q}), keys(DType::i64, {1, 2, q, 3}),
           weights(DType::f32, {1, 2, q, 3});
       for (Tensor& t : f) t = Tensor(DType::f32, {1, 2, q});

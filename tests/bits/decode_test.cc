@@ -35,7 +35,7 @@ struct Terms {
 };
 /// The last query meets the last key.
 const Tensor& at_end() {
-  static const Tensor start = tensor_of(std::vector<Index>{kStartEnd});
+  static Tensor start = tensor_of(std::vector<Index>{kStartEnd});
   return start;
 }
 
@@ -107,6 +107,22 @@ TEST(DecodeBits, EveryTermAcrossSplits) {
   });
 }
 
+/// The last keys fill no block of 16, some no vector; one row and several read them.
+TEST(DecodeBits, EveryNumberOfLastKeys) {
+  each_level([] {
+    for (Index kv_tokens = 1; kv_tokens < 36; ++kv_tokens)
+      for (const Index q_tokens : {1, 2, 4}) {
+        CaseRun r({.name = "last",
+                   .q_tokens = q_tokens,
+                   .kv_tokens = kv_tokens,
+                   .heads = 1,
+                   .head_dim = 16,
+                   .value_dim = 16});
+        expect_decode_is_online_both(r, text(q_tokens, " rows, ", kv_tokens, " keys"));
+      }
+  });
+}
+
 /// Lengths end inside a granule, at a split, before the first key; memory past them is NaN.
 TEST(DecodeBits, LengthsAndRaggedBatches) {
   each_level([] {
@@ -126,9 +142,9 @@ TEST(DecodeBits, LengthsAndRaggedBatches) {
       r.args.mask = mask.set();
       expect_decode_is_online_both(r, "lengths");
       attention(r.args, decoding());
-      const Tensor clean = r.out.clone();
+      Tensor clean = r.out.clone();
       for (std::size_t b = 0; b < lengths.size(); ++b)
-        for (const Tensor* t : {&r.k, &r.v})
+        for (Tensor* t : {&r.k, &r.v})
           for (Index n = lengths[b] * 64; n < 2500 * 64; ++n)
             store_double(t->view().data, dtype, static_cast<Index>(b) * 2500 * 64 + n, kNan);
       poison(r.out);
@@ -149,8 +165,8 @@ TEST(DecodeBits, LengthsAndRaggedBatches) {
                                  .head_dim = 32,
                                  .value_dim = 32},
                                 dtype));
-      const Tensor q_offsets = tensor_of(std::vector<Index>{0, 1, 1, 5, 6}),
-                   kv_offsets = tensor_of(std::vector<Index>{0, 2500, 2501, 5325, 5326});
+      Tensor q_offsets = tensor_of(std::vector<Index>{0, 1, 1, 5, 6}),
+             kv_offsets = tensor_of(std::vector<Index>{0, 2500, 2501, 5325, 5326});
       ragged.args.q_offsets = q_offsets.view(), ragged.args.kv_offsets = kv_offsets.view();
       expect_decode_is_online_both(ragged, "ragged");
     }
@@ -169,7 +185,7 @@ TEST(DecodeBits, UnusualValues) {
                             .head_dim = 16,
                             .value_dim = 32},
                            dtype));
-      const auto put = [&](const Tensor& t, Index token, Index width, double x) {
+      const auto put = [&](Tensor& t, Index token, Index width, double x) {
         store_double(t.view().data, dtype, token * width + 3, x);
       };
       put(r.v, 100, 64, kNan), put(r.v, 101, 64, kInf), put(r.v, 2100, 64, -kInf), put(r.v, 2198, 64, kInf);
@@ -198,7 +214,7 @@ TEST(DecodeBits, AnyLayout) {
                             .value_dim = 32},
                            dtype));
       attention(r.args, online());
-      const Tensor plain = r.out.clone();
+      Tensor plain = r.out.clone();
       for (const auto& order : {std::array{0, 2, 1, 3}, std::array{3, 0, 2, 1}, std::array{1, 0, 3, 2}}) {
         AttentionArgs a = r.args;
         Tensor moved[2];

@@ -14,21 +14,21 @@ Mask mask_named(const std::string& text) { return parse_mask(text); }
 
 /// Row (b, i, h) of out as bytes.
 std::string row_bytes(const Tensor& out, Index b, Index i, Index h) {
-  const AnyView& v = out.view();
+  const InputView& v = out.view();
   const auto bytes = static_cast<std::size_t>(v.size[3] * size_of(v.dtype));
   return {static_cast<const char*>(v.data) +
               static_cast<std::size_t>((b * v.size[1] + i) * v.size[2] + h) * bytes,
           bytes};
 }
 bool all_nan(const Tensor& out, Index b, Index i, Index h) {
-  const AnyView& v = out.view();
+  const InputView& v = out.view();
   for (Index c = 0; c < v.size[3]; ++c)
     if (!std::isnan(load_double(v.data, v.dtype, ((b * v.size[1] + i) * v.size[2] + h) * v.size[3] + c)))
       return false;
   return true;
 }
 void put_token(const Tensor& t, Index b, Index token, Index head, double x) {
-  const AnyView& v = t.view();
+  const InputView& v = t.view();
   for (Index c = 0; c < v.size[3]; ++c)
     store_double(v.data, v.dtype, ((b * v.size[1] + token) * v.size[2] + head) * v.size[3] + c, x);
 }
@@ -184,7 +184,7 @@ TEST(Poison, ClosedPairsOfTheBiasDoNotMatter) {
     const Case c{.name = "bias", .q_tokens = 40, .kv_tokens = 270, .heads = 2, .kv_heads = 2};
     CaseRun clean(c), r(c);
     const Mask mask = Mask::causal() | Mask::prefix(3);
-    const Tensor bias = random_normal({1, 2, 40, 270}, DType::f32, 3), planted = bias.clone();
+    Tensor bias = random_normal({1, 2, 40, 270}, DType::f32, 3), planted = bias.clone();
     for (Index n = 0; n < bias.view().count(); ++n)
       if (!mask.may_attend(n / 270 % 40, n % 270))
         planted.values<float>()[static_cast<std::size_t>(n)] = static_cast<float>(n % 2 ? kNan : kInf);
@@ -231,10 +231,10 @@ TEST(Poison, TheGateOfAnEmptyRowDoesNotMatter) {
   each_level([] {
     CaseRun r({.name = "gate", .q_tokens = 40, .kv_tokens = 40, .heads = 1, .kv_heads = 1});
     const MaskView late = MaskView::window(0, 0);
-    const Tensor start = tensor_of(std::vector<Index>{20});  // rows 20.. see nothing
+    Tensor start = tensor_of(std::vector<Index>{20});  // rows 20.. see nothing
     r.args.mask = {&late, 1}, r.args.q_start = start.view();
     for (const double gate : {-2.0, kNan, kInf}) {
-      const Tensor gates = filled(40, gate);
+      Tensor gates = filled(40, gate);
       r.args.inputs.gate = AnyView::packed(gates.view().data, DType::f32, {1, 40, 1});
       attention(r.args, online());
       for (std::size_t n = 20 * 8; n < 40 * 8; ++n)
@@ -249,7 +249,7 @@ TEST(Poison, RaggedNeighbours) {
   each_level([] {
     const std::vector<Index> q_lengths = {0, 20, 33, 0, 7, 0}, kv_lengths = {5, 30, 65, 3, 0, 0};
     const std::vector<Index> qo = offsets_of(q_lengths), ko = offsets_of(kv_lengths);
-    const Tensor q_offsets = tensor_of(qo), kv_offsets = tensor_of(ko);
+    Tensor q_offsets = tensor_of(qo), kv_offsets = tensor_of(ko);
     const Case c{.name = "ragged",
                  .q_tokens = qo.back(),
                  .kv_tokens = ko.back(),
@@ -297,7 +297,7 @@ TEST(Poison, R020_R097_WorkspaceAndOutputHoldAnything) {
     const Buffer memory(plan.workspace_bytes());
     std::memset(memory.data(), 0, memory.size());
     plan.run(r.args, memory.span(), pool);
-    const Tensor out = r.out.clone(), lse = r.lse.clone(), sums = columns.clone();
+    Tensor out = r.out.clone(), lse = r.lse.clone(), sums = columns.clone();
     for (int n = 0; n < 20; ++n) {
       std::memset(memory.data(), n % 3 == 0 ? 0xff : n % 3 == 1 ? 0x7f : 0x81, memory.size());
       poison(r.out), poison(r.lse), poison(columns);
@@ -329,10 +329,10 @@ TEST(Poison, R019_AWarmUpOfNanLeavesNothing) {
   each_level([] {
     const Case c{.name = "warm", .batch = 2, .q_tokens = 40, .kv_tokens = 300, .heads = 2, .kv_heads = 2};
     CaseRun r(c), bad(c);
-    for (const Tensor* t : {&bad.q, &bad.k, &bad.v}) poison(*t);
+    for (Tensor* t : {&bad.q, &bad.k, &bad.v}) poison(*t);
     Context cold({.threads = 2, .kernels = "cpu/online"}), warm({.threads = 2, .kernels = "cpu/online"});
     attention(r.args, cold);
-    const Tensor out = r.out.clone();
+    Tensor out = r.out.clone();
     attention(bad.args, warm);
     attention(r.args, warm);
     EXPECT_TRUE(same_bits(out, r.out));

@@ -69,7 +69,8 @@ TEST(Cli, AnErrorIsOneAndOneSentence) {
     EXPECT_EQ(a.err, "headwise: " + sentence + "\n");
     EXPECT_EQ(a.out, "");
   };
-  says("explain --heads 6 --kv-heads 4", "explain: --heads (6) must be a multiple of --kv-heads (4)");
+  says("explain --heads 6 --kv-heads 4",
+       "explain: --heads (6) must be a multiple of --kv-heads (4); change one of them");
   says("explain --dtype f31", "--dtype: \"f31\" is no float type; use f32, bf16, f16 or f64");
   says("explain --mask \"causal &\"",
        "mask: column 9: expected all, causal, window, sliding, prefix, lengths, documents, blocks, strided, "

@@ -131,6 +131,22 @@ TEST(Decoder, ChunksPagesThreadsAndWatchingChangeNoBit) {
   }
 }
 
+/// Scaled RoPE, and a text near the longest before and beside a short one.
+TEST(Decoder, ALongTextLeavesNothingToAShortOne) {
+  Context ctx({.threads = 1});
+  DecoderConfig c = tiny_config();
+  c.rope.scaling = RopeScaling::llama3(8, 1, 4, 16);
+  TinySource source(c);
+  const Decoder model(source, {}, ctx), fresh(source, {}, ctx);
+  const std::vector<TokenId> text = some_tokens(12, c.vocabulary, 5),
+                             other = some_tokens(128, c.vocabulary, 6);
+  KvCache first(model.kv_shape(), {.bytes = 1 << 20, .page_tokens = 8}),
+      second(model.kv_shape(), {.bytes = 1 << 20, .page_tokens = 8});
+  const auto alone = in_chunks(fresh, first, text, 12, ctx);
+  in_chunks(model, second, other, 128, ctx);
+  EXPECT_TRUE(same_bits(alone, in_chunks(model, second, text, 12, ctx)));
+}
+
 TEST(Decoder, RowsOfOtherTextsChangeNoBit) {
   Context ctx({.threads = 2});
   TinySource source(tiny_config());
@@ -191,17 +207,17 @@ TEST(Decoder, BadRowsAreRefusedInWords) {
                         [&] {
                           run({{id, 50, true}});
                         }),
-            "decoder: got token 50; the model has 50");
+            "decoder: got token 50; ids run from 0 to 49");
   EXPECT_EQ(sentence_of(ErrorKind::bad_argument,
                         [&] {
                           run({{id, -1, true}});
                         }),
-            "decoder: got token -1; the model has 50");
+            "decoder: got token -1; ids run from 0 to 49");
   EXPECT_EQ(sentence_of(ErrorKind::bad_argument,
                         [&] {
                           run({{id, 1, true}, {other, 1, true}, {id, 2, true}});
                         }),
-            "decoder: rows of sequence 0 do not stand together");
+            "decoder: rows of sequence 0 do not stand together; give them one after another");
 }
 
 }  // namespace

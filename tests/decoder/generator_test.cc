@@ -97,7 +97,7 @@ TEST(Generator, WhatCanNeverRunIsRefusedAtTheDoor) {
             "generate: a prompt of 2 tokens and 32 more take 5 pages; the cache has 4; give it more bytes");
   r.max_tokens = 4;
   r.prompt = {50};
-  EXPECT_EQ(say(r), "generate: the prompt has token 50; the model has 50");
+  EXPECT_EQ(say(r), "generate: the prompt has token 50; ids run from 0 to 49");
   r.prompt = {1};
   for (const double t : {-1.0, 1e-9, 1e9, std::nan("")}) {
     r.sampling.temperature = t;

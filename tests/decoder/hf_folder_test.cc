@@ -99,7 +99,7 @@ void save(Listing& model, const ScratchFolder& folder, const std::string& json) 
         Tensor all(DType::f32, {std::ssize(parts) * size.second});
         Index to = 0;
         for (const std::string& p : parts) {
-          const Tensor t = model.tensor(name.substr(0, 9) + p + tail);
+          Tensor t = model.tensor(name.substr(0, 9) + p + tail);
           for (const float x : t.values<float>()) all.values<float>()[static_cast<std::size_t>(to++)] = x;
         }
         return keep(at + theirs + tail, std::move(all));
@@ -107,7 +107,7 @@ void save(Listing& model, const ScratchFolder& folder, const std::string& json) 
       const Index rows = size.first, columns = size.second, wide = rows * std::ssize(parts);
       Tensor all(DType::f32, {columns, wide});
       for (std::size_t p = 0; p < parts.size(); ++p) {
-        const Tensor t = model.tensor(name.substr(0, 9) + parts[p] + tail);
+        Tensor t = model.tensor(name.substr(0, 9) + parts[p] + tail);
         for (Index r = 0; r < rows; ++r)
           for (Index c = 0; c < columns; ++c)
             all.values<float>()[static_cast<std::size_t>(c * wide + static_cast<Index>(p) * rows + r)] =
@@ -150,7 +150,7 @@ TEST(HfFolder, EveryFamilysNamesAndSettingsGiveTheModelBack) {
     save(model, folder, f.json);
     const auto source = open_decoder(folder.path());
     for (const auto& [name, size] : model.sizes) {
-      const Tensor own = model.tensor(name);
+      Tensor own = model.tensor(name);
       const std::span<const float> numbers = own.values<const float>();
       std::vector<float> read_back(numbers.size());
       source->check(name, size.first, size.second);

@@ -77,6 +77,7 @@ class PlainForward {
         if (c_.norms_behind) y = norm(y, at + "behind_1");
         for (std::size_t i = 0; i < y.size(); ++i) x[t][i] += y[i];
       }
+      if (c_.cross) cross(x, at);
       for (auto& row : x) {
         const auto n = norm(row, at + "norm_2");
         auto h = product(n, at + "up", c_.feed_dim, c_.feed_bias);
@@ -101,8 +102,45 @@ class PlainForward {
     return out;
   }
 
+  /// What a model with cross-attention looks at, and the weights its heads gave: [layers][tokens][heads
+  /// states].
+  std::vector<std::vector<double>> states;
+  std::vector<std::vector<std::vector<double>>> cross_weights;
+
  private:
   using Row = std::vector<double>;
+  void cross(std::vector<Row>& x, const std::string& at) {
+    const Index dim = c_.head_dim, all = c_.heads * dim;
+    std::vector<Row> k, v;
+    for (const Row& s : states) {
+      k.push_back(product(s, at + "cross_k", all, c_.qkv_bias));
+      v.push_back(product(s, at + "cross_v", all, c_.qkv_bias));
+    }
+    std::vector<Row>& kept = cross_weights.emplace_back();
+    for (Row& row : x) {
+      const Row q = product(norm(row, at + "cross_norm"), at + "cross_q", all, c_.qkv_bias);
+      Row out(static_cast<std::size_t>(all), 0), weights;
+      for (Index h = 0; h < c_.heads; ++h) {
+        Row w;
+        double sum = 0;
+        for (const Row& key : k) {
+          double dot = 0;
+          for (Index i = h * dim; i < (h + 1) * dim; ++i)
+            dot += q[static_cast<std::size_t>(i)] * key[static_cast<std::size_t>(i)];
+          w.push_back(std::exp(dot / std::sqrt(static_cast<double>(dim))));
+          sum += w.back();
+        }
+        for (std::size_t j = 0; j < k.size(); ++j) {
+          weights.push_back(w[j] / sum);
+          for (Index i = h * dim; i < (h + 1) * dim; ++i)
+            out[static_cast<std::size_t>(i)] += w[j] / sum * v[j][static_cast<std::size_t>(i)];
+        }
+      }
+      kept.push_back(weights);
+      const Row y = product(out, at + "cross_o", c_.model_dim, c_.out_bias);
+      for (std::size_t i = 0; i < y.size(); ++i) row[i] += y[i];
+    }
+  }
   const std::vector<float>& weight(const std::string& name, Index rows, Index columns) {
     auto& w = held_[name];
     if (w.empty()) {

@@ -11,7 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     const Mask mask = parse_mask({reinterpret_cast<const char*>(data), size});
     if (!(parse_mask(to_text(mask)) == mask)) std::abort();
-    const MaskPlace at{.sequence = 1, .head = mask.heads() - 1};
+    const MaskSubject at{.sequence = 1, .head = mask.heads() - 1};
     const TileKind kind = mask.tile(5, 9, 60, 70, at);
     for (Index q = 5; q < 9; ++q)
       for (Index k = 60; k < 70; ++k)

@@ -63,7 +63,7 @@ void plan_anything(Bytes& in) {
     plan.numerics();
     AttentionArgs a;
     static float memory[64];
-    for (AnyView* v : {&a.q, &a.k, &a.v, &a.out}) {
+    for (AnyView* v : std::initializer_list<AnyView*>{&a.q, &a.k, &a.v, &a.out}) {
       v->rank = static_cast<int>(in.byte() % 5), v->dtype = p.dtype,
       v->data = in.byte() % 8 ? memory : nullptr;
       for (int axis = 0; axis < v->rank; ++axis) v->size[axis] = in.number(), v->step[axis] = in.number();

@@ -57,8 +57,8 @@ def case(kernel, dtype, b, h, kv, tq, tk, d, dv=None, mask=None, band=None, q_st
         gradients = {n: x for n, (x, _) in bands.items()}
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         for term, name in (("sinks", "dsinks"), ("bias", "dbias"), ("gate", "dgate")):
-            if term in terms and (kernel == PLAIN or term == "sinks" or (kernel == MMA and term == "gate")):
-                gradients[name] = torch.full(terms[term].shape, math.nan, device=DEVICE, dtype=wide)
+            if term in terms and (kernel == PLAIN or term == "sinks" or (kernel == MMA and term == "gate") or (kernel == TILES and term == "bias")):
+                gradients[name] = torch.full(terms[term].shape, math.nan, device=DEVICE, dtype=terms[term].dtype if kernel == TILES and term == "bias" else wide)
         BACKWARD[kernel].backward(q, k, v, out, lse, dout, gradients, **given)
         torch.cuda.synchronize()
     except Failed as fault:
@@ -71,6 +71,10 @@ def case(kernel, dtype, b, h, kv, tq, tk, d, dv=None, mask=None, band=None, q_st
     *yard, more_yard = gradient_formula(q, k, v, dout, open_, q_start=q_start, dtype=dtype,
                                         **{n: (x.to(dtype) if torch.is_tensor(x) else x) for n, x in math_terms.items()})
     judge(part, dtype, [bands[n][0] for n in ("dq", "dk", "dv")], truth, yard)
+    if "dbias" in gradients:  # along axes of size 1 it is a sum
+        axes = [i for i, n in enumerate(gradients["dbias"].shape) if n == 1]
+        for some in (more, more_yard):
+            some["dbias"] = some["dbias"].sum(axes, keepdim=True) if axes and some["dbias"].shape != gradients["dbias"].shape else some["dbias"]
     for name in ("dsinks", "dbias", "dgate"):
         if name in gradients:
             error, limit = error_of(gradients[name], more[name]), max(4 * GUARD[dtype], error_of(more_yard[name], more[name]))
@@ -109,6 +113,39 @@ def tile_cases():
                      sinks=torch.randn(h, device=DEVICE), scale=torch.tensor([-0.2], dtype=torch.float64))
             case(TILES, dtype, 1, 2, 2, 200, 200, d, mask="causal", band=(None, 0), q_start=-90)
             case(TILES, dtype, 1, 2, 2, 200, 700, d, mask="window(60, 9)", band=(60, 9), q_start=1500)
+
+
+def pair_cases():
+    """A bias in tiles and number by number, its gradient in place and summed, dropout: the Hopper gradients against double."""
+    for d, dtype in ((64, torch.bfloat16), (128, torch.bfloat16), (64, torch.float16), (128, torch.float16), (40, torch.bfloat16)):
+        h, draw = 4, lambda *shape, dtype=dtype: torch.randn(*shape, device=DEVICE).to(dtype)
+        for mask, band in ((None, None), ("causal", (None, 0)), ("window(70, 20)", (70, 20))):
+            given = dict(mask=mask, band=band, q_start=133)
+            case(TILES, dtype, 2, h, 2, 200, 336, d, bias=draw(2, h, 200, 336), **given)
+            case(TILES, dtype, 3, h, 2, 200, 336, d, bias=draw(1, h, 200, 336), slopes=torch.rand(h, device=DEVICE), **given)
+            case(TILES, dtype, 2, h, 4, 200, 333, d, bias=draw(2, h, 200, 333, dtype=torch.float32), **given)
+            case(TILES, dtype, 2, h, 4, 200, 336, d, bias=draw(2, 1, 1, 336), sinks=torch.randn(h, device=DEVICE), **given)
+        case(TILES, dtype, 1, h, 2, 1100, 1096, d, bias=draw(1, 1, 1100, 1096))
+    reference = Attention("ref")
+    for d, dtype in ((64, torch.bfloat16), (128, torch.bfloat16), (128, torch.float16)):
+        for mask, (b, h, kv, tq, tk) in ((None, (2, 4, 2, 130, 200)), ("causal", (1, 4, 4, 300, 300)), ("window(70, 20)", (3, 2, 1, 77, 150))):
+            for more in ({}, {"bias": torch.randn(b, h, tq, tk).to(dtype)}):
+                part = f"{TILES} {str(dtype)[6:]} d{d} dropout {mask} {' '.join(more)}"
+                given = dict(mask=mask, dropout=0.3, seed=77, q_start=torch.tensor([5]), sequence_ids=torch.arange(b) + 9)
+                x = [normal(b, t, n, d, dtype=dtype) for t, n in ((tq, h), (tk, kv), (tk, kv), (tq, h))]
+                there = dict(given, **{n: t.to(DEVICE) for n, t in more.items()})
+                out, lse = forward(*x[:3], **there)
+                names = ["dq", "dk", "dv"] + (["dbias"] if more else [])
+                sizes = [t.shape for t in x[:3]] + [t.shape for t in more.values()]
+                got = {n: torch.full(tuple(s), math.nan, dtype=dtype, device=DEVICE) for n, s in zip(names, sizes)}
+                BACKWARD[TILES].backward(*x[:3], out, lse, x[3], got, **there)
+                y, truth = [t.cpu().double() for t in x], torch.empty(b, h, tq, dtype=torch.float64)
+                wide = {n: t.double() for n, t in more.items()}
+                want_out = reference(*y[:3], None, truth, **given, **wide)
+                want = {n: torch.empty(*s, dtype=torch.float64) for n, s in zip(names, sizes)}
+                reference.backward(*y[:3], want_out, truth, y[3], want, **given, **wide)
+                for n in names:
+                    check(error_of(got[n].cpu(), want[n]) < 1e-2, part, f"{n}: {error_of(got[n].cpu(), want[n]):.1e}")
 
 
 def ragged_backward():
@@ -281,6 +318,26 @@ def backward_bits():
     check(differ.item() == 0, "repeats backward", f"{differ.item()} gradients of 1000 runs differ")
 
 
+def pair_bits():
+    """A bias and dropout: equal bits over repeats and batch; sequences by way of scratch, too."""
+    for d in (64, 128):
+        b, h, t = 5, 4, 520
+        q, k, v, dout = (normal(b, t, h, d) for _ in range(4))
+        bias, part = torch.randn(b, h, t, t, device=DEVICE).bfloat16(), f"bits backward d{d} pairs"
+        for mask in (None, "causal"):
+            for bias_gradient in (torch.bfloat16, torch.float32):
+                def run(at, ids):
+                    some, own = [x[at] for x in (q, k, v, dout)], dict(mask=mask, bias=bias[at], dropout=0.2, seed=3, sequence_ids=torch.tensor(ids))
+                    out, lse = forward(*some[:3], **own)
+                    found = {n: torch.empty_like(x) for n, x in zip(("dq", "dk", "dv"), some)}
+                    found["dbias"] = torch.full(bias[at].shape, math.nan, device=DEVICE, dtype=bias_gradient)
+                    BACKWARD[TILES].backward(*some[:3], out, lse, some[3], found, **own)
+                    return list(found.values())
+                whole = run(slice(0, b), list(range(b)))
+                check(all(torch.equal(x, y) for _ in range(5) for x, y in zip(run(slice(0, b), list(range(b))), whole)), part, "a repeat differs")
+                check(all(torch.equal(x, y[2:3]) for x, y in zip(run(slice(2, 3), [2]), whole)), part, "alone differs from in a batch")
+
+
 def backward_runs():
     """Streams that wait for each other's processors, graphs, groups cut into parts, no queries."""
     q, k, v, dout = (normal(1, 4096, n, 128) for n in (16, 4, 4, 16))
@@ -318,5 +375,5 @@ def backward_runs():
     check(bool((dk == 0).all()), "sizes backward", "dk without queries is not 0")
 
 
-BACKWARD_SELFTEST = [tile_cases, ragged_backward, closed_key_cases, hostile_backward, portable_cases, backward_refusals]
-BACKWARD_LAWS = [backward_bits, backward_runs]
+BACKWARD_SELFTEST = [tile_cases, pair_cases, ragged_backward, closed_key_cases, hostile_backward, portable_cases, backward_refusals]
+BACKWARD_LAWS = [backward_bits, pair_bits, backward_runs]

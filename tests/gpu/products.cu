@@ -44,7 +44,7 @@ __global__ void products(const T* q, const T* k, const T* v, float* scores, floa
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(s);
-    using Tile = MmaTile<T>;
+    using Tile = mma::MmaTile<T>;
     Tile::scores(s_warp, Tile(to[0], 64, Dim), Tile(to[1], 64, Dim), 16 * warp, Dim);
     float w[8][4];
     std::uint32_t weights[16];

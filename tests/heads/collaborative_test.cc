@@ -62,15 +62,15 @@ Tensor out_of(const CollaborativeFit& fit, const Tensor& x, const Tensor& v) {
 }
 
 TEST(Collaborative, BlocksOfOnesWithContentAreMhaWithBiases) {
-  const Tensor x = random_normal({1, kTokens, kModel}, DType::f64, 1),
-               v = random_normal({1, kTokens, kAll}, DType::f64, 2);
-  const Tensor w_q = matrix(kAll, kModel, 3), w_k = matrix(kAll, kModel, 4);
-  const Tensor b_q = random_normal({kAll}, DType::f64, 5), b_k = random_normal({kAll}, DType::f64, 6);
+  Tensor x = random_normal({1, kTokens, kModel}, DType::f64, 1),
+         v = random_normal({1, kTokens, kAll}, DType::f64, 2);
+  Tensor w_q = matrix(kAll, kModel, 3), w_k = matrix(kAll, kModel, 4);
+  Tensor b_q = random_normal({kAll}, DType::f64, 5), b_k = random_normal({kAll}, DType::f64, 6);
   const CollaborativeFit fit =
       fit_collaborative({.w_q = w_q.view(), .w_k = w_k.view(), .b_q = b_q.view(), .heads = kHeads});
   EXPECT_LE(fit.error, 1e-12);
   EXPECT_EQ(fit.steps, 0);
-  const Tensor y = out_of(fit, x, v);
+  Tensor y = out_of(fit, x, v);
   for (Index h = 0; h < kHeads; ++h)
     for (Index i = 0; i < kTokens; ++i) {
       const std::vector<double> p = weights_of_mha(x, w_q, w_k, b_q, b_k, h, i);
@@ -83,7 +83,7 @@ TEST(Collaborative, BlocksOfOnesWithContentAreMhaWithBiases) {
 }
 
 TEST(Collaborative, EqualRowsGiveAllHeadsOneMap) {
-  const Tensor x = random_normal({1, kTokens, kModel}, DType::f64, 1);
+  Tensor x = random_normal({1, kTokens, kModel}, DType::f64, 1);
   Tensor v(DType::f64, {1, kTokens, kAll});
   for (Index i = 0; i < v.view().count(); ++i)  // the same values for every head
     v.values<double>()[static_cast<std::size_t>(i)] = std::sin(double(i / kAll * kDim + i % kDim));
@@ -92,14 +92,14 @@ TEST(Collaborative, EqualRowsGiveAllHeadsOneMap) {
   fit.w_q = matrix(5, kModel, 3), fit.w_k = matrix(5, kModel, 4), fit.mixing = matrix(kHeads, 5, 7);
   for (Index i = 5; i < 5 * kHeads; ++i)
     fit.mixing.values<double>()[static_cast<std::size_t>(i)] = at(fit.mixing, i % 5);
-  const Tensor y = out_of(fit, x, v);
+  Tensor y = out_of(fit, x, v);
   for (Index i = 0; i < y.view().count(); ++i)
     EXPECT_EQ(at(y, i), at(y, i / kAll * kAll + i % kDim)) << "element " << i;
 }
 
 TEST(Collaborative, FitFindsASharedSpaceThatIsThere) {
   // Heads that weigh the same 5 columns differently: 12 trained columns, rank 5.
-  const Tensor a = matrix(5, kModel, 1), c = matrix(5, kModel, 2), m = matrix(kHeads, 5, 3);
+  Tensor a = matrix(5, kModel, 1), c = matrix(5, kModel, 2), m = matrix(kHeads, 5, 3);
   Tensor w_q(DType::f64, {kHeads * 5, kModel}), w_k(DType::f64, {kHeads * 5, kModel});
   for (Index row = 0; row < kHeads * 5; ++row)
     for (Index i = 0; i < kModel; ++i) {
@@ -115,7 +115,7 @@ TEST(Collaborative, FitFindsASharedSpaceThatIsThere) {
 }
 
 TEST(Collaborative, FitErrorFallsWithColumnsAndIsTheTruth) {
-  const Tensor w_q = matrix(kAll, kModel, 11), w_k = matrix(kAll, kModel, 12);
+  Tensor w_q = matrix(kAll, kModel, 11), w_k = matrix(kAll, kModel, 12);
   const TrainedScores trained{.w_q = w_q.view(), .w_k = w_k.view(), .heads = kHeads};
   double last = 1;
   for (const Index shared : {2, 4, 8, 11}) {
@@ -138,7 +138,7 @@ TEST(Collaborative, FitErrorFallsWithColumnsAndIsTheTruth) {
 }
 
 TEST(Collaborative, FitRefusesWhatCannotBe) {
-  const Tensor w = matrix(kAll, kModel, 1);
+  Tensor w = matrix(kAll, kModel, 1);
   const auto sentence = [&](Index heads, Index shared) {
     return sentence_of(shared > kAll ? ErrorKind::bad_argument : ErrorKind::bad_shape, [&] {
       fit_collaborative({.w_q = w.view(), .w_k = w.view(), .heads = heads}, {.shared = shared});

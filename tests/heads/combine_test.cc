@@ -25,7 +25,7 @@ TEST(Combine, GatedLiesOverEveryHead) {
 TEST(Combine, LinearGatesOfOneChangeNothing) {
   Context ctx({.threads = 1, .kernels = ""});
   const HeadSetting s{.name = "causal", .mask = Mask::causal()};
-  const Tensor x = random_normal({2, 5, 6}, DType::f64, 3);
+  Tensor x = random_normal({2, 5, 6}, DType::f64, 3);
   AllHeads::each([&]<class H>(Type<H>) {
     const std::string sample = samples<H>().front();
     SCOPED_TRACE(sample);

@@ -23,7 +23,7 @@ inline HeadRows rows_for(const HeadSetting& s, DType dtype) {
 
 /// sum y dy + the head's own loss.
 inline double loss_of(Layer& layer, const HeadSetting& s, const HeadRows& r, Context& ctx) {
-  const Tensor y = layer.forward(s, r.x.view(), r.x_kv.view(), ctx);
+  Tensor y = layer.forward(s, r.x.view(), r.x_kv.view(), ctx);
   double sum = layer.call().loss;
   for (std::size_t i = 0; i < y.values<double>().size(); ++i)
     sum += y.values<double>()[i] * r.dy.values<double>()[i];
@@ -37,7 +37,7 @@ inline std::vector<Index> some_of(Index n, Index most) {
   return all;
 }
 
-inline void expect_differences(const std::string& name, const AnyView& value, const AnyView& grad,
+inline void expect_differences(const std::string& name, const InputView& value, const InputView& grad,
                                const std::function<double()>& loss) {
   constexpr double kStep = 1e-5;
   for (const Index i : some_of(value.count(), 5)) {
@@ -68,7 +68,7 @@ inline void expect_gradients(const std::string& head, const HeadSetting& s, Cont
   const auto loss = [&] { return loss_of(layer, s, r, ctx); };
   loss();
   layer.backward(r.dy.view(), ctx);
-  const Tensor dx = std::move(layer.dx), dx_kv = std::move(layer.dx_kv);
+  Tensor dx = std::move(layer.dx), dx_kv = std::move(layer.dx_kv);
   for (Param& p : layer.params().all()) expect_differences(p.name, p.value, p.grad, loss);
   expect_differences("x", r.x.view(), dx.view(), loss);
   if (s.cross) expect_differences("x_kv", r.x_kv.view(), dx_kv.view(), loss);

@@ -31,7 +31,7 @@ TEST(Entmax, KnownWeights) {
 TEST(Entmax, WeightsAddUpToOneAndShiftsChangeNothing) {
   for (const double alpha : {1.01, 1.2, 1.5, 1.77, 2.0})
     for (std::uint64_t draw = 0; draw < 20; ++draw) {
-      const Tensor t = random_normal({37}, DType::f64, draw);
+      Tensor t = random_normal({37}, DType::f64, draw);
       std::vector<double> s(t.values<double>().begin(), t.values<double>().end()), shifted = s;
       s[5] = s[11] = shifted[5] = shifted[11] = 1.25;  // ties
       for (double& x : shifted) x += 3;
@@ -108,7 +108,7 @@ TEST(Entmax, GradientsOfSparsemaxMatchCentralDifferences) {
   const Mask causal = Mask::causal();
   r.args.forward.mask = causal.set();
   GradientRun run = in_double(r.args, {});
-  const Tensor alpha = filled(2, 2, DType::f64);
+  Tensor alpha = filled(2, 2, DType::f64);
   run.args.forward.inputs.alpha = alpha.view();
   // alpha may not leave 2: its own slope is one-sided and not looked at
   BackwardArgs& a = run.args;
@@ -132,7 +132,7 @@ TEST(Entmax, AnAlphaOfOneIsSoftmax) {
     const Case c{
         .name = "one", .batch = 2, .q_tokens = 9, .kv_tokens = 12, .heads = 4, .kv_heads = 2, .dtype = dtype};
     BackwardRun plain(c), entmax(c);
-    const Tensor alpha = filled(4, 1);
+    Tensor alpha = filled(4, 1);
     entmax.args.forward.inputs.alpha = alpha.view();
     for (BackwardRun* r : {&plain, &entmax}) {
       attention(r->args.forward, context_of("ref"));
@@ -158,7 +158,7 @@ TEST(Entmax, BadAlphasAreRefusedInWords) {
             "attention: alpha of head 1 is 2.5; give 1 (softmax) or a number from 1.01 to 2 (sparsemax)");
   EXPECT_EQ(run(1.00390625),
             "attention: alpha of head 1 is 1.00391; give 1 (softmax) or a number from 1.01 to 2 (sparsemax)");
-  const Tensor alpha = filled(2, 1), dalpha = alpha.clone();
+  Tensor alpha = filled(2, 1), dalpha = alpha.clone();
   r.args.forward.inputs.alpha = alpha.view(), r.args.dalpha = dalpha.view();
   EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { attention_backward(r.args, context_of("ref")); }),
             "attention_backward: dalpha is asked but alpha of head 0 is 1, softmax, where its slope is not "

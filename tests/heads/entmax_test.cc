@@ -14,7 +14,7 @@ constexpr const char* kName = "cpu/entmax";
 
 /// |a - b| / |b| in the 2-norm, and whether both are finite in the same places. Sums that cancel to nothing
 /// (equal scores have no slope) are judged by their own size.
-double apart(const AnyView& got, const AnyView& truth) {
+double apart(const InputView& got, const InputView& truth) {
   const Distance d = distance_of(got, truth);
   if (d.mismatched > 0) return kInf;
   return d.largest <= 1e-6 ? 0 : d.relative;
@@ -35,7 +35,7 @@ struct Twins {
   std::deque<Tensor> kept;
   BackwardArgs narrow;
   Twins(const Posed& posed, const Tensor& alpha, std::uint64_t seed) : wide(double_of(posed, seed)) {
-    const Tensor dout = converted(wide.args.dout, DType::f32);
+    Tensor dout = converted(wide.args.dout, DType::f32);
     wide.args.dout = keep(converted(dout.view(), DType::f64));
     bool learns = true;
     for (const float a : alpha.values<float>()) learns = learns && a > 1;
@@ -49,7 +49,7 @@ struct Twins {
     });
     narrow.dout = keep(converted(wide.args.dout, DType::f32));
     narrow.forward.out = keep(converted(wide.args.forward.out, DType::f32));
-    const AnyView& out = narrow.forward.out;
+    const InputView& out = narrow.forward.out;
     narrow.forward.lse = keep(Tensor(DType::f32, {out.size[0], out.size[2], out.size[1]}));
     wide.args.forward.lse = keep(Tensor(DType::f64, {out.size[0], out.size[2], out.size[1]}));
   }
@@ -76,7 +76,7 @@ TEST(CpuEntmax, EqualsRefInDouble) {
     Posed posed;
     pose(c, {.seed = seed}, posed);
     const Index heads = posed.sizes.heads;
-    const Tensor alpha = alphas(heads, cases % 5);
+    Tensor alpha = alphas(heads, cases % 5);
     Twins t(posed, alpha, seed);
     attention(t.wide.args.forward, context_of("ref"), {}, posed.heads);
     attention_backward(t.wide.args, context_of("ref"), posed.heads);
@@ -94,7 +94,7 @@ TEST(CpuEntmax, EqualsRefInDouble) {
     attention(t.narrow.forward, context_of(kName, 1 + cases % 3), {}, posed.heads);
     attention_backward(t.narrow, context_of(kName, 1 + cases % 3), posed.heads);
     cpu::force_isa(nullptr);
-    const auto check = [&](const char* name, const AnyView& got, const AnyView& truth) {
+    const auto check = [&](const char* name, const InputView& got, const InputView& truth) {
       const double error = apart(got, truth);
       worst = std::max(worst, error / bound);
       EXPECT_LE(error, bound) << name << ": " << load_double(got.data, got.dtype, 0) << " against "
@@ -103,8 +103,9 @@ TEST(CpuEntmax, EqualsRefInDouble) {
     check("out", t.narrow.forward.out, t.wide.args.forward.out);
     check("lse", t.narrow.forward.lse, t.wide.args.forward.lse);
     std::map<std::string, AnyView> truth;
-    each_gradient(t.wide.args, [&](const char* name, const AnyView&, const AnyView& g) { truth[name] = g; });
-    each_gradient(t.narrow, [&](const char* name, const AnyView&, const AnyView& g) {
+    each_gradient(t.wide.args,
+                  [&](const char* name, const InputView&, const InputView& g) { truth[name] = g; });
+    each_gradient(t.narrow, [&](const char* name, const InputView&, const InputView& g) {
       if (g.given()) check(name, g, truth[name]);
     });
   }
@@ -139,12 +140,14 @@ TEST(CpuEntmax, BitsDependOnNeitherThreadsNorBatch) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       EntmaxRun r(with_dtype(kCase, dtype));
       const Gradients one = r.run(1);
-      const Tensor out = r.inputs.out.clone(), lse = r.inputs.lse.clone();
+      Tensor out = r.inputs.out.clone(), lse = r.inputs.lse.clone();
       expect_same_bits(r.run(3), one, "3 threads");
       EXPECT_TRUE(same_bits(r.inputs.out, out));
       EXPECT_TRUE(same_bits(r.inputs.lse, lse));
       AttentionArgs second = r.args.forward;
-      for (AnyView* v : {&second.q, &second.k, &second.v, &second.out, &second.lse}) *v = batch_of(*v, 1, 1);
+      for (AnyView* v :
+           std::initializer_list<AnyView*>{&second.q, &second.k, &second.v, &second.out, &second.lse})
+        *v = batch_of(*v, 1, 1);
       poison(r.inputs.out), poison(r.inputs.lse);
       attention(second, context_of(kName, 2));
       EXPECT_TRUE(same_bits(batch_of(r.inputs.out.view(), 1, 1), batch_of(out.view(), 1, 1)));

@@ -17,7 +17,7 @@ constexpr Index kModel = 24;
 
 /// MHA's rows of a projection into the head's: the same rows, or every r-th block where it has r times as
 /// many (MHA's head h is then the head's h * r).
-void spread(const AnyView& from, const AnyView& to, Index dim) {
+void spread(const InputView& from, const InputView& to, Index dim) {
   const Index ratio = to.size[0] / from.size[0], columns = from.size[1];
   ASSERT_EQ(to.size[0], from.size[0] * ratio) << "a projection must have a multiple of MHA's rows";
   for (Index row = 0; row < from.size[0]; ++row)
@@ -53,9 +53,9 @@ TEST(Laws, EveryHeadReducesToMha) {
   for (const Size& n : kSizes) {
     const HeadSetting s{
         .name = "causal", .q_tokens = n.tokens, .kv_tokens = n.tokens, .mask = Mask::causal()};
-    const Tensor x = random_normal({s.batch, n.tokens, kModel}, DType::f32, 5),
-                 dy = random_normal({s.batch, n.tokens, kModel}, DType::f32, 6);
-    const Tensor wide_x = converted(x.view(), DType::f64), wide_dy = converted(dy.view(), DType::f64);
+    Tensor x = random_normal({s.batch, n.tokens, kModel}, DType::f32, 5),
+           dy = random_normal({s.batch, n.tokens, kModel}, DType::f32, 6);
+    Tensor wide_x = converted(x.view(), DType::f64), wide_dy = converted(dy.view(), DType::f64);
     Layer mha(config_text<Mha>({n.heads, n.dim}), DType::f32, {0, 4, kModel});
     Layer wide_mha(config_text<Mha>({n.heads, n.dim}), DType::f64, {0, 4, kModel});
     copy_values(mha.params(), wide_mha.params());

@@ -54,7 +54,7 @@ class Layer {
   Tensor dx, dx_kv;  // of the last backward
 
   /// x [outer q_rows model_dim], x_kv likewise (ignored without s.cross); the layer's output.
-  Tensor forward(const HeadSetting& s, const AnyView& x, const AnyView& x_kv, Context& ctx) {
+  Tensor forward(const HeadSetting& s, const InputView& x, const InputView& x_kv, Context& ctx) {
     setting_ = &s;
     x_ = x, x_kv_ = s.cross ? x_kv : x;
     AttentionProblem sizes{.dtype = x.dtype,
@@ -96,7 +96,7 @@ class Layer {
   }
 
   /// Writes dx, dx_kv (without cross: all of it in dx) and adds to the parameters' gradients.
-  void backward(const AnyView& dy, Context& ctx) {
+  void backward(const InputView& dy, Context& ctx) {
     HeadCall& c = run_->call;
     const HeadSetting& s = *setting_;
     const Index model = place_.model_dim;
@@ -123,14 +123,15 @@ class Layer {
     const auto scope = params_.scope("head");
     return make_head(head, params_, place_);
   }
-  static void project_to(const AnyView& x, const Learned& w, const AnyView& out, Context& ctx) {
+  static void project_to(const InputView& x, const Learned& w, const InputView& out, Context& ctx) {
     projection({.x = x, .weight = w.value(), .out = out}, Activation::none, ctx);
   }
-  static void project_to(const AnyView& x, const Learned& w, const Tensor& out, Context& ctx) {
+  static void project_to(const InputView& x, const Learned& w, Tensor& out, Context& ctx) {
     project_to(x, w, out.view(), ctx);
   }
-  static void back(const AnyView& dy, const AnyView& x, const Learned& w, const AnyView& dx, Context& ctx) {
-    const Tensor scratch(dx.dtype, {dx.size[0], dx.size[1], dx.size[2]});
+  static void back(const InputView& dy, const InputView& x, const Learned& w, const InputView& dx,
+                   Context& ctx) {
+    Tensor scratch(dx.dtype, {dx.size[0], dx.size[1], dx.size[2]});
     projection_backward({.dy = dy, .x = x, .weight = w.value(), .dx = scratch.view(), .dweight = w.grad()},
                         ctx);
     for (Index i = 0; i < dx.count(); ++i)

@@ -44,14 +44,14 @@ TEST(Dcmha, ALocalLayerIsAGlobalOneUnderAWindow) {
       global("dcmha:heads=3,dim=4,window=0", DType::f64, place);
   disturb(global.params(), 0.3);
   copy_values(global.params(), local.params());
-  const Tensor x = random_normal({2, 9, kModel}, DType::f64, 3);
+  Tensor x = random_normal({2, 9, kModel}, DType::f64, 3);
   for (const bool causal : {false, true}) {
     const Mask mask = causal ? Mask::causal() : Mask::all();
     const HeadSetting s{.name = "local", .q_tokens = 9, .kv_tokens = 9, .mask = mask};
     const HeadSetting under{
         .name = "global", .q_tokens = 9, .kv_tokens = 9, .mask = mask & Mask::window(2, 2)};
-    const Tensor a = local.forward(s, x.view(), x.view(), reference()),
-                 b = global.forward(under, x.view(), x.view(), reference());
+    Tensor a = local.forward(s, x.view(), x.view(), reference()),
+           b = global.forward(under, x.view(), x.view(), reference());
     EXPECT_EQ(distance_of(a.view(), b.view()).largest, 0);
   }
 }
@@ -60,11 +60,11 @@ TEST(Dcmha, CoefficientsComeFromTheNetOfTheirSide) {
   constexpr Index kHeads = 3, kRank = 2, kTokens = 4, kHidden = 2 * kRank * kHeads;
   Layer layer("dcmha:heads=3,dim=4,rank=2", DType::f64, {1, 2, kModel});
   disturb(layer.params(), 0.3);
-  const Tensor x = random_normal({1, kTokens, kModel}, DType::f64, 4);
+  Tensor x = random_normal({1, kTokens, kModel}, DType::f64, 4);
   const HeadSetting s{.name = "plain", .batch = 1, .q_tokens = kTokens, .kv_tokens = kTokens};
   layer.forward(s, x.view(), x.view(), reference());
   const HeadInputs& in = layer.call().run.forward.inputs;
-  const auto number = [](const AnyView& v, Index i) { return static_cast<const double*>(v.data)[i]; };
+  const auto number = [](const InputView& v, Index i) { return static_cast<const double*>(v.data)[i]; };
   const std::pair<const char*, int> nets[] = {
       {"before_q", 0}, {"before_k", 0}, {"after_q", 1}, {"after_k", 1}};
   for (int n = 0; n < 4; ++n) {
@@ -72,9 +72,9 @@ TEST(Dcmha, CoefficientsComeFromTheNetOfTheirSide) {
       return layer.params().find(text("head.", nets[n].first, ".", as)).value();
     };
     const AnyView w1 = param("hidden"), w2 = param("out"), wg = param("gate");
-    const AnyView& mix = n % 2 == 0 ? in.mix_q : in.mix_k;
+    const InputView& mix = n % 2 == 0 ? in.mix_q : in.mix_k;
     for (Index i = 0; i < kTokens; ++i) {
-      const auto dot = [&](const AnyView& w, Index row) {
+      const auto dot = [&](const InputView& w, Index row) {
         double sum = 0;
         for (Index c = 0; c < kModel; ++c)
           sum += number(x.view(), i * kModel + c) * number(w, row * kModel + c);
@@ -139,10 +139,10 @@ TEST(Dcmha, StartsCloseToMha) {
     for (Index i = 0; i < to.count(); ++i)
       store_double(to.data, to.dtype, i, load_double(from.data, from.dtype, i));
   }
-  const Tensor x = random_normal({2, 9, kModel}, DType::f64, 5);
+  Tensor x = random_normal({2, 9, kModel}, DType::f64, 5);
   const HeadSetting s{.name = "causal", .q_tokens = 9, .kv_tokens = 9, .mask = Mask::causal()};
-  const Tensor a = dcmha.forward(s, x.view(), x.view(), reference()),
-               b = mha.forward(s, x.view(), x.view(), reference());
+  Tensor a = dcmha.forward(s, x.view(), x.view(), reference()),
+         b = mha.forward(s, x.view(), x.view(), reference());
   const double apart = distance_of(a.view(), b.view()).relative;
   EXPECT_GT(apart, 0);
   EXPECT_LT(apart, 0.3);

@@ -43,7 +43,7 @@ Case sizes(DType dtype, Index kv_heads = 5) {
 
 /// Bytes of row i of one head of out or dq.
 testing::AssertionResult same_row(const Tensor& a, const Tensor& b, Index batch, Index i, Index h) {
-  const AnyView &x = a.view(), &y = b.view();
+  const InputView x = a.view(), y = b.view();
   const Index at = (batch * x.step[0] + i * x.step[1] + h * x.step[2]) * size_of(x.dtype);
   if (std::memcmp(static_cast<const char*>(x.data) + at, static_cast<const char*>(y.data) + at,
                   static_cast<std::size_t>(x.size[3] * size_of(x.dtype))) == 0)
@@ -51,7 +51,7 @@ testing::AssertionResult same_row(const Tensor& a, const Tensor& b, Index batch,
   return testing::AssertionFailure() << "row " << i << " of head " << h << " of sequence " << batch;
 }
 testing::AssertionResult zero_row(const Tensor& a, Index batch, Index i, Index h) {
-  const AnyView& x = a.view();
+  const InputView& x = a.view();
   for (Index c = 0; c < x.size[3]; ++c)
     if (load_double(x.data, x.dtype, batch * x.step[0] + i * x.step[1] + h * x.step[2] + c) != 0)
       return testing::AssertionFailure() << "row " << i << " of head " << h << " of sequence " << batch;
@@ -142,7 +142,7 @@ TEST(RowLists, BitsDependOnNeitherThreadsNorForm) {
     BackwardRun r(c);
     r.args.forward.inputs.rows = lists.view();
     attention(r.args.forward, context_of("cpu/online", 1));
-    const Tensor out = r.inputs.out.clone();
+    Tensor out = r.inputs.out.clone();
     const Gradients one = run_backward(r.args, "cpu/backward", 1);
     for (const int threads : {2, 3, 7}) {
       poison(r.inputs.out);
@@ -157,7 +157,7 @@ TEST(RowLists, BadListsAreRefusedInWords) {
   CaseRun r({.name = "bad", .q_tokens = 4, .kv_tokens = 4, .heads = 2, .kv_heads = 2});
   const auto run = [&](const std::vector<Index>& offsets, const std::vector<Index>& index,
                        ErrorKind kind = ErrorKind::bad_shape) {
-    const Tensor o = tensor_of(offsets), i = tensor_of(index);
+    Tensor o = tensor_of(offsets), i = tensor_of(index);
     r.args.inputs.rows = {o.view(), i.view()};
     return sentence_of(kind, [&] { attention(r.args, online()); });
   };

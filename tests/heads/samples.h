@@ -64,7 +64,7 @@ inline std::vector<HeadSetting> head_settings(bool first) {
 inline void disturb(ParamSet& params, double size) {
   std::uint64_t seed = 11;
   for (Param& p : params.all()) {
-    const Tensor noise = random_normal({p.value.count()}, DType::f64, seed++);
+    Tensor noise = random_normal({p.value.count()}, DType::f64, seed++);
     for (Index i = 0; i < p.value.count(); ++i)
       store_double(p.value.data, p.value.dtype, i,
                    load_double(p.value.data, p.value.dtype, i) +

@@ -6,6 +6,7 @@
 
 #include "headwise/heads/differential.h"
 #include "headwise/heads/overlapped.h"
+#include "headwise/heads/scales.h"
 #include "tests/base/sentence.h"
 #include "tests/heads/samples.h"
 #include "tests/support/close.h"
@@ -22,7 +23,7 @@ Tensor rows(std::uint64_t seed) { return random_normal({2, 5, kPlace.model_dim},
 /// A causal run; a backward may follow.
 Tensor out_of(Layer& layer) {
   static const HeadSetting causal{.name = "causal", .mask = Mask::causal()};
-  static const Tensor x = rows(3);
+  static Tensor x = rows(3);
   return layer.forward(causal, x.view(), x.view(), context());
 }
 double apart(const Tensor& a, const Tensor& b) { return distance_of(a.view(), b.view()).largest; }
@@ -42,7 +43,7 @@ TEST(Gqa, IsMhaWithRepeatedKeysAndValues) {
       for (Index c = 0; c < 12; ++c)
         number(mha, w, row * 12 + c) = number(gqa, w, (row / 6 * 3 + row % 3) * 12 + c);
   EXPECT_LE(apart(out_of(gqa), out_of(mha)), 1e-14);
-  const Tensor dy = rows(9);
+  Tensor dy = rows(9);
   gqa.backward(dy.view(), context()), mha.backward(dy.view(), context());
   const double* one = static_cast<double*>(gqa.params().find("w_k").grad().data);
   const double* all = static_cast<double*>(mha.params().find("w_k").grad().data);
@@ -54,8 +55,8 @@ TEST(Overlapped, ScoresAddTheNeighboursRims) {
   const Index heads = 3, dim = 4, rim = 2, row = heads * dim;
   ParamSet params;
   const AnyHead head = make_head("overlapped:heads=3,dim=4,schedule=constant,rim=2", params, kPlace);
-  const Tensor q = random_normal({1, 1, row}, DType::f64, 1), k = random_normal({1, 2, row}, DType::f64, 2),
-               v = random_normal({1, 2, row}, DType::f64, 3);
+  Tensor q = random_normal({1, 1, row}, DType::f64, 1), k = random_normal({1, 2, row}, DType::f64, 2),
+         v = random_normal({1, 2, row}, DType::f64, 3);
   HeadRun run(head, {.dtype = DType::f64, .batch = 1, .q_tokens = 1, .kv_tokens = 2}, false);
   Buffer memory(1 << 16);
   Arena arena(memory.span());
@@ -87,7 +88,7 @@ TEST(Overlapped, OneHeadIsMhaAndItsRimsOfWoGetNoGradient) {
   for (Index r = 0; r < 12; ++r)
     for (Index c = 0; c < 3; ++c) number(mha, "w_o", r * 3 + c) = number(wide, "w_o", r * 7 + c + 2);
   EXPECT_LE(apart(out_of(wide), out_of(mha)), 1e-14);
-  const Tensor dy = rows(9);
+  Tensor dy = rows(9);
   wide.backward(dy.view(), context());
   const double* g = static_cast<double*>(wide.params().find("w_o").grad().data);
   for (Index r = 0; r < 12; ++r)
@@ -211,6 +212,71 @@ TEST(Knocking, TheGatedValuesStartAsTheIdentity) {
       mha("mha:heads=4,dim=3", DType::f64, kPlace);
   copy_values(mha.params(), mlp.params());
   EXPECT_LE(apart(out_of(mlp), out_of(mha)), 1e-14);
+}
+
+TEST(Reach, IsMhaUnderOneMaskAHead) {
+  Layer reach("reach:heads=4,dim=3,near=1,near_heads=1,middle=3,middle_heads=2", DType::f64, kPlace),
+      mha("mha:heads=4,dim=3", DType::f64, kPlace);
+  copy_values(reach.params(), mha.params());
+  Tensor open(DType::u8, {1, 4, 5, 5});
+  const Index keys[] = {1, 3, 3, 5};
+  for (Index n = 0; n < 100; ++n) {
+    const Index far = n / 5 % 5 - n % 5;
+    open.values<std::uint8_t>()[static_cast<std::size_t>(n)] = far < keys[n / 25] && -far < keys[n / 25];
+  }
+  const HeadSetting plain{.name = "plain"}, masked{.name = "masked", .mask = Mask::dense(open.view())};
+  Tensor x = rows(3);
+  const Tensor out = reach.forward(plain, x.view(), x.view(), context());
+  EXPECT_EQ(apart(out, mha.forward(masked, x.view(), x.view(), context())), 0);
+  EXPECT_GT(apart(out, mha.forward(plain, x.view(), x.view(), context())), 1e-3);
+}
+
+TEST(Reach, CountsThatCannotBeAreRefused) {
+  ParamSet params;
+  const auto words = [&](const char* head, ErrorKind kind) {
+    return sentence_of(kind, [&] { make_head(head, params, kPlace); });
+  };
+  EXPECT_EQ(words("reach:heads=3,dim=4,near_heads=2,middle_heads=2", ErrorKind::bad_argument),
+            "reach: near_heads (2) and middle_heads (2) are together more than the 3 heads; make them fewer");
+  EXPECT_EQ(words("mha:heads=4+reach:near=0", ErrorKind::bad_argument),
+            "reach: got near 0 and middle 256; a head sees at least its own key, so both start at 1");
+  EXPECT_EQ(
+      words("talking:heads=4+reach", ErrorKind::unsupported),
+      "reach: the head below mixes its heads, which needs one mask for all; put reach over another head");
+}
+
+TEST(Scales, DealTheHeadsOfEachLayer) {
+  EXPECT_EQ(with_scales("mha:heads=7", "32, 256,all"),
+            "mha:heads=7+reach:near=32,near_heads=2,middle_heads=2,middle=256");
+  EXPECT_EQ(with_scales("mha:heads=2; gqa:heads=4,kv_heads=2", "8,all"),
+            "mha:heads=2+reach:near=8,near_heads=1,middle_heads=0; "
+            "gqa:heads=4,kv_heads=2+reach:near=8,near_heads=2,middle_heads=0");
+  EXPECT_EQ(with_scales("mha:heads=3", "4,9"),
+            "mha:heads=3+reach:near=4,near_heads=1,middle_heads=2,middle=9");
+  EXPECT_EQ(with_scales("mha:heads=3", "4"), "mha:heads=3+reach:near=4,near_heads=3,middle_heads=0");
+  EXPECT_EQ(with_scales("mha:heads=3", "all"), "mha:heads=3");
+  ParamSet params;
+  const AnyHead made = make_head(with_scales("mha:heads=4,dim=3", "2,3,all"), params, kPlace);
+  EXPECT_EQ(made.settings(),
+            "mha:heads=4,dim=3+reach:heads=4,kv_heads=4,dim=3,near=2,near_heads=1,middle=3,middle_heads=1");
+}
+
+TEST(Scales, OthersAreRefusedInWords) {
+  const auto words = [](const char* scales) {
+    return sentence_of(ErrorKind::bad_argument, [&] { with_scales("mha:heads=2", scales); });
+  };
+  EXPECT_EQ(words("256,32"),
+            "scales: \"256,32\" does not ascend; write the nearest reach first, as in 32,256,all");
+  EXPECT_EQ(words("all,32"),
+            "scales: \"all,32\" does not ascend; write the nearest reach first, as in 32,256,all");
+  EXPECT_EQ(words("1,2,3"),
+            "scales: \"1,2,3\" has more than two windows; give at most two and all, as in 32,256,all");
+  EXPECT_EQ(words("1,2,all"),
+            "scales: \"mha:heads=2\" has 2 heads for 3 scales; give at least one head a scale");
+  for (const char* bad : {"", "0", "-3", "x", "1e9", "9999999", "32,", "32;64"})
+    EXPECT_NE(words(bad).find("is no reach; give a number of tokens from 1 to 1048576, or all"),
+              std::string::npos)
+        << bad;
 }
 
 }  // namespace

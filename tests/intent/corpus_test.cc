@@ -44,6 +44,41 @@ TEST(Corpus, CsvWithQuotes) {
   EXPECT_EQ(parse_corpus("q,l\nx,y", "d.csv", {.text_column = "q", .label_column = "l"}).rows[0].text, "x");
 }
 
+TEST(Corpus, ColumnsAsPeopleNameThem) {
+  const Labels two = {"a", "b"};
+  Corpus c = parse_corpus("Intent;ID;TEXT\na|b;7;\"pay; now, please\"\n", "d.csv", {.between_labels = '|'});
+  EXPECT_EQ(c.rows[0].text, "pay; now, please");
+  EXPECT_EQ(c.rows[0].labels, two);
+  c = parse_corpus("文本,标签\n还款,a#b\n", "d.csv");
+  EXPECT_EQ(c.rows[0].labels, two);
+  c = parse_corpus("id\tLabel\tUtterance\n7\ta#b\tpay it\n", "d.tsv");  // a header
+  ASSERT_EQ(c.rows.size(), 1u);
+  EXPECT_EQ(c.rows[0].text, "pay it");
+  EXPECT_EQ(c.rows[0].labels, two);
+  EXPECT_EQ(c.rows[0].extra, Labels{"7"});
+  EXPECT_EQ(c.rows[0].line, 2);
+  c = parse_corpus("Q\tWas\nx\ta\n", "d.tsv", {.text_column = "q", .label_column = "WAS"});
+  ASSERT_EQ(c.rows.size(), 1u);
+  EXPECT_EQ(parse_corpus("text me\tlabel\n", "d.tsv").rows.size(),
+            1u);  // a row: no column is called "text me"
+  const auto says = [](const char* rows, CorpusOptions o) {
+    return sentence_of(ErrorKind::bad_argument, [&] { parse_corpus(rows, "d.tsv", o); });
+  };
+  EXPECT_EQ(says("text\tlabel\nx\ta\n", {.text_column = "said"}),
+            "corpus: d.tsv: its header has no text column \"said\"; it has \"text\", \"label\"; name one");
+  EXPECT_EQ(says("id\tlabel\ttext\n7\ta\n", {}),
+            "corpus: d.tsv: line 2 has 2 columns; the header has its text and label in columns 3 and 2");
+}
+
+TEST(Corpus, LabelsThatLookLikeSeveralAreAskedAbout) {
+  const Corpus joined = parse_corpus("x\ta\ny\tb\nz\ta|b\n", "d.tsv");
+  EXPECT_NE(
+      examine(joined).print(joined).find("labels such as \"a|b\" look like several in one; if they are, "
+                                         "give --label-separator \"|\""),
+      std::string::npos);
+  EXPECT_TRUE(examine(parse_corpus("x\ta\ny\tb/c\n", "d.tsv")).joined.empty());  // a name with a mark in it
+}
+
 TEST(Corpus, Json) {
   const Corpus lines =
       parse_corpus(R"({"text": "a\u00e9", "labels": ["x", "y"], "n": [1, -2.5e3, {"k": null}]})"
@@ -75,8 +110,8 @@ TEST(Corpus, Refusals) {
                     "a",
                     "d.tsv"),
             "is UTF-16; convert it to UTF-8: iconv -f utf-16 -t utf-8");
-  EXPECT_EQ(refusal("text,class\n", "d.csv"),
-            "its header has no label column \"labels\"; it has \"text\", \"class\"; name one");
+  EXPECT_EQ(refusal("text,kind\n", "d.csv"),
+            "its header has no label column \"labels\"; it has \"text\", \"kind\"; name one");
   EXPECT_EQ(refusal("text,label\na,b,c\n", "d.csv"),
             "line 2 has 3 fields, the header 2; put fields that hold a comma in quotes");
   EXPECT_EQ(refusal("text,label\n\"a,b\n", "d.csv"),
@@ -108,7 +143,7 @@ TEST(Corpus, ReportsDuplicatesAndLeaks) {
             "  rarest label b (2), most frequent a (3, 75.0 % of the utterances)\n"
             "  1 label: 3 utterances\n  2 labels: 1 utterances\n"
             "  2 texts that stand there before\n    lines 1 and 2: \"Pay  it\"\n"
-            "  1 of them with other labels\n    lines 1 and 3: \"Pay  it\"\n");
+            "  1 of them with other labels\n    lines 1 and 3: \"Pay  it\": a and b\n");
   EXPECT_EQ(compare_splits(train, test).print(train, test),
             "1 of 2 texts of test.tsv (50.0 %) stand in train.tsv too\n    line 1, there line 4: \"Other\"\n"
             "  label \"c\" is never shown in training; 1 test utterances have it\n");

@@ -60,7 +60,7 @@ TEST(PlantedHead, BiasHasItsGradient) {
     Session session;
     const std::vector<std::string> texts = {"pay 37 now", "two pay", "pay"};
     const TextBatch batch = r.batch(texts);
-    const Tensor w = random_normal({3, 3}, DType::f64, 5);
+    Tensor w = random_normal({3, 3}, DType::f64, 5);
     const auto loss = [&](Recognizer::Saved* saved, double step) {
       session.memory.reset();
       static_cast<double*>(param->value.data)[0] += step;

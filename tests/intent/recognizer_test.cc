@@ -59,7 +59,7 @@ TEST(Recognizer, PoolingAndScoresHaveTheirGradients) {
          .forward = [&](Call& call,
                         bool keep) { return model.forward(batch, call, keep ? &saved : nullptr); },
          .backward =
-             [&](const AnyView& dy, Call& call) {
+             [&](const InputView& dy, Call& call) {
                model.backward(dy, call, saved);
                return std::vector<AnyView>{};
              }});
@@ -88,8 +88,11 @@ TEST(Recognizer, ATextWithinOneChunkKeepsItsBits) {
   const Recognizer whole(c, vocabulary(), 3);
   c.long_text = LongText::sparse;
   const Recognizer sparse(c, vocabulary(), 3);
+  c.long_text = LongText::whole;
+  const Recognizer one_piece(c, vocabulary(), 3);
   Session session;
   for (const std::string& t : kTexts) {
+    EXPECT_EQ(one_piece.predict(t, session).probability, whole.predict(t, session).probability);
     EXPECT_EQ(small.predict(t, session).probability, whole.predict(t, session).probability);
     EXPECT_EQ(sparse.predict(t, session).probability, whole.predict(t, session).probability);
   }
@@ -128,6 +131,19 @@ TEST(Recognizer, SparseReadsALongTextInOnePiece) {
   EXPECT_NE(a.probability, b.probability);  // another model of a long text, not the same numbers
   for (int i = 0; i < 400; ++i) longer += "rate ";
   EXPECT_EQ(sparse.batch(std::span(&longer, 1)).cut, 1);
+}
+
+TEST(Recognizer, WholeIsOneChunkThatHoldsAll) {
+  RecognizerConfig c = tiny();
+  c.encoder.heads = "mha:heads=2+reach:near=4,near_heads=1,middle_heads=0";
+  c.encoder.max_tokens = c.chunk_tokens = 600, c.chunk_overlap = 0;
+  const Recognizer chunks(c, vocabulary(), 3);
+  c.long_text = LongText::whole, c.chunk_tokens = 64;
+  const Recognizer whole(c, vocabulary(), 3);
+  std::string longer;
+  for (int i = 0; i < 400; ++i) longer += i % 3 ? "card " : "loan ";
+  Session session;
+  EXPECT_EQ(whole.predict(longer, session).probability, chunks.predict(longer, session).probability);
 }
 
 TEST(Recognizer, SeveralLabelsByThreshold) {

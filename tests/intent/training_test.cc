@@ -230,6 +230,28 @@ TEST(Training, OfFewRowsOneIsHeldOut) {
   }
 }
 
+/// Sure answers on dev do not refuse what is only less sure: own labels held out, rows have 0.5 and 0.6.
+void scope_is_bounded_by_held_out_labels() {
+  RecognizerConfig c;
+  c.labels = {"a", "b", "c"};
+  const Corpus dev = corpus_of({{"1", {"a"}}, {"2", {"b"}}});
+  const std::vector<Prediction> sure = {{.probability = {0.98f, 0.01f, 0.01f}},
+                                        {.probability = {0.02f, 0.95f, 0.03f}}};
+  EXPECT_NEAR(held_out_confidence(c, dev.rows[0], sure[0]), 0.5, 1e-6);
+  EXPECT_NEAR(held_out_confidence(c, dev.rows[1], sure[1]), 0.6, 1e-6);
+  EXPECT_NEAR(calibrate(c, dev, sure, "oos", 0.5).out_of_scope, 0.6, 1e-6);
+  EXPECT_EQ(calibrate(c, dev, sure, "oos", 0).out_of_scope, 0);
+  // A model that gets nothing right does not refuse everything.
+  const std::vector<Prediction> wrong = {sure[1], sure[0]};
+  EXPECT_LE(calibrate(c, dev, wrong, "oos", 0.5).out_of_scope, 1.0 / 3);
+  c.out_of_scope = 0.6 - 1e-3;
+  const std::string words = scope_words(c, dev, sure, "oos");
+  EXPECT_NE(words.find("Below 59.9 %"), words.npos) << words;
+  EXPECT_NE(words.find("held out, 50.0 %"), words.npos) << words;
+  c.out_of_scope = 0;
+  EXPECT_NE(scope_words(c, dev, sure, "oos").find("Nothing is refused"), words.npos);
+}
+
 TEST(Training, ThresholdsComeFromDev) {
   RecognizerConfig c;
   c.labels = {"a", "b"};
@@ -246,6 +268,13 @@ TEST(Training, ThresholdsComeFromDev) {
   const Corpus inside = corpus_of({{"1", {"a"}}, {"2", {"b"}}, {"3", {"b"}}});
   const auto u = calibrate(c, inside, given({0.9f, 0.3f, 0.6f}), "oos");
   EXPECT_EQ(u.out_of_scope, 0);
+  // Where some may be lost: of three rows one right answer may go, the least sure; a wrong one costs nothing.
+  const auto some = calibrate(c, inside, given({0.9f, 0.3f, 0.6f}), "oos", 0.4);
+  EXPECT_FLOAT_EQ(static_cast<float>(some.out_of_scope), 0.9f);
+  // Where less than a row may go, as much less: 0.6 of the way from chance to the least sure right one.
+  EXPECT_FLOAT_EQ(
+      static_cast<float>(calibrate(c, inside, given({0.9f, 0.3f, 0.6f}), "oos", 0.2).out_of_scope), 0.62f);
+  scope_is_bounded_by_held_out_labels();
   // One answer in eight is too much for one stranger in three, as if one text in five were a stranger's.
   const Corpus dear = corpus_of({{"1", {"a"}},
                                  {"2", {"a"}},

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "headwise/lab/share_scores.h"
 #include "headwise/lab/texts.h"
 #include "tests/lab/tiny_recognizer.h"
 #include "tests/model/tiny_bert.h"
@@ -172,6 +173,70 @@ TEST(Convert, WhatCannotBeSharedIsRefused) {
   lab_recognizer("talking:heads=4,dim=3").save(folder.at("talking"));
   const LabModel talking(folder.at("talking"));
   EXPECT_SAYS(kv_grams(talking, lab_texts(), session), "are not converted");
+}
+
+LabModel collaborative(const LabModel& model, const SharedScores& c, const Folder& folder, const char* name) {
+  model.save(c.edited, folder.at(name), "test");
+  return LabModel(folder.at(name));
+}
+
+/// With all columns the scores are the same numbers, summed in another order; with fewer they move.
+TEST(Convert, CollaborativeHeadsOfFullRankAreTheSameFunction) {
+  for (const char* heads : {"mha:heads=4,dim=3", "gqa:heads=4,kv_heads=2,dim=3"}) {
+    Folder folder;
+    lab_recognizer(heads).save(folder.at("whole"));
+    const std::string before = content_of(folder.at("whole") + "/model.safetensors");
+    const LabModel whole(folder.at("whole"));
+    Session session({.threads = 1});
+    const SharedScores all = share_scores(whole, 12, 50, session);
+    const LabModel same = collaborative(whole, all, folder, "same");
+    EXPECT_TRUE(
+        same.recognizer().config().encoder.heads.starts_with("collaborative:heads=4,dim=3,shared=12"));
+    const auto a = whole.recognizer().predict(lab_texts(), session),
+               b = same.recognizer().predict(lab_texts(), session);
+    for (std::size_t i = 0; i < a.size(); ++i)
+      for (std::size_t l = 0; l < 3; ++l)
+        EXPECT_NEAR(a[i].probability[l], b[i].probability[l], 2e-6) << heads;
+    double last = 1 + 1e-9, far = 0;
+    for (const Index shared : {12, 6, 2}) {
+      const SharedScores some = share_scores(whole, shared, 50, session);
+      ASSERT_EQ(some.energy.size(), 2u);
+      EXPECT_LT(some.energy[0], last) << shared;
+      EXPECT_GT(some.energy[0], 0) << shared;
+      last = some.energy[0];
+      const LabModel made = collaborative(whole, some, folder, "made");
+      far = change_of(whole, made, lab_texts(), session).kl;
+    }
+    EXPECT_LT(last, 0.95);
+    EXPECT_GT(far, 1e-6);
+    EXPECT_EQ(before, content_of(folder.at("whole") + "/model.safetensors"));
+  }
+}
+
+TEST(Convert, AnEncoderIsSavedWithCollaborativeHeads) {
+  const TinyBert bert;
+  const LabModel whole(bert.folder.path());
+  Folder folder;
+  Session session({.threads = 1});
+  const std::vector<std::string> texts = {"my card is lost", "pay my card ?"};
+  const LabModel made = collaborative(whole, share_scores(whole, 8, 50, session), folder, "made");
+  EXPECT_TRUE(made.transformer().config().heads.starts_with("collaborative:heads=2,dim=4,shared=8"));
+  EXPECT_NEAR(change_of(whole, made, texts, session).cosine, 1, 1e-6);
+  const LabModel less = collaborative(whole, share_scores(whole, 3, 50, session), folder, "less");
+  EXPECT_LT(less.params().count(), made.params().count());
+  EXPECT_LT(change_of(whole, less, texts, session).cosine, 1 - 1e-7);
+  // A folder that was converted is a model like others: its heads can be cut.
+  EXPECT_EQ(made.heads("test"), (std::vector<Index>{2, 2}));
+}
+
+TEST(Convert, WhatCannotBecomeCollaborativeIsRefused) {
+  Session session({.threads = 1});
+  const LabModel turned(lab_recognizer("mha:heads=4,dim=4", Positions::rope)),
+      talking(lab_recognizer("talking:heads=4,dim=3")), plain(lab_recognizer("mha:heads=4,dim=3"));
+  EXPECT_SAYS(share_scores(turned, 4, 5, session), "RoPE turns queries and keys");
+  EXPECT_SAYS(share_scores(talking, 4, 5, session), "do not become collaborative");
+  EXPECT_SAYS(share_scores(plain, 13, 5, session), "give 1 to 12");
+  EXPECT_SAYS(share_scores(plain, 0, 5, session), "give 1 or more");
 }
 
 TEST(Texts, TreesAndPairsAreReadOrRefusedByLine) {

@@ -48,7 +48,7 @@ void expect_cut_as_gated(const std::string& heads, std::initializer_list<HeadNam
     EXPECT_EQ(small.heads("test")[static_cast<std::size_t>(i)], plan.left(i));
   Session session({.threads = 1});
   HeadTrial large(whole, lab_corpus(), 10, session), less(small, lab_corpus(), 10, session);
-  const Tensor gates = LabModel::gates_of(plan);
+  Tensor gates = LabModel::gates_of(plan);
   EXPECT_LT(difference(large.answers(gates.view()), less.answers()), 2e-6);
   EXPECT_GT(difference(large.answers(), less.answers()), 1e-4);
   EXPECT_NEAR(large.loss_without(plan), less.loss(), 1e-5);
@@ -82,6 +82,9 @@ TEST(Cut, KindsWhoseHeadsHangTogetherAreRefused) {
   for (const auto& [heads, words] : std::initializer_list<std::pair<const char*, const char*>>{
            {"dcmha:heads=4,dim=3", "every pair of tokens mixes"},
            {"moh:heads=4,shared=2,k=1,dim=3", "routers share one softmax"},
+           {"reach:heads=4,dim=3", "how far a head sees goes by its number"},
+           {"segment:heads=4,dim=3", "which heads stop goes by their number"},
+           {"mha:heads=4,dim=3+reach", "how far a head sees goes by its number"},
            {"overlapped:heads=4,dim=3", "columns of its neighbours"}}) {
     Folder folder;
     lab_recognizer(heads).save(folder.at("whole"));
@@ -222,7 +225,7 @@ TEST(Cut, InterventionsChangeOneHeadAlone) {
   EXPECT_NE(loss({.kind = Intervention::Kind::mean}), as_it_is);
   // Patched with its own rows a head stays what it is.
   std::vector<float> rows;
-  const HeadEdit look = [&](Index block, const AnyView& y) {
+  const HeadEdit look = [&](Index block, const InputView& y) {
     for (Index r = 0; block == 1 && r < y.size[0]; ++r)
       for (Index i = 0; i < 3; ++i)
         rows.push_back(static_cast<float>(load_double(y.data, y.dtype, r * y.size[1] + 6 + i)));

@@ -5,7 +5,11 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "headwise/intent/training/training.h"
+#include "headwise/lab/cut.h"
+#include "headwise/lab/keep_roles.h"
 #include "headwise/lab/survey/head_map.h"
+#include "headwise/lab/survey/score_rank.h"
 #include "tests/lab/tiny_recognizer.h"
 
 namespace headwise {
@@ -88,6 +92,65 @@ TEST(Survey, PlantedHeadsAreNamedAndOnlyThese) {
   EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 7);
 }
 
+/// q k^T of few rows against its singular values; also where the two largest are alike.
+TEST(Survey, ScoreRankIsThatOfTheSingularValues) {
+  constexpr Index kRows = 6, kDim = 8;
+  for (int trial = 0; trial < 4; ++trial) {
+    std::vector<float> q(kRows * kDim, 0), k = q;
+    for (Index i = 0; i < kRows; ++i)
+      for (Index d = 0; d < kDim; ++d) {
+        const auto place = static_cast<std::size_t>(i * kDim + d);
+        q[place] = trial == 0 ? static_cast<float>(i == d)
+                              : static_cast<float>(normal_at(7, i * kDim + d + 100 * trial));
+        k[place] = trial == 0 ? static_cast<float>(i == d ? (i < 2 ? 2 : 1) : 0)
+                              : static_cast<float>(normal_at(8, i * kDim + d + 100 * trial));
+      }
+    SmallMatrix s(kRows, kRows);
+    double square = 0;
+    for (Index i = 0; i < kRows; ++i)
+      for (Index j = 0; j < kRows; ++j) {
+        for (Index d = 0; d < kDim; ++d)
+          s.at(i, j) += static_cast<double>(q[static_cast<std::size_t>(i * kDim + d)]) *
+                        static_cast<double>(k[static_cast<std::size_t>(j * kDim + d)]);
+        square += s.at(i, j) * s.at(i, j);
+      }
+    const double top = svd_of(s).s[0];
+    const ScoreRows rows_q{q.data(), kRows, kDim, kDim}, rows_k{k.data(), kRows, kDim, kDim};
+    EXPECT_NEAR(score_rank_of(rows_q, rows_k), square / (top * top), 1e-6) << trial;
+  }
+  const std::vector<float> zeros(kRows * kDim, 0);
+  const ScoreRows none{zeros.data(), kRows, kDim, kDim};
+  EXPECT_EQ(score_rank_of(none, none), 0);
+}
+
+/// Figures of rows alone are those of a whole survey, and nothing else is there.
+TEST(Survey, RowsAloneAreTheSameFiguresWithoutTheRest) {
+  Folder folder;
+  PlantedModel(folder.at("planted"));
+  const HeadSurvey all = survey_model(folder.at("planted"), kSentences, 1, {.apart = 4}),
+                   rows = survey_model(folder.at("planted"), kSentences, 1, {.rows_only = true});
+  for (std::size_t h = 0; h < 6; ++h) {
+    for (const char* name :
+         {"self", "previous", "next", "first", "cls", "sep", "punctuation", "broad", "entropy",
+          "first_row_entropy", "confidence", "positional", "distance", "sparsity"})
+      EXPECT_EQ(rows.heads[h].figures[figure_at(name)].value, all.heads[h].figures[figure_at(name)].value)
+          << name;
+    for (const char* name : {"score_rank", "value_special", "induction"})
+      EXPECT_TRUE(std::isnan(rows.heads[h].figures[figure_at(name)].value)) << name;
+    EXPECT_TRUE(std::isnan(rows.heads[h].figures[0].shuffled));
+    EXPECT_TRUE(rows.heads[h].roles.empty());
+  }
+  EXPECT_EQ(rows.apart.rows, 0);
+  EXPECT_NE(survey_json(rows).find("null"), std::string::npos);
+  EXPECT_EQ(survey_csv(rows).find("nan"), std::string::npos);
+  const std::string page = survey_page(rows, "planted", "texts");
+  for (const char* part : {"nan", "Rank collapse", "Through all layers", "score_rank</th>"})
+    EXPECT_EQ(page.find(part), std::string::npos) << part;
+  EXPECT_SAYS(survey_model(folder.at("planted"), kSentences, 1,
+                           {.rows_only = true, .related = parse_pairs("c\tmy card\tmy\tcard\n", "p")}),
+              "leave out trees and pairs");
+}
+
 /// Of all heads of shuffled models at most one in 20 gets a role.
 TEST(Survey, ShuffledModelsEarnNoRoles) {
   Folder folder;
@@ -99,7 +162,7 @@ TEST(Survey, ShuffledModelsEarnNoRoles) {
     for (int seed = 1; seed <= seeds; ++seed) {
       const auto one = open_subject(folder.at(model), 1, true, static_cast<std::uint64_t>(100 + seed)),
                  other = open_subject(folder.at(model), 1, true, static_cast<std::uint64_t>(500 + seed));
-      const HeadSurvey s = survey_subjects(*one, *other, kSentences, {.apart = 0});
+      const HeadSurvey s = survey_subjects(*one, other.get(), kSentences, {.apart = 0});
       for (const SurveyedModelHead& h : s.heads) ++heads, named += !h.roles.empty();
     }
   EXPECT_LE(20 * named, heads) << named << " of " << heads;
@@ -131,6 +194,33 @@ TEST(Survey, RelationsAreFoundByTheHeadThatLooksThere) {
   EXPECT_EQ(s.heads[kNext].roles, (std::vector<std::string>{"next", "positional +1"}));
 }
 
+/// Heads that stay for their role are still there, with it, when the smaller model has learnt on.
+TEST(Survey, KeptRolesOutliveCutAndTuning) {
+  Folder folder;
+  PlantedModel(folder.at("planted"));
+  const HeadSurvey before = survey_model(folder.at("planted"), kSentences, 1, {.apart = 0});
+  const LabModel whole(folder.at("planted"));
+  Corpus rows{.name = "rows", .rows = {}};
+  for (std::size_t i = 0; i < kSentences.size(); ++i)
+    rows.rows.push_back({kSentences[i], {i % 2 ? "a" : "b"}, {}, 0});
+  Session session({.threads = 1});
+  HeadTrial trial(whole, rows, 4, session);
+  const RankOptions o{.keep = heads_with_roles(before, {"positional"})};
+  ASSERT_EQ(o.keep, (std::vector<HeadName>{{0, kPrevious}, {0, kNext}, {0, kSelf}}));
+  const ChosenCut cut = choose_cut(trial, rank_heads(trial, o, 3), 3, 0);
+  EXPECT_EQ(cut.plan.cut[0], (std::vector<Index>{kFirst, kSep, kPunctuation}));
+  const Recognizer small = whole.edited(cut_heads(whole, cut.plan), "test");
+  TrainingOptions training;
+  training.epochs = 2, training.rate = 1e-3;
+  const TrainedRecognizer tuned = train_recognizer(from_recognizer(small), rows, rows, training, session);
+  tuned.model.save(folder.at("tuned"));
+  const HeadSurvey after = survey_model(folder.at("tuned"), kSentences, 1, {.apart = 0});
+  ASSERT_EQ(after.heads.size(), 3u);
+  for (std::size_t h = 0; h < 3; ++h) EXPECT_EQ(after.heads[h].roles, before.heads[h].roles) << h;
+  // Without the wish another head would have gone.
+  EXPECT_NE(choose_cut(trial, rank_heads(trial, {}, 3), 3, 0).plan.cut, cut.plan.cut);
+}
+
 TEST(Survey, DistancesBecomePlacesAndClusters) {
   // Points on a line: classical scaling gives them back.
   const double at[] = {0, 1, 5, 6};
@@ -150,6 +240,27 @@ TEST(Survey, DistancesBecomePlacesAndClusters) {
   EXPECT_EQ(add_divergences({a, b, a}, 2, false, sum), 2);
   EXPECT_NEAR(sum.at(0, 1) / 2, std::log(2.0), 1e-12);
   EXPECT_EQ(sum.at(0, 2), 0);
+}
+
+/// 72 heads of which half lie on one another: every name has a box of its own, away from all dots.
+TEST(Survey, NamesOnTheMapDoNotMeet) {
+  std::vector<std::pair<double, double>> dots;
+  for (Index i = 0; i < 72; ++i) {
+    const double spread = i < 36 ? 8 : 250;
+    dots.emplace_back(300 + spread * normal_at(1, i), 300 + spread * normal_at(2, i));
+  }
+  const LabelSizes sizes{.wide = 30, .high = 13, .dot = 4};
+  const auto names = label_places(dots, sizes);
+  ASSERT_EQ(names.size(), dots.size());
+  const auto meets = [](const auto& a, const auto& b, double wide, double high) {
+    return std::abs(a.first - b.first) < wide && std::abs(a.second - b.second) < high;
+  };
+  for (std::size_t i = 0; i < dots.size(); ++i)
+    for (std::size_t j = 0; j < dots.size(); ++j) {
+      EXPECT_FALSE(i != j && meets(names[i], names[j], sizes.wide, sizes.high)) << i << " " << j;
+      EXPECT_FALSE(meets(names[i], dots[j], sizes.wide / 2 + sizes.dot, sizes.high / 2 + sizes.dot)) << i;
+    }
+  EXPECT_NEAR(label_places({{5, 7}}, sizes)[0].second, 7, 1e-12);  // a dot alone has its name beside it
 }
 
 TEST(Survey, RanksAndCopyingOfMatrices) {

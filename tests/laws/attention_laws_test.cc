@@ -11,7 +11,7 @@ constexpr DType kHalves[] = {DType::f32, DType::bf16, DType::f16};
 
 /// Copies `count` vectors along axis 2 so that head h of the result is head from[h] of x.
 Tensor with_heads(const Tensor& x, const std::vector<Index>& from) {
-  const AnyView& v = x.view();
+  const InputView& v = x.view();
   Tensor t(v.dtype, {v.size[0], v.size[1], static_cast<Index>(from.size()), v.size[3]});
   for (Index b = 0; b < v.size[0]; ++b)
     for (Index i = 0; i < v.size[1]; ++i)
@@ -73,7 +73,7 @@ TEST(Laws, AConstantBiasShiftsOnlyTheLogSumExp) {
   each_level([] {
     for (const double shift : {3.0, -50.0, 1000.0}) {
       CaseRun r(kSmall), s(kSmall);
-      const Tensor bias = filled(1, shift);
+      Tensor bias = filled(1, shift);
       s.args.inputs.bias = AnyView::packed(bias.view().data, DType::f32, {1, 1, 1, 1});
       attention(r.args, online());
       attention(s.args, online());
@@ -99,11 +99,11 @@ TEST(Laws, AppendedClosedKeysChangeNoBit) {
         CaseRun more(c);
         fill(more.k.view(), kNan), fill(more.v.view(), kInf);
         for (Index b = 0; b < c.batch; ++b) {
-          const auto copy = [&](const Tensor& to, const Tensor& from, Index width) {
+          const auto copy = [&](Tensor& to, const Tensor& from, Index width) {
             const auto bytes = static_cast<std::size_t>(c.kv_heads * width * size_of(dtype));
             std::memcpy(
                 static_cast<std::byte*>(to.view().data) + static_cast<std::size_t>(b * c.kv_tokens) * bytes,
-                static_cast<std::byte*>(from.view().data) + static_cast<std::size_t>(b * keys) * bytes,
+                static_cast<const std::byte*>(from.view().data) + static_cast<std::size_t>(b * keys) * bytes,
                 static_cast<std::size_t>(keys) * bytes);
           };
           copy(more.k, open.k, c.head_dim), copy(more.v, open.v, c.value_dim);
@@ -143,7 +143,7 @@ TEST(Laws, DuplicatedKeysWithHalfTheWeightEach) {
       twice.v.values<float>()[static_cast<std::size_t>(n)] =
           r.v.values<float>()[static_cast<std::size_t>((b * kSmall.kv_tokens + j) * row + n % row)];
     }
-    const Tensor half = filled(1, -std::log(2.0));
+    Tensor half = filled(1, -std::log(2.0));
     twice.args.inputs.bias = AnyView::packed(half.view().data, DType::f32, {1, 1, 1, 1});
     attention(r.args, online());
     attention(twice.args, online());
@@ -163,7 +163,7 @@ TEST(Laws, R087_R088_SplitAnywhereAndMergeByLse) {
                  .head_dim = 16,
                  .value_dim = 12};
     CaseRun whole(c);
-    const Tensor scale = filled(1, 0.7);
+    Tensor scale = filled(1, 0.7);
     whole.args.inputs.scale = scale.view();
     attention(whole.args, online());
     for (const Index cut : {0, 1, 63, 64, 150, 256, 299, 300}) {
@@ -226,7 +226,7 @@ TEST(Laws, ACausalPrefixNeverSeesTheRest) {
         const MaskView causal = MaskView::causal();
         r.args.mask = other.args.mask = {&causal, 1};
         attention(r.args, online());
-        for (const Tensor* t : {&other.q, &other.k, &other.v}) {
+        for (Tensor* t : {&other.q, &other.k, &other.v}) {
           const AnyView v = tokens_of(t->view(), from, c.q_tokens - from);
           fill(v, t == &other.v ? kNan : -7);
         }

@@ -135,9 +135,10 @@ TEST(DecodeLaws, AloneOrInABatch) {
           AttentionArgs one = all.args;
           Tensor out(dtype, {1, 1, 4, 64}), lse(DType::f32, {1, 4, 1});
           one.mask = {}, one.out = out.view(), one.lse = lse.view();
-          for (AnyView* v : {&one.q, &one.k, &one.v, &one.k_scale, &one.v_scale})
+          for (AnyView* v :
+               std::initializer_list<AnyView*>{&one.q, &one.k, &one.v, &one.k_scale, &one.v_scale})
             if (v->given()) *v = batch_of(*v, b, 1);
-          for (AnyView* v : {&one.k, &one.v, &one.k_scale, &one.v_scale})
+          for (AnyView* v : std::initializer_list<AnyView*>{&one.k, &one.v, &one.k_scale, &one.v_scale})
             if (v->given()) *v = tokens_of(*v, 0, n);
           attention(one, n >= 512 ? decoding() : online());
           EXPECT_TRUE(same_bits(batch_of(all.out.view(), b, 1), out.view())) << dtype << kv << " at " << b;
@@ -174,7 +175,7 @@ void expect_own_numbers(DType dtype) {
   wide.k = k.view(), wide.v = v.view();
   q.use(r.args);
   attention(wide, reference());
-  const Tensor truth = r.out.clone();
+  Tensor truth = r.out.clone();
   poison(r.out);
   attention(r.args, reference());
   EXPECT_TRUE(same_bits(truth, r.out));
@@ -238,17 +239,17 @@ TEST(DecodeLaws, Int8ScalesThatAreNaN) {
              .kv_heads = 2,
              .head_dim = 32,
              .value_dim = 32});
-  const Quantized q(r.args.k, r.args.v);
+  Quantized q(r.args.k, r.args.v);
   q.use(r.args);
-  const Tensor start = tensor_of(std::vector<Index>{597});
+  Tensor start = tensor_of(std::vector<Index>{597});
   r.args.q_start = start.view();
   const Mask causal = Mask::causal();
   r.args.mask = causal.set();
   each_level([&] {
     for (Context* ctx : {&online(), &decoding()})
-      for (const Tensor* scale : {&q.k_scale, &q.v_scale}) {
+      for (Tensor* scale : {&q.k_scale, &q.v_scale}) {
         attention(r.args, *ctx);
-        const Tensor before = r.out.clone();
+        Tensor before = r.out.clone();
         float& unusual = scale->values<float>()[598 * 2];  // of the first two heads
         const float usual = std::exchange(unusual, std::numeric_limits<float>::quiet_NaN());
         attention(r.args, *ctx);

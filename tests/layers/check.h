@@ -28,7 +28,7 @@ inline Tensor longs(std::initializer_list<Index> numbers) {
   return t;
 }
 
-inline double dot(const AnyView& a, const AnyView& b) {
+inline double dot(const InputView& a, const InputView& b) {
   double sum = 0;
   for (Index i = 0; i < a.count(); ++i) sum += value(a, i) * value(b, i);
   return sum;
@@ -41,7 +41,7 @@ struct GradientCase {
   std::vector<AnyView> inputs;
   std::function<Call()> call;
   std::function<AnyView(Call&, bool keep)> forward;
-  std::function<std::vector<AnyView>(const AnyView& dy, Call&)> backward;  // a gradient an input
+  std::function<std::vector<AnyView>(const InputView& dy, Call&)> backward;  // a gradient an input
 };
 
 /// 16 random directions through all inputs and parameters together, relative 1e-6.
@@ -56,10 +56,10 @@ inline void expect_gradients(const GradientCase& c) {
       static_cast<double*>(p.value.data)[i] += 0.1 * normal_at(std::hash<std::string>{}(p.name), i);
   Call call = c.call();
   const AnyView y = c.forward(call, true);
-  const Tensor w = random_normal({y.count()}, DType::f64, 99);
+  Tensor w = random_normal({y.count()}, DType::f64, 99);
   AnyView dy = y;
   dy.data = w.view().data;
-  for (const AnyView& g : c.backward(dy, call)) grads.push_back(g);
+  for (const auto& g : c.backward(dy, call)) grads.push_back(g);
   for (Param& p : c.params.all()) grads.push_back(p.grad);
   std::vector<std::vector<double>> slopes;
   for (std::size_t k = 0; k < values.size(); ++k) {

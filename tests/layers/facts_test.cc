@@ -46,14 +46,14 @@ TEST(Facts, TheOutputIsTheSumOfHeadsTimesTheirRowsOfWo) {
   Bench bench;
   ParamSet params(DType::f64, 1);
   const MultiHead layer(params, "attention", "mha:heads=4,dim=3", {.model_dim = 12, .out_bias = false});
-  const Tensor x = random_normal({5, 12}, DType::f64, 2);
+  Tensor x = random_normal({5, 12}, DType::f64, 2);
   Call call = bench.call({.tokens = 5});
   MultiHead::Saved saved;
   const AnyView y = layer.forward(x.view(), call, &saved);
   const AnyView heads = as_rows(saved.run->call.y, 12), wo = layer.part(3).weight().value();
   Tensor sum(DType::f64, {5, 12});
   for (Index h = 0; h < 4; ++h) {
-    const Tensor one(DType::f64, {5, 12});
+    Tensor one(DType::f64, {5, 12});
     projection(
         {.x = slice(heads, 1, h * 3, h * 3 + 3), .weight = slice(wo, 1, h * 3, h * 3 + 3), .out = one.view()},
         Activation::none, bench.ctx);

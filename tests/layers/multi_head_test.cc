@@ -25,14 +25,14 @@ void check_gradients(const Setting& s) {
   Bench bench;
   ParamSet params(DType::f64, 1);
   const MultiHead layer(params, "attention", s.heads, s.options);
-  const Tensor q_offsets = longs({0, 3, 3, 6}), kv_offsets = longs({0, 2, 4, 8});
+  Tensor q_offsets = longs({0, 3, 3, 6}), kv_offsets = longs({0, 2, 4, 8});
   const Sequences q = s.ragged ? Sequences{.offsets = q_offsets.view()} : Sequences{.batch = 2, .tokens = 3};
   const Sequences kv = !s.cross   ? q
                        : s.ragged ? Sequences{.offsets = kv_offsets.view()}
                                   : Sequences{.batch = 2, .tokens = 4};
-  const Tensor x = random_normal({6, s.options.model_dim}, DType::f64, 2),
-               keys = random_normal({8, layer.options().key_model_dim}, DType::f64, 3),
-               values = random_normal({8, layer.options().value_model_dim}, DType::f64, 4);
+  Tensor x = random_normal({6, s.options.model_dim}, DType::f64, 2),
+         keys = random_normal({8, layer.options().key_model_dim}, DType::f64, 3),
+         values = random_normal({8, layer.options().value_model_dim}, DType::f64, 4);
   MultiHead::Saved saved;
   GradientCase c{.name = s.heads + (s.cross ? " cross" : "") + (s.ragged ? " ragged" : ""),
                  .params = params,
@@ -53,7 +53,7 @@ void check_gradients(const Setting& s) {
     if (s.apart) a.values = values.view();
     return layer.forward(a, call, keep ? &saved : nullptr);
   };
-  c.backward = [&](const AnyView& dy, Call& call) {
+  c.backward = [&](const InputView& dy, Call& call) {
     const MultiHeadGrads g = layer.backward(dy, call, saved);
     std::vector<AnyView> all = {g.dx};
     if (s.cross) all.push_back(g.dkeys);
@@ -107,7 +107,7 @@ TEST(MultiHead, CachedMemoryGivesTheBitsOfCrossAttention) {
   Call call = p.bench.call(p.own);
   const AnyView fresh = p.layer.forward(
       {.x = p.x.view(), .keys = p.source.view(), .sequences = p.own, .kv_sequences = p.other}, call, nullptr);
-  const KvRows memory = p.layer.remember(p.source.view(), p.other, call);
+  const KvMemory memory = p.layer.remember(p.source.view(), p.other, call);
   const AnyView cached =
       p.layer.forward({.x = p.x.view(), .memory = &memory, .sequences = p.own}, call, nullptr);
   EXPECT_TRUE(same_bits(fresh, cached));
@@ -143,7 +143,7 @@ TEST(MultiHead, OneMatrixAndSmallOnesHaveTheSameBits) {
   p.layer.forward(p.x.view(), call, &saved);
   const AnyView q = as_rows(saved.run->call.q, 32);
   for (Index h = 0; h < 4; ++h) {
-    const Tensor alone(DType::f32, {14, 8});
+    Tensor alone(DType::f32, {14, 8});
     projection({.x = p.x.view(),
                 .weight = slice(p.layer.part(0).weight().value(), 0, h * 8, h * 8 + 8),
                 .bias = slice(p.layer.part(0).bias().value(), 0, h * 8, h * 8 + 8),
@@ -166,7 +166,7 @@ TEST(MultiHead, SameBitsForThreads) {
         const AnyView y = p.layer.forward(p.x.view(), call, &saved);
         const AnyView dx = p.layer.backward(p.x.view(), call, saved).dx;
         std::size_t at = 0;
-        const auto compare = [&](const AnyView& v) {
+        const auto compare = [&](const InputView& v) {
           if (threads == 1) {
             first.emplace_back(v.dtype, std::initializer_list<Index>{v.count()});
             std::memcpy(first.back().view().data, v.data,
@@ -185,7 +185,7 @@ TEST(MultiHead, SameBitsForThreads) {
 TEST(MultiHead, WeightsComeForEveryHead) {
   Plain p;
   Call call = p.bench.call(p.own);
-  const Tensor weights(DType::f32, {2, 4, 7, 5});
+  Tensor weights(DType::f32, {2, 4, 7, 5});
   const AnyView with = p.layer.forward({.x = p.x.view(),
                                         .keys = p.source.view(),
                                         .sequences = p.own,
@@ -220,7 +220,7 @@ TEST(MultiHead, AStepPlansAndRunsWithoutAllocating) {
 TEST(MultiHead, BadInputIsOneSentence) {
   Plain p;
   Call call = p.bench.call(p.own);
-  const Tensor wide = random_normal({14, 25}, DType::f32, 1);
+  Tensor wide = random_normal({14, 25}, DType::f32, 1);
   EXPECT_EQ(error_of([&] { p.layer.forward(wide.view(), call, nullptr); }),
             "multi_head: x is f32 [14 25]; give [tokens 24]");
   call.sequences.tokens = 6;

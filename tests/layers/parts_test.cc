@@ -16,7 +16,7 @@ template <class Layer>
 void check_layer(const std::string& name, ParamSet& params, const Layer& layer, Index rows, Index in,
                  bool training = false) {
   Bench bench;
-  const Tensor x = random_normal({rows, in}, DType::f64, 5);
+  Tensor x = random_normal({rows, in}, DType::f64, 5);
   typename Layer::Saved saved;
   expect_gradients(
       {.name = name,
@@ -25,7 +25,7 @@ void check_layer(const std::string& name, ParamSet& params, const Layer& layer, 
        .call = [&] { return bench.call({.tokens = rows}, training); },
        .forward = [&](Call& call,
                       bool keep) { return layer.forward(x.view(), call, keep ? &saved : nullptr); },
-       .backward = [&](const AnyView& dy,
+       .backward = [&](const InputView& dy,
                        Call& call) { return std::vector<AnyView>{layer.backward(dy, call, saved)}; }});
 }
 
@@ -56,7 +56,7 @@ TEST(Layers, TailsAddResidualAndDropout) {
     Bench bench;
     ParamSet params(DType::f64, 3);
     const Linear linear(params, "linear", 5, 5);
-    const Tensor x = random_normal({4, 5}, DType::f64, 5), r = random_normal({4, 5}, DType::f64, 6);
+    Tensor x = random_normal({4, 5}, DType::f64, 5), r = random_normal({4, 5}, DType::f64, 6);
     Linear::Saved saved;
     expect_gradients({.name = "tail",
                       .params = params,
@@ -68,14 +68,14 @@ TEST(Layers, TailsAddResidualAndDropout) {
                                                   {.residual = r.view(), .dropout = p});
                           },
                       .backward =
-                          [&](const AnyView& dy, Call& call) {
+                          [&](const InputView& dy, Call& call) {
                             return std::vector<AnyView>{linear.backward(dy, call, saved), dy};
                           }});
   }
 }
 
 TEST(Layers, EmbeddingsAddTokenTypesAndNormTheSum) {
-  const Tensor ids = longs({3, 0, 3, 1}), types = longs({0, 0, 1, 1}), zeros = longs({0, 0, 0, 0});
+  Tensor ids = longs({3, 0, 3, 1}), types = longs({0, 0, 1, 1}), zeros = longs({0, 0, 0, 0});
   Bench bench;
   ParamSet params(DType::f64, 4);
   const Embed embed(params, "embed",
@@ -96,7 +96,7 @@ TEST(Layers, EmbeddingsAddTokenTypesAndNormTheSum) {
                           return embed.forward(ids.view(), types.view(), c, keep ? &saved : nullptr);
                         },
                     .backward =
-                        [&](const AnyView& dy, Call& c) {
+                        [&](const InputView& dy, Call& c) {
                           embed.backward(dy, c, saved);
                           return std::vector<AnyView>{};
                         }});
@@ -124,7 +124,7 @@ TEST(Layers, EmbeddingsAddTokenTypesAndNormTheSum) {
 }
 
 TEST(Layers, EmbeddingsKnowTheirPositions) {
-  const Tensor ids = longs({3, 0, 3, 1, 2, 2, 0}), offsets = longs({0, 3, 3, 7});
+  Tensor ids = longs({3, 0, 3, 1, 2, 2, 0}), offsets = longs({0, 3, 3, 7});
   for (const Positions positions : {Positions::none, Positions::learned, Positions::sinusoidal})
     for (const bool scaled : {false, true}) {
       Bench bench;
@@ -142,7 +142,7 @@ TEST(Layers, EmbeddingsKnowTheirPositions) {
            .forward = [&](Call& c,
                           bool keep) { return embed.forward(ids.view(), c, keep ? &saved : nullptr); },
            .backward =
-               [&](const AnyView& dy, Call& c) {
+               [&](const InputView& dy, Call& c) {
                  embed.backward(dy, c, saved);
                  return std::vector<AnyView>{};
                }});
@@ -163,7 +163,7 @@ TEST(Layers, EmbeddingsKnowTheirPositions) {
 }
 
 TEST(Layers, AlibiSlopesAreThePapers) {
-  const Tensor eight = alibi_slopes_of(8), six = alibi_slopes_of(6);
+  Tensor eight = alibi_slopes_of(8), six = alibi_slopes_of(6);
   for (Index h = 0; h < 8; ++h) EXPECT_EQ(value(eight.view(), h), std::ldexp(1.0, -static_cast<int>(h) - 1));
   const double want[] = {0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125};
   for (Index h = 0; h < 6; ++h) EXPECT_EQ(value(six.view(), h), want[h]);
@@ -196,7 +196,7 @@ TEST(Layers, BadInputIsOneSentence) {
   ParamSet params(DType::f32, 1);
   const Embed embed(params, "embed",
                     {.vocabulary = 4, .model_dim = 6, .max_tokens = 2, .positions = Positions::learned});
-  const Tensor ids = longs({0, 1, 2});
+  Tensor ids = longs({0, 1, 2});
   Call call = bench.call({.tokens = 3});
   EXPECT_EQ(
       error_of([&] { embed.forward(ids.view(), call, nullptr); }),

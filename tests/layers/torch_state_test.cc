@@ -15,10 +15,10 @@ namespace {
 
 using namespace test;
 
-const AnyView* find_in(const std::vector<StateTensor>& all, const std::string& name) {
+ConstView find_in(const std::vector<StateTensor>& all, const std::string& name) {
   for (const StateTensor& t : all)
-    if (t.name == name) return &t.value.view();
-  return nullptr;
+    if (t.name == name) return t.value.view();
+  return {};
 }
 
 TEST(TorchState, NamesAreTorchs) {
@@ -42,15 +42,15 @@ TEST(TorchState, NamesAreTorchs) {
       {"layers.1.norm3.bias", {6}},
       {"norm.weight", {6}}};
   for (const auto& [name, sizes] : want) {
-    const AnyView* v = find_in(all, name);
-    ASSERT_TRUE(v) << name;
-    ASSERT_EQ(v->rank, static_cast<int>(sizes.size())) << name;
-    for (std::size_t axis = 0; axis < sizes.size(); ++axis) EXPECT_EQ(v->size[axis], sizes[axis]) << name;
+    const ConstView v = find_in(all, name);
+    ASSERT_TRUE(v.given()) << name;
+    ASSERT_EQ(v.rank, static_cast<int>(sizes.size())) << name;
+    for (std::size_t axis = 0; axis < sizes.size(); ++axis) EXPECT_EQ(v.size[axis], sizes[axis]) << name;
   }
   EXPECT_EQ(all.size(), 2u * (4 + 4 + 4 + 6) + 2);
   // Row 12 of in_proj_weight is row 0 of W_K.
   const AnyView k = params.find("stack.layers.0.attention.k.weight").value();
-  for (Index c = 0; c < 6; ++c) EXPECT_EQ(value(*find_in(all, want[0].first), 12 * 6 + c), value(k, c));
+  for (Index c = 0; c < 6; ++c) EXPECT_EQ(value(find_in(all, want[0].first), 12 * 6 + c), value(k, c));
 }
 
 TEST(TorchState, SafetensorsCarryItThereAndBack) {
@@ -64,7 +64,7 @@ TEST(TorchState, SafetensorsCarryItThereAndBack) {
   for (const StateTensor& t : all) items.push_back({t.name, t.value.view()});
   write_safetensors(path, items);
   Safetensors file(path);
-  from_torch(to, [&](const std::string& name) { return file.has(name) ? file.view(name) : AnyView{}; });
+  from_torch(to, [&](const std::string& name) { return file.has(name) ? file.view(name) : ConstView{}; });
   std::filesystem::remove(path);
   for (const Param& p : from.all()) EXPECT_TRUE(same_bits(p.value, to.find(p.name).value())) << p.name;
 }

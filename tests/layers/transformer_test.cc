@@ -16,8 +16,8 @@ void check_block(BlockOptions o, bool training) {
   ParamSet params(DType::f64, 1);
   o.heads = "mha:heads=2,dim=2", o.model_dim = 4, o.feed_dim = 6;
   const Block block(params, "block", o);
-  const Tensor x = random_normal({6, 4}, DType::f64, 2), source = random_normal({8, 4}, DType::f64, 3),
-               dsource(DType::f64, {8, 4});
+  Tensor x = random_normal({6, 4}, DType::f64, 2), source = random_normal({8, 4}, DType::f64, 3),
+         dsource(DType::f64, {8, 4});
   const Mask causal = Mask::causal();
   Block::Saved saved;
   GradientCase c{.name = text("block ", o.norm_first, static_cast<int>(o.cross), name_of(o.feed)),
@@ -35,7 +35,7 @@ void check_block(BlockOptions o, bool training) {
                  .backward = {}};
   const bool cross = o.cross != Cross::none;
   if (cross) c.inputs.push_back(source.view());
-  c.backward = [&](const AnyView& dy, Call& call) {
+  c.backward = [&](const InputView& dy, Call& call) {
     call.dsource = dsource.view();
     std::vector<AnyView> all = {block.backward(dy, call, saved)};
     if (cross) all.push_back(dsource.view());
@@ -63,8 +63,8 @@ TEST(MergedAttention, ZeroSourceValuesGiveTheRunningMean) {
   Bench bench;
   ParamSet params(DType::f64, 1);
   const MergedAttention merged(params, "merged", "mha:heads=2,dim=2", {.model_dim = 4, .bias = false});
-  const Tensor x = random_normal({7, 4}, DType::f64, 2), zeros(DType::f64, {8, 4}),
-               offsets = longs({0, 3, 7}), source_offsets = longs({0, 5, 8});
+  Tensor x = random_normal({7, 4}, DType::f64, 2), zeros(DType::f64, {8, 4}), offsets = longs({0, 3, 7}),
+         source_offsets = longs({0, 5, 8});
   Call call = bench.call({.offsets = offsets.view()});
   call.source = zeros.view(), call.source_sequences = {.offsets = source_offsets.view()};
   const AnyView y = merged.forward(x.view(), call, nullptr);
@@ -117,7 +117,7 @@ void check_model(const TransformerConfig& config, const std::string& name) {
        .forward = [&](Call& call,
                       bool keep) { return model.forward(ids.input(), call, keep ? &saved : nullptr); },
        .backward =
-           [&](const AnyView& dy, Call& call) {
+           [&](const InputView& dy, Call& call) {
              model.backward(dy, call, saved);
              return std::vector<AnyView>{};
            }});
@@ -196,7 +196,7 @@ TEST(Transformer, RaggedAndPaddedGiveTheSameBits) {
   ParamSet params(DType::f32, 1);
   const Transformer model(params, tiny(ModelKind::encoder_decoder));
   const Ids ids;
-  const Tensor offsets = longs({0, 3, 6}), source_offsets = longs({0, 4, 8});
+  Tensor offsets = longs({0, 3, 6}), source_offsets = longs({0, 4, 8});
   Call call = bench.call();
   const AnyView padded = model.forward(ids.input(), call, nullptr);
   TransformerInput ragged = ids.input();
@@ -240,13 +240,13 @@ TEST(Block, Bf16StaysNearItsF64Twin) {
       .heads = "gqa:heads=4,kv_heads=2,dim=8", .model_dim = 32, .feed_dim = 64, .feed = FeedKind::swiglu};
   ParamSet narrow(DType::bf16, 1), wide(DType::f64, 2);
   const Block a(narrow, "block", o), b(wide, "block", o);
-  const Tensor x = random_normal({14, 32}, DType::bf16, 3), x64(DType::f64, {14, 32});
+  Tensor x = random_normal({14, 32}, DType::bf16, 3), x64(DType::f64, {14, 32});
   for (Index i = 0; i < 14 * 32; ++i) x64.values<double>()[static_cast<std::size_t>(i)] = value(x.view(), i);
   for (const Param& p : narrow.all())
     for (Index i = 0; i < p.value.count(); ++i)
       static_cast<double*>(wide.find(p.name).value().data)[i] = value(p.value, i);
   narrow.make_grads(), wide.make_grads();
-  const auto distance = [](const AnyView& got, const AnyView& truth) {
+  const auto distance = [](const InputView& got, const InputView& truth) {
     double error = 0, norm = 0;
     for (Index i = 0; i < got.count(); ++i) {
       error += std::pow(value(got, i) - value(truth, i), 2), norm += std::pow(value(truth, i), 2);

@@ -26,7 +26,7 @@ std::string refusal(F&& build) {
 }
 
 /// Every pair of 12 queries from -2 and 12 keys.
-std::vector<bool> picture(const Mask& m, const MaskPlace& at = {}) {
+std::vector<bool> picture(const Mask& m, const MaskSubject& at = {}) {
   std::vector<bool> open;
   for (Index q = -2; q < 10; ++q)
     for (Index k = 0; k < 12; ++k) open.push_back(m.may_attend(q, k, at));

@@ -18,7 +18,7 @@ using Numbers = std::vector<Index>;
 /// A mask beside a second, independent statement of the same pairs.
 struct Expression {
   Mask mask;
-  std::function<bool(Index q, Index k, const MaskPlace&)> open;
+  std::function<bool(Index q, Index k, const MaskSubject&)> open;
 };
 
 Numbers ascending(int most, Index last) {
@@ -111,14 +111,14 @@ Expression random_expression(bool with_dense = true) {
   return e;
 }
 
-MaskPlace random_place() {
+MaskSubject random_place() {
   return {*rc::gen::inRange<Index>(0, 2), *rc::gen::inRange<Index>(0, 2), *rc::gen::inRange<Index>(-9, 60)};
 }
 
 TEST(MaskProperties, TileNeverLies) {
   EXPECT_TRUE(rc::check("tile is empty or full only when every pair is", [] {
     const Expression e = random_expression();
-    const MaskPlace at = random_place();
+    const MaskSubject at = random_place();
     for (int n = 0; n < 40; ++n) {
       const Index q0 = *rc::gen::inRange<Index>(-20, 130), q1 = q0 + *rc::gen::inRange<Index>(1, 20);
       const Index k0 = *rc::gen::inRange<Index>(0, 130), k1 = k0 + *rc::gen::inRange<Index>(1, 40);
@@ -136,7 +136,7 @@ TEST(MaskProperties, RowBitsAreTheDefinition) {
   EXPECT_TRUE(rc::check("row_bits equals may_attend", [] {
     const Expression e = random_expression();
     RC_PRE(e.mask.set().given());
-    const MaskPlace at = random_place();
+    const MaskSubject at = random_place();
     for (int n = 0; n < 30; ++n) {
       const Index q = *rc::gen::inRange<Index>(-20, 130), k0 = *rc::gen::inRange<Index>(0, 150);
       const int words = *rc::gen::inRange(1, 7);
@@ -161,7 +161,7 @@ TEST(MaskProperties, TextComesBackAsTheSameMask) {
 TEST(MaskProperties, OpenPairsCountsThem) {
   EXPECT_TRUE(rc::check("open_pairs equals a plain count", [] {
     const Expression e = random_expression();
-    const MaskPlace at = random_place();
+    const MaskSubject at = random_place();
     const Index q_tokens = *rc::gen::inRange<Index>(0, 70), kv_tokens = *rc::gen::inRange<Index>(0, 700);
     Index open = 0;
     for (Index i = 0; i < q_tokens; ++i)
@@ -250,7 +250,7 @@ TEST(MaskCounts, TilesOfIntervalTermsAreThoseWithAnOpenPair) {
     if (*rc::gen::arbitrary<bool>()) m = m & Mask::lengths(Numbers{keys});
     const TileGrid g{*rc::gen::inRange<Index>(0, 200), *rc::gen::inRange<Index>(0, 200),
                      *rc::gen::inRange<Index>(1, 40), *rc::gen::inRange<Index>(1, 70)};
-    const MaskPlace at{.q_start = *rc::gen::inRange<Index>(-50, 100)};
+    const MaskSubject at{.q_start = *rc::gen::inRange<Index>(-50, 100)};
     Index held = 0;
     for (Index i = 0; i < g.q_tokens; i += g.q_tile)
       for (Index k = 0; k < g.kv_tokens; k += g.kv_tile) {

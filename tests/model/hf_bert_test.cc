@@ -83,8 +83,13 @@ TEST(HfConfig, RefusesByKeyAndValue) {
   EXPECT_EQ(refusal("num_key_value_heads", "3"),
             "c: \"num_key_value_heads\" is 3; a whole number from 1 to 2 is needed");
   EXPECT_EQ(refusal("headwise_heads", "\"mha:heads=2,dim=4; moh:heads=2\""),
-            "c: \"headwise_heads\" is \"mha:heads=2,dim=4; moh:heads=2\"; mha and gqa are what such a folder "
+            "c: \"headwise_heads\" is \"mha:heads=2,dim=4; moh:heads=2\"; mha, gqa and collaborative are "
+            "what such a folder "
             "holds");
+  EXPECT_EQ(refusal("headwise_heads", "\"collaborative:heads=2,dim=4,shared=99999999999\""),
+            "c: \"headwise_heads\" is \"collaborative:heads=2,dim=4,shared=99999999999\"; collaborative "
+            "layers have at "
+            "most 2 heads and share 1 to 8 columns");
   EXPECT_EQ(refusal("quantization_config", "{}"),
             "c: \"quantization_config\" is {}; give the weights in f32, bf16 or f16");
   EXPECT_EQ(refusal("num_attention_heads", "3"),
@@ -194,7 +199,7 @@ TEST(HfBert, WhatDoesNotFitIsNamed) {
   };
   tiny.write([](const std::string& name) { return name == "encoder.layer.1.output.dense.bias" ? "" : name; });
   EXPECT_EQ(refusal_of(), where + "has no \"encoder.layer.1.output.dense.bias\"; config.json asks for it");
-  const Tensor odd(DType::f32, {3}), whole(DType::i64, {1, 7});
+  Tensor odd(DType::f32, {3}), whole(DType::i64, {1, 7});
   tiny.write({}, {"encoder.layer.2.output.dense.bias", odd.view()});
   EXPECT_EQ(refusal_of(), where +
                               "holds \"encoder.layer.2.output.dense.bias\", which config.json does not "
@@ -202,7 +207,7 @@ TEST(HfBert, WhatDoesNotFitIsNamed) {
   tiny.write([](const std::string& n) { return n == "embeddings.LayerNorm.bias" ? "" : n; },
              {"embeddings.LayerNorm.bias", odd.view()});
   EXPECT_EQ(refusal_of(), where + "\"embeddings.LayerNorm.bias\" is [3] but config.json makes it [8]");
-  const Tensor words(DType::i32, {8});
+  Tensor words(DType::i32, {8});
   tiny.write([](const std::string& n) { return n == "embeddings.LayerNorm.bias" ? "" : n; },
              {"embeddings.LayerNorm.bias", words.view()});
   EXPECT_EQ(refusal_of(), where + "\"embeddings.LayerNorm.bias\" is I32; F32, F64, BF16 and F16 are read");

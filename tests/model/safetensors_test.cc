@@ -35,7 +35,7 @@ TEST(Safetensors, ReadsBytesBuiltByHand) {
     ASSERT_EQ(file.entries().size(), 2u);
     EXPECT_EQ(*file.metadata("format"), "pt");
     EXPECT_EQ(*file.metadata("\xc3\xa9"), "\n");
-    const AnyView w = file.view("w"), b = file.view("b");
+    const ConstView w = file.view("w"), b = file.view("b");
     EXPECT_EQ(text(w), "f32 [3 1]");
     EXPECT_EQ(text(b), "bf16 [1]");
     for (int i = 0; i < 3; ++i) EXPECT_EQ(static_cast<const float*>(w.data)[i], numbers[i]);
@@ -84,7 +84,7 @@ TEST(Safetensors, RoundTripKeepsEveryDtypeAndName) {
   EXPECT_EQ(file.entries().size(), tensors.size());
   EXPECT_EQ(*file.metadata("quote"), "\"\\\t");
   for (const NamedTensor& t : tensors) {
-    const AnyView v = file.view(t.name);
+    const ConstView v = file.view(t.name);
     EXPECT_EQ(text(v), text(t.value));
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(v.data) % static_cast<std::uintptr_t>(size_of(v.dtype)), 0u);
     const auto bytes = static_cast<std::size_t>(v.count() * size_of(v.dtype));
@@ -106,7 +106,7 @@ TEST(Safetensors, UnalignedTensorsAreCopied) {
       folder.file("u.safetensors", file_of(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
                                            R"("b":{"dtype":"F32","shape":[1],"data_offsets":[1,5]}})",
                                            data)));
-  const AnyView b = file.view("b");
+  const ConstView b = file.view("b");
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(b.data) % 4, 0u);
   EXPECT_EQ(*static_cast<const float*>(b.data), 3.5f);
   EXPECT_EQ(file.view("b").data, b.data);
@@ -115,14 +115,14 @@ TEST(Safetensors, UnalignedTensorsAreCopied) {
 TEST(Safetensors, SaysWhatIsMissingOrOther) {
   const ScratchFolder folder;
   const std::string path = folder / "m.safetensors";
-  const Tensor w(DType::f32, {2, 3});
+  Tensor w(DType::f32, {2, 3});
   const NamedTensor one[] = {{"encoder.w", w.view()}};
   write_safetensors(path, one);
   Safetensors file(path);
   EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { file.view("encoder.v"); }),
             "safetensors: " + path +
                 ": has no \"encoder.v\" among its 1 tensors; the nearest name is \"encoder.w\"");
-  const Tensor other(DType::f32, {3, 2});
+  Tensor other(DType::f32, {3, 2});
   EXPECT_EQ(sentence_of(ErrorKind::bad_shape, [&] { file.read("encoder.w", other.view()); }),
             "safetensors: " + path +
                 ": \"encoder.w\" is F32 [2 3] but f32 [3 2] was asked; it belongs to another configuration");
@@ -136,7 +136,7 @@ TEST(Safetensors, SaysWhatIsMissingOrOther) {
 
 TEST(Safetensors, WritesThroughLinksAndOverNothingButFiles) {
   const ScratchFolder folder;
-  const Tensor w(DType::f32, {1});
+  Tensor w(DType::f32, {1});
   const NamedTensor one[] = {{"w", w.view()}};
   ASSERT_TRUE(std::filesystem::create_directory(folder / "far"));
   folder.file("far/old", "old");
@@ -264,7 +264,7 @@ TEST(Safetensors, FaultsOfOthersStayTheirs) {
 TEST(Safetensors, AFailedWriteLeavesTheOldFile) {
   const ScratchFolder folder;
   const std::string path = folder / "w.safetensors";
-  const Tensor small(DType::f32, {4}), large(DType::f32, {1 << 16});
+  Tensor small(DType::f32, {4}), large(DType::f32, {1 << 16});
   const NamedTensor a[] = {{"a", small.view()}}, b[] = {{"b", large.view()}};
   write_safetensors(path, a);
   const std::string before = content_of(path);
@@ -291,7 +291,7 @@ TEST(Safetensors, AFailedWriteLeavesTheOldFile) {
 TEST(Safetensors, WriterRefusesInWords) {
   const ScratchFolder folder;
   const std::string path = folder / "w.safetensors";
-  const Tensor w(DType::f32, {4, 4});
+  Tensor w(DType::f32, {4, 4});
   AnyView turned = w.view();
   std::swap(turned.step[0], turned.step[1]);
   const auto refusal = [&](const NamedTensor& t) {
@@ -301,9 +301,9 @@ TEST(Safetensors, WriterRefusesInWords) {
   EXPECT_EQ(refusal({"t", turned}),
             "write_safetensors: " + path + ": \"t\" must be a row-major tensor without gaps; copy it first");
   EXPECT_EQ(refusal({"__metadata__", w.view()}),
-            "write_safetensors: " + path + ": \"__metadata__\" cannot name a tensor");
+            "write_safetensors: " + path + ": \"__metadata__\" cannot name a tensor; give it another name");
   EXPECT_EQ(refusal({"\xff", w.view()}),
-            "write_safetensors: " + path + ": a name or metadata text is no UTF-8");
+            "write_safetensors: " + path + ": a name or metadata text is no UTF-8; convert it");
   const NamedTensor twice[] = {{"a", w.view()}, {"a", w.view()}};
   EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { write_safetensors(path, twice); }),
             "safetensors: " + path + ": \"a\" stands there twice");
@@ -326,7 +326,7 @@ TEST(Safetensors, AHundredThousandTensorsAreReadInLinearTime) {
 
 TEST(SafetensorsShards, TensorsAreFoundInTheirShard) {
   const ScratchFolder folder;
-  const Tensor a = random_normal({2, 2}, DType::f32, 1), b = random_normal({3}, DType::f32, 2);
+  Tensor a = random_normal({2, 2}, DType::f32, 1), b = random_normal({3}, DType::f32, 2);
   const NamedTensor first[] = {{"a", a.view()}}, second[] = {{"b", b.view()}};
   write_safetensors(folder / "m-1.safetensors", first);
   write_safetensors(folder / "m-2.safetensors", second);

@@ -13,13 +13,13 @@ using namespace test;
 
 constexpr DType kFloats[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
 
-Tensor activated(Activation act, const AnyView& x, int threads = 2) {
+Tensor activated(Activation act, const InputView& x, int threads = 2) {
   Context ctx({.threads = threads});
   Tensor out = tensor_like(x);
   activation(act, x, out.view(), ctx);
   return out;
 }
-Tensor slope_times(Activation act, const AnyView& x, const AnyView& dout) {
+Tensor slope_times(Activation act, const InputView& x, const InputView& dout) {
   Context ctx({.threads = 2});
   Tensor dx = tensor_like(x);
   activation_backward(act, x, dout, dx.view(), ctx);
@@ -63,8 +63,8 @@ TEST(Activation, TypesAndLayoutsAgree) {
   each_level([] {
     for (const DType dtype : kFloats)
       for (const Activation act : kActivations) {
-        const Tensor x = random_normal({3, 7, 300}, dtype, 1), dout = random_normal({3, 7, 300}, dtype, 2);
-        const Tensor y = activated(act, x.view(), 1), dx = slope_times(act, x.view(), dout.view());
+        Tensor x = random_normal({3, 7, 300}, dtype, 1), dout = random_normal({3, 7, 300}, dtype, 2);
+        Tensor y = activated(act, x.view(), 1), dx = slope_times(act, x.view(), dout.view());
         for (Index i = 0; i < y.view().count(); ++i) {
           const double v = value(x.view(), i), truth = ref::activate(act, v),
                        slope = ref::slope_of(act, v) * value(dout.view(), i);
@@ -85,9 +85,9 @@ TEST(Activation, TypesAndLayoutsAgree) {
 }
 TEST(Activation, CentralDifferencesAgree) {
   Tensor x = random_normal({40}, DType::f64, 3);
-  const Tensor dout = random_normal({40}, DType::f64, 4);
+  Tensor dout = random_normal({40}, DType::f64, 4);
   for (const Activation act : kActivations) {
-    const Tensor dx = slope_times(act, x.view(), dout.view());
+    Tensor dx = slope_times(act, x.view(), dout.view());
     for (Index i = 0; i < 40; ++i) {
       const double eps = 1e-5, v = value(x.view(), i);
       const double g =
@@ -100,8 +100,8 @@ TEST(Activation, CentralDifferencesAgree) {
 TEST(Gated, IsTheProductAndItsGradientsAgree) {
   const Index n = 300;
   for (const Activation act : kActivations) {
-    const Tensor y = random_normal({n}, DType::f64, 5), gate = random_normal({n}, DType::f64, 6),
-                 dout = random_normal({n}, DType::f64, 7);
+    Tensor y = random_normal({n}, DType::f64, 5), gate = random_normal({n}, DType::f64, 6),
+           dout = random_normal({n}, DType::f64, 7);
     Tensor out(DType::f64, {n}), dy(DType::f64, {n}), dgate(DType::f64, {n});
     Context ctx({.threads = 2});
     gated(act, y.view(), gate.view(), out.view(), ctx);
@@ -119,8 +119,8 @@ TEST(Gated, IsTheProductAndItsGradientsAgree) {
 TEST(Gated, NarrowTypesAndPlacesAgree) {
   each_level([] {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-      const Tensor y = random_normal({9, 70}, dtype, 8), gate = random_normal({9, 70}, dtype, 9),
-                   dout = random_normal({9, 70}, dtype, 10);
+      Tensor y = random_normal({9, 70}, dtype, 8), gate = random_normal({9, 70}, dtype, 9),
+             dout = random_normal({9, 70}, dtype, 10);
       Tensor out(dtype, {9, 70}), dy(dtype, {9, 70}), dgate(dtype, {9, 70});
       Context ctx({.threads = 3});
       gated(Activation::silu, y.view(), gate.view(), out.view(), ctx);
@@ -146,7 +146,7 @@ TEST(Activation, NanStaysAndInfinitiesHaveLimits) {
     for (const Activation act : kActivations) {
       Tensor x(DType::f32, {33});
       x.values<float>()[20] = NAN, x.values<float>()[3] = INFINITY, x.values<float>()[32] = -200;
-      const Tensor y = activated(act, x.view());
+      Tensor y = activated(act, x.view());
       EXPECT_TRUE(std::isnan(y.values<float>()[20])) << name_of(act);
       EXPECT_EQ(y.values<float>()[3], act == Activation::sigmoid ? 1.0f : INFINITY) << name_of(act);
       EXPECT_NEAR(y.values<float>()[32], act == Activation::none ? -200.0f : 0.0f, 1e-30) << name_of(act);
@@ -165,8 +165,8 @@ TEST(Activation, SizesOfZeroAndNoAllocation) {
 TEST(ActivationErrors, EachIsOneSentence) {
   Context ctx({.threads = 1});
   Tensor x(DType::f32, {4, 8}), other(DType::f32, {4, 7}), out(DType::f32, {4, 8});
-  const Tensor whole(DType::i32, {4, 8});
-  const auto act = [&](const AnyView& a, const AnyView& b) {
+  Tensor whole(DType::i32, {4, 8});
+  const auto act = [&](const InputView& a, const InputView& b) {
     return error_of([&] { activation(Activation::relu, a, b, ctx); });
   };
   EXPECT_EQ(act({}, out.view()), "activation: x is empty; give a tensor of rank 1 to 4");

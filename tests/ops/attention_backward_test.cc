@@ -107,8 +107,7 @@ TEST_F(BadGradient, KernelsThatNeedTheForwardSayWhatTheyMiss) {
 TEST_F(BadGradient, ShapesOfGradients) {
   Tensor dout(DType::f32, {2, 5, 4, 8}), dq(DType::f32, {2, 5, 8, 4}), dk(DType::f32, {2, 7, 4, 8}),
       dv(DType::f32, {2, 7, 2, 8}), wide(DType::f64, {2, 5, 4, 8});
-  const auto spoilt = [&](AnyView BackwardArgs::*view, const Tensor& t,
-                          ErrorKind kind = ErrorKind::bad_shape) {
+  const auto spoilt = [&](auto view, Tensor& t, ErrorKind kind = ErrorKind::bad_shape) {
     return run_sentence(kind, [&](BackwardArgs& a) { a.*view = t.view(); });
   };
   EXPECT_EQ(spoilt(&BackwardArgs::dout, dout),
@@ -135,8 +134,7 @@ TEST_F(BadGradient, ShapesOfGradients) {
 TEST_F(BadGradient, ShapesOfTermGradients) {
   Tensor full(DType::f32, {2, 4, 5, 7}), three(DType::f32, {3}), one(DType::f32, {1}), half(DType::bf16, {4}),
       table(DType::f32, {4, 16}), gate(DType::f32, {2, 4, 5}), integers(DType::i32, {4});
-  const auto spoilt = [&](AnyView BackwardArgs::*view, const Tensor& t,
-                          ErrorKind kind = ErrorKind::bad_shape) {
+  const auto spoilt = [&](auto view, Tensor& t, ErrorKind kind = ErrorKind::bad_shape) {
     return run_sentence(kind, [&](BackwardArgs& a) { a.*view = t.view(); });
   };
   const std::string floats = "f32 or bf16 or f16 or f64 ";
@@ -257,10 +255,10 @@ TEST(BackwardPlanTest, EachGradientAlone) {
   r.forward();
   each_backward_kernel([&](const char* kernel) {
     const Gradients all = run_backward(r.args, kernel);
-    each_gradient(r.args, [&](const char* name, const AnyView&, const AnyView& asked) {
+    each_gradient(r.args, [&](const char* name, const InputView&, const InputView& asked) {
       if (!asked.given()) return;  // of a mix
       BackwardArgs one = r.args;
-      each_gradient(one, [&](const char* other, const AnyView&, AnyView& gradient) {
+      each_gradient(one, [&](const char* other, const InputView&, AnyView& gradient) {
         if (std::string(other) != name) gradient = {};
       });
       const Gradients alone = run_backward(one, kernel);

@@ -236,8 +236,8 @@ TEST_F(Bad, Masks) {
 }
 
 TEST_F(Bad, Starts) {
-  const Tensor three = tensor_of(std::vector<Index>{0, 1, 2}),
-               far = tensor_of(std::vector<Index>{0, (Index{1} << 62) + 1});
+  Tensor three = tensor_of(std::vector<Index>{0, 1, 2}),
+         far = tensor_of(std::vector<Index>{0, (Index{1} << 62) + 1});
   args.q_start = three.view();
   EXPECT_EQ(sentence(ErrorKind::bad_shape),
             "attention: q_start is i64 [3] but i64 [2] is needed, [batch] or [1]; a size of 1 repeats");
@@ -249,7 +249,7 @@ TEST_F(Bad, Starts) {
 TEST_F(Bad, Offsets) {
   CaseRun ragged({.name = "ragged", .q_tokens = 5, .kv_tokens = 7, .heads = 2, .kv_heads = 2});
   const auto with = [&](std::vector<Index> q, std::vector<Index> kv) {
-    const Tensor qo = tensor_of(q), ko = tensor_of(kv);
+    Tensor qo = tensor_of(q), ko = tensor_of(kv);
     ragged.args.q_offsets = qo.view(), ragged.args.kv_offsets = ko.view();
     return sentence_of(ErrorKind::bad_shape, [&] { attention(ragged.args, ctx); });
   };
@@ -266,8 +266,8 @@ TEST_F(Bad, Offsets) {
             "attention: q_offsets run from 1 to 5 but must run from 0 to 5, the rows of the tensor");
   EXPECT_EQ(with({0, 2, 5}, {0, 7}), "attention: kv_offsets is i64 [2] but i64 [3] is needed, [batch + 1]");
 
-  const Tensor planned = tensor_of(std::vector<Index>{0, 2, 5}),
-               other = tensor_of(std::vector<Index>{0, 1, 5}), kv = tensor_of(std::vector<Index>{0, 3, 7});
+  Tensor planned = tensor_of(std::vector<Index>{0, 2, 5}), other = tensor_of(std::vector<Index>{0, 1, 5}),
+         kv = tensor_of(std::vector<Index>{0, 3, 7});
   ragged.args.q_offsets = planned.view(), ragged.args.kv_offsets = kv.view();
   const AttentionPlan plan(problem_of(ragged.args), ctx);
   ragged.args.q_offsets = other.view();
@@ -409,7 +409,8 @@ TEST(ViewChecks, ApartOnlyWhenNoByteIsShared) {
 
 TEST(ViewChecks, StepsOfSizeOneSayNothing) {  // R053
   CaseRun r({.name = "junk", .kv_tokens = 3, .value_dim = 1});
-  for (AnyView* v : {&r.args.q, &r.args.k, &r.args.v, &r.args.out, &r.args.lse})
+  for (AnyView* v :
+       std::initializer_list<AnyView*>{&r.args.q, &r.args.k, &r.args.v, &r.args.out, &r.args.lse})
     for (int axis = 0; axis < v->rank; ++axis)
       if (v->size[axis] == 1) v->step[axis] = axis % 2 ? -12345678 : std::numeric_limits<Index>::max();
   Context ctx({.threads = 1, .kernels = "ref"});

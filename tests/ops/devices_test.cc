@@ -158,8 +158,9 @@ TEST(Devices, MixingThemNamesBothAndTheTensors) {
             "attention: q lies on CUDA device 0 but the context is for CUDA device 1; bring them together");
   // Places are checked before anything is read: here by the plan of a problem on the CPU.
   AttentionArgs here = t.args;
-  for (AnyView* v : {&here.q, &here.k, &here.v, &here.out}) *v = v->on(Device::cpu());
-  const auto mixed = [&](AnyView AttentionArgs::*view) {
+  for (AnyView* v : std::initializer_list<AnyView*>{&here.q, &here.k, &here.v, &here.out})
+    *v = v->on(Device::cpu());
+  const auto mixed = [&](auto view) {
     AttentionArgs args = here;
     args.*view = (args.*view).on(Device::cuda(2));
     return said(any, args);
@@ -193,7 +194,8 @@ TEST(Devices, GradientsLieBesideQ) {
   Context ctx({.threads = 1});
   BackwardArgs args;
   args.forward = t.args;
-  for (AnyView* v : {&args.forward.q, &args.forward.k, &args.forward.v, &args.forward.out})
+  for (AnyView* v :
+       std::initializer_list<AnyView*>{&args.forward.q, &args.forward.k, &args.forward.v, &args.forward.out})
     *v = v->on(Device::cpu());
   float lse[256];
   args.forward.lse = AnyView::packed(lse, DType::f32, {1, 2, 128});
@@ -207,7 +209,8 @@ TEST(Devices, GradientsLieBesideQ) {
 
 TEST(RunFactsTest, AProblemOfTheCpuKeepsNone) {
   There t;
-  for (AnyView* v : {&t.args.q, &t.args.k, &t.args.v, &t.args.out}) *v = v->on(Device::cpu());
+  for (AnyView* v : std::initializer_list<AnyView*>{&t.args.q, &t.args.k, &t.args.v, &t.args.out})
+    *v = v->on(Device::cpu());
   const Mask mask = Mask::causal();
   t.args.mask = mask.set();
   EXPECT_EQ(problem_of(t.args).run, RunFacts{});

@@ -78,7 +78,7 @@ TEST(Explain, PositionsAreWordsOnlyWhenLengthsDiffer) {
             "q_tokens (9) and kv_tokens (4) differ: by default query 0 stands at key 0 (top-left); q_start = "
             "end, here -5, puts "
             "the last query at the last key (bottom-right)");
-  const Tensor qo = tensor_of(std::vector<Index>{0, 2, 9}), ko = tensor_of(std::vector<Index>{0, 3, 4});
+  Tensor qo = tensor_of(std::vector<Index>{0, 2, 9}), ko = tensor_of(std::vector<Index>{0, 3, 4});
   longer.args.q_offsets = qo.view(), longer.args.kv_offsets = ko.view();
   EXPECT_EQ(alignment_words(problem_of(longer.args)),
             "q_tokens (at most 7) and kv_tokens (at most 3) differ: by default each sequence's query 0 "
@@ -95,7 +95,7 @@ TEST(Explain, ShapesAsTree) {
              .kv_heads = 2,
              .head_dim = 8,
              .value_dim = 6});
-  const Tensor sinks = floats_of({0, 0, 0, 0});
+  Tensor sinks = floats_of({0, 0, 0, 0});
   r.args.inputs.sinks = sinks.view();
   r.args.inputs.softcap = 5;
   const std::string s = explain(plan_of(r.args), {.shapes = true, .roofline = &kRoof});

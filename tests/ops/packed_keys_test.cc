@@ -13,7 +13,7 @@ namespace {
 constexpr DType kKinds[] = {DType::f32, DType::bf16, DType::f16, DType::i8, DType::e4m3};
 
 Tensor some_keys(DType dtype, Index batch, Index tokens, Index dim) {
-  const Tensor x = random_normal({batch, tokens, 3, dim}, DType::f32, 5);
+  Tensor x = random_normal({batch, tokens, 3, dim}, DType::f32, 5);
   Tensor k(dtype, {batch, tokens, 3, dim});
   for (Index n = 0; n < x.view().count(); ++n)
     store_double(k.view().data, dtype, n,
@@ -26,7 +26,7 @@ TEST(PackedKeys, WhatGoesInComesOut) {
     for (const DType dtype : kKinds)
       for (const Index dim : {1, 5, 16, 40, 128})
         for (const Index tokens : {1, 15, 16, 17, 33, 100}) {
-          const Tensor k = some_keys(dtype, 2, tokens, dim);
+          Tensor k = some_keys(dtype, 2, tokens, dim);
           const Packed packed(k.view(), 5);
           EXPECT_EQ(packed.about.tokens, tokens);
           EXPECT_EQ(static_cast<std::size_t>(3 * packed.about.room() * size_of(dtype)),
@@ -42,7 +42,7 @@ TEST(PackedKeys, WhatGoesInComesOut) {
 TEST(PackedKeys, AppendedIsPacked) {
   each_level([] {
     for (const DType dtype : kKinds) {
-      const Tensor k = some_keys(dtype, 2, 90, 24);
+      Tensor k = some_keys(dtype, 2, 90, 24);
       const Packed whole(k.view());
       PackedKeys about = packed_keys(dtype, 3, 24, 90);
       Tensor buffer(dtype, {2, 3, about.room()});
@@ -58,7 +58,7 @@ TEST(PackedKeys, AppendedIsPacked) {
 /// A batch of none has as many tokens as one of some.
 TEST(PackedKeys, ABatchOfNoneCountsItsTokens) {
   PackedKeys about = packed_keys(DType::f32, 3, 16, 64);
-  const Tensor k(DType::f32, {0, 7, 3, 16}), buffer(DType::f32, {0, 3, about.room()});
+  Tensor k(DType::f32, {0, 7, 3, 16}), buffer(DType::f32, {0, 3, about.room()});
   pack_keys(k.view(), buffer.view(), about, online());
   EXPECT_EQ(about.tokens, 7);
   append_keys(k.view(), buffer.view(), about, online());
@@ -77,11 +77,11 @@ TEST(PackedKeys, NoTokensNeedNoMemory) {
 
 /// Sequences of a batch grow from lengths of their own, and over what was there.
 TEST(PackedKeys, EverySequenceAtItsOwnStart) {
-  const Tensor k = some_keys(DType::f32, 2, 40, 16), more = some_keys(DType::f32, 2, 3, 16);
+  Tensor k = some_keys(DType::f32, 2, 40, 16), more = some_keys(DType::f32, 2, 3, 16);
   PackedKeys about = packed_keys(DType::f32, 3, 16, 64);
   Tensor buffer(DType::f32, {2, 3, about.room()}), back(DType::f32, {2, 43, 3, 16});
   pack_keys(k.view(), buffer.view(), about, online());
-  const Tensor starts = tensor_of(std::vector<Index>{40, 7});
+  Tensor starts = tensor_of(std::vector<Index>{40, 7});
   append_keys(more.view(), buffer.view(), about, online(), starts.view());
   EXPECT_EQ(about.tokens, 43);
   unpack_keys(buffer.view(), about, back.view(), online());
@@ -117,7 +117,7 @@ TEST(QuantizeKv, RoundsToTheNearestE4m3AndKeepsTheLargest) {
 /// zeros, tiny rows and rows with NaN or Inf.
 void expect_rows_of_every_kind(DType kv) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
-    const Tensor x = random_normal({2, 9, 3, 33}, dtype, 3);
+    Tensor x = random_normal({2, 9, 3, 33}, dtype, 3);
     Tensor out(kv, {2, 9, 3, 33}), scale(DType::f32, {2, 9, 3});
     const auto number = [&](Index n) { return load_double(out.view().data, kv, n); };
     for (Index c = 0; c < 33; ++c) store_double(x.view().data, dtype, c, 0);
@@ -142,7 +142,7 @@ TEST(QuantizeKv, RowsOfEveryKind) {
 /// A row of no numbers has the scale of a row of zeros; x and out need no memory.
 TEST(QuantizeKv, RowsOfDimZeroHaveScaleZero) {
   for (const DType kv : kEightBits) {
-    const Tensor scale = random_normal({2, 3, 2}, DType::f32, 1);
+    Tensor scale = random_normal({2, 3, 2}, DType::f32, 1);
     AnyView x = AnyView::packed(nullptr, DType::f32, {2, 3, 2, 0});
     AnyView out = AnyView::packed(nullptr, kv, {2, 3, 2, 0});
     x.step[0] = out.step[0] = 8;
@@ -151,15 +151,15 @@ TEST(QuantizeKv, RowsOfDimZeroHaveScaleZero) {
   }
 }
 TEST(QuantizeKv, Sentences) {
-  const Tensor x = random_normal({1, 2, 3, 4}, DType::f32, 1), out(DType::u8, {1, 2, 3, 4}),
-               scale(DType::f32, {1, 2, 3});
+  Tensor x = random_normal({1, 2, 3, 4}, DType::f32, 1), out(DType::u8, {1, 2, 3, 4}),
+         scale(DType::f32, {1, 2, 3});
   EXPECT_EQ(
       sentence_of(ErrorKind::bad_shape, [&] { quantize_kv(x.view(), out.view(), scale.view(), online()); }),
       "quantize_kv: out is u8 [1 2 3 4] but i8 or e4m3 of x's sizes is needed, x is f32 [1 2 3 4]");
 }
 
 TEST(PackedKeys, Sentences) {
-  const Tensor k = some_keys(DType::f32, 1, 10, 8);
+  Tensor k = some_keys(DType::f32, 1, 10, 8);
   PackedKeys about = packed_keys(DType::f32, 3, 8, 12);
   Tensor buffer(DType::f32, {1, 3, about.room()});
   pack_keys(k.view(), buffer.view(), about, online());
@@ -169,7 +169,7 @@ TEST(PackedKeys, Sentences) {
             "cache cannot "
             "be longer than its buffer: make a larger one and pack again");
   for (const Index at : {-1, 11}) {
-    const Tensor start = tensor_of(std::vector<Index>{at});
+    Tensor start = tensor_of(std::vector<Index>{at});
     EXPECT_EQ(
         sentence_of(
             ErrorKind::bad_argument,
@@ -197,7 +197,7 @@ TEST(PackedKeys, Sentences) {
   Tensor small(DType::f32, {1, 3, 8});
   EXPECT_EQ(sentence_of(ErrorKind::bad_shape, [&] { pack_keys(k.view(), small.view(), about, online()); }),
             "pack_keys: the buffer is f32 [1 3 8] but f32 [1 3 256] is needed, [batch kv_heads room]");
-  const Tensor half(DType::bf16, {1, 2, 3, 8});
+  Tensor half(DType::bf16, {1, 2, 3, 8});
   EXPECT_EQ(
       sentence_of(ErrorKind::bad_shape, [&] { append_keys(half.view(), buffer.view(), about, online()); }),
       "append_keys: k is bf16 [1 2 3 8] but f32 [batch tokens 3 8] is needed, [batch tokens kv_heads dim]");
@@ -209,13 +209,13 @@ TEST(PackedKeys, Sentences) {
 
 /// Sequences and heads are written by several threads at once.
 TEST(PackedKeys, EveryElementIsWrittenOnce) {
-  const Tensor k = some_keys(DType::f32, 2, 10, 8);
+  Tensor k = some_keys(DType::f32, 2, 10, 8);
   PackedKeys about = packed_keys(DType::f32, 3, 8, 12);
   Tensor buffer(DType::f32, {2, 3, about.room()});
   AnyView same = buffer.view(), crossing = buffer.view();
   same.step[0] = 0;
   crossing.step[0] = about.room() + 4, crossing.step[1] = 4;
-  for (const AnyView& view : {same, crossing}) {
+  for (const auto& view : {same, crossing}) {
     EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { pack_keys(k.view(), view, about, online()); }),
               "pack_keys: the buffer is f32 [2 3 256] with steps that put two elements in one place; give it "
               "memory of its own");
@@ -228,13 +228,12 @@ TEST(PackedKeys, EveryElementIsWrittenOnce) {
 
 /// The same of keys, values and scales that attention reads: out is 0.
 TEST(EightBitKv, NoTokensNeedNoMemory) {
-  const Tensor q = random_normal({2, 3, 4, 8}, DType::f32, 1),
-               out = random_normal({2, 3, 4, 8}, DType::f32, 2);
+  Tensor q = random_normal({2, 3, 4, 8}, DType::f32, 1), out = random_normal({2, 3, 4, 8}, DType::f32, 2);
   AttentionArgs a{.q = q.view(), .out = out.view()};
   a.k = a.v = AnyView::packed(nullptr, DType::i8, {2, 0, 2, 8});
   a.k_scale = a.v_scale = AnyView::packed(nullptr, DType::f32, {2, 0, 2});
-  for (AnyView* scale : {&a.k_scale, &a.v_scale}) scale->step[0] = 1;
-  for (AnyView* x : {&a.k, &a.v}) x->step[0] = 1;
+  for (AnyView* scale : std::initializer_list<AnyView*>{&a.k_scale, &a.v_scale}) scale->step[0] = 1;
+  for (AnyView* x : std::initializer_list<AnyView*>{&a.k, &a.v}) x->step[0] = 1;
   attention(a, online());
   for (const float x : out.values<float>()) EXPECT_EQ(x, 0);
 }

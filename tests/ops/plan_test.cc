@@ -5,6 +5,8 @@
 #include <functional>
 #include <limits>
 
+#include "headwise/kernels/ref/attend.h"
+#include "headwise/ops/attention/backward.h"
 #include "headwise/ops/attention/checks/arg_checks.h"
 #include "headwise/ops/attention/plan_shelf.h"
 #include "headwise/ops/attention/run_facts.h"
@@ -25,6 +27,31 @@ const Case kCase{.name = "base",
                  .kv_heads = 2,
                  .head_dim = 24,
                  .value_dim = 20};
+
+// What a kernel does not name it refuses, so that a new term cannot be left out in silence.
+TEST(Plan, AKernelRefusesTheTermsItDoesNotName) {
+  const AttentionProblem plain = problem_of(CaseRun(kCase).args);
+  for (const AttentionKernel& k : attention_kernels(Device::Kind::cpu))
+    for (const ScoreTerm& t : kScoreTerms) {
+      if (t.planned == nullptr) continue;
+      AttentionKernel without = k;
+      without.takes.terms.*t.planned = false;
+      AttentionProblem p = plain;
+      const std::string before = k.refuse(p);
+      EXPECT_EQ(without.refuse(p), before) << k.name;
+      p.heads.terms.*t.planned = true;
+      EXPECT_EQ(without.refuse(p), text(t.name, " is asked for, and this kernel does not compute it"));
+    }
+  for (const BackwardKernel& k : backward_kernels(Device::Kind::cpu))
+    for (const Gradient& g : kGradients) {
+      BackwardKernel without = k;
+      without.takes.gradients.*g.wanted = false;
+      BackwardProblem p = {.forward = plain};
+      p.wants.*g.wanted = true;
+      EXPECT_EQ(without.refuse(p), text(g.name, " is asked for, and this kernel does not compute it"));
+    }
+  EXPECT_TRUE(kEvery.terms == ref::kRef.takes.terms) << "ref computes every term of the list";
+}
 
 TEST(Plan, ChoosesTheFirstThatDoesNotRefuse) {
   CaseRun r(kCase);
@@ -100,7 +127,8 @@ TEST(Plan, UnknownKernelsAreNamedWithTheKnownOnes) {
 /// checks.
 TEST(Plan, TheWayOfAKeptPlanOnADeviceAllocatesNothing) {
   CaseRun r(kCase);
-  for (AnyView* v : {&r.args.q, &r.args.k, &r.args.v, &r.args.out, &r.args.lse})
+  for (AnyView* v :
+       std::initializer_list<AnyView*>{&r.args.q, &r.args.k, &r.args.v, &r.args.out, &r.args.lse})
     if (v->given()) *v = v->on(Device::cuda(0));
   const AttentionProblem planned = problem_of(r.args);
   const std::uint64_t before = allocations();
@@ -161,17 +189,16 @@ TEST(Plan, StoresNoPointer) {
     r.args.inputs.sinks = sinks.view(), r.args.inputs.bias = bias.view();
     const AttentionPlan plan(problem_of(r.args), ctx);
     plan.run(r.args, ctx);
-    const Tensor out = r.out.clone(), lse = r.lse.clone();
+    Tensor out = r.out.clone(), lse = r.lse.clone();
 
     CaseRun moved(kCase);
     moved.q = r.q.clone(), moved.k = r.k.clone(), moved.v = r.v.clone();
     moved.point();
-    const Tensor moved_sinks = sinks.clone(), moved_bias = bias.clone();
+    Tensor moved_sinks = sinks.clone(), moved_bias = bias.clone();
     const MaskView moved_mask = causal;
     moved.args.mask = {&moved_mask, 1};
     moved.args.inputs.sinks = moved_sinks.view(), moved.args.inputs.bias = moved_bias.view();
-    for (const Tensor* t : {&r.q, &r.k, &r.v, &r.out, &r.lse, &sinks, &bias, &moved.out, &moved.lse})
-      poison(*t);
+    for (Tensor* t : {&r.q, &r.k, &r.v, &r.out, &r.lse, &sinks, &bias, &moved.out, &moved.lse}) poison(*t);
     plan.run(moved.args, ctx);
     EXPECT_TRUE(same_bits(out, moved.out)) << kernels;
     EXPECT_TRUE(same_bits(lse, moved.lse)) << kernels;
@@ -233,7 +260,7 @@ TEST(Plan, R065_SamePlanOtherValues) {
     Tensor scale = floats_of({0.1f}), slopes = floats_of({1, 0.5f, 0.25f, 0.125f}),
            sinks = floats_of({0, 0, 0, 0}), bias = random_normal({1, 1, 33, 70}, DType::f32, 4),
            gate = random_normal({2, 33, 4}, DType::f32, 5), table = random_normal({8, 4}, DType::f32, 6);
-    const Tensor later = tensor_of(std::vector<Index>{20});
+    Tensor later = tensor_of(std::vector<Index>{20});
     HeadInputs& in = r.args.inputs;
     in = {.scale = scale.view(),
           .softcap = 20,
@@ -249,7 +276,7 @@ TEST(Plan, R065_SamePlanOtherValues) {
     r.args.mask = {&causal, 1};
     const AttentionPlan plan(problem_of(r.args), ctx);
     plan.run(r.args, ctx);
-    const Tensor first = r.out.clone();
+    Tensor first = r.out.clone();
     const AttentionArgs args = r.args;
     const std::pair<const char*, std::function<void()>> changes[] = {
         {"scale", [&] { scale.values<float>()[0] = 0.2f; }},

@@ -17,10 +17,10 @@ struct Gradients {
   Tensor dx, dweight, dbias;
   Gradients(const Linear& p, DType sums, double start)
       : dx(p.x.dtype(), {p.rows(), p.in()}), dweight(sums, {p.out(), p.in()}), dbias(sums, {p.out()}) {
-    for (const Tensor* t : {&dweight, &dbias})
+    for (Tensor* t : {&dweight, &dbias})
       for (Index i = 0; i < t->view().count(); ++i) store_double(t->view().data, sums, i, start);
   }
-  ProjectionGrads args(const Linear& p, const Tensor& dy) const {
+  ProjectionGrads args(const Linear& p, const Tensor& dy) {
     return {.dy = dy.view(),
             .x = p.x.view(),
             .weight = p.weight.view(),
@@ -39,11 +39,11 @@ Gradients run(const Linear& p, const Tensor& dy, int threads = 2, DType sums = D
 
 /// The formulas in T, one sum after the other.
 template <class T>
-void plain(const Linear& p, const Tensor& dy, const Gradients& g) {
+void plain(const Linear& p, const Tensor& dy, Gradients& g) {
   const auto at = [](const Tensor& t, Index i) {
     return static_cast<T>(load_double(t.view().data, t.dtype(), i));
   };
-  const auto put = [](const Tensor& t, Index i, T x) {
+  const auto put = [](Tensor& t, Index i, T x) {
     store_double(t.view().data, t.dtype(), i, static_cast<double>(x));
   };
   const Index rows = p.rows(), in = p.in(), out = p.out();
@@ -68,10 +68,10 @@ void plain(const Linear& p, const Tensor& dy, const Gradients& g) {
 TEST(ProjectionBackward, CentralDifferencesAgree) {
   Linear p(5, 7, 6, DType::f64, 1);
   p.bias = random_normal({6}, DType::f64, 9);
-  const Tensor dy = random_normal({5, 6}, DType::f64, 2);
-  const Gradients g = run(p, dy, 2, DType::f64, 0);
+  Tensor dy = random_normal({5, 6}, DType::f64, 2);
+  Gradients g = run(p, dy, 2, DType::f64, 0);
   const auto loss = [&] {
-    const Tensor y = p.run(1);
+    Tensor y = p.run(1);
     double sum = 0;
     for (Index i = 0; i < 30; ++i) sum += value(y.view(), i) * value(dy.view(), i);
     return sum;
@@ -96,12 +96,12 @@ TEST(ProjectionBackward, AgreesWithTheTruthAtEveryLevel) {
     for (const DType dtype : kNarrow)
       for (const auto& [rows, in, out] :
            {std::array<Index, 3>{1, 1, 1}, {3, 5, 7}, {40, 33, 65}, {130, 20, 100}, {33, 96, 64}}) {
-        const Linear p(rows, in, out, dtype, seed += 10);
-        const Tensor dy = random_normal({rows, out}, dtype, seed + 5);
-        const Gradients got = run(p, dy);
+        Linear p(rows, in, out, dtype, seed += 10);
+        Tensor dy = random_normal({rows, out}, dtype, seed + 5);
+        Gradients got = run(p, dy);
         Linear exact(rows, in, out, DType::f64, 1);
         exact.x = converted(p.x.view(), DType::f64), exact.weight = converted(p.weight.view(), DType::f64);
-        const Gradients truth(exact, DType::f64, 0.5), yard(p, DType::f32, 0.5);
+        Gradients truth(exact, DType::f64, 0.5), yard(p, DType::f32, 0.5);
         plain<double>(exact, dy, truth);
         plain<float>(p, dy, yard);
         EXPECT_TRUE(close_to_truth(got.dx.view(), truth.dx.view(), yard.dx.view()));
@@ -113,11 +113,11 @@ TEST(ProjectionBackward, AgreesWithTheTruthAtEveryLevel) {
 TEST(ProjectionBackwardBits, ThreadsChangeNothing) {
   each_level([] {
     for (const DType dtype : kNarrow) {
-      const Linear p(170, 90, 300, dtype, 3);
-      const Tensor dy = random_normal({170, 300}, dtype, 4);
-      const Gradients one = run(p, dy, 1);
+      Linear p(170, 90, 300, dtype, 3);
+      Tensor dy = random_normal({170, 300}, dtype, 4);
+      Gradients one = run(p, dy, 1);
       for (const int threads : kManyThreads) {
-        const Gradients g = run(p, dy, threads);
+        Gradients g = run(p, dy, threads);
         EXPECT_TRUE(same_bits(g.dx, one.dx) && same_bits(g.dweight, one.dweight) &&
                     same_bits(g.dbias, one.dbias))
             << dtype << " " << threads << " threads";
@@ -132,9 +132,9 @@ TEST(ProjectionBackwardBits, MicroBatchesAddUpToTheBatch) {
                                          {DType::f16, 50, 70},
                                          {DType::f32, 96, 64},
                                          {DType::bf16, 96, 64}}) {
-      const Linear p(160, in, out, dtype, 5);
-      const Tensor dy = random_normal({160, out}, dtype, 6);
-      const Gradients whole = run(p, dy);
+      Linear p(160, in, out, dtype, 5);
+      Tensor dy = random_normal({160, out}, dtype, 6);
+      Gradients whole = run(p, dy);
       Gradients parts(p, DType::f32, 0.5);
       Context ctx({.threads = 2});
       Index first = 0;
@@ -154,12 +154,12 @@ TEST(ProjectionBackwardBits, HeadSplitsChangeNothing) {
   each_level([] {
     for (const DType dtype : kNarrow) {
       const Index batch = 2, tokens = 9, heads = 3, dim = 8, in = 40;
-      const Linear p(batch * tokens, in, heads * dim, dtype, 7);
-      const Tensor dy = random_normal({batch * tokens, heads * dim}, dtype, 8);
-      const Gradients plain_form = run(p, dy);
+      Linear p(batch * tokens, in, heads * dim, dtype, 7);
+      Tensor dy = random_normal({batch * tokens, heads * dim}, dtype, 8);
+      Gradients plain_form = run(p, dy);
       const Scattered split(AnyView::packed(dy.view().data, dtype, {batch, tokens, heads, dim}), {0, 2, 1, 3},
                             1);
-      const Gradients g(p, DType::f32, 0.5);
+      Gradients g(p, DType::f32, 0.5);
       ProjectionGrads a = g.args(p, dy);
       a.dy = split.view;
       Context ctx({.threads = 2});
@@ -171,11 +171,11 @@ TEST(ProjectionBackwardBits, HeadSplitsChangeNothing) {
   });
 }
 TEST(ProjectionBackward, ComputesOnlyWhatIsAsked) {
-  const Linear p(6, 5, 4, DType::f32, 9);
-  const Tensor dy = random_normal({6, 4}, DType::f32, 10);
-  const Gradients all = run(p, dy);
+  Linear p(6, 5, 4, DType::f32, 9);
+  Tensor dy = random_normal({6, 4}, DType::f32, 10);
+  Gradients all = run(p, dy);
   for (int wanted = 1; wanted < 8; ++wanted) {
-    const Gradients g(p, DType::f32, 0.5);
+    Gradients g(p, DType::f32, 0.5);
     ProjectionGrads a = g.args(p, dy);
     if (!(wanted & 1)) a.dx = {}, a.weight = {};
     if (!(wanted & 2)) a.dweight = {}, a.x = {};
@@ -189,9 +189,9 @@ TEST(ProjectionBackward, ComputesOnlyWhatIsAsked) {
 }
 TEST(ProjectionBackward, SizesOfZeroAddNothing) {
   for (const auto& [rows, in, out] : {std::array<Index, 3>{0, 5, 3}, {4, 0, 3}, {4, 5, 0}}) {
-    const Linear p(rows, in, out, DType::f32, 1);
-    const Tensor dy = random_normal({rows, out}, DType::f32, 2);
-    const Gradients g = run(p, dy);
+    Linear p(rows, in, out, DType::f32, 1);
+    Tensor dy = random_normal({rows, out}, DType::f32, 2);
+    Gradients g = run(p, dy);
     for (const float v : g.dx.values<float>()) EXPECT_EQ(v, 0.0f);
     if (rows == 0) {
       for (const float v : g.dweight.values<float>()) EXPECT_EQ(v, 0.5f);
@@ -200,9 +200,9 @@ TEST(ProjectionBackward, SizesOfZeroAddNothing) {
   }
 }
 TEST(ProjectionBackward, RunsAllocateNothing) {
-  const Linear p(33, 70, 50, DType::bf16, 11);
-  const Tensor dy = random_normal({33, 50}, DType::bf16, 12);
-  const Gradients g(p, DType::f32, 0);
+  Linear p(33, 70, 50, DType::bf16, 11);
+  Tensor dy = random_normal({33, 50}, DType::bf16, 12);
+  Gradients g(p, DType::f32, 0);
   Context ctx({.threads = 2});
   const ProjectionBackwardPlan plan(projection_backward_problem_of(g.args(p, dy)), ctx);
   EXPECT_NE(plan.numerics().find("; dweight: cpu/packed"), std::string::npos) << plan.numerics();
@@ -212,9 +212,9 @@ TEST(ProjectionBackward, RunsAllocateNothing) {
   EXPECT_EQ(allocations(), before);
 }
 TEST(ProjectionBackwardErrors, EachIsOneSentence) {
-  const Linear p(6, 5, 4, DType::f32, 9);
-  const Tensor dy(DType::f32, {6, 4}), three(DType::f32, {3});
-  const Gradients g(p, DType::f32, 0);
+  Linear p(6, 5, 4, DType::f32, 9);
+  Tensor dy(DType::f32, {6, 4}), three(DType::f32, {3});
+  Gradients g(p, DType::f32, 0);
   Context ctx({.threads = 1});
   const auto with = [&](const std::function<void(ProjectionGrads&)>& change) {
     ProjectionGrads a = g.args(p, dy);

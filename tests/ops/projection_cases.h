@@ -43,7 +43,7 @@ struct Linear {
   Index rows() const { return x.view().size[0]; }
   Index in() const { return x.view().size[1]; }
   Index out() const { return weight.view().size[0]; }
-  ProjectionArgs args(const Tensor& y) const {
+  ProjectionArgs args(Tensor& y) const {
     return {.x = x.view(),
             .weight = weight.view(),
             .bias = bias.view(),
@@ -59,7 +59,7 @@ struct Linear {
   }
   /// In T: sums one after the other, every step of the formula rounded to T, then to the dtype of `y`.
   template <class T>
-  void plain(const AnyView& y) const {
+  void plain(const InputView& y) const {
     const auto at = [](const Tensor& t, Index i) {
       return static_cast<T>(load_double(t.view().data, t.dtype(), i));
     };

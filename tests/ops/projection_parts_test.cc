@@ -29,7 +29,7 @@ Tensor rows_of(const Linear& p, Index first, Index count) {
   projection(a, p.activation, ctx);
   return y;
 }
-float& element(const Tensor& t, Index row, Index column) {
+float& element(Tensor& t, Index row, Index column) {
   return t.values<float>()[static_cast<std::size_t>(row * t.view().size[1] + column)];
 }
 
@@ -46,10 +46,10 @@ TEST(ProjectionParts, AgreesWithTheTruthAndBeatsTheChain) {
       for (const bool adds : {false, true}) {
         seed += 10;
         Linear p = in_parts(rows, in, out, seed, adds ? Activation::gelu : Activation::none, adds);
-        const Tensor parts = p.run();
+        Tensor parts = p.run();
         EXPECT_TRUE(p.judge(parts)) << rows << " " << in << " " << out << " " << adds;
         p.parts = false;
-        const Tensor chain = p.run();
+        Tensor chain = p.run();
         if (!has_parts()) {
           EXPECT_TRUE(same_bits(parts, chain));
           continue;
@@ -64,7 +64,7 @@ TEST(ProjectionParts, AgreesWithTheTruthAndBeatsTheChain) {
   });
 }
 TEST(ProjectionParts, ErrorsHaveNoBias) {
-  const Linear p = in_parts(1000, 64, 1000, 3);
+  Linear p = in_parts(1000, 64, 1000, 3);
   Tensor truth(DType::f64, {1000, 1000});
   p.plain<double>(truth.view());
   EXPECT_LT(std::fabs(signed_bias(p.run().view(), truth.view())), 3.0);
@@ -73,7 +73,7 @@ TEST(ProjectionParts, SmallProductsAreChains) {
   each_level([] {
     for (const auto& [in, out] : {std::array<Index, 2>{64, 64}, {40, 300}, {300, 40}}) {
       Linear p = in_parts(40, in, out, 7);
-      const Tensor small = p.run();
+      Tensor small = p.run();
       p.parts = false;
       EXPECT_TRUE(same_bits(small, p.run()));
     }
@@ -86,9 +86,9 @@ TEST(ProjectionParts, SmallProductsAreChains) {
 }
 TEST(ProjectionPartsBits, ARowAloneIsTheRowInABatch) {
   each_level([] {
-    const Linear p = in_parts(203, 97, 130, 11, Activation::gelu, true);
+    Linear p = in_parts(203, 97, 130, 11, Activation::gelu, true);
     element(p.x, 40, 33) = 1e30f, element(p.x, 77, 2) = 1e-40f, element(p.weight, 9, 70) = 1e-33f;
-    const Tensor whole = p.run();
+    Tensor whole = p.run();
     for (const Index count : {1, 2, 7, 8, 9, 16, 17, 32, 40, 100})
       for (Index first = 0; first + count <= 203; first += count * 2 + 1)
         ASSERT_TRUE(same_bits(rows_of(p, first, count).view(), slice(whole.view(), 0, first, first + count)))
@@ -97,9 +97,9 @@ TEST(ProjectionPartsBits, ARowAloneIsTheRowInABatch) {
 }
 TEST(ProjectionPartsBits, ThreadsAndPackingChangeNothing) {
   each_level([] {
-    const Linear p = in_parts(100, 600, 130, 13, Activation::silu, true);
+    Linear p = in_parts(100, 600, 130, 13, Activation::silu, true);
     element(p.weight, 100, 555) = -4e20f;
-    const Tensor one = p.run(1);
+    Tensor one = p.run(1);
     for (const int threads : kManyThreads) {
       EXPECT_TRUE(same_bits(p.run(threads), one)) << threads << " threads";
       Context ctx({.threads = threads});
@@ -115,8 +115,8 @@ TEST(ProjectionPartsBits, ThreadsAndPackingChangeNothing) {
 TEST(ProjectionPartsBits, LayoutsChangeNothing) {
   each_level([] {
     const Index batch = 2, tokens = 37, heads = 3, dim = 44, out_heads = 5, out_dim = 19;
-    const Linear p = in_parts(batch * tokens, heads * dim, out_heads * out_dim, 17);
-    const Tensor plain = p.run();
+    Linear p = in_parts(batch * tokens, heads * dim, out_heads * out_dim, 17);
+    Tensor plain = p.run();
     const AnyView x4 = AnyView::packed(p.x.view().data, DType::f32, {batch, tokens, heads, dim});
     const AnyView y4 = AnyView::packed(plain.view().data, DType::f32, {batch, tokens, out_heads, out_dim});
     Context ctx({.threads = 2});
@@ -135,9 +135,9 @@ TEST(ProjectionPartsBits, LayoutsChangeNothing) {
 TEST(ProjectionParts, NanStaysInItsRowAndItsColumn) {
   each_level([] {
     Linear p = in_parts(70, 130, 141, 23);
-    const Tensor clean = p.run();
+    Tensor clean = p.run();
     element(p.x, 5, 7) = NAN, element(p.x, 66, 129) = INFINITY, element(p.weight, 11, 3) = NAN;
-    const Tensor y = p.run();
+    Tensor y = p.run();
     for (Index i = 0; i < 70; ++i)
       for (Index j = 0; j < 141; ++j) {
         const float got = element(y, i, j);
@@ -162,9 +162,9 @@ TEST(ProjectionParts, HugeTinyAndDenormalNumbers) {
         element(p.x, i, l) *= sizes[i < 55 ? i / 5 : (i * 7 + l * 5) % 11];  // rows of one size, mixed rows
     for (Index j = 0; j < n; ++j)
       for (Index l = 0; l < k; ++l) element(p.weight, j, l) *= sizes[j < 110 ? j / 10 : (j + l) % 11];
-    const Tensor parts = p.run();
+    Tensor parts = p.run();
     p.parts = false;
-    const Tensor chain = p.run();
+    Tensor chain = p.run();
     for (Index i = 0; i < m; ++i)
       for (Index j = 0; j < n; ++j) {
         double truth = 0, size = 0;
@@ -183,7 +183,7 @@ TEST(ProjectionParts, HugeTinyAndDenormalNumbers) {
   });
 }
 TEST(ProjectionParts, RunsAllocateNothing) {
-  const Linear p = in_parts(40, 130, 100, 37, Activation::gelu, true);
+  Linear p = in_parts(40, 130, 100, 37, Activation::gelu, true);
   Tensor y(DType::f32, {40, 100});
   Context ctx({.threads = 2});
   const ProjectionPlan plan(projection_problem_of(p.args(y), p.activation), ctx);
@@ -212,11 +212,11 @@ Grads backward(const Linear& p, const Tensor& dy, int threads = 2) {
 TEST(ProjectionPartsBackward, GradientsAreProjections) {
   each_level([] {
     for (const auto& [rows, in, out] : {std::array<Index, 3>{130, 140, 100}, {140, 65, 129}, {33, 256, 77}}) {
-      const Linear p = in_parts(rows, in, out, 41);
-      const Tensor dy = random_normal({rows, out}, DType::f32, 43);
-      const Grads one = backward(p, dy, 1);
+      Linear p = in_parts(rows, in, out, 41);
+      Tensor dy = random_normal({rows, out}, DType::f32, 43);
+      Grads one = backward(p, dy, 1);
       for (const int threads : {2, 3}) {
-        const Grads g = backward(p, dy, threads);
+        Grads g = backward(p, dy, threads);
         EXPECT_TRUE(same_bits(g.dx, one.dx) && same_bits(g.dweight, one.dweight));
       }
       Linear dx = in_parts(rows, out, in, 1), dw = in_parts(out, rows, in, 1);
@@ -237,13 +237,13 @@ TEST(ProjectionPartsBackward, GradientsAreProjections) {
 }
 TEST(ProjectionPartsBackward, ABatchCutAt32RowsAddsUpToTheSameBits) {
   each_level([] {
-    const Linear p = in_parts(170, 100, 90, 47);
-    const Tensor dy = random_normal({170, 90}, DType::f32, 48);
+    Linear p = in_parts(170, 100, 90, 47);
+    Tensor dy = random_normal({170, 90}, DType::f32, 48);
     element(dy, 3, 5) = 1e-39f, element(dy, 100, 80) = 1e22f, element(p.x, 130, 9) = 1e-36f;
-    const Grads whole = backward(p, dy);
+    Grads whole = backward(p, dy);
     for (const Index cut : {32, 64, 160}) {
       Context ctx({.threads = 2});
-      const Tensor sum(DType::f32, {90, 100});
+      Tensor sum(DType::f32, {90, 100});
       for (const auto& [from, to] : {std::array<Index, 2>{0, cut}, {cut, 170}})
         projection_backward({.dy = slice(dy.view(), 0, from, to),
                              .x = slice(p.x.view(), 0, from, to),

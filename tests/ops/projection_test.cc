@@ -14,7 +14,7 @@ using namespace test;
 constexpr DType kNarrow[] = {DType::f32, DType::bf16, DType::f16};
 
 Tensor in_double(const Tensor& t) {
-  const Tensor wide(DType::f64, {t.view().size[0], t.view().size[1]});
+  Tensor wide(DType::f64, {t.view().size[0], t.view().size[1]});
   for (Index i = 0; i < t.view().count(); ++i)
     wide.values<double>()[static_cast<std::size_t>(i)] = value(t.view(), i);
   return wide.clone();
@@ -50,15 +50,14 @@ TEST(Projection, AgreesWithTheTruthAtEverySizeAndLevel) {
                                           {96, 300, 192}})
         for (const bool adds : {false, true}) {
           seed += 10;
-          const Linear p(rows, in, out, dtype, seed, adds ? kActivations[seed / 10 % 6] : Activation::none,
-                         adds);
+          Linear p(rows, in, out, dtype, seed, adds ? kActivations[seed / 10 % 6] : Activation::none, adds);
           EXPECT_TRUE(p.judge(p.run())) << dtype << " " << rows << " " << in << " " << out << " " << adds;
         }
   });
 }
 TEST(Projection, MeetsTheGuardOfUnitNormalData) {
   for (const DType dtype : kNarrow) {
-    const Linear p(64, 512, 256, dtype, 5);
+    Linear p(64, 512, 256, dtype, 5);
     Tensor truth(DType::f64, {64, 256});
     p.plain<double>(truth.view());
     EXPECT_LT(distance_of(p.run().view(), truth.view()).relative, relative_guard(dtype)) << dtype;
@@ -68,7 +67,7 @@ TEST(Projection, EveryActivationAgrees) {
   each_level([] {
     for (const DType dtype : kNarrow)
       for (const Activation a : kActivations) {
-        const Linear p(17, 40, 37, dtype, 50, a, true);
+        Linear p(17, 40, 37, dtype, 50, a, true);
         EXPECT_TRUE(p.judge(p.run())) << dtype << " " << name_of(a);
       }
   });
@@ -78,10 +77,10 @@ TEST(Projection, FactorAndSlopeAgree) {
   Context ctx({.threads = 2});
   for (const DType dtype : kNarrow)
     for (const Activation a : kActivations) {
-      const Linear p(19, 24, 50, dtype, 70, a, true);
-      const Tensor factor = random_normal({19, 50}, dtype, 75), truth(DType::f64, {19, 50}),
-                   slopes(DType::f64, {19, 50});
-      const Tensor wide[] = {in_double(p.x), in_double(p.weight), in_double(p.residual), in_double(factor)};
+      Linear p(19, 24, 50, dtype, 70, a, true);
+      Tensor factor = random_normal({19, 50}, dtype, 75), truth(DType::f64, {19, 50}),
+             slopes(DType::f64, {19, 50});
+      Tensor wide[] = {in_double(p.x), in_double(p.weight), in_double(p.residual), in_double(factor)};
       projection({.x = wide[0].view(),
                   .weight = wide[1].view(),
                   .bias = p.bias.view(),
@@ -103,7 +102,7 @@ TEST(Projection, FactorAndSlopeAgree) {
                       .out = out.view},
                      a, ctx);
           EXPECT_TRUE(out.gaps_intact() && slope.gaps_intact());
-          const Tensor y = out.packed(), dy = slope.packed();
+          Tensor y = out.packed(), dy = slope.packed();
           const double unit = dtype == DType::f32 ? 4e-6 : dtype == DType::f16 ? 2e-3 : 2e-2;
           for (Index i = 0; i < 950; ++i) {
             const double t = value(truth.view(), i), d = value(slopes.view(), i);
@@ -115,14 +114,14 @@ TEST(Projection, FactorAndSlopeAgree) {
     }
 }
 TEST(Projection, ErrorsHaveNoBias) {
-  const Linear p(1000, 64, 1000, DType::f32, 3);
+  Linear p(1000, 64, 1000, DType::f32, 3);
   Tensor truth(DType::f64, {1000, 1000});
   p.plain<double>(truth.view());
   EXPECT_LT(std::fabs(signed_bias(p.run().view(), truth.view())), 3.0);
 }
 
 TEST(ProjectionBits, F32IsOneFmaChainAtEveryLevel) {
-  const Linear p(19, 700, 35, DType::f32, 7);
+  Linear p(19, 700, 35, DType::f32, 7);
   Tensor chain(DType::f32, {19, 35});
   for (Index i = 0; i < 19; ++i)
     for (Index j = 0; j < 35; ++j) {
@@ -137,8 +136,8 @@ TEST(ProjectionBits, F32IsOneFmaChainAtEveryLevel) {
 TEST(ProjectionBits, ARowAloneIsTheRowInABatch) {
   each_level([] {
     for (const DType dtype : kNarrow) {
-      const Linear p(203, 97, 130, dtype, 11, Activation::gelu, true);
-      const Tensor whole = p.run();
+      Linear p(203, 97, 130, dtype, 11, Activation::gelu, true);
+      Tensor whole = p.run();
       Context ctx({.threads = 2});
       for (const Index count : {1, 2, 5, 12, 13, 32, 100})
         for (Index first = 0; first + count <= 203; first += count * 3 + 1) {
@@ -158,8 +157,8 @@ TEST(ProjectionBits, ARowAloneIsTheRowInABatch) {
 TEST(ProjectionBits, ThreadsAndPackingChangeNothing) {
   each_level([] {
     for (const DType dtype : kNarrow) {
-      const Linear p(100, 600, 130, dtype, 13, Activation::silu, true);
-      const Tensor one = p.run(1);
+      Linear p(100, 600, 130, dtype, 13, Activation::silu, true);
+      Tensor one = p.run(1);
       for (const int threads : kManyThreads) {
         EXPECT_TRUE(same_bits(p.run(threads), one)) << threads << " threads";
         Context ctx({.threads = threads});
@@ -177,8 +176,8 @@ TEST(ProjectionBits, LayoutsChangeNothing) {
   each_level([] {
     for (const DType dtype : kNarrow) {
       const Index batch = 2, tokens = 17, heads = 3, dim = 20, out_heads = 4, out_dim = 9;
-      const Linear p(batch * tokens, heads * dim, out_heads * out_dim, dtype, 17);
-      const Tensor plain = p.run();
+      Linear p(batch * tokens, heads * dim, out_heads * out_dim, dtype, 17);
+      Tensor plain = p.run();
       const AnyView x4 = AnyView::packed(p.x.view().data, dtype, {batch, tokens, heads, dim});
       const AnyView y4 = AnyView::packed(plain.view().data, dtype, {batch, tokens, out_heads, out_dim});
       Context ctx({.threads = 2});
@@ -198,13 +197,13 @@ TEST(ProjectionBits, LayoutsChangeNothing) {
 }
 TEST(Projection, RepeatedRowsAreInputsToo) {
   each_level([] {
-    const Linear p(1, 40, 50, DType::f32, 19);
+    Linear p(1, 40, 50, DType::f32, 19);
     AnyView x = p.x.view();
     x.size[0] = 30, x.step[0] = 0;
     Tensor y(DType::f32, {30, 50});
     Context ctx({.threads = 2});
     projection({.x = x, .weight = p.weight.view(), .out = y.view()}, Activation::none, ctx);
-    const Tensor one = p.run();
+    Tensor one = p.run();
     for (Index i = 0; i < 30; ++i) EXPECT_TRUE(same_bits(slice(y.view(), 0, i, i + 1), one.view()));
     Tensor ones(DType::f32, {1});
     ones.values<float>()[0] = 1;
@@ -219,11 +218,11 @@ TEST(Projection, SizesOfZero) {
   each_level([] {
     Context ctx({.threads = 2});
     for (const auto& [rows, in, out] : {std::array<Index, 3>{0, 5, 3}, {4, 5, 0}, {0, 0, 0}}) {
-      const Linear p(rows, in, out, DType::f32, 1);
+      Linear p(rows, in, out, DType::f32, 1);
       EXPECT_EQ(p.run().view().count(), 0);
     }
-    const Linear p(2, 0, 3, DType::f32, 1, Activation::relu, true);  // nothing to sum: bias and residual stay
-    const Tensor y = p.run();
+    Linear p(2, 0, 3, DType::f32, 1, Activation::relu, true);  // nothing to sum: bias and residual stay
+    Tensor y = p.run();
     for (Index i = 0; i < 6; ++i) {
       const float b = p.bias.values<float>()[static_cast<std::size_t>(i % 3)];
       EXPECT_EQ(y.values<float>()[static_cast<std::size_t>(i)],
@@ -236,11 +235,11 @@ TEST(Projection, NanStaysInItsRowAndItsColumn) {
   each_level([] {
     for (const DType dtype : kNarrow) {
       Linear p(37, 50, 41, dtype, 23);
-      const Tensor clean = p.run();
+      Tensor clean = p.run();
       store_double(p.x.view().data, dtype, 5 * 50 + 7, NAN);
       store_double(p.x.view().data, dtype, 30 * 50 + 49, INFINITY);
       store_double(p.weight.view().data, dtype, 11 * 50 + 3, NAN);
-      const Tensor y = p.run();
+      Tensor y = p.run();
       for (Index i = 0; i < 37; ++i)
         for (Index j = 0; j < 41; ++j) {
           const double got = value(y.view(), i * 41 + j);
@@ -255,7 +254,7 @@ TEST(Projection, NanStaysInItsRowAndItsColumn) {
   });
 }
 TEST(Projection, RefTakesF64) {
-  const Linear p(5, 9, 4, DType::f64, 29, Activation::gelu, true);
+  Linear p(5, 9, 4, DType::f64, 29, Activation::gelu, true);
   Tensor truth(DType::f64, {5, 4});
   p.plain<double>(truth.view());
   EXPECT_LT(distance_of(p.run().view(), truth.view()).largest, 1e-14);
@@ -270,7 +269,7 @@ TEST(Projection, MixedDtypes) {
     for (const DType a : kNarrow)
       for (const DType b : kNarrow)
         for (const DType out : kNarrow) {
-          const Tensor x = random_normal({9, 70}, a, 31), w = random_normal({40, 70}, b, 32);
+          Tensor x = random_normal({9, 70}, a, 31), w = random_normal({40, 70}, b, 32);
           Tensor y(out, {9, 40}), truth(DType::f64, {9, 40}), yard(out, {9, 40});
           projection({.x = x.view(), .weight = w.view(), .out = y.view()}, Activation::none, ctx);
           Linear p(9, 70, 40, DType::f32, 1);
@@ -282,7 +281,7 @@ TEST(Projection, MixedDtypes) {
 }
 TEST(Projection, RunsAllocateNothing) {
   for (const DType dtype : kNarrow) {
-    const Linear p(33, 70, 50, dtype, 37, Activation::gelu, true);
+    Linear p(33, 70, 50, dtype, 37, Activation::gelu, true);
     Tensor y(dtype, {33, 50});
     Context ctx({.threads = 2});
     const PackedMatrix packed = pack_matrix(p.weight.view(), dtype, ctx);
@@ -297,7 +296,7 @@ TEST(Projection, RunsAllocateNothing) {
   }
 }
 TEST(Projection, ExplainsItself) {
-  const Linear p(33, 70, 50, DType::f32, 1, Activation::gelu, true);
+  Linear p(33, 70, 50, DType::f32, 1, Activation::gelu, true);
   Tensor y(DType::f32, {33, 50});
   const ProjectionPlan plan(projection_problem_of(p.args(y), p.activation), 2, "");
   const std::string words = explain(plan);
@@ -310,15 +309,14 @@ TEST(Projection, ExplainsItself) {
 
 TEST(ProjectionErrors, EachIsOneSentence) {
   Context ctx({.threads = 1});
-  const Linear p(6, 8, 4, DType::f32, 1);
+  Linear p(6, 8, 4, DType::f32, 1);
   Tensor y(DType::f32, {6, 4});
   const auto with = [&](const std::function<void(ProjectionArgs&)>& change) {
     ProjectionArgs a = p.args(y);
     change(a);
     return error_of([&] { projection(a, Activation::none, ctx); });
   };
-  const Tensor seven(DType::f32, {7}), whole(DType::i32, {6, 8}), rows(DType::f32, {5, 4}),
-      f64(DType::f64, {6, 4});
+  Tensor seven(DType::f32, {7}), whole(DType::i32, {6, 8}), rows(DType::f32, {5, 4}), f64(DType::f64, {6, 4});
   EXPECT_EQ(with([&](auto& a) { a.weight = {}; }), "projection: weight is missing; give [out in]");
   EXPECT_EQ(with([&](auto& a) { a.weight = seven.view(); }), "projection: weight is f32 [7]; give [out in]");
   EXPECT_EQ(with([&](auto& a) { a.x = whole.view(); }),
@@ -345,7 +343,7 @@ TEST(ProjectionErrors, EachIsOneSentence) {
   const PackedMatrix packed = pack_matrix(p.weight.view(), DType::f32, ctx);
   EXPECT_EQ(with([&](auto& a) { a.packed = &packed; }),
             "projection: got a weight and a packed one; give one of them");
-  const Tensor high(DType::f32, {2, 3, 2, 8});
+  Tensor high(DType::f32, {2, 3, 2, 8});
   AnyView crossed = high.view();
   crossed.step[0] = 1, crossed.step[1] = 16, crossed.step[2] = 48, crossed.step[3] = 2;
   Tensor tall(DType::f32, {12, 4});
@@ -354,7 +352,7 @@ TEST(ProjectionErrors, EachIsOneSentence) {
             "fewer axes first");
   const ProjectionPlan plan(projection_problem_of(p.args(y)), ctx);
   ProjectionArgs other = p.args(y);
-  const Tensor half(DType::f16, {6, 8});
+  Tensor half(DType::f16, {6, 8});
   other.x = half.view();
   EXPECT_NE(error_of([&] { plan.run(other, ctx); }).find("make a plan for these tensors"), std::string::npos);
   EXPECT_NE(error_of([&] { plan.run(p.args(y), {}, ctx.pool()); }).find("plan.workspace_bytes()"),

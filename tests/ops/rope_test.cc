@@ -14,7 +14,8 @@ using namespace test;
 
 constexpr DType kFloats[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
 
-Tensor turned(const AnyView& x, const RopePositions& positions, const RopeOptions& options, int threads = 2) {
+Tensor turned(const InputView& x, const RopePositions& positions, const RopeOptions& options,
+              int threads = 2) {
   Context ctx({.threads = threads});
   Tensor out = tensor_like(x);
   rope(x, positions, out.view(), options, ctx);
@@ -25,7 +26,7 @@ Tensor counting(Index from, Index tokens, Index step = 1) {
   for (Index t = 0; t < tokens; ++t) p.values<Index>()[static_cast<std::size_t>(t)] = from + t * step;
   return p;
 }
-double dot(const AnyView& a, const AnyView& b) {
+double dot(const InputView& a, const InputView& b) {
   double sum = 0;
   for (Index i = 0; i < a.count(); ++i) sum += value(a, i) * value(b, i);
   return sum;
@@ -98,7 +99,7 @@ TEST(Rope, ValuesByHand) {
   for (std::size_t i = 0; i < 4; ++i) x.values<double>()[i] = static_cast<double>(i + 1);
   const double half[] = {-1.413352520780047, 1.8791180666879925, -2.828857481741469, 4.058191135400942};
   const double interleaved[] = {-1.27223251272018, -1.8388649851410237, 2.87866810043698, 4.088186635603437};
-  const Tensor h = turned(x.view(), 3, {}), i = turned(x.view(), 3, {.kind = RopeKind::interleaved});
+  Tensor h = turned(x.view(), 3, {}), i = turned(x.view(), 3, {.kind = RopeKind::interleaved});
   for (Index d = 0; d < 4; ++d) {
     EXPECT_NEAR(value(h.view(), d), half[d], 2e-15);
     EXPECT_NEAR(value(i.view(), d), interleaved[d], 2e-15);
@@ -109,13 +110,12 @@ TEST(Rope, PositionsNearTheEndOfItsReachAreExact) {
   Tensor x(DType::f64, {1, 1, 1, 4});
   x.values<double>()[1] = 1;
   for (Index p : {2147483647, -2147483647}) {
-    const Tensor y = turned(x.view(), p, {});
+    Tensor y = turned(x.view(), p, {});
     EXPECT_NEAR(value(y.view(), 1), -0.7128174923748066, 3e-16);
     EXPECT_NEAR(value(y.view(), 3), p > 0 ? 0.7013495722993581 : -0.7013495722993581, 3e-16);
   }
   // n / sqrt(2): what the product cuts off is nearly 2^-23 here, and its square still counts.
-  const Tensor down = turned(x.view(), 2147481141, {.base = 2}),
-               along = turned(x.view(), 2147445245, {.base = 2});
+  Tensor down = turned(x.view(), 2147481141, {.base = 2}), along = turned(x.view(), 2147445245, {.base = 2});
   EXPECT_NEAR(value(down.view(), 1), -0.09256078778884172, 3e-16);
   EXPECT_NEAR(value(down.view(), 3), -0.9957070355098979, 3e-16);
   EXPECT_NEAR(value(along.view(), 1), 0.9949908049207312, 3e-16);
@@ -144,7 +144,7 @@ TEST(Rope, MatchesTheReferenceInEveryLayout) {
     rope(from.view, positions.view(), to.view, o, ctx);
     RC_ASSERT(to.gaps_intact() && from.gaps_intact());
     Tensor truth(DType::f64, {batch, tokens, heads, dim});
-    const Tensor got = to.packed();
+    Tensor got = to.packed();
     each_index(x.view(), [&](const Index* at) {
       if (at[3] != 0) return;
       const Index p = positions.values<Index>()[static_cast<std::size_t>(at[0] * tokens + at[1])];
@@ -157,8 +157,8 @@ TEST(Rope, MatchesTheReferenceInEveryLayout) {
 }
 TEST(Rope, RoundsOnceOverManyValues) {
   for (DType dtype : kFloats) {
-    const Tensor x = random_normal({1, 64, 8, 128}, dtype, 5);
-    const Tensor y = turned(x.view(), 70000, {});
+    Tensor x = random_normal({1, 64, 8, 128}, dtype, 5);
+    Tensor y = turned(x.view(), 70000, {});
     Tensor truth(DType::f64, {1, 64, 8, 128});
     each_index(x.view(), [&](const Index* at) {
       if (at[3] == 0) ref::rope(row_of(x.view(), at), 70000 + at[1], row_of(truth.view(), at), {}, 128);
@@ -170,9 +170,9 @@ TEST(Rope, RoundsOnceOverManyValues) {
 }
 
 TEST(RopeLaws, RotationKeepsLengths) {
-  const Tensor x = random_normal({2, 9, 3, 64}, DType::f64, 1);
+  Tensor x = random_normal({2, 9, 3, 64}, DType::f64, 1);
   for (const RopeScaling& s : all_scalings()) {
-    const Tensor y = turned(x.view(), 1000, {.scaling = s});
+    Tensor y = turned(x.view(), 1000, {.scaling = s});
     each_index(x.view(), [&](const Index* at) {
       if (at[3] != 0) return;
       Tensor a = Scattered(row_of(x.view(), at), {0}, 0).packed(),
@@ -182,8 +182,7 @@ TEST(RopeLaws, RotationKeepsLengths) {
   }
 }
 TEST(RopeLaws, ScoresDependOnDistanceAlone) {
-  const Tensor q = random_normal({1, 1, 1, 32}, DType::f64, 2),
-               k = random_normal({1, 1, 1, 32}, DType::f64, 3);
+  Tensor q = random_normal({1, 1, 1, 32}, DType::f64, 2), k = random_normal({1, 1, 1, 32}, DType::f64, 3);
   for (RopeKind kind : {RopeKind::half, RopeKind::interleaved})
     for (const RopeScaling& s : all_scalings()) {
       const RopeOptions o{.kind = kind, .rotary_dim = 24, .scaling = s};
@@ -196,10 +195,10 @@ TEST(RopeLaws, ScoresDependOnDistanceAlone) {
     }
 }
 TEST(RopeLaws, R033_ChunkedPositionsEqualOneShot) {
-  const Tensor x = random_normal({2, 37, 3, 40}, DType::f32, 4);
+  Tensor x = random_normal({2, 37, 3, 40}, DType::f32, 4);
   for (const RopeScaling& s : all_scalings()) {
     const RopeOptions o{.scaling = s};
-    const Tensor whole = turned(x.view(), 100, o);
+    Tensor whole = turned(x.view(), 100, o);
     for (Index chunk : {1, 2, 5, 16, 36}) {
       Tensor parts = tensor_like(x.view());
       Context ctx({.threads = 2});
@@ -213,39 +212,38 @@ TEST(RopeLaws, R033_ChunkedPositionsEqualOneShot) {
 }
 TEST(RopeLaws, InverseUndoesForward) {
   for (RopeKind kind : {RopeKind::half, RopeKind::interleaved}) {
-    const Tensor x = random_normal({2, 5, 2, 48}, DType::f64, 5);
+    Tensor x = random_normal({2, 5, 2, 48}, DType::f64, 5);
     RopeOptions o{.kind = kind, .rotary_dim = 32};
-    const Tensor there = turned(x.view(), 12345, o);
+    Tensor there = turned(x.view(), 12345, o);
     o.inverse = true;
-    const Tensor back = turned(there.view(), 12345, o);
+    Tensor back = turned(there.view(), 12345, o);
     for (Index i = 0; i < x.view().count(); ++i)
       EXPECT_NEAR(value(x.view(), i), value(back.view(), i), 4e-15);
   }
 }
 TEST(RopeLaws, InverseIsTheTransposeAlsoWithAnAttentionFactor) {
-  const Tensor x = random_normal({1, 3, 2, 32}, DType::f64, 6),
-               dy = random_normal({1, 3, 2, 32}, DType::f64, 7);
+  Tensor x = random_normal({1, 3, 2, 32}, DType::f64, 6), dy = random_normal({1, 3, 2, 32}, DType::f64, 7);
   RopeOptions o{.scaling = RopeScaling::yarn(16, 64)};
-  const Tensor y = turned(x.view(), 50, o);
+  Tensor y = turned(x.view(), 50, o);
   o.inverse = true;
-  const Tensor dx = turned(dy.view(), 50, o);
+  Tensor dx = turned(dy.view(), 50, o);
   EXPECT_NEAR(dot(y.view(), dy.view()), dot(x.view(), dx.view()), 1e-12);
   const double factor = 0.1 * std::log(16.0) + 1;
   EXPECT_NEAR(dot(y.view(), y.view()), factor * factor * dot(x.view(), x.view()), 1e-10);
 }
 TEST(RopeLaws, NothingTurnsAtRotaryDimZeroOrPositionZero) {
   for (DType dtype : kFloats) {
-    const Tensor x = random_normal({2, 3, 2, 7}, dtype, 8);
+    Tensor x = random_normal({2, 3, 2, 7}, dtype, 8);
     EXPECT_TRUE(same_bits(turned(x.view(), 99, {.rotary_dim = 0}).view(), x.view()));
-    const Tensor one = random_normal({4, 1, 3, 10}, dtype, 9);
+    Tensor one = random_normal({4, 1, 3, 10}, dtype, 9);
     EXPECT_TRUE(same_bits(turned(one.view(), 0, {}).view(), one.view()));
   }
 }
 TEST(RopeLaws, KindsAgreeAfterPermutation) {
   for (DType dtype : kFloats) {
     const Index dim = 150, rotary = 140;
-    const Tensor x = random_normal({2, 6, 2, dim}, dtype, 10);
-    const auto permute = [&](const AnyView& v, bool to_half) {
+    Tensor x = random_normal({2, 6, 2, dim}, dtype, 10);
+    const auto permute = [&](const InputView& v, bool to_half) {
       Tensor r = tensor_like(v);
       each_index(v, [&](const Index* at) {
         if (at[3] % 2 && at[3] < rotary) return;
@@ -257,20 +255,19 @@ TEST(RopeLaws, KindsAgreeAfterPermutation) {
       });
       return r;
     };
-    const Tensor direct = turned(x.view(), 31, {.kind = RopeKind::interleaved, .rotary_dim = rotary});
-    const Tensor way =
-        permute(turned(permute(x.view(), true).view(), 31, {.rotary_dim = rotary}).view(), false);
+    Tensor direct = turned(x.view(), 31, {.kind = RopeKind::interleaved, .rotary_dim = rotary});
+    Tensor way = permute(turned(permute(x.view(), true).view(), 31, {.rotary_dim = rotary}).view(), false);
     EXPECT_TRUE(same_bits(direct.view(), way.view())) << dtype;
   }
 }
 
 TEST(RopeBits, SameForThreadsBatchAndEveryWayToSayPositions) {
   for (DType dtype : kFloats) {
-    const Tensor x = random_normal({3, 50, 4, 96}, dtype, 11);
+    Tensor x = random_normal({3, 50, 4, 96}, dtype, 11);
     const RopeOptions o{.kind = RopeKind::interleaved, .rotary_dim = 90, .scaling = RopeScaling::yarn(4, 32)};
-    const Tensor one = turned(x.view(), 40, o, 1);
+    Tensor one = turned(x.view(), 40, o, 1);
     for (int threads : {2, 3, 7}) EXPECT_TRUE(same_bits(one.view(), turned(x.view(), 40, o, threads).view()));
-    const Tensor tokens = counting(40, 50);
+    Tensor tokens = counting(40, 50);
     EXPECT_TRUE(same_bits(one.view(), turned(x.view(), tokens.view(), o).view()));
     AnyView both = tokens.view();  // [batch tokens] by a step of 0
     both.rank = 2;
@@ -294,8 +291,8 @@ TEST(RopeBits, SameForThreadsBatchAndEveryWayToSayPositions) {
 TEST(Rope, WideHeadsMatchTheReferenceWithAndWithoutATable) {
   for (RopeKind kind : {RopeKind::half, RopeKind::interleaved}) {
     const RopeOptions o{.kind = kind, .rotary_dim = 2200};
-    const Tensor x = random_normal({1, 3, 2, 2300}, DType::f64, 15);
-    const Tensor y = turned(x.view(), 5, o);
+    Tensor x = random_normal({1, 3, 2, 2300}, DType::f64, 15);
+    Tensor y = turned(x.view(), 5, o);
     Context ctx({.threads = 2});
     const RopeTable table(o, 2300, 8, ctx);
     Tensor from_table = tensor_like(x.view()), truth = tensor_like(x.view());
@@ -313,7 +310,7 @@ TEST(RopeBits, InPlaceEqualsOutOfPlaceAlsoForHeadsWiderThanABlock) {
     for (RopeKind kind : {RopeKind::half, RopeKind::interleaved}) {
       const RopeOptions o{.kind = kind, .rotary_dim = 1400};
       Tensor x = random_normal({1, 3, 2, 1500}, dtype, 12);
-      const Tensor apart = turned(x.view(), 5, o);
+      Tensor apart = turned(x.view(), 5, o);
       Context ctx({.threads = 2});
       rope(x.view(), 5, x.view(), o, ctx);
       EXPECT_TRUE(same_bits(apart.view(), x.view()));
@@ -321,11 +318,11 @@ TEST(RopeBits, InPlaceEqualsOutOfPlaceAlsoForHeadsWiderThanABlock) {
 }
 TEST(RopeBits, PackedQueriesTurnInPlaceBesideTheirKeys) {
   Tensor qkv = random_normal({2, 5, 3 * 4, 16}, DType::f32, 13);  // q, k, v heads side by side
-  const Tensor before = qkv.clone();
+  Tensor before = qkv.clone();
   const AnyView q = slice(qkv.view(), 2, 0, 4), k = slice(qkv.view(), 2, 4, 8);
   Context ctx({.threads = 2});
   rope(q, 9, q, {}, ctx);
-  const Tensor expected = turned(slice(before.view(), 2, 0, 4), 9, {});
+  Tensor expected = turned(slice(before.view(), 2, 0, 4), 9, {});
   EXPECT_TRUE(same_bits(Scattered(q, {0, 1, 2, 3}, 0).packed().view(), expected.view()));
   EXPECT_TRUE(same_bits(Scattered(slice(qkv.view(), 2, 4, 12), {0, 1, 2, 3}, 0).packed().view(),
                         Scattered(slice(before.view(), 2, 4, 12), {0, 1, 2, 3}, 0).packed().view()));
@@ -333,10 +330,10 @@ TEST(RopeBits, PackedQueriesTurnInPlaceBesideTheirKeys) {
 }
 TEST(RopeBits, NanStaysInItsPair) {
   Tensor x = random_normal({2, 3, 2, 8}, DType::f32, 14);
-  const Tensor clean = turned(x.view(), 4, {});
+  Tensor clean = turned(x.view(), 4, {});
   const Index planted = ((1 * 3 + 2) * 2 + 1) * 8 + 5;
   x.values<float>()[static_cast<std::size_t>(planted)] = NAN;
-  const Tensor y = turned(x.view(), 4, {});
+  Tensor y = turned(x.view(), 4, {});
   for (Index i = 0; i < x.view().count(); ++i) {
     if (i == planted || i == planted - 4)
       EXPECT_TRUE(std::isnan(value(y.view(), i)));
@@ -360,7 +357,7 @@ TEST(Rope, SizesOfZeroAreLegal) {
   for (int axis = 0; axis < 4; ++axis) {
     Index n[] = {2, 3, 4, 6};
     n[axis] = 0;
-    const Tensor x(DType::f32, {n[0], n[1], n[2], n[3]});
+    Tensor x(DType::f32, {n[0], n[1], n[2], n[3]});
     EXPECT_EQ(turned(x.view(), counting(0, n[1]).view(), {}).view().count(), 0);
   }
   Context ctx;
@@ -415,11 +412,11 @@ TEST(RopeErrors, TensorsAndPositions) {
   Context ctx({.threads = 1});
   Tensor x(DType::f32, {2, 3, 4, 8});
   Tensor out = tensor_like(x.view());
-  const auto at = [&](const AnyView& a, const AnyView& positions, const AnyView& b) {
+  const auto at = [&](const InputView& a, const InputView& positions, const InputView& b) {
     return error_of([&] { rope(a, positions, b, {}, ctx); });
   };
-  const Tensor good = counting(0, 3), longer = counting(0, 4), wrong(DType::i32, {3}),
-               turned_around(DType::i64, {3, 2});
+  Tensor good = counting(0, 3), longer = counting(0, 4), wrong(DType::i32, {3}),
+         turned_around(DType::i64, {3, 2});
   EXPECT_EQ(at(x.view(), wrong.view(), out.view()), "rope: positions are i32 [3]; give i64");
   EXPECT_EQ(
       at(x.view(), longer.view(), out.view()),
@@ -429,7 +426,7 @@ TEST(RopeErrors, TensorsAndPositions) {
       "rope: positions are i64 [3 2] but x is f32 [2 3 4 8]; give one a token: [tokens] or [batch tokens]");
   EXPECT_EQ(at(x.view(), AnyView{}, out.view()),
             "rope: positions are empty; give i64 [tokens] or [batch tokens], or a start");
-  const Tensor whole(DType::i64, {2, 3, 4, 8}), flat(DType::f32, {3, 8}), narrow(DType::bf16, {2, 3, 4, 8});
+  Tensor whole(DType::i64, {2, 3, 4, 8}), flat(DType::f32, {3, 8}), narrow(DType::bf16, {2, 3, 4, 8});
   EXPECT_EQ(at(whole.view(), good.view(), whole.view()),
             "rope: x is i64 [2 3 4 8]; give f32, bf16, f16 or f64");
   EXPECT_EQ(at(flat.view(), good.view(), flat.view()), "rope: x is f32 [3 8]; give [batch tokens heads dim]");
@@ -477,7 +474,7 @@ TEST(RopeErrors, PositionsBeyondReachOrTable) {
             "rope: position 2147483649 of token 1 in sequence 1 is outside -2147483648 to 2147483648; "
             "angles are exact only there");
   const RopeTable table({}, 8, 16, ctx);
-  const auto with = [&](const AnyView& v, Index start) {
+  const auto with = [&](const InputView& v, Index start) {
     return error_of([&] { rope(v, start, v, table, ctx); });
   };
   EXPECT_EQ(with(x.view(), 13), "no error");

@@ -22,7 +22,7 @@ struct Norm {
   bool rms;
   double eps = 1e-6;
   WeightForm form = WeightForm::plain;
-  void forward(const AnyView& x, const AnyView& weight, const AnyView& out, Context& ctx) const {
+  void forward(const InputView& x, const InputView& weight, const InputView& out, Context& ctx) const {
     if (rms)
       rms_norm(x, weight, out, {.eps = eps, .weight_form = form}, ctx);
     else
@@ -44,7 +44,7 @@ double dot_of(const Tensor& a, const Tensor& b) {
 
 /// Every element of `gradient` is the five-point difference of loss() over the element of `input`.
 template <class Loss>
-void expect_slopes(const char* name, const Tensor& input, const Tensor& gradient, const Loss& loss) {
+void expect_slopes(const char* name, Tensor& input, const Tensor& gradient, const Loss& loss) {
   for (Index n = 0; n < input.view().count(); ++n) {
     constexpr double kEps = 1e-5;
     double& x = input.values<double>()[static_cast<std::size_t>(n)];
@@ -66,11 +66,9 @@ TEST(NormBackward, EveryElementMatchesCentralDifferences) {
   for (const Norm norm : {Norm{true}, Norm{true, 0.3, WeightForm::one_plus}, Norm{false}, Norm{false, 1.9}})
     for (const auto& sizes : weights) {
       if (norm.rms && (*sizes.begin() == 1 || *(sizes.end() - 1) == 1)) continue;
-      const Tensor x = random_normal({2, 4, 3, 5}, DType::f64, 1),
-                   weight = random_normal(sizes, DType::f64, 2),
-                   dout = random_normal({2, 4, 3, 5}, DType::f64, 3);
-      const Tensor dx = tensor_like(x.view()), dweight = tensor_like(weight.view()),
-                   out = tensor_like(x.view());
+      Tensor x = random_normal({2, 4, 3, 5}, DType::f64, 1), weight = random_normal(sizes, DType::f64, 2),
+             dout = random_normal({2, 4, 3, 5}, DType::f64, 3);
+      Tensor dx = tensor_like(x.view()), dweight = tensor_like(weight.view()), out = tensor_like(x.view());
       norm.backward({.x = x.view(),
                      .weight = weight.view(),
                      .dout = dout.view(),
@@ -93,16 +91,16 @@ TEST(NormBackward, MatchesTheReferenceInEveryLayout) {
     const Index batch = size(0, 4), tokens = size(0, 300), heads = size(0, 4), dim = size(0, 80),
                 form = size(0, 3);
     const auto seed = static_cast<std::uint64_t>(size(0, 1000));
-    const Tensor x = random_normal({batch, tokens, heads, dim}, dtype, seed),
-                 dout = random_normal({batch, tokens, heads, dim}, dtype, seed + 5);
-    const Tensor w = form == 2 ? random_normal({heads, dim}, DType::f32, seed + 1)
-                               : random_normal({dim}, DType::bf16, seed + 2);
+    Tensor x = random_normal({batch, tokens, heads, dim}, dtype, seed),
+           dout = random_normal({batch, tokens, heads, dim}, dtype, seed + 5);
+    Tensor w = form == 2 ? random_normal({heads, dim}, DType::f32, seed + 1)
+                         : random_normal({dim}, DType::bf16, seed + 2);
     const std::vector<int> orders[] = {{0, 1, 2, 3}, {0, 2, 1, 3}, {3, 2, 1, 0}, {1, 3, 0, 2}};
     const Scattered from(x.view(), orders[size(0, 4)], size(0, 3)),
         slope(dout.view(), orders[size(0, 4)], size(0, 3));
     Scattered to(x.view(), orders[size(0, 4)], size(0, 3));
-    const Tensor dweight(
-        DType::f64, form == 2 ? std::initializer_list<Index>{heads, dim} : std::initializer_list<Index>{dim});
+    Tensor dweight(DType::f64,
+                   form == 2 ? std::initializer_list<Index>{heads, dim} : std::initializer_list<Index>{dim});
     const Norm norm{size(0, 2) == 1, 1e-6, size(0, 2) == 1 ? WeightForm::one_plus : WeightForm::plain};
     const bool plus = norm.form == WeightForm::one_plus;
     Context ctx({.threads = static_cast<int>(size(1, 4))});
@@ -122,7 +120,7 @@ TEST(NormBackward, MatchesTheReferenceInEveryLayout) {
       else
         ref::l2_norm_backward(in, vector, 1e-6, back, dx, sum);
     });
-    const Tensor got = to.packed();
+    Tensor got = to.packed();
     for (Index i = 0; i < got.view().count(); ++i) {
       const double t = value(truth.view(), i);
       // dim 1: the two terms cancel to what rounding leaves of them.
@@ -139,27 +137,26 @@ TEST(NormBackwardBits, SameForThreadsLayoutsNeighboursAndInPlace) {
   for (DType dtype : kFloats)
     for (const bool is_rms : {true, false}) {
       const Norm norm{is_rms};
-      const Tensor x = random_normal({3, 400, 4, 24}, dtype, 3),
-                   dout = random_normal({3, 400, 4, 24}, dtype, 4),
-                   weight = random_normal({4, 24}, DType::f32, 5);
-      const auto run = [&](int threads, const AnyView& in, const AnyView& back, const AnyView& dx,
-                           const Tensor& dw) {
+      Tensor x = random_normal({3, 400, 4, 24}, dtype, 3), dout = random_normal({3, 400, 4, 24}, dtype, 4),
+             weight = random_normal({4, 24}, DType::f32, 5);
+      const auto run = [&](int threads, const InputView& in, const InputView& back, const AnyView& dx,
+                           Tensor& dw) {
         Context ctx({.threads = threads});
         norm.backward({.x = in, .weight = weight.view(), .dout = back, .dx = dx, .dweight = dw.view()}, ctx);
       };
-      const Tensor dx = tensor_like(x.view()), dweight = tensor_like(weight.view());
+      Tensor dx = tensor_like(x.view()), dweight = tensor_like(weight.view());
       run(1, x.view(), dout.view(), dx.view(), dweight);
       for (int threads : {2, 3, 5, 8}) {
-        const Tensor again = tensor_like(x.view()), sums = tensor_like(weight.view());
+        Tensor again = tensor_like(x.view()), sums = tensor_like(weight.view());
         run(threads, x.view(), dout.view(), again.view(), sums);
         EXPECT_TRUE(same_bits(dx.view(), again.view()) && same_bits(dweight.view(), sums.view())) << threads;
       }
       Scattered there(dout.view(), {3, 1, 2, 0}, 2);  // in place, in another layout
-      const Tensor sums = tensor_like(weight.view());
+      Tensor sums = tensor_like(weight.view());
       run(2, x.view(), there.view, there.view, sums);
       EXPECT_TRUE(same_bits(dx.view(), there.packed().view()) && there.gaps_intact());
       EXPECT_TRUE(same_bits(dweight.view(), sums.view()));
-      const Tensor alone = tensor_like(slice(x.view(), 0, 1, 2));
+      Tensor alone = tensor_like(slice(x.view(), 0, 1, 2));
       Context ctx({.threads = 2});
       norm.backward({.x = slice(x.view(), 0, 1, 2),
                      .weight = weight.view(),
@@ -176,8 +173,8 @@ TEST(NormBackward, RowsOfZerosAndBadNumbers) {
     for (const double eps : {0.0, 1e-6}) {
       const Norm norm{is_rms, eps};
       Tensor x = random_normal({4, 6}, DType::f32, 1);
-      const Tensor dout = random_normal({4, 6}, DType::f32, 2), clean = tensor_like(x.view()),
-                   dx = tensor_like(x.view());
+      Tensor dout = random_normal({4, 6}, DType::f32, 2), clean = tensor_like(x.view()),
+             dx = tensor_like(x.view());
       for (Index i = 0; i < 6; ++i) x.values<float>()[static_cast<std::size_t>(6 + i)] = 0;
       norm.backward({.x = x.view(), .dout = dout.view(), .dx = clean.view()}, ctx);
       for (Index i = 6; i < 12; ++i) {
@@ -200,8 +197,8 @@ TEST(NormBackwardLaws, TheGradientIsAtARightAngleToTheRow) {
   Context ctx({.threads = 1});
   for (const bool is_rms : {true, false}) {
     const Norm norm{is_rms, 0};
-    const Tensor x = random_normal({1, 30}, DType::f64, 1), dout = random_normal({1, 30}, DType::f64, 2),
-                 dx = tensor_like(x.view());
+    Tensor x = random_normal({1, 30}, DType::f64, 1), dout = random_normal({1, 30}, DType::f64, 2),
+           dx = tensor_like(x.view());
     norm.backward({.x = x.view(), .dout = dout.view(), .dx = dx.view()}, ctx);
     EXPECT_NEAR(dot_of(x, dx), 0, 1e-13);
   }
@@ -209,17 +206,16 @@ TEST(NormBackwardLaws, TheGradientIsAtARightAngleToTheRow) {
 
 TEST(NormBackward, SizesOfZeroGiveZeroWeights) {
   Context ctx({.threads = 1});
-  const Tensor x(DType::f32, {0, 3, 4}), weight = random_normal({3, 4}, DType::f32, 1);
-  const Tensor dweight = random_normal({3, 4}, DType::f32, 2), zero(DType::f32, {3, 4});
+  Tensor x(DType::f32, {0, 3, 4}), weight = random_normal({3, 4}, DType::f32, 1);
+  Tensor dweight = random_normal({3, 4}, DType::f32, 2), zero(DType::f32, {3, 4});
   rms_norm_backward({.x = x.view(), .weight = weight.view(), .dout = x.view(), .dweight = dweight.view()}, {},
                     ctx);
   EXPECT_TRUE(same_bits(dweight.view(), zero.view()));
 }
 
 TEST(RowBackward, RunsAllocateNothingAfterTheFirst) {
-  const Tensor x = random_normal({2, 9, 3, 64}, DType::f32, 12),
-               weight = random_normal({3, 64}, DType::f32, 13);
-  const Tensor dout = random_normal({2, 9, 3, 64}, DType::f32, 14), dweight = tensor_like(weight.view());
+  Tensor x = random_normal({2, 9, 3, 64}, DType::f32, 12), weight = random_normal({3, 64}, DType::f32, 13);
+  Tensor dout = random_normal({2, 9, 3, 64}, DType::f32, 14), dweight = tensor_like(weight.view());
   Context ctx({.threads = 2});
   const auto run = [&] {
     rms_norm_backward({.x = x.view(),
@@ -238,7 +234,7 @@ TEST(RowBackward, RunsAllocateNothingAfterTheFirst) {
 
 TEST(NormBackwardErrors, EachIsOneSentence) {
   Context ctx({.threads = 1});
-  const Tensor x(DType::f32, {2, 3, 8}), dout(DType::f32, {2, 3, 8}), dx(DType::f32, {2, 3, 8}),
+  Tensor x(DType::f32, {2, 3, 8}), dout(DType::f32, {2, 3, 8}), dx(DType::f32, {2, 3, 8}),
       weight(DType::f32, {8}), dweight(DType::f32, {8});
   const NormBackwardArgs sound{.x = x.view(),
                                .weight = weight.view(),
@@ -260,7 +256,7 @@ TEST(NormBackwardErrors, EachIsOneSentence) {
   EXPECT_EQ(rms(nothing, -1), "rms_norm_backward: eps is -1; give a finite number from 0 up");
   EXPECT_EQ(rms([](NormBackwardArgs& a) { a.x = {}; }),
             "rms_norm_backward: x is empty; give a tensor of rank 1 to 4");
-  const Tensor whole(DType::i32, {2, 3, 8}), other(DType::f32, {2, 3, 7}), narrow(DType::f16, {2, 3, 8}),
+  Tensor whole(DType::i32, {2, 3, 8}), other(DType::f32, {2, 3, 7}), narrow(DType::f16, {2, 3, 8}),
       nine(DType::f32, {9}), count(DType::i64, {8});
   EXPECT_EQ(
       rms([&](NormBackwardArgs& a) { a.x = whole.view(); }),
@@ -304,9 +300,8 @@ std::vector<RopeOptions> rope_kinds() {
 TEST(RopeBackward, EveryElementMatchesCentralDifferences) {
   Context ctx({.threads = 2});
   for (const RopeOptions& options : rope_kinds()) {
-    const Tensor x = random_normal({2, 3, 2, 8}, DType::f64, 1),
-                 dout = random_normal({2, 3, 2, 8}, DType::f64, 2);
-    const Tensor dx = tensor_like(x.view()), out = tensor_like(x.view());
+    Tensor x = random_normal({2, 3, 2, 8}, DType::f64, 1), dout = random_normal({2, 3, 2, 8}, DType::f64, 2);
+    Tensor dx = tensor_like(x.view()), out = tensor_like(x.view());
     rope_backward(dout.view(), 11, dx.view(), options, ctx);
     expect_slopes("dx", x, dx, [&] {
       rope(x.view(), 11, out.view(), options, ctx);
@@ -320,9 +315,9 @@ TEST(RopeBackwardLaws, IsTheTransposeAtAnyPosition) {
   Context ctx({.threads = 2});
   for (const RopeOptions& options : rope_kinds())
     for (const Index start : {Index{0}, Index{-5000}, kRopeReach - 40}) {
-      const Tensor x = random_normal({2, 40, 3, 32}, DType::f64, 1),
-                   dout = random_normal({2, 40, 3, 32}, DType::f64, 2);
-      const Tensor dx = tensor_like(x.view()), out = tensor_like(x.view());
+      Tensor x = random_normal({2, 40, 3, 32}, DType::f64, 1),
+             dout = random_normal({2, 40, 3, 32}, DType::f64, 2);
+      Tensor dx = tensor_like(x.view()), out = tensor_like(x.view());
       rope(x.view(), start, out.view(), options, ctx);
       rope_backward(dout.view(), start, dx.view(), options, ctx);
       EXPECT_NEAR(dot_of(out, dout), dot_of(dx, x), 1e-10);
@@ -333,8 +328,8 @@ TEST(RopeBackwardBits, TableInPlaceAndTheInverseAreOne) {
   Context ctx({.threads = 3});
   for (const DType dtype : kFloats)
     for (const RopeOptions& options : rope_kinds()) {
-      const Tensor dout = random_normal({2, 50, 3, 32}, dtype, 4);
-      const Tensor dx = tensor_like(dout.view()), turned = tensor_like(dout.view()), tabled = dout.clone();
+      Tensor dout = random_normal({2, 50, 3, 32}, dtype, 4);
+      Tensor dx = tensor_like(dout.view()), turned = tensor_like(dout.view()), tabled = dout.clone();
       rope_backward(dout.view(), 5, dx.view(), options, ctx);
       RopeOptions back = options;
       back.inverse = !options.inverse;
@@ -355,9 +350,9 @@ TEST(RopeBackwardBits, TableInPlaceAndTheInverseAreOne) {
 
 TEST(RopeBackwardErrors, SpeakOfDoutAndDx) {
   Context ctx({.threads = 1});
-  const Tensor dout(DType::f32, {1, 2, 3, 8}), odd(DType::f32, {1, 2, 3, 7}), whole(DType::i32, {1, 2, 3, 8}),
+  Tensor dout(DType::f32, {1, 2, 3, 8}), odd(DType::f32, {1, 2, 3, 7}), whole(DType::i32, {1, 2, 3, 8}),
       dx(DType::f32, {1, 2, 3, 8}), places(DType::i64, {3});
-  const auto with = [&](const AnyView& a, const RopePositions& at, const AnyView& b,
+  const auto with = [&](const InputView& a, const RopePositions& at, const InputView& b,
                         RopeOptions options = {}) {
     return error_of([&] { rope_backward(a, at, b, options, ctx); });
   };

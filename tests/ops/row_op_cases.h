@@ -23,14 +23,14 @@ std::string error_of(const F& f) {
 }
 
 template <class F>
-void each_index(const AnyView& v, const F& f) {
+void each_index(const InputView& v, const F& f) {
   for (Index n = 0; n < v.count(); ++n) {
     Index at[kMaxRank] = {}, rest = n;
     for (int axis = v.rank - 1; axis >= 0; --axis) at[axis] = rest % v.size[axis], rest /= v.size[axis];
     f(at);
   }
 }
-inline Index offset_of(const AnyView& v, const Index* at) {
+inline Index offset_of(const InputView& v, const Index* at) {
   Index offset = 0;
   for (int axis = 0; axis < v.rank; ++axis) offset += at[axis] * v.step[axis];
   return offset;
@@ -42,7 +42,7 @@ struct Scattered {
   std::vector<std::byte> memory;
   AnyView view;
 
-  Scattered(const AnyView& v, const std::vector<int>& order, Index gap) : view(v) {
+  Scattered(const InputView& v, const std::vector<int>& order, Index gap) : view(v) {
     Index step = 1 + gap;
     for (auto axis = order.rbegin(); axis != order.rend(); ++axis) {
       view.step[*axis] = step;
@@ -52,7 +52,7 @@ struct Scattered {
     view.data = memory.data();
     each_index(v, [&](const Index* at) { copy_item(v, view, at); });
   }
-  static void copy_item(const AnyView& from, const AnyView& to, const Index* at) {
+  static void copy_item(const InputView& from, const InputView& to, const Index* at) {
     const Index item = size_of(from.dtype);
     std::memcpy(static_cast<std::byte*>(to.data) + offset_of(to, at) * item,
                 static_cast<const std::byte*>(from.data) + offset_of(from, at) * item,
@@ -75,7 +75,7 @@ struct Scattered {
       if (b != std::byte{0xff}) return false;
     return true;
   }
-  static Tensor tensor_like(const AnyView& v) {
+  static Tensor tensor_like(const InputView& v) {
     switch (v.rank) {
       case 1: return Tensor(v.dtype, {v.size[0]});
       case 2: return Tensor(v.dtype, {v.size[0], v.size[1]});
@@ -85,23 +85,23 @@ struct Scattered {
   }
 };
 
-inline Tensor tensor_like(const AnyView& v) { return Scattered::tensor_like(v); }
+inline Tensor tensor_like(const InputView& v) { return Scattered::tensor_like(v); }
 
 /// Both row-major and of one dtype.
-inline bool same_bits(const AnyView& a, const AnyView& b) {
+inline bool same_bits(const InputView& a, const InputView& b) {
   return a.dtype == b.dtype && a.count() == b.count() &&
          (a.count() == 0 ||
           std::memcmp(a.data, b.data, static_cast<std::size_t>(a.count() * size_of(a.dtype))) == 0);
 }
 
 /// v[from:to] along `axis`.
-inline AnyView slice(AnyView v, int axis, Index from, Index to) {
+inline InputView slice(InputView v, int axis, Index from, Index to) {
   v.data = static_cast<std::byte*>(v.data) + from * v.step[axis] * size_of(v.dtype);
   v.size[axis] = to - from;
   return v;
 }
 /// The row v[at[0], ...] along the last axis.
-inline AnyView row_of(const AnyView& v, const Index* at) {
+inline AnyView row_of(const InputView& v, const Index* at) {
   AnyView r = v;
   r.data = static_cast<std::byte*>(v.data) +
            (offset_of(v, at) - at[v.rank - 1] * v.step[v.rank - 1]) * size_of(v.dtype);
@@ -111,7 +111,7 @@ inline AnyView row_of(const AnyView& v, const Index* at) {
   return r;
 }
 
-inline double value(const AnyView& v, Index i) { return load_double(v.data, v.dtype, i); }
+inline double value(const InputView& v, Index i) { return load_double(v.data, v.dtype, i); }
 
 /// The distance between two neighbours of `t` around x (x within its normal range, or its smallest step
 /// below).

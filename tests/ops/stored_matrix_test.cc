@@ -160,8 +160,9 @@ TEST(StoredMatrix, RoundedRowsFollowTheirDefinition) {
   }
 }
 
+/// 14 columns of units: whole tasks and a part, and every way a tile takes several columns at once.
 TEST(StoredMatrix, BitsDependOnTheRowAlone) {
-  constexpr Index kOut = 48, kIn = 768, kRows = 70;
+  constexpr Index kOut = 213, kIn = 768, kRows = 70;
   for (const StoredFormat f : kAll)
     for (const bool rounded : {false, true}) {
       if (rounded && !is_quantized(f)) continue;
@@ -174,23 +175,32 @@ TEST(StoredMatrix, BitsDependOnTheRowAlone) {
           EXPECT_TRUE(same(product(m, one, 1, rounded, threads).data(), all.data() + row * kOut, kOut))
               << name_of(f) << (rounded ? " rounded, row " : " row ") << row;
         }
+      for (Index rows = 2; rows <= 13; ++rows) {
+        const std::vector<float> some(x.begin(), x.begin() + rows * kIn);
+        EXPECT_TRUE(same(product(m, some, rows, rounded, 1).data(), all.data(), rows * kOut))
+            << name_of(f) << (rounded ? " rounded, " : " ") << rows << " rows";
+      }
     }
 }
 
 TEST(StoredMatrix, BitsAreThoseOfEveryIsaLevel) {
-  constexpr Index kOut = 32, kIn = 512, kRows = 5;
+  constexpr Index kOut = 213, kIn = 512, kRows = 9;
   for (const StoredFormat f : kAll)
     for (const bool rounded : {false, true}) {
       if (rounded && !is_quantized(f)) continue;
       const StoredMatrix m = matrix(f, kOut, kIn, random_rows(f, kOut, kIn, 4));
-      const auto x = some_x(kRows * kIn, 1);
-      const auto here = product(m, x, kRows, rounded);
-      for (const cpu::IsaLevel& level : cpu::isa_levels()) {
-        if (!level.supported()) continue;
-        cpu::force_isa(&level);
-        const auto there = product(m, x, kRows, rounded);
-        cpu::force_isa(nullptr);
-        EXPECT_TRUE(same(here.data(), there.data(), kRows * kOut)) << name_of(f) << " " << level.name;
+      const auto all = some_x(kRows * kIn, 1);
+      for (const Index rows : {Index{1}, Index{2}, Index{4}, kRows}) {
+        const std::vector<float> x(all.begin(), all.begin() + rows * kIn);
+        const auto here = product(m, x, rows, rounded, 1);
+        for (const cpu::IsaLevel& level : cpu::isa_levels()) {
+          if (!level.supported()) continue;
+          cpu::force_isa(&level);
+          const auto there = product(m, x, rows, rounded, 1);
+          cpu::force_isa(nullptr);
+          EXPECT_TRUE(same(here.data(), there.data(), rows * kOut))
+              << name_of(f) << " " << level.name << " " << rows << " rows";
+        }
       }
     }
 }
@@ -203,6 +213,21 @@ TEST(StoredMatrix, NumbersThatAreNotFiniteStayInTheirRow) {
   const auto after = product(m, x, 2, true);
   EXPECT_TRUE(same(before.data(), after.data(), 16));
   for (std::size_t i = 16; i < 32; ++i) EXPECT_TRUE(std::isnan(after[i]));
+}
+
+/// A group whose largest number has no finite inverse: zeros beside it are zeros.
+TEST(StoredMatrix, GroupsOfTinyNumbersAndZerosAreSummed) {
+  for (const StoredFormat f : kAll) {
+    if (!is_quantized(f)) continue;
+    constexpr Index kOut = 16, kIn = 256;
+    const auto bytes = random_rows(f, kOut, kIn, 3);
+    std::vector<float> x(kIn);
+    x[0] = 1e-37f;
+    const auto y = product(matrix(f, kOut, kIn, bytes), x, 1, true);
+    const auto w = widened(f, bytes);
+    for (std::size_t o = 0; o < y.size(); ++o)
+      EXPECT_NEAR(y[o], x[0] * w[o * kIn], 1e-38 * (1 + std::fabs(w[o * kIn]))) << name_of(f);
+  }
 }
 
 TEST(StoredMatrix, RefusesInWords) {

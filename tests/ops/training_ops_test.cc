@@ -28,7 +28,7 @@ double dot_of(const Tensor& a, const Tensor& b) {
 }
 
 template <class Loss>
-void expect_slopes(const char* name, const Tensor& input, const Tensor& gradient, const Loss& loss) {
+void expect_slopes(const char* name, Tensor& input, const Tensor& gradient, const Loss& loss) {
   for (Index n = 0; n < input.view().count(); ++n) {
     constexpr double kEps = 1e-5;
     double& x = input.values<double>()[static_cast<std::size_t>(n)];
@@ -53,11 +53,10 @@ Tensor labels_of(std::initializer_list<Index> numbers) {
 TEST(LayerNorm, EveryElementMatchesCentralDifferences) {
   Context ctx({.threads = 2});
   for (const bool plain : {false, true}) {
-    const Tensor x = random_normal({2, 3, 5}, DType::f64, 1), dout = random_normal({2, 3, 5}, DType::f64, 2),
-                 weight = random_normal({5}, DType::f64, 3), bias = random_normal({5}, DType::f64, 4),
-                 out = tensor_like(x.view());
-    const Tensor dx = tensor_like(x.view()), dweight = tensor_like(weight.view()),
-                 dbias = tensor_like(bias.view());
+    Tensor x = random_normal({2, 3, 5}, DType::f64, 1), dout = random_normal({2, 3, 5}, DType::f64, 2),
+           weight = random_normal({5}, DType::f64, 3), bias = random_normal({5}, DType::f64, 4),
+           out = tensor_like(x.view());
+    Tensor dx = tensor_like(x.view()), dweight = tensor_like(weight.view()), dbias = tensor_like(bias.view());
     LayerNormArgs forward{.x = x.view(), .out = out.view()};
     LayerNormGrads backward{.x = x.view(), .dout = dout.view(), .dx = dx.view()};
     if (!plain) {
@@ -79,7 +78,7 @@ TEST(LayerNorm, EveryElementMatchesCentralDifferences) {
     expect_slopes("dweight", weight, dweight, loss);
     expect_slopes("dbias", bias, dbias, loss);
     layer_norm_backward(backward, ctx);  // a second micro-batch adds up
-    const Tensor once = dweight.clone();
+    Tensor once = dweight.clone();
     for (double& v : once.values<double>()) v /= 2;
     expect_slopes("twice", weight, once, loss);
   }
@@ -88,12 +87,12 @@ TEST(LayerNorm, EveryElementMatchesCentralDifferences) {
 TEST(LayerNorm, MatchesTheReferenceInEveryLayoutAndDtype) {
   for (DType dtype : kFloats)
     for (Index dim : {1, 7, 64, 131}) {
-      const Tensor x = random_normal({3, 4, dim}, dtype, 1), dout = random_normal({3, 4, dim}, dtype, 2),
-                   weight = random_normal({dim}, DType::f32, 3), bias = random_normal({dim}, DType::bf16, 4);
+      Tensor x = random_normal({3, 4, dim}, dtype, 1), dout = random_normal({3, 4, dim}, dtype, 2),
+             weight = random_normal({dim}, DType::f32, 3), bias = random_normal({dim}, DType::bf16, 4);
       Context ctx({.threads = 3});
       Scattered from(x.view(), {2, 0, 1}, 1), back(dout.view(), {1, 0, 2}, 2), to(x.view(), {0, 2, 1}, 0),
           slope(x.view(), {1, 2, 0}, 1);
-      const Tensor dweight(DType::f64, {dim}), dbias(DType::f64, {dim});
+      Tensor dweight(DType::f64, {dim}), dbias(DType::f64, {dim});
       layer_norm({.x = from.view, .weight = weight.view(), .bias = bias.view(), .out = to.view}, ctx);
       layer_norm_backward({.x = from.view,
                            .weight = weight.view(),
@@ -111,7 +110,7 @@ TEST(LayerNorm, MatchesTheReferenceInEveryLayoutAndDtype) {
         ref::layer_norm_backward(row_of(x.view(), at), weight.view(), 1e-5, row_of(dout.view(), at),
                                  row_of(dtruth.view(), at), sum, sum + dim);
       });
-      const Tensor got = to.packed(), dgot = slope.packed();
+      Tensor got = to.packed(), dgot = slope.packed();
       for (Index i = 0; i < got.view().count(); ++i) {
         const double t = value(truth.view(), i), d = value(dtruth.view(), i);
         ASSERT_TRUE(rounded_once(dtype, value(got.view(), i), t, 1e-12 * (1 + std::abs(t)))) << dtype << i;
@@ -126,9 +125,9 @@ TEST(LayerNorm, MatchesTheReferenceInEveryLayoutAndDtype) {
 }
 
 TEST(LayerNorm, SameBitsForThreadsAndInPlace) {
-  const Tensor x = random_normal({700, 24}, DType::f32, 1), dout = random_normal({700, 24}, DType::f32, 2),
-               weight = random_normal({24}, DType::f32, 3);
-  const auto run = [&](int threads, const Tensor& dx, const Tensor& dweight, const Tensor& dbias) {
+  Tensor x = random_normal({700, 24}, DType::f32, 1), dout = random_normal({700, 24}, DType::f32, 2),
+         weight = random_normal({24}, DType::f32, 3);
+  const auto run = [&](int threads, Tensor& dx, Tensor& dweight, Tensor& dbias) {
     Context ctx({.threads = threads});
     layer_norm_backward({.x = x.view(),
                          .weight = weight.view(),
@@ -138,16 +137,16 @@ TEST(LayerNorm, SameBitsForThreadsAndInPlace) {
                          .dbias = dbias.view()},
                         ctx);
   };
-  const Tensor dx = tensor_like(x.view()), dweight(DType::f32, {24}), dbias(DType::f32, {24});
+  Tensor dx = tensor_like(x.view()), dweight(DType::f32, {24}), dbias(DType::f32, {24});
   run(1, dx, dweight, dbias);
   for (int threads : {2, 3, 5}) {
-    const Tensor a = tensor_like(x.view()), b(DType::f32, {24}), c(DType::f32, {24});
+    Tensor a = tensor_like(x.view()), b(DType::f32, {24}), c(DType::f32, {24});
     run(threads, a, b, c);
     EXPECT_TRUE(same_bits(a.view(), dx.view()) && same_bits(b.view(), dweight.view()) &&
                 same_bits(c.view(), dbias.view()));
   }
   Context ctx({.threads = 2});
-  const Tensor out = tensor_like(x.view()), copy = x.clone();
+  Tensor out = tensor_like(x.view()), copy = x.clone();
   layer_norm({.x = x.view(), .out = out.view()}, ctx);
   layer_norm({.x = copy.view(), .out = copy.view()}, ctx);
   EXPECT_TRUE(same_bits(out.view(), copy.view()));
@@ -156,9 +155,9 @@ TEST(LayerNorm, SameBitsForThreadsAndInPlace) {
 /// Rows side by side take each level's vectors, rows with gaps the plain loop: one order of sums for both.
 TEST(LayerNorm, SameBitsAtEveryLevelAndStep) {
   for (const Index dim : {1, 7, 8, 9, 24, 65, 128, 131}) {
-    const Tensor x = random_normal({70, dim}, DType::f32, 1), dout = random_normal({70, dim}, DType::f32, 2),
-                 weight = random_normal({dim}, DType::f32, 3), bias = random_normal({dim}, DType::f32, 4),
-                 residual = random_normal({70, dim}, DType::f32, 5);
+    Tensor x = random_normal({70, dim}, DType::f32, 1), dout = random_normal({70, dim}, DType::f32, 2),
+           weight = random_normal({dim}, DType::f32, 3), bias = random_normal({dim}, DType::f32, 4),
+           residual = random_normal({70, dim}, DType::f32, 5);
     struct Found {
       Tensor out, dx, dweight, dbias;
     };
@@ -167,7 +166,7 @@ TEST(LayerNorm, SameBitsAtEveryLevelAndStep) {
       const Scattered from(x.view(), {0, 1}, gap), to(x.view(), {0, 1}, gap), back(dout.view(), {0, 1}, gap),
           slope(x.view(), {0, 1}, gap), rest(residual.view(), {0, 1}, gap);
       Found f{{}, {}, Tensor(DType::f32, {dim}), Tensor(DType::f32, {dim})};
-      const Tensor moments(DType::f64, {70, 2});
+      Tensor moments(DType::f64, {70, 2});
       layer_norm({.x = from.view,
                   .weight = weight.view(),
                   .bias = bias.view(),
@@ -202,8 +201,8 @@ TEST(LayerNorm, SameBitsAtEveryLevelAndStep) {
 
 TEST(Embedding, ReadsRowsAndAddsThemBack) {
   Context ctx({.threads = 3});
-  const Tensor table = random_normal({6, 70}, DType::f32, 1), ids = labels_of({5, 0, 5, 2}),
-               out(DType::f32, {4, 70}), dtable(DType::f32, {6, 70});
+  Tensor table = random_normal({6, 70}, DType::f32, 1), ids = labels_of({5, 0, 5, 2}),
+         out(DType::f32, {4, 70}), dtable(DType::f32, {6, 70});
   embedding(table.view(), ids.view(), 2.0, out.view(), ctx);
   for (Index t = 0; t < 4; ++t)
     for (Index c = 0; c < 70; ++c)
@@ -216,7 +215,7 @@ TEST(Embedding, ReadsRowsAndAddsThemBack) {
     EXPECT_EQ(value(dtable.view(), 70 + c), 0);                                           // row 1 never
   }
   // Halves after each other are the whole.
-  const Tensor halves(DType::f32, {6, 70});
+  Tensor halves(DType::f32, {6, 70});
   for (Index at : {0, 2})
     embedding_backward(slice(out.view(), 0, at, at + 2), slice(ids.view(), 0, at, at + 2), 2.0, halves.view(),
                        ctx);
@@ -225,9 +224,9 @@ TEST(Embedding, ReadsRowsAndAddsThemBack) {
 
 TEST(CrossEntropy, MatchesTheReferenceAndCentralDifferences) {
   Context ctx({.threads = 2});
-  const Tensor labels = labels_of({3, 0, -100, 6, 2});
+  Tensor labels = labels_of({3, 0, -100, 6, 2});
   for (const double smoothing : {0.0, 0.1, 1.0}) {
-    const Tensor x = random_normal({5, 7}, DType::f64, 1), dx = tensor_like(x.view());
+    Tensor x = random_normal({5, 7}, DType::f64, 1), dx = tensor_like(x.view());
     const CrossEntropyOptions options{.label_smoothing = smoothing};
     const LossSum got = cross_entropy(x.view(), labels.view(), options, dx.view(), 0.25, ctx);
     double truth = 0;
@@ -253,7 +252,7 @@ TEST(CrossEntropy, StandsHugeLogitsAndClosedClasses) {
   Context ctx({.threads = 1});
   Tensor x(DType::f32, {1, 3});
   x.values<float>()[0] = 3e38f, x.values<float>()[1] = -3e38f, x.values<float>()[2] = -INFINITY;
-  const Tensor label = labels_of({0}), dx = tensor_like(x.view());
+  Tensor label = labels_of({0}), dx = tensor_like(x.view());
   EXPECT_EQ(cross_entropy(x.view(), label.view(), {}, dx.view(), 1, ctx).loss, 0);
   for (Index c = 0; c < 3; ++c) EXPECT_EQ(value(dx.view(), c), 0);
   x.values<float>()[1] = NAN;
@@ -264,7 +263,7 @@ TEST(CrossEntropy, StandsHugeLogitsAndClosedClasses) {
 TEST(CrossEntropy, EveryLevelAgreesWithDouble) {
   Context ctx({.threads = 2});
   for (const Index classes : {1, 7, 16, 65, 256, 300, 1001}) {
-    const Tensor x = random_normal({6, classes}, DType::f32, 3), dx = tensor_like(x.view());
+    Tensor x = random_normal({6, classes}, DType::f32, 3), dx = tensor_like(x.view());
     for (float& v : x.values<float>()) v *= 10;
     const Scattered apart(x.view(), {0, 1}, 1), slope(x.view(), {0, 1}, 1);
     Tensor labels(DType::i64, {6});
@@ -273,7 +272,7 @@ TEST(CrossEntropy, EveryLevelAgreesWithDouble) {
     for (const double smoothing : {0.0, 0.1}) {
       const CrossEntropyOptions options{.label_smoothing = smoothing};
       const double truth = cross_entropy(apart.view, labels.view(), options, slope.view, 0.5, ctx).loss;
-      const Tensor wanted = slope.packed();
+      Tensor wanted = slope.packed();
       double first = NAN;
       for (const cpu::IsaLevel& level : cpu::isa_levels()) {
         if (!level.supported()) continue;
@@ -295,7 +294,7 @@ TEST(CrossEntropy, EveryLevelAgreesWithDouble) {
 
 TEST(BinaryCrossEntropy, MatchesTheReferenceAndCentralDifferences) {
   Context ctx({.threads = 2});
-  const Tensor x = random_normal({4, 3}, DType::f64, 1), dx = tensor_like(x.view());
+  Tensor x = random_normal({4, 3}, DType::f64, 1), dx = tensor_like(x.view());
   x.values<double>()[0] = 800, x.values<double>()[1] = -800;
   Tensor y(DType::u8, {4, 3});
   for (Index i = 0; i < 12; ++i) y.values<std::uint8_t>()[static_cast<std::size_t>(i)] = i % 3 == 1;
@@ -314,7 +313,7 @@ TEST(BinaryCrossEntropy, MatchesTheReferenceAndCentralDifferences) {
 }
 
 TEST(CrossEntropy, SameBitsForThreads) {
-  const Tensor x = random_normal({500, 300}, DType::f32, 1), one = tensor_like(x.view());
+  Tensor x = random_normal({500, 300}, DType::f32, 1), one = tensor_like(x.view());
   Tensor labels(DType::i32, {500});
   for (Index i = 0; i < 500; ++i)
     labels.values<std::int32_t>()[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i * 7 % 300);
@@ -322,7 +321,7 @@ TEST(CrossEntropy, SameBitsForThreads) {
   const double loss = cross_entropy(x.view(), labels.view(), {}, one.view(), 1, single).loss;
   for (int threads : {2, 3, 5}) {
     Context ctx({.threads = threads});
-    const Tensor many = tensor_like(x.view());
+    Tensor many = tensor_like(x.view());
     EXPECT_EQ(cross_entropy(x.view(), labels.view(), {}, many.view(), 1, ctx).loss, loss);
     EXPECT_TRUE(same_bits(one.view(), many.view()));
   }
@@ -334,16 +333,15 @@ TEST(DropoutBits, LayoutsAndLevelsChangeNothing) {
   const DropoutOptions options{.p = 0.3, .seed = 5, .site = 2, .first_row = (Index{1} << 33) + 7};
   for (const Index columns : {1, 63, 64, 101, 200})
     for (const bool adds : {false, true}) {
-      const Tensor x = random_normal({9, columns}, DType::f32, 3),
-                   r = random_normal({9, columns}, DType::f32, 4);
+      Tensor x = random_normal({9, columns}, DType::f32, 3), r = random_normal({9, columns}, DType::f32, 4);
       for (std::size_t i = 0; i < 9; ++i) x.values<float>()[i] = i % 3 == 0 ? -0.0f : INFINITY;
       const Scattered apart(x.view(), {0, 1}, 1);
       dropout(apart.view, adds ? r.view() : AnyView{}, options, apart.view, ctx);
-      const Tensor wanted = apart.packed();
+      Tensor wanted = apart.packed();
       for (const cpu::IsaLevel& level : cpu::isa_levels()) {
         if (!level.supported()) continue;
         cpu::force_isa(&level);
-        const Tensor y = x.clone();
+        Tensor y = x.clone();
         dropout(y.view(), adds ? r.view() : AnyView{}, options, y.view(), ctx);
         EXPECT_TRUE(same_bits(y.view(), wanted.view())) << level.name << " " << columns << " " << adds;
       }
@@ -352,7 +350,7 @@ TEST(DropoutBits, LayoutsAndLevelsChangeNothing) {
 }
 TEST(Dropout, FollowsItsRuleAndKeepsTheMean) {
   Context ctx({.threads = 3});
-  const Tensor x(DType::f32, {300, 101}), out = tensor_like(x.view());
+  Tensor x(DType::f32, {300, 101}), out = tensor_like(x.view());
   for (float& v : x.values<float>()) v = 3;
   const DropoutOptions options{.p = 0.25, .seed = 9, .site = 4, .first_row = 1000};
   dropout(x.view(), {}, options, out.view(), ctx);
@@ -368,7 +366,7 @@ TEST(Dropout, FollowsItsRuleAndKeepsTheMean) {
   EXPECT_NEAR(kept / (300 * 101), 0.75, 3 * std::sqrt(0.25 * 0.75 / (300 * 101)));
   // Rows taken apart, one thread, in place, and on top of a residual: the same draw.
   Context one({.threads = 1});
-  const Tensor again = x.clone(), sum = tensor_like(x.view());
+  Tensor again = x.clone(), sum = tensor_like(x.view());
   DropoutOptions later = options;
   later.first_row += 120;
   dropout(slice(again.view(), 0, 0, 120), {}, options, slice(again.view(), 0, 0, 120), one);
@@ -384,8 +382,8 @@ TEST(Dropout, FollowsItsRuleAndKeepsTheMean) {
 
 TEST(TrainingOps, RunsAllocateNothingAfterTheFirst) {
   Context ctx({.threads = 2});
-  const Tensor x = random_normal({40, 16}, DType::f32, 1), out = tensor_like(x.view()),
-               weight = random_normal({16}, DType::f32, 2), sum(DType::f32, {16}), labels(DType::i64, {40});
+  Tensor x = random_normal({40, 16}, DType::f32, 1), out = tensor_like(x.view()),
+         weight = random_normal({16}, DType::f32, 2), sum(DType::f32, {16}), labels(DType::i64, {40});
   const auto run = [&] {
     layer_norm({.x = x.view(), .weight = weight.view(), .out = out.view()}, ctx);
     layer_norm_backward(
@@ -403,8 +401,7 @@ TEST(TrainingOps, RunsAllocateNothingAfterTheFirst) {
 
 TEST(TrainingOps, BadInputIsOneSentence) {
   Context ctx({.threads = 1});
-  const Tensor x(DType::f32, {2, 3}), out(DType::f32, {2, 3}), table(DType::f32, {5, 3}),
-      two(DType::f32, {2});
+  Tensor x(DType::f32, {2, 3}), out(DType::f32, {2, 3}), table(DType::f32, {5, 3}), two(DType::f32, {2});
   const auto ids = [&](Index a, Index b) {
     return error_of([&] { embedding(table.view(), labels_of({a, b}).view(), 1, out.view(), ctx); });
   };

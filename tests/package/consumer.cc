@@ -12,7 +12,7 @@ int main() {
   hw::attention({.q = q.view(), .k = q.view(), .v = v.view(), .out = out.view(), .mask = mask.set()}, ctx);
   for (const float x : out.values<float>())
     if (x < 0.999999f || x > 1.000001f) return 1;  // weights sum to 1
-  const hw::Tensor dv(hw::DType::f32, {1, 5, 2, 8});
+  hw::Tensor dv(hw::DType::f32, {1, 5, 2, 8});
   hw::attention_backward({.forward = {.q = q.view(), .k = q.view(), .v = v.view(), .mask = mask.set()},
                           .dout = out.view(),
                           .dv = dv.view()},

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Installs headwise static and shared, moves the tree elsewhere, and builds a C++ and a C program against it, by find_package
-and by pkg-config; makes the wheel and imports it from where pip puts it. Says `name: passed` or `name: failed` for each.
+and by pkg-config, and programs of Rust and Java against the shared one; makes the wheel and imports it from where pip puts it; installs the Debian package and takes it out again. Says `name: passed` or `name: failed` for each.
 
 Usage: run.py ROOM PYTHON"""
 import os
@@ -9,9 +9,12 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+BINDINGS = ROOT / "examples/bindings"
 JOBS = str(len(os.sched_getaffinity(0)))
 failures = 0
 
@@ -176,16 +179,89 @@ def no_path_is_remembered(tree, room):
 
 
 def wheel_works(room, python, version):
-    """The wheel as users get it, with everything Python brings but the build tree out of sight."""
+    """The module as pip builds it, with everything Python brings but the build tree out of sight."""
     site = room / "site"
     shutil.rmtree(site, ignore_errors=True)
     run(python, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--target", site,
         f"--config-settings=build-dir={beside(room, 'wheel')}", "--config-settings=cmake.define.HEADWISE_WERROR=ON", ROOT,
         env={**os.environ, "CMAKE_BUILD_PARALLEL_LEVEL": JOBS, "CC": "cc", "CXX": "c++"})
-    program = "import headwise as hw, numpy as np; x = np.ones((1, 3, 2, 4), np.float32); hw.attention(x, x, x); print(hw.__version__)"
-    out = run(python, "-c", program, env={**os.environ, "PYTHONPATH": str(site)}, cwd=room)
-    assert out.strip() == version, f"hw.__version__ is {out!r}, not {version}"
+    env = {**os.environ, "PYTHONPATH": str(site)}
+    out = run(python, "-m", "headwise.selftest", env=env, cwd=room)
+    assert out.startswith(f"headwise {version} ") and " 0 failed" in out, out
     assert list(site.glob("headwise/py.typed")) and list(site.glob("headwise/*.pyi")), "the wheel is not typed"
+
+
+def whole_wheel_works(room, python, version):
+    """The wheel of make wheel: tag, size, what is inside, and the program."""
+    site, made = room / "site-whole", room / "dist"
+    for old in (site, made):
+        shutil.rmtree(old, ignore_errors=True)
+    run(ROOT / "tools/make_wheel.sh", made, env={**os.environ, "CMAKE_BUILD_PARALLEL_LEVEL": JOBS, "CC": "cc", "CXX": "c++",
+                                                 "WHEEL_SETTINGS": "cmake.define.HEADWISE_WERROR=ON"})
+    (wheel,) = made.glob(f"headwise-{version}-*.whl")
+    (source,) = made.glob(f"headwise-{version}.tar.gz")
+    assert "manylinux" in wheel.name and wheel.stat().st_size < 15e6, f"{wheel.name} has {wheel.stat().st_size} bytes"
+    names = zipfile.ZipFile(wheel).namelist()
+    for name in (r".*/licenses/LICENSE", r"headwise/py\.typed", r"headwise/_core\.pyi", r"headwise/bin/headwise"):
+        assert any(re.fullmatch(name, found) for found in names), f"the wheel has no {name}"
+    assert any(name.endswith("/pyproject.toml") for name in tarfile.open(source).getnames()), "the sdist builds nothing"
+    run(python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", site, wheel)
+    env = {**os.environ, "PYTHONPATH": str(site)}
+    assert " 0 failed" in run(python, "-m", "headwise.selftest", env=env, cwd=room)
+    assert version in run(site / "bin/headwise", "--version", env=env, cwd=room)
+
+
+def tool(name):
+    """Where a tool chain of another language lies; None says why there is no test, and under CI it has to be there."""
+    found = shutil.which(name)
+    if not found:
+        print(f"there is no {name}; ./setup.sh languages installs it")
+        assert os.environ.get("CI") != "true", f"{name} is missing"
+    return found
+
+
+def said_hello(*command, tree, room):
+    out = run(*command, env={**os.environ, "LD_LIBRARY_PATH": f"{tree / 'lib'}:{room}"})
+    assert out == (BINDINGS / "hello.txt").read_text(), f"{command[0]} says {out!r}"
+
+
+def in_rust(tree, room):
+    if rustc := tool("rustc"):
+        program = room / "hello_rust"
+        run(rustc, "--edition", "2021", "-D", "warnings", "-L", tree / "lib", BINDINGS / "hello.rs", "-o", program)
+        said_hello(program, tree=tree, room=room)
+
+
+def in_java(tree, room):
+    if javac := tool("javac"):
+        include = pathlib.Path(javac).resolve().parent.parent / "include"
+        run("gcc", "-std=c11", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{include}", f"-I{include / 'linux'}",
+            f"-I{tree / 'include'}", BINDINGS / "hello_jni.c", "-o", room / "libhello_jni.so", f"-L{tree / 'lib'}", "-lheadwise")
+        run(javac, "-Xlint:all", "-Werror", "-d", room, BINDINGS / "Hello.java")
+        said_hello("java", f"-Djava.library.path={room}", "-cp", room, "Hello", tree=tree, room=room)
+
+
+def deb_comes_and_goes(room, version):
+    """The Debian package of the release build: put into an empty root, run there, and taken out without a trace."""
+    release, made, root = ROOT / "build/release", room / "deb", room / "deb-root"
+    for old in (made, root):
+        shutil.rmtree(old, ignore_errors=True)
+    run("cmake", "--build", release, "--target", "headwise_cli", "headwise_library", "headwise_text_library")
+    run("cpack", "-B", made, cwd=release)
+    (package,) = made.glob(f"headwise_{version}_*.deb")
+    assert re.search(r"Depends:.*libicu", run("dpkg-deb", "-I", package)), "it does not say what it needs"
+    for folder in ("var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers"):
+        (root / folder).mkdir(parents=True)
+    (root / "var/lib/dpkg/status").touch()
+    dpkg = ("dpkg", f"--root={root}", "--force-depends", "--force-not-root", "--force-script-chrootless", "--log=/dev/null")
+    run(*dpkg, "-i", package)
+    assert version in run(root / "usr/bin/headwise", "--version")
+    for name in ("man/man1/headwise.1.gz", "bash-completion/completions/headwise", "zsh/vendor-completions/_headwise",
+                 "fish/vendor_completions.d/headwise.fish", "doc/headwise/LICENSE"):
+        assert (root / "usr/share" / name).stat().st_size > 100, name
+    run(*dpkg, "-r", "headwise")
+    left = [p for p in root.rglob("*") if p.is_file() and "var/lib/dpkg" not in str(p)]
+    assert not left, f"left behind: {left}"
 
 
 def main(room, python):
@@ -206,8 +282,13 @@ def main(room, python):
         check("cuda is a component where it is", lambda: cuda_is_found_where_it_is(trees["shared"], room, version))
         check("each header compiles alone", lambda: headers_stand_alone(trees["static"]))
         check("only public headers are installed", lambda: only_public_headers(trees["static"]))
+        check("Rust", lambda: in_rust(trees["shared"], room))
+        check("Java", lambda: in_java(trees["shared"], room))
         check("hidden inside", lambda: hides_what_is_inside(trees["shared"], version))
+    check("deb", lambda: deb_comes_and_goes(room, version))
     check("wheel", lambda: wheel_works(room, pathlib.Path(python).absolute(), version))
+    if os.environ.get("HEADWISE_SLOW"):
+        check("wheel with the program", lambda: whole_wheel_works(room, pathlib.Path(python).absolute(), version))
     return 1 if failures else 0
 
 

@@ -79,6 +79,13 @@ class Chromium:
             self.read()
         return time.monotonic() - begun
 
+    def go(self, path, link=""):
+        """A page of the viewer as somebody new to it opens it, by a link into it."""
+        self.open(path)
+        self.run("try { localStorage.clear() } catch {}")
+        self.run(f"(location.hash = {link!r}, 0)")
+        self.settle()
+
     def run(self, script):
         result = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result["exceptionDetails"]

@@ -41,11 +41,11 @@ def tokenizer_json(merges=MERGES, specials=("<|end|>", "<|user|>")):
     }
 
 
-def write_safetensors(path, tensors):
-    header, data = {}, b""
+def write_safetensors(path, tensors, dtype=np.float32):
+    header, data, kind = {}, b"", {np.float32: "F32", np.float16: "F16"}[dtype]
     for name, x in tensors.items():
-        raw = np.ascontiguousarray(x, np.float32).tobytes()
-        header[name] = {"dtype": "F32", "shape": list(x.shape), "data_offsets": [len(data), len(data) + len(raw)]}
+        raw = np.ascontiguousarray(x, dtype).tobytes()
+        header[name] = {"dtype": kind, "shape": list(x.shape), "data_offsets": [len(data), len(data) + len(raw)]}
         data += raw
     words = json.dumps(header).encode()
     words += b" " * (-len(words) % 8)

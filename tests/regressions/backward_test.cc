@@ -73,7 +73,7 @@ TEST(BackwardRegression, R011_LargeInputsAndLengthsThatFillNoTile) {
                                 .head_dim = 32,
                                 .value_dim = 32},
                                dtype));
-      for (const Tensor* t : {&r.inputs.q, &r.inputs.k, &r.inputs.v, &r.dout})
+      for (Tensor* t : {&r.inputs.q, &r.inputs.k, &r.inputs.v, &r.dout})
         for (Index n = 0; n < t->view().count(); ++n)
           store_double(t->view().data, dtype, n, 5 * load_double(t->view().data, dtype, n));
       expect_right(r, text(tokens, " tokens ", dtype));

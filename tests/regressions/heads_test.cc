@@ -31,7 +31,7 @@ TEST(Regression, R045_R046_R047_EveryGroupSizeUnderCausal) {
                  .head_dim = 8,
                  .value_dim = 4});
       const MaskView causal = MaskView::causal();
-      const Tensor end = tensor_of(std::vector<Index>{kStartEnd});
+      Tensor end = tensor_of(std::vector<Index>{kStartEnd});
       r.args.mask = {&causal, 1}, r.args.q_start = end.view();
       expect_matches(r, "R045");
     }
@@ -114,8 +114,7 @@ TEST(Regression, R060_R061_EveryHeadDimWithTheScaleOfTheTrueWidth) {
       CaseRun r(c);
       attention(r.args, online());
       ASSERT_TRUE(matches_ref(r.args)) << dim;
-      const Tensor scale = filled(1, 1 / std::sqrt(static_cast<double>(dim)), DType::f64),
-                   out = r.out.clone();
+      Tensor scale = filled(1, 1 / std::sqrt(static_cast<double>(dim)), DType::f64), out = r.out.clone();
       r.args.inputs.scale = scale.view();
       attention(r.args, online());
       ASSERT_TRUE(same_bits(out, r.out)) << dim;
@@ -171,7 +170,8 @@ TEST(Regression, R064_LayoutIsSaidNotGuessed) {
                  .head_dim = 8,
                  .value_dim = 8};
     CaseRun bshd(c), bhsd(c);
-    for (AnyView* v : {&bhsd.args.q, &bhsd.args.k, &bhsd.args.v}) std::swap(v->step[1], v->step[2]);
+    for (AnyView* v : std::initializer_list<AnyView*>{&bhsd.args.q, &bhsd.args.k, &bhsd.args.v})
+      std::swap(v->step[1], v->step[2]);
     attention(bshd.args, online());
     attention(bhsd.args, online());
     EXPECT_FALSE(same_bits(bshd.out, bhsd.out));
@@ -181,8 +181,8 @@ TEST(Regression, R064_LayoutIsSaidNotGuessed) {
 
 TEST(Regression, R067_RaggedOffsetsWithGroupedHeadsInAPackedRow) {
   const Index heads = 6, kv_heads = 2, dim = 16, tokens = 60, width = (heads + 2 * kv_heads) * dim;
-  const Tensor row = random_normal({1, tokens, width}, DType::f32, 3),
-               offsets = tensor_of(offsets_of({20, 0, 33, 7}));
+  Tensor row = random_normal({1, tokens, width}, DType::f32, 3),
+         offsets = tensor_of(offsets_of({20, 0, 33, 7}));
   CaseRun r({.name = "R067",
              .q_tokens = tokens,
              .kv_tokens = tokens,
@@ -205,11 +205,11 @@ TEST(Regression, R098_NothingOfThePlanningCallIsKept) {
   each_level([] {
     CaseRun r({.name = "R098", .q_tokens = 9, .kv_tokens = 20, .heads = 2, .kv_heads = 1});
     const auto plan = [&] {
-      const Tensor scale = filled(2, 0.5);
+      Tensor scale = filled(2, 0.5);
       r.args.inputs.scale = scale.view();
       return AttentionPlan(problem_of(r.args), online());
     }();
-    const Tensor later = filled(2, 0.25);
+    Tensor later = filled(2, 0.25);
     r.args.inputs.scale = later.view();
     plan.run(r.args, online());
     EXPECT_TRUE(matches_ref(r.args));

@@ -30,7 +30,7 @@ TEST(Regressions, R038_R039_RandomChunksAreWhereAModelPutsThem) {
         const auto b = static_cast<Index>(n % static_cast<std::size_t>(batch));
         Index& at = length[static_cast<std::size_t>(b)];
         const Index width = min_of(widths[n], capacity - at);
-        const Tensor start = tensor_of(std::vector<Index>{at});
+        Tensor start = tensor_of(std::vector<Index>{at});
         append_keys(tokens_of(batch_of(r.k.view(), b, 1), at, width), batch_of(buffer.view(), b, 1), about,
                     online(), start.view());
         at += width, longest = max_of(longest, at);
@@ -41,7 +41,7 @@ TEST(Regressions, R038_R039_RandomChunksAreWhereAModelPutsThem) {
       a.mask = mask.set();
       a.k = tokens_of(a.k, 0, longest), a.v = tokens_of(a.v, 0, longest);
       attention(a, online());
-      const Tensor plain = r.out.clone();
+      Tensor plain = r.out.clone();
       a.k = buffer.view(), a.packed = about;
       poison(r.out);
       attention(a, online());
@@ -52,7 +52,7 @@ TEST(Regressions, R038_R039_RandomChunksAreWhereAModelPutsThem) {
 
 /// R090: rounding is to nearest, so errors have no lean: their mean is far below half a step (policy T4).
 TEST(Regressions, R090_Int8RoundsWithoutALean) {
-  const Tensor x = random_normal({1, 400, 2, 64}, DType::f32, 11);
+  Tensor x = random_normal({1, 400, 2, 64}, DType::f32, 11);
   Tensor out(DType::i8, {1, 400, 2, 64}), scale(DType::f32, {1, 400, 2});
   quantize_kv(x.view(), out.view(), scale.view(), online());
   double lean = 0, outward = 0;
@@ -109,13 +109,13 @@ TEST(Regressions, R108_AsLongAsTheBufferAndOneMore) {
   each_level([] {
     for (const DType dtype : {DType::f32, DType::bf16, DType::i8, DType::e4m3})
       for (const Index capacity : {1, 16, 31, 32, 33, 64}) {
-        const Tensor k(dtype, {1, capacity + 1, 2, 40});
+        Tensor k(dtype, {1, capacity + 1, 2, 40});
         for (Index n = 0; n < k.view().count(); ++n)
           store_double(k.view().data, dtype, n, static_cast<double>(n % 100));
         PackedKeys about = packed_keys(dtype, 2, 40, capacity);
         Tensor buffer(dtype, {1, 2, about.room()});
         pack_keys(tokens_of(k.view(), 0, capacity), buffer.view(), about, online());
-        const Tensor before = buffer.clone();
+        Tensor before = buffer.clone();
         const std::string why = sentence_of(ErrorKind::bad_shape, [&] {
           append_keys(tokens_of(k.view(), capacity, 1), buffer.view(), about, online());
         });

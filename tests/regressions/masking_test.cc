@@ -11,7 +11,7 @@ namespace {
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
 void expect_empty(const CaseRun& r, Index b, Index h, Index i) {
-  const AnyView& v = r.out.view();
+  const InputView& v = r.out.view();
   for (Index c = 0; c < v.size[3]; ++c) {
     const double x = load_double(v.data, v.dtype, ((b * v.size[1] + i) * v.size[2] + h) * v.size[3] + c);
     ASSERT_TRUE(x == 0 && !std::signbit(x)) << "row " << i << " holds " << x;
@@ -133,12 +133,11 @@ TEST(Regression, R009_ZeroQueriesGiveTheMeanAtEveryLength) {
 
 TEST(Regression, R012_RaggedCausalWithFarMoreQueriesThanKeys) {
   CaseRun r({.name = "R012", .q_tokens = 256, .kv_tokens = 3, .heads = 2, .kv_heads = 1});
-  const Tensor q = tensor_of(std::vector<Index>{0, 76, 110, 256}),
-               kv = tensor_of(std::vector<Index>{0, 1, 2, 3});
+  Tensor q = tensor_of(std::vector<Index>{0, 76, 110, 256}), kv = tensor_of(std::vector<Index>{0, 1, 2, 3});
   const MaskView causal = MaskView::causal();
   r.args.mask = {&causal, 1}, r.args.q_offsets = q.view(), r.args.kv_offsets = kv.view();
   expect_matches(r, "top left");
-  const Tensor end = tensor_of(std::vector<Index>{kStartEnd});
+  Tensor end = tensor_of(std::vector<Index>{kStartEnd});
   r.args.q_start = end.view();
   expect_matches(r, "bottom right");
 }
@@ -219,7 +218,7 @@ TEST(Regression, R022_PolarityByPerturbation) {
 
 TEST(Regression, R023_TheBiasIsNotScaled) {
   Logits r({.name = "R023", .q_tokens = 4, .kv_tokens = 40, .heads = 1, .kv_heads = 1});
-  const Tensor scale = filled(1, 0.125);
+  Tensor scale = filled(1, 0.125);
   r.args.inputs.scale = scale.view();
   for (Index i = 0; i < 4; ++i)
     for (Index j = 0; j < 40; ++j) r.at(i, j) = j == 3 ? 8.0f : 0.0f;
@@ -237,7 +236,7 @@ TEST(Regression, R024_LeftPaddingInChunks) {
                  .kv_tokens = 24,
                  .heads = 2,
                  .kv_heads = 1});
-      const Tensor at = tensor_of(std::vector<Index>{begin, begin - 3, begin - 20});
+      Tensor at = tensor_of(std::vector<Index>{begin, begin - 3, begin - 20});
       const MaskView causal = MaskView::causal();
       r.args.mask = {&causal, 1}, r.args.q_start = at.view();
       expect_matches(r, "R024");
@@ -277,7 +276,7 @@ TEST(Regression, R027_PrefixSpanClippedByAWindowAtAbsolutePositions) {
   for (const Index start : {0, 5, 40, 300}) {
     CaseRun r({.name = "R027", .q_tokens = 30, .kv_tokens = 340, .heads = 2, .kv_heads = 2});
     const Mask mask = (Mask::causal() | Mask::prefix(48)) & Mask::window(20, 20);
-    const Tensor at = tensor_of(std::vector<Index>{start});
+    Tensor at = tensor_of(std::vector<Index>{start});
     r.args.mask = mask.set(), r.args.q_start = at.view();
     expect_matches(r, "R027");
   }
@@ -296,7 +295,7 @@ TEST(Regression, R028_TopLeftAndBottomRight) {
             open.values<std::uint8_t>()[static_cast<std::size_t>(i * kv + j)] = j <= i + (end ? kv - q : 0);
         const Mask explicit_mask = Mask::dense(open.view());
         const MaskView causal = MaskView::causal();
-        const Tensor start = tensor_of(std::vector<Index>{end ? kStartEnd : 0});
+        Tensor start = tensor_of(std::vector<Index>{end ? kStartEnd : 0});
         r.args.mask = {&causal, 1}, r.args.q_start = start.view(), by_hand.args.mask = explicit_mask.set();
         attention(r.args, online());
         attention(by_hand.args, online());
@@ -351,10 +350,10 @@ TEST(Regression, R032_R035_R036_ChunksOfAWindowedPrefill) {
       for (Index begin = 0; begin < n; begin += chunk) {
         const Index rows = min_of(chunk, n - begin);
         AttentionArgs a = whole.args;
-        const Tensor start = tensor_of(std::vector<Index>{begin});
+        Tensor start = tensor_of(std::vector<Index>{begin});
         Tensor out(DType::f32, {1, rows, 2, 8});
         // Keys later than the chunk exist in memory and hold NaN: nothing may read them.
-        const Tensor k = whole.k.clone(), v = whole.v.clone();
+        Tensor k = whole.k.clone(), v = whole.v.clone();
         fill(tokens_of(k.view(), begin + rows, n - begin - rows), kNan),
             fill(tokens_of(v.view(), begin + rows, n - begin - rows), kNan);
         a.q = tokens_of(a.q, begin, rows), a.k = k.view(), a.v = v.view(), a.q_start = start.view(),
@@ -391,7 +390,7 @@ TEST(Regression, R040_SeveralQueriesADecodeStep) {
                  .head_dim = 16,
                  .value_dim = 8});
       const MaskView causal = MaskView::causal();
-      const Tensor starts = tensor_of(std::vector<Index>{250, 5, kStartEnd, 274});
+      Tensor starts = tensor_of(std::vector<Index>{250, 5, kStartEnd, 274});
       r.args.mask = {&causal, 1}, r.args.q_start = starts.view();
       attention(r.args, online(3));
       ASSERT_TRUE(matches_ref(r.args)) << rows;

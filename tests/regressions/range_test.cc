@@ -100,7 +100,7 @@ TEST(Regression, R073_R074_MaskBitsAndBiasPast32Bits) {
   each_level([&] {
     r.args.inputs.bias = near_bias.view();
     attention(r.args, online());
-    const Tensor out = r.out.clone();
+    Tensor out = r.out.clone();
     r.args.inputs.bias.data = far_bias.data(), r.args.inputs.bias.step[2] = kPast32;
     attention(r.args, online());
     EXPECT_TRUE(same_bits(out, r.out));
@@ -126,7 +126,7 @@ TEST(Regression, R075_KeysPast32767And65535) {
                  .head_dim = 2,
                  .value_dim = 2});
       const MaskView causal = MaskView::window(70000, 0);
-      const Tensor end = tensor_of(std::vector<Index>{kStartEnd});
+      Tensor end = tensor_of(std::vector<Index>{kStartEnd});
       r.args.mask = {&causal, 1}, r.args.q_start = end.view();
       attention(r.args, online());
       ASSERT_TRUE(matches_ref(r.args)) << keys;
@@ -199,7 +199,7 @@ TEST(Regression, R082_ScoresPastTheRangeOfHalfPrecision) {
                           .head_dim = 16,
                           .value_dim = 8},
                          dtype));
-    for (const Tensor* t : {&r.q, &r.k})
+    for (Tensor* t : {&r.q, &r.k})
       for (Index n = 0; n < t->view().count(); ++n)
         store_double(t->view().data, dtype, n, 200 * load_double(t->view().data, dtype, n));
     expect_matches(r, "R082");
@@ -263,10 +263,10 @@ TEST(Regression, R092_SinksCountOnceWhateverTheSplits) {
                    .head_dim = 4,
                    .value_dim = 3});
         fill(r.q.view(), 0);
-        const Tensor sinks = filled(2, sink);
+        Tensor sinks = filled(2, sink);
         r.args.inputs.sinks = sinks.view();
         const Mask late = Mask::documents(std::vector<Index>{0, 2100, 5000});
-        const Tensor start = tensor_of(std::vector<Index>{2200});
+        Tensor start = tensor_of(std::vector<Index>{2200});
         if (empty_range) r.args.mask = late.set(), r.args.q_start = start.view();
         expect_matches(r, "R092");
         const double open = static_cast<double>(empty_range ? std::max<Index>(0, keys - 2100) : keys);
@@ -278,7 +278,7 @@ TEST(Regression, R093_SinksOfOddGroups) {
   for (const Index heads : {1, 3, 5, 7, 9, 13}) {
     CaseRun r({.name = "R093", .q_tokens = 11, .kv_tokens = 40, .heads = heads, .kv_heads = 1});
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
-      const Tensor sinks =
+      Tensor sinks =
           random_normal({heads}, dtype, 4);  // memory ends with the last head: the sanitizer sees a step past
       r.args.inputs.sinks = sinks.view();
       expect_matches(r, "R093");
@@ -301,7 +301,7 @@ TEST(Regression, R107_DropoutFollowsItsRule) {
     fill(r.v.view(), 0), fill(r.q.view(), 0);
     for (std::size_t b = 0; b < 2; ++b)
       for (std::size_t j = 0; j < 300; ++j) r.v.values<float>()[(b * 300 + j) * 300 + j] = 1;
-    const Tensor start = tensor_of(std::vector<Index>{7}), ids = tensor_of(std::vector<Index>{3, 1 << 20});
+    Tensor start = tensor_of(std::vector<Index>{7}), ids = tensor_of(std::vector<Index>{3, 1 << 20});
     r.args.q_start = start.view(), r.args.inputs.sequence_ids = ids.view();
     r.args.inputs.dropout = 0.3, r.args.inputs.seed = 0x123456789abcdefull;
     attention(r.args, online());
@@ -317,7 +317,7 @@ TEST(Regression, R107_DropoutFollowsItsRule) {
                         keep ? 1.0 / 300 / 0.7 : 0, 1e-8);
           }
     EXPECT_NEAR(static_cast<double>(kept) / static_cast<double>(2 * q * heads * kv), 0.7, 0.01);
-    const Tensor first = r.out.clone();
+    Tensor first = r.out.clone();
     r.args.inputs.seed = 1;
     attention(r.args, online());
     EXPECT_FALSE(same_bits(first, r.out));

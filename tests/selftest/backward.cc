@@ -12,15 +12,15 @@ using test::GradientRun;
 using test::GradientTruth;
 
 /// Inputs after their forward, dout, and a place for the gradient of every input.
-GradientRun gradients_of(const Inputs& in, const Outputs& forward) {
+GradientRun gradients_of(const Inputs& in, Outputs& forward) {
   GradientRun r;
   r.heads = in.heads;
   r.args.forward = in.args();
   r.args.forward.out = forward.out.view(), r.args.forward.lse = forward.lse.view();
-  const AnyView& out = forward.out.view();
+  const InputView& out = forward.out.view();
   r.args.dout = r.keep(
       random_normal({out.size[0], out.size[1], out.size[2], out.size[3]}, out.dtype, in.setup.seed + 77));
-  each_gradient(r.args, [&](const char*, const AnyView& input, AnyView& gradient) {
+  each_gradient(r.args, [&](const char*, const InputView& input, AnyView& gradient) {
     if (!input.given()) return;
     Tensor t;
     const Index* n = input.size;
@@ -38,7 +38,7 @@ GradientRun gradients_of(const Inputs& in, const Outputs& forward) {
 /// All gradients as one string of bytes.
 std::string bytes_of(const GradientRun& r) {
   std::string all;
-  each_gradient(r.args, [&](const char*, const AnyView&, const AnyView& g) {
+  each_gradient(r.args, [&](const char*, const InputView&, const InputView& g) {
     if (g.given())
       all.append(static_cast<const char*>(g.data), static_cast<std::size_t>(g.count() * size_of(g.dtype)));
   });
@@ -52,7 +52,7 @@ std::map<std::string, int>& cases_run() {
 
 void against_ref(const Setup& s) {
   const Inputs in = make_inputs(s);
-  const Outputs forward = run(in);
+  Outputs forward = run(in);
   GradientRun r = gradients_of(in, forward);
   const GradientTruth truth(r.args, r.heads);
   const BackwardProblem problem = backward_problem_of(r.args, r.heads);

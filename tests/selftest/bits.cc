@@ -8,15 +8,16 @@ bool same(const Outputs& a, const Outputs& b) { return same_bits(a.out, b.out) &
 
 /// Sequence b of a run, as if it had run alone.
 Outputs sequence(const Outputs& o, Index b) {
-  const AnyView& v = o.out.view();
+  const InputView& v = o.out.view();
   Outputs one;
   one.out = Tensor(o.out.dtype(), {1, v.size[1], v.size[2], v.size[3]});
   one.lse = Tensor(DType::f32, {1, v.size[2], v.size[1]});
   const std::size_t out_bytes = static_cast<std::size_t>(one.out.view().count() * size_of(v.dtype));
   const std::size_t lse_bytes = static_cast<std::size_t>(one.lse.view().count()) * sizeof(float);
   const auto n = static_cast<std::size_t>(b);
-  std::memcpy(one.out.view().data, static_cast<std::byte*>(v.data) + n * out_bytes, out_bytes);
-  std::memcpy(one.lse.view().data, static_cast<std::byte*>(o.lse.view().data) + n * lse_bytes, lse_bytes);
+  std::memcpy(one.out.view().data, static_cast<const std::byte*>(v.data) + n * out_bytes, out_bytes);
+  std::memcpy(one.lse.view().data, static_cast<const std::byte*>(o.lse.view().data) + n * lse_bytes,
+              lse_bytes);
   return one;
 }
 
@@ -38,7 +39,7 @@ void alone(const Inputs& in) {
   for (Index b = 0; b < in.setup.batch; ++b) {
     Inputs one = make_inputs(in.setup);
     one.setup.batch = 1;
-    for (AnyView* v : {&one.q, &one.k, &one.v}) {
+    for (AnyView* v : std::initializer_list<AnyView*>{&one.q, &one.k, &one.v}) {
       v->data = static_cast<std::byte*>(v->data) + b * v->step[0] * size_of(v->dtype);
       v->size[0] = 1;
     }
@@ -60,13 +61,14 @@ void chunks(const Inputs& in, Index chunk) {
     part.k.size[1] = part.v.size[1] = end;
     part.q_start.values<Index>()[0] = begin;
     const Outputs o = run(part);
-    const AnyView& v = o.out.view();
+    const InputView& v = o.out.view();
     for (Index b = 0; b < s.batch; ++b) {
       const std::size_t row = static_cast<std::size_t>(s.heads * s.value_dim * size_of(s.dtype));
-      ok &= std::memcmp(static_cast<std::byte*>(v.data) + static_cast<std::size_t>(b * (end - begin)) * row,
-                        static_cast<std::byte*>(whole.out.view().data) +
-                            static_cast<std::size_t>(b * s.q_tokens + begin) * row,
-                        static_cast<std::size_t>(end - begin) * row) == 0;
+      ok &= std::memcmp(
+                static_cast<const std::byte*>(v.data) + static_cast<std::size_t>(b * (end - begin)) * row,
+                static_cast<const std::byte*>(whole.out.view().data) +
+                    static_cast<std::size_t>(b * s.q_tokens + begin) * row,
+                static_cast<std::size_t>(end - begin) * row) == 0;
       for (Index h = 0; h < s.heads; ++h)
         for (Index i = begin; i < end; ++i)
           ok &= at(o.lse.view(), b, h, i - begin) == at(whole.lse.view(), b, h, i);
@@ -93,7 +95,7 @@ void ragged(Setup s) {
   const AttentionProblem p = in.problem();
   const AttentionArgs a = in.args();
   for (Index b = 0; b < s.batch; ++b) {
-    const SequencePlace at_row = place_of(p, a, b);
+    const SequenceLocation at_row = place_of(p, a, b);
     Inputs one = make_inputs(s);
     one.q_offsets = Tensor();
     one.kv_offsets = Tensor();
@@ -106,10 +108,11 @@ void ragged(Setup s) {
     cut(one.v, at_row.kv_row, at_row.kv_tokens);
     const Outputs o = run(one);
     const std::size_t row = static_cast<std::size_t>(s.heads * s.value_dim * size_of(s.dtype));
-    const bool ok = at_row.q_tokens == 0 || std::memcmp(o.out.view().data,
-                                                        static_cast<std::byte*>(together.out.view().data) +
-                                                            static_cast<std::size_t>(at_row.q_row) * row,
-                                                        static_cast<std::size_t>(at_row.q_tokens) * row) == 0;
+    const bool ok =
+        at_row.q_tokens == 0 || std::memcmp(o.out.view().data,
+                                            static_cast<const std::byte*>(together.out.view().data) +
+                                                static_cast<std::size_t>(at_row.q_row) * row,
+                                            static_cast<std::size_t>(at_row.q_tokens) * row) == 0;
     check(ok, text("bits ragged, sequence ", b), describe(s));
   }
 }

@@ -90,7 +90,7 @@ void check_close(const std::string& part, const Inputs& in, const Outputs& got, 
                          " but the truth is ", value(truth.lse, worst)));
 }
 
-void check_near(const std::string& part, const AnyView& a, const AnyView& b, double tolerance) {
+void check_near(const std::string& part, const InputView& a, const InputView& b, double tolerance) {
   Index worst = -1, n = 0;
   for (Index i = 0; i < b.size[0]; ++i)
     for (Index j = 0; j < (b.rank > 1 ? b.size[1] : 1); ++j)
@@ -126,7 +126,7 @@ void check_probes(const std::string& part, const Inputs& in, const Outputs& got,
 
   // Positions are right when they hold the weight that was promised: near ties may fall either way.
   bool positions = true, keys_right = true;
-  const AnyView& w = truth.scores.view();
+  const InputView& w = truth.scores.view();
   for (Index b = 0; b < w.size[0]; ++b)
     for (Index h = 0; h < w.size[1]; ++h)
       for (Index q = 0; q < w.size[2]; ++q) {

@@ -24,7 +24,7 @@ void check_close(const std::string& part, const Inputs& inputs, const Outputs& g
 /// Probes against the double truth; `weights` is the truth's whole matrix.
 void check_probes(const std::string& part, const Inputs& inputs, const Outputs& got, const Outputs& truth);
 /// Every value of a and b within `tolerance` of each other, absolute and relative to the larger of 1 and |b|.
-void check_near(const std::string& part, const AnyView& a, const AnyView& b, double tolerance);
+void check_near(const std::string& part, const InputView& a, const InputView& b, double tolerance);
 
 /// The same formula, plainly, every step rounded to the inputs' dtype: what T1 measures with.
 Outputs plain_run(const Inputs& inputs);

@@ -25,9 +25,9 @@ void ways(const AttentionArgs& plain, const std::string& what) {
   };
   hold(plain, "cpu/decode", 1, "plain");
   hold(plain, "cpu/decode", 3, "plain, 3 threads");
-  const AnyView& k = plain.k;
+  const InputView& k = plain.k;
   PackedKeys about = packed_keys(k.dtype, k.size[2], k.size[3], k.size[1] + 5);
-  const Tensor buffer(k.dtype, {k.size[0], k.size[2], about.room()});
+  Tensor buffer(k.dtype, {k.size[0], k.size[2], about.room()});
   Context& ctx = context("", 2);
   AnyView most = k, last = k;
   most.size[1] -= 3, last.size[1] = 3;

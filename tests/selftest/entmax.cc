@@ -9,7 +9,7 @@ namespace headwise::selftest {
 namespace {
 
 /// |a - b| / |b| in the 2-norm; sums that cancel to nothing are judged by their own size.
-double apart(const AnyView& a, const AnyView& b) {
+double apart(const InputView& a, const InputView& b) {
   double error = 0, norm = 0, largest = 0;
   for (Index n = 0; n < b.count(); ++n) {
     const double x = load_double(a.data, a.dtype, n), y = load_double(b.data, b.dtype, n);
@@ -48,7 +48,7 @@ void against_ref(const Setup& s, double alpha) {
   const double bound = s.dtype == DType::f32   ? 2e-5 * (1 + 1 / (alpha - 1))
                        : s.dtype == DType::f16 ? 4e-3
                                                : 3e-2;
-  const auto near = [&](const char* what, const AnyView& got, const AnyView& want) {
+  const auto near = [&](const char* what, const InputView& got, const InputView& want) {
     const double error = apart(got, want);
     check(error <= bound, "cpu/entmax", text(name, ": ", what, " is ", error, " from ref"));
   };
@@ -56,7 +56,7 @@ void against_ref(const Setup& s, double alpha) {
   near("tau", run.args.forward.lse, truth.args.forward.lse);
   n = 0;
   test::each_gradient(run.args, [&](const char* what, AnyView&, AnyView& g) {
-    if (const AnyView& w = wide[n++]; w.given()) near(what, g, w);
+    if (const InputView& w = wide[n++]; w.given()) near(what, g, w);
   });
 }
 

@@ -14,7 +14,7 @@ double near(DType t) { return t == DType::bf16 ? 2e-2 : t == DType::f16 ? 3e-3 :
 /// Axis 2 (heads) of a packed [batch tokens heads dim] tensor in reverse order.
 Tensor reversed_heads(const Tensor& t) {
   Tensor r = t.clone();
-  const AnyView& v = t.view();
+  const InputView& v = t.view();
   for (Index b = 0; b < v.size[0]; ++b)
     for (Index n = 0; n < v.size[1]; ++n)
       for (Index h = 0; h < v.size[2]; ++h)
@@ -41,7 +41,7 @@ void shift_logits(const Setup& base) {
   Setup s = base;
   s.terms.bias = true;
   Inputs in = make_inputs(s);
-  const Outputs plain = run(in);
+  Outputs plain = run(in);
   for (float& x : in.bias.values<float>()) x += 3.0f;
   const Outputs shifted = run(in);
   check_near("law shift logits " + describe(s), shifted.out.view(), plain.out.view(), near(s.dtype));
@@ -124,8 +124,8 @@ void causal_prefix(const Setup& base) {
   bool same = true;
   for (Index b = 0; b < s.batch; ++b) {
     const std::size_t begin = static_cast<std::size_t>(b * s.q_tokens) * row;
-    same &= std::memcmp(static_cast<std::byte*>(before.out.view().data) + begin,
-                        static_cast<std::byte*>(after.out.view().data) + begin,
+    same &= std::memcmp(static_cast<const std::byte*>(before.out.view().data) + begin,
+                        static_cast<const std::byte*>(after.out.view().data) + begin,
                         static_cast<std::size_t>(cut) * row) == 0;
   }
   check(same, "law causal prefix", describe(s));
@@ -169,7 +169,7 @@ void split_merge(const Setup& base) {
   const Outputs whole = run(in);
   Inputs left = make_inputs(s), right = make_inputs(s);
   left.k.size[1] = left.v.size[1] = cut;
-  for (AnyView* v : {&right.k, &right.v}) {
+  for (AnyView* v : std::initializer_list<AnyView*>{&right.k, &right.v}) {
     v->size[1] -= cut;
     v->data = static_cast<std::byte*>(v->data) + cut * v->step[1] * size_of(v->dtype);
   }

@@ -14,7 +14,7 @@ using test::MixCase;
 using test::MixRun;
 
 /// |a - b| / |b| in the 2-norm.
-double apart(const AnyView& a, const AnyView& b) {
+double apart(const InputView& a, const InputView& b) {
   double error = 0, norm = 0;
   for (Index n = 0; n < b.count(); ++n) {
     const double x = load_double(a.data, a.dtype, n), y = load_double(b.data, b.dtype, n);
@@ -30,7 +30,7 @@ Context& on(const char* kernel) {
 void against_ref(const MixCase& c) {
   MixRun run(c);
   AttentionArgs& a = run.args.forward;
-  const Tensor lse(DType::f32, {a.q.size[0], run.heads.normal_heads(), a.q.size[1]});
+  Tensor lse(DType::f32, {a.q.size[0], run.heads.normal_heads(), a.q.size[1]});
   a.lse = lse.view();
   test::GradientRun truth = test::in_double(run.args, run.heads);
   attention(truth.args.forward, on("ref"), {}, run.heads);
@@ -50,7 +50,7 @@ void against_ref(const MixCase& c) {
   std::vector<AnyView> wide;
   test::each_gradient(truth.args, [&](const char*, AnyView&, AnyView& g) { wide.push_back(g); });
   test::each_gradient(run.args, [&](const char* name, AnyView& input, AnyView& g) {
-    const AnyView& w = wide[n++];
+    const InputView& w = wide[n++];
     if (!input.given()) return;
     const double error = apart(g, w);
     check(error <= bound, "cpu/mixed_backward",

@@ -19,7 +19,7 @@ struct PlainRow {
   const AttentionProblem& p;
   const AttentionArgs& a;
 
-  float score(const SequencePlace& at_row, Index b, Index h, Index i, Index k) const {
+  float score(const SequenceLocation& at_row, Index b, Index h, Index i, Index k) const {
     const auto round = [&](float x) { return rounded(static_cast<double>(x), p.dtype); };
     const Index batch = p.ragged ? 0 : b, q = at_row.q_start + i;
     float s = 0;
@@ -38,7 +38,7 @@ struct PlainRow {
     return s;
   }
 
-  void compute(const SequencePlace& row, Index b, Index h, Index i, const Outputs& o) const {
+  void compute(const SequenceLocation& row, Index b, Index h, Index i, const Outputs& o) const {
     const auto round = [&](float x) { return rounded(static_cast<double>(x), p.dtype); };
     const float inf = std::numeric_limits<float>::infinity();
     const Index batch = p.ragged ? 0 : b, q = row.q_start + i;
@@ -85,7 +85,7 @@ Outputs plain_run(const Inputs& in) {
   o.out = Tensor(p.dtype, {batch, rows, p.heads.q.heads, p.heads.v.dim});
   if (in.setup.lse) o.lse = Tensor(DType::f32, {batch, p.heads.q.heads, rows});
   for (Index b = 0; b < p.batch; ++b) {
-    const SequencePlace row = place_of(p, a, b);
+    const SequenceLocation row = place_of(p, a, b);
     for (Index h = 0; h < p.heads.q.heads; ++h)
       for (Index i = 0; i < row.q_tokens; ++i) PlainRow{in, p, a}.compute(row, b, h, i, o);
   }

@@ -26,11 +26,11 @@ struct Linear {
         activation(act) {}
   Tensor run(int threads, bool packs = false) const {
     Context& ctx = context("", threads);
-    const AnyView& w = weight.view();
+    const InputView& w = weight.view();
     Tensor y(x.dtype(), {x.view().size[0], w.size[0]});
     const PackedMatrix packed = packs ? pack_matrix(w, x.dtype(), ctx, parts) : PackedMatrix();
     projection({.x = x.view(),
-                .weight = packs ? AnyView() : w,
+                .weight = packs ? InputView() : w,
                 .bias = bias.view(),
                 .residual = residual.view(),
                 .out = y.view(),
@@ -43,7 +43,7 @@ struct Linear {
 
 /// Farthest from double, in units of what the sum's own rounding explains.
 void against_double(const Linear& p, const std::string& part) {
-  const Tensor y = p.run(2);
+  Tensor y = p.run(2);
   const Index rows = p.x.view().size[0], in = p.x.view().size[1], out = p.weight.view().size[0];
   const double unit = p.x.dtype() == DType::bf16 ? 0x1p-8 : p.x.dtype() == DType::f16 ? 0x1p-11 : 0x1p-24;
   double worst = 0;
@@ -65,12 +65,12 @@ void against_double(const Linear& p, const std::string& part) {
 }
 
 void rows_alone(const Linear& p, const std::string& part) {
-  const Tensor whole = p.run(2);
+  Tensor whole = p.run(2);
   const Index rows = p.x.view().size[0], out = p.weight.view().size[0];
   bool same = true;
   for (Index i = 0; i < rows; i += 3) {
     const auto row = [&](const Tensor& t) {
-      AnyView v = t.view();
+      InputView v = t.view();
       v.data = static_cast<std::byte*>(v.data) + i * v.step[0] * size_of(v.dtype);
       v.size[0] = 1;
       return v;
@@ -97,7 +97,7 @@ void rows_alone(const Linear& p, const std::string& part) {
 /// The gradients of a batch in one run and in two, cut at 32 rows.
 void gradients(DType dtype, Index in, Index out, bool parts, const std::string& part) {
   const Linear p(70, in, out, dtype, 40, Activation::none);
-  const Tensor dy = random_normal({70, out}, dtype, 50);
+  Tensor dy = random_normal({70, out}, dtype, 50);
   const auto run = [&](std::vector<Index> ends, int threads) {
     struct {
       Tensor dx, dweight, dbias;
@@ -105,7 +105,7 @@ void gradients(DType dtype, Index in, Index out, bool parts, const std::string& 
     Index first = 0;
     for (const Index end : ends) {
       const auto rows = [&](const Tensor& t) {
-        AnyView v = t.view();
+        InputView v = t.view();
         v.data = static_cast<std::byte*>(v.data) + first * v.step[0] * size_of(v.dtype);
         v.size[0] = end - first;
         return v;

@@ -16,12 +16,12 @@ namespace headwise::selftest {
 namespace {
 
 /// Every other element of [rows 2 columns]: rows no level takes in vectors.
-AnyView with_gaps(const Tensor& t) {
+AnyView with_gaps(Tensor& t) {
   AnyView v = t.view();
   v.size[1] /= 2, v.step[1] = 2;
   return v;
 }
-void copy(const AnyView& from, const AnyView& to) {
+void copy(const InputView& from, const InputView& to) {
   for (Index i = 0; i < from.size[0]; ++i)
     for (Index j = 0; j < from.size[1]; ++j)
       static_cast<float*>(to.data)[i * to.step[0] + j * to.step[1]] =
@@ -29,9 +29,9 @@ void copy(const AnyView& from, const AnyView& to) {
 }
 
 void norms(Index dim, const std::string& part) {
-  const Tensor x = random_normal({5, dim}, DType::f32, 1), dout = random_normal({5, dim}, DType::f32, 2),
-               weight = random_normal({dim}, DType::f32, 3), bias = random_normal({dim}, DType::f32, 4);
-  const Tensor out(DType::f32, {5, dim}), dx(DType::f32, {5, dim}), dweight(DType::f32, {dim});
+  Tensor x = random_normal({5, dim}, DType::f32, 1), dout = random_normal({5, dim}, DType::f32, 2),
+         weight = random_normal({dim}, DType::f32, 3), bias = random_normal({dim}, DType::f32, 4);
+  Tensor out(DType::f32, {5, dim}), dx(DType::f32, {5, dim}), dweight(DType::f32, {dim});
   Context& ctx = context("", 2);
   layer_norm({.x = x.view(), .weight = weight.view(), .bias = bias.view(), .out = out.view()}, ctx);
   layer_norm_backward({.x = x.view(),
@@ -41,12 +41,12 @@ void norms(Index dim, const std::string& part) {
                        .dx = dx.view(),
                        .dweight = dweight.view()},
                       ctx);
-  const Tensor wide[] = {Tensor(DType::f32, {5, 2 * dim}), Tensor(DType::f32, {5, 2 * dim}),
-                         Tensor(DType::f32, {5, 2 * dim}), Tensor(DType::f32, {5, 2 * dim})};
+  Tensor wide[] = {Tensor(DType::f32, {5, 2 * dim}), Tensor(DType::f32, {5, 2 * dim}),
+                   Tensor(DType::f32, {5, 2 * dim}), Tensor(DType::f32, {5, 2 * dim})};
   const AnyView x2 = with_gaps(wide[0]), dout2 = with_gaps(wide[1]), out2 = with_gaps(wide[2]),
                 dx2 = with_gaps(wide[3]);
   copy(x.view(), x2), copy(dout.view(), dout2);
-  const Tensor dweight2(DType::f32, {dim}), packed(DType::f32, {5, dim}), dpacked(DType::f32, {5, dim});
+  Tensor dweight2(DType::f32, {dim}), packed(DType::f32, {5, dim}), dpacked(DType::f32, {5, dim});
   layer_norm({.x = x2, .weight = weight.view(), .bias = bias.view(), .out = out2}, ctx);
   layer_norm_backward({.x = x2,
                        .weight = weight.view(),
@@ -61,9 +61,9 @@ void norms(Index dim, const std::string& part) {
 }
 
 void losses(Index classes, const std::string& part) {
-  const Tensor x = random_normal({4, classes}, DType::f32, 5), dx(DType::f32, {4, classes}),
-               wide(DType::f32, {4, 2 * classes}), dwide(DType::f32, {4, 2 * classes}),
-               dtruth(DType::f32, {4, classes}), labels(DType::i64, {4});
+  Tensor x = random_normal({4, classes}, DType::f32, 5), dx(DType::f32, {4, classes}),
+         wide(DType::f32, {4, 2 * classes}), dwide(DType::f32, {4, 2 * classes}),
+         dtruth(DType::f32, {4, classes}), labels(DType::i64, {4});
   copy(x.view(), with_gaps(wide));
   Context& ctx = context("", 2);
   const CrossEntropyOptions options{.label_smoothing = 0.1};
@@ -77,7 +77,7 @@ void losses(Index classes, const std::string& part) {
 
 void adamw(const std::string& part) {
   const Index n = 77;
-  const Tensor g = random_normal({n}, DType::f32, 6);
+  Tensor g = random_normal({n}, DType::f32, 6);
   std::vector<float> x(77, 1.0f), m(77, 0.1f), v(77, 0.2f);
   const cpu::RowKernels& rows = cpu::chosen_isa().gemm()->rows;
   const auto* slope = g.values<float>().data();
@@ -96,9 +96,8 @@ void adamw(const std::string& part) {
 
 /// out = act(x w^T) * factor, slope = act'(x w^T).
 void slopes(Activation act, const std::string& part) {
-  const Tensor x = random_normal({8, 12}, DType::f32, 7), w = random_normal({40, 12}, DType::f32, 8),
-               factor = random_normal({8, 40}, DType::f32, 9), out(DType::f32, {8, 40}),
-               slope(DType::f32, {8, 40});
+  Tensor x = random_normal({8, 12}, DType::f32, 7), w = random_normal({40, 12}, DType::f32, 8),
+         factor = random_normal({8, 40}, DType::f32, 9), out(DType::f32, {8, 40}), slope(DType::f32, {8, 40});
   projection(
       {.x = x.view(), .weight = w.view(), .factor = factor.view(), .slope = slope.view(), .out = out.view()},
       act, context("", 2));

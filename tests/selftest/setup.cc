@@ -12,7 +12,7 @@ constexpr Index kBuckets = 8, kMaxDistance = 20;
 
 /// Copies packed [b t s d] into memory of the asked layout; `store` owns it.
 AnyView lay_out(const Tensor& packed, Layout layout, Tensor& store) {
-  const AnyView& p = packed.view();
+  const InputView& p = packed.view();
   const Index b = p.size[0], t = p.size[1], s = p.size[2], d = p.size[3];
   AnyView v = p;
   switch (layout) {
@@ -47,7 +47,7 @@ AnyView lay_out(const Tensor& packed, Layout layout, Tensor& store) {
 
 Mask make_mask(const Setup& s) {
   if (s.mask == "dense") {
-    const Tensor chance = random_normal({s.batch, s.heads, s.q_tokens, s.kv_tokens}, DType::f32, s.seed + 90);
+    Tensor chance = random_normal({s.batch, s.heads, s.q_tokens, s.kv_tokens}, DType::f32, s.seed + 90);
     Tensor open(DType::u8, {s.batch, s.heads, s.q_tokens, s.kv_tokens});
     for (Index i = 0; i < open.view().count(); ++i)
       static_cast<std::uint8_t*>(open.view().data)[i] =
@@ -121,7 +121,7 @@ void make_probes(Inputs& in) {
   }
 }
 
-Tensor as_double(const AnyView& v) {
+Tensor as_double(const InputView& v) {
   Tensor t(DType::f64, {v.size[0], v.size[1], v.size[2], v.rank > 3 ? v.size[3] : 1});
   for (Index i = 0; i < v.size[0]; ++i)
     for (Index j = 0; j < v.size[1]; ++j)
@@ -129,8 +129,8 @@ Tensor as_double(const AnyView& v) {
         for (Index l = 0; l < (v.rank > 3 ? v.size[3] : 1); ++l) put(t.view(), at(v, i, j, k, l), i, j, k, l);
   return t;
 }
-AnyView shaped_as(const Tensor& t, const AnyView& like) {
-  AnyView v = t.view();
+InputView shaped_as(const Tensor& t, const InputView& like) {
+  InputView v = t.view();
   if (like.rank == 3) v.rank = 3;  // the fourth axis has one element
   return v;
 }

@@ -58,7 +58,7 @@ Outputs run(const Inputs& inputs, const std::string& kernels = "", int threads =
 Context& context(const std::string& kernels, int threads);
 
 /// Element (b, t, h, d) of q, k or v as the head sees it; ragged: b is 0.
-inline double element(const AnyView& v, const HeadLayout& l, Index b, Index t, Index h, Index d) {
+inline double element(const InputView& v, const HeadLayout& l, Index b, Index t, Index h, Index d) {
   if (l.row > 0) {
     const Index column = l.column(h) + d;
     return column < 0 || column >= l.row
@@ -67,10 +67,10 @@ inline double element(const AnyView& v, const HeadLayout& l, Index b, Index t, I
   }
   return load_double(v.data, v.dtype, b * v.step[0] + t * v.step[1] + l.slot(h) * v.step[2] + d * v.step[3]);
 }
-inline double at(const AnyView& v, Index i0, Index i1 = 0, Index i2 = 0, Index i3 = 0) {
+inline double at(const InputView& v, Index i0, Index i1 = 0, Index i2 = 0, Index i3 = 0) {
   return load_double(v.data, v.dtype, i0 * v.step[0] + i1 * v.step[1] + i2 * v.step[2] + i3 * v.step[3]);
 }
-inline void put(const AnyView& v, double x, Index i0, Index i1 = 0, Index i2 = 0, Index i3 = 0) {
+inline void put(const InputView& v, double x, Index i0, Index i1 = 0, Index i2 = 0, Index i3 = 0) {
   store_double(v.data, v.dtype, i0 * v.step[0] + i1 * v.step[1] + i2 * v.step[2] + i3 * v.step[3], x);
 }
 inline bool same_bits(const Tensor& a, const Tensor& b) {

@@ -105,6 +105,9 @@ TEST_F(IntentModel, ExplainsByTokensAndHeads) {
   EXPECT_NE(r.body.find("{\"piece\": \"card\", \"begin\": 3, \"end\": 7, \"importance\": "),
             std::string::npos)
       << r.body;
+  for (const char* key :
+       {"\"given\": ", "\"needed\": ", "\"lacks\": ", "\"words\": [{\"begin\": 0, \"end\": 2"})
+    EXPECT_NE(r.body.find(key), std::string::npos) << key << r.body;
   EXPECT_NE(r.body.find("\"explained\": "), std::string::npos);
   EXPECT_NE(r.body.find("\"heads\": [["), std::string::npos) << r.body;
   EXPECT_EQ(ask(service.port(), a).body, r.body);

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
-#include "headwise/server/openapi.h"
+#include "headwise/server/model/intents_openapi.h"
 #include "tests/base/sentence.h"
 #include "tests/server/harness.h"
 
@@ -317,7 +317,7 @@ TEST(Openapi, HasEveryRouteAndEveryAnswer) {
   const Json all = Json::parse(ask(port, document).body);
   EXPECT_EQ(all.at("openapi"), "3.1.0");
   EXPECT_EQ(all.at("security").size(), 1u);
-  EXPECT_TRUE(Json::parse(openapi_text({.token = false})).at("security").empty());
+  EXPECT_TRUE(Json::parse(openapi_text(intents_openapi({}, false))).at("security").empty());
   for (const RouteName& r : Service::routes()) {
     std::string method(r.method);
     for (char& c : method) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));

@@ -1,6 +1,7 @@
 // Every route with every key to its door, and what comes back: answers, refusals, batches, metrics.
 #include <gtest/gtest.h>
 
+#include <future>
 #include <mutex>
 
 #include "headwise/model/json_reader.h"
@@ -33,6 +34,7 @@ TEST(Service, EveryRouteTimesEveryWayToAsk) {
       {"/v1/labels", "GET", 200, 401, 401, 421, 403, 403, 405, 413, 400},
       {"/", "GET", 200, 401, 401, 421, 403, 403, 405, 413, 400},
       {"/report", "GET", 200, 401, 401, 421, 403, 403, 405, 413, 400},
+      {"/try", "GET", 200, 200, 200, 200, 403, 403, 405, 413, 400},
       {"/v1/intents", "POST", 200, 401, 401, 421, 403, 403, 405, 413, 400},
       {"/v1/explain", "POST", 200, 401, 401, 421, 403, 403, 405, 413, 400},
       {"/nowhere", "GET", 404, 401, 401, 421, 403, 403, 404, 413, 400},
@@ -102,6 +104,23 @@ TEST(Service, AllowedHostsAndNoTokenByWish) {
   EXPECT_EQ(ask(service.port(), a).status, 200);
   a.host = "intents.example.evil";
   EXPECT_EQ(ask(service.port(), a).status, 421);
+}
+
+TEST(Service, ThePageToTryASentenceSaysNothingOfTheModelAndReachesThisServiceAlone) {
+  Running service(with_token());
+  Ask a;
+  a.method = "GET", a.path = "/try", a.authorization = "";
+  Reply r = ask(service.port(), a);
+  EXPECT_EQ(r.status, 200);
+  EXPECT_EQ(r.headers["Content-Type"], "text/html; charset=utf-8");
+  EXPECT_NE(r.body.find("/v1/explain"), std::string::npos);
+  EXPECT_EQ(r.body.find(kToken), std::string::npos);
+  for (const char* address : {"http:", "https:", "//cdn", "@import", "src="})
+    EXPECT_EQ(r.body.find(address), std::string::npos) << address;
+  const std::string policy = r.headers["Content-Security-Policy"];
+  EXPECT_NE(policy.find("default-src 'none'"), std::string::npos);
+  EXPECT_NE(policy.find("connect-src 'self'"), std::string::npos);
+  EXPECT_EQ(service.facts.calls, 0);
 }
 
 TEST(Service, ABrowserShowsTheTokenAsAPasswordForThePageAlone) {
@@ -378,6 +397,19 @@ TEST(Service, SumsOfMetricsKeepEveryDigit) {
   const std::string said = metrics.print({});
   EXPECT_NE(said.find("_tokens_sum 123456789\n"), std::string::npos) << said;
   EXPECT_NE(said.find("_seconds_sum 1000000.25\n"), std::string::npos) << said;
+}
+
+TEST(Service, ABatchIsCountedBeforeItsAnswersLeave) {
+  ModelFacts facts;
+  Metrics metrics;
+  std::promise<std::string> said;
+  Batcher batcher(model_of(facts), {}, metrics);
+  Job job;
+  job.texts = {"hello"}, job.deadline = Clock::now() + 60s;
+  job.done = [&](const Outcome&) { said.set_value(metrics.print({})); };
+  ASSERT_TRUE(batcher.submit(job));
+  const std::string then = said.get_future().get();
+  EXPECT_NE(then.find("headwise_texts_total 1\n"), std::string::npos) << then;
 }
 
 TEST(Service, MetricsAndLogHoldNoWordOfARequest) {

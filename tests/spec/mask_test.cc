@@ -49,7 +49,7 @@ MaskView either(const MaskView& a, const MaskView& b) { return join(MaskOp::eith
 
 /// Compares may_attend, tile and row_bits with `open` around queries from `q_low` and keys from `k_low`.
 void expect_exact(const MaskView& v, const Open& open, Index q_low, Index k_low, Index span,
-                  const MaskPlace& at = {}) {
+                  const MaskSubject& at = {}) {
   const auto side = static_cast<std::size_t>(span);
   std::vector<std::vector<int>> before(side + 1, std::vector<int>(side + 1));  // open pairs left of and above
   for (Index i = 0; i < span; ++i)
@@ -84,7 +84,7 @@ void expect_exact(const MaskView& v, const Open& open, Index q_low, Index k_low,
 }
 
 /// The same at the start, in the middle of words, before the first key, and past 2^31 and 2^40.
-void expect_exact_everywhere(const MaskView& v, const Open& open, const MaskPlace& at = {}) {
+void expect_exact_everywhere(const MaskView& v, const Open& open, const MaskSubject& at = {}) {
   for (Index q_low : {-7, 0, 3})
     for (Index k_low : {0, 2, 59}) expect_exact(v, open, q_low, k_low, 12, at);
   for (Index far : {kTwo31 - 5, kTwo32 + 3, Index{1} << 40, Index{1} << 62}) {
@@ -221,8 +221,8 @@ TEST(MaskView, DenseIsExactByIndexAndRepeatsSizeOne) {
                       mask_terms::bits_between(0, end);
           }
           s.bits = bits.data();
-          for (const MaskPlace& at :
-               {MaskPlace{0, 0, 0}, {1, 2, -3}, {1, 0, 5}, {0, 1, kTwo31 - 5}, {3, 0, 0}})
+          for (const MaskSubject& at :
+               {MaskSubject{0, 0, 0}, {1, 2, -3}, {1, 0, 5}, {0, 1, kTwo31 - 5}, {3, 0, 0}})
             for (Index k_low : {Index{0}, Index{59}, Index{127}, kTwo32}) {
               const Open open = [&](Index p, Index k) {
                 Index at_axis[4] = {at.sequence, at.head, p - at.q_start, k};

@@ -100,13 +100,13 @@ struct FullBackward : BackwardRun {
 using Gradients = std::map<std::string, Tensor>;
 inline Gradients gradients_of(const BackwardArgs& a) {
   Gradients all;
-  each_gradient(a, [&](const char* name, const AnyView&, const AnyView& gradient) {
+  each_gradient(a, [&](const char* name, const InputView&, const InputView& gradient) {
     if (gradient.given()) all.emplace(name, converted(gradient, gradient.dtype));
   });
   return all;
 }
 inline void poison_gradients(const BackwardArgs& a) {
-  each_gradient(a, [&](const char*, const AnyView&, const AnyView& v) {
+  each_gradient(a, [&](const char*, const InputView&, const InputView& v) {
     for (Index n = 0; n < v.count(); ++n) {
       Index rest = n, at = 0;
       for (int axis = v.rank - 1; axis >= 0; --axis)

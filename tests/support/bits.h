@@ -10,7 +10,7 @@
 namespace headwise::test {
 
 /// Row-major tensors of equal dtype and sizes; NaN payloads and signs of zero count.
-inline testing::AssertionResult same_bits(const AnyView& a, const AnyView& b) {
+inline testing::AssertionResult same_bits(const InputView& a, const InputView& b) {
   if (a.dtype != b.dtype || a.count() != b.count())
     return testing::AssertionFailure() << "got " << a << " and " << b;
   const auto item = static_cast<std::size_t>(size_of(a.dtype));
@@ -43,7 +43,7 @@ inline testing::AssertionResult same_bits(const Tensor& a, const Tensor& b) {
 
 /// Every byte of every element set to a quiet NaN of the dtype (integers: all ones).
 inline void poison(const Tensor& t) {
-  const AnyView& v = t.view();
+  const InputView& v = t.view();
   if (is_float(v.dtype))
     for (Index n = 0; n < v.count(); ++n)
       store_double(v.data, v.dtype, n, std::numeric_limits<double>::quiet_NaN());

@@ -121,7 +121,7 @@ struct CaseRun {
 };
 
 /// The same numbers in another dtype, row-major.
-inline Tensor converted(const AnyView& x, DType dtype) {
+inline Tensor converted(const InputView& x, DType dtype) {
   Tensor t;
   switch (x.rank) {
     case 1: t = Tensor(dtype, {x.size[0]}); break;
@@ -129,7 +129,7 @@ inline Tensor converted(const AnyView& x, DType dtype) {
     case 3: t = Tensor(dtype, {x.size[0], x.size[1], x.size[2]}); break;
     default: t = Tensor(dtype, {x.size[0], x.size[1], x.size[2], x.size[3]}); break;
   }
-  const AnyView& y = t.view();
+  const InputView& y = t.view();
   for (Index n = 0; n < y.count(); ++n) {
     Index rest = n, from = 0;
     for (int axis = x.rank - 1; axis >= 0; --axis) {

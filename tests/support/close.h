@@ -17,7 +17,7 @@ struct Distance {
   Index at = -1, mismatched = 0;     // where the largest is; NaN or inf on one side only
 };
 /// Row-major tensors of equal sizes; `truth` is usually f64.
-inline Distance distance_of(const AnyView& got, const AnyView& truth) {
+inline Distance distance_of(const InputView& got, const InputView& truth) {
   Distance d;
   double error = 0, norm = 0;
   for (Index n = 0; n < truth.count(); ++n) {
@@ -41,7 +41,7 @@ inline double ulp_of(DType t, double x) {
   return std::ldexp(1.0, std::max(std::ilogb(x) + 1 - digits, lowest));
 }
 
-inline double largest_of(const AnyView& x) {
+inline double largest_of(const InputView& x) {
   double most = 0;
   for (Index n = 0; n < x.count(); ++n)
     if (const double v = std::fabs(load_double(x.data, x.dtype, n)); std::isfinite(v))
@@ -54,7 +54,7 @@ struct Truth {
   Tensor out, lse;
 };
 inline Truth truth_of(AttentionProblem p, AttentionArgs a, Context& ctx) {
-  const Tensor q = converted(a.q, DType::f64), k = converted(a.k, DType::f64), v = converted(a.v, DType::f64);
+  Tensor q = converted(a.q, DType::f64), k = converted(a.k, DType::f64), v = converted(a.v, DType::f64);
   Truth t{converted(a.out, DType::f64), Tensor(DType::f64, {a.q.size[0], p.heads.q.heads, a.q.size[1]})};
   a.q = q.view(), a.k = k.view(), a.v = v.view(), a.out = t.out.view(), a.lse = t.lse.view();
   a.probe = {};
@@ -68,8 +68,8 @@ inline Truth truth_of(AttentionProblem p, AttentionArgs a, Context& ctx) {
 
 /// T1 and T7: NaN and inf stand where they stand in the truth; the error is at most the plain run's (f32: 1.5
 /// times) + 2 ulp.
-inline testing::AssertionResult close_to_truth(const AnyView& got, const AnyView& truth,
-                                               const AnyView& plain) {
+inline testing::AssertionResult close_to_truth(const InputView& got, const InputView& truth,
+                                               const InputView& plain) {
   const Distance d = distance_of(got, truth), yard = distance_of(plain, truth);
   if (d.mismatched > 0)
     return testing::AssertionFailure() << d.mismatched << " values are NaN or inf on one side only, first at "
@@ -91,7 +91,7 @@ inline testing::AssertionResult close_to_truth(const AnyView& got, const AnyView
 /// T1 for a whole run: `a.out` was written by the kernel under test.
 inline testing::AssertionResult out_is_close(const AttentionProblem& p, const AttentionArgs& a,
                                              Context& ctx) {
-  const Tensor got = converted(a.out, p.dtype), plain = converted(a.out, p.dtype);
+  Tensor got = converted(a.out, p.dtype), plain = converted(a.out, p.dtype);
   plain_run(p, a, plain.view());
   const Truth truth = truth_of(p, a, ctx);
   return close_to_truth(got.view(), truth.out.view(), plain.view());
@@ -103,7 +103,7 @@ inline double relative_guard(DType t) {
 }
 
 /// T5: |lse error| <= 4 u max(1, |lse|), -inf exactly where the truth has it.
-inline testing::AssertionResult lse_is_close(const AnyView& got, const AnyView& truth) {
+inline testing::AssertionResult lse_is_close(const InputView& got, const InputView& truth) {
   for (Index n = 0; n < truth.count(); ++n) {
     const double x = load_double(got.data, got.dtype, n), y = load_double(truth.data, truth.dtype, n);
     if (std::isnan(y) ? std::isnan(x)
@@ -126,7 +126,7 @@ inline double hostile_bound(DType out, double most_v, double most_logit, double 
 
 /// T4: mean signed error in units of its own standard error; a kernel that rounds is within 3, one that
 /// truncates is not.
-inline double signed_bias(const AnyView& got, const AnyView& truth) {
+inline double signed_bias(const InputView& got, const InputView& truth) {
   double sum = 0, squares = 0;
   const auto n = static_cast<double>(truth.count());
   for (Index i = 0; i < truth.count(); ++i) {

@@ -18,7 +18,7 @@ inline Context& decoding(int threads = 2) {
 struct Packed {
   PackedKeys about;
   Tensor buffer;
-  Packed(const AnyView& k, Index spare = 0)
+  Packed(const InputView& k, Index spare = 0)
       : about(packed_keys(k.dtype, k.size[2], k.size[3], k.size[1] + spare)),
         buffer(k.dtype, {k.size[0], k.size[2], about.room()}) {
     poison(buffer);
@@ -30,8 +30,8 @@ inline constexpr DType kEightBits[] = {DType::i8, DType::e4m3};
 /// k and v of a run as int8 or e4m3 with their scales.
 struct Quantized {
   Tensor k, v, k_scale, v_scale;
-  Quantized(const AnyView& from_k, const AnyView& from_v, DType dtype = DType::i8) {
-    const auto make = [dtype](const AnyView& x, Tensor& to, Tensor& scale) {
+  Quantized(const InputView& from_k, const InputView& from_v, DType dtype = DType::i8) {
+    const auto make = [dtype](const InputView& x, Tensor& to, Tensor& scale) {
       to = Tensor(dtype, {x.size[0], x.size[1], x.size[2], x.size[3]});
       scale = Tensor(DType::f32, {x.size[0], x.size[1], x.size[2]});
       quantize_kv(x, to.view(), scale.view(), online());
@@ -48,7 +48,7 @@ struct Quantized {
 inline void expect_decode_is_online(CaseRun& r, const std::string& what) {
   poison(r.out), poison(r.lse);
   attention(r.args, online(1));
-  const Tensor out = r.out.clone(), lse = r.lse.clone();
+  Tensor out = r.out.clone(), lse = r.lse.clone();
   const auto expect_same = [&](const AttentionArgs& a, Context& ctx, const char* way) {
     poison(r.out), poison(r.lse);
     attention(a, ctx);

@@ -18,7 +18,7 @@ struct Twin {
   AnyView like;
   std::vector<float> plain;
   std::vector<double> size;
-  explicit Twin(const AnyView& v)
+  explicit Twin(const InputView& v)
       : like(v), plain(static_cast<std::size_t>(v.count())), size(static_cast<std::size_t>(v.count())) {}
   void add(float x, double part, Index i, Index j = 0, Index k = 0, Index l = 0) {
     if (!like.given()) return;
@@ -212,14 +212,14 @@ std::string GradientTruth::fault(const BackwardArgs& a) const {
   const double relative =
       dtype_ == DType::f64 ? 1e-13 * (1 + logits) : 3 * unit_of(dtype_) + 4 * 0x1p-24 * (4 + logits);
   std::vector<AnyView> right;
-  each_gradient(run_.args, [&](const char*, const AnyView&, const AnyView& g) { right.push_back(g); });
+  each_gradient(run_.args, [&](const char*, const InputView&, const InputView& g) { right.push_back(g); });
   std::string fault;
   std::size_t which = 0;
-  each_gradient(a, [&](const char* name, const AnyView&, const AnyView& gradient) {
+  each_gradient(a, [&](const char* name, const InputView&, const InputView& gradient) {
     const std::vector<double>& size = yard_.size[which];
-    const AnyView& want = right[which++];
+    const InputView& want = right[which++];
     if (!gradient.given() || !fault.empty()) return;
-    const Tensor got = converted(gradient, DType::f64);
+    Tensor got = converted(gradient, DType::f64);
     for (Index n = 0; n < want.count() && fault.empty(); ++n) {
       const double x = got.values<double>()[static_cast<std::size_t>(n)],
                    y = static_cast<const double*>(want.data)[n];

@@ -33,7 +33,7 @@ GradientRun double_of(const Posed& p, std::uint64_t seed) {
   BackwardArgs a;
   a.forward = p.truth;
   const Index value_dim = p.heads.v.heads ? p.heads.v.dim : p.sizes.value_dim;
-  const Tensor dout =
+  Tensor dout =
       random_normal({p.tensor_batch(), p.q_rows(), p.sizes.heads, value_dim}, DType::f64, seed * 1000 + 90);
   a.dout = dout.view();
   return in_double(a, p.heads);

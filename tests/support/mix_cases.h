@@ -7,8 +7,9 @@
 
 namespace headwise::test {
 
-inline std::vector<MixCase> mix_cases() {
-  constexpr Mix kNone = Mix::none, kFixed = Mix::fixed, kDynamic = Mix::dynamic;
+/// Mixes that are the same for every pair.
+inline std::vector<MixCase> fixed_mix_cases() {
+  constexpr Mix kNone = Mix::none;
   return {
       {.name = "talking",
        .q_heads = 5,
@@ -68,6 +69,13 @@ inline std::vector<MixCase> mix_cases() {
        .softcap = true,
        .gate = true,
        .scale = true},
+  };
+}
+
+/// Mixes that some query or key brings, and problems without either.
+inline std::vector<MixCase> dynamic_mix_cases() {
+  constexpr Mix kNone = Mix::none, kFixed = Mix::fixed, kDynamic = Mix::dynamic;
+  return {
       {.name = "dcmha",
        .before = kDynamic,
        .after = kDynamic,
@@ -119,6 +127,12 @@ inline std::vector<MixCase> mix_cases() {
       {.name = "no_key", .q_tokens = 3, .kv_tokens = 0},
       {.name = "no_query", .q_tokens = 0, .kv_tokens = 3},
   };
+}
+
+inline std::vector<MixCase> mix_cases() {
+  std::vector<MixCase> all = fixed_mix_cases();
+  for (const MixCase& c : dynamic_mix_cases()) all.push_back(c);
+  return all;
 }
 
 }  // namespace headwise::test

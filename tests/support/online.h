@@ -46,18 +46,18 @@ inline Tensor filled(Index n, double x, DType dtype = DType::f32) {
   for (Index i = 0; i < n; ++i) store_double(t.view().data, dtype, i, x);
   return t;
 }
-inline void fill(const AnyView& v, double x) {
+inline void fill(const InputView& v, double x) {
   for (Index n = 0; n < v.count(); ++n) store_double(v.data, v.dtype, n, x);
 }
 /// Rows [first, first + count) of axis 1.
-inline AnyView tokens_of(const AnyView& v, Index first, Index count) {
+inline AnyView tokens_of(const InputView& v, Index first, Index count) {
   AnyView r = v;
   r.data = static_cast<std::byte*>(v.data) + first * v.step[1] * size_of(v.dtype);
   r.size[1] = count;
   return r;
 }
 /// Entries [first, first + count) of axis 0.
-inline AnyView batch_of(const AnyView& v, Index first, Index count) {
+inline AnyView batch_of(const InputView& v, Index first, Index count) {
   AnyView r = v;
   r.data = static_cast<std::byte*>(v.data) + first * v.step[0] * size_of(v.dtype);
   r.size[0] = count;
@@ -71,7 +71,7 @@ struct DenseTruth {
 inline DenseTruth dense_truth(const AttentionArgs& a, const HeadSpec& heads = {},
                               ScoreStage stage = ScoreStage::biased) {
   AttentionArgs t = a;
-  const Tensor q = converted(a.q, DType::f64), k = converted(a.k, DType::f64), v = converted(a.v, DType::f64);
+  Tensor q = converted(a.q, DType::f64), k = converted(a.k, DType::f64), v = converted(a.v, DType::f64);
   t.probe = {};
   const AttentionProblem p = problem_of(t, {}, heads);
   DenseTruth r{Tensor(DType::f64, {a.out.size[0], a.out.size[1], a.out.size[2], a.out.size[3]}),
@@ -86,8 +86,8 @@ inline DenseTruth dense_truth(const AttentionArgs& a, const HeadSpec& heads = {}
 /// T3 and T5 for a run that wrote a.out (and a.lse where given).
 inline testing::AssertionResult matches_ref(const AttentionArgs& a, const HeadSpec& heads = {}) {
   const DenseTruth truth = dense_truth(a, heads);
-  const auto most_norm = [](const AnyView& x) {
-    const Tensor t = converted(x, DType::f64);
+  const auto most_norm = [](const InputView& x) {
+    Tensor t = converted(x, DType::f64);
     const Index width = x.rank > 0 ? x.size[x.rank - 1] : 0;
     double most = 0;
     for (Index n = 0; width > 0 && n < t.view().count(); n += width) {
@@ -110,7 +110,7 @@ inline testing::AssertionResult matches_ref(const AttentionArgs& a, const HeadSp
   const double values = largest_of(converted(a.v, DType::f64).view()) * gate / (1 - a.inputs.dropout);
   const double bound =
       values * (ulp_of(p.dtype, 1.0) / 2 + 4 * 0x1p-24 * (logits + products + std::log2(tiles) + 1));
-  const Tensor out = converted(a.out, DType::f64);
+  Tensor out = converted(a.out, DType::f64);
   for (Index n = 0; n < out.view().count(); ++n) {
     const double x = out.values<double>()[static_cast<std::size_t>(n)],
                  y = truth.out.values<double>()[static_cast<std::size_t>(n)];
@@ -120,7 +120,7 @@ inline testing::AssertionResult matches_ref(const AttentionArgs& a, const HeadSp
              << "out " << n << " is " << x << ", truth " << y << ", bound " << bound;
   }
   if (!a.lse.given()) return testing::AssertionSuccess();
-  const Tensor lse = converted(a.lse, DType::f64);
+  Tensor lse = converted(a.lse, DType::f64);
   for (Index n = 0; n < lse.view().count(); ++n) {
     const double x = lse.values<double>()[static_cast<std::size_t>(n)],
                  y = truth.lse.values<double>()[static_cast<std::size_t>(n)];

@@ -39,7 +39,7 @@ struct Results {
       class_mass, column_sums, picked, scores;
 };
 
-void poison_all(const Tensor& t) {
+void poison_all(Tensor& t) {
   if (t.view().count() > 0)
     std::memset(t.view().data, 0xff, static_cast<std::size_t>(t.view().count() * size_of(t.dtype())));
 }
@@ -55,13 +55,13 @@ Results point_outputs(const Posed& p, AttentionArgs& a) {
   if (p.choice[kOutLayout] == 1) how.order.assign(std::begin(kOrder), std::end(kOrder));
   if (p.choice[kOutLayout] == 2) how.inner = 2, how.gap = 3, how.first = 1;
   how.junk = p.choice[kLayout] == 5;
-  const Tensor plain(s.dtype, {b, q, h, value_dim});
+  Tensor plain(s.dtype, {b, q, h, value_dim});
   r.out = place(plain.view(), how);
   poison_all(r.out.memory);
   r.out_before = r.out.memory.clone();
   a.out = r.out.view;
   if (p.choice[kLse] > 0) {
-    const Tensor lse(wide, {b, h, q});
+    Tensor lse(wide, {b, h, q});
     Placement spread;
     if (p.choice[kLse] == 2) spread = {.order = {2, 0, 1}, .inner = 2, .gap = 1};
     r.lse = place(lse.view(), spread);
@@ -128,7 +128,7 @@ struct Judge {
   }
 
   void out(const Results& r) {
-    const Tensor got = converted(r.out.view, DType::f64);
+    Tensor got = converted(r.out.view, DType::f64);
     const DType t = p.sizes.dtype;
     const double bound = out_bound();
     double error = 0, norm = 0;
@@ -170,7 +170,7 @@ struct Judge {
 
   void lse(const Results& r) {
     if (p.choice[kLse] == 0) return;
-    const Tensor got = converted(r.lse.view, DType::f64);
+    Tensor got = converted(r.lse.view, DType::f64);
     for (Index n = 0; n < got.view().count(); ++n) {
       const double y = truth.lse.values<double>()[static_cast<std::size_t>(n)];
       const double bound = p.sizes.dtype == DType::f64
@@ -197,7 +197,7 @@ struct Judge {
     }
   }
   Index start_of(Index b) const {
-    const AnyView& v = p.args.q_start;
+    const InputView& v = p.args.q_start;
     if (!v.given()) return 0;
     const Index start = static_cast<const Index*>(v.data)[v.size[0] == 1 ? 0 : b];
     return start != kStartEnd
@@ -234,7 +234,7 @@ struct Judge {
       for (Index c = 0; c < p.probe.classes; ++c) {
         double mass = 0;
         const Index kv0 = p.sizes_ragged ? kv_offset(b) : 0;
-        const AnyView& of = p.args.probe.class_of;
+        const InputView& of = p.args.probe.class_of;
         for (Index k = 0; k < keys; ++k)
           if (static_cast<const std::int32_t*>(
                   of.data)[(p.sizes_ragged ? 0 : b * p.sizes.kv_tokens) + kv0 + k] == c)
@@ -255,7 +255,7 @@ struct Judge {
     return most;
   }
   double sink_mass(Index row, Index h) const {
-    const AnyView& v = p.args.inputs.sinks;
+    const InputView& v = p.args.inputs.sinks;
     if (!v.given()) return 0;
     const double sink = load_double(v.data, v.dtype, h),
                  lse = truth.lse.values<double>()[static_cast<std::size_t>(row)];
@@ -324,7 +324,7 @@ std::string kernels_of(const Choice& c) {
 bool must_refuse(const Posed& p) {
   const KeysValues& form = keys_values(p.choice);
   const bool rows = p.heads.k.row > 0;
-  if (form.page > 0 && (rows || p.sizes_ragged || p.probe.any() || p.choice[kKernels] == 2)) return true;
+  if (form.page > 0 && (rows || (p.sizes_ragged && (p.probe.columns || p.probe.classes > 0)))) return true;
   if ((form.packed && (rows || p.sizes_ragged)) || (form.quantized() && rows)) return true;
   if (form.packed && !form.quantized() && p.sizes.dtype == DType::f64) return true;
   return p.choice[kKernels] == 2 && (p.sizes.dtype == DType::f64 || p.probe.scores != ScoreStage::none ||

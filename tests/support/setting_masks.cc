@@ -8,7 +8,7 @@ namespace {
 
 Tensor random_open(std::initializer_list<Index> sizes, std::uint64_t seed) {
   Tensor t(DType::u8, sizes);
-  const Tensor normal = random_normal(sizes, DType::f32, seed);
+  Tensor normal = random_normal(sizes, DType::f32, seed);
   for (std::size_t n = 0; n < t.values<std::uint8_t>().size(); ++n)
     t.values<std::uint8_t>()[n] = normal.values<float>()[n] > -0.3f;
   return t;
@@ -69,16 +69,16 @@ Mask make_mask(int kind, const Sizes& s, std::uint64_t seed) {
     case kDocuments: return Mask::documents(offsets_of({9, 0, 30, 1, 250, 1800, 5000}));
     case kBlocks: return random_blocks(s, seed);
     case kDense: {
-      const Tensor open = random_open({s.q_tokens, s.kv_tokens}, seed);
+      Tensor open = random_open({s.q_tokens, s.kv_tokens}, seed);
       return Mask::dense(open.view());
     }
     case kDenseHeads: {
-      const Tensor open = random_open({1, s.heads, s.q_tokens, s.kv_tokens}, seed);
+      Tensor open = random_open({1, s.heads, s.q_tokens, s.kv_tokens}, seed);
       return Mask::from_blocked(open.view());
     }
     case kDenseMerged: {
       if (s.heads == 0) return Mask::causal();
-      const Tensor open = random_open({s.batch * s.heads, s.q_tokens, s.kv_tokens}, seed);
+      Tensor open = random_open({s.batch * s.heads, s.q_tokens, s.kv_tokens}, seed);
       return Mask::dense(unmerge_heads(open.view(), s.heads));
     }
     case kStrided: return Mask::strided(7, 2);

@@ -17,7 +17,7 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN(),
                  kInf = std::numeric_limits<double>::infinity();
 
-Index plain_offset(const AnyView& v, Index n) {
+Index plain_offset(const InputView& v, Index n) {
   Index offset = 0;
   for (int axis = v.rank - 1; axis >= 0; --axis) {
     offset += n % v.size[axis] * v.step[axis];
@@ -26,7 +26,7 @@ Index plain_offset(const AnyView& v, Index n) {
   return offset;
 }
 
-double most_of(const AnyView& v) {
+double most_of(const InputView& v) {
   double most = 0;
   for (Index n = 0; n < v.count(); ++n)
     if (const double x = std::fabs(load_double(v.data, v.dtype, plain_offset(v, n))); std::isfinite(x))
@@ -34,7 +34,7 @@ double most_of(const AnyView& v) {
   return most;
 }
 /// Largest 2-norm over the last axis.
-double most_norm(const AnyView& v) {
+double most_norm(const InputView& v) {
   const Index width = v.size[v.rank - 1];
   double most = 0;
   for (Index n = 0; n + width <= v.count() && width > 0; n += width) {
@@ -59,7 +59,7 @@ Placement placement_of(int layout, int rank) {
 }
 
 /// Makes every slice along `axis` the first one, so that a step of 0 means the same numbers.
-void repeat_first(const AnyView& v, int axis) {
+void repeat_first(const InputView& v, int axis) {
   for (Index n = 0; n < v.count(); ++n) {
     const Index index = n / v.step[axis] % v.size[axis];
     store_double(v.data, v.dtype, n, load_double(v.data, v.dtype, n - index * v.step[axis]));
@@ -134,7 +134,7 @@ struct Poser {
   void put(Tensor q, Tensor k, Tensor v) {
     const int layout = c[kLayout], rank = k.view().rank;
     if (layout == 4)  // stride 0: along batch, and along heads where there is such an axis
-      for (const Tensor* t : {&k, &v}) {
+      for (Tensor* t : {&k, &v}) {
         if (t->view().count() == 0) continue;
         repeat_first(t->view(), 0);
         if (t->view().rank == 4) repeat_first(t->view(), 2);
@@ -157,10 +157,10 @@ struct Poser {
       a.v = alias ? a.k : keep(place(v.view(), placement_of(layout, v.view().rank)));
     }
   }
-  static bool same_sizes(const AnyView& x, const AnyView& y) {
+  static bool same_sizes(const InputView& x, const InputView& y) {
     return std::memcmp(x.size, y.size, sizeof(x.size)) == 0;
   }
-  AnyView repeated(const AnyView& plain) {
+  AnyView repeated(const InputView& plain) {
     AnyView one = plain;
     const bool axes[4] = {true, false, plain.rank == 4, false};
     for (int axis = 0; axis < plain.rank; ++axis)
@@ -171,7 +171,7 @@ struct Poser {
     return v;
   }
   /// One row holds q, k and v side by side; where queries and keys are not the same tokens, k and v alone.
-  void pack(const AnyView& q, const AnyView& k, const AnyView& v) {
+  void pack(const InputView& q, const InputView& k, const InputView& v) {
     const bool with_q = q.size[1] == k.size[1];
     const AnyView* parts[] = {&q, &k, &v};
     AnyView* out[] = {&p.args.q, &p.args.k, &p.args.v};
@@ -229,7 +229,7 @@ struct Poser {
     for (Index n = 0; n < pages; ++n)
       table.values<std::int32_t>()[static_cast<std::size_t>(n)] = static_cast<std::int32_t>(pages - 1 - n);
     p.args.page_table.table = keep(std::move(table)), p.args.page_table.lengths = numbers(p.kv_lengths);
-    if (p.truth.k.rank == 3 || p.sizes_ragged) return;  // refused
+    if (p.truth.k.rank == 3) return;  // refused
     const AttentionArgs& whole = keys_values(c).quantized() ? p.args : p.truth;
     for (auto [from, to] : {std::pair{&whole.k, &p.args.k},
                             {&whole.v, &p.args.v},
@@ -243,15 +243,43 @@ struct Poser {
       for (Index n = 0; n < pool.count(); ++n)
         store_double(pool.data, pool.dtype, n, x.dtype == DType::i8 ? 127 : kNan);
       if (by_head) std::swap(pool.size[1], pool.size[2]), std::swap(pool.step[1], pool.step[2]);
-      for (Index n = 0; n < x.count(); ++n) {
-        const Index column = n % dim, head = n / dim % heads, token = n / dim / heads % x.size[1],
-                    page = pages - 1 - (n / dim / heads / x.size[1] * each + token / size);
-        store_double(pool.data, pool.dtype,
-                     page * pool.step[0] + token % size * pool.step[1] + head * pool.step[2] + column,
-                     load_double(x.data, x.dtype, n));
+      Index first = 0;  // row of the sequence in x
+      for (Index b = 0; b < batch; ++b) {
+        const Index tokens = p.kv_lengths[static_cast<std::size_t>(b)];
+        for (Index n = 0; n < tokens * heads * dim; ++n) {
+          const Index column = n % dim, head = n / dim % heads, token = n / dim / heads,
+                      page = pages - 1 - (b * each + token / size);
+          store_double(pool.data, pool.dtype,
+                       page * pool.step[0] + token % size * pool.step[1] + head * pool.step[2] + column,
+                       load_double(x.data, x.dtype, first * heads * dim + n));
+        }
+        first += p.sizes_ragged ? tokens : x.size[1];
       }
       pool.rank = x.rank;
       *to = pool;
+    }
+  }
+
+  /// Pages whose keys the mask closes for every query are gone: -1.
+  void gone() {
+    const Index size = keys_values(c).page;
+    if (size == 0 || p.args.k.rank == 3 || !p.args.mask.given()) return;
+    AttentionProblem all;
+    all.batch = p.sizes.batch, all.q_tokens = p.sizes.q_tokens, all.kv_tokens = p.sizes.kv_tokens;
+    all.ragged = p.sizes_ragged;
+    AttentionArgs one_piece = p.args;
+    one_piece.page_table = {};
+    for (Index b = 0; b < all.batch; ++b) {
+      const SequenceLocation at = place_of(all, one_piece, b);
+      for (Index page = 0; page * size < at.kv_tokens; ++page) {
+        bool seen = false;
+        for (Index h = 0; h < p.sizes.heads; ++h)
+          for (Index q = at.q_start; q < at.q_start + at.q_tokens && !seen; ++q)
+            for (Index k = page * size; k < std::min(at.kv_tokens, (page + 1) * size); ++k)
+              seen = seen || p.args.mask.of(h).may_attend(q, k, {b, h, at.q_start});
+        const AnyView& t = p.args.page_table.table;
+        if (!seen) static_cast<std::int32_t*>(t.data)[b * t.step[0] + page * t.step[1]] = -1;
+      }
     }
   }
 
@@ -390,7 +418,7 @@ struct Poser {
 
 }  // namespace
 
-Placed place(const AnyView& plain, const Placement& how) {
+Placed place(const InputView& plain, const Placement& how) {
   Placed r;
   r.view = plain;
   Index step = how.inner;
@@ -413,7 +441,7 @@ Placed place(const AnyView& plain, const Placement& how) {
 }
 
 Index touched_outside(const Placed& placed, const Tensor& before) {
-  const AnyView &v = placed.view, &memory = placed.memory.view();
+  const InputView v = placed.view, memory = placed.memory.view();
   std::vector<bool> own(static_cast<std::size_t>(memory.count()));
   const Index first =
       (static_cast<const std::byte*>(v.data) - static_cast<const std::byte*>(memory.data)) / size_of(v.dtype);
@@ -443,11 +471,13 @@ void pose(const Choice& c, const SettingOptions& options, Posed& p) {
   poser.probes();
   p.mask = options.mask ? *options.mask : make_mask(c[kMask], p.sizes, options.seed + 40);
   p.args.mask = p.mask.set();
+  poser.gone();
   const AttentionArgs plain = p.truth;
   p.truth = p.args;
   p.truth.q = plain.q, p.truth.k = plain.k, p.truth.v = plain.v;
   p.truth.k_scale = p.truth.v_scale = {};
   p.truth.page_table = {};
+  if (keys_values(c).page > 0) p.args.kv_offsets = {};
 }
 
 }  // namespace headwise::test

@@ -20,7 +20,7 @@ struct Placement {
   Index first = 0;              // elements before the first
   bool junk = false;            // nonsense steps on axes of size 1
 };
-Placed place(const AnyView& plain, const Placement& how);
+Placed place(const InputView& plain, const Placement& how);
 /// The first element of `memory` that belongs to no element of the view and is not what `before` holds; -1:
 /// none.
 Index touched_outside(const Placed& placed, const Tensor& before);

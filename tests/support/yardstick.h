@@ -19,8 +19,8 @@ inline float rounded(float x, DType t) {
 
 /// Fills `out` (the problem's dtype, [batch q heads value_dim]) for padded batches with plain head layouts.
 /// Knows scale, softcap, bias, ALiBi, sinks and masks: what error tests vary.
-inline void plain_run(const AttentionProblem& p, const AttentionArgs& a, const AnyView& out) {
-  const auto load = [](const AnyView& x, Index i, Index j, Index k, Index l) {
+inline void plain_run(const AttentionProblem& p, const AttentionArgs& a, const InputView& out) {
+  const auto load = [](const InputView& x, Index i, Index j, Index k, Index l) {
     const auto step = [&](int axis) { return x.size[axis] == 1 ? 0 : x.step[axis]; };
     return static_cast<float>(
         load_double(x.data, x.dtype, i * step(0) + j * step(1) + k * step(2) + l * step(3)));
@@ -33,7 +33,7 @@ inline void plain_run(const AttentionProblem& p, const AttentionArgs& a, const A
   for (Index b = 0; b < p.batch; ++b)
     for (Index h = 0; h < p.heads.q.heads; ++h)
       for (Index i = 0; i < p.q_tokens; ++i) {
-        const SequencePlace place = place_of(p, a, b);
+        const SequenceLocation place = place_of(p, a, b);
         const Index q = place.q_start + i;
         const float scale = in.scale.given() ? load(in.scale, h, 0, 0, 0)
                                              : 1.0f / std::sqrt(static_cast<float>(p.heads.q.dim));

@@ -22,7 +22,7 @@ TEST(TextEncoder, MeanOfRowsNormalized) {
   const TinyBert tiny;
   const TextEncoder encoder(tiny.folder.path());
   EXPECT_EQ(encoder.max_tokens(), 7);
-  const Tensor y = embed(encoder, {"My CARDS?", ""});
+  Tensor y = embed(encoder, {"My CARDS?", ""});
   // [CLS] my card ##s ? [SEP], and [CLS] [SEP]
   const std::vector<std::vector<int>> ids = {{2, 4, 5, 8, 9, 3}, {2, 3}};
   for (std::size_t t = 0; t < 2; ++t) {
@@ -43,7 +43,7 @@ TEST(TextEncoder, BitsDependOnTheTextAlone) {
   const TextEncoder together(tiny.folder.path()), few(tiny.folder.path(), {.batch_tokens = 1});
   const std::vector<std::string> texts = {"my card is lost ?", "pay", "",
                                           "lost lost lost lost lost lost lost", "pay"};
-  const Tensor a = embed(together, texts), b = embed(few, texts, 1);
+  Tensor a = embed(together, texts), b = embed(few, texts, 1);
   EXPECT_EQ(std::memcmp(a.view().data, b.view().data, texts.size() * TinyBert::kWidth * sizeof(float)), 0);
   EXPECT_EQ(embed(together, {}).view().size[0], 0);
 }
@@ -58,7 +58,7 @@ TEST(TextEncoder, FollowsTheFolder) {
   tiny.folder.file("tokenizer_config.json", R"({"do_lower_case":false,"model_max_length":5})");
   const TextEncoder first(where, {.normalized = false});
   EXPECT_EQ(first.max_tokens(), 4);
-  const Tensor y = embed(first, {"A my lost lost"});
+  Tensor y = embed(first, {"A my lost lost"});
   const Matrix rows = tiny.rows({2, 11, 4, 3});  // a capital is kept, the text is cut
   for (std::size_t i = 0; i < TinyBert::kWidth; ++i) EXPECT_NEAR(y.values<float>()[i], rows[0][i], 1e-5);
   EXPECT_EQ(TextEncoder(where, {.max_tokens = 6}).max_tokens(), 6);

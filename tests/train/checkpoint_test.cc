@@ -137,7 +137,7 @@ TEST(Checkpoints, OthersAreRefused) {
                     where = "checkpoint: " + path + ": ";
   ToyRun again;
   const std::string before = again.bytes();
-  RunIdentity id = again.identity();
+  TrainingIdentity id = again.identity();
   id.config = "toy rows=7";
   EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { kept.restore(again.optimizer, id); }),
             where +

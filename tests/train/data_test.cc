@@ -62,7 +62,7 @@ TEST(TokenWindows, LabelsAreOneFurther) {
   EXPECT_EQ(x, (std::vector<std::int32_t>{3, 4, 5}));
   EXPECT_EQ(y, (std::vector<std::int32_t>{4, 5, 6}));
   EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { windows.read(2, x, y); }),
-            "token windows: got example 2; there are 2");
+            "token windows: got example 2; they are numbered from 0 to 1");
   EXPECT_EQ(sentence_of(ErrorKind::bad_argument,
                         [] {
                           TokenWindows({1, 2, 3}, 3);

@@ -143,7 +143,7 @@ TEST(HeadGates, GradientOfLossAndPrice) {
     store_double(value.data, DType::f64, h, a);
     EXPECT_NEAR(load_double(grad.data, DType::f64, h), numeric, 1e-8 * std::fmax(1, std::fabs(numeric)));
   }
-  const AnyView wide = gates.gate(2, 5);
+  const ConstView wide = gates.gate(2, 5);
   EXPECT_EQ(text(wide), "f32 [2 5 3]");
   EXPECT_EQ(wide.step[0] + wide.step[1], 0);
 }
@@ -154,7 +154,7 @@ TEST(HeadGates, RefuseInWords) {
   EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { gates.price(1); }),
             "head gates: \"gates\" has no gradient; call make_grads() on its set first");
   params.make_grads();
-  const Tensor d(DType::f32, {2, 4});
+  Tensor d(DType::f32, {2, 4});
   EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { gates.backward(d.view()); }),
             "head gates: backward needs gates that were drawn; call draw() first");
   gates.draw(0, 0);

@@ -18,7 +18,7 @@ struct ToyRun {
 
   explicit ToyRun(int threads = 1) : ctx({.threads = threads}) {}
 
-  RunIdentity identity() const { return {"toy rows=6 columns=9", numerics_id(ctx)}; }
+  TrainingIdentity identity() const { return {"toy rows=6 columns=9", numerics_id(ctx)}; }
 
   /// One step over four examples; returns the loss before it.
   double step() {
@@ -48,7 +48,7 @@ struct ToyRun {
   /// Weights, moments and counters as bytes.
   std::string bytes() const {
     std::string out = text(state.step, ' ', state.seed, ' ', state.examples, ' ', optimizer.steps(), ' ');
-    const auto add = [&](const AnyView& v) {
+    const auto add = [&](const InputView& v) {
       out.append(static_cast<const char*>(v.data), static_cast<std::size_t>(v.count() * size_of(v.dtype)));
     };
     for (const Param& p : params.all()) add(p.value);

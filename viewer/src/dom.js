@@ -18,3 +18,7 @@ function make(name, attributes = {}, ...children) {
 function fill(element, ...children) {
   element.replaceChildren(...children.filter((c) => c !== null && c !== undefined));
 }
+const option = (value, text, now) => make('option', { value, selected: String(value) === String(now) }, text);
+const select = (id, label, options, change) => make('label', {}, label, make('select', { id, onchange: (e) => change(e.target.value) }, ...options));
+const check = (id, label, on, change) => make('label', {}, make('input', { type: 'checkbox', id, checked: !!on, onchange: (e) => change(e.target.checked ? 1 : 0) }), label);
+const range = (n) => [...Array(n).keys()];

@@ -43,7 +43,25 @@ function savePng() {
 }
 /** A cell that a spreadsheet reads as text, whatever the token says. */
 const cellOf = (text) => `"${(/^[=+\-@\t\r]/.test(text) ? "'" + text : text).replaceAll('"', '""')}"`;
+/** Every step and head of a text that was written. */
+function stepsCsv(part) {
+  const lines = ['step,token,layer,head,entropy,largest,first,top_key'];
+  part.g.steps.forEach((_, step) => part.layers.forEach((l, layer) => range(l.heads).forEach((head) => {
+    const [top] = topKeys(part, layer, head, part.g.prompt - 1 + step, 1);
+    lines.push([step, cellOf(part.g.t[part.g.prompt + step]), layer, head, ...kStepFigures.map((f) => figureAt(part, f, step, layer, head).toPrecision(4)), cellOf(top ? part.g.t[top[0]] : '')].join());
+  })));
+  return lines.join('\n') + '\n';
+}
+function circuitCsv(part) {
+  const tokens = part.circuit.t, n = tokens.length, lines = ['layer,head,circuit,from,to,score'];
+  for (const h of part.circuit.heads)
+    for (const which of ['qk', 'ov'])
+      scoresOf(h, which).forEach((x, p) => lines.push([h.layer, h.head, which, cellOf(tokens[Math.floor(p / n)]), cellOf(tokens[p % n]), x.toPrecision(4)].join()));
+  return lines.join('\n') + '\n';
+}
 function csvText() {
+  if (state.view === 'generation') return stepsCsv(partNow());
+  if (state.view === 'circuit') return circuitCsv(partNow());
   const heads = state.view === 'heads' ? headsOn() : [state.head], lines = ['layer,head,query,key,query_token,key_token,weight'];
   for (const head of heads) {
     const shown = rowsOf(partNow(), state.layer, head);
@@ -54,8 +72,8 @@ function csvText() {
   return lines.join('\n') + '\n';
 }
 const exportButtons = () => [
-  make('button', { type: 'button', id: 'svg', onclick: () => save(fileName('svg'), 'image/svg+xml', svgText()) }, say('svg')),
-  make('button', { type: 'button', id: 'png', onclick: savePng }, say('png')),
+  fromSteps() ? null : make('button', { type: 'button', id: 'svg', onclick: () => save(fileName('svg'), 'image/svg+xml', svgText()) }, say('svg')),
+  fromSteps() ? null : make('button', { type: 'button', id: 'png', onclick: savePng }, say('png')),
   make('button', { type: 'button', id: 'csv', onclick: () => save(fileName('csv'), 'text/csv', csvText()) }, say('csv')),
   make('button', { type: 'button', id: 'link', onclick: async (e) => {
     try { await navigator.clipboard.writeText(location.href); e.target.textContent = say('copied'); } catch { prompt(say('link'), location.href); }

@@ -22,3 +22,19 @@ function edgesOf(part, layer, heads) {
   return edges.sort((a, b) => a.w - b.w).slice(-most);
 }
 const isFound = (text) => state.find !== '' && text.toLocaleLowerCase().includes(state.find.toLocaleLowerCase());
+/** How edges are chosen, and how far. */
+function filterControls() {
+  const slider = { strong: [1, 20, 1], least: [0.01, 0.9, 0.01], top: [1, 16, 1], mass: [0.1, 1, 0.05] }[state.mode], whole = state.mode === 'top' || state.mode === 'strong';
+  return [select('mode', say('filter'), ['strong', 'mass', 'least', 'top', 'none'].map((m) => option(m, say(m), state.mode)), (v) => look({ mode: v })),
+    slider ? make('label', {}, make('input', { type: 'range', id: 'slider', min: slider[0], max: slider[1], step: slider[2], value: state[state.mode], 'aria-label': say(state.mode),
+      onchange: (e) => look({ [state.mode]: Number(e.target.value) }) }), make('output', {}, whole ? String(state[state.mode]) : percent(state[state.mode]))) : null];
+}
+/** The heads of the layer, on or off; a double click leaves one alone. */
+function headChips() {
+  const on = new Set(headsOn());
+  return [make('label', {}, say('head_chips')), ...headsThere().map((h) => make('button', {
+    class: 'chip', type: 'button', 'aria-pressed': on.has(h), style: `--c:${colourOf(h)}`,
+    onclick: () => { if (on.size > 1 || !on.has(h)) { if (!on.delete(h)) on.add(h); look({ on: [...on].sort((a, b) => a - b) }); } },
+    ondblclick: () => look({ on: on.size === 1 && on.has(h) ? null : [h] }),
+  }, make('i'), chipName(h))), make('button', { class: 'chip', type: 'button', id: 'all-heads', onclick: () => look({ on: null }) }, say('all'))];
+}

@@ -13,6 +13,11 @@ const kWords = {
     diagonal: 'by distance back', query: 'query', key: 'key', product: 'q × k', sum: 'sum', weight: 'weight', share: 'share',
     no_vectors: 'This page holds no queries and keys. Give q and k to see how a weight comes about.',
     about: 'A weight tells where a head looks, not that it matters. Left out: {0} of the mass of a row, in the mean. Made by headwise; nothing is loaded from elsewhere.',
+    generation: 'Generation', step: 'Step', back: 'One step back', on: 'One step on', colour: 'Colour', likely: 'Likeliest next', looks_at: 'looks at', no_steps: 'The model ended the text at once: nothing was written.',
+    step_help: 'Arrows go a step, Page Up and Page Down ten, Home and End to the ends. The framed token looked when the outlined one was drawn. A cell names the key its head looked at most.',
+    circuit: 'Circuit', qk: 'QK: which token looks at which', ov: 'OV: what a token that is looked at makes likelier', top_pairs: 'Largest of the vocabulary', score: 'score', from: 'from', to: 'to', no_circuit: 'This page holds no circuit of this head. It has: {0}.',
+    circuit_text: 'From the weights alone: a token is its embedding behind the layer’s norm, without a position. Blue: more than the mean of the vocabulary; orange: less.', all_pairs: 'all pairs of {0} tokens', some_pairs: 'of {0} tokens, those that stand out against all', first_tokens: 'the first {0} of {1} tokens',
+    difference: 'difference', difference_text: '0 where both look alike, 1 where they share nothing', apart: 'The two models part the text into different tokens. Whole words may fit together: try that switch; else their maps cannot be subtracted.',
     picture: 'attention of layer {0}; the list beside it says the same', open: 'open layer {0}, head {1}', tokens: '{0} tokens', pair: 'neurons of {0} → {1}',
   },
   zh: {
@@ -27,6 +32,11 @@ const kWords = {
     diagonal: '按向前的距离', query: '查询', key: '键', product: 'q × k', sum: '和', weight: '权重', share: '份额',
     no_vectors: '本页没有查询与键向量。给出 q 和 k 便可看到一个权重如何得来。',
     about: '权重说明一个头看向哪里，并不说明它重要。未收入的部分平均占一行的 {0}。由 headwise 生成，不从别处加载任何内容。',
+    generation: '生成', step: '步', back: '后退一步', on: '前进一步', colour: '颜色', likely: '最可能的下一个', looks_at: '看向', no_steps: '模型立刻结束了文本，没有写出任何内容。',
+    step_help: '方向键走一步，Page Up 与 Page Down 走十步，Home 与 End 到两端。加框的词元在看，描边的词元被写出。格中是该头最看重的键。',
+    circuit: '回路', qk: 'QK：哪个词元看向哪个', ov: 'OV：被看的词元使什么更可能', top_pairs: '词表中最大的', score: '分数', from: '从', to: '到', no_circuit: '本页没有这个头的回路。有：{0}。',
+    circuit_text: '只由权重得出：词元是该层归一化后的嵌入，不含位置。蓝色高于词表均值，橙色低于。', all_pairs: '{0} 个词元的全部配对', some_pairs: '{0} 个词元中突出者与全部的配对', first_tokens: '{1} 个词元中的前 {0} 个',
+    difference: '差异', difference_text: '0 为完全相同，1 为毫无重叠', apart: '两个模型切分文本的方式不同。可试按整词；否则两张图不能相减。',
     picture: '第 {0} 层的注意力；旁边的列表内容相同', open: '打开第 {0} 层第 {1} 个头', tokens: '{0} 个词元', pair: '{0} → {1} 的神经元',
   },
 };

@@ -1,20 +1,17 @@
 // The page: tabs, choices, filters, and the view that is open.
 'use strict';
-const kViews = ['heads', 'model', 'map', 'neurons'];
-const kDraw = { heads: drawHeads, model: drawModel, map: drawMap, neurons: drawNeurons };
-const option = (value, text, now) => make('option', { value, selected: String(value) === String(now) }, text);
-const select = (id, label, options, change) => make('label', {}, label, make('select', { id, onchange: (e) => change(e.target.value) }, ...options));
-const check = (id, label, on, change) => make('label', {}, make('input', { type: 'checkbox', id, checked: !!on, onchange: (e) => change(e.target.checked ? 1 : 0) }), label);
-const range = (n) => [...Array(n).keys()];
+const kDraw = { heads: drawHeads, model: drawModel, map: drawMap, neurons: drawNeurons, generation: drawGeneration, circuit: drawCircuit };
+/** Views of single tokens, which know no words. */
+const fromSteps = () => state.view === 'generation' || state.view === 'circuit';
 
 function drawTabs() {
-  fill(document.getElementById('tabs'), ...kViews.map((v) => make('button', { type: 'button', role: 'tab', id: `tab-${v}`, 'aria-selected': v === state.view,
+  fill(document.getElementById('tabs'), ...viewsOf(partNow()).map((v) => make('button', { type: 'button', role: 'tab', id: `tab-${v}`, 'aria-selected': v === state.view,
     'aria-pressed': v === state.view, onclick: () => look({ view: v, head: state.on && state.on.length === 1 ? state.on[0] : state.head }) }, say(v))));
 }
 function drawChoices(part) {
-  const layer = part.layers[state.layer], one = state.view === 'map' || state.view === 'neurons', items = [];
+  const layer = part.layers[state.layer], one = state.view === 'map' || state.view === 'neurons' || state.view === 'generation' || state.view === 'circuit', items = [];
   if (data.parts.length > 1)
-    items.push(select('part', say('attention'), data.parts.map((p, n) => option(n, p.name, state.part)), (v) => look({ part: Number(v), layer: 0, head: 0, on: null, token: null, box: null, pair: null, minus: null })));
+    items.push(select('part', say('attention'), data.parts.map((p, n) => option(n, p.name, state.part)), (v) => look({ part: Number(v), layer: 0, head: 0, on: null, token: null, box: null, pair: null, minus: null, against: null })));
   if (state.view !== 'model')
     items.push(select('layer', say('layer'), range(part.layers.length).map((l) => option(l, String(l), state.layer)), (v) => {
       const to = Number(v);
@@ -22,37 +19,32 @@ function drawChoices(part) {
     }));
   if (one) items.push(select('head', say('head'), range(layer.heads).map((h) => option(h, String(h), state.head)), (v) => look({ head: Number(v), on: [Number(v)] })));
   if (state.view === 'model')
-    items.push(select('sort', say('sort'), ['place', ...kFigures].map((f) => option(f, say(f), state.sort)), (v) => look({ sort: v })));
+    items.push(select('sort', say('sort'), ['place', ...kFigures, ...(state.against === null ? [] : ['difference'])].map((f) => option(f, say(f), state.sort)), (v) => look({ sort: v })));
   if (state.view === 'map') {
-    const all = part.layers.flatMap((l, n) => range(l.heads).map((h) => [n, h]));
-    items.push(select('minus', say('minus'), [option('', say('nothing'), state.minus || ''), ...all.map((p) => option(p.join(), `${p[0]}·${p[1]}`, state.minus || ''))],
+    const name = (n) => (data.parts.length > 1 ? shorten(data.parts[n].name, 24) + ' ' : '');
+    const all = comparable(part).flatMap((n) => data.parts[n].layers.flatMap((l, layer) => range(l.heads).map((h) => [layer, h, n])));
+    const now = state.minus ? [state.minus[0], state.minus[1], state.minus[2] ?? state.part].join() : '';
+    items.push(select('minus', say('minus'), [option('', say('nothing'), now), ...all.map((p) => option(p.join(), `${name(p[2])}${p[0]}·${p[1]}`, now))],
       (v) => look({ minus: v ? v.split(',').map(Number) : null })));
   }
-  if (one || state.view === 'model') items.push(check('log', say('log'), state.log, (v) => look({ log: v })));
+  if (state.view === 'model' && data.parts.length > 1) {
+    const others = comparable(part).filter((n) => n !== state.part);
+    items.push(select('against', say('minus'), [option('', say('nothing'), state.against ?? ''), ...others.map((n) => option(n, data.parts[n].name, state.against ?? ''))],
+      (v) => look({ against: v === '' ? null : Number(v) })));
+  }
+  if (one && !fromSteps() || state.view === 'model') items.push(check('log', say('log'), state.log, (v) => look({ log: v })));
   fill(document.getElementById('choose'), ...items, make('span', { class: 'gap' }), ...exportButtons());
 }
 function drawFilters(part) {
-  const slider = { strong: [1, 20, 1], least: [0.01, 0.9, 0.01], top: [1, 16, 1], mass: [0.1, 1, 0.05] }[state.mode], items = [];
-  if (state.view === 'heads') {
-    items.push(select('mode', say('filter'), ['strong', 'mass', 'least', 'top', 'none'].map((m) => option(m, say(m), state.mode)), (v) => look({ mode: v })));
-    if (slider)
-      items.push(make('label', {}, make('input', { type: 'range', id: 'slider', min: slider[0], max: slider[1], step: slider[2], value: state[state.mode], 'aria-label': say(state.mode),
-        onchange: (e) => look({ [state.mode]: Number(e.target.value) }) }), make('output', {}, state.mode === 'top' || state.mode === 'strong' ? String(state[state.mode]) : percent(state[state.mode]))));
-  }
-  items.push(check('sinks', say('sinks'), state.sinks, (v) => look({ sinks: v })));
-  if (part.queries.w.length || part.keys.w.length) items.push(check('words', say('words'), state.words, (v) => look({ words: v, token: null, box: null, pair: null })));
-  if (part.layers[state.layer].n) items.push(check('values', say('values'), state.values, (v) => look({ values: v })));
+  const items = state.view === 'heads' ? filterControls() : [];
+  if (state.view !== 'circuit') items.push(check('sinks', say('sinks'), state.sinks, (v) => look({ sinks: v })));
+  if ((part.queries.w.length || part.keys.w.length) && !fromSteps()) items.push(check('words', say('words'), state.words, (v) => look({ words: v, token: null, box: null, pair: null })));
+  if (part.layers[state.layer].n && !fromSteps()) items.push(check('values', say('values'), state.values, (v) => look({ values: v })));
   items.push(make('input', { type: 'search', id: 'find', placeholder: say('search'), 'aria-label': say('search'), value: state.find, onchange: (e) => look({ find: e.target.value }) }));
   fill(document.getElementById('filters'), ...items);
 }
-function drawChips(part) {
-  const on = new Set(headsOn()), heads = part.layers[state.layer].heads;
-  if (state.view !== 'heads') { fill(document.getElementById('chips')); return; }
-  fill(document.getElementById('chips'), make('label', {}, say('head_chips')), ...range(heads).map((h) => make('button', {
-    class: 'chip', type: 'button', 'aria-pressed': on.has(h), style: `--c:${colourOf(h)}`,
-    onclick: () => { if (on.size > 1 || !on.has(h)) { if (!on.delete(h)) on.add(h); look({ on: [...on].sort((a, b) => a - b) }); } },
-    ondblclick: () => look({ on: on.size === 1 && on.has(h) ? null : [h] }),
-  }, make('i'), String(h))), make('button', { class: 'chip', type: 'button', id: 'all-heads', onclick: () => look({ on: null }) }, say('all')));
+function drawChips() {
+  fill(document.getElementById('chips'), ...(state.view === 'heads' ? headChips() : []));
 }
 function drawAll() {
   const part = partNow(), at = document.getElementById('picture');
@@ -62,7 +54,7 @@ function drawAll() {
   drawTabs();
   drawChoices(part);
   drawFilters(part);
-  drawChips(part);
+  drawChips();
   if (state.view !== 'map') at.querySelector('.maphold')?.remove();
   kDraw[state.view](part, at);
   document.getElementById('about').textContent = say('about', percent(data.leftOut));

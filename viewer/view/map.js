@@ -97,7 +97,8 @@ function byDistance(shown) {
 function drawMapSide() {
   const { shown } = mapNow, at = mapNow.held || mapNow.at, side = document.getElementById('side'), figures = partNow().layers[state.layer].f[state.head];
   const blocks = [make('h3', {}, `${say('layer')} ${state.layer}, ${say('head')} ${state.head}`),
-    make('p', { class: 'small' }, kFigures.map((f, n) => `${say(f)} ${figures[n].toFixed(2)}`).join(' · '))];
+    make('p', { class: 'small' }, kFigures.map((f, n) => `${say(f)} ${figures[n].toFixed(2)}`).join(' · ')),
+    mapNow.other ? make('p', { class: 'small', id: 'difference' }, `${say('difference')} ${differenceOf(shown, mapNow.other).toFixed(3)}: ${say('difference_text')}`) : null];
   if (at) {
     const [i, j] = at;
     blocks.push(make('p', {}, make('b', { class: 'token', dir: 'auto' }, shown.q.texts[i]), ' → ', make('b', { class: 'token', dir: 'auto' }, shown.k.texts[j]),
@@ -144,7 +145,7 @@ function sizeOfMap(at, shape) {
 }
 function drawMap(part, at) {
   const shown = rowsOf(part, state.layer, state.head), minus = state.minus;
-  const other = minus && minus[0] < part.layers.length && minus[1] < part.layers[minus[0]].heads ? rowsOf(part, minus[0], minus[1]) : null;
+  const other = minus ? twinOf(part, minus[2] ?? state.part, minus[0], minus[1]) : null;
   Object.assign(mapNow, { shown, other, box: Array.isArray(state.box) ? state.box : wholeBox(shown) });
   mapNow.held = Array.isArray(state.pair) && state.pair[0] < shown.q.count && state.pair[1] < shown.k.count ? state.pair : null;
   let canvas = at.querySelector('canvas.big');

@@ -26,10 +26,12 @@ function cellsOf(shown, [x0, y0, x1, y1], wide, tall) {
   }
   return cells;
 }
-/** The whole map as a small square. */
+/** The whole map as a small square, minus that of the same head of another part where one is chosen. */
 function thumbOf(part, layer, head, size) {
-  const shown = rowsOf(part, layer, head);
-  return cellsOf(shown, [0, 0, shown.k.count, shown.q.count], size, size);
+  const shown = rowsOf(part, layer, head), box = [0, 0, shown.k.count, shown.q.count], cells = cellsOf(shown, box, size, size);
+  if (state.against === null) return cells;
+  const twin = twinOf(part, state.against, layer, head), minus = twin ? cellsOf(twin, box, size, size) : cells;
+  return cells.map((c, n) => c - minus[n]);
 }
 /** 511 colours from -1 to 1, made once for a theme. */
 function scaleOf(signed) {
@@ -49,34 +51,41 @@ function paint(canvas, cells, wide, tall, signed) {
   context.putImageData(image, 0, 0);
 }
 
+/** What a head is sorted by; undefined: by its place. */
+function figureToSort(part, { layer, head, figures }) {
+  if (state.sort !== 'difference') return figures[kFigures.indexOf(state.sort)];
+  const twin = state.against === null ? null : twinOf(part, state.against, layer, head);
+  return twin ? differenceOf(rowsOf(part, layer, head), twin) : 0;
+}
 /** [layer, head, figure]s by place, or by a figure, the largest first. */
 function ordered(part) {
   const all = [];
   part.layers.forEach((l, layer) => { for (let h = 0; h < l.heads; ++h) all.push({ layer, head: h, figures: l.f[h] }); });
-  const f = kFigures.indexOf(state.sort);
-  if (f >= 0) all.sort((a, b) => b.figures[f] - a.figures[f]);
+  for (const one of all) one.figure = figureToSort(part, one);
+  if (state.sort !== 'place') all.sort((a, b) => b.figure - a.figure);
   return all;
 }
 function drawModel(part, at) {
-  const widest = Math.max(...part.layers.map((l) => l.heads)), f = kFigures.indexOf(state.sort), size = 56;
+  const widest = Math.max(...part.layers.map((l) => l.heads)), size = 56, against = state.against;
   const columns = Math.min(widest, at.clientWidth < 560 ? 4 : 16);
   const grid = make('div', { class: 'thumbs', style: `grid-template-columns: repeat(${columns}, minmax(0, 1fr))` });
   const waiting = [];
-  for (const { layer, head, figures } of ordered(part)) {
+  for (const { layer, head, figure } of ordered(part)) {
     const canvas = make('canvas', { width: 1, height: 1 });
     waiting.push([canvas, layer, head]);
     grid.append(make('button', {
       class: 'thumb', type: 'button', 'aria-label': say('open', layer, head), 'data-layer': layer, 'data-head': head, 'aria-pressed': layer === state.layer && head === state.head,
-      onclick: () => look({ view: 'map', layer, head, on: [head], box: null }),
-    }, canvas, f >= 0 ? `${layer}·${head} ${figures[f].toFixed(2)}` : `${layer}·${head}`));
+      onclick: () => look({ view: 'map', layer, head, on: [head], box: null, minus: against === null ? state.minus : [layer, head, against] }),
+    }, canvas, figure === undefined ? `${layer}·${head}` : `${layer}·${head} ${figure.toFixed(2)}`));
   }
-  fill(at, grid);
+  const apart = data.compare && !comparable(part).some((n) => n !== state.part);
+  fill(at, apart ? make('p', { class: 'warn' }, say('apart')) : null, grid);
   const turn = drawModel.turn = {};  // a later drawing ends this one
   (function some() {
     const until = performance.now() + 16;
     while (waiting.length && performance.now() < until) {
       const [canvas, layer, head] = waiting.shift();
-      paint(canvas, thumbOf(part, layer, head, size), size, size, false);
+      paint(canvas, thumbOf(part, layer, head, size), size, size, against !== null);
     }
     if (waiting.length && drawModel.turn === turn) setTimeout(some, 0);
   })();

@@ -17,7 +17,7 @@ function sideOf(tokens, whole) {
 
 /** One head as it is shown: pooled, weighed by values, sinks taken out. Keys and weights of row i lie from from[i] to from[i + 1]. */
 function rowsOf(part, layer, head) {
-  const id = [state.part, layer, head, state.words, state.values, state.sinks].join();
+  const id = [data.parts.indexOf(part), layer, head, state.words, state.values, state.sinks].join();
   if (shownRows.has(id)) return shownRows.get(id);
   const raw = headsOf(part, layer)[head], q = sideOf(part.queries, state.words), k = sideOf(part.keys, state.words);
   const norms = state.values ? normsOf(part, layer) : null, base = head * part.keys.t.length, n = part.queries.t.length;
@@ -53,4 +53,26 @@ const shownRows = new Map();
 function weightAt(shown, i, j) {
   for (let e = shown.from[i]; e < shown.from[i + 1]; ++e) if (shown.keys[e] === j) return shown.weights[e];
   return 0;
+}
+/** Parts whose tokens, as they are shown, stand for those of this part: their maps can be subtracted. */
+function comparable(part) {
+  const q = sideOf(part.queries, state.words).count, k = sideOf(part.keys, state.words).count;
+  return data.parts.map((p, n) => [p, n]).filter(([p]) => sideOf(p.queries, state.words).count === q && sideOf(p.keys, state.words).count === k).map(([, n]) => n);
+}
+/** The same head of another part, or null. */
+function twinOf(part, number, layer, head) {
+  const other = data.parts[number];
+  return other && comparable(part).includes(number) && layer < other.layers.length && head < other.layers[layer].heads ? rowsOf(other, layer, head) : null;
+}
+/** Half the sum of |a - b| of a row, in the mean: 0 where two heads look alike, 1 where they share nothing. */
+function differenceOf(a, b) {
+  const row = new Float32Array(a.k.count);
+  let sum = 0;
+  for (let i = 0; i < a.q.count; ++i) {
+    row.fill(0);
+    for (let e = a.from[i]; e < a.from[i + 1]; ++e) row[a.keys[e]] += a.weights[e];
+    for (let e = b.from[i]; e < b.from[i + 1]; ++e) row[b.keys[e]] -= b.weights[e];
+    sum += row.reduce((s, v) => s + Math.abs(v), 0) / 2;
+  }
+  return sum / a.q.count;
 }

@@ -1,7 +1,7 @@
 // Beside the picture: what leaves and reaches the token that is picked, or the strongest of all.
 'use strict';
 const itemOf = (name, head, w) => make('li', { style: `--c:${colourOf(head)}` }, make('i'), make('b', { class: 'token', dir: 'auto' }, shorten(name, 40)),
-  make('span', {}, `${say('head')} ${head} · ${percent(w)}`));
+  make('span', {}, `${headName(head)} · ${percent(w)}`));
 
 function listOf(edges, name, most) {
   const shown = edges.slice(-most).reverse();

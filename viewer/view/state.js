@@ -1,7 +1,9 @@
 // What is looked at: kept in the page's address, so that a link restores the exact view.
 'use strict';
-const kFresh = { view: 'heads', part: 0, layer: 0, on: null, head: 0, mode: 'strong', strong: 3, least: 0.1, top: 2, mass: 0.7, sinks: 1, words: 1, values: 0,
-  find: '', token: null, minus: null, sort: 'place', log: 1, box: null, pair: null };
+/** Views that a part has something for. */
+const viewsOf = (part) => ['heads', 'model', 'map', 'neurons', ...(part.g ? ['generation'] : []), ...(part.circuit ? ['circuit'] : [])];
+const kFresh = { view: data.compare ? 'model' : data.parts[0].g ? 'generation' : 'heads', against: data.compare ? 1 : null, part: 0, layer: 0, on: null, head: 0, mode: 'strong', strong: 3, least: 0.1, top: 2, mass: 0.7, sinks: 1, words: 1, values: 0,
+  find: '', token: null, minus: null, sort: 'place', log: 1, box: null, pair: null, step: 0, figure: 'entropy' };
 const state = { ...kFresh };
 
 function readLink() {
@@ -16,7 +18,11 @@ function readLink() {
   state.layer = whole(state.layer, part.layers.length);
   state.head = whole(state.head, part.layers[state.layer].heads);
   if (!Array.isArray(state.on) || !state.on.every(Number.isInteger)) state.on = null;
-  if (!kViews.includes(state.view)) state.view = 'heads';
+  if (!viewsOf(part).includes(state.view)) state.view = 'heads';
+  if (!Array.isArray(state.minus) || !state.minus.every(Number.isInteger)) state.minus = null;
+  if (!Number.isInteger(state.against) || !data.parts[state.against]) state.against = null;
+  if (!Number.isInteger(state.step)) state.step = 0;
+  if (!kStepFigures.includes(state.figure)) state.figure = 'entropy';
 }
 function linkOf() {
   const words = new URLSearchParams();
@@ -31,4 +37,7 @@ function look(change) {
   drawAll();
 }
 const partNow = () => data.parts[state.part];
-const headsOn = () => state.on || partNow().layers[state.layer].heads && [...Array(partNow().layers[state.layer].heads).keys()];
+const headsThere = () => range(partNow().layers[state.layer].heads);
+const headsOn = () => state.on || headsThere();
+const chipName = (head) => String(head);
+const headName = (head) => `${say('head')} ${head}`;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <span>
 
 #include "headwise/base/error.h"
 #include "headwise/base/words.h"
@@ -55,53 +56,84 @@ void for_each_line(std::string_view all, const std::function<void(std::string_vi
   }
 }
 
+/// Names of columns that need not be said, in lower case.
+constexpr std::string_view kTextColumns[] = {"text",     "utterance", "sentence", "query", "message",
+                                             "question", "文本",      "句子",     "问题",  "内容"};
+constexpr std::string_view kLabelColumns[] = {"labels", "label", "intents", "intent", "category",
+                                              "class",  "标签",  "意图",    "类别"};
+
+/// -1: the header has none of them.
+Index find_column(const CsvRow& header, const std::string& wanted, std::span<const std::string_view> usual) {
+  std::vector<std::string> names;
+  for (const std::string_view u : usual) names.emplace_back(u);
+  if (!wanted.empty()) names = {lowered(wanted)};
+  for (const std::string& u : names)
+    for (std::size_t i = 0; i < header.fields.size(); ++i)
+      if (lowered(bare(header.fields[i])) == u) return static_cast<Index>(i);
+  return -1;
+}
+
+std::size_t column(const CsvRow& header, const std::string& wanted, std::span<const std::string_view> usual,
+                   std::string_view what, std::string_view name) {
+  const Index found = find_column(header, wanted, usual);
+  if (found >= 0) return static_cast<std::size_t>(found);
+  std::string got;
+  for (const std::string& f : header.fields) got += (got.empty() ? "" : ", ") + quoted(f);
+  refuse(name, "its header has no ", what, " column ",
+         quoted(wanted.empty() ? std::string(usual[0]) : wanted), "; it has ", got, "; name one");
+}
+
+CsvRow fields_of(std::string_view line) {
+  CsvRow row;
+  for (;;) {
+    const std::size_t end = line.find('\t');
+    row.fields.emplace_back(line.substr(0, end));
+    if (end == std::string_view::npos) return row;
+    line.remove_prefix(end + 1);
+  }
+}
+
+/// A first line that names a text and a label column, or one whose columns are asked for, is a header.
 void parse_tsv(std::string_view all, const CorpusOptions& options, Corpus& corpus) {
+  std::size_t text_at = 0, label_at = 1;
+  bool first = true;
+  const bool named = !options.text_column.empty() || !options.label_column.empty();
   for_each_line(all, [&](std::string_view line, Index number) {
-    Utterance row;
-    row.line = number;
-    const std::size_t tab = line.find('\t');
-    if (tab == std::string_view::npos)
+    const CsvRow fields = fields_of(line);
+    if (fields.fields.size() < 2)
       refuse(corpus.name, "line ", number, " has no tab; a line is text<TAB>label", options.between_labels,
              "label");
-    row.text = line.substr(0, tab);
-    std::string_view rest = line.substr(tab + 1);
-    for (bool labels = true;; labels = false) {
-      const std::size_t end = rest.find('\t');
-      if (labels)
-        add_labels(row, rest.substr(0, end), options.between_labels);
-      else
-        row.extra.emplace_back(rest.substr(0, end));
-      if (end == std::string_view::npos) break;
-      rest.remove_prefix(end + 1);
+    const bool header = first && (named || (find_column(fields, {}, kTextColumns) >= 0 &&
+                                            find_column(fields, {}, kLabelColumns) >= 0));
+    first = false;
+    if (header) {
+      text_at = column(fields, options.text_column, kTextColumns, "text", corpus.name);
+      label_at = column(fields, options.label_column, kLabelColumns, "label", corpus.name);
+      return;
     }
+    if (fields.fields.size() <= std::max(text_at, label_at))
+      refuse(corpus.name, "line ", number, " has ", fields.fields.size(),
+             " columns; the header has its text and label in columns ", text_at + 1, " and ", label_at + 1);
+    Utterance row{fields.fields[text_at], {}, {}, number};
+    add_labels(row, fields.fields[label_at], options.between_labels);
+    for (std::size_t i = 0; i < fields.fields.size(); ++i)
+      if (i != text_at && i != label_at) row.extra.push_back(fields.fields[i]);
     add_row(corpus, std::move(row));
   });
 }
 
-std::size_t column(const CsvRow& header, const std::string& wanted, std::vector<std::string_view> usual,
-                   std::string_view what, std::string_view name) {
-  if (!wanted.empty()) usual = {wanted};
-  for (const std::string_view u : usual)
-    for (std::size_t i = 0; i < header.fields.size(); ++i)
-      if (bare(header.fields[i]) == u) return i;
-  std::string got;
-  for (const std::string& f : header.fields) got += (got.empty() ? "" : ", ") + quoted(f);
-  refuse(name, "its header has no ", what, " column ", quoted(usual[0]), "; it has ", got, "; name one");
-}
-
 void parse_csv(std::string_view all, const CorpusOptions& options, Corpus& corpus) {
-  CsvReader reader(all, "corpus: " + corpus.name);
+  const char between = csv_separator(all);
+  CsvReader reader(all, "corpus: " + corpus.name, between);
   CsvRow row;
   if (!reader.next(row)) return;
-  const std::size_t text_at =
-      column(row, options.text_column, {"text", "utterance", "sentence", "query"}, "text", corpus.name);
-  const std::size_t label_at = column(
-      row, options.label_column, {"labels", "label", "intents", "intent", "category"}, "label", corpus.name);
+  const std::size_t text_at = column(row, options.text_column, kTextColumns, "text", corpus.name);
+  const std::size_t label_at = column(row, options.label_column, kLabelColumns, "label", corpus.name);
   const std::size_t columns = row.fields.size();
   while (reader.next(row)) {
     if (row.fields.size() != columns)
       refuse(corpus.name, "line ", row.line, " has ", row.fields.size(), " fields, the header ", columns,
-             "; put fields that hold a comma in quotes");
+             "; put fields that hold a ", between == ',' ? "comma" : "separator", " in quotes");
     Utterance u{std::move(row.fields[text_at]), {}, {}, row.line};
     add_labels(u, row.fields[label_at], options.between_labels);
     add_row(corpus, std::move(u));
@@ -179,6 +211,11 @@ CorpusFormat format_of(std::string_view name) {
 }
 
 void check_encoding(std::string_view all, std::string_view name) {
+  const bool old_workbook = all.starts_with("\xd0\xcf\x11\xe0");
+  if (all.starts_with("PK\x03\x04") || old_workbook || name.ends_with(".xlsx") || name.ends_with(".ods"))
+    refuse(name,
+           "is a workbook, not text; save the sheet as \"CSV UTF-8\", or convert it: libreoffice "
+           "--headless --convert-to csv (Debian: libreoffice-calc), which writes formulas as their values");
   if (all.starts_with("\xff\xfe") || all.starts_with("\xfe\xff"))
     refuse(name, "is UTF-16; convert it to UTF-8: iconv -f utf-16 -t utf-8");
   const Index bad = first_bad_utf8(all);

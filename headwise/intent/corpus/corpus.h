@@ -24,8 +24,8 @@ struct Corpus {
 
 enum class CorpusFormat {
   by_name,     // by the ending, without .gz: tsv or txt, csv, jsonl or ndjson, json
-  tsv,         // text<TAB>a#b[<TAB>extra...], one utterance a line, no quoting
-  csv,         // a header, then rows; quotes, and line ends inside them, as RFC 4180 has them
+  tsv,         // text<TAB>a#b[<TAB>extra...], one utterance a line, no quoting; a header may come first
+  csv,         // a header, then rows; quotes as RFC 4180 has them; commas, semicolons or tabs
   json_lines,  // {"text": "...", "labels": ["a", "b"]} a line; "label", "intent", "intents" and "category"
                // too
   json_list    // the same in one list: a fold of NLU++, which leaves out labels where there are none
@@ -34,8 +34,8 @@ enum class CorpusFormat {
 struct CorpusOptions {
   CorpusFormat format = CorpusFormat::by_name;
   char between_labels = '#';          // in one field; 0: a field is one label
-  std::string text_column = {};       // CSV; empty: the first of text, utterance, sentence, query
-  std::string label_column = {};      // CSV; empty: the first of labels, label, intents, intent, category
+  std::string text_column = {};       // CSV and TSV, in any case; empty: text, utterance, sentence, ...
+  std::string label_column = {};      // CSV and TSV; empty: labels, label, intents, intent, category, ...
   Index file_bytes = Index{1} << 30;  // at most, unpacked
 };
 

@@ -21,13 +21,27 @@ std::string CsvReader::quoted_field() {
     out += c;
   }
   ++at_;
-  require(at_ >= text_.size() || text_[at_] == ',' || text_[at_] == '\n' || text_[at_] == '\r',
-          ErrorKind::bad_argument, where_, "line ", line_,
-          " goes on after a closing quote; put a comma there, or double a quote that is meant");
+  require(at_ >= text_.size() || text_[at_] == between_ || text_[at_] == '\n' || text_[at_] == '\r',
+          ErrorKind::bad_argument, where_, "line ", line_, " goes on after a closing quote; put a ",
+          between_ == ',' ? "comma" : "separator", " there, or double a quote that is meant");
   return out;
 }
 
+char csv_separator(std::string_view text) {
+  bool inside = false;
+  char found = 0;
+  for (const char c : text) {
+    if (c == '"') inside = !inside;
+    if (inside) continue;
+    if (c == ',') return c;
+    if ((c == ';' || c == '\t') && !found) found = c;
+    if (c == '\n') break;
+  }
+  return found ? found : ',';
+}
+
 bool CsvReader::next(CsvRow& row) {
+  const char ends[] = {between_, '\n', 0};
   while (at_ < text_.size() && (text_[at_] == '\n' || text_[at_] == '\r')) line_ += text_[at_++] == '\n';
   if (at_ >= text_.size()) return false;
   row.fields.clear();
@@ -36,13 +50,13 @@ bool CsvReader::next(CsvRow& row) {
     if (at_ < text_.size() && text_[at_] == '"') {
       row.fields.push_back(quoted_field());
     } else {
-      const std::size_t end = std::min(text_.find_first_of(",\n", at_), text_.size());
+      const std::size_t end = std::min(text_.find_first_of(ends, at_), text_.size());
       std::string_view field = text_.substr(at_, end - at_);
       if (end < text_.size() && text_[end] == '\n' && field.ends_with('\r')) field.remove_suffix(1);
       row.fields.emplace_back(field);
       at_ = end;
     }
-    if (at_ < text_.size() && text_[at_] == ',') {
+    if (at_ < text_.size() && text_[at_] == between_) {
       ++at_;
       continue;
     }

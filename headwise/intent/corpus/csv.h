@@ -16,8 +16,9 @@ struct CsvRow {
 
 class CsvReader {
  public:
-  /// `where` begins every sentence.
-  CsvReader(std::string_view text, std::string where) : text_(text), where_(std::move(where)) {}
+  /// `where` begins every sentence; `between` stands between fields.
+  CsvReader(std::string_view text, std::string where, char between = ',')
+      : text_(text), where_(std::move(where)), between_(between) {}
   /// The next row that is not an empty line; false at the end.
   bool next(CsvRow& row);
 
@@ -25,8 +26,13 @@ class CsvReader {
   std::string quoted_field();
   std::string_view text_;
   std::string where_;
+  char between_;
   std::size_t at_ = 0;
   Index line_ = 1;
 };
+
+/// What stands between the fields of a header: a comma, or where there is none a semicolon or a tab, as
+/// spreadsheets of some countries write them.
+char csv_separator(std::string_view text);
 
 }  // namespace headwise

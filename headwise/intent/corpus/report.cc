@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "headwise/base/error.h"
+#include "headwise/base/words.h"
 #include "headwise/model/json_reader.h"
 #include "headwise/text/unicode.h"
 #include "headwise/text/words.h"
@@ -55,6 +56,34 @@ bool CorpusReport::multi_label() const {
                      [](const auto& r) { return r.first != 1; });
 }
 
+namespace {
+
+std::string label_list(const Utterance& row) {
+  std::string all;
+  for (const std::string& label : row.labels) all += text(all.empty() ? "" : ", ", label);
+  return all.empty() ? "no label" : all;
+}
+
+/// The first label that falls into others of the corpus at a mark people write between labels.
+void find_joined_labels(CorpusReport& report) {
+  for (const char mark : {'|', ';', ',', '/', '+'})
+    for (const auto& [label, rows] : report.labels) {
+      bool all = label.find(mark) != label.npos;
+      std::string_view rest = label;
+      for (bool more = all; all && more;) {
+        const std::size_t end = rest.find(mark);
+        more = end != rest.npos;
+        all = report.labels.contains(std::string(trimmed(rest.substr(0, end), " ")));
+        rest.remove_prefix(more ? end + 1 : rest.size());
+      }
+      if (!all) continue;
+      report.joined = label, report.separator = mark;
+      return;
+    }
+}
+
+}  // namespace
+
 CorpusReport examine(const Corpus& corpus) {
   CorpusReport report;
   report.rows = static_cast<Index>(corpus.rows.size());
@@ -74,6 +103,7 @@ CorpusReport examine(const Corpus& corpus) {
     words += here;
     report.most_words = std::max(report.most_words, here);
   }
+  find_joined_labels(report);
   report.mean_words = report.rows ? double(words) / double(report.rows) : 0;
   return report;
 }
@@ -90,16 +120,24 @@ std::string CorpusReport::print(const Corpus& corpus, Index most) const {
   }
   for (const auto& [count, of] : rows_by_labels)
     out += text("  ", count, count == 1 ? " label: " : " labels: ", of, " utterances\n");
-  const auto list = [&](std::string_view what, const std::vector<SameText>& pairs) {
+  if (!joined.empty())
+    out +=
+        text("  labels such as ", headwise::quoted(joined), " look like several in one; if they are, give ",
+             "--label-separator ", headwise::quoted(std::string(1, separator)), '\n');
+  const auto list = [&](std::string_view what, const std::vector<SameText>& pairs, bool labels_too) {
     if (pairs.empty()) return;
     out += text("  ", pairs.size(), ' ', what, '\n');
     for (std::size_t i = 0; i < pairs.size() && static_cast<Index>(i) < most; ++i)
       out += text("    lines ", row_of(corpus, pairs[i].first).line, " and ",
                   row_of(corpus, pairs[i].second).line, ": ",
-                  headwise::quoted(row_of(corpus, pairs[i].first).text), '\n');
+                  headwise::quoted(row_of(corpus, pairs[i].first).text),
+                  labels_too ? text(": ", label_list(row_of(corpus, pairs[i].first)), " and ",
+                                    label_list(row_of(corpus, pairs[i].second)))
+                             : "",
+                  '\n');
   };
-  list("texts that stand there before", duplicates);
-  list("of them with other labels", conflicts);
+  list("texts that stand there before", duplicates, false);
+  list("of them with other labels", conflicts, true);
   return out;
 }
 

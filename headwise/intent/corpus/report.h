@@ -26,6 +26,8 @@ struct CorpusReport {
   std::map<Index, Index> rows_by_labels;  // number of labels -> rows; more than one: multi-label
   std::vector<SameText> duplicates;       // a row and the first one with its text
   std::vector<SameText> conflicts;        // those of them whose labels differ
+  std::string joined = {};  // a label that falls into other labels at `separator`; "": none does
+  char separator = 0;
   double mean_words = 0;
   Index most_words = 0;
 

@@ -3,14 +3,14 @@
 namespace headwise {
 namespace {
 
-AnyView view_of(const std::vector<Index>& list) {
-  return AnyView::packed(const_cast<Index*>(list.data()), DType::i64, {static_cast<Index>(list.size())});
+ConstView view_of(const std::vector<Index>& list) {
+  return ConstView::packed(list.data(), DType::i64, {static_cast<Index>(list.size())});
 }
 
 }  // namespace
 
-AnyView TextBatch::id_view() const {
-  return AnyView::packed(const_cast<TokenId*>(ids.data()), DType::i32, {static_cast<Index>(ids.size())});
+ConstView TextBatch::id_view() const {
+  return ConstView::packed(ids.data(), DType::i32, {static_cast<Index>(ids.size())});
 }
 Sequences TextBatch::sequences() const { return {.offsets = view_of(chunks)}; }
 PooledRows TextBatch::pooled() const { return {.rows = view_of(rows), .offsets = view_of(texts)}; }

@@ -28,7 +28,7 @@ struct TextBatch {
   Index cut = 0;                         // texts that had more tokens than are read
 
   Index count() const { return static_cast<Index>(texts.size()) - 1; }
-  AnyView id_view() const;
+  ConstView id_view() const;
   Sequences sequences() const;
   PooledRows pooled() const;
   /// `encoding` has [CLS] and [SEP] around it.

@@ -98,6 +98,18 @@ struct Reader {
   }
 };
 
+/// Folders without "compound" are those of recognisers that do not cut.
+void read_cuts(const JsonObject& json, CutOptions& cuts, std::set<std::string, std::less<>>& known) {
+  if (!json.has("compound")) return;
+  known.insert({"compound", "cut_shift", "cut_weight", "most_intents", "connector_tokens"});
+  if (json.word("compound") != "cut") json.refuse("compound", "it must be cut, or not be there");
+  cuts.on = true;
+  cuts.shift = json.number("cut_shift", -100, 100);
+  cuts.weight = json.number("cut_weight", 0, 1000);
+  cuts.most_intents = json.integer("most_intents", 2, 64);
+  cuts.connector_tokens = json.integer("connector_tokens", 0, 1024);
+}
+
 }  // namespace
 
 std::string config_text(const RecognizerConfig& config) {
@@ -106,6 +118,15 @@ std::string config_text(const RecognizerConfig& config) {
   print("version", kModelVersion);
   each_setting(config, print);
   if (!config.planted.empty()) print("planted", config.planted);
+  if (config.learn_gates) print("learn_gates", true);
+  if (config.ngrams.columns > 0) print("ngram_columns", config.ngrams.columns);
+  if (config.cuts.on) {
+    print("compound", std::string("cut"));
+    print("cut_shift", config.cuts.shift);
+    print("cut_weight", config.cuts.weight);
+    print("most_intents", config.cuts.most_intents);
+    print("connector_tokens", config.cuts.connector_tokens);
+  }
   return print.out + "\n}\n";
 }
 
@@ -118,9 +139,12 @@ RecognizerConfig parse_config(std::string_view json_text, std::string_view where
   require(version <= kModelVersion, ErrorKind::unsupported, where, "the model is of version ", version,
           " but this headwise reads up to ", kModelVersion, "; update headwise");
   RecognizerConfig config;
-  Reader read{json, {"architecture", "version", "planted"}};
+  Reader read{json, {"architecture", "version", "planted", "learn_gates", "ngram_columns"}};
   each_setting(config, read);
   config.planted = json.word("planted", "");
+  config.learn_gates = json.has("learn_gates") && json.boolean("learn_gates");
+  if (json.has("ngram_columns")) config.ngrams.columns = json.integer("ngram_columns", 1, Index{1} << 20);
+  read_cuts(json, config.cuts, read.known);
   for (const std::string& key : json.keys())
     require(read.known.count(key) == 1, ErrorKind::bad_argument, where, "there is no setting ", quoted(key),
             "; remove it, or use the headwise that wrote it");

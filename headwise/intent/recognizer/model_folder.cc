@@ -100,7 +100,10 @@ void check_sizes(const RecognizerConfig& c, Index pieces, const Safetensors& fil
   if (e.token_types > 0) rows("embed.types", "token_types", e.token_types);
   if (c.ngrams.buckets > 0) rows("ngrams.table", "ngram_buckets", c.ngrams.buckets);
   if (c.pooling == Pooling::attention) rows("pooling.query", "pool_queries", c.pool_queries);
-  rows("labels.bias", "the number of lines in labels.txt", static_cast<Index>(c.labels.size()));
+  if (c.cuts.on)
+    rows("labels.bias", "one more than the number of lines in labels.txt", c.classes());
+  else
+    rows("labels.bias", "the number of lines in labels.txt", c.classes());
   const Index blocks = e.depth / max_of(1, e.share_layers);
   if (blocks > 0) rows("stack.layers.0.feed.in.weight", "feed_dim", e.feed_dim);
   require(blocks == 0 || file.has(text("stack.layers.", blocks - 1, ".norm1.weight")),

@@ -37,7 +37,7 @@ bool goes_on(std::string_view piece) { return piece.size() > 2 && piece.starts_w
 }  // namespace
 
 Ngrams::Ngrams(ParamSet& params, std::string_view name, const NgramOptions& o, Index dim)
-    : options_(o), dim_(dim) {
+    : options_(o), dim_(o.columns > 0 ? o.columns : dim) {
   require(o.buckets > 0 && dim > 0, ErrorKind::bad_shape, "ngrams", "got ", o.buckets, " buckets of ", dim,
           " columns; both start at 1");
   require(o.pieces >= 1 && o.chars_most >= 0 && (o.chars_most == 0 || o.chars_least >= 1) && o.pieces <= 16 &&
@@ -45,7 +45,9 @@ Ngrams::Ngrams(ParamSet& params, std::string_view name, const NgramOptions& o, I
           ErrorKind::bad_argument, "ngrams", "got pieces up to ", o.pieces, " and characters from ",
           o.chars_least, " to ", o.chars_most, "; pieces go from 1 to 16, characters from 1 to 16");
   const auto scope = params.scope(name);
-  table_ = params.add("table", {o.buckets, dim}, Init::normal(0.02));
+  // Narrow rows start larger: the matrix behind them makes about the same of them.
+  table_ = params.add("table", {o.buckets, dim_}, Init::normal(o.columns > 0 ? 0.1 : 0.02));
+  if (o.columns > 0) widen_.emplace(params, "widen", o.columns, dim, LinearOptions{.bias = false});
 }
 
 void Ngrams::add_sequence(std::span<const TokenId> ids, const Vocabulary& vocabulary,
@@ -130,18 +132,19 @@ AnyView Ngrams::forward(std::span<const TokenId> ids, const Vocabulary& vocabula
   });
   const DropoutOptions dropped = call.next_dropout(options_.dropout);
   if (dropped.p > 0) dropout(y, {}, dropped, y, call.ctx);
-  if (saved) *saved = {kept, kept_offsets, dropped};
-  return y;
+  if (saved) *saved = {kept, kept_offsets, dropped, {}};
+  return widen_ ? widen_->forward(y, call, saved ? &saved->widen : nullptr) : y;
 }
 
 void Ngrams::backward(const AnyView& dy, Call& call, const Saved& saved) const {
   const AnyView grad = table_.grad();
   if (!grad.given()) return;
   const Scratch scratch(call.memory);
-  AnyView slope = dy;
+  const AnyView dbag = widen_ ? widen_->backward(dy, call, saved.widen) : dy;
+  AnyView slope = dbag;
   if (saved.dropout.p > 0) {
-    slope = call.memory.take(dy.dtype, {dy.size[0], dy.size[1]});
-    dropout_backward(dy, saved.dropout, slope, call.ctx);
+    slope = call.memory.take(dbag.dtype, {dbag.size[0], dbag.size[1]});
+    dropout_backward(dbag, saved.dropout, slope, call.ctx);
   }
   const auto* buckets = static_cast<const Index*>(saved.buckets.data);
   const auto* offsets = static_cast<const Index*>(saved.offsets.data);

@@ -2,10 +2,11 @@
 // it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <optional>
 #include <span>
 #include <vector>
 
-#include "headwise/layers/basic/module.h"
+#include "headwise/layers/basic/linear.h"
 #include "headwise/text/vocabulary.h"
 
 #pragma GCC visibility push(default)
@@ -16,6 +17,7 @@ struct NgramOptions {
   Index pieces = 2;                       // n-grams of 2..pieces pieces that end at the token; 1: none
   Index chars_least = 3, chars_most = 4;  // characters of "<word>" taken together; most 0: none
   double dropout = 0;
+  Index columns = 0;  // of a row, then a matrix widens it to the token's; 0: rows are as wide as tokens
   bool operator==(const NgramOptions&) const = default;
 };
 
@@ -23,12 +25,14 @@ struct NgramOptions {
 /// depends on ids and the vocabulary's pieces alone; special pieces such as [CLS] have no characters.
 class Ngrams {
  public:
-  /// Declares table [buckets dim] under `name`.
+  /// Declares table [buckets dim] under `name`; with options.columns table [buckets columns] and
+  /// widen [dim columns].
   Ngrams(ParamSet& params, std::string_view name, const NgramOptions& options, Index dim);
 
   struct Saved {
     AnyView buckets, offsets;  // i64 [n-grams], i64 [tokens + 1]
     DropoutOptions dropout;
+    Linear::Saved widen;
   };
   /// ids in the call's sequences to [tokens dim].
   AnyView forward(std::span<const TokenId> ids, const Vocabulary& vocabulary, Call& call, Saved* saved) const;
@@ -40,8 +44,9 @@ class Ngrams {
 
  private:
   NgramOptions options_;
-  Index dim_;
+  Index dim_;  // of a row
   Learned table_;
+  std::optional<Linear> widen_;
 };
 
 }  // namespace headwise

@@ -8,7 +8,7 @@ namespace headwise {
 
 /// Which rows belong to each text: rows[offsets[b]..offsets[b + 1]) are row numbers, at least one a text.
 struct PooledRows {
-  AnyView rows = {}, offsets = {};  // i64 [pooled], i64 [texts + 1]
+  InputView rows = {}, offsets = {};  // i64 [pooled], i64 [texts + 1]
   Index texts() const { return offsets.size[0] - 1; }
   Index at(Index i) const { return static_cast<const Index*>(rows.data)[i]; }
   Index first(Index b) const { return static_cast<const Index*>(offsets.data)[b]; }

@@ -72,12 +72,17 @@ void check(const RecognizerConfig& c) {
           "; give a probability between 0 and 1");
   require(c.out_of_scope >= 0 && c.out_of_scope < 1, bad, kOp, "out_of_scope is ", c.out_of_scope,
           "; give a probability from 0 and below 1");
+  require(!c.cuts.on || (c.multi_label && c.cuts.most_intents > 1 &&
+                         (c.pooling == Pooling::attention || c.pooling == Pooling::mean)),
+          bad, kOp, "texts are to be cut with ", c.multi_label ? "several labels" : "one label",
+          " a text, pooling ", name_of(c.pooling), " and at most ", c.cuts.most_intents,
+          " intents; cutting needs several labels a text and pooling attention or mean");
   require(c.chunk_overlap >= 0 && c.chunk_tokens - 2 > c.chunk_overlap, bad, kOp, "chunks of ",
           c.chunk_tokens, " tokens cannot overlap by ", c.chunk_overlap,
           "; leave two tokens for [CLS] and [SEP] and one to go on");
   const bool limited =
       c.encoder.positions == Positions::learned || c.encoder.positions == Positions::sinusoidal;
-  require(c.long_text == LongText::sparse || !limited || c.chunk_tokens <= c.encoder.max_tokens, bad, kOp,
+  require(c.long_text != LongText::chunks || !limited || c.chunk_tokens <= c.encoder.max_tokens, bad, kOp,
           "chunk_tokens is ", c.chunk_tokens, " but the encoder has ", c.encoder.max_tokens,
           " positions; make chunks smaller or max_tokens larger");
   require(c.encoder.max_tokens >= 2 && c.encoder.max_tokens <= Index{1} << 20, bad, kOp, "max_tokens is ",
@@ -104,11 +109,21 @@ Recognizer::Recognizer(RecognizerConfig config, Vocabulary vocabulary, ParamSet 
     ngrams_.emplace(params_, "ngrams", config_.ngrams, config_.encoder.model_dim);
   if (!config_.planted.empty())
     planted_.emplace(params_, config_.planted, tokenizer_.vocabulary(), *encoder_);
-  const auto labels = static_cast<Index>(config_.labels.size());
   pooling_.emplace(params_, "pooling", queries_of(config_), config_.encoder.model_dim);
   scores_.emplace(params_, "labels", config_.pooling == Pooling::labels ? Evidence::own : Evidence::shared,
-                  labels, pooling_->outputs(), config_.encoder.model_dim);
+                  config_.classes(), pooling_->outputs(), config_.encoder.model_dim);
+  if (config_.cuts.on) tags_.emplace(params_, "tags", config_.encoder.model_dim, 2);
   if (config_.long_text == LongText::sparse) sparse_ = sparse_mask(config_);
+  if (!config_.learn_gates) return;
+  std::vector<Index> heads;
+  for (Index i = 0; i < config_.encoder.depth; ++i) {
+    heads.push_back(encoder_->stack().block(i).self_attention()->head_count());
+    require(heads.back() > 0, ErrorKind::unsupported, kOp, "heads of ", config_.encoder.heads,
+            " give the layer's output together, so none can have a gate; choose another head");
+  }
+  require(!heads.empty(), ErrorKind::bad_argument, kOp,
+          "there is no layer, so no head to gate; give a depth");
+  gates_.emplace(params_, std::move(heads));
 }
 
 Recognizer::Recognizer(RecognizerConfig config, Vocabulary vocabulary, const ParamSet& encoder,
@@ -128,12 +143,12 @@ Recognizer::Recognizer(RecognizerConfig config, Vocabulary vocabulary, const Par
 }
 
 Encoding Recognizer::encode(std::string_view text) const {
-  const Index most = config_.long_text == LongText::sparse ? config_.encoder.max_tokens : kMostTokens;
+  const Index most = config_.long_text == LongText::chunks ? kMostTokens : config_.encoder.max_tokens;
   return tokenizer_.encode(text, {.around = true, .most = most});
 }
 
 void Recognizer::add_to(TextBatch& batch, const Encoding& encoding) const {
-  const bool whole = config_.long_text == LongText::sparse;
+  const bool whole = config_.long_text != LongText::chunks;
   batch.add(encoding, {.tokens = whole ? config_.encoder.max_tokens : config_.chunk_tokens,
                        .overlap = whole ? 0 : config_.chunk_overlap,
                        .first_only = config_.pooling == Pooling::first});
@@ -145,7 +160,7 @@ TextBatch Recognizer::batch(std::span<const std::string> texts) const {
   return all;
 }
 
-AnyView Recognizer::forward(const TextBatch& batch, Call& call, Saved* saved) const {
+AnyView Recognizer::forward(const TextBatch& batch, Call& call, Saved* saved, AnyView* tags) const {
   Saved local;
   Saved& s = saved ? *saved : local;
   TransformerInput input{.ids = batch.id_view(), .sequences = batch.sequences(), .mask = sparse_.set()};
@@ -155,18 +170,23 @@ AnyView Recognizer::forward(const TextBatch& batch, Call& call, Saved* saved) co
   }
   s.batch = &batch;
   if (planted_) planted_->forward(batch, call, saved ? &s.planted : nullptr);
+  const AnyView given = call.head_gates;
+  if (gates_ && !given.given()) call.head_gates = gates_->decided(call.memory);
   s.rows = encoder_->forward(input, call, saved ? &s.encoder : nullptr);
+  call.head_gates = given;
+  if (tags && tags_) *tags = tags_->forward(s.rows, call, &s.tags);
   AnyView pooled = pooling_->forward(s.rows, batch.pooled(), call, &s.pooling);
   s.dropout = call.next_dropout(config_.pool_dropout);
   if (s.dropout.p > 0) dropout(pooled, {}, s.dropout, pooled, call.ctx);
   return scores_->forward(pooled, call, &s.scores);
 }
 
-AnyView Recognizer::backward(const AnyView& dlogits, Call& call, Saved& saved) const {
+AnyView Recognizer::backward(const AnyView& dlogits, Call& call, Saved& saved, const AnyView& dtags) const {
   const AnyView dpooled = scores_->backward(dlogits, call, saved.scores);
   if (saved.dropout.p > 0) dropout_backward(dpooled, saved.dropout, dpooled, call.ctx);
-  const AnyView drows =
-      encoder_->backward(pooling_->backward(dpooled, call, saved.pooling), call, saved.encoder);
+  AnyView dout = pooling_->backward(dpooled, call, saved.pooling);
+  if (dtags.given()) dout = tags_->backward(dtags, call, saved.tags, dout);
+  const AnyView drows = encoder_->backward(dout, call, saved.encoder);
   if (ngrams_) ngrams_->backward(drows, call, saved.ngrams);
   if (planted_) planted_->backward(*saved.batch, saved.planted);
   return drows;
@@ -180,7 +200,7 @@ Prediction Recognizer::judge(const AnyView& logits, Index text) const {
   Prediction p;
   std::vector<double> x(static_cast<std::size_t>(labels));
   for (Index l = 0; l < labels; ++l) x[static_cast<std::size_t>(l)] = at(l);
-  if (config_.multi_label) {
+  if (!config_.one_class()) {
     for (double& v : x) v = 1 / (1 + std::exp(-v));
   } else {
     const double most = *std::max_element(x.begin(), x.end());
@@ -194,6 +214,7 @@ Prediction Recognizer::judge(const AnyView& logits, Index text) const {
         "the scores of this text are no numbers: weights of this size overflow; train with a smaller rate");
     p.probability.push_back(static_cast<float>(v));
   }
+  p.probability.resize(config_.labels.size());
   decide(config_, p);
   return p;
 }
@@ -206,15 +227,20 @@ void decide(const RecognizerConfig& c, Prediction& p) {
   p.confidence = static_cast<double>(at(best));
   p.out_of_scope = p.confidence < c.out_of_scope;
   if (p.out_of_scope) return;
-  if (c.multi_label)
+  for (const IntentSpan& s : p.spans) p.labels.push_back(s.label);
+  if (!c.one_class())
     for (Index l = 0; l < static_cast<Index>(x.size()); ++l)
       if (static_cast<double>(at(l)) >= c.threshold) p.labels.push_back(l);
   std::stable_sort(p.labels.begin(), p.labels.end(), [&](Index a, Index b) { return at(a) > at(b); });
-  if (p.labels.empty() && (!c.multi_label || c.at_least_one)) p.labels.push_back(best);
+  if (p.labels.empty() && (c.one_class() || c.at_least_one)) p.labels.push_back(best);
 }
 
 std::vector<Prediction> Recognizer::predict(std::span<const std::string> texts, Session& session) const {
   std::vector<Prediction> all;
+  if (config_.cuts.on) {
+    for (const TextReading& reading : read_cuts(texts, session)) all.push_back(answer(reading));
+    return all;
+  }
   TextBatch group;
   const auto run = [&] {
     session.memory.reset();
@@ -238,6 +264,15 @@ Prediction Recognizer::predict(const std::string& text, Session& session) const 
 void Recognizer::set_thresholds(double threshold, double out_of_scope) {
   RecognizerConfig c = config_;
   c.threshold = threshold, c.out_of_scope = out_of_scope;
+  check(c);
+  config_ = std::move(c);
+}
+
+void Recognizer::set_cuts(const CutOptions& cuts) {
+  require(cuts.on == config_.cuts.on, ErrorKind::bad_argument, kOp, "cutting is ", cuts.on ? "on" : "off",
+          " but the recogniser was made otherwise; make it with these settings");
+  RecognizerConfig c = config_;
+  c.cuts = cuts;
   check(c);
   config_ = std::move(c);
 }

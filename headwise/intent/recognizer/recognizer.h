@@ -8,10 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "headwise/intent/compound/cuts.h"
 #include "headwise/intent/recognizer/chunks.h"
 #include "headwise/intent/recognizer/label_scores.h"
+#include "headwise/intent/recognizer/learnt_gates.h"
 #include "headwise/intent/recognizer/ngrams.h"
 #include "headwise/intent/recognizer/planted_head.h"
+#include "headwise/layers/basic/linear.h"
 #include "headwise/layers/transformer/transformer.h"
 
 #pragma GCC visibility push(default)
@@ -25,9 +28,9 @@ constexpr std::string_view name_of(Pooling p) { return kPoolingNames[static_cast
 
 /// What happens to a text above chunk_tokens. chunks: overlapping ones, encoded apart, pooled together.
 /// sparse: one piece of at most encoder.max_tokens, in which blocks of 64 tokens see their neighbours up to
-/// half a chunk away and the text's first block.
-enum class LongText : std::uint8_t { chunks, sparse };
-inline constexpr std::string_view kLongTextNames[] = {"chunks", "sparse"};
+/// half a chunk away and the text's first block. whole: such a piece in which heads see what their reach is.
+enum class LongText : std::uint8_t { chunks, sparse, whole };
+inline constexpr std::string_view kLongTextNames[] = {"chunks", "sparse", "whole"};
 constexpr std::string_view name_of(LongText l) { return kLongTextNames[static_cast<int>(l)]; }
 
 /// What config.json of a model folder holds.
@@ -47,15 +50,22 @@ struct RecognizerConfig {
   double pool_dropout = 0.3;
   WordRules words = {};
   std::string planted = {};  // a designed head: see planted_text; "": none
+  bool learn_gates = false;  // every head has a learnt gate: models in training alone, see LearntGates
 
   bool multi_label = false;              // several labels may hold at once, or none
   std::vector<std::string> labels = {};  // labels.txt
   double threshold = 0.5;                // multi_label: probability from which a label is given
   bool at_least_one = true;  // multi_label: the best label is given where none reaches the threshold
   double out_of_scope = 0;   // confidence below which nothing is claimed
+  CutOptions cuts = {};      // multi_label: a text is cut into spans, each read as a text of one label
 
   LongText long_text = LongText::chunks;
   Index chunk_tokens = 512, chunk_overlap = 64;
+
+  /// The logits of a text, or of a span, say which one class it has; else every label is judged by itself.
+  bool one_class() const { return !multi_label || cuts.on; }
+  /// Columns of the logits: a recogniser that cuts has one class more, "several intents or half of one".
+  Index classes() const { return static_cast<Index>(labels.size()) + (cuts.on ? 1 : 0); }
 };
 
 /// What one thread needs to run a recogniser; many may share the recogniser itself.
@@ -65,11 +75,27 @@ struct Session {
   StepMemory memory;
 };
 
+/// The words of a text that said one of its intents.
+struct IntentSpan {
+  Index label = 0;
+  TextSpan span = {};     // bytes of the text
+  float probability = 0;  // of the label, of this span read alone
+};
+
 struct Prediction {
-  std::vector<float> probability = {};  // of every label: softmax, or a sigmoid each
-  std::vector<Index> labels = {};       // given, best first; none where it is out of scope
-  double confidence = 0;                // the largest probability
-  bool out_of_scope = false;            // confidence is below config.out_of_scope
+  /// Of every label: softmax, or a sigmoid each. Of a text that was cut: the largest among its spans.
+  std::vector<float> probability = {};
+  std::vector<Index> labels = {};      // given, best first; none where it is out of scope
+  double confidence = 0;               // the largest probability
+  bool out_of_scope = false;           // confidence is below config.out_of_scope
+  std::vector<IntentSpan> spans = {};  // of recognisers that cut: in the text's order
+};
+
+/// What a recogniser that cuts has read of a text, before it chooses: enough to choose again with other
+/// settings.
+struct TextReading {
+  CutReading cuts;
+  std::vector<TextSpan> bytes;  // of each span
 };
 
 /// A file of a model folder that is written along: metrics.json, card.md.
@@ -99,6 +125,11 @@ class Recognizer {
   std::vector<Prediction> predict(std::span<const std::string> texts, Session& session) const;
   Prediction predict(const std::string& text, Session& session) const;
 
+  /// Of a recogniser that cuts: candidates and spans of each text, every span read.
+  std::vector<TextReading> read_cuts(std::span<const std::string> texts, Session& session) const;
+  /// The answer a reading gives by the config's cuts and thresholds.
+  Prediction answer(const TextReading& reading) const;
+
   /// Tokens of one text, [CLS] and [SEP] around it, as predict reads it.
   Encoding encode(std::string_view text) const;
   /// Texts side by side, cut into chunks where they are long.
@@ -112,22 +143,29 @@ class Recognizer {
     TextPooling::Saved pooling;
     DropoutOptions dropout;
     LabelScores::Saved scores;
+    Linear::Saved tags;
     AnyView rows;                      // the encoder's, [tokens model_dim]
     const TextBatch* batch = nullptr;  // what forward read
   };
-  /// Logits [texts labels]; the batch must live until backward. The call's taps and head gates act in the
-  /// encoder, whose sequences are the batch's chunks.
-  AnyView forward(const TextBatch& batch, Call& call, Saved* saved) const;
+  /// Logits [texts classes]; the batch must live until backward. The call's taps and head gates act in the
+  /// encoder, whose sequences are the batch's chunks. `tags`, where asked of a recogniser that cuts: logits
+  /// [tokens 2] of "an intent begins here" and "connector".
+  AnyView forward(const TextBatch& batch, Call& call, Saved* saved, AnyView* tags = nullptr) const;
   /// Adds the parameters' gradients; returns that of the rows the first block reads, [tokens model_dim].
-  AnyView backward(const AnyView& dlogits, Call& call, Saved& saved) const;
-  /// What the logits of one text say, by the config's thresholds.
+  /// dtags: where forward was asked for tags.
+  AnyView backward(const AnyView& dlogits, Call& call, Saved& saved, const AnyView& dtags = {}) const;
+  /// What the logits of one text say, by the config's thresholds; of a recogniser that cuts: read as one
+  /// span.
   Prediction judge(const AnyView& logits, Index text) const;
 
   const RecognizerConfig& config() const { return config_; }
   /// What is decided after training: see RecognizerConfig.
   void set_thresholds(double threshold, double out_of_scope);
+  void set_cuts(const CutOptions& cuts);
   const WordPiece& tokenizer() const { return tokenizer_; }
   const Transformer& encoder() const { return *encoder_; }
+  /// Null where the config has none. A call without head gates runs with theirs, open or shut.
+  const LearntGates* gates() const { return gates_ ? &*gates_ : nullptr; }
   ParamSet& params() { return params_; }
   const ParamSet& params() const { return params_; }
 
@@ -141,9 +179,11 @@ class Recognizer {
   std::optional<Transformer> encoder_;
   std::optional<Ngrams> ngrams_;
   std::optional<PlantedHead> planted_;
+  std::optional<LearntGates> gates_;
   std::optional<TextPooling> pooling_;
   std::optional<LabelScores> scores_;
-  Mask sparse_;  // of LongText::sparse
+  std::optional<Linear> tags_;  // of recognisers that cut
+  Mask sparse_;                 // of LongText::sparse
 };
 
 /// Refuses, in one sentence, settings that cannot work.

@@ -133,12 +133,15 @@ Evaluation evaluate(const RecognizerConfig& config, const Corpus& corpus, std::s
 }
 
 std::string Evaluation::print() const {
-  std::string s = text(name, "\n  exact match   ", of(exact), '\n');
+  // Of one label a text, exact match, best label and micro F1 are one figure: the accuracy.
+  const bool one = by_intents.size() == 1 && by_intents.begin()->first == 1;
+  std::string s = text(name, one ? "\n  accuracy      " : "\n  exact match   ", of(exact), '\n');
   if (by_intents.size() > 1)
     for (const auto& [count, share] : by_intents)
       s += text("    ", count, count == 1 ? " intent    " : " intents   ", of(share), '\n');
-  s += text("  best label    ", of(top), "\n  micro F1      ", percent(micro_f1), "\n  macro F1      ",
-            percent(macro_f1), '\n');
+  if (one && top.part != exact.part) s += text("    unrefused   ", of(top), '\n');
+  if (!one) s += text("  best label    ", of(top), "\n  micro F1      ", percent(micro_f1), '\n');
+  s += text("  macro F1      ", percent(macro_f1), '\n');
   if (scope_recall.whole > 0) s += text("  out of scope  ", of(scope_recall), " caught\n");
   if (scope_precision.whole > 0)
     s += text("                ", of(scope_precision), " of what was called out of scope is\n");

@@ -44,6 +44,13 @@ double Learner::learn(const MicroBatch& micro) {
   TextBatch batch;
   for (const Index e : micro.examples) model_.add_to(batch, rows_[static_cast<std::size_t>(e)]);
   if (options_.token_dropout > 0) drop_tokens(batch, micro.seed);
+  const LearntGates* gates = model_.gates();
+  if (gates) {
+    call.head_gates = gates->drawn(micro.seed, call.memory);
+    call.dhead_gates = call.memory.take(
+        DType::f32, {call.head_gates.size[0], static_cast<Index>(batch.ids.size()), gates->most()});
+    fill_zeros(call.dhead_gates);
+  }
   const AnyView logits = model_.forward(batch, call, &saved_);
   const Index texts = logits.size[0], labels = logits.size[1];
   const double share = 1 / static_cast<double>(texts), smooth = options_.label_smoothing;
@@ -66,7 +73,9 @@ double Learner::learn(const MicroBatch& micro) {
   }
   call.loss_weight = micro.weight;
   model_.backward(dlogits, call, saved_);
-  return sum.loss * share + call.loss;
+  double price = 0;
+  if (gates) price = gates->backward(call.dhead_gates, micro.seed, options_.gate_price, micro.weight);
+  return sum.loss * share + call.loss + price;
 }
 
 double mean_loss(const RecognizerConfig& config, const Corpus& dev, std::span<const Prediction> given) {

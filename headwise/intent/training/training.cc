@@ -7,9 +7,14 @@
 #include <filesystem>
 
 #include "headwise/base/words.h"
+#include "headwise/intent/compound/connectors.h"
 #include "headwise/intent/corpus/report.h"
+#include "headwise/intent/recognizer/cut_recognizer.h"
 #include "headwise/intent/recognizer/model_folder.h"
+#include "headwise/intent/training/compound_learner.h"
+#include "headwise/intent/training/cut_calibration.h"
 #include "headwise/intent/training/learner.h"
+#include "headwise/intent/training/model_card.h"
 #include "headwise/model/file.h"
 #include "headwise/model/json_object.h"
 #include "headwise/train/crc32c.h"
@@ -26,6 +31,8 @@ std::string number(double x) {
 }
 
 void copy_values(const ParamSet& from, ParamSet& to) {
+  require(from.all().size() == to.all().size() && from.count() == to.count(), ErrorKind::bad_shape, kOp,
+          "got ", from.count(), " numbers for a model of ", to.count(), "; give those of the same config");
   for (std::size_t i = 0; i < from.all().size(); ++i) {
     const AnyView &a = from.all()[i].value, &b = to.all()[i].value;
     for (Index k = 0; k < b.count(); ++k) store_double(b.data, b.dtype, k, load_double(a.data, a.dtype, k));
@@ -37,6 +44,39 @@ Corpus learnt_rows(const RecognizerConfig& c, const Corpus& train, const std::st
   for (const Utterance& row : train.rows)
     if (!is_out_of_scope(row, c.multi_label, out_of_scope)) rows.rows.push_back(row);
   return rows;
+}
+
+/// Refuses a label that the model has not before it is learnt from.
+void require_known_labels(const RecognizerConfig& c, const Corpus& train) {
+  for (const Utterance& row : train.rows)
+    for (const std::string& label : row.labels)
+      require(std::find(c.labels.begin(), c.labels.end(), label) != c.labels.end(), ErrorKind::bad_argument,
+              kOp, train.name, ": has the label ", label,
+              ", which the model has not; give rows of its labels");
+}
+
+/// Gates learn faster than weights, a given encoder slower, its lower blocks slower still.
+void set_rates(const Start& start, const TrainingOptions& o, ParamSet& params) {
+  // Adam moves a number by about the rate a step, and a gate that shuts goes from 2 past 0.
+  params.set_rate("gates.", 10);
+  if (!start.encoder) return;
+  params.set_rate("embed.", o.learn_embedding ? o.encoder_rate : 0);
+  params.set_rate("stack.", o.encoder_rate);
+  for (Index i = 0; i < start.config.encoder.depth; ++i)
+    params.set_rate(
+        text("stack.layers.", i, '.'),
+        o.encoder_rate * std::pow(o.layer_decay, static_cast<double>(start.config.encoder.depth - 1 - i)));
+}
+
+Index open_heads(const LearntGates& gates) {
+  Index open = 0;
+  for (const Index heads : gates.heads()) open += heads;
+  for (const auto& shut : gates.shut()) open -= static_cast<Index>(shut.size());
+  return open;
+}
+
+std::span<const std::string> connectors_of(const TrainingOptions& o) {
+  return o.connectors.empty() ? std::span<const std::string>(default_connectors()) : o.connectors;
 }
 
 /// What two runs must share to be one: settings, vocabulary, labels and data.
@@ -53,6 +93,14 @@ std::string identity_of(const Start& start, const Corpus& train, const Corpus& d
     crc.add(start.vocabulary.piece(static_cast<TokenId>(i)) + '\n');
   std::string settings = config_text(start.config);
   std::replace(settings.begin(), settings.end(), '\n', ' ');
+  if (o.gate_price > 0) settings += text(" gate_price=", o.gate_price);
+  if (start.all) settings += " weights=given";
+  // The default is not told apart from runs of before that had none: learning is the same.
+  if (o.may_lose != kMayLose) settings += text(" may_lose=", o.may_lose);
+  if (start.config.cuts.on) {
+    settings += text(" compound_dropout=", o.compound_dropout, " connectors=");
+    for (const std::string& c : connectors_of(o)) settings += json_string(c);
+  }
   return text(settings, " epochs=", o.epochs, " label_smoothing=", o.label_smoothing,
               " token_dropout=", o.token_dropout, " encoder_rate=", o.encoder_rate,
               " layer_decay=", o.layer_decay, " learn_embedding=", o.learn_embedding, " compute=", o.compute,
@@ -74,7 +122,7 @@ class Best {
       if (judged.word("run") != identity_) return;
       const Recognizer kept = Recognizer::load(folder_);
       take(kept.params(), judged.number("judged", -1e300, 1e300), kept.config());
-      model.set_thresholds(config_.threshold, config_.out_of_scope);
+      set_decisions(model);
     } catch (const Error& e) {
       damage_ = e.what();
     }
@@ -101,10 +149,14 @@ class Best {
     if (values_.empty()) return;
     for (std::size_t i = 0; i < values_.size(); ++i)
       copy_rows(values_[i].view(), model.params().all()[i].value);
-    model.set_thresholds(config_.threshold, config_.out_of_scope);
+    set_decisions(model);
   }
 
  private:
+  void set_decisions(Recognizer& model) const {
+    model.set_thresholds(config_.threshold, config_.out_of_scope);
+    model.set_cuts(config_.cuts);
+  }
   void take(const ParamSet& params, double judged, const RecognizerConfig& config) {
     values_.clear();
     for (const Param& p : params.all()) {
@@ -119,6 +171,79 @@ class Best {
   double judged_ = std::numeric_limits<double>::infinity();
   RecognizerConfig config_;
 };
+
+void check_options(const TrainingOptions& o) {
+  constexpr Index kMost = Index{1} << 20;  // so that steps and examples of a run can be counted
+  require(o.epochs > 0 && o.batch > 0, ErrorKind::bad_argument, kOp, "epochs is ", o.epochs, " and batch ",
+          o.batch, "; give 1 or more of each");
+  require(o.epochs <= kMost && o.batch <= kMost, ErrorKind::bad_argument, kOp, "epochs is ", o.epochs,
+          " and batch ", o.batch, "; give at most ", kMost, " of each");
+  require(o.layer_decay > 0 && o.layer_decay <= 1, ErrorKind::bad_argument, kOp, "layer_decay is ",
+          o.layer_decay, "; give a factor above 0 and up to 1");
+  require(o.compute == DType::f32 || o.compute == DType::bf16, ErrorKind::bad_dtype, kOp, "compute is ",
+          o.compute, "; give f32 or bf16");
+  require(o.gate_price >= 0 && o.gate_price < 1e6, ErrorKind::bad_argument, kOp, "gate_price is ",
+          o.gate_price, "; give 0 or more");
+  require(o.may_lose >= 0 && o.may_lose < 1, ErrorKind::bad_argument, kOp, "may_lose is ", o.may_lose,
+          "; give a share from 0 and below 1");
+  require(o.micro_batches == 0 || o.batch % o.micro_batches == 0, ErrorKind::bad_argument, kOp, "batch is ",
+          o.batch, " in ", o.micro_batches, " parts; give a multiple of them");
+  if (!o.tensor) return;
+  require(o.tensor->tensor && o.tensor->order == Order::tree, ErrorKind::unsupported, kOp,
+          "blocks are cut in order ", name_of(o.tensor->order),
+          "; training over tensor ranks is in order tree");
+  require(o.compute == DType::f32, ErrorKind::unsupported, kOp, "compute is ", o.compute,
+          ", whose sums over tensor ranks are not there yet; give f32");
+}
+
+/// Refuses what asks something of single heads, which lie on different ranks.
+void check_cut(const RecognizerConfig& c) {
+  require(!c.learn_gates && c.planted.empty(), ErrorKind::unsupported, kOp,
+          "learnt gates and designed heads are not there over tensor ranks; leave out --gates and --plant, "
+          "or --tensor");
+  require(!c.cuts.on, ErrorKind::unsupported, kOp,
+          "compound intents that are cut are not learnt over tensor ranks yet; leave out --tensor");
+}
+
+/// The first rank of every team it is in writes.
+bool writes_files(const TrainingOptions& o) {
+  return (!o.data || o.data->rank() == 0) && (!o.tensor || o.tensor->tensor_rank() == 0);
+}
+
+/// Answers of the learning weights on dev; of a recogniser that cuts, after its cuts were calibrated there.
+std::vector<Prediction> answers_on(const Corpus& dev, std::span<const std::string> texts,
+                                   const Recognizer& computing, Recognizer& model, Session& session) {
+  if (!model.config().cuts.on) return computing.predict(texts, session);
+  const std::vector<TextReading> readings = computing.read_cuts(texts, session);
+  model.set_cuts(calibrate_cuts(model, dev, readings));
+  std::vector<Prediction> given;
+  for (const TextReading& reading : readings) given.push_back(model.answer(reading));
+  return given;
+}
+
+/// What compounds are drawn from, and how many rows could be cut.
+JoinedTexts joined_texts(const Start& start, const Corpus& train, const TrainingOptions& o) {
+  const RecognizerConfig& c = start.config;
+  check(c);
+  const std::span<const std::string> connectors = connectors_of(o);
+  const CutRows rows = cut_rows(train, c.labels, connectors);
+  require(rows.cut > 0, ErrorKind::bad_argument, kOp, train.name, ": none of the ", rows.whole.size(),
+          " rows with several labels could be cut at a connector into pieces of one label each; give ",
+          "--connectors, or leave out --compound cut");
+  if (o.out)
+    *o.out << text("compounds: ", rows.cut, " of ", rows.cut + static_cast<Index>(rows.whole.size()),
+                   " rows were cut, ", rows.by_words, " of them by their words; ", rows.pieces.size(),
+                   " pieces to join afresh\n");
+  const WordPiece tokenizer(start.vocabulary, {.words = c.words});
+  return {rows, static_cast<Index>(c.labels.size()), connectors,
+          [&](const std::string& words) { return tokenizer.encode(words).ids; }};
+}
+
+Start with_cuts(Start start, const JoinedTexts& joined) {
+  start.config.cuts.most_intents = max_of(2, joined.most_intents());
+  start.config.cuts.connector_tokens = joined.connector_tokens();
+  return start;
+}
 
 /// Rows of the log that were judged: one an epoch.
 std::string curve_of(const std::string& log) {
@@ -137,54 +262,51 @@ std::string curve_of(const std::string& log) {
 
 }  // namespace
 
-TrainedRecognizer train_recognizer(const Start& start, const Corpus& all, const Corpus& dev,
+TrainedRecognizer train_recognizer(const Start& asked, const Corpus& all, const Corpus& dev,
                                    const TrainingOptions& o, Session& session) {
   const auto begun = std::chrono::steady_clock::now();
-  constexpr Index kMost = Index{1} << 20;  // so that steps and examples of a run can be counted
-  require(o.epochs > 0 && o.batch > 0, ErrorKind::bad_argument, kOp, "epochs is ", o.epochs, " and batch ",
-          o.batch, "; give 1 or more of each");
-  require(o.epochs <= kMost && o.batch <= kMost, ErrorKind::bad_argument, kOp, "epochs is ", o.epochs,
-          " and batch ", o.batch, "; give at most ", kMost, " of each");
-  require(o.layer_decay > 0 && o.layer_decay <= 1, ErrorKind::bad_argument, kOp, "layer_decay is ",
-          o.layer_decay, "; give a factor above 0 and up to 1");
-  require(o.compute == DType::f32 || o.compute == DType::bf16, ErrorKind::bad_dtype, kOp, "compute is ",
-          o.compute, "; give f32 or bf16");
-  const Corpus train = learnt_rows(start.config, all, o.out_of_scope);
+  check_options(o);
+  if (o.tensor) check_cut(asked.config);
+  const Corpus train = learnt_rows(asked.config, all, o.out_of_scope);
   require(!train.rows.empty() && !dev.rows.empty(), ErrorKind::bad_argument, kOp, "there are ",
           train.rows.size(), " rows to learn from and ", dev.rows.size(), " to judge by; give some of both");
   require_seen_labels(all, dev, o.out_of_scope);
+  if (asked.all) require_known_labels(asked.config, train);
 
   const std::uint64_t seed = o.seed;
+  std::optional<JoinedTexts> joined;
+  if (asked.config.cuts.on) joined.emplace(joined_texts(asked, train, o));
+  const Start start = joined ? with_cuts(asked, *joined) : asked;
   Recognizer model = start.encoder ? Recognizer(start.config, start.vocabulary, *start.encoder, seed)
                                    : Recognizer(start.config, start.vocabulary, seed);
-  const auto slow_encoder = [&](ParamSet& params) {
-    if (!start.encoder) return;
-    params.set_rate("embed.", o.learn_embedding ? o.encoder_rate : 0);
-    params.set_rate("stack.", o.encoder_rate);
-    for (Index i = 0; i < start.config.encoder.depth; ++i)
-      params.set_rate(
-          text("stack.layers.", i, '.'),
-          o.encoder_rate * std::pow(o.layer_decay, static_cast<double>(start.config.encoder.depth - 1 - i)));
-  };
-  slow_encoder(model.params());
+  if (start.all) copy_values(*start.all, model.params());
+  set_rates(start, o, model.params());
   std::optional<Recognizer> image;
   std::optional<MasterWeights> masters;
   if (o.compute == DType::bf16) {
     image.emplace(start.config, start.vocabulary, seed, DType::bf16);
-    slow_encoder(image->params());
+    set_rates(start, o, image->params());
     copy_values(model.params(), image->params());
     masters.emplace(image->params());
     copy_values(model.params(), masters->params());
   }
-  const Recognizer& computing = image ? *image : model;
-  ParamSet& learning = masters ? masters->params() : model.params();
+  std::optional<Recognizer> own;  // this rank's part of the model
+  std::optional<CutParams> cut;
+  if (o.tensor) {
+    own.emplace(cut_over(model, *o.tensor));
+    set_rates(start, o, own->params());
+    cut.emplace(model.params(), own->params(), *o.tensor->tensor);
+  }
+  const Recognizer& computing = own ? *own : image ? *image : model;
+  ParamSet& learning = own ? own->params() : masters ? masters->params() : model.params();
   Optimizer optimizer(
       learning,
       AdamWOptions{
           .beta2 = 0.98, .weight_decay = o.weight_decay, .decay = Decay::matrices, .average = o.average});
 
   const std::string identity = identity_of(start, train, dev, o);
-  const std::string log = o.run_folder.empty() ? "" : o.run_folder + "/log.jsonl";
+  const bool writes = writes_files(o);
+  const std::string log = o.run_folder.empty() || !writes ? "" : o.run_folder + "/log.jsonl";
   Best best(o.run_folder.empty() ? "" : o.run_folder + "/best", identity);
   if (!o.run_folder.empty()) {
     std::error_code code;
@@ -192,37 +314,51 @@ TrainedRecognizer train_recognizer(const Start& start, const Corpus& all, const 
     if (code) file_failed(kOp, o.run_folder, "make this folder", code.value());
   }
   best.resume(model);
+  if (!writes) best.keep_in_memory();
 
   std::vector<std::string> texts;
   for (const Utterance& row : dev.rows) texts.push_back(row.text);
+  const auto rows = static_cast<Index>(train.rows.size());
+  const Index per_epoch = max_of(1, (rows + o.batch / 2) / o.batch), steps = per_epoch * o.epochs;
+  Index done = 0;  // steps
   const auto judge = [&] {
     const auto swap = [&] {
       if (o.average > 0) optimizer.swap_averages();
       if (masters) masters->publish(session.ctx);
     };
     swap();
-    const std::vector<Prediction> given = computing.predict(texts, session);
-    const Thresholds t = calibrate(model.config(), dev, given, o.out_of_scope);
+    const std::vector<Prediction> given = answers_on(dev, texts, computing, model, session);
+    const Thresholds t = calibrate(model.config(), dev, given, o.out_of_scope, o.may_lose);
     model.set_thresholds(t.threshold, t.out_of_scope);
     std::vector<Prediction> decided = given;
     for (Prediction& p : decided) decide(model.config(), p);
     const Evaluation e =
         evaluate(model.config(), dev, decided, {.out_of_scope = o.out_of_scope, .bad_cases = 0});
-    const double judged = 1 - e.exact.value() + 1e-4 * mean_loss(model.config(), dev, given);
     if (masters) copy_values(masters->params(), model.params());
+    if (cut) cut->join();
+    double judged = 1 - e.exact.value() + 1e-4 * mean_loss(model.config(), dev, given);
+    if (model.gates()) judged += o.gate_price * static_cast<double>(open_heads(*model.gates()));
     best.offer(model, judged);
+    if (o.each_epoch && writes) o.each_epoch((done + per_epoch - 1) / per_epoch, model);
     swap();
     return judged;
   };
 
-  const auto rows = static_cast<Index>(train.rows.size());
-  const Index per_epoch = max_of(1, (rows + o.batch / 2) / o.batch), steps = per_epoch * o.epochs;
-  Learner learner(computing, train, o, session);
+  std::optional<Learner> learner;
+  std::optional<CompoundLearner> compounds;
+  if (joined)
+    compounds.emplace(computing, *joined, o, session);
+  else
+    learner.emplace(computing, train, o, session);
   Trainer trainer(
       optimizer, rows,
       {.steps = steps,
-       .micro_rows = o.batch,
+       .micro_rows = o.batch / max_of(1, o.micro_batches),
+       .micro_batches = max_of(1, o.micro_batches),
        .rate = Schedule::cosine(o.rate, static_cast<Index>(o.warm_up * static_cast<double>(steps)), steps),
+       .tree = o.micro_batches > 0,
+       .data = o.data,
+       .cut = cut ? &*cut : nullptr,
        .clip = o.clip,
        .seed = seed,
        .config = identity,
@@ -238,7 +374,8 @@ TrainedRecognizer train_recognizer(const Start& start, const Corpus& all, const 
   const TrainResult run = trainer.run(
       [&](const MicroBatch& m) {
         if (m.step >= per_epoch) best.require_kept(m.step);
-        return learner.learn(m);
+        done = m.step + 1;
+        return compounds ? compounds->learn(m) : learner->learn(m);
       },
       judge);
   if (run.step >= per_epoch) best.require_kept(run.step);
@@ -252,30 +389,12 @@ TrainedRecognizer train_recognizer(const Start& start, const Corpus& all, const 
                            .dev = {},
                            .step = run.step,
                            .epochs = run.step / per_epoch};
-  result.dev = evaluate(result.model, dev, session, {.out_of_scope = o.out_of_scope});
+  const std::vector<Prediction> given = result.model.predict(texts, session);
+  result.dev = evaluate(result.model.config(), dev, given, {.out_of_scope = o.out_of_scope});
+  const std::string scope = scope_words(result.model.config(), dev, given, o.out_of_scope);
+  if (o.out) *o.out << "scope: " << scope << '\n';
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-  const RecognizerConfig& c = result.model.config();
-  std::string figures = result.dev.json();
-  result.metrics = text(
-      "{\n  \"train\": ", json_string(train.name), ",\n  \"rows\": ", rows,
-      ",\n  \"labels\": ", c.labels.size(), ",\n  \"parameters\": ", result.model.params().count(),
-      ",\n  \"seed\": ", seed, ",\n  \"epochs\": ", result.epochs, ",\n  \"batch\": ", o.batch,
-      ",\n  \"rate\": ", number(o.rate), ",\n  \"encoder_rate\": ", number(o.encoder_rate),
-      ",\n  \"layer_decay\": ", number(o.layer_decay),
-      ",\n  \"learn_embedding\": ", o.learn_embedding ? "true" : "false",
-      ",\n  \"weight_decay\": ", number(o.weight_decay),
-      ",\n  \"label_smoothing\": ", number(o.label_smoothing),
-      ",\n  \"token_dropout\": ", number(o.token_dropout), ",\n  \"average\": ", number(o.average),
-      ",\n  \"compute\": \"", o.compute, "\",\n  \"encoder\": \"", start.encoder ? "given" : "from scratch",
-      "\",\n  \"numerics\": ", json_string(numerics_id(session.ctx)),
-      ",\n  \"seconds\": ", number(result.seconds), ",\n  \"curve\": ", curve_of(log),
-      ",\n  \"dev\": ", figures, "}\n");
-  result.card = text("# An intent recogniser made with headwise\n\nLearnt from ", rows, " utterances of ",
-                     train.name, ", ", c.labels.size(), " labels, ", c.multi_label ? "several" : "one",
-                     " a text; heads `", c.encoder.heads, "`, ", result.model.params().count(),
-                     " numbers. Judged on ", dev.name, ":\n\n```\n", result.dev.print(),
-                     "```\n\nIt knows these labels and this kind of text alone; a confidence below ",
-                     number(c.out_of_scope), " is answered as out of scope.\n");
+  describe(result, {train, dev, o, curve_of(log), numerics_id(session.ctx), scope, start.encoder != nullptr});
   return result;
 }
 

@@ -2,6 +2,7 @@
 // nothing.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <functional>
 #include <optional>
 #include <ostream>
 
@@ -10,6 +11,9 @@
 
 #pragma GCC visibility push(default)
 namespace headwise {
+
+/// What refusing unknown texts may cost where no rows say what is unknown: a little less than 2 points.
+inline constexpr double kMayLose = 0.018;
 
 /// The recipe. Its numbers were chosen on dev splits of small corpora of short utterances.
 struct TrainingOptions {
@@ -20,18 +24,31 @@ struct TrainingOptions {
   bool learn_embedding = true;        // false: the tables of a given encoder stay as they are
   double weight_decay = 0.05, clip = 1;
   double label_smoothing = 0.1;
-  double token_dropout = 0.1;  // tokens read as [MASK]
-  double average = 0.99;       // the kept weights are a running mean of the last steps'
-  double minutes = 0;          // of one call before it stops and keeps the best; 0: when the epochs are done
-  Index patience = 0;          // epochs without a better dev score before it stops; 0: never
+  double token_dropout = 0.1;                // tokens read as [MASK]
+  double compound_dropout = 0.25;            // the same of texts that are joined, where the config has cuts
+  std::vector<std::string> connectors = {};  // between intents, where it has; none: default_connectors()
+  double average = 0.99;                     // the kept weights are a running mean of the last steps'
+  double gate_price = 0;  // of an open head in the loss, where the config has learn_gates (L0)
+  double minutes = 0;     // of one call before it stops and keeps the best; 0: when the epochs are done
+  Index patience = 0;     // epochs without a better dev score before it stops; 0: never
+  Index micro_batches =
+      0;  // a step's batch in so many parts, their gradients added as a tree; 0: in one, no tree
+  const Communicator* data =
+      nullptr;  // ranks that share the parts; every one trains the same model, rank 0 writes
+  /// Blocks are cut over its tensor team, in order tree; ranks of it learn from the same rows. Outlives the
+  /// call.
+  const Teams* tensor = nullptr;
   DType compute = DType::f32;  // bf16: products in bf16, f32 masters learn
   std::uint64_t seed = 1;
 
-  Index pieces = 4000;                   // of the vocabulary, where it is learnt from the texts
-  double held_out = 0.05;                // share of the rows that become dev where none is given
-  std::string out_of_scope = "oos";      // rows of this label calibrate and are not learnt
+  Index pieces = 4000;               // of the vocabulary, where it is learnt from the texts
+  double held_out = 0.05;            // share of the rows that become dev where none is given
+  std::string out_of_scope = "oos";  // rows of this label calibrate and are not learnt
+  double may_lose = kMayLose;  // share of dev that may be right answers refused, where dev has no such rows
   std::optional<bool> multi_label = {};  // unset: as the labels are
 
+  /// Called after every epoch with its number, from 1, and the weights that were judged; changes nothing.
+  std::function<void(Index epoch, const Recognizer& model)> each_epoch = {};
   std::string run_folder = {};  // checkpoints, best model so far and log; "": nothing is kept
   std::ostream* out = nullptr;  // progress and reports
   Screen screen = Screen::automatic;
@@ -47,12 +64,19 @@ struct TrainedRecognizer {
   std::string card = {};     // card.md: the same for people
 };
 
+/// The recipe of recognisers that cut: fewer and larger steps, less decay, a longer running mean.
+TrainingOptions compound_training();
+
 /// What a training begins with; from_scratch() and from_encoder() make it.
 struct Start {
   RecognizerConfig config;
   Vocabulary vocabulary;
   const ParamSet* encoder = nullptr;  // filled; null: weights start from the seed
+  const ParamSet* all = nullptr;      // those of a whole recogniser of this config: it goes on learning
 };
+
+/// Goes on from a recogniser, which must outlive it; rows may have its labels alone.
+Start from_recognizer(const Recognizer& model);
 
 /// Rows taken out of `corpus` by a draw from their text and the seed: equal texts stay together, and the last
 /// row of a label stays.
@@ -71,12 +95,20 @@ TrainedRecognizer train_recognizer(const Start& start, const Corpus& train, cons
                                    const TrainingOptions& options, Session& session);
 
 /// The best probabilities to give labels from (multi-label) and to claim anything at all, on dev. What is
-/// refused is judged as if one text in five were out of scope; without out-of-scope rows nothing is.
+/// refused is judged as if one text in five were out of scope. Without out-of-scope rows the threshold is the
+/// largest that refuses at most `may_lose` of dev's rows that were answered right, but no larger than it
+/// takes to refuse nine in ten of dev's rows with their own labels held out; 0: nothing is refused.
 struct Thresholds {
   double threshold = 0.5, out_of_scope = 0;
 };
 Thresholds calibrate(const RecognizerConfig& config, const Corpus& dev, std::span<const Prediction> given,
-                     const std::string& out_of_scope);
+                     const std::string& out_of_scope, double may_lose = 0);
+
+/// Confidence the others would have if the row's labels were unknown ones.
+double held_out_confidence(const RecognizerConfig& config, const Utterance& row, const Prediction& given);
+/// What the scope's threshold does on dev, in a sentence or two.
+std::string scope_words(const RecognizerConfig& config, const Corpus& dev, std::span<const Prediction> given,
+                        const std::string& out_of_scope);
 
 }  // namespace headwise
 #pragma GCC visibility pop

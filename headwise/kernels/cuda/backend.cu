@@ -35,10 +35,12 @@ void describe(int device, char (&words)[kSentenceBytes]) {
 
 extern "C" __attribute__((visibility("default"))) const headwise::cuda::Table* headwise_cuda_table() {
   using namespace headwise::cuda;
-  static const Kernel kernels[] = {kRagged, kDecode, kHopper, kMma,   kProbes,
-                                   kRows,   kMixed,  kEntmax, kPlain, kPhase};
-  static const BackwardKernel backward[] = {kHopperBackward, kMmaBackward,   kMixedBackward,
-                                            kEntmaxBackward, kPlainBackward, kUnorderedBackward};
+  static const Kernel kernels[] = {
+      hopper::kRagged,    hopper::decode::kAttend, hopper::forward::kAttend, mma::kAttend,   probe::kAttend,
+      row_lists::kAttend, mixed::kAttend,          entmax::kAttend,          plain::kAttend, hopper::kPhase};
+  static const BackwardKernel backward[] = {
+      hopper::backward::kBackward, mma::kBackward,   mixed::kBackward,
+      entmax::kBackward,           plain::kBackward, hopper::backward::kUnordered};
   static const Table table = {kTableVersion,
                               sizeof(headwise::AttentionProblem),
                               sizeof(headwise::AttentionArgs),

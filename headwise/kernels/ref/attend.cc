@@ -18,7 +18,7 @@ void drop_weights(const AttentionProblem& p, const AttentionArgs& a, Row& row) {
 
 /// o = gate * sum_j w_j v_j
 void write_output(const AttentionProblem& p, const AttentionArgs& a, Row& row) {
-  const SequencePlace& place = row.place;
+  const SequenceLocation& place = row.place;
   row.output.assign(row.output.size(), 0);
   for (Index j = 0; j < row.keys(); ++j) {
     if (!row.keep[static_cast<std::size_t>(j)]) continue;
@@ -44,6 +44,8 @@ void write_column_sums(const AttentionProblem& p, const AttentionArgs& a, Row& r
   for (Index j = 0; j < row.keys(); ++j)
     put(a.probe.column_sums, sums[static_cast<std::size_t>(j)], row.place.tensor_batch, h,
         row.place.kv_row + j);
+  for (Index j = row.keys(); p.keys == KeyForm::paged && j < p.kv_tokens; ++j)
+    put(a.probe.column_sums, 0, row.place.tensor_batch, h, j);
 }
 
 void write_picked(const AttentionProblem& p, const AttentionArgs& a, Row& row, Index n) {
@@ -69,7 +71,7 @@ void run_mixed(const AttentionProblem& p, const AttentionArgs& a, ThreadPool& po
   pool.parallel_for(p.batch * p.q_tokens, [&](Index task, int worker) {
     MixedRows& m = mixed[static_cast<std::size_t>(worker)];
     const Index b = task / p.q_tokens, i = task % p.q_tokens;
-    const SequencePlace place = place_of(p, a, b);
+    const SequenceLocation place = place_of(p, a, b);
     if (i >= place.q_tokens) return;
     m.compute(p, a, place, b, i);
     for (Row& row : m.outs) {
@@ -132,7 +134,8 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, std::span<std::byt
 
 const AttentionKernel kRef = {
     .name = "ref",
-    .refuse = [](const AttentionProblem&) { return std::string(); },
+    .takes = kEvery,
+    .limits = [](const AttentionProblem&) { return std::string(); },
     .workspace_bytes = [](const AttentionProblem&, int) -> std::size_t { return 0; },
     .run = run,
     .numerics = [](const AttentionProblem&) { return std::string("ref f64"); },

@@ -5,6 +5,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "headwise/base/caller_watch.h"
 #include "headwise/kernels/ref/mix.h"
 #include "headwise/kernels/ref/normalize.h"
 #include "headwise/spec/terms.h"
@@ -88,7 +89,7 @@ void add_output(const AttentionProblem& p, const BackwardArgs& b, const Row& row
                 Sums& sums) {
   const AttentionArgs& a = b.forward;
   const HeadInputs& in = a.inputs;
-  const SequencePlace& place = row.place;
+  const SequenceLocation& place = row.place;
   const Index h = row.head, batch = place.tensor_batch;
 
   // o = gate * sum_j w_j / (1 - p) v_j over kept pairs
@@ -161,7 +162,7 @@ void add_scores(const AttentionProblem& p, const BackwardArgs& b, const Row& row
                 Sums& sums) {
   const AttentionArgs& a = b.forward;
   const HeadInputs& in = a.inputs;
-  const SequencePlace& place = row.place;
+  const SequenceLocation& place = row.place;
   const Index h = row.head, batch = place.tensor_batch;
 
   // s = cap * tanh(s / cap)
@@ -278,8 +279,8 @@ void run_mixed(const AttentionProblem& p, const BackwardArgs& a, Sums& sums) {
       static_cast<std::size_t>(max_of(max_of(p.heads.q.heads, p.heads.normal_heads()), p.heads.v.heads));
   std::vector<RowGradient> d(most, RowGradient(p)), next = d;
   for (Index b = 0; b < p.batch; ++b) {
-    const SequencePlace place = place_of(p, a.forward, b);
-    for (Index i = 0; i < place.q_tokens; ++i) {
+    const SequenceLocation place = place_of(p, a.forward, b);
+    for (Index i = 0; i < place.q_tokens && still_wanted(); ++i) {
       rows.compute(p, a.forward, place, b, i);
       // As in run(): what no head sees a key of gives nothing, whatever q holds (NaN times dq = 0 is NaN).
       if (std::any_of(rows.rows.begin(), rows.rows.end(), [](const Row& row) { return !row.empty; }))
@@ -302,7 +303,7 @@ Status run(const BackwardProblem& problem, const BackwardArgs& a, std::span<std:
       for (Index b = 0; b < p.batch && !p.heads.mixes(); ++b)
         for (Index h = 0; h < p.heads.q.heads; ++h) {
           row.place = place_of(p, a.forward, b);
-          for (Index i = 0; i < row.place.q_tokens; ++i) {
+          for (Index i = 0; i < row.place.q_tokens && still_wanted(); ++i) {
             row.compute(p, a.forward, b, h, i);
             row.drop(p, a.forward);
             if (row.empty) continue;  // o = 0 whatever q, k, v, dout are; a sink's share has no slope either
@@ -325,7 +326,8 @@ Status run(const BackwardProblem& problem, const BackwardArgs& a, std::span<std:
 
 const BackwardKernel kRefBackward = {
     .name = "ref",
-    .refuse = [](const BackwardProblem&) { return std::string(); },
+    .takes = kEvery,
+    .limits = [](const BackwardProblem&) { return std::string(); },
     .workspace_bytes = [](const BackwardProblem&, int) -> std::size_t { return 0; },
     .run = run,
     .numerics = [](const BackwardProblem&) { return std::string("ref f64"); },

@@ -34,7 +34,7 @@ PairMix MixedRows::pair(const AttentionProblem& p, const AttentionArgs& a, const
           row.q_row(), row.place.kv_row + j};
 }
 
-void MixedRows::compute(const AttentionProblem& p, const AttentionArgs& a, const SequencePlace& place,
+void MixedRows::compute(const AttentionProblem& p, const AttentionArgs& a, const SequenceLocation& place,
                         Index b, Index i) {
   const auto name = [&](std::vector<Row>& of, auto&& body) {
     for (std::size_t h = 0; h < of.size(); ++h) {

@@ -51,7 +51,7 @@ struct MixedRows {
   std::vector<Row> outs;    // v's heads: weights after the second mix; a pair is open where some head's is
 
   MixedRows(const AttentionProblem& p, const AttentionArgs& a);
-  void compute(const AttentionProblem& p, const AttentionArgs& a, const SequencePlace& place, Index b,
+  void compute(const AttentionProblem& p, const AttentionArgs& a, const SequenceLocation& place, Index b,
                Index i);
   PairMix pair(const AttentionProblem& p, const AttentionArgs& a, const MixStage& stage, Index j) const;
 };

@@ -39,12 +39,16 @@ inline void l2_norm(const AnyView& x, const AnyView& scale, double eps, const An
   divide_row(x, length < eps ? eps : length, scale, 0, out);
 }
 
+/// What a row was divided by, and its slope: d value / d x_i = value along x_i.
+struct Divisor {
+  double value, along;
+};
 /// divide_row() differentiated. g_i = dout_i * factor_i:
-///   dx_i      = (g_i - along * x_i * sum_j g_j x_j) / divisor       along: d divisor / d x_i = divisor along
+///   dx_i      = (g_i - along * x_i * sum_j g_j x_j) / divisor
 ///   x_i dfactor_i = dout_i * x_i / divisor, added to `dweight`, f64
-inline void divide_row_backward(const AnyView& x, double divisor, double along, const AnyView& weight,
-                                double added, const AnyView& dout, const AnyView& dx,
-                                const AnyView& dweight) {
+inline void divide_row_backward(const AnyView& x, const Divisor& by, const AnyView& weight, double added,
+                                const AnyView& dout, const AnyView& dx, const AnyView& dweight) {
+  const double divisor = by.value, along = by.along;
   const auto load = [](const AnyView& v, Index i) { return load_double(v.data, v.dtype, i * v.step[0]); };
   const auto g = [&](Index i) { return load(dout, i) * (weight.given() ? added + load(weight, i) : 1.0); };
   double product = 0;
@@ -62,7 +66,7 @@ inline void rms_norm_backward(const AnyView& x, const AnyView& weight, double ad
                               const AnyView& dout, const AnyView& dx, const AnyView& dweight) {
   const auto dim = static_cast<double>(x.size[0]);
   const double square = sum_squares(x) / dim + eps;
-  divide_row_backward(x, std::sqrt(square), square == 0 ? 0 : 1 / (dim * square), weight, added, dout, dx,
+  divide_row_backward(x, {std::sqrt(square), square == 0 ? 0 : 1 / (dim * square)}, weight, added, dout, dx,
                       dweight);
 }
 
@@ -71,8 +75,8 @@ inline void l2_norm_backward(const AnyView& x, const AnyView& scale, double eps,
                              const AnyView& dx, const AnyView& dscale) {
   const double length = std::sqrt(sum_squares(x));
   const bool floored = length < eps || length == 0;
-  divide_row_backward(x, length < eps ? eps : length, floored ? 0 : 1 / (length * length), scale, 0, dout, dx,
-                      dscale);
+  divide_row_backward(x, {length < eps ? eps : length, floored ? 0 : 1 / (length * length)}, scale, 0, dout,
+                      dx, dscale);
 }
 
 }  // namespace headwise::ref

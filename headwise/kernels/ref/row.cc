@@ -83,7 +83,7 @@ void Row::open_pairs(const AttentionProblem& p, const AttentionArgs& a, Index b,
   sequence = b, head = h, query = i;
   // The mask comes first so that k and v of a closed pair are not even loaded; the order of terms is not
   // touched by it.
-  const MaskPlace mask_place{b, h, place.q_start};
+  const MaskSubject mask_place{b, h, place.q_start};
   listed = !p.heads.terms.rows || a.inputs.rows.lists(b * p.heads.q.heads + h, i);
   for (Index j = 0; j < keys(); ++j) {
     const auto n = static_cast<std::size_t>(j);

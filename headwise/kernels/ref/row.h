@@ -10,7 +10,7 @@ namespace headwise::ref {
 
 struct Row {
   Index sequence = 0, head = 0, query = 0;  // query: index inside its sequence
-  SequencePlace place{};
+  SequenceLocation place{};
   std::vector<std::uint8_t> open;        // [kv]: the mask's answer, or 0 where the logit is -inf
   std::vector<std::uint8_t> keep;        // [kv]: open, and dropout leaves the pair its weight
   std::vector<double> logits, weights;   // [kv]; closed pairs: -inf and 0

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <functional>
 
+#include "headwise/lab/survey/score_rank.h"
+
 namespace headwise {
 namespace {
 
@@ -11,11 +13,17 @@ std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 
 double entropy_term(double w) { return w > 0 ? -w * std::log(w) : 0; }
 
+/// A figure's place, found while this compiles: rows are many.
+struct Figure {
+  std::size_t place;
+  consteval Figure(const char* name) : place(figure_at(name)) {}  // NOLINT: a name is a figure
+};
+
 /// Sums over the rows of one text; a row counts where its figure can.
 class RowSums {
  public:
-  void add(std::string_view name, double x, bool counts = true) {
-    if (counts) sum_[figure_at(name)] += x, ++rows_[figure_at(name)];
+  void add(Figure f, double x, bool counts = true) {
+    if (counts) sum_[f.place] += x, ++rows_[f.place];
   }
   void give(HeadSums& to) const {
     for (std::size_t f = 0; f < kTextFigureCount; ++f)
@@ -27,8 +35,8 @@ class RowSums {
   Index rows_[kTextFigureCount] = {};
 };
 
-/// Keys that take 90 % of a row of weights.
-Index keys_for_most(std::vector<double> row) {
+/// Keys that take 90 % of a row of weights, which is put in order.
+Index keys_for_most(std::vector<double>& row) {
   std::sort(row.begin(), row.end(), std::greater<>());
   double sum = 0, all = 0;
   for (const double w : row) all += w;

@@ -20,26 +20,30 @@ double mean_between(const SmallMatrix& d, const std::vector<Index>& a, const std
 
 }  // namespace
 
-Index add_divergences(const std::vector<const float*>& maps, Index tokens, bool causal, SmallMatrix& sum) {
+Index add_divergences(const std::vector<const float*>& maps, Index tokens, bool causal, SmallMatrix& sum,
+                      ThreadPool* pool) {
   const auto count = static_cast<Index>(maps.size());
-  std::vector<double> entropy(maps.size());
-  Index rows = 0;
-  for (Index i = causal ? 1 : 0; i < tokens; ++i, ++rows) {
-    const Index end = causal ? i + 1 : tokens;
-    const auto w = [&](Index m, Index j) { return static_cast<double>(maps[at(m)][i * tokens + j]); };
-    for (Index m = 0; m < count; ++m) {
-      entropy[at(m)] = 0;
-      for (Index j = 0; j < end; ++j) entropy[at(m)] += entropy_term(w(m, j));
-    }
-    for (Index a = 0; a < count; ++a)
-      for (Index b = a + 1; b < count; ++b) {
+  const auto end_of = [&](Index i) { return causal ? i + 1 : tokens; };
+  const auto w = [&](Index m, Index i, Index j) { return static_cast<double>(maps[at(m)][i * tokens + j]); };
+  const Index first = causal ? 1 : 0;
+  SmallMatrix entropy(count, tokens);
+  for (Index m = 0; m < count; ++m)
+    for (Index i = first; i < tokens; ++i)
+      for (Index j = 0; j < end_of(i); ++j) entropy.at(m, i) += entropy_term(w(m, i, j));
+  const auto row = [&](Index a, int) {
+    for (Index b = a + 1; b < count; ++b)
+      for (Index i = first; i < tokens; ++i) {
         double middle = 0;
-        for (Index j = 0; j < end; ++j) middle += entropy_term(0.5 * (w(a, j) + w(b, j)));
-        const double js = std::max(0.0, middle - 0.5 * (entropy[at(a)] + entropy[at(b)]));
+        for (Index j = 0; j < end_of(i); ++j) middle += entropy_term(0.5 * (w(a, i, j) + w(b, i, j)));
+        const double js = std::max(0.0, middle - 0.5 * (entropy.at(a, i) + entropy.at(b, i)));
         sum.at(a, b) += js, sum.at(b, a) += js;
       }
-  }
-  return rows;
+  };
+  if (pool)
+    pool->parallel_for(count, row);
+  else
+    for (Index a = 0; a < count; ++a) row(a, 0);
+  return max_of(0, tokens - first);
 }
 
 std::vector<Index> clusters_of(const SmallMatrix& distance, Index clusters) {
@@ -79,6 +83,38 @@ std::vector<std::pair<double, double>> places_of(const SmallMatrix& distance) {
     return k < n ? e.vectors.at(i, k) * std::sqrt(std::max(0.0, e.values[at(k)])) : 0;
   };
   for (Index i = 0; i < n; ++i) places.emplace_back(axis(i, 0), axis(i, 1));
+  return places;
+}
+
+std::vector<std::pair<double, double>> label_places(const std::vector<std::pair<double, double>>& dots,
+                                                    const LabelSizes& z) {
+  constexpr int kTurns = 16, kRings = 40;
+  constexpr double kTurn = 2 * 3.14159265358979323846 / kTurns;
+  std::vector<std::pair<double, double>> places;
+  const auto meets_name = [&](double x, double y) {
+    return std::any_of(places.begin(), places.end(), [&](const auto& p) {
+      return std::abs(p.first - x) < z.wide && std::abs(p.second - y) < z.high;
+    });
+  };
+  const auto meets_dot = [&](double x, double y) {
+    return std::any_of(dots.begin(), dots.end(), [&](const auto& d) {
+      return std::abs(d.first - x) < z.wide / 2 + z.dot && std::abs(d.second - y) < z.high / 2 + z.dot;
+    });
+  };
+  for (const auto& [x, y] : dots) {
+    // Beside the dot first; then rings around it, wider ones only where there is no room.
+    std::pair<double, double> best = {x + z.dot + z.wide / 2 + 1, y};
+    bool found = !meets_name(best.first, best.second) && !meets_dot(best.first, best.second);
+    for (int ring = 0; ring < kRings && !found; ++ring)
+      for (int turn = 0; turn < kTurns && !found; ++turn) {
+        const double out = z.dot + 2 + z.high / 2 * static_cast<double>(ring);
+        const double px = x + (z.wide / 2 + out) * std::cos(kTurn * turn),
+                     py = y + (z.high / 2 + out) * std::sin(kTurn * turn);
+        found = !meets_name(px, py) && !meets_dot(px, py);
+        if (found) best = {px, py};
+      }
+    places.push_back(best);
+  }
   return places;
 }
 

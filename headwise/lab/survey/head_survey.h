@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "headwise/lab/depth/depth_figures.h"
 #include "headwise/lab/survey/figures.h"
 #include "headwise/lab/texts.h"
 
@@ -12,10 +13,15 @@
 namespace headwise {
 
 struct HeadSurveyOptions {
-  Index texts = 200, tokens = 128;        // at most: texts, and tokens of one
-  Index repeats = 4, repeated = 25;       // texts of random tokens, twice `repeated` of them
-  Index apart = 30;                       // texts on which heads are held against each other; 0: none
-  Index clusters = 8;                     // of heads that look alike
+  Index texts = 200, tokens = 128;   // at most: texts, and tokens of one
+  Index shuffled = 200;              // texts that the shuffled model reads, at most
+  Index repeats = 4, repeated = 25;  // texts of random tokens, twice `repeated` of them
+  Index apart = 30;                  // texts on which heads are held against each other; 0: none
+  Index clusters = 8;                // of heads that look alike
+  Index flow = 4;                    // short texts of which flow is taken; 0: none
+  Index collapse = 8;                // texts of which rank collapse is taken; 0: none
+  /// Figures of rows of weights alone: no shuffled model, chance, roles, matrices, map or depth.
+  bool rows_only = false;
   Index least = 20;                       // relations counted before one may name a head
   std::uint64_t seed = 1;                 // of the shuffle, the random tokens and chance
   std::vector<RelatedText> related = {};  // trees or pairs
@@ -23,7 +29,8 @@ struct HeadSurveyOptions {
   std::function<void(double)> progress = {};
 };
 
-/// A figure of a head, that of the same head of the shuffled model, and half of their 95 % intervals.
+/// A figure of a head, that of the same head of the shuffled model, and half of their 95 % intervals. What
+/// was not taken is no number.
 struct FigureValue {
   double value = 0, half = 0, shuffled = 0, shuffled_half = 0;
 };
@@ -50,27 +57,33 @@ struct SurveyedModelHead {
 
 struct HeadSurvey {
   Index layers = 0, texts = 0, tokens = 0;
+  Index shortened = 0;  // texts of which the first tokens were read alone
   bool causal = false;
   std::vector<SurveyedModelHead> heads = {};  // layer by layer
   std::vector<FigureValue> chance = {};       // kTextFigures of heads with random weights
   std::vector<RelationName> relations = {};
+  /// [kDepthFigures][layers]; a figure that no text gave is no number.
+  std::vector<std::vector<FigureValue>> depth = {};
+  ShownPath shown = {};    // of the first text that is short enough; empty: of none
   SmallMatrix apart = {};  // [heads heads], mean Jensen-Shannon divergence, nats
   /// Mean divergence between the heads of one layer, over depth.
   std::vector<double> apart_in_layer() const;
 };
 
-/// A role is claimed where the figure reaches its threshold and lies above the shuffled head and chance by a
-/// tenth and both intervals; a relation where it beats the best offset, and the shuffled head, by 10 points.
-/// Maps of weights live while their text does; nothing of tokens x tokens is kept.
+/// A role is claimed where the figure reaches its threshold and lies above every shuffled head of its layer
+/// and chance by a tenth and both intervals; a relation where it beats the best offset, and the shuffled
+/// head, by 10 points. Maps of weights live while their text does; nothing of tokens x tokens is kept.
 HeadSurvey survey_model(const std::string& path, const std::vector<std::string>& texts, int threads,
                         const HeadSurveyOptions& options = {});
-/// The same of subjects that are open.
-HeadSurvey survey_subjects(SurveySubject& model, SurveySubject& shuffled,
+/// The same of subjects that are open; without a shuffled one, figures of rows alone.
+HeadSurvey survey_subjects(SurveySubject& model, SurveySubject* shuffled,
                            const std::vector<std::string>& texts, const HeadSurveyOptions& options);
 
-/// survey.json, heads.csv and apart.csv as texts.
+/// survey.json, heads.csv, depth.csv, path.csv and apart.csv as texts.
 std::string survey_json(const HeadSurvey& survey);
 std::string survey_csv(const HeadSurvey& survey);
+std::string depth_csv(const HeadSurvey& survey);
+std::string path_csv(const HeadSurvey& survey);
 std::string apart_csv(const HeadSurvey& survey);
 /// One page that needs nothing else.
 std::string survey_page(const HeadSurvey& survey, std::string_view model, std::string_view texts);

@@ -8,6 +8,7 @@
 #include "headwise/cache/kv_cache.h"
 #include "headwise/decoder/decoder.h"
 #include "headwise/lab/lab_model.h"
+#include "headwise/lab/survey/score_rank.h"
 #include "headwise/layers/multi_head/mixed_taps.h"
 #include "headwise/model/json_object.h"
 
@@ -23,14 +24,14 @@ std::uint32_t draw(std::uint64_t seed, Index i) {
   return Philox::block(seed, {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i >> 32), 7, 0})[0];
 }
 
-SmallMatrix rows_of(const AnyView& w, Index first, Index count) {
+SmallMatrix rows_of(const ConstView& w, Index first, Index count) {
   SmallMatrix m(count, w.size[1]);
   for (Index i = 0; i < count; ++i)
     for (Index c = 0; c < w.size[1]; ++c)
       m.at(i, c) = load_double(w.data, w.dtype, (first + i) * w.size[1] + c);
   return m;
 }
-SmallMatrix columns_of(const AnyView& w, Index first, Index count) {
+SmallMatrix columns_of(const ConstView& w, Index first, Index count) {
   SmallMatrix m(w.size[0], count);
   for (Index r = 0; r < w.size[0]; ++r)
     for (Index i = 0; i < count; ++i) m.at(r, i) = load_double(w.data, w.dtype, r * w.size[1] + first + i);
@@ -38,31 +39,7 @@ SmallMatrix columns_of(const AnyView& w, Index first, Index count) {
 }
 SmallMatrix gram_of(const SmallMatrix& a) { return product(transposed(a), a); }
 
-/// x^T x of rows of one head inside wider ones.
-SmallMatrix gram_of(const float* rows, Index count, Index step, Index dim) {
-  SmallMatrix g(dim, dim);
-  for (Index t = 0; t < count; ++t)
-    for (Index i = 0; i < dim; ++i)
-      for (Index j = 0; j < dim; ++j)
-        g.at(i, j) += static_cast<double>(rows[t * step + i]) * static_cast<double>(rows[t * step + j]);
-  return g;
-}
-
-/// sqrt(v^T gram v) of every row.
-std::vector<double> norms_under(const SmallMatrix& gram, const float* rows, Index count, Index step) {
-  std::vector<double> all;
-  for (Index t = 0; t < count; ++t) {
-    double sum = 0;
-    for (Index i = 0; i < gram.rows; ++i)
-      for (Index j = 0; j < gram.rows; ++j)
-        sum +=
-            static_cast<double>(rows[t * step + i]) * gram.at(i, j) * static_cast<double>(rows[t * step + j]);
-    all.push_back(std::sqrt(std::max(0.0, sum)));
-  }
-  return all;
-}
-
-SmallMatrix product_over(const AnyView& in, const AnyView& out) {
+SmallMatrix product_over(const ConstView& in, const ConstView& out) {
   const Index rows = in.size[0], wide = in.size[1], step = max_of(1, rows / kMostRows);
   SmallMatrix m(wide, wide);
   std::vector<double> a(at(wide)), b(at(wide));
@@ -96,12 +73,14 @@ class EncoderSubject : public SurveySubject {
   Index layers() const override { return model_.layers(); }
   Index heads(Index layer) const override { return heads_[at(layer)]; }
   bool causal() const override { return false; }
+  ThreadPool& pool() override { return session_.ctx.pool(); }
 
   SurveyTokens read(const std::string& text, Index most) const override {
     const Encoding e = model_.tokenizer().encode(text, {.around = true, .most = min_of(most, room())});
     SurveyTokens all;
     for (std::size_t t = 0; t < e.ids.size(); ++t)
       all.push_back(token(e.ids[t], e.spans[t].begin, e.spans[t].end));
+    all.shortened = e.cut;
     return all;
   }
   SurveyTokens repeated(std::uint64_t seed, Index count) const override {
@@ -121,12 +100,17 @@ class EncoderSubject : public SurveySubject {
     }
     return all;
   }
-  void run(const SurveyTokens& tokens, const std::function<void(Index, const LayerMaps&)>& look) override {
-    Encoding e;
-    for (const SurveyToken& t : tokens) e.ids.push_back(t.id), e.spans.push_back({t.begin, t.end});
-    model_.run(e, session_, true, [&](const SeenText& seen) {
-      for (Tap& t : seen.taps) look(t.block, maps_of(t));
+  void run(std::span<const SurveyTokens> texts, bool values, const Look& look) override {
+    std::vector<Encoding> all;
+    for (const SurveyTokens& t : texts) all.push_back(encoding_of(t));
+    Index text = 0;
+    model_.run(all, session_, values, [&](const SeenText& seen) {
+      for (Tap& t : seen.taps) look(text, t.block, maps_of(t));
+      ++text;
     });
+  }
+  void run_parts(const SurveyTokens& text, BlockParts parts, const RowLook& look) override {
+    model_.run_parts(encoding_of(text), session_, parts, look);
   }
   HeadMatrices matrices(Index layer, Index head) const override {
     if (!plain(layer)) return {};
@@ -144,6 +128,11 @@ class EncoderSubject : public SurveySubject {
   }
 
  private:
+  static Encoding encoding_of(const SurveyTokens& tokens) {
+    Encoding e;
+    for (const SurveyToken& t : tokens) e.ids.push_back(t.id), e.spans.push_back({t.begin, t.end});
+    return e;
+  }
   /// Tokens of one forward.
   Index room() const {
     return model_.labels() ? model_.recognizer().config().chunk_tokens : model_.encoder().max_tokens();
@@ -165,7 +154,7 @@ class EncoderSubject : public SurveySubject {
             piece == "[SEP]" && begin == end,
             begin != end && is_punctuation(piece)};
   }
-  LayerMaps maps_of(Tap& t) const {
+  LayerMaps maps_of(Tap& t) {
     const Index heads = heads_[at(t.block)], n = t.q_tokens, maps = t.heads / heads;
     LayerMaps m{.heads = heads, .tokens = n, .weights = t.weights.data(), .value_norm = {}, .score_rank = {}};
     if (maps > 1) {  // a differential head's two maps as one: their mean
@@ -178,13 +167,14 @@ class EncoderSubject : public SurveySubject {
     }
     if (!plain(t.block) || t.v.empty()) return m;
     const HeadSpec s = model_.attention(t.block).head().spec();
-    for (Index h = 0; h < heads; ++h) {
-      const float *q = t.q.data() + h * s.q.dim, *k = t.k.data() + s.k.slot(h) * s.k.dim,
-                  *v = t.v.data() + s.v.slot(h) * s.v.dim;
-      m.value_norm.push_back(norms_under(out_grams_.at({t.block, h}), v, n, s.v.slots() * s.v.dim));
-      m.score_rank.push_back(stable_rank(gram_of(q, n, heads * s.q.dim, s.q.dim),
-                                         gram_of(k, n, s.k.slots() * s.k.dim, s.k.dim)));
-    }
+    m.value_norm.resize(at(heads)), m.score_rank.resize(at(heads));
+    session_.ctx.pool().parallel_for(heads, [&](Index h, int) {
+      const ScoreRows q{t.q.data() + h * s.q.dim, n, heads * s.q.dim, s.q.dim},
+          k{t.k.data() + s.k.slot(h) * s.k.dim, n, s.k.slots() * s.k.dim, s.k.dim},
+          v{t.v.data() + s.v.slot(h) * s.v.dim, n, s.v.slots() * s.v.dim, s.v.dim};
+      m.value_norm[at(h)] = norms_under(out_grams_.at({t.block, h}), v);
+      m.score_rank[at(h)] = score_rank_of(q, k);
+    });
     return m;
   }
 
@@ -245,13 +235,17 @@ class DecoderSubject : public SurveySubject {
   Index layers() const override { return c_.layers; }
   Index heads(Index) const override { return c_.heads; }
   bool causal() const override { return true; }
+  ThreadPool& pool() override { return ctx_.pool(); }
   SurveyTokens read(const std::string& text, Index most) const override {
     const std::vector<TokenId> ids = source_.tokenizer()->encode(text, {.specials = false});
     SurveyTokens all;
     TokenId before = -1;
     Index place = 0;
     for (const TokenId id : ids) {
-      if (static_cast<Index>(all.size()) == min_of(most, c_.positions)) break;
+      if (static_cast<Index>(all.size()) == min_of(most, c_.positions)) {
+        all.shortened = true;
+        break;
+      }
       const std::string_view bytes = source_.tokenizer()->bytes_after(before, id);
       all.push_back(
           {id, place, place + static_cast<Index>(bytes.size()), false, false, is_punctuation(bytes)});
@@ -271,19 +265,19 @@ class DecoderSubject : public SurveySubject {
                        static_cast<Index>(all.size()), static_cast<Index>(all.size()) + 1});
     return all;
   }
-  void run(const SurveyTokens& tokens, const std::function<void(Index, const LayerMaps&)>& look) override {
-    const auto n = static_cast<Index>(tokens.size());
-    KvCache cache(model_.kv_shape(), {});
-    const SequenceId id = cache.open();
-    require(cache.reserve(id, n), ErrorKind::out_of_memory, kOp, "there is no room for a text of ", n,
-            " tokens");
-    std::vector<DecoderRow> rows;
-    for (const SurveyToken& t : tokens) rows.push_back({id, t.id, false});
+  void run(std::span<const SurveyTokens> texts, bool values, const Look& look) override {
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      DecoderStep step;
+      step.look = [&](Index layer, const AnyView& q, const AnyView& k, const AnyView& v) {
+        look(static_cast<Index>(i), layer, maps_of(layer, values, {q, k, v}));
+      };
+      run_one(texts[i], step);
+    }
+  }
+  void run_parts(const SurveyTokens& text, BlockParts parts, const RowLook& look) override {
     DecoderStep step;
-    step.look = [&](Index layer, const AnyView& q, const AnyView& k, const AnyView& v) {
-      look(layer, maps_of(layer, q, k, v));
-    };
-    model_.forward(rows, cache, step, ctx_);
+    step.parts = parts, step.see_rows = look;
+    run_one(text, step);
   }
   HeadMatrices matrices(Index layer, Index head) const override {
     const Index d = c_.head_dim, kv = head / (c_.heads / c_.kv_heads);
@@ -303,8 +297,23 @@ class DecoderSubject : public SurveySubject {
   }
 
  private:
+  void run_one(const SurveyTokens& tokens, DecoderStep& step) {
+    const auto n = static_cast<Index>(tokens.size());
+    if (n == 0) return;
+    KvCache cache(model_.kv_shape(), {});
+    const SequenceId id = cache.open();
+    require(cache.reserve(id, n), ErrorKind::out_of_memory, kOp, "there is no room for a text of ", n,
+            " tokens; give shorter ones, or fewer --tokens");
+    std::vector<DecoderRow> rows;
+    for (const SurveyToken& t : tokens) rows.push_back({id, t.id, false});
+    model_.forward(rows, cache, step, ctx_);
+  }
   /// Weights of all heads from q and k, as the layer's attention has them.
-  LayerMaps maps_of(Index layer, const AnyView& q, const AnyView& k, const AnyView& v) {
+  struct HeadRows {
+    const AnyView &q, &k, &v;
+  };
+  LayerMaps maps_of(Index layer, bool values, const HeadRows& rows) {
+    const AnyView &q = rows.q, &k = rows.k, &v = rows.v;
     const Index n = q.size[1], group = c_.heads / c_.kv_heads, window = c_.window(layer);
     const double scale = c_.scale > 0 ? c_.scale : 1 / std::sqrt(static_cast<double>(c_.head_dim));
     const auto row = [](const AnyView& x, Index t, Index h) {
@@ -313,8 +322,9 @@ class DecoderSubject : public SurveySubject {
     weights_.assign(at(c_.heads * n * n), 0);
     LayerMaps m{
         .heads = c_.heads, .tokens = n, .weights = weights_.data(), .value_norm = {}, .score_rank = {}};
-    std::vector<double> score(at(n));
-    for (Index h = 0; h < c_.heads; ++h) {
+    if (values) m.value_norm.resize(at(c_.heads)), m.score_rank.resize(at(c_.heads));
+    pool().parallel_for(c_.heads, [&](Index h, int) {
+      std::vector<double> score(at(n));
       for (Index i = 0; i < n; ++i) {
         const Index first = window > 0 ? max_of(0, i + 1 - window) : 0;
         double most = -1e300, sum = 0;
@@ -330,11 +340,13 @@ class DecoderSubject : public SurveySubject {
         for (Index j = first; j <= i; ++j)
           weights_[at((h * n + i) * n + j)] = static_cast<float>(score[at(j)] / sum);
       }
-      m.value_norm.push_back(
-          norms_under(out_grams_[at(layer * c_.heads + h)], row(v, 0, h / group), n, v.step[1]));
-      m.score_rank.push_back(stable_rank(gram_of(row(q, 0, h), n, q.step[1], c_.head_dim),
-                                         gram_of(row(k, 0, h / group), n, k.step[1], c_.head_dim)));
-    }
+      if (!values) return;
+      const ScoreRows own_q{row(q, 0, h), n, q.step[1], c_.head_dim},
+          own_k{row(k, 0, h / group), n, k.step[1], c_.head_dim},
+          own_v{row(v, 0, h / group), n, v.step[1], c_.head_dim};
+      m.value_norm[at(h)] = norms_under(out_grams_[at(layer * c_.heads + h)], own_v);
+      m.score_rank[at(h)] = score_rank_of(own_q, own_k);
+    });
     return m;
   }
 
@@ -358,33 +370,6 @@ bool is_encoder(const std::string& path) {
 void shuffle_entries(float* values, Index count, std::uint64_t seed) {
   for (Index i = count - 1; i > 0; --i)
     std::swap(values[i], values[draw(seed, i) % static_cast<std::uint32_t>(i + 1)]);
-}
-
-double largest_singular(const SmallMatrix& a, const SmallMatrix& b) {
-  // The squares of a b^T's singular values are the eigenvalues of (a^T a)(b^T b): by powers from a fixed
-  // start.
-  const SmallMatrix m = product(a, b);
-  std::vector<double> x(at(m.rows), 1), y(at(m.rows));
-  double size = 0;
-  for (int step = 0; step < 200; ++step) {
-    double square = 0;
-    for (Index i = 0; i < m.rows; ++i) {
-      y[at(i)] = 0;
-      for (Index j = 0; j < m.columns; ++j) y[at(i)] += m.at(i, j) * x[at(j)];
-      square += y[at(i)] * y[at(i)];
-    }
-    const double next = std::sqrt(square);
-    if (!(next > 0)) return 0;
-    for (std::size_t i = 0; i < x.size(); ++i) x[i] = y[i] / next;
-    if (std::abs(next - size) < 1e-9 * next) return std::sqrt(next);
-    size = next;
-  }
-  return std::sqrt(size);
-}
-
-double stable_rank(const SmallMatrix& a, const SmallMatrix& b) {
-  const double top = largest_singular(a, b);
-  return top > 0 ? inner(a, b) / (top * top) : 0;
 }
 
 bool is_punctuation(std::string_view piece) {

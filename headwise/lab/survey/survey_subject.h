@@ -3,10 +3,13 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "headwise/base/threads.h"
 #include "headwise/lab/small_matrix.h"
+#include "headwise/layers/basic/block_parts.h"
 #include "headwise/text/vocabulary.h"
 
 #pragma GCC visibility push(default)
@@ -18,7 +21,11 @@ struct SurveyToken {
   bool cls = false, sep = false, punctuation = false;
   bool special() const { return begin == end; }
 };
-using SurveyTokens = std::vector<SurveyToken>;
+struct SurveyTokens : std::vector<SurveyToken> {
+  using std::vector<SurveyToken>::vector;
+  bool shortened = false;  // the text has more tokens than were read
+  Index number = -1;       // of the text, where the subject holds what it reads
+};
 
 /// What the heads of one layer did on one text of n tokens.
 struct LayerMaps {
@@ -45,8 +52,14 @@ class SurveySubject {
   virtual SurveyTokens read(const std::string& text, Index most) const = 0;
   /// `count` tokens drawn by the seed, twice, with what the model puts around a text.
   virtual SurveyTokens repeated(std::uint64_t seed, Index count) const = 0;
-  virtual void run(const SurveyTokens& tokens,
-                   const std::function<void(Index layer, const LayerMaps& maps)>& look) = 0;
+  /// Several texts; `look` sees one after another, each through all layers.
+  using Look = std::function<void(Index text, Index layer, const LayerMaps& maps)>;
+  /// values: with value_norm and score_rank.
+  virtual void run(std::span<const SurveyTokens> texts, bool values, const Look& look) = 0;
+  /// One text through blocks that lack some parts; `look` sees the rows between them.
+  virtual void run_parts(const SurveyTokens& text, BlockParts parts, const RowLook& look) = 0;
+  /// For work on single heads.
+  virtual ThreadPool& pool() = 0;
   /// Empty where a head has no matrices of its own.
   virtual HeadMatrices matrices(Index layer, Index head) const = 0;
   /// W_E^T W_U [model_dim model_dim] over at most 4096 tokens, evenly chosen.
@@ -60,10 +73,6 @@ std::unique_ptr<SurveySubject> open_subject(const std::string& path, int threads
 
 /// Entries in an order drawn by the seed.
 void shuffle_entries(float* values, Index count, std::uint64_t seed);
-/// |m|_F^2 / s_1^2 of a b^T from a^T a and b^T b: 1 for one direction, up to their size.
-double stable_rank(const SmallMatrix& gram_a, const SmallMatrix& gram_b);
-/// The largest singular value of a b^T from the same.
-double largest_singular(const SmallMatrix& gram_a, const SmallMatrix& gram_b);
 bool is_punctuation(std::string_view piece);
 
 }  // namespace headwise

@@ -62,14 +62,14 @@ double Embed::scale() const {
 }
 
 /// y += table[ids].
-void Embed::add_rows(const AnyView& table, const AnyView& ids, const AnyView& y, Call& call) const {
+void Embed::add_rows(const InputView& table, const InputView& ids, const AnyView& y, Call& call) const {
   const Scratch scratch(call.memory);
   const AnyView added = call.memory.take(y.dtype, {y.size[0], y.size[1]});
   embedding(table, ids, 1, added, call.ctx);
   add(y, added, y, call.ctx);
 }
 
-AnyView Embed::forward(const AnyView& ids, const AnyView& types, Call& call, Saved* saved) const {
+AnyView Embed::forward(const InputView& ids, const InputView& types, Call& call, Saved* saved) const {
   require(ids.rank == 1 && ids.size[0] == call.sequences.rows(), ErrorKind::bad_shape, "embed", "ids is ",
           ids, " but the sequences hold ", call.sequences.rows(), " rows; give an id for each token");
   require(!types.given() || (types_.given() && types.rank == 1 && types.size[0] == ids.size[0]),
@@ -86,7 +86,7 @@ AnyView Embed::forward(const AnyView& ids, const AnyView& types, Call& call, Sav
             "the longest sequence has ", call.sequences.longest(), " tokens but there are positions for ",
             options_.max_tokens, "; cut it or make max_tokens larger");
     s.places = positions_of(call.sequences, call);
-    add_rows(positions_.given() ? positions_.value() : waves_.view(), s.places, y, call);
+    add_rows(positions_.given() ? ConstView(positions_.value()) : waves_.view(), s.places, y, call);
   }
   if (types_.given()) {
     if (!types.given()) {
@@ -101,7 +101,7 @@ AnyView Embed::forward(const AnyView& ids, const AnyView& types, Call& call, Sav
   return y;
 }
 
-void Embed::backward(const AnyView& dy, Call& call, const Saved& saved) const {
+void Embed::backward(const InputView& dy, Call& call, const Saved& saved) const {
   const Scratch scratch(call.memory);
   AnyView slope = dy;
   if (saved.dropout.p > 0) {

@@ -36,18 +36,18 @@ class Embed {
   };
   /// ids and types [tokens], i64 or i32, in the call's sequences; token t of a sequence stands at position t.
   /// No types: all tokens are of type 0.
-  AnyView forward(const AnyView& ids, const AnyView& types, Call& call, Saved* saved) const;
-  AnyView forward(const AnyView& ids, Call& call, Saved* saved) const {
+  AnyView forward(const InputView& ids, const InputView& types, Call& call, Saved* saved) const;
+  AnyView forward(const InputView& ids, Call& call, Saved* saved) const {
     return forward(ids, {}, call, saved);
   }
-  void backward(const AnyView& dy, Call& call, const Saved& saved) const;
+  void backward(const InputView& dy, Call& call, const Saved& saved) const;
 
   const Learned& table() const { return table_; }
   const EmbedOptions& options() const { return options_; }
 
  private:
   double scale() const;
-  void add_rows(const AnyView& table, const AnyView& ids, const AnyView& y, Call& call) const;
+  void add_rows(const InputView& table, const InputView& ids, const AnyView& y, Call& call) const;
   EmbedOptions options_;
   Learned table_, positions_, types_;
   std::optional<NormLayer> norm_;

@@ -19,6 +19,7 @@ struct FeedOptions {
   bool bias = true;
   double dropout = 0;  // between the two maps
   double init_scale = 1;
+  const Teams* teams = nullptr;  // W_1 is cut by its columns, W_2 by its rows; outlives the layer
 };
 
 class FeedForward {
@@ -32,8 +33,8 @@ class FeedForward {
     AnyView slope;          // gelu: its derivative at W_1 x, f32 or wider
     DropoutOptions dropout;
   };
-  AnyView forward(const AnyView& x, Call& call, Saved* saved, const Tail& tail = {}) const;
-  AnyView backward(const AnyView& dy, Call& call, const Saved& saved, const AnyView& residual = {}) const;
+  AnyView forward(const InputView& x, Call& call, Saved* saved, const Tail& tail = {}) const;
+  AnyView backward(const InputView& dy, Call& call, const Saved& saved, const InputView& residual = {}) const;
 
  private:
   Activation activation() const;

@@ -104,7 +104,7 @@ void add_into(const AnyView& sum, const AnyView& x) {
                  load_double(sum.data, sum.dtype, i) + load_double(x.data, x.dtype, i));
 }
 
-void copy_rows(const AnyView& from, const AnyView& to) {
+void copy_rows(const InputView& from, const AnyView& to) {
   require(from.dtype == to.dtype && from.count() == to.count(), ErrorKind::bad_shape, "copy", "got ", from,
           " for ", to, "; give both one dtype and size");
   if (from.count())
@@ -136,8 +136,8 @@ void check_activation(std::string_view layer, const char* name, const AnyView& x
   if (s.ragged())
     require(s.offsets.rank == 1 && s.offsets.dtype == DType::i64 && s.offsets.size[0] >= 1,
             ErrorKind::bad_shape, layer, "offsets is ", s.offsets, "; give i64 [batch + 1]");
-  require(s.rows() == x.size[0], ErrorKind::bad_shape, layer, name, " is ", x, " but its sequences hold ",
-          s.rows(), " rows; give a row for each token");
+  require(s.held_rows() == x.size[0], ErrorKind::bad_shape, layer, name, " is ", x,
+          " but its sequences hold ", s.held_rows(), " rows; give a row for each token");
 }
 
 }  // namespace headwise

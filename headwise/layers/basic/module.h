@@ -1,11 +1,14 @@
 // module: what layers share: the memory of a step, the call around a forward or backward, and small passes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <functional>
+#include <optional>
 #include <vector>
 
+#include "headwise/base/callable.h"
 #include "headwise/base/context.h"
 #include "headwise/base/param.h"
+#include "headwise/distributed/order.h"
+#include "headwise/layers/basic/block_parts.h"
 #include "headwise/ops/attention/plan_shelf.h"
 #include "headwise/ops/row/dropout.h"
 #include "headwise/spec/mask.h"
@@ -58,8 +61,9 @@ class Scratch {
 
 /// How the rows of an activation [tokens model_dim] form sequences.
 struct Sequences {
-  Index batch = 1, tokens = 0;  // padded: sequence b owns rows b * tokens ...
-  AnyView offsets = {};         // [batch + 1] i64, ragged: sequence b owns rows offsets[b]..offsets[b + 1]
+  Index batch = 1, tokens = 0;     // padded: sequence b owns rows b * tokens ...
+  InputView offsets = {};          // [batch + 1] i64, ragged: sequence b owns rows offsets[b]..offsets[b + 1]
+  std::optional<Slice> held = {};  // of a context team: the rows this rank has, in the order of all
 
   bool ragged() const { return offsets.given(); }
   Index count() const { return ragged() ? offsets.size[0] - 1 : batch; }
@@ -68,13 +72,15 @@ struct Sequences {
     return ragged() ? static_cast<const Index*>(offsets.data)[b * offsets.step[0]] : b * tokens;
   }
   Index longest() const;
+  /// Rows an activation has here.
+  Index held_rows() const { return held ? held->size : rows(); }
 };
 
 struct Taps;  // taps.h
 
 /// Called with a block's number and what its heads give before W_O reads it, [rows heads*value_dim], gates
 /// included: changes it in place.
-using HeadEdit = std::function<void(Index block, const AnyView& y)>;
+using HeadEdit = Callable<void(Index block, const AnyView& y)>;
 
 /// One forward, and the backward that follows it: y = layer.forward(x, call, saved), dx =
 /// layer.backward(dy, call, saved). Views returned lie in `memory` and live until it is reset or released.
@@ -85,7 +91,7 @@ struct Call {
   StepMemory& memory;
   Sequences sequences = {};  // of x
   MaskSet mask = {};         // of self-attention
-  AnyView source = {};       // rows a decoder's cross-attention reads, empty: it has none
+  InputView source = {};     // rows a decoder's cross-attention reads, empty: it has none
   Sequences source_sequences = {};
   MaskSet source_mask = {};          // of cross-attention
   AnyView dsource = {};              // like source: backward adds the gradient of source to it, where given
@@ -100,13 +106,15 @@ struct Call {
   Index head_budget = 0;        // routed heads a token may use (moh); 0: as many as it was made with
   // Single heads of self-attention; `blocks` of a stack are counted by it, a layer by itself is block 0.
   Index block = 0;       // the one that runs
-  Taps* taps = nullptr;  // weights are copied there
-  AnyView score_bias = {},
-          dscore_bias = {};  // [batch heads q kv], 1 repeats: added to the scores of bias_block;
+  Taps* taps = nullptr;  // weights are copied there: of blocks with cross-attention, of that one
+  InputView score_bias = {};
+  AnyView dscore_bias = {};  // [batch heads q kv], 1 repeats: added to the scores of bias_block;
   Index bias_block = 0;      // backward writes its gradient where there is a place
   Index gate_heads = 0;      // heads of the layer that has most, set by a stack; others read the first gates
   const HeadEdit* edit_heads = nullptr;  // changes what heads give, in forwards without a backward
-  AnyView head_gates = {};               // [blocks heads] floats: W_O reads gate_h times head h; empty: 1
+  BlockParts parts = {};                 // of every block, in forwards without a backward
+  const RowLook* see_rows = nullptr;     // sees the rows between blocks
+  InputView head_gates = {};             // [blocks heads] floats: W_O reads gate_h times head h; empty: 1
   AnyView dhead_gates =
       {};  // [blocks rows heads] floats: backward writes dL / dgate of every token and head there
 
@@ -124,7 +132,7 @@ struct Call {
 
 /// What follows a layer in the same pass: y = residual + dropout(layer(x)).
 struct Tail {
-  AnyView residual = {};  // like y, empty: 0
+  InputView residual = {};  // like y, empty: 0
   double dropout = 0;
 };
 
@@ -133,7 +141,7 @@ void add(const AnyView& a, const AnyView& b, const AnyView& out, Context& ctx);
 /// sum += x for any two float dtypes of one size, row-major.
 void add_into(const AnyView& sum, const AnyView& x);
 /// to = from, both row-major and of one dtype and size.
-void copy_rows(const AnyView& from, const AnyView& to);
+void copy_rows(const InputView& from, const AnyView& to);
 void fill_zeros(const AnyView& x);
 
 /// Rows [rows columns] as [outer tokens columns]: outer is the batch (ragged: 1). Nothing is copied.

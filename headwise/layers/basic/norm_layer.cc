@@ -13,7 +13,7 @@ NormLayer::NormLayer(ParamSet& params, std::string_view name, Index dim, NormOpt
   if (options.kind == NormKind::layer && options.bias) bias_ = params.add("bias", {dim});
 }
 
-AnyView NormLayer::forward(const AnyView& x, Call& call, Saved* saved) const {
+AnyView NormLayer::forward(const InputView& x, Call& call, Saved* saved) const {
   const AnyView y = call.memory.take(x.dtype, {x.size[0], dim_});
   AnyView moments;
   if (options_.kind == NormKind::layer) {
@@ -32,8 +32,8 @@ AnyView NormLayer::forward(const AnyView& x, Call& call, Saved* saved) const {
   return y;
 }
 
-AnyView NormLayer::backward(const AnyView& dy, Call& call, const Saved& saved,
-                            const AnyView& residual) const {
+AnyView NormLayer::backward(const InputView& dy, Call& call, const Saved& saved,
+                            const InputView& residual) const {
   const AnyView dx = call.memory.take(dy.dtype, {dy.size[0], dim_});
   if (options_.kind == NormKind::layer) {
     layer_norm_backward({.x = saved.x,

@@ -22,9 +22,9 @@ class NormLayer {
   struct Saved {
     AnyView x, moments;
   };
-  AnyView forward(const AnyView& x, Call& call, Saved* saved) const;
+  AnyView forward(const InputView& x, Call& call, Saved* saved) const;
   /// dx = the gradient of x, plus `residual` where given.
-  AnyView backward(const AnyView& dy, Call& call, const Saved& saved, const AnyView& residual = {}) const;
+  AnyView backward(const InputView& dy, Call& call, const Saved& saved, const InputView& residual = {}) const;
 
  private:
   Index dim_;

@@ -1,6 +1,6 @@
 #include "headwise/layers/multi_head/head_gates.h"
 
-#include "headwise/heads/rows.h"
+#include "headwise/heads/sums.h"
 
 namespace headwise {
 

@@ -50,7 +50,7 @@ MergedAttention::MergedAttention(ParamSet& params, std::string_view name, std::s
           w.v, " columns and an output of ", w.out, "; the running mean needs them equal, use mha");
 }
 
-AnyView MergedAttention::forward(const AnyView& x, Call& call, Saved* saved, const Tail& tail) const {
+AnyView MergedAttention::forward(const InputView& x, Call& call, Saved* saved, const Tail& tail) const {
   require(call.source.given(), ErrorKind::bad_argument, "merged",
           "there are no source rows; set call.source");
   const Widths w = inner_.head().widths();
@@ -70,8 +70,8 @@ AnyView MergedAttention::forward(const AnyView& x, Call& call, Saved* saved, con
   return inner_.part(3).forward(mean, call, saved ? &saved->out : nullptr, tail);
 }
 
-AnyView MergedAttention::backward(const AnyView& dy, Call& call, Saved& saved,
-                                  const AnyView& residual) const {
+AnyView MergedAttention::backward(const InputView& dy, Call& call, Saved& saved,
+                                  const InputView& residual) const {
   const AnyView dsum = inner_.part(3).backward(dy, call, saved.out);
   const MultiHeadGrads g = inner_.attend_backward(dsum,
                                                   {.x = saved.x,

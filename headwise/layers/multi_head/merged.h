@@ -20,8 +20,8 @@ class MergedAttention {
     Linear::Saved out;
   };
   /// Reads call.source in call.source_sequences under call.source_mask; x in call.sequences.
-  AnyView forward(const AnyView& x, Call& call, Saved* saved, const Tail& tail = {}) const;
-  AnyView backward(const AnyView& dy, Call& call, Saved& saved, const AnyView& residual = {}) const;
+  AnyView forward(const InputView& x, Call& call, Saved* saved, const Tail& tail = {}) const;
+  AnyView backward(const InputView& dy, Call& call, Saved& saved, const InputView& residual = {}) const;
 
  private:
   MultiHead inner_;

@@ -1,8 +1,14 @@
 #include "headwise/layers/multi_head/multi_head.h"
 
+#include <vector>
+
 #include "headwise/layers/basic/embed.h"
+#include "headwise/layers/basic/leaves.h"
 #include "headwise/layers/multi_head/head_gates.h"
+#include "headwise/layers/multi_head/head_rows.h"
+#include "headwise/layers/multi_head/leaf_heads.h"
 #include "headwise/layers/multi_head/mixed_taps.h"
+#include "headwise/ops/projection/backward.h"
 #include "headwise/ops/projection/projection.h"
 #include "headwise/ops/row/rope.h"
 
@@ -19,11 +25,12 @@ AnyHead head_in(ParamSet& params, std::string_view name, std::string_view head, 
       {.layer = o.layer, .depth = o.depth, .model_dim = o.model_dim, .key_model_dim = o.key_model_dim});
 }
 
-/// Does the head read x itself, besides its projections?
-bool reads_rows(const AnyHead& head) {
-  for (const AnyHead::Stage& s : head.stages())
-    if (s.table->prepare || s.table->finish) return true;
-  return false;
+HeadCut cut_of(std::string_view head, const MultiHeadOptions& o) {
+  if (o.teams == nullptr) return {.words = std::string(head)};
+  require(o.model_dim > 0, ErrorKind::bad_shape, kOp, "model_dim is ", o.model_dim, "; it starts at 1");
+  return cut_head(
+      head, {.layer = o.layer, .depth = o.depth, .model_dim = o.model_dim, .key_model_dim = o.key_model_dim},
+      o.teams->tensor_ranks(), o.teams->order);
 }
 
 /// Row `block` of a tensor [blocks ...]; one that has no such row is refused.
@@ -72,20 +79,27 @@ AnyView turned_view(const AnyView& rows, const HeadLayout& layout, const Sequenc
 
 MultiHead::MultiHead(ParamSet& params, std::string_view name, std::string_view words,
                      const MultiHeadOptions& o)
-    : options_(o), head_(head_in(params, name, words, o)) {
+    : options_(o), cut_(cut_of(words, o)), head_(head_in(params, name, cut_.words, o)) {
   const auto scope = params.scope(name);
   const Widths w = head().widths();
   const LinearOptions in{.bias = o.bias, .init_scale = o.init_scale};
   if (options_.key_model_dim == 0) options_.key_model_dim = o.model_dim;
   if (options_.value_model_dim == 0) options_.value_model_dim = options_.key_model_dim;
   parts_[0].emplace(params, "q", o.model_dim, w.q, in);
-  parts_[1].emplace(params, "k", options_.key_model_dim, w.k, in);
-  parts_[2].emplace(params, "v", options_.value_model_dim, w.v, in);
+  parts_[1].emplace(params, "k", options_.key_model_dim, w.k / cut_.repeats, in);
+  parts_[2].emplace(params, "v", options_.value_model_dim, w.v / cut_.repeats, in);
+  const Teams* const teams = cut_.by == CutBy::sequences ? nullptr : o.teams;
+  const int ranks = teams ? teams->tensor_ranks() : 1;
   if (w.out > 0)
-    parts_[3].emplace(params, "out", w.out, o.model_dim,
-                      LinearOptions{.bias = o.out_bias, .init_scale = o.init_scale});
+    parts_[3].emplace(params, "out", w.out * ranks, o.model_dim,
+                      LinearOptions{.bias = o.out_bias,
+                                    .init_scale = o.init_scale,
+                                    .cut = Cut::in,
+                                    .teams = teams,
+                                    .leaves = cut_.leaves * ranks});
   const bool all = options_.key_model_dim == o.model_dim;
-  if (options_.value_model_dim == options_.key_model_dim) {
+  // Leaves read rows of all three: side by side on some ranks alone, they would be other products there.
+  if (options_.value_model_dim == options_.key_model_dim && cut_.by != CutBy::leaf_heads) {
     const auto join = [&](const auto& of) { params.join({all ? of(0) : Learned{}, of(1), of(2)}); };
     join([&](int i) { return parts_[i]->weight(); });
     join([&](int i) { return parts_[i]->bias(); });
@@ -93,8 +107,23 @@ MultiHead::MultiHead(ParamSet& params, std::string_view name, std::string_view w
   const HeadSpec spec = head().spec();
   require(!o.rope || (spec.q.row == 0 && spec.k.row == 0), ErrorKind::unsupported, kOp, "head ",
           head().name(), " has heads that overlap in their row, which rope cannot turn; use other positions");
+  require(!o.alibi || ranks == 1 || spec.normal_heads() == cut_.heads / ranks, ErrorKind::unsupported, kOp,
+          "head ", head().name(),
+          " has several maps a head, whose slopes are not cut over ranks; use other positions");
   if (o.alibi)
-    slopes_ = alibi_slopes_of(spec.normal_heads(), params.dtype() == DType::f64 ? DType::f64 : DType::f32);
+    slopes_ =
+        alibi_slopes_of(ranks * spec.normal_heads(), params.dtype() == DType::f64 ? DType::f64 : DType::f32);
+  if (in_context()) {
+    require(cut_.by == CutBy::heads, ErrorKind::unsupported, kOp, "head ", head().name(),
+            " runs in leaves over its tensor team, where tokens are not cut besides; use --context alone");
+    make_context_head();
+  }
+  if (cut_.by == CutBy::heads) return;
+  require(!o.alibi || cut_.by == CutBy::sequences, ErrorKind::unsupported, kOp, "head ", head().name(),
+          " runs leaf by leaf over ranks, where slopes are not there yet; use other positions");
+  const std::string& first = parts_[0]->name();
+  leaves_ =
+      std::make_shared<const LeafHeads>(params, first.substr(0, first.rfind(".q.")), words, options_, cut_);
 }
 
 AttentionProblem MultiHead::sizes_of(const MultiHeadArgs& a) const {
@@ -124,12 +153,12 @@ void MultiHead::turn(const AnyView& rows, const HeadLayout& layout, const Sequen
     rope(v, at, v, *options_.rope, call.ctx);
 }
 
-KvRows MultiHead::remember(const AnyView& rows, const Sequences& sequences, Call& call) const {
+KvMemory MultiHead::remember(const InputView& rows, const Sequences& sequences, Call& call) const {
   check_activation(kOp, "memory", rows, options_.key_model_dim, sequences);
   require(options_.value_model_dim == options_.key_model_dim, ErrorKind::bad_shape, kOp, "keys read ",
           options_.key_model_dim, " columns and values ", options_.value_model_dim,
           "; one memory serves both only where these are equal");
-  KvRows m{.rows = rows, .sequences = sequences};
+  KvMemory m{.rows = rows, .sequences = sequences};
   AnyView parts[3];
   project(1, 3, rows, call, parts);
   m.k = parts[1], m.v = parts[2];
@@ -182,6 +211,7 @@ void MultiHead::project(int first, int last, const AnyView& from, Call& call, An
 
 AnyView MultiHead::project_backward(int first, int last, const AnyView* slopes, const AnyView& from,
                                     Call& call, AnyView residual) const {
+  if (sums()) return cut_backward(first, last, slopes, from, call, residual);
   for (int i = first, end; i < last; i = end) {
     end = end_of_product(i, last);
     const Linear& part = *parts_[i];
@@ -193,6 +223,47 @@ AnyView MultiHead::project_backward(int first, int last, const AnyView* slopes, 
                                      call, residual);
   }
   return residual;
+}
+
+/// W_Q, W_K, W_V are cut by their columns: dx is a sum over the heads of all ranks, dW is this rank's own. A
+/// kv head that several leaves use gets its dk and dv from all of them first.
+AnyView MultiHead::cut_backward(int first, int last, const AnyView* slopes, const AnyView& from, Call& call,
+                                const AnyView& residual) const {
+  std::vector<LeafProduct> products;
+  for (int i = first; i < last; ++i)
+    products.push_back({.x = slopes[i],
+                        .weight = turned(parts_[i]->weight().value()),
+                        .repeats = i == 0 ? 1 : cut_.repeats});
+  const AnyView dx =
+      sum_leaves(products, cut_.leaves, {.residual = residual}, call, *options_.teams, parts_[first]->name());
+  const Scratch scratch(call.memory);
+  for (int i = first; i < last; ++i) {
+    AnyView dy = slopes[i];
+    if (i > 0 && cut_.repeats > 1) dy = fold_heads(dy, head().spec().k.dim, cut_.repeats, call);
+    if (i > 0 && cut_.shared > 1) {
+      const Communicator& all = *options_.teams->tensor;
+      const auto shared = static_cast<int>(cut_.shared);
+      all.part(all.rank() / shared * shared, shared).sum(dy, dy, Order::tree, call.ctx, parts_[i]->name());
+    }
+    projection_backward({.dy = dy,
+                         .x = from,
+                         .dweight = parts_[i]->weight().grad(),
+                         .dbias = parts_[i]->bias().grad(),
+                         .parts = call.training},
+                        call.ctx);
+  }
+  return dx;
+}
+
+/// Over several ranks nothing may be asked of single heads: a rank knows its own alone.
+void MultiHead::check_cut_args(const MultiHeadArgs& a, const Call& call, bool backward) const {
+  check_cut(call, backward, options_.dropout, *options_.teams);
+  require(
+      options_.teams->tensor_ranks() == 1 || (!a.bias.given() && !a.weights.given() && a.taps == nullptr &&
+                                              !a.gates.given() && !a.dgates.given() && a.edit == nullptr),
+      ErrorKind::unsupported, kOp, "heads are cut over ", options_.teams->tensor_ranks(),
+      " ranks, where taps, gates, edits, weights and score biases of single heads are not there yet; use one "
+      "rank");
 }
 
 /// Empty keys and values stand for x, or for the memory's.
@@ -229,6 +300,8 @@ void MultiHead::attend(MultiHeadArgs a, Call& call, std::optional<HeadRun>& run,
     project(1, one ? 3 : 2, a.keys, call, parts);
     if (!one) project(2, 3, a.values, call, parts);
   }
+  if (cut_.repeats > 1)
+    for (int i = 1; i < 3; ++i) parts[i] = repeat_heads(parts[i], head().spec().k.dim, cut_.repeats, call);
   if (options_.rope && self) {
     const HeadSpec spec = head().spec();
     turn(q, spec.q, a.sequences, false, call);
@@ -243,21 +316,25 @@ void MultiHead::attend(MultiHeadArgs a, Call& call, std::optional<HeadRun>& run,
   f.mask = a.mask;
   f.q_offsets = a.sequences.offsets, f.kv_offsets = a.kv_sequences.offsets;
   f.inputs.bias = a.bias;
-  if (options_.alibi) f.inputs.slopes = slopes_.view();
+  if (options_.alibi) f.inputs.slopes = own_slopes();
   // The draws of weights go by sequence, head, query and key; the site keeps layers apart.
   f.inputs.dropout = dropped.p, f.inputs.seed = dropped.seed + dropped.site;
   f.probe.scores = a.weights;
-  Arena measure = Arena::measuring();
-  run->book(measure);
-  Arena arena(call.memory.take_bytes(measure.used()));
-  run->book(arena);
-  run->forward(call.ctx, &call.memory.plans());
+  run_head(*run, call);
   if (c.has_loss) call.add_loss(c.loss);
   if (a.taps && mixes) keep_mixed_weights(c.problem, f, a.sequences, a.kv_sequences, call, *a.taps);
   if (a.taps && !mixes) {
     keep_weights(c.problem, f.probe, a.sequences, a.kv_sequences, call.block, *a.taps);
     if (a.taps->rows && self) keep_rows(q, k, v, a.sequences, *a.taps);
   }
+}
+
+void MultiHead::run_head(HeadRun& run, Call& call) const {
+  Arena measure = Arena::measuring();
+  run.book(measure);
+  Arena arena(call.memory.take_bytes(measure.used()));
+  run.book(arena);
+  run.forward(call.ctx, &call.memory.plans());
 }
 
 /// Gates fit the rows W_O reads.
@@ -277,7 +354,7 @@ void MultiHead::check_gates(const MultiHeadArgs& a) const {
             heads, "], a number for each row and head");
 }
 
-AnyView MultiHead::forward(const AnyView& x, Call& call, Saved* saved, const Tail& tail) const {
+AnyView MultiHead::forward(const InputView& x, Call& call, Saved* saved, const Tail& tail) const {
   const bool biased = call.block == call.bias_block;
   return forward({.x = x,
                   .sequences = call.sequences,
@@ -304,10 +381,18 @@ AnyView MultiHead::forward(const MultiHeadArgs& a, Call& call, Saved* saved) con
   std::optional<HeadRun> local;
   std::optional<HeadRun>& run = saved ? saved->run : local;
   check_gates(a);
-  attend(a, call, run, saved != nullptr);
+  if (leaves_) return leaves_->forward(a, call, saved, parts_[3] ? &*parts_[3] : nullptr);
+  if (options_.teams) check_cut_args(a, call, saved != nullptr);
+  AnyView rows;  // what W_O reads, or the layer's output where the head gives that itself
+  if (in_context()) {
+    check_context(a, call, saved != nullptr);
+    rows = attend_in_context(a, call);
+  } else {
+    attend(a, call, run, saved != nullptr);
+    rows = as_rows(run->call.y, parts_[3] ? head().widths().out : options_.model_dim);
+  }
   if (saved) saved->args = a;
   if (parts_[3]) {
-    AnyView rows = as_rows(run->call.y, head().widths().out);
     if (saved) saved->y = rows;
     if (a.gates.given()) {
       const AnyView gated = call.memory.take(rows.dtype, {rows.size[0], rows.size[1]});
@@ -318,21 +403,22 @@ AnyView MultiHead::forward(const MultiHeadArgs& a, Call& call, Saved* saved) con
     return parts_[3]->forward(rows, call, saved ? &saved->out : nullptr, a.tail);
   }
   // finish gave the layer's output itself: only the tail is left.
-  const AnyView y = as_rows(run->call.y, options_.model_dim);
   const DropoutOptions tail = call.next_dropout(a.tail.dropout);
   if (saved) saved->tail = tail;
-  if (tail.p == 0 && !a.tail.residual.given()) return y;
-  const AnyView to = call.memory.take(y.dtype, {y.size[0], y.size[1]});
+  if (tail.p == 0 && !a.tail.residual.given()) return rows;
+  const AnyView to = call.memory.take(rows.dtype, {rows.size[0], rows.size[1]});
   if (tail.p > 0)
-    dropout(y, a.tail.residual, tail, to, call.ctx);
+    dropout(rows, a.tail.residual, tail, to, call.ctx);
   else
-    add(y, a.tail.residual, to, call.ctx);
+    add(rows, a.tail.residual, to, call.ctx);
   return to;
 }
 
-MultiHeadGrads MultiHead::backward(const AnyView& dy, Call& call, Saved& saved,
-                                   const AnyView& residual) const {
-  require(saved.run.has_value(), ErrorKind::bad_argument, kOp, "backward before a forward that saves");
+MultiHeadGrads MultiHead::backward(const InputView& dy, Call& call, Saved& saved,
+                                   const InputView& residual) const {
+  if (leaves_) return leaves_->backward(dy, call, saved, residual, parts_[3] ? &*parts_[3] : nullptr);
+  require(saved.run.has_value(), ErrorKind::bad_argument, kOp,
+          "backward was called, and no forward saved what it needs; call forward with the same saved first");
   AnyView dhead = dy;  // gradient of the head's y
   if (parts_[3]) {
     dhead = parts_[3]->backward(dy, call, saved.out);
@@ -356,8 +442,14 @@ MultiHeadGrads MultiHead::attend_backward(const AnyView& dy, const MultiHeadArgs
   const bool one = self || a.keys.data == a.values.data;
   AnyView slopes[3];
   const auto& [dq, dk, dv] = slopes;
-  take_parts(0, self ? 3 : 1, dtype, rows, call, slopes);
-  if (!self) {
+  if (sums()) {
+    const Widths w = head().widths();
+    slopes[0] = call.memory.take(dtype, {rows, w.q});
+    slopes[1] = call.memory.take(dtype, {kv_rows, w.k}), slopes[2] = call.memory.take(dtype, {kv_rows, w.v});
+  } else {
+    take_parts(0, self ? 3 : 1, dtype, rows, call, slopes);
+  }
+  if (!self && !sums()) {
     take_parts(1, one ? 3 : 2, dtype, kv_rows, call, slopes);
     if (!one) take_parts(2, 3, dtype, kv_rows, call, slopes);
   }

@@ -1,10 +1,13 @@
 // MultiHead: projections to queries, keys and values, any head's attention between them, and W_O.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <memory>
 #include <optional>
+#include <vector>
 
 #include "headwise/heads/run.h"
 #include "headwise/layers/basic/linear.h"
+#include "headwise/layers/multi_head/cut_head.h"
 #include "headwise/layers/multi_head/taps.h"
 #include "headwise/spec/rope.h"
 
@@ -21,10 +24,11 @@ struct MultiHeadOptions {
   bool alibi = false;
   double init_scale = 1;
   Index layer = 0, depth = 1;
+  const Teams* teams = nullptr;  // heads are cut over its tensor ranks, rows over its context; outlives it
 };
 
 /// Keys and values a head reads, projected once for many runs: the memory of a decoder.
-struct KvRows {
+struct KvMemory {
   AnyView k = {}, v = {};  // [rows widths.k], [rows widths.v]
   AnyView rows = {};       // what they were made from; heads with a router read it
   Sequences sequences = {};
@@ -32,16 +36,18 @@ struct KvRows {
 
 /// One run. Keys and values are made from `keys` and `values`; both empty: from x, self-attention.
 struct MultiHeadArgs {
-  AnyView x = {}, keys = {}, values = {};  // [tokens model_dim], [kv_tokens key_model_dim], ...
-  const KvRows* memory = nullptr;          // projected before, instead of keys and values; no gradient
+  InputView x = {}, keys = {}, values = {};  // [tokens model_dim], [kv_tokens key_model_dim], ...
+  const KvMemory* memory = nullptr;          // projected before, instead of keys and values; no gradient
   Sequences sequences = {}, kv_sequences = {};
   MaskSet mask = {};
-  AnyView bias = {}, dbias = {};  // score bias, [batch heads q kv], 1 repeats; its gradient, where wanted
+  InputView bias = {};
+  AnyView dbias = {};  // score bias, [batch heads q kv], 1 repeats; its gradient, where wanted
   AnyView weights =
       {};  // [batch heads q kv], f32 (f64 for f64): written where given, by the reference kernel
-  Taps* taps = nullptr;             // weights are copied there, with their bits, as call.block's
-  AnyView gates = {}, dgates = {};  // [heads] and [rows heads], of head_count() heads: see Call
-  const HeadEdit* edit = nullptr;   // see Call
+  Taps* taps = nullptr;  // weights are copied there, with their bits, as call.block's
+  InputView gates = {};
+  AnyView dgates = {};             // [heads] and [rows heads], of head_count() heads: see Call
+  const HeadEdit* edit = nullptr;  // see Call
   Tail tail = {};
 };
 
@@ -50,6 +56,8 @@ struct MultiHeadArgs {
 struct MultiHeadGrads {
   AnyView dx = {}, dkeys = {}, dvalues = {};
 };
+
+class LeafHeads;
 
 class MultiHead {
  public:
@@ -63,12 +71,14 @@ class MultiHead {
     Linear::Saved out;
     AnyView y;  // what W_O reads before the gates
     DropoutOptions tail;
+    std::vector<Saved> leaves = {};  // where heads run leaf by leaf, over ranks
   };
   AnyView forward(const MultiHeadArgs& args, Call& call, Saved* saved) const;
   /// Self-attention in the call's sequences under its mask, with its taps and gates.
-  AnyView forward(const AnyView& x, Call& call, Saved* saved, const Tail& tail = {}) const;
+  AnyView forward(const InputView& x, Call& call, Saved* saved, const Tail& tail = {}) const;
   /// residual is added to dx.
-  MultiHeadGrads backward(const AnyView& dy, Call& call, Saved& saved, const AnyView& residual = {}) const;
+  MultiHeadGrads backward(const InputView& dy, Call& call, Saved& saved,
+                          const InputView& residual = {}) const;
 
   /// All but W_O: run.call.y [tokens widths.out]; and back to the rows from dy, its gradient.
   void attend(MultiHeadArgs args, Call& call, std::optional<HeadRun>& run, bool keep) const;
@@ -76,7 +86,7 @@ class MultiHead {
                                  const AnyView& residual) const;
 
   /// Keys and values of `rows`, in the call's memory, for MultiHeadArgs::memory.
-  KvRows remember(const AnyView& rows, const Sequences& sequences, Call& call) const;
+  KvMemory remember(const InputView& rows, const Sequences& sequences, Call& call) const;
 
   const AnyHead& head() const { return *head_; }
   /// Heads in the rows that W_O reads; 0 where the head gives the layer's output itself.
@@ -94,17 +104,34 @@ class MultiHead {
   void project(int first, int last, const AnyView& from, Call& call, AnyView* parts) const;
   AnyView project_backward(int first, int last, const AnyView* slopes, const AnyView& from, Call& call,
                            AnyView residual) const;
+  /// The same where heads are cut: one sum over leaves and ranks.
+  AnyView cut_backward(int first, int last, const AnyView* slopes, const AnyView& from, Call& call,
+                       const AnyView& residual) const;
+  bool sums() const { return options_.teams != nullptr && options_.teams->order != Order::one_rank; }
+  void check_cut_args(const MultiHeadArgs& args, const Call& call, bool backward) const;
   /// Memory of parts, [rows width] each; those of one product lie in one piece.
   void take_parts(int first, int last, DType dtype, Index rows, Call& call, AnyView* parts) const;
+  /// Over a context team x has the rows sequences.held alone. context.cc.
+  bool in_context() const { return options_.teams != nullptr && options_.teams->context_ranks() > 1; }
+  void make_context_head();
+  void check_context(const MultiHeadArgs& args, const Call& call, bool keeps) const;
+  AnyView attend_in_context(const MultiHeadArgs& args, Call& call) const;
+  AnyView context_by_heads(const MultiHeadArgs& args, const AnyView* parts, Call& call) const;
+  AnyView context_by_keys(const MultiHeadArgs& args, const AnyView* parts, Call& call) const;
+  void run_head(HeadRun& run, Call& call) const;
+  InputView own_slopes() const;
   MultiHeadArgs completed(const MultiHeadArgs& args) const;
   AttentionProblem sizes_of(const MultiHeadArgs& args) const;
   void check_gates(const MultiHeadArgs& args) const;
   void turn(const AnyView& rows, const HeadLayout& layout, const Sequences& s, bool back, Call& call) const;
 
   MultiHeadOptions options_;
+  HeadCut cut_;
   std::optional<Linear> parts_[4];  // q, k, v, out
   std::optional<AnyHead> head_;
   Tensor slopes_;
+  std::optional<AnyHead> context_head_;      // of the tokens of all ranks; none: keys are gathered
+  std::shared_ptr<const LeafHeads> leaves_;  // null: all heads of this rank run at once
 };
 
 }  // namespace headwise

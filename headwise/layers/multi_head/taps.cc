@@ -33,6 +33,11 @@ void ask_weights(AttentionProblem& p, ProbeOut& probe, const Sequences& q, Call&
 void keep_rows(const AnyView& q, const AnyView& k, const AnyView& v, const Sequences& s, Taps& taps) {
   const auto first = static_cast<Index>(taps.all.size()) - s.count();
   const auto copy = [](const AnyView& from, Index begin, Index end, std::vector<float>& to) {
+    if (from.dtype == DType::f32) {
+      const auto* x = static_cast<const float*>(from.data);
+      to.assign(x + begin * from.size[1], x + end * from.size[1]);
+      return;
+    }
     for (Index i = begin * from.size[1]; i < end * from.size[1]; ++i)
       to.push_back(static_cast<float>(load_double(from.data, from.dtype, i)));
   };
@@ -56,8 +61,14 @@ void keep_weights(const AttentionProblem& p, const ProbeOut& probe, const Sequen
           .kv_tokens = kv.at(b + 1) - kv.at(b)};
     t.weights.reserve(static_cast<std::size_t>(t.heads * t.q_tokens * t.kv_tokens));
     for (Index r = 0; r < t.heads * t.q_tokens; ++r, ++row)
-      for (Index key = 0; key < t.kv_tokens; ++key)
-        t.weights.push_back(static_cast<float>(load_double(from.data, from.dtype, row * p.kv_tokens + key)));
+      if (from.dtype == DType::f32) {
+        const float* w = static_cast<const float*>(from.data) + row * p.kv_tokens;
+        t.weights.insert(t.weights.end(), w, w + t.kv_tokens);
+      } else {
+        for (Index key = 0; key < t.kv_tokens; ++key)
+          t.weights.push_back(
+              static_cast<float>(load_double(from.data, from.dtype, row * p.kv_tokens + key)));
+      }
     taps.all.push_back(std::move(t));
   }
 }

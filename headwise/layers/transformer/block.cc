@@ -10,7 +10,14 @@ Block::Block(ParamSet& params, std::string_view name, const BlockOptions& o) : o
                              .dropout = o.attention_dropout,
                              .init_scale = o.init_scale,
                              .layer = o.layer,
-                             .depth = o.depth};
+                             .depth = o.depth,
+                             .teams = o.teams};
+  require(o.teams == nullptr || o.teams->tensor_ranks() == 1 || o.cross != Cross::merged,
+          ErrorKind::unsupported, "block", "merged attention is not cut over ranks yet; use cross-attention");
+  require(o.teams == nullptr || o.teams->context_ranks() == 1 || o.cross != Cross::merged,
+          ErrorKind::unsupported, "block",
+          "merged attention adds a mean over all rows before, which ranks of a context team do not have; use "
+          "cross-attention");
   const std::string cross_heads = o.cross_heads.empty() ? o.heads : o.cross_heads;
   if (o.cross == Cross::merged) {
     merged_.emplace(params, "merged", cross_heads, attention);
@@ -27,7 +34,8 @@ Block::Block(ParamSet& params, std::string_view name, const BlockOptions& o) : o
                             .feed_dim = o.feed_dim,
                             .bias = o.bias,
                             .dropout = o.dropout,
-                            .init_scale = o.init_scale});
+                            .init_scale = o.init_scale,
+                            .teams = o.teams});
   const int count = 2 + (cross_ ? 1 : 0);
   for (int i = 0; i < count; ++i) norms_.emplace_back(params, text("norm", i + 1), o.model_dim, o.norm);
 }
@@ -37,7 +45,8 @@ template <class F>
 AnyView Block::sublayer(int i, const AnyView& x, Call& call, Saved* saved, F&& f) const {
   const NormLayer& norm = norms_[static_cast<std::size_t>(i)];
   NormLayer::Saved* kept = saved ? &saved->norms[i] : nullptr;
-  const Tail tail{.residual = x, .dropout = options_.dropout};
+  const Tail tail{.residual = call.parts.residual ? x : AnyView{}, .dropout = options_.dropout};
+  if (!call.parts.norms) return f(x, tail);
   return options_.norm_first ? f(norm.forward(x, call, kept), tail) : norm.forward(f(x, tail), call, kept);
 }
 
@@ -52,7 +61,7 @@ AnyView Block::sublayer_backward(int i, const AnyView& dy, Call& call, Saved& sa
   return f(ds, ds);
 }
 
-AnyView Block::forward(const AnyView& x, Call& call, Saved* saved) const {
+AnyView Block::forward(const InputView& x, Call& call, Saved* saved) const {
   check_activation("block", "x", x, options_.model_dim, call.sequences);
   require(options_.cross == Cross::none || call.source.given(), ErrorKind::bad_argument, "block",
           "a decoder with cross-attention needs source rows; set call.source");
@@ -60,8 +69,13 @@ AnyView Block::forward(const AnyView& x, Call& call, Saved* saved) const {
           "merged attention adds a running mean to its heads, so taps, head gates and score biases would "
           "show half of it; "
           "use cross-attention");
+  require(!saved || call.parts.whole(), ErrorKind::bad_argument, "block",
+          "parts are left out, of which no backward knows; forward without saving");
   AnyView y = x;
   int i = 0;
+  // Where there are two attentions, what is looked at is the one that reads the source.
+  Taps* const taps = call.taps;
+  if (cross_) call.taps = nullptr;
   if (merged_)
     y = sublayer(i++, y, call, saved, [&](const AnyView& in, const Tail& tail) {
       return merged_->forward(in, call, saved ? &saved->merged : nullptr, tail);
@@ -77,15 +91,18 @@ AnyView Block::forward(const AnyView& x, Call& call, Saved* saved) const {
                               .sequences = call.sequences,
                               .kv_sequences = call.source_sequences,
                               .mask = call.source_mask,
+                              .taps = taps && taps->wants(call.block) ? taps : nullptr,
                               .tail = tail},
                              call, saved ? &saved->cross : nullptr);
     });
+  call.taps = taps;
+  if (!call.parts.feed) return y;
   return sublayer(i, y, call, saved, [&](const AnyView& in, const Tail& tail) {
     return feed_->forward(in, call, saved ? &saved->feed : nullptr, tail);
   });
 }
 
-AnyView Block::backward(const AnyView& dy, Call& call, Saved& saved) const {
+AnyView Block::backward(const InputView& dy, Call& call, Saved& saved) const {
   int i = cross_ ? 2 : 1;
   AnyView slope = sublayer_backward(i--, dy, call, saved, [&](const AnyView& d, const AnyView& residual) {
     return feed_->backward(d, call, saved.feed, residual);

@@ -31,6 +31,7 @@ struct BlockOptions {
   RopeOptions rope = {};
   double init_scale = 1;
   Index layer = 0, depth = 1;
+  const Teams* teams = nullptr;  // heads and feed-forward are cut over it; outlives the block
 };
 
 class Block {
@@ -44,8 +45,8 @@ class Block {
     FeedForward::Saved feed;
   };
   /// x [tokens model_dim] in the call's sequences; cross-attention reads call.source.
-  AnyView forward(const AnyView& x, Call& call, Saved* saved) const;
-  AnyView backward(const AnyView& dy, Call& call, Saved& saved) const;
+  AnyView forward(const InputView& x, Call& call, Saved* saved) const;
+  AnyView backward(const InputView& dy, Call& call, Saved& saved) const;
 
   const BlockOptions& options() const { return options_; }
   const MultiHead* self_attention() const { return self_ ? &*self_ : nullptr; }

@@ -60,25 +60,55 @@ Index Stack::most_heads() const {
   return most;
 }
 
-AnyView Stack::forward(const AnyView& x, Call& call, Saved* saved) const {
+AnyView Stack::forward(const InputView& x, Call& call, Saved* saved) const {
+  const Teams* const teams = options_.block.teams;
+  if (teams == nullptr || teams->context_ranks() == 1) return run(x, call, saved);
+  require(saved == nullptr, ErrorKind::unsupported, "stack", "tokens are cut over ", teams->context_ranks(),
+          " ranks, where no gradient is made yet; learn with --tensor or --data");
+  require(call.plain() && call.see_rows == nullptr, ErrorKind::unsupported, "stack", "tokens are cut over ",
+          teams->context_ranks(), " ranks, and nothing can be asked of heads and rows there; use one rank");
+  return forward_in_context(x, call);
+}
+
+/// This rank's rows go through all blocks, then they are gathered.
+AnyView Stack::forward_in_context(const InputView& x, Call& call) const {
+  check_activation("stack", "x", x, options_.block.model_dim, call.sequences);
+  const Communicator& team = *options_.block.teams->context;
+  const Sequences all = call.sequences;
+  const AnyView y = call.memory.take(x.dtype, {x.size[0], x.size[1]});
+  const Scratch scratch(call.memory);
+  const Slice held = slice_of(all.rows(), team.rank(), team.ranks());
+  AnyView own = x;
+  own.data = static_cast<std::byte*>(x.data) + held.begin * x.step[0] * size_of(x.dtype);
+  own.size[0] = held.size;
+  call.sequences.held = held;
+  const AnyView mine = run(own, call, nullptr);
+  call.sequences = all;
+  team.gather(mine, y, 0, "rows of a stack");
+  return y;
+}
+
+AnyView Stack::run(const InputView& x, Call& call, Saved* saved) const {
   AnyView y = x, home;
   if (saved)
     saved->blocks.resize(static_cast<std::size_t>(options_.depth));
   else
     home = call.memory.take(x.dtype, {x.size[0], x.size[1]});
   call.gate_heads = most_heads();
+  if (call.see_rows) (*call.see_rows)(0, y);
   for (Index i = 0; i < options_.depth; ++i) {
     const StepMemory::Mark mark = call.memory.mark();
     call.block = i;
     y = block(i).forward(y, call, saved ? &saved->blocks[static_cast<std::size_t>(i)] : nullptr);
     // Without a backward only the last rows are needed: one block's memory serves all.
     if (!saved) bring_home(y, home, mark, call), y = home;
+    if (call.see_rows) (*call.see_rows)(i + 1, y);
   }
   call.block = call.gate_heads = 0;
   return norm_ ? norm_->forward(y, call, saved ? &saved->norm : nullptr) : y;
 }
 
-AnyView Stack::backward(const AnyView& dy, Call& call, Saved& saved) const {
+AnyView Stack::backward(const InputView& dy, Call& call, Saved& saved) const {
   const AnyView home = call.memory.take(dy.dtype, {dy.size[0], dy.size[1]});
   AnyView slope = dy;
   const StepMemory::Mark mark = call.memory.mark();

@@ -29,8 +29,9 @@ class Stack {
     std::vector<Block::Saved> blocks;
     NormLayer::Saved norm;
   };
-  AnyView forward(const AnyView& x, Call& call, Saved* saved) const;
-  AnyView backward(const AnyView& dy, Call& call, Saved& saved) const;
+  /// Over a context team every rank gives all rows and gets all; between, each works on its own.
+  AnyView forward(const InputView& x, Call& call, Saved* saved) const;
+  AnyView backward(const InputView& dy, Call& call, Saved& saved) const;
 
   const StackOptions& options() const { return options_; }
   /// Heads of the layer that has most, as rows of head gates count them.
@@ -38,6 +39,9 @@ class Stack {
   const Block& block(Index i) const { return blocks_[static_cast<std::size_t>(i / options_.share_layers)]; }
 
  private:
+  AnyView forward_in_context(const InputView& x, Call& call) const;
+  AnyView run(const InputView& x, Call& call, Saved* saved) const;
+
   StackOptions options_;
   std::vector<Block> blocks_;
   std::optional<NormLayer> norm_;

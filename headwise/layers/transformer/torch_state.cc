@@ -19,9 +19,9 @@ std::string with_segment(std::string s, std::string_view ours, std::string_view 
   return s;
 }
 
-Index columns_of(const AnyView& v) { return v.rank == 2 ? v.size[1] : 1; }
+Index columns_of(const ViewForm& v) { return v.rank == 2 ? v.size[1] : 1; }
 
-void copy_items(const AnyView& from, Index from_row, const AnyView& to, Index to_row, Index rows) {
+void copy_items(const ConstView& from, Index from_row, const AnyView& to, Index to_row, Index rows) {
   const Index columns = columns_of(to), step = from.rank == 2 ? from.step[1] : 0;
   for (Index r = 0; r < rows; ++r)
     for (Index c = 0; c < columns; ++c)
@@ -29,13 +29,13 @@ void copy_items(const AnyView& from, Index from_row, const AnyView& to, Index to
                    load_double(from.data, from.dtype, (from_row + r) * from.step[0] + c * step));
 }
 
-Tensor make(DType dtype, Index rows, const AnyView& like) {
+Tensor make(DType dtype, Index rows, const ViewForm& like) {
   return like.rank == 2 ? Tensor(dtype, {rows, like.size[1]}) : Tensor(dtype, {rows});
 }
 
 }  // namespace
 
-TorchPlace torch_place(const ParamSet& params, const Param& param) {
+TorchRows torch_place(const ParamSet& params, const Param& param) {
   const std::size_t dot = param.name.find('.');
   require(dot != std::string::npos, ErrorKind::bad_argument, kOp, "parameter ", param.name,
           " stands in no layer; only layers of attention, feed-forward and norms have torch's names");
@@ -46,7 +46,7 @@ TorchPlace torch_place(const ParamSet& params, const Param& param) {
   name = with_segment(name, "feed.in.", "linear1.");
   name = with_segment(name, "feed.out.", "linear2.");
   name = with_segment(name, "out.", "out_proj.");
-  TorchPlace place{name, 0, param.value.size[0]};
+  TorchRows place{name, 0, param.value.size[0]};
   const char* kinds[] = {"weight", "bias"};
   for (const char* kind : kinds)
     for (const char* part : {"q", "k", "v"}) {
@@ -73,7 +73,7 @@ TorchPlace torch_place(const ParamSet& params, const Param& param) {
 std::vector<StateTensor> to_torch(const ParamSet& params) {
   std::vector<StateTensor> all;
   for (const Param& p : params.all()) {
-    const TorchPlace place = torch_place(params, p);
+    const TorchRows place = torch_place(params, p);
     StateTensor* to = nullptr;
     for (StateTensor& t : all)
       if (t.name == place.name) to = &t;
@@ -83,10 +83,10 @@ std::vector<StateTensor> to_torch(const ParamSet& params) {
   return all;
 }
 
-void from_torch(ParamSet& params, const std::function<AnyView(const std::string&)>& find) {
+void from_torch(ParamSet& params, const Callable<ConstView(const std::string&)>& find) {
   for (const Param& p : params.all()) {
-    const TorchPlace place = torch_place(params, p);
-    const AnyView v = find(place.name);
+    const TorchRows place = torch_place(params, p);
+    const ConstView v = find(place.name);
     require(v.given(), ErrorKind::bad_argument, kOp, place.name, " is missing; ", p.name, " is read from it");
     require(v.rank == p.value.rank && v.size[0] == place.rows && columns_of(v) == columns_of(p.value) &&
                 is_float(v.dtype),
@@ -94,14 +94,14 @@ void from_torch(ParamSet& params, const std::function<AnyView(const std::string&
             columns_of(p.value), " numbers are needed; make the layer with the sizes of the state");
   }
   for (Param& p : params.all()) {
-    const TorchPlace place = torch_place(params, p);
+    const TorchRows place = torch_place(params, p);
     copy_items(find(place.name), place.first_row, p.value, 0, p.value.size[0]);
   }
 }
 
 std::vector<Index> qkv_rows(QkvOrder order, const QkvSizes& s) {
   require(s.heads > 0 && s.kv_heads > 0 && s.heads % s.kv_heads == 0, ErrorKind::bad_shape, kOp, "heads (",
-          s.heads, ") must be a multiple of kv_heads (", s.kv_heads, ")");
+          s.heads, ") must be a multiple of kv_heads (", s.kv_heads, "); change one of them");
   require(order != QkvOrder::per_head || s.heads == s.kv_heads, ErrorKind::bad_shape, kOp,
           "the order per_head needs a k and v for each of ", s.heads, " heads but there are ", s.kv_heads,
           "; use per_group");
@@ -162,7 +162,7 @@ Tensor fused_qkv(const ParamSet& params, std::string_view name, const char* kind
 }
 
 void load_fused_qkv(ParamSet& params, std::string_view name, const char* kind, QkvOrder order,
-                    const QkvSizes& sizes, const AnyView& fused) {
+                    const QkvSizes& sizes, const InputView& fused) {
   const auto total = static_cast<Index>(qkv_rows(order, sizes).size());
   each_row(params, name, kind, order, sizes, [&](const Param& p, Index, Index) {
     require(fused.rank == p.value.rank && fused.size[0] == total && columns_of(fused) == columns_of(p.value),

@@ -1,5 +1,7 @@
 #include "headwise/layers/transformer/transformer.h"
 
+#include <utility>
+
 namespace headwise {
 namespace {
 
@@ -17,7 +19,8 @@ StackOptions stack_of(const TransformerConfig& c, Index depth, Cross cross) {
              .bias = c.bias,
              .dropout = c.dropout,
              .attention_dropout = c.attention_dropout,
-             .positions = c.positions};
+             .positions = c.positions,
+             .teams = c.teams};
   return s;
 }
 EmbedOptions embed_of(const TransformerConfig& c, Index vocabulary) {
@@ -65,15 +68,19 @@ void Transformer::set_up(const TransformerInput& input, Call& call) const {
 
 AnyView Transformer::encode(const TransformerInput& input, Call& call, Saved* saved) const {
   call.sequences = input.source_sequences, call.mask = input.source_mask, call.source = {};
+  Taps* const taps = std::exchange(call.taps, nullptr);  // they are the decoder's
   const AnyView rows = source_embed_->forward(input.source_ids, call, saved ? &saved->source_embed : nullptr);
-  return source_stack_->forward(rows, call, saved ? &saved->source_stack : nullptr);
+  const AnyView source = source_stack_->forward(rows, call, saved ? &saved->source_stack : nullptr);
+  call.taps = taps;
+  return source;
 }
 
 AnyView Transformer::forward(const TransformerInput& input, Call& call, Saved* saved) const {
-  require(!source_stack_ || call.plain(), ErrorKind::unsupported, "transformer",
-          "taps, head gates and score biases count the blocks of one stack, and this model has two; run its "
-          "stacks by "
-          "themselves");
+  require(!source_stack_ || (!call.edit_heads && !call.score_bias.given() && !call.head_gates.given() &&
+                             !call.dhead_gates.given()),
+          ErrorKind::unsupported, "transformer",
+          "head gates and score biases count the blocks of one stack, and this model has two; run its "
+          "stacks by themselves");
   call.source = source_stack_ ? encode(input, call, saved) : AnyView{};
   set_up(input, call);
   const AnyView x = embed_->forward(input.ids, input.types, call, saved ? &saved->embed : nullptr);
@@ -85,7 +92,7 @@ AnyView Transformer::forward(const TransformerInput& input, Call& call, Saved* s
   return project_rows(rows, embed_->table(), {}, call);
 }
 
-AnyView Transformer::backward(const AnyView& dy, Call& call, Saved& saved) const {
+AnyView Transformer::backward(const InputView& dy, Call& call, Saved& saved) const {
   call.source = saved.source;
   set_up(saved.input, call);
   AnyView slope = dy;

@@ -32,14 +32,15 @@ struct TransformerConfig {
   double ds_init = 0;
   bool merged_attention = false;  // encoder_decoder: merged attention in the decoder
   bool tied = true;               // logits by the embedding table
+  const Teams* teams = nullptr;   // blocks are cut over its tensor ranks; outlives the model, in no file
   Index outputs = 0;              // encoder: columns of a linear map at the end; 0: the rows themselves
 };
 
 /// Ids of one batch. sequences and mask are of the ids; the source's are encoder_decoder's.
 struct TransformerInput {
-  AnyView ids = {}, source_ids = {};  // [tokens], i64 or i32
-  AnyView types = {};                 // of the ids, where the model has token types; empty: all 0
-  AnyView added = {};                 // [tokens model_dim], added to the embedded ids where given
+  InputView ids = {}, source_ids = {};  // [tokens], i64 or i32
+  InputView types = {};                 // of the ids, where the model has token types; empty: all 0
+  InputView added = {};                 // [tokens model_dim], added to the embedded ids where given
   Sequences sequences = {}, source_sequences = {};
   MaskSet mask = {};  // empty: all for an encoder, causal for a decoder
   MaskSet source_mask = {}, cross_mask = {};
@@ -62,7 +63,7 @@ class Transformer {
   AnyView forward(const TransformerInput& input, Call& call, Saved* saved) const;
   /// From the gradient of what forward gave; parameters' gradients are added. Returns the gradient of the
   /// rows the stack over the ids read, which is also that of input.added.
-  AnyView backward(const AnyView& dy, Call& call, Saved& saved) const;
+  AnyView backward(const InputView& dy, Call& call, Saved& saved) const;
 
   const TransformerConfig& config() const { return config_; }
   const Stack& stack() const { return *stack_; }

@@ -132,7 +132,8 @@ AttentionProblem problem_in(std::string_view op, const AttentionArgs& args, cons
   if (heads.k.heads == 0 && p.keys == KeyForm::packed) {
     const Index slots = args.packed.kv_heads;
     require(slots > 0 ? count % slots == 0 : count == 0, ErrorKind::bad_shape, op, "heads (", count,
-            ") must be a multiple of kv_heads (", slots, ") of the packed keys");
+            ") must be a multiple of kv_heads (", slots,
+            ") of the packed keys; repeat or drop heads of q until it is");
     p.heads.k = HeadLayout::grouped(count, slots, args.packed.dim);
   } else if (heads.k.heads == 0) {
     p.heads.k = plain_layout(op, "k", args.k, count);
@@ -161,9 +162,11 @@ AttentionProblem problem_in(std::string_view op, const AttentionArgs& args, cons
   p.ragged = args.q_offsets.given() || args.kv_offsets.given();
   if (p.ragged) {
     p.q_total = p.q_tokens;
-    p.kv_total = p.kv_tokens;
     p.q_tokens = longest_of(op, "q_offsets", args.q_offsets);
-    p.kv_tokens = longest_of(op, "kv_offsets", args.kv_offsets);
+    if (p.keys != KeyForm::paged) {
+      p.kv_total = p.kv_tokens;
+      p.kv_tokens = longest_of(op, "kv_offsets", args.kv_offsets);
+    }
     p.batch = args.q_offsets.size[0] - 1;
   }
   const HeadInputs& in = args.inputs;

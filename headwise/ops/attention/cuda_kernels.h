@@ -29,7 +29,8 @@ struct CudaRows {
   template <std::size_t n>
   static constexpr Kernel row(const char* name, bool by_name = false) {
     return {.name = name,
-            .refuse = refuse<n>,
+            .takes = kWritten,
+            .limits = limits<n>,
             .workspace_bytes = [](const Problem&, int) -> std::size_t { return 0; },
             .run = nullptr,
             .numerics = [](const Problem& p) -> std::string {
@@ -45,7 +46,7 @@ struct CudaRows {
 
  private:
   template <std::size_t n>
-  static std::string refuse(const Problem& p) {
+  static std::string limits(const Problem& p) {
     if (forward(p).keys == KeyForm::packed)
       return "keys are packed, which is read on the CPU only; give plain ones";
     if (forward(p).probe.scores != ScoreStage::none)

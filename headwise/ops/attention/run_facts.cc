@@ -18,7 +18,7 @@ bool is_readable(const AttentionProblem& p, const AttentionArgs& a) {
   if (a.q_start.given() && !holds_numbers(a.q_start, DType::i64, 1) &&
       !holds_numbers(a.q_start, DType::i64, p.batch))
     return false;
-  for (const AnyView* offsets : {&a.q_offsets, &a.kv_offsets})
+  for (const AnyView* offsets : {&a.q_offsets, p.keys == KeyForm::paged ? &a.q_offsets : &a.kv_offsets})
     if (p.ragged && !holds_numbers(*offsets, DType::i64, p.batch + 1)) return false;
   if (p.keys == KeyForm::paged && !holds_numbers(a.page_table.lengths, DType::i64, p.batch)) return false;
   for (Index n = 0; n < a.mask.count; ++n)

@@ -156,19 +156,19 @@ std::size_t packed_key_bytes(const PackedKeys& about) {
   return static_cast<std::size_t>(about.kv_heads * about.room() * size_of(about.dtype));
 }
 
-void pack_keys(const AnyView& k, const AnyView& buffer, PackedKeys& about, Context& ctx) {
+void pack_keys(const InputView& k, const AnyView& buffer, PackedKeys& about, Context& ctx) {
   PackedKeys fresh = about;
   fresh.tokens = 0;
   put_keys("pack_keys", k, buffer, fresh, {}, ctx);
   about = fresh;
 }
 
-void append_keys(const AnyView& k, const AnyView& buffer, PackedKeys& about, Context& ctx,
-                 const AnyView& starts) {
+void append_keys(const InputView& k, const AnyView& buffer, PackedKeys& about, Context& ctx,
+                 const InputView& starts) {
   put_keys("append_keys", k, buffer, about, starts, ctx);
 }
 
-void unpack_keys(const AnyView& buffer, const PackedKeys& about, const AnyView& k, Context& ctx) {
+void unpack_keys(const InputView& buffer, const PackedKeys& about, const AnyView& k, Context& ctx) {
   const char* op = "unpack_keys";
   check_keys(op, k, about);
   check_buffer(op, buffer, about, k.size[0]);

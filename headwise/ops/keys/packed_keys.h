@@ -16,16 +16,16 @@ PackedKeys packed_keys(DType dtype, Index kv_heads, Index dim, Index capacity);
 std::size_t packed_key_bytes(const PackedKeys& about);
 
 /// k [batch tokens kv_heads dim] -> buffer [batch kv_heads room]; tokens becomes k's.
-void pack_keys(const AnyView& k, const AnyView& buffer, PackedKeys& about, Context& ctx);
+void pack_keys(const InputView& k, const AnyView& buffer, PackedKeys& about, Context& ctx);
 
 /// Puts k [batch new_tokens kv_heads dim] behind what is there: token `about.tokens`, or starts [batch] i64
 /// where sequences have lengths of their own, each from 0 to `about.tokens`. tokens becomes the longest
 /// sequence's; where the others end is the caller's to know.
-void append_keys(const AnyView& k, const AnyView& buffer, PackedKeys& about, Context& ctx,
-                 const AnyView& starts = {});
+void append_keys(const InputView& k, const AnyView& buffer, PackedKeys& about, Context& ctx,
+                 const InputView& starts = {});
 
 /// The first k.size[1] tokens of the buffer -> k [batch tokens kv_heads dim], bit for bit.
-void unpack_keys(const AnyView& buffer, const PackedKeys& about, const AnyView& k, Context& ctx);
+void unpack_keys(const InputView& buffer, const PackedKeys& about, const AnyView& k, Context& ctx);
 
 /// Throws unless the description can be: an order, sizes from 0 up, tokens inside the capacity, a room that
 /// fits 63 bits. `op` is what the user called.

@@ -54,7 +54,7 @@ float quantize_row(const T* x, Index x_step, Index dim, Out* out, Index out_step
 
 }  // namespace
 
-void quantize_kv(const AnyView& x, const AnyView& out, const AnyView& scale, Context& ctx) {
+void quantize_kv(const InputView& x, const AnyView& out, const AnyView& scale, Context& ctx) {
   require(x.rank == 4 && is_float(x.dtype), is_float(x.dtype) ? ErrorKind::bad_shape : ErrorKind::bad_dtype,
           kOp, "x is ", x, " but f32, bf16, f16 or f64 [batch tokens kv_heads dim] is needed");
   const bool same = out.rank == 4 && (out.dtype == DType::i8 || out.dtype == DType::e4m3) &&

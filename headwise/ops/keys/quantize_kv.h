@@ -14,7 +14,7 @@ namespace headwise {
 /// Attention computes with scale * out, rounded to f32. A row of zeros, or one so small that its scale is 0,
 /// gives scale 0 and zeros. A row with NaN or Inf gives scale NaN and zeros: it stays NaN and touches no
 /// other row.
-void quantize_kv(const AnyView& x, const AnyView& out, const AnyView& scale, Context& ctx);
+void quantize_kv(const InputView& x, const AnyView& out, const AnyView& scale, Context& ctx);
 
 }  // namespace headwise
 #pragma GCC visibility pop

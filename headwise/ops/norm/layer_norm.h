@@ -11,7 +11,8 @@ namespace headwise {
 /// 1 / sqrt(variance + eps), which spare the backward their sums. In double, rounded once; a row's bits
 /// depend on the row alone.
 struct LayerNormArgs {
-  AnyView x = {}, weight = {}, bias = {}, out = {}, moments = {};
+  InputView x = {}, weight = {}, bias = {};
+  AnyView out = {}, moments = {};
   double eps = 1e-5;
 };
 void layer_norm(const LayerNormArgs& args, Context& ctx);
@@ -21,7 +22,7 @@ void layer_norm(const LayerNormArgs& args, Context& ctx);
 /// dweight, dbias [dim], any float type: added to, so that micro-batches add up; their sums go in steps of 64
 /// rows, whatever the threads. What is empty is not computed.
 struct LayerNormGrads {
-  AnyView x = {}, weight = {}, dout = {}, residual = {}, moments = {};
+  InputView x = {}, weight = {}, dout = {}, residual = {}, moments = {};
   AnyView dx = {}, dweight = {}, dbias = {};
   double eps = 1e-5;
 };

@@ -49,7 +49,7 @@ void norm_rows(const AnyView& x, const AnyView& out, const Weights& weights, Thr
 
 }  // namespace
 
-void rms_norm(const AnyView& x, const AnyView& weight, const AnyView& out, const RmsNormOptions& options,
+void rms_norm(const InputView& x, const InputView& weight, const AnyView& out, const RmsNormOptions& options,
               Context& ctx) {
   check_norm("rms_norm", x, out, options.eps);
   if (weight.given()) {
@@ -63,7 +63,7 @@ void rms_norm(const AnyView& x, const AnyView& weight, const AnyView& out, const
             [&](double sum) noexcept { return cpu::rms_factor(sum, dim, options.eps); });
 }
 
-void l2_norm(const AnyView& x, const AnyView& scale, const AnyView& out, const L2NormOptions& options,
+void l2_norm(const InputView& x, const InputView& scale, const AnyView& out, const L2NormOptions& options,
              Context& ctx) {
   check_norm("l2_norm", x, out, options.eps);
   if (scale.given()) {

@@ -22,18 +22,18 @@ struct L2NormOptions {
 /// steps). weight: empty (1), [dim], or [heads dim] where heads is the axis before the last; any float type.
 /// out is x itself or apart from it. Sums in double in one order fixed by dim alone; a row's bits depend on
 /// nothing but the row and its weight.
-void rms_norm(const AnyView& x, const AnyView& weight, const AnyView& out, const RmsNormOptions& options,
+void rms_norm(const InputView& x, const InputView& weight, const AnyView& out, const RmsNormOptions& options,
               Context& ctx);
 
 /// out = x / max(|x|, eps) * scale. scale: as weight above, and dim or heads may be 1 to repeat: [1], [heads
 /// 1].
-void l2_norm(const AnyView& x, const AnyView& scale, const AnyView& out, const L2NormOptions& options,
+void l2_norm(const InputView& x, const InputView& scale, const AnyView& out, const L2NormOptions& options,
              Context& ctx);
 
 /// What the gradient of a norm reads and writes. x, weight: the forward's. dout: like x. dx: like x, dout
 /// itself or apart from it. dweight: the sizes of weight, any float type. Empty gradients are not wanted.
 struct NormBackwardArgs {
-  AnyView x = {}, weight = {}, dout = {};
+  InputView x = {}, weight = {}, dout = {};
   AnyView dx = {}, dweight = {};
 };
 

@@ -11,7 +11,7 @@ namespace headwise {
 /// ascending order from what they hold. So f32 gradients of a batch cut in two equal those of the whole, bit
 /// for bit (bf16 and parts: cut at a multiple of 32 rows). parts: see GemmProblem.
 struct ProjectionGrads {
-  AnyView dy = {}, x = {}, weight = {};
+  InputView dy = {}, x = {}, weight = {};
   AnyView dx = {}, dweight = {}, dbias = {};
   bool parts = false;
 };

@@ -39,7 +39,7 @@ std::byte* aligned(const Buffer& buffer) {
 
 }  // namespace
 
-PackedMatrix pack_matrix(const AnyView& weight, DType x, Context& ctx, bool parts) {
+PackedMatrix pack_matrix(const InputView& weight, DType x, Context& ctx, bool parts) {
   check_weight(weight);
   PackedMatrix r;
   r.problem_ = {

@@ -20,7 +20,7 @@ class PackedMatrix {
   std::size_t bytes() const noexcept { return memory_.size(); }
 
  private:
-  friend PackedMatrix pack_matrix(const AnyView& weight, DType x, Context& ctx, bool parts);
+  friend PackedMatrix pack_matrix(const InputView& weight, DType x, Context& ctx, bool parts);
   friend class ProjectionPlan;
   GemmProblem problem_;
   const GemmKernel* kernel_ = nullptr;
@@ -29,7 +29,7 @@ class PackedMatrix {
 };
 
 /// weight [out in], any steps, for x of that dtype and runs with the same `parts` (GemmProblem).
-PackedMatrix pack_matrix(const AnyView& weight, DType x, Context& ctx, bool parts = false);
+PackedMatrix pack_matrix(const InputView& weight, DType x, Context& ctx, bool parts = false);
 
 /// One run. x is [... in] or [... heads dim] with heads * dim = in; out and residual likewise with `out`
 /// columns, and so have factor and slope; their rows are all axes before, equal in number. bias [out], any
@@ -37,7 +37,8 @@ PackedMatrix pack_matrix(const AnyView& weight, DType x, Context& ctx, bool part
 /// weight or packed is given. out and slope overlap none of the others. parts: see GemmProblem; a packed
 /// weight brings its own.
 struct ProjectionArgs {
-  AnyView x = {}, weight = {}, bias = {}, residual = {}, factor = {}, slope = {}, out = {};
+  InputView x = {}, weight = {}, bias = {}, residual = {}, factor = {};
+  AnyView slope = {}, out = {};
   const PackedMatrix* packed = nullptr;
   bool parts = false;
 };

@@ -35,8 +35,8 @@ struct Balance {
 
 }  // namespace
 
-double balance_loss(const RouteOptions& o, BalanceScale scale, const AnyView& routed, const AnyView& chosen,
-                    Context&) {
+double balance_loss(const RouteOptions& o, BalanceScale scale, const InputView& routed,
+                    const InputView& chosen, Context&) {
   const Balance all("balance_loss", o, scale, routed, chosen);
   double loss = 0;
   for (std::size_t h = 0; h < all.score.size(); ++h)
@@ -44,8 +44,8 @@ double balance_loss(const RouteOptions& o, BalanceScale scale, const AnyView& ro
   return all.factor * loss;
 }
 
-void balance_loss_backward(const RouteOptions& o, BalanceScale scale, double dloss, const AnyView& routed,
-                           const AnyView& chosen, const AnyView& drouted, Context& ctx) {
+void balance_loss_backward(const RouteOptions& o, BalanceScale scale, double dloss, const InputView& routed,
+                           const InputView& chosen, const AnyView& drouted, Context& ctx) {
   constexpr std::string_view kOp = "balance_loss_backward";
   const Balance all(kOp, o, scale, routed, chosen);
   check_rows(kOp, {"drouted", drouted, o.routed(), "[batch tokens routed]"}, routed, true);

@@ -39,7 +39,7 @@ struct Norms {
 
 }  // namespace
 
-void route_by_norm(const RouteOptions& o, const AnyView& q, const AnyView& gate, const AnyView& chosen,
+void route_by_norm(const RouteOptions& o, const InputView& q, const AnyView& gate, const AnyView& chosen,
                    Context& ctx) {
   constexpr std::string_view kOp = "route_by_norm";
   check_q(kOp, "q", q, o, false);
@@ -61,8 +61,8 @@ void route_by_norm(const RouteOptions& o, const AnyView& q, const AnyView& gate,
   });
 }
 
-void route_by_norm_backward(const RouteOptions& o, const AnyView& q, const AnyView& dgate, const AnyView& dq,
-                            Context& ctx) {
+void route_by_norm_backward(const RouteOptions& o, const InputView& q, const InputView& dgate,
+                            const AnyView& dq, Context& ctx) {
   constexpr std::string_view kOp = "route_by_norm_backward";
   check_q(kOp, "q", q, o, false);
   check_q(kOp, "dq", dq, o, true);

@@ -164,7 +164,7 @@ void route_heads_backward(const RouteOptions& o, const RouteArgs& args, const Ro
   });
 }
 
-void list_rows(const RouteOptions& o, const AnyView& chosen, const AnyView& q_offsets,
+void list_rows(const RouteOptions& o, const InputView& chosen, const InputView& q_offsets,
                const RowLists& lists) {
   constexpr std::string_view kOp = "list_rows";
   const ArgChecks checks{kOp};

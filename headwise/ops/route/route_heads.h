@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/base/context.h"
-#include "headwise/spec/rows.h"
+#include "headwise/spec/row_lists.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
@@ -30,9 +30,9 @@ struct RouteOptions {
 
 /// Logits in, gates and choices out; any float dtype, any steps. Ties go to the lowest head.
 struct RouteArgs {
-  AnyView shared = {}, routed = {}, stages = {};  // [batch tokens shared], [.. routed], [.. 2]
-  AnyView gate = {};                              // out: [batch tokens heads], 0 for a head not chosen
-  AnyView chosen = {};                            // out: [batch tokens chosen] i64, heads, ascending
+  InputView shared = {}, routed = {}, stages = {};  // [batch tokens shared], [.. routed], [.. 2]
+  AnyView gate = {};                                // out: [batch tokens heads], 0 for a head not chosen
+  AnyView chosen = {};                              // out: [batch tokens chosen] i64, heads, ascending
 };
 void route_heads(const RouteOptions& options, const RouteArgs& args, Context& ctx);
 
@@ -44,25 +44,25 @@ void route_heads_backward(const RouteOptions& options, const RouteArgs& args, co
                           Context& ctx);
 
 /// L = sum of P_h f_h in the named scale. The gradient flows through P alone: f is a count.
-double balance_loss(const RouteOptions& options, BalanceScale scale, const AnyView& routed,
-                    const AnyView& chosen, Context& ctx);
+double balance_loss(const RouteOptions& options, BalanceScale scale, const InputView& routed,
+                    const InputView& chosen, Context& ctx);
 /// drouted += dloss * dL / drouted.
 void balance_loss_backward(const RouteOptions& options, BalanceScale scale, double dloss,
-                           const AnyView& routed, const AnyView& chosen, const AnyView& drouted,
+                           const InputView& routed, const InputView& chosen, const AnyView& drouted,
                            Context& ctx);
 
 /// A router without parameters, for converted models. The score of a routed head is the softmax over heads of
 /// |q| / std(|q|) (std unbiased, over routed heads). Gates are 1 for shared and chosen heads and 0 for the
 /// rest. q: [batch tokens heads head_dim].
-void route_by_norm(const RouteOptions& options, const AnyView& q, const AnyView& gate, const AnyView& chosen,
-                   Context& ctx);
+void route_by_norm(const RouteOptions& options, const InputView& q, const AnyView& gate,
+                   const AnyView& chosen, Context& ctx);
 /// Straight through: dgate counts as the gradient of the scores. dq += its share.
-void route_by_norm_backward(const RouteOptions& options, const AnyView& q, const AnyView& dgate,
+void route_by_norm_backward(const RouteOptions& options, const InputView& q, const InputView& dgate,
                             const AnyView& dq, Context& ctx);
 
 /// The lists of attention: offsets [batch * heads + 1] and index [tokens * (shared + chosen)], both i64.
 /// Ragged: chosen is [1 tokens chosen] and q_offsets [batch + 1] says where sequences begin.
-void list_rows(const RouteOptions& options, const AnyView& chosen, const AnyView& q_offsets,
+void list_rows(const RouteOptions& options, const InputView& chosen, const InputView& q_offsets,
                const RowLists& lists);
 inline Index listed_rows(const RouteOptions& options, Index tokens) {
   return tokens * (options.shared + options.chosen);

@@ -129,7 +129,7 @@ void run(const Views<In, Out>& v, Context& ctx, const Body& body) {
 
 }  // namespace
 
-void activation(Activation act, const AnyView& x, const AnyView& out, Context& ctx) {
+void activation(Activation act, const InputView& x, const AnyView& out, Context& ctx) {
   check("activation", {{"x", x}}, {{"out", out}});
   run(Views<1, 1>{{x}, {out}}, ctx, [&](const auto& in, Index count, auto& to) noexcept {
     std::remove_cvref_t<decltype(to[0])> slope;
@@ -137,7 +137,7 @@ void activation(Activation act, const AnyView& x, const AnyView& out, Context& c
   });
 }
 
-void activation_backward(Activation act, const AnyView& x, const AnyView& dout, const AnyView& dx,
+void activation_backward(Activation act, const InputView& x, const InputView& dout, const AnyView& dx,
                          Context& ctx) {
   check("activation_backward", {{"x", x}, {"dout", dout}}, {{"dx", dx}});
   run(Views<2, 1>{{x, dout}, {dx}}, ctx, [&](const auto& in, Index count, auto& to) noexcept {
@@ -147,7 +147,7 @@ void activation_backward(Activation act, const AnyView& x, const AnyView& dout, 
   });
 }
 
-void gated(Activation act, const AnyView& y, const AnyView& gate, const AnyView& out, Context& ctx) {
+void gated(Activation act, const InputView& y, const InputView& gate, const AnyView& out, Context& ctx) {
   check("gated", {{"y", y}, {"gate", gate}}, {{"out", out}});
   run(Views<2, 1>{{y, gate}, {out}}, ctx, [&](const auto& in, Index count, auto& to) noexcept {
     std::remove_cvref_t<decltype(to[0])> slope;
@@ -156,7 +156,7 @@ void gated(Activation act, const AnyView& y, const AnyView& gate, const AnyView&
   });
 }
 
-void gated_backward(Activation act, const AnyView& y, const AnyView& gate, const AnyView& dout,
+void gated_backward(Activation act, const InputView& y, const InputView& gate, const InputView& dout,
                     const AnyView& dy, const AnyView& dgate, Context& ctx) {
   check("gated_backward", {{"y", y}, {"gate", gate}, {"dout", dout}}, {{"dy", dy}, {"dgate", dgate}});
   run(Views<3, 2>{{y, gate, dout}, {dy, dgate}}, ctx, [&](const auto& in, Index count, auto& to) noexcept {

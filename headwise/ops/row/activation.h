@@ -9,19 +9,19 @@ namespace headwise {
 
 /// out = act(x). x, out: one dtype and sizes, rank 1 to 4, any steps; out is x itself or apart from it.
 /// Computed in f32 (f64 in f64), rounded once; an element's bits depend on the element alone.
-void activation(Activation act, const AnyView& x, const AnyView& out, Context& ctx);
+void activation(Activation act, const InputView& x, const AnyView& out, Context& ctx);
 
 /// dx = dout * act'(x). x is the input of the forward, not its output. dx is dout or x itself, or apart from
 /// both.
-void activation_backward(Activation act, const AnyView& x, const AnyView& dout, const AnyView& dx,
+void activation_backward(Activation act, const InputView& x, const InputView& dout, const AnyView& dx,
                          Context& ctx);
 
 /// out = y * act(gate); with Activation::none the bilinear pair. out is y or gate itself, or apart from both.
-void gated(Activation act, const AnyView& y, const AnyView& gate, const AnyView& out, Context& ctx);
+void gated(Activation act, const InputView& y, const InputView& gate, const AnyView& out, Context& ctx);
 
 /// dy = dout * act(gate), dgate = dout * y * act'(gate). Each is dout, y or gate itself, or apart from all
 /// three; dy and dgate are apart from each other.
-void gated_backward(Activation act, const AnyView& y, const AnyView& gate, const AnyView& dout,
+void gated_backward(Activation act, const InputView& y, const InputView& gate, const InputView& dout,
                     const AnyView& dy, const AnyView& dgate, Context& ctx);
 
 }  // namespace headwise

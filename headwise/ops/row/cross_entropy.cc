@@ -103,7 +103,7 @@ double run_loss(const float* x, Index classes, Index label, double smoothing, do
 
 }  // namespace
 
-Index counted_labels(const AnyView& labels, Index ignore) {
+Index counted_labels(const InputView& labels, Index ignore) {
   require(labels.rank == 1 && (labels.dtype == DType::i64 || labels.dtype == DType::i32),
           ErrorKind::bad_shape, "cross_entropy", "labels is ", labels, "; give i64 or i32 [rows]");
   Index counted = 0;
@@ -111,7 +111,7 @@ Index counted_labels(const AnyView& labels, Index ignore) {
   return counted;
 }
 
-LossSum cross_entropy(const AnyView& logits, const AnyView& labels, const CrossEntropyOptions& o,
+LossSum cross_entropy(const InputView& logits, const InputView& labels, const CrossEntropyOptions& o,
                       const AnyView& dlogits, double weight, Context& ctx) {
   constexpr const char* kOp = "cross_entropy";
   check_logits(kOp, logits, dlogits, weight);
@@ -159,7 +159,7 @@ LossSum cross_entropy(const AnyView& logits, const AnyView& labels, const CrossE
   return total;
 }
 
-LossSum binary_cross_entropy(const AnyView& logits, const AnyView& labels, const AnyView& dlogits,
+LossSum binary_cross_entropy(const InputView& logits, const InputView& labels, const AnyView& dlogits,
                              double weight, Context& ctx) {
   constexpr const char* kOp = "binary_cross_entropy";
   check_logits(kOp, logits, dlogits, weight);

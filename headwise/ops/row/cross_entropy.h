@@ -23,21 +23,21 @@ struct CrossEntropyOptions {
 /// (softmax(x) - q) * weight, overwritten, logits itself or apart from it. In double; of f32 side
 /// by side the exponentials in f32, their sum in double. Rows are summed in ascending order: the same bits
 /// for any thread count.
-LossSum cross_entropy(const AnyView& logits, const AnyView& labels, const CrossEntropyOptions& options,
+LossSum cross_entropy(const InputView& logits, const InputView& labels, const CrossEntropyOptions& options,
                       const AnyView& dlogits, double weight, Context& ctx);
-inline LossSum cross_entropy(const AnyView& logits, const AnyView& labels, const CrossEntropyOptions& options,
-                             Context& ctx) {
+inline LossSum cross_entropy(const InputView& logits, const InputView& labels,
+                             const CrossEntropyOptions& options, Context& ctx) {
   return cross_entropy(logits, labels, options, {}, 1, ctx);
 }
 
 /// Rows whose label is not `ignore`: what a mean divides by, known before any logits are.
-Index counted_labels(const AnyView& labels, Index ignore);
+Index counted_labels(const InputView& labels, Index ignore);
 
 /// Per element -y ln s - (1 - y) ln(1 - s), s = sigmoid(x): several classes may hold at once. labels like
 /// logits, any float type or u8, each from 0 to 1. dlogits as above: (s - y) * weight.
-LossSum binary_cross_entropy(const AnyView& logits, const AnyView& labels, const AnyView& dlogits,
+LossSum binary_cross_entropy(const InputView& logits, const InputView& labels, const AnyView& dlogits,
                              double weight, Context& ctx);
-inline LossSum binary_cross_entropy(const AnyView& logits, const AnyView& labels, Context& ctx) {
+inline LossSum binary_cross_entropy(const InputView& logits, const InputView& labels, Context& ctx) {
   return binary_cross_entropy(logits, labels, {}, 1, ctx);
 }
 

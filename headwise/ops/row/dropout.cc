@@ -30,7 +30,7 @@ void draw(const DropoutOptions& o, std::uint32_t threshold, Index row, Index beg
 
 }  // namespace
 
-void dropout(const AnyView& x, const AnyView& residual, const DropoutOptions& o, const AnyView& out,
+void dropout(const InputView& x, const InputView& residual, const DropoutOptions& o, const AnyView& out,
              Context& ctx) {
   constexpr const char* kOp = "dropout";
   require(x.rank == 2, ErrorKind::bad_shape, kOp, "x is ", x, "; give [rows columns]");

@@ -18,12 +18,12 @@ struct DropoutOptions {
 
 /// out = x / (1 - p) where kept, 0 where dropped, plus `residual` where given. x, residual, out [rows
 /// columns]: one dtype, any steps; out is x or residual itself or apart from both. p = 1 drops all.
-void dropout(const AnyView& x, const AnyView& residual, const DropoutOptions& options, const AnyView& out,
+void dropout(const InputView& x, const InputView& residual, const DropoutOptions& options, const AnyView& out,
              Context& ctx);
 
 /// dx = dout / (1 - p) where kept, 0 where dropped: the forward with the gradient in the place of x. The
 /// residual's gradient is dout itself.
-inline void dropout_backward(const AnyView& dout, const DropoutOptions& options, const AnyView& dx,
+inline void dropout_backward(const InputView& dout, const DropoutOptions& options, const AnyView& dx,
                              Context& ctx) {
   dropout(dout, {}, options, dx, ctx);
 }

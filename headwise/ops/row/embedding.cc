@@ -52,7 +52,7 @@ void check(const char* op, const NamedView& named_table, const AnyView& ids, con
 
 }  // namespace
 
-void embedding(const AnyView& table, const AnyView& ids, double scale, const AnyView& out, Context& ctx) {
+void embedding(const InputView& table, const InputView& ids, double scale, const AnyView& out, Context& ctx) {
   check("embedding", {"table", table}, ids, {"out", out}, scale, false);
   const FloatEnv env;
   const Index tokens = ids.size[0], dim = table.size[1];
@@ -68,7 +68,7 @@ void embedding(const AnyView& table, const AnyView& ids, double scale, const Any
   });
 }
 
-void embedding_backward(const AnyView& dout, const AnyView& ids, double scale, const AnyView& dtable,
+void embedding_backward(const InputView& dout, const InputView& ids, double scale, const AnyView& dtable,
                         Context& ctx) {
   check("embedding_backward", {"dtable", dtable}, ids, {"dout", dout}, scale, true);
   const FloatEnv env;

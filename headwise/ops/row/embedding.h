@@ -8,11 +8,11 @@ namespace headwise {
 
 /// out[t] = table[ids[t]] * scale. table [rows dim], out [tokens dim]: one float dtype, any steps. ids
 /// [tokens], i64 or i32; a number outside 0..rows-1 is refused with its place.
-void embedding(const AnyView& table, const AnyView& ids, double scale, const AnyView& out, Context& ctx);
+void embedding(const InputView& table, const InputView& ids, double scale, const AnyView& out, Context& ctx);
 
 /// dtable[ids[t]] += dout[t] * scale, tokens in ascending order whatever the threads: f32 sums of a batch cut
 /// in two equal those of the whole, bit for bit.
-void embedding_backward(const AnyView& dout, const AnyView& ids, double scale, const AnyView& dtable,
+void embedding_backward(const InputView& dout, const InputView& ids, double scale, const AnyView& dtable,
                         Context& ctx);
 
 }  // namespace headwise

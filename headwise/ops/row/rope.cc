@@ -213,23 +213,23 @@ RopeTable::RopeTable(const RopeOptions& options, Index head_dim, Index positions
   });
 }
 
-void rope(const AnyView& x, const RopePositions& positions, const AnyView& out, const RopeOptions& options,
+void rope(const InputView& x, const RopePositions& positions, const AnyView& out, const RopeOptions& options,
           Context& ctx) {
   turn_by_options(kForward, x, positions, out, options, ctx);
 }
-void rope(const AnyView& x, const RopePositions& positions, const AnyView& out, const RopeTable& table,
+void rope(const InputView& x, const RopePositions& positions, const AnyView& out, const RopeTable& table,
           bool inverse, Context& ctx) {
   turn_by_table(kForward, x, positions, out, table, inverse, ctx);
 }
 
 // out = R(angle) x: its transpose is R(-angle), the attention factor stays.
-void rope_backward(const AnyView& dout, const RopePositions& positions, const AnyView& dx,
+void rope_backward(const InputView& dout, const RopePositions& positions, const AnyView& dx,
                    const RopeOptions& options, Context& ctx) {
   RopeOptions back = options;
   back.inverse = !options.inverse;
   turn_by_options(kBackward, dout, positions, dx, back, ctx);
 }
-void rope_backward(const AnyView& dout, const RopePositions& positions, const AnyView& dx,
+void rope_backward(const InputView& dout, const RopePositions& positions, const AnyView& dx,
                    const RopeTable& table, Context& ctx) {
   turn_by_table(kBackward, dout, positions, dx, table, !table.options().inverse, ctx);
 }

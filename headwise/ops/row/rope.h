@@ -10,25 +10,27 @@ namespace headwise {
 
 /// Positions of tokens: a tensor of i64, [tokens] or [batch tokens], or the position of token 0.
 struct RopePositions {
-  AnyView tensor;  // empty: token t stands at start + t
+  InputView tensor;  // empty: token t stands at start + t
   Index start = 0;
 
-  RopePositions(Index start_at) : start(start_at) {}             // NOLINT: a number is a start
-  RopePositions(const AnyView& each) : tensor(each), start(0) {  // NOLINT: a tensor is positions
+  RopePositions(Index start_at) : start(start_at) {}               // NOLINT: a number is a start
+  RopePositions(const InputView& each) : tensor(each), start(0) {  // NOLINT: a tensor is positions
     require(each.given(), ErrorKind::bad_argument, "rope",
             "positions are empty; give i64 [tokens] or [batch tokens], or a start");
   }
+  RopePositions(const ConstView& each) : RopePositions(InputView(each)) {}  // NOLINT
+  RopePositions(const AnyView& each) : RopePositions(InputView(each)) {}    // NOLINT
 };
 
 /// x, out [batch tokens heads dim], any steps; out is x itself or apart from it. Computed in double, rounded
 /// once; a token's bits do not depend on batch, tokens, layout, threads, or on whether a table is used.
 /// Allocates nothing once the context's workspace holds rotary_dim * 4 bytes.
-void rope(const AnyView& x, const RopePositions& positions, const AnyView& out, const RopeOptions& options,
+void rope(const InputView& x, const RopePositions& positions, const AnyView& out, const RopeOptions& options,
           Context& ctx);
 
 /// dx from dout, the gradient of rope()'s out: every pair turns back by its angle, times the attention
 /// factor. As rope() in all else; dx is dout itself or apart from it.
-void rope_backward(const AnyView& dout, const RopePositions& positions, const AnyView& dx,
+void rope_backward(const InputView& dout, const RopePositions& positions, const AnyView& dx,
                    const RopeOptions& options, Context& ctx);
 
 /// cos and sin of positions 0..positions-1, for many calls with the same options: rotary_dim * 8 bytes a
@@ -55,14 +57,14 @@ class RopeTable {
 
 /// The same bits from a table; a position outside it is an error. `inverse` replaces that of the table's
 /// options.
-void rope(const AnyView& x, const RopePositions& positions, const AnyView& out, const RopeTable& table,
+void rope(const InputView& x, const RopePositions& positions, const AnyView& out, const RopeTable& table,
           bool inverse, Context& ctx);
-inline void rope(const AnyView& x, const RopePositions& positions, const AnyView& out, const RopeTable& table,
-                 Context& ctx) {
+inline void rope(const InputView& x, const RopePositions& positions, const AnyView& out,
+                 const RopeTable& table, Context& ctx) {
   rope(x, positions, out, table, table.options().inverse, ctx);
 }
 
-void rope_backward(const AnyView& dout, const RopePositions& positions, const AnyView& dx,
+void rope_backward(const InputView& dout, const RopePositions& positions, const AnyView& dx,
                    const RopeTable& table, Context& ctx);
 
 }  // namespace headwise

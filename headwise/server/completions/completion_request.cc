@@ -7,36 +7,13 @@
 
 #include "headwise/model/json_object.h"
 #include "headwise/model/json_reader.h"
+#include "headwise/server/completions/completion_keys.h"
 
 namespace headwise::server {
 namespace {
 
 constexpr std::string_view kWhere = "the body";
 constexpr Index kMost = Index{1} << 40;
-
-constexpr std::string_view kCommonKeys[] = {"model",
-                                            "max_tokens",
-                                            "min_tokens",
-                                            "temperature",
-                                            "top_p",
-                                            "top_k",
-                                            "min_p",
-                                            "n",
-                                            "seed",
-                                            "stop",
-                                            "stream",
-                                            "stream_options",
-                                            "user",
-                                            "logit_bias",
-                                            "priority",
-                                            "logprobs",
-                                            "presence_penalty",
-                                            "frequency_penalty",
-                                            "repetition_penalty",
-                                            "cache_salt"};
-constexpr std::string_view kTextKeys[] = {"prompt", "echo", "best_of", "suffix"};
-constexpr std::string_view kChatKeys[] = {"messages", "max_completion_tokens", "top_logprobs"};
-constexpr std::string_view kHeadsKeys[] = {"prompt", "messages", "per_token"};
 
 [[noreturn]] void refuse(std::string param, std::string message, int status = 400,
                          std::string code = "bad_request") {
@@ -65,15 +42,10 @@ class Reader {
 
  private:
   void check_keys() const {
-    const auto among = [](auto& list, const std::string& key) {
-      return std::find(std::begin(list), std::end(list), key) != std::end(list);
-    };
-    for (const std::string& key : json_.keys()) {
-      const bool own = kind_ == CompletionKind::text   ? among(kTextKeys, key)
-                       : kind_ == CompletionKind::chat ? among(kChatKeys, key)
-                                                       : among(kHeadsKeys, key);
-      if (!own && !among(kCommonKeys, key)) refuse(key, text("the key ", quoted(key), " is not known here"));
-    }
+    for (const std::string& key : json_.keys())
+      if (std::none_of(std::begin(kCompletionKeys), std::end(kCompletionKeys),
+                       [&](const CompletionKey& k) { return k.name == key && k.of(kind_); }))
+        refuse(key, text("the key ", quoted(key), " is not known here"));
     if (json_.integer("best_of", 1, 1, 1) != 1 || json_.has("suffix"))
       refuse(json_.has("suffix") ? "suffix" : "best_of", "this is not offered; leave it out");
   }
@@ -96,9 +68,9 @@ class Reader {
         refuse("prompt", text("a request may have ", context_.limits.prompts, " prompts"));
       add_prompt(r.try_take('[') ? prompt_ids(r) : prompt_text(r));
     }
-    if (prompts_.empty()) refuse("prompt", "the list of prompts is empty");
+    if (prompts_.empty()) refuse("prompt", "the list of prompts is empty; give one or more");
     if (kind_ == CompletionKind::heads && prompts_.size() > 1)
-      refuse("prompt", "the heads of one prompt are watched at a time");
+      refuse("prompt", "the heads of one prompt are watched at a time; send one");
   }
   std::vector<TokenId> prompt_text(JsonReader& r) {
     const std::string text = r.string("a prompt", kMost);
@@ -110,7 +82,7 @@ class Reader {
       if (!first) r.take(',', "a list of ids");
       const Index id = r.integer("an id");
       if (id >= context_.vocabulary)
-        refuse("prompt", text("the prompt has token ", id, "; the model has ", context_.vocabulary));
+        refuse("prompt", text("the prompt has token ", id, "; ids run from 0 to ", context_.vocabulary - 1));
       ids.push_back(static_cast<TokenId>(id));
     }
     return ids;
@@ -118,7 +90,8 @@ class Reader {
   void read_messages() {
     if (context_.chat == nullptr)
       refuse("messages",
-             "the model's template for conversations is not known; send a prompt to /v1/completions");
+             "the model's template for conversations is not known; send a prompt to /v1/completions", 404,
+             "no_template");
     std::vector<ChatMessage> messages;
     for (const JsonObject& m : json_.objects("messages")) {
       for (const std::string& key : m.keys())
@@ -139,7 +112,7 @@ class Reader {
     if (!m.has("content") || m.is_text("content")) return m.word("content", std::string());
     std::string all;
     for (const JsonObject& part : m.objects("content")) {
-      if (part.word("type") != "text") part.refuse("type", "text is read");
+      if (part.word("type") != "text") part.refuse("type", "text parts alone are read");
       all += part.word("text");
     }
     return all;
@@ -182,7 +155,8 @@ class Reader {
     n_ = json_.integer("n", 1, context_.limits.choices, 1);
     if (n_ * std::ssize(prompts_) > context_.limits.choices)
       refuse("n", text("a request may have ", context_.limits.choices, " choices"));
-    if (kind_ == CompletionKind::heads && n_ > 1) refuse("n", "the heads of one text are watched at a time");
+    if (kind_ == CompletionKind::heads && n_ > 1)
+      refuse("n", "the heads of one text are watched at a time; leave n at 1");
     const char* key = json_.has("max_completion_tokens") ? "max_completion_tokens" : "max_tokens";
     if (json_.has(key)) max_tokens_ = json_.integer(key, 0, kMost);
     out_.per_token = json_.boolean("per_token", false);
@@ -193,7 +167,7 @@ class Reader {
       TokenId id = -1;
       const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
       if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= context_.vocabulary)
-        refuse("logit_bias", text(quoted(key), " is no id of the model's ", context_.vocabulary));
+        refuse("logit_bias", text(quoted(key), " is no token; ids run from 0 to ", context_.vocabulary - 1));
       options_.sampling.bias.emplace_back(id, bias.number(key, -100, 100, 0.0));
     }
   }
@@ -217,8 +191,10 @@ class Reader {
         refuse("stream_options", text("the key ", quoted(key), " is not known here"));
     out_.include_usage = more.boolean("include_usage", false);
     echo_ = json_.boolean("echo", false);
-    if (echo_ && options_.logprobs >= 0) refuse("echo", "log-probs of the prompt are not offered");
-    if (kind_ == CompletionKind::heads && out_.stream) refuse("stream", "heads come as one answer");
+    if (echo_ && options_.logprobs >= 0)
+      refuse("echo", "log-probs of the prompt are not offered; leave out echo or logprobs");
+    if (kind_ == CompletionKind::heads && out_.stream)
+      refuse("stream", "heads come as one answer; leave out stream");
   }
 
   void add_requests() {

@@ -4,21 +4,14 @@
 
 #include "headwise/base/error.h"
 #include "headwise/model/json_reader.h"
+#include "headwise/server/completions/completions_openapi.h"
 
 namespace headwise::server {
 namespace {
 
-enum class Work : int { live, ready, metrics, models, completions, chat, heads };
-
-constexpr HttpRoute route(std::string_view path, std::string_view method, Work work, Door::Lock lock,
-                          bool health = false) {
-  return {path, method, static_cast<int>(work), lock, health};
-}
+enum class Work : int { models, completions, chat, heads };
 
 constexpr HttpRoute kRoutes[] = {
-    route("/health/live", "GET", Work::live, Door::Lock::open, true),
-    route("/health/ready", "GET", Work::ready, Door::Lock::open, true),
-    route("/metrics", "GET", Work::metrics, Door::Lock::scrape),
     route("/v1/models", "GET", Work::models, Door::Lock::bearer),
     route("/v1/completions", "POST", Work::completions, Door::Lock::bearer),
     route("/v1/chat/completions", "POST", Work::chat, Door::Lock::bearer),
@@ -44,18 +37,19 @@ DecoderService::DecoderService(std::unique_ptr<DecoderHost> host, const std::str
   listener.listen();
 }
 
-std::optional<HttpResponse> DecoderService::take(const HttpRequest& request, Ticket ticket,
-                                                 Clock::time_point& until) {
-  switch (static_cast<Work>(find_route(request.target)->work)) {
-    case Work::live: return health(true, name_);
-    case Work::ready: return health(!loop_.draining(), name_);
-    case Work::metrics: return decoder_numbers();
+std::optional<HttpResponse> DecoderService::take_own(const HttpRoute& route, const HttpRequest& request,
+                                                     Ticket ticket, Clock::time_point& until) {
+  switch (static_cast<Work>(route.work)) {
     case Work::models: return models();
     case Work::completions: return ask(request, CompletionKind::text, ticket, until);
     case Work::chat: return ask(request, CompletionKind::chat, ticket, until);
-    case Work::heads: return ask(request, CompletionKind::heads, ticket, until);
+    case Work::heads: break;
   }
-  return std::nullopt;
+  return ask(request, CompletionKind::heads, ticket, until);
+}
+
+std::string DecoderService::openapi() const {
+  return openapi_text(completions_openapi(worker_.context(), asks_for_token()));
 }
 
 HttpResponse DecoderService::models() const {
@@ -65,7 +59,7 @@ HttpResponse DecoderService::models() const {
   return r;
 }
 
-HttpResponse DecoderService::decoder_numbers() const {
+HttpResponse DecoderService::all_numbers() const {
   const DecoderCounts c = worker_.counts();
   HttpResponse r = numbers(c.requests, 0);
   const auto line = [&](std::string_view name, std::string_view kind, Index value) {

@@ -20,12 +20,14 @@ class DecoderService : public HttpService {
  private:
   static DecoderServiceOptions with_hangups(DecoderServiceOptions options);
   bool offers(const HttpRoute&) const override { return true; }
-  std::optional<HttpResponse> take(const HttpRequest& request, Ticket ticket,
-                                   Clock::time_point& until) override;
+  std::optional<HttpResponse> take_own(const HttpRoute& route, const HttpRequest& request, Ticket ticket,
+                                       Clock::time_point& until) override;
+  std::string model_name() const override { return name_; }
+  HttpResponse all_numbers() const override;
+  std::string openapi() const override;
   HttpResponse late(Ticket ticket) override;
   void gone(Ticket ticket) override;
   HttpResponse models() const;
-  HttpResponse decoder_numbers() const;
   std::optional<HttpResponse> ask(const HttpRequest& request, CompletionKind kind, Ticket ticket,
                                   Clock::time_point& until);
 

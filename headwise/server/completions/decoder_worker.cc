@@ -231,7 +231,7 @@ std::string DecoderWorker::heads_answer(const Answering& a) {
   ids.insert(ids.end(), a.writer.tokens().begin(), a.writer.tokens().end());
   const DecoderConfig& c = host_->model().config();
   if (static_cast<Index>(ids.size()) > c.positions) ids.pop_back();  // the last was drawn, not read
-  const std::vector<HeadStats> rows = host_->rows(ids, false, true, ctx_).heads;
+  const std::vector<HeadStats> rows = host_->rows(ids, {.heads = true}, ctx_).heads;
   std::string tokens, each;
   for (std::size_t i = 0; i < ids.size(); ++i) {
     TextStream stream;

@@ -51,6 +51,8 @@ class DecoderWorker {
   /// Its pages are free after the next step. A job that ended is none.
   void cancel(std::uint64_t id);
   DecoderCounts counts() const;
+  /// What bodies are read against: the same from beginning to end.
+  const CompletionContext& context() const { return context_; }
 
  private:
   struct Answering {

@@ -104,7 +104,8 @@ Token::InFile Token::read(const std::string& path) {
 
 Token Token::from_environment(const std::string& name) {
   const char* value = std::getenv(name.c_str());
-  require(value != nullptr, ErrorKind::bad_argument, "token", "the variable ", name, " is not set");
+  require(value != nullptr, ErrorKind::bad_argument, "token", "the variable ", name,
+          " is not set; set it to a token, or make a file of one for --token-file");
   return Token(value, name);
 }
 

@@ -166,17 +166,20 @@ void Batcher::answer(Batch& batch) {
   batch.jobs.erase(too_long, batch.jobs.end());
   if (batch.jobs.empty()) return;
   const auto start = Clock::now();
-  answer_jobs(batch.jobs);
+  std::vector<Outcome> outcomes;
+  run_model(batch.jobs, outcomes);
   const Metrics::Seconds took = Clock::now() - start;
   Index texts = 0;
   for (const Waiting& w : batch.jobs) texts += static_cast<Index>(w.job.texts.size());
+  // Counted before the answers leave: who has one and then reads the metrics finds himself in them.
   metrics_.batch(static_cast<Index>(batch.jobs.size()), texts, batch.tokens, took);
+  for (std::size_t i = 0; i < batch.jobs.size(); ++i) batch.jobs[i].job.done(std::move(outcomes[i]));
   const double pace = took.count() / static_cast<double>(std::max(batch.estimate, Index{1}));
   const std::lock_guard hold(lock_);
   seconds_per_token_ = seconds_per_token_ == 0 ? pace : 0.8 * seconds_per_token_ + 0.2 * pace;
 }
 
-void Batcher::answer_jobs(std::span<Waiting> jobs) {
+void Batcher::run_model(std::span<Waiting> jobs, std::vector<Outcome>& outcomes) {
   std::vector<std::string> answers;
   std::string fault;
   try {
@@ -194,7 +197,7 @@ void Batcher::answer_jobs(std::span<Waiting> jobs) {
     if (fault.empty()) fault = "an exception without words";
   }
   if (!fault.empty() && jobs.size() > 1) {  // the one it failed on must not take the others with it
-    for (std::size_t i = 0; i < jobs.size(); ++i) answer_jobs(jobs.subspan(i, 1));
+    for (std::size_t i = 0; i < jobs.size(); ++i) run_model(jobs.subspan(i, 1), outcomes);
     return;
   }
   auto next = answers.begin();
@@ -209,7 +212,7 @@ void Batcher::answer_jobs(std::span<Waiting> jobs) {
       if (!w.job.explain || !stop_) o.detail = fault;
     }
     o.model = model_.name;
-    w.job.done(std::move(o));
+    outcomes.push_back(std::move(o));
   }
 }
 

@@ -83,7 +83,8 @@ class Batcher {
   void run();
   bool collect(Batch& batch);
   void answer(Batch& batch);
-  void answer_jobs(std::span<Waiting> jobs);
+  /// One outcome a job is added, in their order.
+  void run_model(std::span<Waiting> jobs, std::vector<Outcome>& outcomes);
   bool may_join(const Batch& batch, const Waiting& job) const;
 
   Served model_;  // the thread's

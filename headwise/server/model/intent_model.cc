@@ -19,6 +19,15 @@ std::string prediction_fields(const Prediction& p, const std::vector<std::string
   for (std::size_t i = 0; i < p.labels.size(); ++i) out += (i == 0 ? "" : ", ") + name(p.labels[i]);
   out += "], \"confidence\": " + number(p.confidence) +
          ", \"out_of_scope\": " + (p.out_of_scope ? "true" : "false");
+  if (!p.spans.empty()) {  // of recognisers that cut: which bytes of the text said each intent
+    out += ", \"spans\": [";
+    for (std::size_t i = 0; i < p.spans.size(); ++i)
+      out += (i == 0 ? "" : ", ") + text("{\"label\": ", name(p.spans[i].label),
+                                         ", \"begin\": ", p.spans[i].span.begin,
+                                         ", \"end\": ", p.spans[i].span.end,
+                                         ", \"probability\": ", json_number(p.spans[i].probability), "}");
+    out += "]";
+  }
   std::vector<Index> order(p.probability.size());
   std::iota(order.begin(), order.end(), Index{0});
   const auto of = [&](Index label) { return p.probability[static_cast<std::size_t>(label)]; };
@@ -35,7 +44,14 @@ std::string prediction_fields(const Prediction& p, const std::vector<std::string
 std::string explanation_json(const Explanation& e, const std::vector<std::string>& names, Index top) {
   std::string out = "{" + prediction_fields(e.prediction, names, top) +
                     ", \"explained\": " + page_string(names[static_cast<std::size_t>(e.label)]) +
-                    ", \"tokens\": [";
+                    ", \"given\": " + (e.given ? "true" : "false") +
+                    ", \"probability\": " + number(e.probability) + ", \"needed\": " + number(e.needed) +
+                    ", \"lacks\": " + number(e.lacks()) + ", \"words\": [";
+  const std::vector<WordWeight> words = words_of(e);
+  for (std::size_t i = 0; i < words.size(); ++i)
+    out += (i == 0 ? "" : ", ") + text("{\"begin\": ", words[i].span.begin, ", \"end\": ", words[i].span.end,
+                                       ", \"importance\": ", number(words[i].importance), "}");
+  out += "], \"tokens\": [";
   for (std::size_t i = 0; i < e.tokens.size(); ++i) {
     const ExplainedToken& t = e.tokens[i];
     out += (i == 0 ? "" : ", ") + text("{\"piece\": ", page_string(t.piece), ", \"begin\": ", t.span.begin,

@@ -14,7 +14,8 @@ constexpr std::string_view kSpaceSign = "\xe2\x96\x81";  // U+2581
 
 class JsonTokenizer {
  public:
-  JsonTokenizer(const JsonObject& json, std::string where) : json_(json), where_(std::move(where)) {}
+  JsonTokenizer(const JsonObject& json, std::string where, bool bare)
+      : json_(json), where_(std::move(where)), bare_(bare) {}
 
   /// Whether its pieces are characters and not bytes: something else than ByteLevel cuts the text.
   bool of_characters() const {
@@ -191,6 +192,7 @@ class JsonTokenizer {
 
   /// "single": a special token before the text, or none.
   void read_template() {
+    if (bare_) return;
     const JsonObject post = json_.object("post_processor");
     std::vector<JsonObject> steps = post.objects("processors");
     if (post.has("type")) steps.push_back(post);
@@ -210,16 +212,17 @@ class JsonTokenizer {
 
   const JsonObject& json_;
   std::string where_;
+  bool bare_;
   ByteBpeParts parts_;
 };
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> read_json_tokenizer(const std::string& path, Index rows,
-                                               std::vector<TokenId> ends) {
+std::unique_ptr<Tokenizer> read_json_tokenizer(const std::string& path, Index rows, std::vector<TokenId> ends,
+                                               bool bare) {
   const JsonObject json = JsonObject::read(path, kOp, kMostBytes);
   const std::string where = text(kOp, ": ", path);
-  JsonTokenizer reader(json, where);
+  JsonTokenizer reader(json, where, bare);
   if (reader.of_characters()) {
     CharBpeParts parts = reader.char_parts(rows);
     parts.ends = std::move(ends);

@@ -132,7 +132,8 @@ TEST(Band, QueryTilesAgreeWithPairsAndTurns) {
               const int key_tiles = (keys + kWidth - 1) / kWidth, query_count = (queries + rows - 1) / rows;
               std::vector<std::vector<int>> adders(static_cast<std::size_t>(query_count));
               for (int n = 0; n < key_tiles; ++n) {
-                const QueryTiles t = query_tiles(n * kWidth, kWidth, keys, queries, start, back, ahead, rows);
+                const QueryTiles t =
+                    query_tiles({n * kWidth, kWidth, keys}, {queries, start, back, ahead}, rows);
                 ASSERT_TRUE(0 <= t.begin && t.begin <= t.end && t.end <= query_count);
                 for (int m = t.begin; m < t.end; ++m) adders[static_cast<std::size_t>(m)].push_back(n);
                 for (int q = 0; q < queries; q += 7)
@@ -204,7 +205,7 @@ TEST(Place, DocumentsCutASequenceIntoPieces) {
       const Mask mask = parse_mask(text);
       AttentionArgs a;
       a.mask = mask.set();
-      a.q_start = AnyView::packed(const_cast<Index*>(&start), DType::i64, {1});
+      a.q_start = ConstView::packed(&start, DType::i64, {1});
       for (Index b = 0; b < p.batch; ++b) {
         Band band;
         const char* why = "";

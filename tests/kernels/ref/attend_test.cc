@@ -208,7 +208,7 @@ TEST(Ref, SizesOfZeroGiveZeros) {
 
 TEST(Ref, RaggedSequencesAreTheSequencesAlone) {
   const std::vector<Index> q_offsets = offsets_of({3, 0, 5, 2}), kv_offsets = offsets_of({4, 2, 0, 6});
-  const Tensor qo = tensor_of(q_offsets), ko = tensor_of(kv_offsets), start = tensor_of({0, 0, 1, kStartEnd});
+  Tensor qo = tensor_of(q_offsets), ko = tensor_of(kv_offsets), start = tensor_of({0, 0, 1, kStartEnd});
   CaseRun all({.name = "ragged", .q_tokens = 10, .kv_tokens = 12, .heads = 4, .kv_heads = 2, .value_dim = 5});
   const MaskView causal = MaskView::causal();
   all.args.mask = {&causal, 1};
@@ -221,7 +221,7 @@ TEST(Ref, RaggedSequencesAreTheSequencesAlone) {
     AttentionArgs one = all.args;
     one.q_offsets = one.kv_offsets = {};
     Tensor out(DType::f32, {1, tokens, 4, 5}), lse(DType::f32, {1, 4, tokens});
-    const Tensor first = tensor_of(std::vector<Index>{start.values<std::int64_t>()[b]});
+    Tensor first = tensor_of(std::vector<Index>{start.values<std::int64_t>()[b]});
     one.q.data = static_cast<float*>(one.q.data) + q_offsets[b] * one.q.step[1];
     one.k.data = static_cast<float*>(one.k.data) + kv_offsets[b] * one.k.step[1];
     one.v.data = static_cast<float*>(one.v.data) + kv_offsets[b] * one.v.step[1];
@@ -242,7 +242,7 @@ TEST(Ref, OverlappedHeadsReadZeroOutsideTheirRow) {
   const Index tokens = 4, heads = 3, dim = 2, rim = 1;
   HeadSpec spec;
   spec.q = spec.k = spec.v = HeadLayout::overlapped(heads, dim, rim);
-  const Tensor x = random_normal({1, tokens, heads * dim}, DType::f64, 5);
+  Tensor x = random_normal({1, tokens, heads * dim}, DType::f64, 5);
   Tensor out(DType::f64, {1, tokens, heads, dim + 2 * rim});
   AttentionArgs a;
   a.q = a.k = a.v = x.view();
@@ -294,7 +294,7 @@ TEST(Ref, DropoutKeepsByItsRuleAndDividesByWhatIsKept) {  // R107
   attention(r.args, ctx);
   r.args.inputs.dropout = 0.5;
   r.args.inputs.seed = 42;
-  const Tensor start = tensor_of(std::vector<Index>{10}), ids = tensor_of(std::vector<Index>{77, 3});
+  Tensor start = tensor_of(std::vector<Index>{10}), ids = tensor_of(std::vector<Index>{77, 3});
   r.args.q_start = start.view();
   r.args.inputs.sequence_ids = ids.view();
   Tensor scores(DType::f64, {2, 2, 3, 6});

@@ -97,14 +97,14 @@ Context& reference() {
   static auto* ctx = new Context({.threads = 1, .kernels = "ref"});
   return *ctx;
 }
-void fill_identity(const AnyView& m) {
+void fill_identity(const InputView& m) {
   for (Index i = 0; i < m.size[0]; ++i)
     for (Index j = 0; j < m.size[1]; ++j) store_double(m.data, m.dtype, i * m.size[1] + j, i == j ? 1 : 0);
 }
-void fill(const AnyView& x, double value) {
+void fill(const InputView& x, double value) {
   for (Index n = 0; n < x.count(); ++n) store_double(x.data, x.dtype, n, value);
 }
-double element(const AnyView& x, Index n) { return load_double(x.data, x.dtype, n); }
+double element(const InputView& x, Index n) { return load_double(x.data, x.dtype, n); }
 
 /// Output and gradients of q, k, v equal those of the same arguments without a mix.
 void expect_mha(MixRun& run, const std::string& name) {
@@ -143,7 +143,7 @@ TEST(Mix, CoefficientsOfZeroAreMhaWithGradients) {
   MixRun run(
       {.name = "zeros", .before = kDynamic, .after = kDynamic, .rank = 2, .given = true, .mask = "causal"});
   HeadInputs& in = run.args.forward.inputs;
-  for (const AnyView& x : {in.mix_before, in.mix_after, in.mix_q, in.mix_k}) fill(x, 0);
+  for (const auto& x : {in.mix_before, in.mix_after, in.mix_q, in.mix_k}) fill(x, 0);
   expect_mha(run, "zeros");
 }
 
@@ -151,7 +151,7 @@ TEST(Mix, ValuesOfOneGiveColumnSumsOfTheMatrix) {
   MixRun run({.name = "ones", .heads = 4, .v_heads = 2, .mask = "causal"});
   fill(run.args.forward.v, 1);
   attention(run.args.forward, reference(), {}, run.heads);
-  const AnyView &m = run.args.forward.inputs.mix_after, &out = run.args.forward.out;
+  const InputView m = run.args.forward.inputs.mix_after, out = run.args.forward.out;
   for (Index v = 0; v < 2; ++v) {
     double sum = 0;
     for (Index h = 0; h < 4; ++h) sum += element(m, h * 2 + v);
@@ -161,7 +161,7 @@ TEST(Mix, ValuesOfOneGiveColumnSumsOfTheMatrix) {
 TEST(Mix, MeanMatrixGivesEveryHeadTheMeanMap) {
   MixRun run({.name = "mean"}), plain({.name = "plain", .after = kNone});
   fill(run.args.forward.inputs.mix_after, 1.0 / 3);
-  const AnyView& v = run.args.forward.v;  // all heads of a token alike: out is the mean map times it
+  const InputView& v = run.args.forward.v;  // all heads of a token alike: out is the mean map times it
   for (Index n = 0; n < v.count(); ++n) store_double(v.data, v.dtype, n, element(v, n / 6 * 6 + n % 2));
   plain.args.forward.v = v;
   attention(run.args.forward, reference(), {}, run.heads);
@@ -180,7 +180,7 @@ TEST(Mix, GatesAfterMultiplyTheWeights) {
   MixCase none = c;
   none.after = kNone, none.rank = 0;
   MixRun plain(none);
-  const AnyView& q = run.args.forward.inputs.mix_q;  // [1 5 3 3]: w1, w2, gate
+  const InputView& q = run.args.forward.inputs.mix_q;  // [1 5 3 3]: w1, w2, gate
   for (Index n = 0; n < q.count(); ++n)
     if (n / 3 % 3 != 2) store_double(q.data, q.dtype, n, 0);
   attention(run.args.forward, reference(), {}, run.heads);
@@ -224,7 +224,7 @@ TEST(Mix, EmptyRowsGiveNothing) {
       BackwardArgs& a = run.args;
       const HeadInputs& in = a.forward.inputs;
       if (planted)
-        for (const AnyView& x : {a.forward.q, a.dout, in.gate, in.mix_q})  // sequence 1 sees nothing
+        for (const auto& x : {a.forward.q, a.dout, in.gate, in.mix_q})  // sequence 1 sees nothing
           for (Index n = x.count() / 2; n < x.count(); ++n) store_double(x.data, x.dtype, n, std::nan(""));
       const std::pair<AnyView*, AnyView> asked[] = {
           {&a.dq, a.forward.q},          {&a.dk, a.forward.k},
@@ -268,7 +268,7 @@ TEST(Mix, PermutedHeadsPermuteOutputs) {
   MixRun run({.name = "dcmha", .before = kDynamic, .after = kDynamic, .rank = 2, .mask = "causal"});
   attention(run.args.forward, reference(), {}, run.heads);
   MixRun turned({.name = "dcmha", .before = kDynamic, .after = kDynamic, .rank = 2, .mask = "causal"});
-  const auto turn = [](const AnyView& from, const AnyView& to,
+  const auto turn = [](const InputView& from, const InputView& to,
                        Index inner) {  // [.. 3 inner]: head h -> h + 1
     for (Index n = 0; n < from.count(); ++n) {
       const Index h = n / inner % 3, at = n + ((h + 1) % 3 - h) * inner;
@@ -279,7 +279,7 @@ TEST(Mix, PermutedHeadsPermuteOutputs) {
   turn(a.q, b.q, 3), turn(a.k, b.k, 3), turn(a.v, b.v, 2);
   turn(a.inputs.mix_q, b.inputs.mix_q, 1), turn(a.inputs.mix_k, b.inputs.mix_k, 1);
   attention(b, reference(), {}, turned.heads);
-  const Tensor expected = converted(a.out, DType::f64);
+  Tensor expected = converted(a.out, DType::f64);
   turn(a.out, expected.view(), 2);
   for (Index n = 0; n < a.out.count(); ++n)
     EXPECT_NEAR(element(b.out, n), element(expected.view(), n), 1e-13);

@@ -114,8 +114,8 @@ TEST(RefProbes, EmptyRows) {
     const MaskView none = MaskView::prefix(0);
     p.args.mask = {&none, 1};
     if (with_sink) p.args.inputs.sinks = p.sink.view();
-    for (const Tensor* t : {&p.entropy, &p.top, &p.square, &p.distance, &p.mass, &p.position, &p.keys,
-                            &p.weights, &p.class_mass, &p.columns, &p.picked})
+    for (Tensor* t : {&p.entropy, &p.top, &p.square, &p.distance, &p.mass, &p.position, &p.keys, &p.weights,
+                      &p.class_mass, &p.columns, &p.picked})
       poison(*t);
     p.run();
     for (const Tensor* t :
@@ -170,7 +170,7 @@ TEST(RefProbes, ScoreStages) {
 TEST(RefProbes, RaggedPlaces) {
   CaseRun r(
       {.name = "ragged", .q_tokens = 3, .kv_tokens = 5, .heads = 2, .kv_heads = 2, .dtype = DType::f64});
-  const Tensor qo = tensor_of(std::vector<Index>{0, 1, 3}), ko = tensor_of(std::vector<Index>{0, 3, 5});
+  Tensor qo = tensor_of(std::vector<Index>{0, 1, 3}), ko = tensor_of(std::vector<Index>{0, 3, 5});
   Tensor columns(DType::f64, {1, 2, 5}), scores(DType::f64, {2, 2, 2, 3}), picks(DType::i64, {1, 3}),
       picked(DType::f64, {1, 3});
   r.args.q_offsets = qo.view(), r.args.kv_offsets = ko.view();
@@ -178,7 +178,7 @@ TEST(RefProbes, RaggedPlaces) {
   r.args.probe.picks = picks.view(), r.args.probe.picked_weights = picked.view();
   picks.values<std::int64_t>()[0] = 1, picks.values<std::int64_t>()[1] = 1,
   picks.values<std::int64_t>()[2] = 1;
-  for (const Tensor* t : {&columns, &scores, &picked}) poison(*t);
+  for (Tensor* t : {&columns, &scores, &picked}) poison(*t);
   Context ctx({.threads = 2, .kernels = "ref"});
   attention(r.args, ctx, {.columns = true, .picked = 1, .scores = ScoreStage::weights});
   const auto w = scores.values<double>();

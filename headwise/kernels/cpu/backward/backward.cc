@@ -5,20 +5,26 @@
 #include <cstring>
 #include <numeric>
 
+#include "headwise/base/caller_watch.h"
 #include "headwise/kernels/cpu/backward/panel.h"
 #include "headwise/kernels/cpu/isa/isa.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::backward {
+
+using forward::rows_of;
+using forward::rows_of_run;
+using forward::scale_of;
 namespace {
 
 /// Keys whose dk and dv one task of the split form makes; fewer when that leaves threads without work.
 constexpr Index kTaskKeys = 512;
 
 /// Scales and writes what belongs to the rows of a panel.
-void finish_rows(const BackwardRun& run, const SequencePlace& at, BackwardScratch& s, GradientPanel& panel) {
+void finish_rows(const BackwardRun& run, const SequenceLocation& at, BackwardScratch& s,
+                 GradientPanel& panel) {
   const AttentionProblem& p = run.problem.forward;
   const GradientSpec& wants = run.problem.wants;
-  const Panel& lanes = panel.lanes;
+  const forward::Panel& lanes = panel.lanes;
   const Index dim = p.heads.q.dim, wide = run.core.gradients.columns(dim),
               widest = std::max(wide, run.core.gradients.columns(p.heads.v.dim));
   if (wants.scale) {
@@ -45,7 +51,7 @@ void finish_rows(const BackwardRun& run, const SequencePlace& at, BackwardScratc
       const AnyView& to = run.args.dq;
       const Index row = at.q_row + lanes.token[i];
       const Index offset = at.tensor_batch * to.step[0] + row * to.step[1] + lanes.head[i] * to.step[2];
-      run.forward.kernels.store_row(from, dim, row_type(to.dtype),
+      run.forward.kernels.store_row(from, dim, forward::row_type(to.dtype),
                                     static_cast<std::byte*>(to.data) + offset * size_of(to.dtype),
                                     to.step[3]);
     }
@@ -63,7 +69,7 @@ void finish_rows(const BackwardRun& run, const SequencePlace& at, BackwardScratc
 }
 
 /// Scales and writes rows of dk or dv.
-void finish_keys(const BackwardRun& run, const SequencePlace& at, const Piece& piece, BackwardScratch& s,
+void finish_keys(const BackwardRun& run, const SequenceLocation& at, const Piece& piece, BackwardScratch& s,
                  const KeyGradient& g) {
   const HeadLayout& layout = g.layout;
   const AnyView& to = g.to;
@@ -80,19 +86,20 @@ void finish_keys(const BackwardRun& run, const SequencePlace& at, const Piece& p
     }
     const Index offset =
         at.tensor_batch * to.step[0] + row * to.step[1] + layout.slot(piece.head0) * to.step[2];
-    run.forward.kernels.store_row(s.rows, layout.dim, row_type(to.dtype),
+    run.forward.kernels.store_row(s.rows, layout.dim, forward::row_type(to.dtype),
                                   static_cast<std::byte*>(to.data) + offset * size_of(to.dtype), to.step[3]);
   }
 }
 
-void work(const BackwardRun& run, BackwardScratch& s, const SequencePlace& at, const Piece& piece) {
+void work(const BackwardRun& run, BackwardScratch& s, const SequenceLocation& at, const Piece& piece) {
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.core;
   const GradientSpec& wants = run.problem.wants;
   const Index wide = run.core.gradients.columns(p.heads.q.dim),
               value_wide = run.core.gradients.columns(p.heads.v.dim);
-  const KvHeadRows rows{rows_of(run.args.forward.k, p.heads.k, piece.head0, at.tensor_batch, at.kv_row),
-                        rows_of(run.args.forward.v, p.heads.v, piece.head0, at.tensor_batch, at.kv_row)};
+  const forward::KvHeadRows rows{
+      rows_of(run.args.forward.k, p.heads.k, piece.head0, at.tensor_batch, at.kv_row),
+      rows_of(run.args.forward.v, p.heads.v, piece.head0, at.tensor_batch, at.kv_row)};
   float *dk = piece.key_side && wants.k ? s.dk : nullptr, *dv = piece.key_side && wants.v ? s.dv : nullptr;
   const Index acc = round_up(piece.key1 - piece.key0, run.step_keys) + 8;
   if (dk) std::fill_n(dk, acc * wide, 0.0f);
@@ -100,7 +107,7 @@ void work(const BackwardRun& run, BackwardScratch& s, const SequencePlace& at, c
   const bool keeps = ceil_div(piece.key1 - piece.key0, run.step_keys) <= s.slots;
   std::fill_n(s.packed, s.slots, std::uint8_t{0}), std::fill_n(s.finite, s.slots, std::uint8_t{1});
   core.begin();
-  for (Index row0 = piece.row0; row0 < piece.row1; row0 += run.block_rows) {
+  for (Index row0 = piece.row0; row0 < piece.row1 && still_wanted(); row0 += run.block_rows) {
     const Index row1 = std::min(piece.row1, row0 + run.block_rows),
                 panels = ceil_div(row1 - row0, core.panel);
     for (Index i = 0; i < panels; ++i) {
@@ -110,7 +117,7 @@ void work(const BackwardRun& run, BackwardScratch& s, const SequencePlace& at, c
       if (run.needs_dq()) std::fill_n(panel.dq, wide * core.panel, 0.0f);
       for (float* sum : {panel.gate_sum, panel.slope_sum}) std::fill_n(sum, core.panel, 0.0f);
     }
-    for (Index key0 = piece.key0; key0 < piece.key1; key0 += run.step_keys) {
+    for (Index key0 = piece.key0; key0 < piece.key1 && still_wanted(); key0 += run.step_keys) {
       const Index slot = keeps ? (key0 - piece.key0) / run.step_keys : 0;
       enter_slot(run, s, slot);
       if (!keeps) s.packed[0] = 0, s.finite[0] = 1;
@@ -160,8 +167,8 @@ Index split_keys(const BackwardProblem& p, const Core& core, int threads) {
   while (keys > core.gradients.step_keys && all / keys < 4 * threads) keys /= 2;
   return keys;
 }
-Index acc_keys(BackwardForm form, const BackwardProblem& p, const Core& core, int threads) {
-  const Index keys = form == BackwardForm::joined ? p.forward.kv_tokens : split_keys(p, core, threads);
+Index acc_keys(Form form, const BackwardProblem& p, const Core& core, int threads) {
+  const Index keys = form == Form::joined ? p.forward.kv_tokens : split_keys(p, core, threads);
   return round_up(keys, core.gradients.step_keys) + 8;
 }
 
@@ -195,7 +202,7 @@ Shared book_shared(const BackwardProblem& p, int threads, Arena& arena) {
 std::size_t whole(const Arena& arena) {
   return static_cast<std::size_t>(round_up(static_cast<Index>(arena.used()), Index{Arena::kAlign}));
 }
-std::size_t worker_bytes(BackwardForm form, const BackwardProblem& p, const Core& core, int threads) {
+std::size_t worker_bytes(Form form, const BackwardProblem& p, const Core& core, int threads) {
   Arena count = Arena::measuring();
   book_backward(p, core, block_rows_for(p, core), acc_keys(form, p, core, threads), count);
   return whole(count);
@@ -206,7 +213,7 @@ void run_joined(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& po
   const Index runs = runs_of(p);
   const auto body = [&](Index task, int worker) {
     const Index sequence = task / runs, head0 = task % runs * run.forward.run_heads;
-    const SequencePlace at = place_of(p, run.args.forward, sequence);
+    const SequenceLocation at = place_of(p, run.args.forward, sequence);
     work(run, scratch[worker], at,
          {.head0 = head0,
           .row0 = 0,
@@ -228,7 +235,7 @@ void run_split(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& poo
                            int worker) {  // causal: the first keys have most to do, and start first
     const Index sequence = task % groups / runs, head0 = task % runs * run.forward.run_heads,
                 key0 = task / groups * keys;
-    const SequencePlace at = place_of(p, run.args.forward, sequence);
+    const SequenceLocation at = place_of(p, run.args.forward, sequence);
     if (key0 < at.kv_tokens)
       work(run, scratch[worker], at,
            {.head0 = head0,
@@ -245,7 +252,7 @@ void run_split(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& poo
   const auto by_rows = [&](Index task, int worker) {
     const Index sequence = task % groups / runs, head0 = task % runs * run.forward.run_heads,
                 row0 = (row_blocks - 1 - task / groups) * rows;
-    const SequencePlace at = place_of(p, run.args.forward, sequence);
+    const SequenceLocation at = place_of(p, run.args.forward, sequence);
     const Index all = rows_of_run(run.forward, at, head0);
     if (row0 < all)
       work(run, scratch[worker], at,
@@ -271,11 +278,11 @@ std::string refuse(const BackwardProblem& p) {
 }
 
 std::size_t workspace_bytes(const BackwardProblem& p, int threads) {
-  return backward_bytes_as(backward_form(p, threads), p, threads);
+  return bytes_as(form_of(p, threads), p, threads);
 }
 Status run_chosen(const BackwardProblem& p, const BackwardArgs& args, std::span<std::byte> workspace,
                   ThreadPool& pool) noexcept {
-  return run_backward_as(backward_form(p, pool.threads()), p, args, workspace, pool);
+  return run_as(form_of(p, pool.threads()), p, args, workspace, pool);
 }
 std::string numerics(const BackwardProblem& p) {
   const TileKernels& kernels = *chosen_isa().kernels();
@@ -285,19 +292,18 @@ std::string numerics(const BackwardProblem& p) {
 
 }  // namespace
 
-BackwardForm backward_form(const BackwardProblem& p, int threads) {
+Form form_of(const BackwardProblem& p, int threads) {
   const GradientSpec& w = p.wants;
   const bool both = (w.q || w.scale || w.slopes || w.gate) && (w.k || w.v);
-  if (!both) return BackwardForm::split;
+  if (!both) return Form::split;
   // Five products on as many threads as there are tasks, or seven on all.
   const Index tasks = saturated(Checked(p.forward.batch) * Checked(runs_of(p.forward)));
   const Index rounds = ceil_div(tasks, threads);
-  return 5.0 * static_cast<double>(rounds) * threads <= 7.0 * static_cast<double>(tasks)
-             ? BackwardForm::joined
-             : BackwardForm::split;
+  return 5.0 * static_cast<double>(rounds) * threads <= 7.0 * static_cast<double>(tasks) ? Form::joined
+                                                                                         : Form::split;
 }
 
-std::size_t backward_bytes_as(BackwardForm form, const BackwardProblem& p, int threads) {
+std::size_t bytes_as(Form form, const BackwardProblem& p, int threads) {
   Arena count = Arena::measuring();
   book_shared(p, threads, count);
   const std::size_t each = worker_bytes(form, p, backward_core(p, *chosen_isa().kernels()), threads);
@@ -308,14 +314,14 @@ std::size_t backward_bytes_as(BackwardForm form, const BackwardProblem& p, int t
   return static_cast<std::size_t>(all.value);
 }
 
-Status run_backward_as(BackwardForm form, const BackwardProblem& p, const BackwardArgs& args,
-                       std::span<std::byte> workspace, ThreadPool& pool) noexcept {
+Status run_as(Form form, const BackwardProblem& p, const BackwardArgs& args, std::span<std::byte> workspace,
+              ThreadPool& pool) noexcept {
   const TileKernels& kernels = *chosen_isa().kernels();
   const Core& core = backward_core(p, kernels);
   const AttentionProblem& f = p.forward;
   Arena arena(workspace);
   const Shared shared = book_shared(p, pool.threads(), arena);
-  const OnlineRun forward = run_of(f, args.forward, kernels, core, core.panel);
+  const forward::OnlineRun forward = forward::run_of(f, args.forward, kernels, core, core.panel);
   const BackwardRun run{p,
                         args,
                         forward,
@@ -341,7 +347,7 @@ Status run_backward_as(BackwardForm form, const BackwardProblem& p, const Backwa
   }
   row_deltas(run, shared.scratch, pool, threads);
   if (f.heads.terms.rows) clear_unlisted(run, pool, threads);
-  if (form == BackwardForm::joined)
+  if (form == Form::joined)
     run_joined(run, shared.scratch, pool, threads);
   else
     run_split(run, shared.scratch, pool, threads);
@@ -352,6 +358,6 @@ Status run_backward_as(BackwardForm form, const BackwardProblem& p, const Backwa
   return Status::ok;
 }
 
-const BackwardKernel kBackward{"cpu/backward", refuse, workspace_bytes, run_chosen, numerics};
+const BackwardKernel kBackward{"cpu/backward", kWritten, refuse, workspace_bytes, run_chosen, numerics};
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::backward

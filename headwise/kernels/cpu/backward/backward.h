@@ -3,19 +3,19 @@
 #pragma once
 #include "headwise/kernels/candidate.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::backward {
 
 extern const BackwardKernel kBackward;
 
 /// Both forms give the same bits. joined: a task makes dq, dk and dv of the heads that share keys and values
 /// from one step, five products. split: dk and dv by blocks of keys, then dq by blocks of queries; seven
 /// products, but work for any number of threads.
-enum class BackwardForm { joined, split };
+enum class Form { joined, split };
 /// The quicker one for this many threads: what kBackward runs.
-BackwardForm backward_form(const BackwardProblem& p, int threads);
+Form form_of(const BackwardProblem& p, int threads);
 
-std::size_t backward_bytes_as(BackwardForm form, const BackwardProblem& p, int threads);
-Status run_backward_as(BackwardForm form, const BackwardProblem& p, const BackwardArgs& args,
-                       std::span<std::byte> workspace, ThreadPool& pool) noexcept;
+std::size_t bytes_as(Form form, const BackwardProblem& p, int threads);
+Status run_as(Form form, const BackwardProblem& p, const BackwardArgs& args, std::span<std::byte> workspace,
+              ThreadPool& pool) noexcept;
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::backward

@@ -3,7 +3,7 @@
 #pragma once
 #include "headwise/kernels/candidate.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::backward {
 
 /// An axis of dbias along which all elements are one.
 bool is_summed(const AnyView& bias, int axis);
@@ -11,4 +11,4 @@ bool is_summed(const AnyView& bias, int axis);
 void write_bias(const AttentionProblem& p, const AnyView& to, const float* sums, Index size, Index batch,
                 Index head, Index first_row);
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::backward

@@ -4,7 +4,7 @@
 
 #include "headwise/kernels/cpu/backward/panel.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::backward {
 namespace {
 
 /// Rows one task of a fold takes.
@@ -16,7 +16,7 @@ double over_rows(const BackwardRun& run, F&& f) {
   const AttentionProblem& p = run.problem.forward;
   double sum = 0;
   for (Index b = 0; b < p.batch; ++b) {
-    const SequencePlace at = place_of(p, run.args.forward, b);
+    const SequenceLocation at = place_of(p, run.args.forward, b);
     for (Index i = 0; i < at.q_tokens; ++i) sum += f(at, i);
   }
   return sum;
@@ -88,8 +88,8 @@ void row_deltas(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& po
     const int count = static_cast<int>(std::min(size, rows - first));
     Rows out[64], dout[64];
     Index row[64];
-    std::fill_n(out, size, rows_of(run.args.forward.out, layout, h, b, 0));
-    std::fill_n(dout, size, rows_of(run.args.dout, layout, h, b, 0));
+    std::fill_n(out, size, forward::rows_of(run.args.forward.out, layout, h, b, 0));
+    std::fill_n(dout, size, forward::rows_of(run.args.dout, layout, h, b, 0));
     for (Index i = 0; i < size; ++i) row[i] = first + i;
     core.products.pack_queries(out, row, count, dim, s.outs, s.forward.gather);
     core.products.pack_queries(dout, row, count, dim, s.panels[0].douts, s.forward.gather);
@@ -105,8 +105,8 @@ void clear_unlisted(const BackwardRun& run, ThreadPool& pool, int threads) noexc
   const Index heads = p.heads.q.heads, dim = p.heads.q.dim;
   const auto body = [&](Index task, int) {
     const Index head = task % heads;
-    const SequencePlace at = place_of(p, run.args.forward, task / heads);
-    each_unlisted(run.forward, at, head, [&](Index first, Index end) {
+    const SequenceLocation at = place_of(p, run.args.forward, task / heads);
+    forward::each_unlisted(run.forward, at, head, [&](Index first, Index end) {
       for (Index token = first; token < end; ++token) {
         const Index row = run.row(at, head, token), place = at.q_row + token;
         if (wants.scale) run.scale[row] = 0;
@@ -131,7 +131,7 @@ void clear_unlisted(const BackwardRun& run, ThreadPool& pool, int threads) noexc
 void fold_shares(const BackwardRun& run, const AnyView& to, const double* shares, ThreadPool& pool,
                  int threads) noexcept {
   write_heads(run, to, pool, threads, [&](Index h) {
-    return over_rows(run, [&](const SequencePlace& at, Index i) { return shares[run.row(at, h, i)]; });
+    return over_rows(run, [&](const SequenceLocation& at, Index i) { return shares[run.row(at, h, i)]; });
   });
 }
 
@@ -142,7 +142,7 @@ void fold_terms(const BackwardRun& run, ThreadPool& pool, int threads) noexcept 
     write_heads(run, run.args.dsinks, pool, threads, [&](Index h) {
       const double sink = load_double(in.sinks.data, in.sinks.dtype, h * in.sinks.step[0]);
       const AnyView& lse = run.args.forward.lse;
-      return over_rows(run, [&](const SequencePlace& at, Index i) {
+      return over_rows(run, [&](const SequenceLocation& at, Index i) {
         const auto l = static_cast<double>(static_cast<const float*>(
             lse.data)[at.tensor_batch * lse.step[0] + h * lse.step[1] + (at.q_row + i) * lse.step[2]]);
         if (sink == -INFINITY || l == -INFINITY) return 0.0;
@@ -164,4 +164,4 @@ void fold_tensors(const BackwardRun& run, BackwardScratch* scratch, ThreadPool& 
     fold_tensor(run, scratch, {heads.v, run.args.dv, run.v_shares, unit, run.kv_rows()}, pool, threads);
 }
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::backward

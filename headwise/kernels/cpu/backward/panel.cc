@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-namespace headwise::cpu {
+namespace headwise::cpu::backward {
 namespace {
 
 Index run_heads_of(const AttentionProblem& p) { return std::gcd(p.heads.k.group, p.heads.v.group); }
@@ -61,7 +61,7 @@ BackwardScratch book_backward(const BackwardProblem& p, const Core& core, Index 
   const Index wide = core.gradients.columns(dim), value_wide = core.gradients.columns(value_dim),
               widest = std::max(wide, value_wide);
   BackwardScratch s{};
-  Scratch& own = s.forward;
+  forward::Scratch& own = s.forward;
   own.gather = arena.take<float>("backward.gather", panel * widest);
   own.term = arena.take<float>("backward.term",
                                f.heads.terms.bias || f.heads.terms.relative ? panel * core.granule : 0);
@@ -138,19 +138,20 @@ void enter_slot(const BackwardRun& run, BackwardScratch& s, Index slot) {
   s.key_values = s.all_key_values + slot * run.core.products.value_bytes(heads.q.dim);
 }
 
-void fill_gradients(const BackwardRun& run, const SequencePlace& at, const RowBlock& rows,
+void fill_gradients(const BackwardRun& run, const SequenceLocation& at, const forward::RowBlock& rows,
                     BackwardScratch& scratch, GradientPanel& panel, bool needs_rows) {
   const AttentionProblem& p = run.problem.forward;
   const HeadInputs& in = run.args.forward.inputs;
   const Core& core = run.core;
-  Panel& lanes = panel.lanes;
-  fill_panel(run.forward, at, rows, scratch.forward, lanes);
+  forward::Panel& lanes = panel.lanes;
+  forward::fill_panel(run.forward, at, rows, scratch.forward, lanes);
   const Index head0 = rows.head0;
   const AnyView& lse = run.args.forward.lse;
   const HeadLayout out_layout = HeadLayout::split(p.heads.v.heads, p.heads.v.dim);
   bool one_scale = true;  // of the whole run of heads, not of this panel: dk is scaled once for all
   for (Index h = 1; h < run.forward.run_heads && head0 + h < p.heads.q.heads; ++h)
-    one_scale = one_scale && scale_of(run.forward, head0 + h) == scale_of(run.forward, head0);
+    one_scale =
+        one_scale && forward::scale_of(run.forward, head0 + h) == forward::scale_of(run.forward, head0);
   Rows q[64], dout[64];
   for (int i = 0; i < core.panel; ++i) {
     panel.gate[i] = 1.0f, panel.delta[i] = 0.0f, panel.q_factor[i] = 1.0f;
@@ -161,8 +162,9 @@ void fill_gradients(const BackwardRun& run, const SequencePlace& at, const RowBl
     }
     const Index head = lanes.head[i], token = lanes.token[i];
     const bool same = i > 0 && head == lanes.head[i - 1];
-    dout[i] = same ? dout[i - 1] : rows_of(run.args.dout, out_layout, head, at.tensor_batch, at.q_row);
-    q[i] = same ? q[i - 1] : rows_of(run.args.forward.q, p.heads.q, head, at.tensor_batch, at.q_row);
+    dout[i] =
+        same ? dout[i - 1] : forward::rows_of(run.args.dout, out_layout, head, at.tensor_batch, at.q_row);
+    q[i] = same ? q[i - 1] : forward::rows_of(run.args.forward.q, p.heads.q, head, at.tensor_batch, at.q_row);
     const float l = static_cast<const float*>(
         lse.data)[at.tensor_batch * lse.step[0] + head * lse.step[1] + (at.q_row + token) * lse.step[2]];
     const double scale = run.forward.scaled_first ? 1.0 : static_cast<double>(lanes.scale[i]);
@@ -186,16 +188,16 @@ void fill_gradients(const BackwardRun& run, const SequencePlace& at, const RowBl
                  q_finite;
 }
 
-bool gradient_tile(const BackwardRun& run, const SequencePlace& at, BackwardScratch& s, GradientPanel& panel,
-                   Index i, TileKeys& t) {
+bool gradient_tile(const BackwardRun& run, const SequenceLocation& at, BackwardScratch& s,
+                   GradientPanel& panel, Index i, forward::TileKeys& t) {
   const Core& core = run.core;
   const AttentionProblem& p = run.problem.forward;
-  const OnlineRun& forward = run.forward;
-  Panel& lanes = panel.lanes;
-  t.kind = tile_kind(forward, at, lanes, t.key0, t.to);
+  const forward::OnlineRun& forward = run.forward;
+  forward::Panel& lanes = panel.lanes;
+  t.kind = forward::tile_kind(forward, at, lanes, t.key0, t.to);
   if (t.kind == TileKind::empty) return false;
   if (t.kind == TileKind::mixed) {
-    open_bits(forward, at, lanes, s.forward, t);
+    forward::open_bits(forward, at, lanes, s.forward, t);
     if (t.from == t.to) return false;
   }
   const Index key0 = t.key0, from = t.from, to = t.to;
@@ -215,12 +217,12 @@ bool gradient_tile(const BackwardRun& run, const SequencePlace& at, BackwardScra
   core.products.scores(lanes.queries, s.keys, from, to, p.heads.q.dim, tile.s);
   s.forward.s = tile.s;
   s.forward.cap_slope = s.cap_slope;
-  if (forward.scaled_first) apply_terms(forward, at, lanes, s.forward, t);
+  if (forward.scaled_first) forward::apply_terms(forward, at, lanes, s.forward, t);
   if (t.kind == TileKind::mixed) core.passes.select(tile.s, from, to, s.forward.open);
   core.products.scores(panel.douts, s.values, from, to, p.heads.v.dim, tile.dp);
   if (tile.drop) {
     std::fill(s.drop + from * core.panel, s.drop + to * core.panel, 1.0f);
-    core.passes.dropout(s.drop, from, to, dropout_of(forward, at, lanes, key0));
+    core.passes.dropout(s.drop, from, to, forward::dropout_of(forward, at, lanes, key0));
   }
   if (!t.finite || !panel.finite)
     for (Index k = from; k < to; ++k) {
@@ -235,4 +237,4 @@ bool gradient_tile(const BackwardRun& run, const SequencePlace& at, BackwardScra
   return true;
 }
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::backward

@@ -5,7 +5,7 @@
 #include "headwise/kernels/cpu/backward/backward.h"
 #include "headwise/kernels/cpu/forward/panel.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::backward {
 
 /// Buckets of the relative table one task sums.
 inline constexpr Index kBuckets = 1024;
@@ -16,7 +16,7 @@ inline constexpr Index kMostPanels = 64;
 struct BackwardRun {
   const BackwardProblem& problem;
   const BackwardArgs& args;
-  const OnlineRun& forward;
+  const forward::OnlineRun& forward;
   const Core& core;
   Index block_rows;       // query rows packed at a time
   Index step_keys;        // keys of one step
@@ -31,7 +31,7 @@ struct BackwardRun {
     return problem.forward.ragged ? problem.forward.kv_total : problem.forward.kv_tokens;
   }
   /// Where the numbers of one query row of one head lie.
-  Index row(const SequencePlace& at, Index head, Index token) const {
+  Index row(const SequenceLocation& at, Index head, Index token) const {
     return (at.tensor_batch * problem.forward.heads.q.heads + head) * q_rows() + at.q_row + token;
   }
   /// Floats of one tile of s or ds.
@@ -44,7 +44,7 @@ struct BackwardRun {
 
 /// A panel of queries with what gradients need beside its places.
 struct GradientPanel {
-  Panel lanes;
+  forward::Panel lanes;
   void* douts;                             // rows of dout, packed as queries are
   void *q_rows, *dout_rows;                // the same rows with columns in the lanes; q times its scale where
                                            // the heads of a run differ in it
@@ -56,7 +56,7 @@ struct GradientPanel {
 
 /// Everything one worker needs, booked in pieces of the workspace.
 struct BackwardScratch {
-  Scratch forward;  // what the functions of the forward use
+  forward::Scratch forward;  // what the functions of the forward use
   GradientPanel* panels;
   void *keys, *values, *key_values;  // packed: k and v as keys are, k as values are; of the present block
   std::byte *all_keys, *all_values, *all_key_values;  // of `slots` blocks
@@ -87,14 +87,14 @@ const Core& backward_core(const BackwardProblem& p, const TileKernels& kernels);
 Index block_rows_for(const BackwardProblem& p, const Core& core);
 
 /// Fills lanes as the forward's fill_panel does, with dout, log-sum-exps and deltas.
-void fill_gradients(const BackwardRun& run, const SequencePlace& at, const RowBlock& rows,
+void fill_gradients(const BackwardRun& run, const SequenceLocation& at, const forward::RowBlock& rows,
                     BackwardScratch& scratch, GradientPanel& panel, bool needs_rows);
 
 /// One panel against one packed block of keys, at place `i` of the group: its tiles of s and ds become
 /// weights and dS with respect to the logits (the softcap's slope is left to the caller). Trims [from, to) to
 /// the keys that are open; false: none is.
-bool gradient_tile(const BackwardRun& run, const SequencePlace& at, BackwardScratch& s, GradientPanel& panel,
-                   Index i, TileKeys& t);
+bool gradient_tile(const BackwardRun& run, const SequenceLocation& at, BackwardScratch& s,
+                   GradientPanel& panel, Index i, forward::TileKeys& t);
 
 /// What a task works on: rows of one run of heads x keys, and which side's gradients it makes.
 struct Piece {
@@ -104,12 +104,12 @@ struct Piece {
 /// A group of panels and a block of keys.
 struct GradientStep {
   Index panel0, panels;
-  const KvHeadRows& rows;  // where the keys and values came from
+  const forward::KvHeadRows& rows;  // where the keys and values came from
   Index key0, count;
   std::uint8_t &packed, &finite;  // of the block's slot: packed before or now
   float *dk, *dv;                 // the rows of the block; null: not asked
 };
-void gradient_step(const BackwardRun& run, const SequencePlace& at, const Piece& piece, BackwardScratch& s,
+void gradient_step(const BackwardRun& run, const SequenceLocation& at, const Piece& piece, BackwardScratch& s,
                    const GradientStep& step);
 
 /// Rows of dk or dv of a piece on their way to where they are wanted.
@@ -143,4 +143,4 @@ bool q_is_shared(const BackwardProblem& p);
 bool k_is_shared(const BackwardProblem& p);
 bool v_is_shared(const BackwardProblem& p);
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::backward

@@ -4,7 +4,9 @@
 
 #include "headwise/kernels/cpu/backward/panel.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::backward {
+
+using forward::TileKeys;
 namespace {
 
 /// Calls f(column, value) for the elements of a row that the core packed as 0.
@@ -31,7 +33,7 @@ void add_unusual_keys(const BackwardRun& run, BackwardScratch& s, const Gradient
           panel.dq[c * size + lane] = std::fma(x, ds[k * size + lane], panel.dq[c * size + lane]);
     });
 }
-void add_unusual_rows(const BackwardRun& run, const SequencePlace& at, BackwardScratch& s,
+void add_unusual_rows(const BackwardRun& run, const SequenceLocation& at, BackwardScratch& s,
                       const GradientPanel& panel, Index i, const TileKeys& t, const GradientStep& into) {
   const AttentionProblem& p = run.problem.forward;
   const Index size = run.core.panel, wide = run.core.gradients.columns(p.heads.q.dim),
@@ -50,11 +52,11 @@ void add_unusual_rows(const BackwardRun& run, const SequencePlace& at, BackwardS
     };
     const Index head = panel.lanes.head[lane];
     if (into.dk)
-      add(rows_of(run.args.forward.q, p.heads.q, head, at.tensor_batch, at.q_row), p.heads.q.dim, s.open,
-          s.ds, panel.q_factor[lane], into.dk, wide);
+      add(forward::rows_of(run.args.forward.q, p.heads.q, head, at.tensor_batch, at.q_row), p.heads.q.dim,
+          s.open, s.ds, panel.q_factor[lane], into.dk, wide);
     if (into.dv)
-      add(rows_of(run.args.dout, out_layout, head, at.tensor_batch, at.q_row), p.heads.v.dim, s.kept, s.s,
-          1.0f, into.dv, value_wide);
+      add(forward::rows_of(run.args.dout, out_layout, head, at.tensor_batch, at.q_row), p.heads.v.dim, s.kept,
+          s.s, 1.0f, into.dv, value_wide);
   }
 }
 
@@ -82,7 +84,7 @@ struct Taken {
   Index panels, first, last;
 };
 /// A step of plain panels. panels -1, and nothing done: some key is not finite.
-Taken plain_step(const BackwardRun& run, const SequencePlace& at, const Piece& piece, BackwardScratch& s,
+Taken plain_step(const BackwardRun& run, const SequenceLocation& at, const Piece& piece, BackwardScratch& s,
                  const GradientStep& step) {
   const Core& core = run.core;
   const HeadSpec& heads = run.problem.forward.heads;
@@ -92,12 +94,14 @@ Taken plain_step(const BackwardRun& run, const SequencePlace& at, const Piece& p
   Index& panels = taken.panels;
   for (Index i = 0; i < step.panels; ++i) {
     GradientPanel& panel = s.panels[step.panel0 + i];
-    TileKeys t{
-        .key0 = key0, .from = 0, .to = count, .kind = tile_kind(run.forward, at, panel.lanes, key0, count)};
+    TileKeys t{.key0 = key0,
+               .from = 0,
+               .to = count,
+               .kind = forward::tile_kind(run.forward, at, panel.lanes, key0, count)};
     if (t.kind == TileKind::empty) continue;
     std::uint64_t* open = nullptr;
     if (t.kind == TileKind::mixed) {
-      open_bits(run.forward, at, panel.lanes, s.forward, t);
+      forward::open_bits(run.forward, at, panel.lanes, s.forward, t);
       if (t.from == t.to) continue;
       open = s.open + panels * run.step_keys;
       std::copy_n(s.forward.open, count, open);
@@ -131,7 +135,7 @@ Taken plain_step(const BackwardRun& run, const SequencePlace& at, const Piece& p
 
 }  // namespace
 
-void gradient_step(const BackwardRun& run, const SequencePlace& at, const Piece& piece, BackwardScratch& s,
+void gradient_step(const BackwardRun& run, const SequenceLocation& at, const Piece& piece, BackwardScratch& s,
                    const GradientStep& step) {
   const Core& core = run.core;
   const AttentionProblem& p = run.problem.forward;
@@ -150,7 +154,7 @@ void gradient_step(const BackwardRun& run, const SequencePlace& at, const Piece&
   }
   for (Index i = 0; i < step.panels && !plain; ++i) {
     GradientPanel& panel = s.panels[step.panel0 + i];
-    if (tile_kind(run.forward, at, panel.lanes, step.key0, step.count) == TileKind::empty) continue;
+    if (forward::tile_kind(run.forward, at, panel.lanes, step.key0, step.count) == TileKind::empty) continue;
     pack_block(run, piece, s, step);
     const Index slot = rounds ? 0 : panels;  // tiles that are rounded to operands make room for the next
     TileKeys t{.key0 = step.key0, .from = 0, .to = step.count, .finite = step.finite != 0};
@@ -196,4 +200,4 @@ void gradient_step(const BackwardRun& run, const SequencePlace& at, const Piece&
   if (step.dk) core.gradients.add_rows(s.dk_panels, panels, first, last, p.heads.q.dim, step.dk);
 }
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::backward

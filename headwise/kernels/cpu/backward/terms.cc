@@ -4,25 +4,27 @@
 #include "headwise/kernels/cpu/backward/bias_sums.h"
 #include "headwise/kernels/cpu/backward/panel.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::backward {
+
+using forward::TileKeys;
 namespace {
 
 /// Calls f(keys) for every block of keys that panel `first_row` of one head may see, its dS in
 /// s.ds.
 template <class F>
-void each_tile(const BackwardRun& run, BackwardScratch& s, const SequencePlace& at, Index head,
+void each_tile(const BackwardRun& run, BackwardScratch& s, const SequenceLocation& at, Index head,
                Index first_row, F&& f) {
   const AttentionProblem& p = run.problem.forward;
   GradientPanel& panel = s.panels[0];
   fill_gradients(run, at, {head, first_row, at.q_tokens}, s, panel, false);
   std::fill_n(panel.gate_sum, run.core.panel, 0.0f);
-  const Rows keys = rows_of(run.args.forward.k, p.heads.k, head, at.tensor_batch, at.kv_row);
-  const Rows values = rows_of(run.args.forward.v, p.heads.v, head, at.tensor_batch, at.kv_row);
+  const Rows keys = forward::rows_of(run.args.forward.k, p.heads.k, head, at.tensor_batch, at.kv_row);
+  const Rows values = forward::rows_of(run.args.forward.v, p.heads.v, head, at.tensor_batch, at.kv_row);
   enter_slot(run, s, 0);
   run.core.begin();
   for (Index key0 = 0; key0 < at.kv_tokens; key0 += run.step_keys) {
     const Index count = std::min(run.step_keys, at.kv_tokens - key0);
-    if (tile_kind(run.forward, at, panel.lanes, key0, count) == TileKind::empty) continue;
+    if (forward::tile_kind(run.forward, at, panel.lanes, key0, count) == TileKind::empty) continue;
     run.core.products.pack_keys(keys, key0, count, p.heads.q.dim, s.keys);
     run.core.products.pack_keys(values, key0, count, p.heads.v.dim, s.values);
     TileKeys t{.key0 = key0, .from = 0, .to = count};
@@ -70,7 +72,7 @@ void bias_gradient(const BackwardRun& run, BackwardScratch* scratch, ThreadPool&
     const Index batch = task / blocks / own_heads, head = task / blocks % own_heads, block = task % blocks;
     std::fill_n(s.bias, round_up(p.kv_tokens, run.step_keys) * size, 0.0f);
     for (Index b = one_batch ? 0 : batch; b < (one_batch ? p.batch : batch + 1); ++b) {
-      const SequencePlace at = place_of(p, run.args.forward, b);
+      const SequenceLocation at = place_of(p, run.args.forward, b);
       for (Index h = one_head ? 0 : head; h < (one_head ? heads : head + 1); ++h)
         for (Index i = one_query ? 0 : block; i < (one_query ? panels : block + 1); ++i)
           if (i * size < at.q_tokens)
@@ -96,10 +98,10 @@ void relative_gradient(const BackwardRun& run, BackwardScratch* scratch, ThreadP
     const Index count = std::min(kBuckets, to.size[0] - first);
     std::fill_n(s.buckets, count, 0.0);
     for (Index b = 0; b < p.batch; ++b) {
-      const SequencePlace at = place_of(p, run.args.forward, b);
+      const SequenceLocation at = place_of(p, run.args.forward, b);
       for (Index row = 0; row < at.q_tokens; row += size)
         each_tile(run, s, at, head, row, [&](const TileKeys& t) {
-          const Panel& lanes = s.panels[0].lanes;
+          const forward::Panel& lanes = s.panels[0].lanes;
           // a bucket depends on q - k alone: sums along diagonals first
           std::fill_n(s.by_distance, size + run.step_keys, 0.0f);
           for (Index k = t.from; k < t.to; ++k) {
@@ -120,4 +122,4 @@ void relative_gradient(const BackwardRun& run, BackwardScratch* scratch, ThreadP
   pool.parallel_for(p.heads.q.heads * chunks, body, threads);
 }
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::backward

@@ -2,11 +2,15 @@
 #include <cmath>
 #include <numeric>
 
+#include "headwise/base/caller_watch.h"
 #include "headwise/kernels/cpu/backward/panel.h"
 #include "headwise/kernels/cpu/entmax/lists.h"
 #include "headwise/kernels/cpu/isa/isa.h"
 
 namespace headwise::cpu::entmax {
+
+using forward::OnlineRun;
+using forward::Panel;
 namespace {
 
 /// Keys whose dk and dv one task makes: a multiple of every granule.
@@ -21,16 +25,16 @@ struct RowState {
 };
 
 struct Gradients {
-  BackwardRun fold;  // what folding the shares of rows and heads needs
-  OnlineRun run;     // of one head at a time, logits scaled
+  backward::BackwardRun fold;  // what folding the shares of rows and heads needs
+  OnlineRun run;               // of one head at a time, logits scaled
   RowState rows;
   bool needs_dq() const { return fold.needs_dq(); }
 };
 
 /// One row of q or of dout as f32, padded to a multiple of 16 columns.
-void load_line(const OnlineRun& run, const SequencePlace& at, const AnyView& tensor, const HeadLayout& layout,
-               Index head, Index token, float* line) {
-  run.kernels.load_row(rows_of(tensor, layout, head, at.tensor_batch, at.q_row), token,
+void load_line(const OnlineRun& run, const SequenceLocation& at, const AnyView& tensor,
+               const HeadLayout& layout, Index head, Index token, float* line) {
+  run.kernels.load_row(forward::rows_of(tensor, layout, head, at.tensor_batch, at.q_row), token,
                        round_up(layout.dim, 16), line);
 }
 HeadLayout out_layout(const AttentionProblem& p) { return HeadLayout::split(p.heads.v.heads, p.heads.v.dim); }
@@ -40,8 +44,11 @@ struct PairFactors {
   const OnlineRun& run;
   Index id, head, position;
   double gate = 1, kept = 1;
-  PairFactors(const OnlineRun& r, const SequencePlace& at, const Panel& panel, int lane)
-      : run(r), id(sequence_id(r.args, at.sequence)), head(panel.head[lane]), position(panel.position[lane]) {
+  PairFactors(const OnlineRun& r, const SequenceLocation& at, const Panel& panel, int lane)
+      : run(r),
+        id(forward::sequence_id(r.args, at.sequence)),
+        head(panel.head[lane]),
+        position(panel.position[lane]) {
     const HeadInputs& in = r.args.inputs;
     if (r.problem.heads.terms.gate)
       gate = load_double(in.gate.data, in.gate.dtype,
@@ -71,7 +78,7 @@ void weigh_list(const OnlineRun& run, const EntmaxRule& rule, ListScratch& s, Ke
 }
 
 /// Everything that belongs to one row of queries.
-void row_gradient(const Gradients& b, const SequencePlace& at, ListScratch& s, const ListedRow& listed,
+void row_gradient(const Gradients& b, const SequenceLocation& at, ListScratch& s, const ListedRow& listed,
                   const PlainRowsView& keys, const PlainRowsView& values) {
   const EntmaxRule& rule = listed.rule;
   const Panel& panel = listed.panel;
@@ -166,33 +173,34 @@ void row_gradient(const Gradients& b, const SequencePlace& at, ListScratch& s, c
   }
   const AnyView& to = b.fold.args.dq;
   const Index offset = at.tensor_batch * to.step[0] + (at.q_row + token) * to.step[1] + head * to.step[2];
-  run.kernels.store_row(s.sum, dim, row_type(to.dtype),
+  run.kernels.store_row(s.sum, dim, forward::row_type(to.dtype),
                         static_cast<std::byte*>(to.data) + offset * size_of(to.dtype), to.step[3]);
 }
 
 /// Panels of rows of one head, and their floors by `of(lane, place)`.
 template <class F>
-Index fill_rows(const Gradients& b, const SequencePlace& at, ListScratch& s, const RowBlock& rows, F&& of) {
+Index fill_rows(const Gradients& b, const SequenceLocation& at, ListScratch& s, const forward::RowBlock& rows,
+                F&& of) {
   const Index size = b.run.core.panel, panels = ceil_div(rows.end - rows.first, size), head = rows.head0;
   for (Index i = 0; i < panels; ++i) {
     Panel& panel = s.tile.panels[i];
-    fill_panel(b.run, at, {head, rows.first + i * size, rows.end}, s.tile, panel);
+    forward::fill_panel(b.run, at, {head, rows.first + i * size, rows.end}, s.tile, panel);
     clear_lists(b.run, s, i);
     for (int lane = 0; lane < panel.count; ++lane) s.floor[i * size + lane] = of(head, panel.token[lane]);
   }
   return panels;
 }
 /// Scores of the panels against keys key0 .. key1 go into their lists.
-void keep_keys(const Gradients& b, const SequencePlace& at, ListScratch& s, Index panels, Index head,
+void keep_keys(const Gradients& b, const SequenceLocation& at, ListScratch& s, Index panels, Index head,
                Index key0, Index key1) {
   const Core& core = b.run.core;
-  const Rows rows = key_rows(b.run, at, head);
+  const Rows rows = forward::key_rows(b.run, at, head);
   core.begin();
   for (Index key = key0; key < key1; key += core.granule) {
     const Index n = std::min<Index>(core.granule, key1 - key);
     s.tile.tile_keys = nullptr;
     for (Index i = 0; i < panels; ++i) {
-      TileKeys t{.key0 = key, .from = 0, .to = n};
+      forward::TileKeys t{.key0 = key, .from = 0, .to = n};
       if (!logits_of(b.run, at, s, i, rows, t)) continue;
       b.run.kernels.sparse->keep({.s = s.tile.s,
                                   .slopes = s.tile.cap_slope,
@@ -211,8 +219,9 @@ void keep_keys(const Gradients& b, const SequencePlace& at, ListScratch& s, Inde
 void by_rows(const Gradients& b, ListScratch& s, Index sequence, Index head, Index block) {
   const OnlineRun& run = b.run;
   const AttentionProblem& p = run.problem;
-  const SequencePlace at = place_of(p, run.args, sequence);
-  const Index row0 = block * run.task_rows, row1 = std::min(rows_of_run(run, at, head), row0 + run.task_rows);
+  const SequenceLocation at = place_of(p, run.args, sequence);
+  const Index row0 = block * run.task_rows,
+              row1 = std::min(forward::rows_of_run(run, at, head), row0 + run.task_rows);
   if (row0 >= row1) return;
   const EntmaxRule rule = rule_of(alpha_of(run.args, head));
   const AnyView& lse = run.args.lse;
@@ -225,9 +234,9 @@ void by_rows(const Gradients& b, ListScratch& s, Index sequence, Index head, Ind
   });
   keep_keys(b, at, s, panels, head, 0, at.kv_tokens);
   const PlainRowsView values =
-      plain_rows(run, value_rows_of(run, at, head), 0, at.kv_tokens, p.heads.v.dim, s.values);
+      plain_rows(run, forward::value_rows_of(run, at, head), 0, at.kv_tokens, p.heads.v.dim, s.values);
   const PlainRowsView keys =
-      b.needs_dq() ? plain_rows(run, key_rows(run, at, head), 0, at.kv_tokens, p.heads.k.dim, s.keys)
+      b.needs_dq() ? plain_rows(run, forward::key_rows(run, at, head), 0, at.kv_tokens, p.heads.k.dim, s.keys)
                    : PlainRowsView{nullptr, 0};
   for (Index i = 0; i < panels; ++i)
     for (int lane = 0; lane < s.tile.panels[i].count; ++lane)
@@ -235,7 +244,7 @@ void by_rows(const Gradients& b, ListScratch& s, Index sequence, Index head, Ind
 }
 
 /// What one row gives to keys key0 ..: rows of s.dk and s.dv, null: not asked.
-void add_row(const Gradients& b, const SequencePlace& at, ListScratch& s, const ListedRow& listed,
+void add_row(const Gradients& b, const SequenceLocation& at, ListScratch& s, const ListedRow& listed,
              const PlainRowsView& values, Index key0) {
   const EntmaxRule& rule = listed.rule;
   const Panel& panel = listed.panel;
@@ -283,8 +292,8 @@ void add_row(const Gradients& b, const SequencePlace& at, ListScratch& s, const 
 }
 
 /// Writes rows of dk or dv, or a run's part of them.
-void write_keys(const Gradients& b, const SequencePlace& at, ListScratch& s, const KeyGradient& g,
-                const Piece& piece) {
+void write_keys(const Gradients& b, const SequenceLocation& at, ListScratch& s,
+                const backward::KeyGradient& g, const backward::Piece& piece) {
   const HeadLayout& layout = g.layout;
   const AnyView& to = g.to;
   const Index head0 = piece.head0, key0 = piece.key0, key1 = piece.key1;
@@ -300,7 +309,7 @@ void write_keys(const Gradients& b, const SequencePlace& at, ListScratch& s, con
       continue;
     }
     const Index offset = at.tensor_batch * to.step[0] + row * to.step[1] + layout.slot(head0) * to.step[2];
-    b.run.kernels.store_row(s.sum, layout.dim, row_type(to.dtype),
+    b.run.kernels.store_row(s.sum, layout.dim, forward::row_type(to.dtype),
                             static_cast<std::byte*>(to.data) + offset * size_of(to.dtype), to.step[3]);
   }
 }
@@ -308,7 +317,7 @@ void write_keys(const Gradients& b, const SequencePlace& at, ListScratch& s, con
 void by_keys(const Gradients& b, ListScratch& s, Index sequence, Index head0, Index key0) {
   const OnlineRun& run = b.run;
   const AttentionProblem& p = run.problem;
-  const SequencePlace at = place_of(p, run.args, sequence);
+  const SequenceLocation at = place_of(p, run.args, sequence);
   const Index key1 = std::min(at.kv_tokens, key0 + kTaskKeys), size = run.core.panel;
   if (key0 >= key1) return;
   float *dk = s.dk, *dv = s.dv;
@@ -316,12 +325,12 @@ void by_keys(const Gradients& b, ListScratch& s, Index sequence, Index head0, In
   if (dk) std::fill_n(dk, (key1 - key0) * wide, 0.0f);
   if (dv) std::fill_n(dv, (key1 - key0) * value_wide, 0.0f);
   const PlainRowsView values =
-      plain_rows(run, value_rows_of(run, at, head0), key0, key1 - key0, p.heads.v.dim, s.values);
+      plain_rows(run, forward::value_rows_of(run, at, head0), key0, key1 - key0, p.heads.v.dim, s.values);
   const Index end = std::min(p.heads.q.heads, head0 + b.fold.forward.run_heads);
   for (Index head = head0; head < end; ++head) {
     const EntmaxRule rule = rule_of(alpha_of(run.args, head));
-    const Index rows = rows_of_run(run, at, head);
-    for (Index row0 = 0; row0 < rows; row0 += run.task_rows) {
+    const Index rows = forward::rows_of_run(run, at, head);
+    for (Index row0 = 0; row0 < rows && still_wanted(); row0 += run.task_rows) {
       const Index panels =
           fill_rows(b, at, s, {head, row0, std::min(rows, row0 + run.task_rows)}, [&](Index h, Index token) {
             const Index n = b.fold.row(at, h, token);
@@ -336,7 +345,7 @@ void by_keys(const Gradients& b, ListScratch& s, Index sequence, Index head0, In
           add_row(b, at, s, {rule, s.tile.panels[i], lane, s.rows[i * size + lane]}, values, key0);
     }
   }
-  const Piece piece{head0, 0, 0, key0, key1, false, true};
+  const backward::Piece piece{head0, 0, 0, key0, key1, false, true};
   if (dk) write_keys(b, at, s, {p.heads.k, b.fold.args.dk, dk, b.fold.k_shares, 1.0f}, piece);
   if (dv) write_keys(b, at, s, {p.heads.v, b.fold.args.dv, dv, b.fold.v_shares, 1.0f}, piece);
 }
@@ -365,7 +374,7 @@ struct Shared {
   RowState rows;
   float *q_shares, *k_shares, *v_shares;
   ListScratch* scratch;
-  BackwardScratch* folds;
+  backward::BackwardScratch* folds;
 };
 Shared book_shared(const BackwardProblem& p, int threads, Arena& arena) {
   const AttentionProblem& f = p.forward;
@@ -383,11 +392,14 @@ Shared book_shared(const BackwardProblem& p, int threads, Arena& arena) {
   s.rows.slope = take(Type<double>{}, p.wants.slopes, "entmax.slopes", rows);
   s.rows.sink = take(Type<double>{}, p.wants.sinks, "entmax.sinks", rows);
   s.rows.alpha = take(Type<double>{}, p.wants.alpha, "entmax.alpha", rows);
-  s.q_shares = take(Type<float>{}, p.wants.q && q_is_shared(p), "entmax.dq", rows * Checked(f.heads.q.dim));
-  s.k_shares = take(Type<float>{}, p.wants.k && k_is_shared(p), "entmax.dk", units * Checked(f.heads.k.dim));
-  s.v_shares = take(Type<float>{}, p.wants.v && v_is_shared(p), "entmax.dv", units * Checked(f.heads.v.dim));
+  s.q_shares =
+      take(Type<float>{}, p.wants.q && backward::q_is_shared(p), "entmax.dq", rows * Checked(f.heads.q.dim));
+  s.k_shares =
+      take(Type<float>{}, p.wants.k && backward::k_is_shared(p), "entmax.dk", units * Checked(f.heads.k.dim));
+  s.v_shares =
+      take(Type<float>{}, p.wants.v && backward::v_is_shared(p), "entmax.dv", units * Checked(f.heads.v.dim));
   s.scratch = take(Type<ListScratch>{}, true, "entmax.workers", Checked(threads));
-  s.folds = take(Type<BackwardScratch>{}, true, "entmax.workers", Checked(threads));
+  s.folds = take(Type<backward::BackwardScratch>{}, true, "entmax.workers", Checked(threads));
   return s;
 }
 /// A worker's lists, rows of dk and dv, and line for folding.
@@ -404,9 +416,9 @@ Own book_own(const BackwardProblem& p, const Core& core, int threads, Arena& are
       p.wants.k ? arena.take<float>("entmax.dk", kTaskKeys * round_up(f.heads.k.dim, 16)) : nullptr;
   own.lists.dv =
       p.wants.v ? arena.take<float>("entmax.dv", kTaskKeys * round_up(f.heads.v.dim, 16)) : nullptr;
-  own.line = arena.take<double>("entmax.line", std::max({q_is_shared(p) ? line_of(f.heads.q) : 0,
-                                                         k_is_shared(p) ? line_of(f.heads.k) : 0,
-                                                         v_is_shared(p) ? line_of(f.heads.v) : 0}));
+  own.line = arena.take<double>("entmax.line", std::max({backward::q_is_shared(p) ? line_of(f.heads.q) : 0,
+                                                         backward::k_is_shared(p) ? line_of(f.heads.k) : 0,
+                                                         backward::v_is_shared(p) ? line_of(f.heads.v) : 0}));
   return own;
 }
 std::size_t worker_bytes(const BackwardProblem& p, const Core& core, int threads) {
@@ -417,17 +429,17 @@ std::size_t worker_bytes(const BackwardProblem& p, const Core& core, int threads
 std::size_t workspace_bytes(const BackwardProblem& p, int threads) {
   Arena count = Arena::measuring();
   book_shared(p, threads, count);
-  const Core& core = core_for(p.forward, *chosen_isa().kernels());
+  const Core& core = forward::core_for(p.forward, *chosen_isa().kernels());
   return std::max(whole(count) + static_cast<std::size_t>(threads) * worker_bytes(p, core, threads),
-                  cpu::kBackward.workspace_bytes(as_softmax(p), threads));
+                  cpu::backward::kBackward.workspace_bytes(as_softmax(p), threads));
 }
 
 Status run_backward(const BackwardProblem& p, const BackwardArgs& args, std::span<std::byte> workspace,
                     ThreadPool& pool) noexcept {
   const AttentionProblem& f = p.forward;
-  if (all_softmax(f, args.forward)) return cpu::kBackward.run(as_softmax(p), args, workspace, pool);
+  if (all_softmax(f, args.forward)) return cpu::backward::kBackward.run(as_softmax(p), args, workspace, pool);
   const TileKernels& kernels = *chosen_isa().kernels();
-  const Core& core = core_for(f, kernels);
+  const Core& core = forward::core_for(f, kernels);
   Arena arena(workspace);
   const int threads = pool.threads();
   const Shared shared = book_shared(p, threads, arena);
@@ -439,7 +451,8 @@ Status run_backward(const BackwardProblem& p, const BackwardArgs& args, std::spa
     shared.folds[worker] = {};
     shared.folds[worker].line = own.line;
   }
-  const OnlineRun whole_run = run_of(f, args.forward, kernels, core, list_rows_for(f, core, threads));
+  const OnlineRun whole_run =
+      forward::run_of(f, args.forward, kernels, core, list_rows_for(f, core, threads));
   BackwardProblem others = p;  // sinks and alpha have shares of their own
   others.wants.sinks = false;
   Gradients b{{others, args, whole_run, core, 0, 0, 0, shared.rows.delta, shared.rows.scale,
@@ -450,7 +463,7 @@ Status run_backward(const BackwardProblem& p, const BackwardArgs& args, std::spa
   b.run.scaled_first = true;
   const Index heads = f.heads.q.heads, all = f.batch * heads, blocks = ceil_div(f.q_tokens, b.run.task_rows);
   if (f.heads.terms.rows) {
-    clear_unlisted(b.fold, pool, threads);
+    backward::clear_unlisted(b.fold, pool, threads);
     const Index rows = (f.ragged ? 1 : f.batch) * heads * b.fold.q_rows();
     for (double* share : {shared.rows.sink, shared.rows.alpha})
       if (share) std::fill_n(share, rows, 0.0);
@@ -465,10 +478,10 @@ Status run_backward(const BackwardProblem& p, const BackwardArgs& args, std::spa
             task / groups * kTaskKeys);
   };
   if (b.fold.key_side()) pool.parallel_for(groups * key_blocks, key_task);
-  fold_terms(b.fold, pool, threads);
-  if (p.wants.sinks) fold_shares(b.fold, args.dsinks, shared.rows.sink, pool, threads);
-  if (p.wants.alpha) fold_shares(b.fold, args.dalpha, shared.rows.alpha, pool, threads);
-  fold_tensors(b.fold, shared.folds, pool, threads);
+  backward::fold_terms(b.fold, pool, threads);
+  if (p.wants.sinks) backward::fold_shares(b.fold, args.dsinks, shared.rows.sink, pool, threads);
+  if (p.wants.alpha) backward::fold_shares(b.fold, args.dalpha, shared.rows.alpha, pool, threads);
+  backward::fold_tensors(b.fold, shared.folds, pool, threads);
   return Status::ok;
 }
 
@@ -476,6 +489,6 @@ std::string numerics(const BackwardProblem& p) { return kForward.numerics(p.forw
 
 }  // namespace
 
-const BackwardKernel kBackward{"cpu/entmax", refuse, workspace_bytes, run_backward, numerics};
+const BackwardKernel kBackward{"cpu/entmax", kWritten, refuse, workspace_bytes, run_backward, numerics};
 
 }  // namespace headwise::cpu::entmax

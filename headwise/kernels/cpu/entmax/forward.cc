@@ -7,6 +7,10 @@
 #include "headwise/kernels/cpu/isa/isa.h"
 
 namespace headwise::cpu::entmax {
+
+using forward::core_for;
+using forward::OnlineRun;
+using forward::Panel;
 namespace {
 
 /// A list is looked through again when it has twice as many keys as were left then, and these at least.
@@ -27,7 +31,8 @@ void shorten(const OnlineRun& run, const EntmaxRule& rule, KeptRow& row, float t
 }
 
 /// Appends what panel i keeps of the tile in s.tile.s.
-void keep_tile(const OnlineRun& run, const EntmaxRule& rule, ListScratch& s, Index i, const TileKeys& t) {
+void keep_tile(const OnlineRun& run, const EntmaxRule& rule, ListScratch& s, Index i,
+               const forward::TileKeys& t) {
   const Core& core = run.core;
   Panel& panel = s.tile.panels[i];
   float *top = panel.total_top, *floor = s.floor + i * core.panel;
@@ -51,7 +56,7 @@ void keep_tile(const OnlineRun& run, const EntmaxRule& rule, ListScratch& s, Ind
 }
 
 /// Weights of one row's list, their sum over values, and the row's place in out and lse.
-void finish_row(const OnlineRun& run, const SequencePlace& at, ListScratch& s, const ListedRow& listed,
+void finish_row(const OnlineRun& run, const SequenceLocation& at, ListScratch& s, const ListedRow& listed,
                 const PlainRowsView& values) {
   const EntmaxRule& rule = listed.rule;
   const Panel& panel = listed.panel;
@@ -80,7 +85,7 @@ void finish_row(const OnlineRun& run, const SequencePlace& at, ListScratch& s, c
     tau = sparse.tau(rule, row.score, row.count, top, -1.0f);
     const double sum = sparse.weights(rule, row.score, row.count, top, tau, s.w);
     Index kept = 0;
-    const Index id = sequence_id(run.args, at.sequence);
+    const Index id = forward::sequence_id(run.args, at.sequence);
     for (Index n = 0; n < row.count; ++n) {
       if (s.w[n] == 0 || row.key[n] < 0) continue;
       if (p.heads.terms.dropout && !run.dropout.keep(id, head, panel.position[lane], row.key[n])) continue;
@@ -99,7 +104,7 @@ void finish_row(const OnlineRun& run, const SequencePlace& at, ListScratch& s, c
   for (Index c = 0; c < dim; ++c) s.sum[c] = s.sum[c] * factor + 0.0f;  // -0 becomes +0
   const AnyView &out = run.args.out, &lse = run.args.lse;
   run.kernels.store_row(
-      s.sum, dim, row_type(out.dtype),
+      s.sum, dim, forward::row_type(out.dtype),
       static_cast<std::byte*>(out.data) +
           (at.tensor_batch * out.step[0] + token * out.step[1] + head * out.step[2]) * size_of(out.dtype),
       out.step[3]);
@@ -112,31 +117,31 @@ void finish_row(const OnlineRun& run, const SequencePlace& at, ListScratch& s, c
 void entmax_rows(const OnlineRun& run, ListScratch& s, Index sequence, Index head, Index block) {
   const AttentionProblem& p = run.problem;
   const Core& core = run.core;
-  const SequencePlace at = place_of(p, run.args, sequence);
-  const Index rows = rows_of_run(run, at, head);
+  const SequenceLocation at = place_of(p, run.args, sequence);
+  const Index rows = forward::rows_of_run(run, at, head);
   const Index row0 = block * run.task_rows, row1 = std::min(rows, row0 + run.task_rows);
   if (row0 >= row1) return;
   const EntmaxRule rule = rule_of(alpha_of(run.args, head));
   const Index panels = ceil_div(row1 - row0, core.panel);
   core.begin();
   for (Index i = 0; i < panels; ++i) {
-    fill_panel(run, at, {head, row0 + i * core.panel, row1}, s.tile, s.tile.panels[i]);
+    forward::fill_panel(run, at, {head, row0 + i * core.panel, row1}, s.tile, s.tile.panels[i]);
     clear_lists(run, s, i);
     std::fill_n(s.floor + i * core.panel, core.panel, -INFINITY);
     std::fill_n(s.limit + i * core.panel, core.panel, kFewKeys);
   }
-  const Rows keys = key_rows(run, at, head);
+  const Rows keys = forward::key_rows(run, at, head);
   for (Index key0 = 0; key0 < at.kv_tokens; key0 += core.granule) {
     const Index n = std::min<Index>(core.granule, at.kv_tokens - key0);
     s.tile.tile_keys = nullptr;
     for (Index i = 0; i < panels; ++i) {
-      TileKeys t{.key0 = key0, .from = 0, .to = n};
+      forward::TileKeys t{.key0 = key0, .from = 0, .to = n};
       if (logits_of(run, at, s, i, keys, t)) keep_tile(run, rule, s, i, t);
     }
   }
   core.end();
   const PlainRowsView values =
-      plain_rows(run, value_rows_of(run, at, head), 0, at.kv_tokens, p.heads.v.dim, s.values);
+      plain_rows(run, forward::value_rows_of(run, at, head), 0, at.kv_tokens, p.heads.v.dim, s.values);
   for (Index i = 0; i < panels; ++i) {
     const Panel& panel = s.tile.panels[i];
     for (int lane = 0; lane < panel.count; ++lane)
@@ -170,20 +175,20 @@ std::size_t workspace_bytes(const AttentionProblem& p, int threads) {
   count.take<ListScratch>("entmax.workers", threads);
   const Core& core = core_for(p, *chosen_isa().kernels());
   return std::max(whole(count) + static_cast<std::size_t>(threads) * worker_bytes(p, core, threads),
-                  kOnline.workspace_bytes(as_softmax(p), threads));
+                  forward::kOnline.workspace_bytes(as_softmax(p), threads));
 }
 
 Status run_entmax(const AttentionProblem& p, const AttentionArgs& args, std::span<std::byte> workspace,
                   ThreadPool& pool) noexcept {
   // Where every head has an alpha of 1 this is softmax, in its kernel and with its bits.
-  if (all_softmax(p, args)) return kOnline.run(as_softmax(p), args, workspace, pool);
+  if (all_softmax(p, args)) return forward::kOnline.run(as_softmax(p), args, workspace, pool);
   const TileKernels& kernels = *chosen_isa().kernels();
   const Core& core = core_for(p, kernels);
   Arena arena(workspace);
   auto* scratch = arena.take<ListScratch>("entmax.workers", pool.threads());
   const std::size_t first = whole(arena), each = worker_bytes(p, core, pool.threads());
   const Index task_rows = list_rows_for(p, core, pool.threads());
-  OnlineRun online = run_of(p, args, kernels, core, task_rows);
+  OnlineRun online = forward::run_of(p, args, kernels, core, task_rows);
   online.run_heads = 1;
   OnlineRun run = online;
   run.scaled_first = true;
@@ -195,12 +200,12 @@ Status run_entmax(const AttentionProblem& p, const AttentionArgs& args, std::spa
   const auto body = [&](Index task, int worker) {
     const Index head = task % all % heads, sequence = task % all / heads, block = blocks - 1 - task / all;
     if (alpha_of(args, head) == 1)
-      attend_rows(online, scratch[worker].tile, sequence, head, block);
+      forward::attend_rows(online, scratch[worker].tile, sequence, head, block);
     else
       entmax_rows(run, scratch[worker], sequence, head, block);
   };
   pool.parallel_for(all * blocks, body);
-  const auto rest = [&](Index task, int) { write_unlisted(run, task / heads, task % heads); };
+  const auto rest = [&](Index task, int) { forward::write_unlisted(run, task / heads, task % heads); };
   if (p.heads.terms.rows) pool.parallel_for(all, rest);
   return Status::ok;
 }
@@ -214,6 +219,6 @@ std::string numerics(const AttentionProblem& p) {
 
 }  // namespace
 
-const AttentionKernel kForward{"cpu/entmax", refuse, workspace_bytes, run_entmax, numerics};
+const AttentionKernel kForward{"cpu/entmax", kWritten, refuse, workspace_bytes, run_entmax, numerics};
 
 }  // namespace headwise::cpu::entmax

@@ -4,6 +4,8 @@
 
 namespace headwise::cpu::entmax {
 
+using forward::OnlineRun;
+
 EntmaxRule rule_of(double alpha) {
   using Kind = EntmaxRule::Kind;
   const Kind kind = alpha == 1     ? Kind::softmax
@@ -24,7 +26,7 @@ bool all_softmax(const AttentionProblem& p, const AttentionArgs& args) {
 }
 
 Index list_rows_for(const AttentionProblem& p, const Core& core, int threads) {
-  return std::min(round_up(kListRows, core.panel), task_rows_for(p, core, threads));
+  return std::min(round_up(kListRows, core.panel), forward::task_rows_for(p, core, threads));
 }
 
 ListScratch book_lists(const AttentionProblem& p, const Core& core, Index task_rows, bool wide,
@@ -34,7 +36,7 @@ ListScratch book_lists(const AttentionProblem& p, const Core& core, Index task_r
   const Index columns = round_up(std::max(p.heads.q.dim, p.heads.v.dim), 16);
   const bool slopes = wide && p.heads.terms.softcap;
   ListScratch s{};
-  s.tile = book(p, core, task_rows, arena);
+  s.tile = forward::book(p, core, task_rows, arena);
   s.rows = arena.take<KeptRow>("entmax.rows", lanes);
   s.limit = arena.take<Index>("entmax.rows", lanes);
   s.floor = arena.take<float>("entmax.rows", lanes);
@@ -66,22 +68,22 @@ void clear_lists(const OnlineRun& run, ListScratch& s, Index i) {
     s.rows[lane].count = 0, s.rows[lane].is_nan = false;
 }
 
-bool logits_of(const OnlineRun& run, const SequencePlace& at, ListScratch& s, Index i, const Rows& key_rows,
-               TileKeys& t) {
-  Panel& panel = s.tile.panels[i];
+bool logits_of(const OnlineRun& run, const SequenceLocation& at, ListScratch& s, Index i,
+               const Rows& key_rows, forward::TileKeys& t) {
+  forward::Panel& panel = s.tile.panels[i];
   const Index key0 = t.key0, keys = t.to;
-  t.kind = tile_kind(run, at, panel, key0, keys);
+  t.kind = forward::tile_kind(run, at, panel, key0, keys);
   if (t.kind == TileKind::empty) return false;
   if (t.kind == TileKind::mixed) {
-    open_bits(run, at, panel, s.tile, t);
+    forward::open_bits(run, at, panel, s.tile, t);
     if (t.from == t.to) return false;
   }
-  if (!s.tile.tile_keys) s.tile.tile_keys = keys_for_scores(run, key_rows, key0, keys, s.tile.keys);
-  tile_scores(run, panel, s.tile.tile_keys, key_rows, t, s.tile.s);
+  if (!s.tile.tile_keys) s.tile.tile_keys = forward::keys_for_scores(run, key_rows, key0, keys, s.tile.keys);
+  forward::tile_scores(run, panel, s.tile.tile_keys, key_rows, t, s.tile.s);
   if (run.problem.heads.terms.alibi)
     for (int lane = 0; lane < run.core.panel; ++lane)
       panel.q_distance[lane] = static_cast<float>(panel.position[lane] - key0);
-  apply_terms(run, at, panel, s.tile, t);
+  forward::apply_terms(run, at, panel, s.tile, t);
   if (t.kind == TileKind::mixed) run.core.passes.select(s.tile.s, t.from, t.to, s.tile.open);
   return true;
 }

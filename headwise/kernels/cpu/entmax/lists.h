@@ -8,6 +8,8 @@
 
 namespace headwise::cpu::entmax {
 
+using forward::OnlineRun;
+
 /// Query rows of a task: their lists take rows * kv_tokens * 8 bytes, and packing keys for 128 rows is 5 % of
 /// the time.
 inline constexpr Index kListRows = 128;
@@ -20,7 +22,7 @@ struct PlainRowsView {
 
 /// Everything one worker needs, booked in pieces of the workspace.
 struct ListScratch {
-  Scratch tile;           // what the functions of the forward use
+  forward::Scratch tile;  // what the functions of the forward use
   KeptRow* rows;          // [panels][panel]
   Index* limit;           // [panels][panel] keys at which a list is looked through again
   float* floor;           // [panels][panel] scores at or below weigh nothing
@@ -33,7 +35,7 @@ struct ListScratch {
 /// One row of a panel with its list and the rule of its head.
 struct ListedRow {
   const EntmaxRule& rule;
-  const Panel& panel;
+  const forward::Panel& panel;
   int lane;
   KeptRow& row;
 };
@@ -51,8 +53,8 @@ void clear_lists(const OnlineRun& run, ListScratch& s, Index i);
 
 /// Logits of panel i against the keys of a tile into s.tile.s, closed pairs as -inf; trims [from, to) to the
 /// keys that are open; false: none is. s.tile.tile_keys: the granule's keys, packed now where it is null.
-bool logits_of(const OnlineRun& run, const SequencePlace& at, ListScratch& s, Index i, const Rows& key_rows,
-               TileKeys& t);
+bool logits_of(const OnlineRun& run, const SequenceLocation& at, ListScratch& s, Index i,
+               const Rows& key_rows, forward::TileKeys& t);
 
 /// Rows first .. first + count.
 PlainRowsView plain_rows(const OnlineRun& run, const Rows& rows, Index first, Index count, Index dim,

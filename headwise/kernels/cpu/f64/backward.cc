@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "headwise/base/caller_watch.h"
 #include "headwise/kernels/cpu/f64/forward.h"
 #include "headwise/kernels/cpu/f64/rows.h"
 
@@ -52,11 +53,12 @@ void score_slopes(const BackwardProblem& problem, const BackwardArgs& a, const B
     const double *weights = rows.weights + r * rows.pitch(), *scaled = rows.scaled + r * rows.pitch();
     double* ds = w.ds + r * rows.pitch();
     const std::uint64_t *open = rows.open + r * n, *keep = rows.keep + r * n;
+    const double by = 1 - in.dropout, gate = w.gate[r] / by;
     double dgate = 0, delta = 0;
     Rows::each_bit(open, n, [&](Index j) {
       const bool kept = (keep[j / 64] >> (j % 64) & 1) != 0;
-      if (kept) dgate += weights[j] / (1 - in.dropout) * ds[j];
-      ds[j] = kept ? w.gate[r] / (1 - in.dropout) * ds[j] : 0;
+      if (kept) dgate += (by == 1 ? weights[j] : weights[j] / by) * ds[j];
+      ds[j] = kept ? gate * ds[j] : 0;
     });
     Rows::each_bit(open, n, [&](Index j) { delta += weights[j] * ds[j]; });
     Rows::each_bit(open, n, [&](Index j) { ds[j] = weights[j] * (ds[j] - delta); });
@@ -73,30 +75,44 @@ void score_slopes(const BackwardProblem& problem, const BackwardArgs& a, const B
   }
 }
 
-/// dv_j += gate w_j dout, dq += ds_j k_j, dk_j += scale ds_j q.
+/// Which rows of a block keep and see key j, and what they count there; dout and q lie as rows.
+void add_key(const Block& b, Worker& w, Index j, double kept, double scale) {
+  const Rows& rows = w.rows;
+  const Index wide = Rows::wide(rows.p.heads.q.dim), value_wide = Rows::wide(rows.p.heads.v.dim);
+  const auto bit = [&](const std::uint64_t* bits, Index r) {
+    return (bits[r * rows.words() + j / 64] >> (j % 64) & 1) != 0;
+  };
+  Shares values, keys;
+  for (Index r = 0; r < b.rows; ++r) {
+    if (rows.empty[r] != 0) continue;  // o = 0 whatever q, k, v and dout are
+    const double weight = rows.weights[r * rows.pitch() + j];
+    if (bit(rows.keep, r)) values.add(r, w.gate[r] * (kept == 1 ? weight : weight / kept));
+    if (bit(rows.open, r)) keys.add(r, scale * w.ds[r * rows.pitch() + j]);
+  }
+  rows.core.sum(
+      {values.factor, values.row, values.count, w.dout, value_wide, value_wide, w.dv + j * value_wide});
+  rows.core.sum({keys.factor, keys.row, keys.count, rows.q, wide, wide, w.dk + j * wide});
+}
+
+/// dv_j += gate w_j dout, dk_j += scale ds_j q, dq += ds_j k_j.
 void add_slopes(const BackwardProblem& problem, const BackwardArgs& a, const Block& b, Worker& w) {
   const AttentionProblem& p = problem.forward;
   Rows& rows = w.rows;
-  const Index wide = Rows::wide(p.heads.q.dim), value_wide = Rows::wide(p.heads.v.dim), n = rows.words();
-  const double scale = rows.scale_of(b.head);
-  for (Index word = 0; word < ceil_div(b.at.kv_tokens, 64); ++word)
+  const Index wide = Rows::wide(p.heads.q.dim), n = rows.words();
+  const double scale = rows.scale_of(b.head), kept = 1 - a.forward.inputs.dropout;
+  for (Index word = 0; word < ceil_div(b.at.kv_tokens, 64); ++word) {
+    std::uint64_t any = 0;
     for (Index r = 0; r < b.rows; ++r) {
-      if (rows.empty[r] != 0) continue;  // o = 0 whatever q, k, v and dout are
-      const double *weights = rows.weights + r * rows.pitch(), *ds = w.ds + r * rows.pitch();
-      const Index key0 = word * 64;
-      Rows::each_bit(rows.keep + r * n + word, 1, [&](Index bit) {
-        const Index j = key0 + bit;
-        add_row(w.gate[r] * (weights[j] / (1 - a.forward.inputs.dropout)), w.dout + r * value_wide,
-                value_wide, w.dv + j * value_wide);
-      });
-      Rows::each_bit(rows.open + r * n + word, 1, [&](Index bit) {
-        const Index j = key0 + bit;
-        add_row(ds[j], w.key_rows + j * wide, wide, w.dq + r * wide);
-        const double by = scale * ds[j];
-        const double* q = rows.q + r * p.heads.q.dim;
-        for (Index c = 0; c < p.heads.q.dim; ++c) w.dk[j * wide + c] += by * q[c];
-      });
+      any |= rows.open[r * n + word] | rows.keep[r * n + word];
+      if (rows.empty[r] != 0) continue;
+      const double* ds = w.ds + r * rows.pitch() + word * 64;
+      Shares shares;
+      Rows::each_bit(rows.open + r * n + word, 1, [&](Index j) { shares.add(j, ds[j]); });
+      rows.core.sum({shares.factor, shares.row, shares.count, w.key_rows + word * 64 * wide, wide, wide,
+                     w.dq + r * wide});
     }
+    Rows::each_bit(&any, 1, [&](Index j) { add_key(b, w, word * 64 + j, kept, scale); });
+  }
 }
 
 void attend_block(const BackwardProblem& problem, const BackwardArgs& a, const Block& b, Worker& w) {
@@ -115,10 +131,15 @@ void attend_block(const BackwardProblem& problem, const BackwardArgs& a, const B
                     : 1;
   for (Index tile = 0; tile < Rows::tiles_of(b.at.kv_tokens); ++tile) {
     rows.score_tile(b, w.keys + tile * p.heads.q.dim * kKeys, tile, rows.logits);
-    for (Index r = 0; r < b.rows; ++r)
-      if (rows.sees(r, tile))
-        dot_tile(w.dout + r * value_wide, w.values + tile * p.heads.v.dim * kKeys, p.heads.v.dim,
-                 w.ds + r * rows.pitch() + tile * kKeys);
+    rows.dot_tile(b,
+                  {.x = w.dout,
+                   .x_step = value_wide,
+                   .rows = b.rows,
+                   .dim = p.heads.v.dim,
+                   .tile = w.values + tile * p.heads.v.dim * kKeys,
+                   .sums = w.ds + tile * kKeys,
+                   .sums_step = rows.pitch()},
+                  tile);
   }
   rows.finish(b);
   score_slopes(problem, a, b, w);
@@ -133,7 +154,7 @@ void attend_block(const BackwardProblem& problem, const BackwardArgs& a, const B
   }
 }
 
-void store_rows(const AnyView& to, const SequencePlace& at, Index slot, Index dim, const double* from) {
+void store_rows(const AnyView& to, const SequenceLocation& at, Index slot, Index dim, const double* from) {
   auto* data = static_cast<double*>(to.data) + at.tensor_batch * to.step[0] + slot * to.step[2];
   for (Index j = 0; j < at.kv_tokens; ++j)
     for (Index c = 0; c < dim; ++c)
@@ -141,8 +162,8 @@ void store_rows(const AnyView& to, const SequencePlace& at, Index slot, Index di
 }
 
 /// All queries of the heads that share key `slot` of a sequence.
-void attend_slot(const BackwardProblem& problem, const BackwardArgs& a, const SequencePlace& at, Index slot,
-                 Worker& w) {
+void attend_slot(const BackwardProblem& problem, const BackwardArgs& a, const SequenceLocation& at,
+                 Index slot, Worker& w) {
   const AttentionProblem& p = problem.forward;
   const Index group = p.heads.k.group, h0 = slot * group, most = w.rows.most;
   const auto& [k, v] = std::pair(a.forward.k, a.forward.v);
@@ -154,7 +175,7 @@ void attend_slot(const BackwardProblem& problem, const BackwardArgs& a, const Se
   std::fill_n(w.dk, at.kv_tokens * Rows::wide(p.heads.q.dim), 0.0);
   std::fill_n(w.dv, at.kv_tokens * Rows::wide(p.heads.v.dim), 0.0);
   for (Index h = h0; h < min_of(h0 + group, p.heads.q.heads); ++h)
-    for (Index first = 0; first < at.q_tokens; first += most)
+    for (Index first = 0; first < at.q_tokens && still_wanted(); first += most)
       attend_block(problem, a, {at, h, first, min_of(most, at.q_tokens - first)}, w);
   if (problem.wants.k) store_rows(a.dk, at, slot, p.heads.q.dim, w.dk);
   if (problem.wants.v) store_rows(a.dv, at, slot, p.heads.v.dim, w.dv);
@@ -190,7 +211,8 @@ Status run(const BackwardProblem& problem, const BackwardArgs& a, std::span<std:
 
 }  // namespace
 
-const BackwardKernel kBackward{"cpu/f64_backward", refuse, workspace_bytes, run,
-                               [](const BackwardProblem&) { return std::string("ref f64"); }};
+const BackwardKernel kBackward{
+    "cpu/f64_backward", kWritten, refuse,
+    workspace_bytes,    run,      [](const BackwardProblem&) { return std::string("ref f64"); }};
 
 }  // namespace headwise::cpu::f64

@@ -44,11 +44,13 @@ void weigh_values(const AttentionProblem& p, const AttentionArgs& a, const Block
     const Index key0 = word * kValues;
     pack_rows(a.v, p.heads.v, b.at.tensor_batch, b.at.kv_row + key0, min_of(kValues, b.at.kv_tokens - key0),
               b.head, w.values);
-    for (Index r = 0; r < b.rows; ++r)
-      Rows::each_bit(rows.keep + r * rows.words() + word, 1, [&](Index j) {
-        add_row(rows.weights[r * rows.pitch() + key0 + j] / kept, w.values + j * wide, wide,
-                w.out + r * wide);
-      });
+    for (Index r = 0; r < b.rows; ++r) {
+      const double* weights = rows.weights + r * rows.pitch() + key0;
+      Shares shares;
+      Rows::each_bit(rows.keep + r * rows.words() + word, 1,
+                     [&](Index j) { shares.add(j, kept == 1 ? weights[j] : weights[j] / kept); });
+      rows.core.sum({shares.factor, shares.row, shares.count, w.values, wide, wide, w.out + r * wide});
+    }
   }
 }
 
@@ -95,7 +97,7 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, std::span<std::byt
   pool.parallel_for(p.batch * heads * blocks, [&](Index task, int worker) {
     Arena own(workspace.subspan(static_cast<std::size_t>(worker) * each, each));
     Worker w = book(p, a, own);
-    const SequencePlace at = place_of(p, a, task / (heads * blocks));
+    const SequenceLocation at = place_of(p, a, task / (heads * blocks));
     const Index first = task % blocks * most, rows = min_of(most, at.q_tokens - first);
     if (rows > 0) attend_block(p, a, {at, task / blocks % heads, first, rows}, w);
   });
@@ -104,7 +106,8 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, std::span<std::byt
 
 }  // namespace
 
-const AttentionKernel kForward{"cpu/f64", refuse_both, workspace_bytes, run,
-                               [](const AttentionProblem&) { return std::string("ref f64"); }};
+const AttentionKernel kForward{"cpu/f64",   kWritten,
+                               refuse_both, workspace_bytes,
+                               run,         [](const AttentionProblem&) { return std::string("ref f64"); }};
 
 }  // namespace headwise::cpu::f64

@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string_view>
 
 #include "headwise/base/random.h"
+#include "headwise/kernels/cpu/isa/isa.h"
 
 namespace headwise::cpu::f64 {
 namespace {
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
-using Two = double __attribute__((vector_size(16), may_alias));
 
 double at(const AnyView& x, Index i, Index j = 0, Index k = 0, Index l = 0) {
   return load_double(x.data, x.dtype, i * x.step[0] + j * x.step[1] + k * x.step[2] + l * x.step[3]);
@@ -50,23 +51,13 @@ double close_and_find_top(std::uint64_t* open, Index words, const double* s, dou
 
 }  // namespace
 
-void dot_tile(const double* x, const double* tile, Index dim, double* sums) {
-  Two all[kKeys / 2] = {};
-  for (Index c = 0; c < dim; ++c) {
-    const Two factor = {x[c], x[c]};
-    const auto* row = reinterpret_cast<const Two*>(tile + c * kKeys);
-#pragma GCC unroll 8
-    for (int j = 0; j < kKeys / 2; ++j) all[j] += factor * row[j];
-  }
-  auto* to = reinterpret_cast<Two*>(sums);
-  for (int j = 0; j < kKeys / 2; ++j) to[j] = all[j];
-}
-
-void add_row(double factor, const double* x, Index columns, double* to) {
-  const Two by = {factor, factor};
-  const auto* from = reinterpret_cast<const Two*>(x);
-  auto* sums = reinterpret_cast<Two*>(to);
-  for (Index c = 0; c < columns / 2; ++c) sums[c] += by * from[c];
+const F64Core& f64_core() {
+#if defined(__x86_64__)
+  const std::string_view level = chosen_isa().name;
+  if (level == "avx2") return kF64Avx2;
+  if (level != "plain") return kF64Avx512;
+#endif
+  return kF64Plain;
 }
 
 void pack_turned(const AnyView& x, const HeadLayout& layout, Index batch, Index row0, Index tokens, Index h,
@@ -92,7 +83,7 @@ double Rows::scale_of(Index head) const {
 }
 
 void Rows::book(Arena& arena) {
-  q = arena.take<double>("f64.queries", most * p.heads.q.dim);
+  q = arena.take<double>("f64.queries", most * wide(p.heads.q.dim));
   logits = arena.take<double>("f64.logits", most * pitch());
   weights = arena.take<double>("f64.weights", most * pitch());
   scaled = arena.take<double>("f64.scaled", keeps_scaled ? most * pitch() : 0);
@@ -104,8 +95,7 @@ void Rows::book(Arena& arena) {
 
 void Rows::begin(const Block& b) {
   const Index used = ceil_div(b.at.kv_tokens, 64), last = b.at.kv_tokens % 64;
-  each_element(a.q, p.heads.q, b.at.tensor_batch, b.at.q_row + b.first, b.rows, b.head,
-               [&](Index t, Index c, double v) { q[t * p.heads.q.dim + c] = v; });
+  pack_rows(a.q, p.heads.q, b.at.tensor_batch, b.at.q_row + b.first, b.rows, b.head, q);
   for (Index r = 0; r < b.rows; ++r) {
     std::uint64_t* bits = open + r * words();
     std::fill_n(bits, words(), std::uint64_t{0});
@@ -120,13 +110,31 @@ void Rows::begin(const Block& b) {
   }
 }
 
+void Rows::dot_tile(const Block& b, const F64Dots& task, Index number) const {
+  Index first = 0, end = b.rows;
+  while (first < end && !sees(first, number)) ++first;
+  while (end > first && !sees(end - 1, number)) --end;
+  F64Dots t = task;
+  t.x += first * t.x_step, t.sums += first * t.sums_step, t.rows = end - first;
+  core.dots(t);
+}
+
 void Rows::score_tile(const Block& b, const double* tile, Index number, double* to) const {
   const double scale = scale_of(b.head);
+  const Index dim = p.heads.q.dim;
+  double* at_tile = to + number * kKeys;
+  dot_tile(b,
+           {.x = q,
+            .x_step = wide(dim),
+            .rows = b.rows,
+            .dim = dim,
+            .tile = tile,
+            .sums = at_tile,
+            .sums_step = pitch()},
+           number);
   for (Index r = 0; r < b.rows; ++r) {
-    if (!sees(r, number)) continue;
-    double* s = to + r * pitch() + number * kKeys;
-    dot_tile(q + r * p.heads.q.dim, tile, p.heads.q.dim, s);
-    for (Index j = 0; j < kKeys; ++j) s[j] = scale * s[j];
+    double* s = at_tile + r * pitch();
+    for (Index j = 0; sees(r, number) && j < kKeys; ++j) s[j] = scale * s[j];
   }
 }
 

@@ -5,25 +5,30 @@
 
 #include "headwise/base/arena.h"
 #include "headwise/kernels/candidate.h"
+#include "headwise/kernels/cpu/isa/f64_kernels.h"
 
 namespace headwise::cpu::f64 {
 
 /// Each score is one chain of sums over dims, each output one over keys, as in ref: keys, or columns, that
 /// lie side by side are summed side by side.
-inline constexpr Index kKeys = 16, kColumns = 16;
+inline constexpr Index kKeys = kF64Lanes, kColumns = kF64Lanes;
+
+/// The functions of the chosen ISA level.
+const F64Core& f64_core();
 
 /// Rows of one head and sequence that are worked on together.
 struct Block {
-  SequencePlace at;
+  SequenceLocation at;
   Index head, first, rows;  // queries first .. first + rows - 1 of the sequence
 };
 
 struct Rows {
   const AttentionProblem& p;
   const AttentionArgs& a;
-  Index most;                                                       // rows of a block
-  bool keeps_scaled;                                                // scale * q.k is kept beside the logits
-  double* q = nullptr;                                              // [most][head_dim]
+  Index most;         // rows of a block
+  bool keeps_scaled;  // scale * q.k is kept beside the logits
+  const F64Core& core = f64_core();
+  double* q = nullptr;                                              // [most][wide(head_dim)]
   double *logits = nullptr, *weights = nullptr, *scaled = nullptr;  // [most][pitch]
   std::uint64_t *open = nullptr, *keep = nullptr;                   // [most][words]: a bit a key
   double *lse = nullptr, *empty = nullptr;                          // [most]; empty: 1 where no key is open
@@ -41,7 +46,9 @@ struct Rows {
   void book(Arena& arena);
   /// Queries and open keys of a block; every logit is unknown.
   void begin(const Block& block);
-  /// s = scale * q.k of the keys of tile `tile`, [dim][kKeys], where a row may see one of them.
+  /// to[r] = x[r] . keys of tile `number`, [dim][kKeys], from the first to the last row that may see one.
+  void dot_tile(const Block& block, const F64Dots& task, Index number) const;
+  /// s = scale * q.k of the keys of a tile likewise.
   void score_tile(const Block& block, const double* tile, Index number, double* to) const;
   /// Softcap, terms, weights, log-sum-exp, dropout: `keep` and, in weights, w before dropout.
   void finish(const Block& block);
@@ -51,15 +58,23 @@ struct Rows {
   }
   template <class Body>
   static void each_bit(const std::uint64_t* bits, Index words, Body&& body) {
-    for (Index w = 0; w < words; ++w)
+    for (Index w = 0; w < words; ++w) {
+      if (bits[w] == ~std::uint64_t{0}) {
+        for (Index j = 64 * w; j < 64 * w + 64; ++j) body(j);
+        continue;
+      }
       for (std::uint64_t left = bits[w]; left != 0; left &= left - 1) body(64 * w + __builtin_ctzll(left));
+    }
   }
 };
 
-/// sums[j] = x . column j of a tile [dim][kKeys], each one chain from 0 on.
-void dot_tile(const double* x, const double* tile, Index dim, double* sums);
-/// to[c] += factor x[c] for `columns`, a multiple of kColumns.
-void add_row(double factor, const double* x, Index columns, double* to);
+/// What up to 64 rows count in a sum, in order.
+struct Shares {
+  double factor[64];
+  Index row[64];
+  Index count = 0;
+  void add(Index from, double by) { factor[count] = by, row[count++] = from; }
+};
 
 /// What head h reads of tokens row0 .. of a tensor: turned, [tiles][dim][kKeys], or as rows
 /// [tokens][wide(dim)]; 0 behind the last.

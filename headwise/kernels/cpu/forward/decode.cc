@@ -7,7 +7,7 @@
 #include "headwise/kernels/cpu/forward/panel.h"
 #include "headwise/kernels/cpu/isa/isa.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::forward {
 namespace {
 
 /// How a run is cut. `apart`: every split is a task and leaves its state in a slot; else a task takes all
@@ -62,7 +62,7 @@ std::size_t worker_bytes(const AttentionProblem& p, const Core& core, const Cut&
 
 /// One run of heads of one sequence: where its rows and keys lie.
 struct Heads {
-  SequencePlace at;
+  SequenceLocation at;
   Index head0, rows, panels;
 };
 Heads heads_of(const OnlineRun& run, Index sequence, Index head0) {
@@ -104,6 +104,11 @@ void turn(const OnlineRun& run, const Panel& panel, float* spare, bool to_column
           spare[to_columns ? r * width + d : d * n + r];
 }
 
+/// All steps of a granule at once; else its scores, weights and sums one after the other.
+bool at_once(const OnlineRun& run) {
+  return run.core.few.stripe && !run.scaled_first && !run.problem.heads.terms.dropout;
+}
+
 /// One panel against one granule with keys in the lanes; o is [count][value_dim]. A granule with values,
 /// weights or sums that are not finite goes through the packed tile as in cpu/online. `to_keys`: of the next
 /// granule.
@@ -115,7 +120,7 @@ void attend_few(const OnlineRun& run, const Heads& h, Scratch& s, Panel& panel, 
   TileKeys t = whole;
   if (!open_tile(run, h.at, s, panel, t)) return;
   const Ahead to_values = ahead_of(rows.values, key0 + t.from, t.to - t.from, value_dim);
-  if (core.few.stripe && !run.scaled_first && !p.heads.terms.dropout) {
+  if (at_once(run)) {
     const Stripe stripe{.queries = panel.queries,
                         .from = t.from,
                         .to = t.to,
@@ -173,61 +178,22 @@ void attend_few(const OnlineRun& run, const Heads& h, Scratch& s, Panel& panel, 
 
 /// few_scores writes the lanes of queries alone; the others start as 0.
 void clear_scores(const OnlineRun& run, Scratch& s) {
-  if (run.core.few.scores) std::fill_n(s.s, run.core.granule * run.core.panel, 0.0f);
-}
-
-/// k or v as a pool of pages, with the scales of 8 bits.
-struct Pool {
-  const AnyView &numbers, &scales;
-  const HeadLayout& layout;
-};
-Pool key_pool(const OnlineRun& run) { return {run.args.k, run.args.k_scale, run.problem.heads.k}; }
-Pool value_pool(const OnlineRun& run) { return {run.args.v, run.args.v_scale, run.problem.heads.v}; }
-
-/// Rows key0 .. key0 + n of a pool of pages, numbered by their keys: where they lie when one page holds them
-/// all, else put together in `to`, or no rows where that is null.
-Rows paged_rows(const OnlineRun& run, const Heads& h, const Pool& pool, Index key0, Index n,
-                const PagedRoom* to) {
-  const HeadLayout& layout = pool.layout;
-  const Index size = run.problem.page_size, item = size_of(pool.numbers.dtype);
-  const auto from = [&](Index key) {
-    const Index page = run.args.page_table.page(h.at.sequence, key / size);
-    return with_scales(rows_of(pool.numbers, layout, h.head0, page, key % size), pool.scales, layout, h.head0,
-                       page, key % size);
-  };
-  Rows rows = from(key0);
-  if ((key0 + n - 1) / size != key0 / size) {
-    if (!to) return {};
-    for (Index i = 0; i < n; ++i) {
-      const Rows one = from(key0 + i);
-      const auto* row = static_cast<const std::byte*>(one.data);
-      std::byte* at = to->numbers + i * layout.dim * item;
-      if (one.scale) to->scales[i] = *one.scale;
-      if (rows.column_step == 1) {
-        std::memcpy(at, row, static_cast<std::size_t>(layout.dim * item));
-      } else {
-        for (Index c = 0; c < layout.dim; ++c)
-          std::memcpy(at + c * item, row + c * rows.column_step * item, static_cast<std::size_t>(item));
-      }
-    }
-    rows.data = to->numbers, rows.row_step = layout.dim, rows.column_step = 1;
-    if (rows.scale) rows.scale = to->scales, rows.scale_step = 1;
-  }
-  const auto back = [&](const void* first, Index bytes) {  // to row 0, which need not be there
-    return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(first) -
-                                         static_cast<std::uintptr_t>(key0 * bytes));
-  };
-  rows.data = back(rows.data, rows.row_step * item);
-  if (rows.scale) rows.scale = static_cast<const float*>(back(rows.scale, rows.scale_step * 4));
-  return rows;
+  if (run.core.few.scores && !at_once(run)) std::fill_n(s.s, run.core.granule * run.core.panel, 0.0f);
 }
 
 /// Keys key0 .. key0 + n as far as they lie in order.
 Ahead keys_ahead(const OnlineRun& run, const Heads& h, Rows keys, Index key0, Index n) {
   const AttentionProblem& p = run.problem;
   if (n <= 0) return {};
-  if (p.keys == KeyForm::paged) keys = paged_rows(run, h, key_pool(run), key0, n, nullptr);
+  if (p.keys == KeyForm::paged) keys = paged_rows(run, h.at, key_pool(run, h.head0), {key0, n}, nullptr);
   return keys.data ? ahead_of(keys, key0, n, p.heads.k.dim) : Ahead{};
+}
+
+/// No panel may see a key: rows in pages need not be put together.
+bool all_closed(const OnlineRun& run, const Heads& h, const Scratch& s, Index key0, Index n) {
+  for (Index i = 0; i < h.panels; ++i)
+    if (tile_kind(run, h.at, s.panels[i], key0, n) != TileKind::empty) return false;
+  return true;
 }
 
 /// All panels against the keys of one split.
@@ -243,8 +209,8 @@ void attend_split(const OnlineRun& run, const Heads& h, Scratch& s, Index split)
     const Index n = std::min<Index>(core.granule, end - key0);
     bool packed = false, finite = true;
     if (paged) {
-      rows.keys = paged_rows(run, h, key_pool(run), key0, n, &s.paged_keys);
-      rows.values = paged_rows(run, h, value_pool(run), key0, n, &s.paged_values);
+      if (all_closed(run, h, s, key0, n)) continue;
+      rows = granule_rows(run, h.at, h.head0, {key0, n}, s);
     }
     const Index key1 = key0 + core.granule;
     const Ahead next =
@@ -333,7 +299,7 @@ std::string refuse(const AttentionProblem& p) {
   if (p.heads.norm == Norm::entmax) return "weights are entmax: no running maximum makes them";
   if (p.probe.any()) return "probes are gathered by cpu/online";
   if (p.heads.terms.rows) return "heads list their rows: cpu/online gathers them";
-  if (p.keys == KeyForm::paged) return {};  // the only one that reads them; any number of tokens
+  if (p.keys == KeyForm::paged) return {};  // any number of tokens
   if (p.q_tokens > kMostDecodeQueries)
     return text("q_tokens is ", p.q_tokens, ": decode takes up to ", kMostDecodeQueries);
   const Core& core = decode_core(p, *chosen_isa().kernels());
@@ -380,10 +346,12 @@ Status run_decode(const AttentionProblem& p, const AttentionArgs& args, std::spa
   rebook();
   const auto head0 = [&](Index task) { return task % cut.runs * cut.run_heads; };
   if (!cut.apart) {
-    const auto body = [&](Index task, int worker) {
-      attend_all(run, books.workers[worker], task / cut.runs, head0(task));
+    const Index all = p.batch * cut.runs, together = std::max<Index>(1, all / (Index{8} * threads));
+    const auto body = [&](Index task, int worker) {  // neighbours lie one after another in memory
+      for (Index i = task * together; i < std::min(all, (task + 1) * together); ++i)
+        attend_all(run, books.workers[worker], i / cut.runs, head0(i));
     };
-    pool.parallel_for(p.batch * cut.runs, body, threads);
+    pool.parallel_for(ceil_div(all, together), body, threads);
     return Status::ok;
   }
   const auto one = [&](Index task, int worker) {
@@ -404,7 +372,8 @@ Status run_decode(const AttentionProblem& p, const AttentionArgs& args, std::spa
 }  // namespace
 
 /// The class is cpu/online's: it names the bits, not the way to them.
-const AttentionKernel kDecode{"cpu/decode", refuse, workspace_bytes, run_decode,
-                              [](const AttentionProblem& p) { return kOnline.numerics(p); }};
+const AttentionKernel kDecode{"cpu/decode", kWritten,
+                              refuse,       workspace_bytes,
+                              run_decode,   [](const AttentionProblem& p) { return kOnline.numerics(p); }};
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::forward

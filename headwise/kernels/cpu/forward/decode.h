@@ -4,11 +4,11 @@
 #pragma once
 #include "headwise/kernels/candidate.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::forward {
 
 extern const AttentionKernel kDecode;
 
 /// Queries a sequence may bring, and keys from which on splitting them pays whatever the rows.
 inline constexpr Index kMostDecodeQueries = 16, kFewestDecodeKeys = 512;
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::forward

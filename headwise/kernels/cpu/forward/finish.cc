@@ -5,7 +5,7 @@
 
 #include "headwise/kernels/cpu/forward/panel.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::forward {
 namespace {
 
 /// The state of the split and the total change places.
@@ -20,7 +20,7 @@ void exchange(const OnlineRun& run, Panel& panel) {
 }
 
 /// Divides and gates the panel's outputs and writes them where the caller wants them.
-void write_rows(const OnlineRun& run, const SequencePlace& at, const Scratch& s, const Panel& panel,
+void write_rows(const OnlineRun& run, const SequenceLocation& at, const Scratch& s, const Panel& panel,
                 const float* total, const float* gate) {
   const Core& core = run.core;
   const Index value_dim = run.problem.heads.v.dim, step = run.value_rows();
@@ -83,7 +83,7 @@ void fold(const OnlineRun& run, Scratch& s, Panel& panel) {
   core.passes.join(panel.total_sum, panel.sum, 1, s.a, s.b);
 }
 
-void finish_panel(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel& panel) {
+void finish_panel(const OnlineRun& run, const SequenceLocation& at, Scratch& s, Panel& panel) {
   const AttentionProblem& p = run.problem;
   const Core& core = run.core;
   const HeadInputs& in = run.args.inputs;
@@ -145,7 +145,7 @@ void finish_panel(const OnlineRun& run, const SequencePlace& at, Scratch& s, Pan
 }
 
 void write_unlisted(const OnlineRun& run, Index sequence, Index head) {
-  const SequencePlace at = place_of(run.problem, run.args, sequence);
+  const SequenceLocation at = place_of(run.problem, run.args, sequence);
   const AnyView &out = run.args.out, &lse = run.args.lse;
   const Index dim = run.problem.heads.v.dim, unit = size_of(out.dtype);
   each_unlisted(run, at, head, [&](Index first, Index end) {
@@ -163,4 +163,4 @@ void write_unlisted(const OnlineRun& run, Index sequence, Index head) {
   });
 }
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::forward

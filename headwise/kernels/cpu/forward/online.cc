@@ -4,14 +4,15 @@
 #include <cmath>
 #include <numeric>
 
+#include "headwise/base/caller_watch.h"
 #include "headwise/kernels/cpu/forward/panel.h"
 #include "headwise/kernels/cpu/isa/isa.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::forward {
 namespace {
 
 /// Pairs that weigh nothing by a logit of -inf or by dropout are closed for values that are not finite, too.
-void close_lost_pairs(const OnlineRun& run, const SequencePlace& at, const Panel& panel, Scratch& s,
+void close_lost_pairs(const OnlineRun& run, const SequenceLocation& at, const Panel& panel, Scratch& s,
                       const TileKeys& t) {
   const bool drops = run.problem.heads.terms.dropout;
   const Index id = sequence_id(run.args, at.sequence);
@@ -60,7 +61,7 @@ void set_distances(const OnlineRun& run, const Panel& panel, Index key0) {
 
 }  // namespace
 
-bool open_tile(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel& panel, TileKeys& t) {
+bool open_tile(const OnlineRun& run, const SequenceLocation& at, Scratch& s, Panel& panel, TileKeys& t) {
   if (t.kind == TileKind::mixed) {
     open_bits(run, at, panel, s, t);
     if (t.from == t.to) return false;
@@ -70,7 +71,7 @@ bool open_tile(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel&
   return true;
 }
 
-Tile make_weights(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel& panel,
+Tile make_weights(const OnlineRun& run, const SequenceLocation& at, Scratch& s, Panel& panel,
                   const TileKeys& t) {
   const Core& core = run.core;
   const ProbeSpec& probe = run.problem.probe;
@@ -107,7 +108,7 @@ Tile make_weights(const OnlineRun& run, const SequencePlace& at, Scratch& s, Pan
   return tile;
 }
 
-void attend_tile(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel& panel,
+void attend_tile(const OnlineRun& run, const SequenceLocation& at, Scratch& s, Panel& panel,
                  const KvHeadRows& rows, TileKeys t) {
   if (!open_tile(run, at, s, panel, t)) return;
   tile_scores(run, panel, s.tile_keys, rows.keys, t, s.s);
@@ -122,7 +123,7 @@ void attend_tile(const OnlineRun& run, const SequencePlace& at, Scratch& s, Pane
 namespace {
 
 /// The same as a stripe for the core to do beside others; false: no key is open.
-bool lay_stripe(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel& panel,
+bool lay_stripe(const OnlineRun& run, const SequenceLocation& at, Scratch& s, Panel& panel,
                 const KvHeadRows& rows, TileKeys t, Stripe& stripe) {
   if (t.kind == TileKind::mixed) {
     open_bits(run, at, panel, s, t);
@@ -149,10 +150,11 @@ bool lay_stripe(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel
 
 /// What is touched after the granule that ends at key `first`: the next keys and values, or at last where the
 /// rows of the task go (of its first head; a single granule leaves too little time).
-Next after_granule(const OnlineRun& run, const SequencePlace& at, const KvHeadRows& rows, Index first,
+Next after_granule(const OnlineRun& run, const SequenceLocation& at, const KvHeadRows& rows, Index first,
                    const RowBlock& task) {
   const Index value_dim = run.problem.heads.v.dim;
   if (first < at.kv_tokens) {
+    if (run.problem.keys == KeyForm::paged) return {};
     const Index count = std::min<Index>(run.core.granule, at.kv_tokens - first);
     return {ahead_of(rows.keys, first, count, run.problem.heads.k.dim),
             ahead_of(rows.values, first, count, value_dim)};
@@ -169,7 +171,7 @@ Next after_granule(const OnlineRun& run, const SequencePlace& at, const KvHeadRo
 void attend_rows(const OnlineRun& run, Scratch& s, Index sequence, Index head0, Index block) {
   const AttentionProblem& p = run.problem;
   const Core& core = run.core;
-  const SequencePlace at = place_of(p, run.args, sequence);
+  const SequenceLocation at = place_of(p, run.args, sequence);
   const Index rows = rows_of_run(run, at, head0);
   const Index row0 = block * run.task_rows, row1 = std::min(rows, row0 + run.task_rows);
   if (row0 >= row1) return;
@@ -177,10 +179,11 @@ void attend_rows(const OnlineRun& run, Scratch& s, Index sequence, Index head0, 
   core.begin();
   for (Index i = 0; i < panels; ++i)
     fill_panel(run, at, {head0, row0 + i * core.panel, row1}, s, s.panels[i]);
-  const KvHeadRows kv{key_rows(run, at, head0), value_rows_of(run, at, head0)};
+  const bool paged = p.keys == KeyForm::paged;
+  KvHeadRows kv{key_rows(run, at, head0), paged ? Rows{} : value_rows_of(run, at, head0)};
   const bool only_mask = core.products.stripes != nullptr && !run.scaled_first && !p.heads.terms.dropout &&
                          p.probe.top_k == 0 && p.probe.classes == 0;
-  for (Index key0 = 0; key0 < at.kv_tokens; key0 += core.granule) {
+  for (Index key0 = 0; key0 < at.kv_tokens && still_wanted(); key0 += core.granule) {
     if (key0 > 0 && key0 % kSplit == 0)
       for (Index i = 0; i < panels; ++i)
         if (s.panels[i].started) fold(run, s, s.panels[i]);
@@ -193,6 +196,7 @@ void attend_rows(const OnlineRun& run, Scratch& s, Index sequence, Index head0, 
       if (kind == TileKind::empty) continue;
       if (run.visits) run.visits->fetch_add(1, std::memory_order_relaxed);
       if (!packed) {
+        if (paged) kv = granule_rows(run, at, head0, {key0, n}, s);
         s.tile_keys = keys_for_scores(run, kv.keys, key0, n, s.keys);
         finite = values_for_weigh(run, kv.values, key0, n, s.values);
         packed = true;
@@ -223,7 +227,6 @@ namespace {
 std::string refuse(const AttentionProblem& p) {
   if (p.dtype == DType::f64) return "dtype is f64: this kernel computes in f32";
   if (p.heads.mixes()) return kHeadsAreMixed;
-  if (p.keys == KeyForm::paged) return kKeysInPages;
   if (p.heads.norm == Norm::entmax) return "weights are entmax: no running maximum makes them";
   if (p.probe.scores != ScoreStage::none)
     return "the scores probe needs the whole matrix, which is never formed here";
@@ -332,7 +335,7 @@ std::string numerics(const AttentionProblem& p) {
 
 }  // namespace
 
-const AttentionKernel kOnline{"cpu/online", refuse, workspace_bytes, run_online, numerics};
+const AttentionKernel kOnline{"cpu/online", kWritten, refuse, workspace_bytes, run_online, numerics};
 
 Status run_counting(const AttentionProblem& p, const AttentionArgs& args, std::span<std::byte> workspace,
                     ThreadPool& pool, std::atomic<Index>& visits) noexcept {
@@ -341,4 +344,4 @@ Status run_counting(const AttentionProblem& p, const AttentionArgs& args, std::s
 Index panel_of(const AttentionProblem& p) { return core_for(p, *chosen_isa().kernels()).panel; }
 Index granule_of(const AttentionProblem& p) { return core_for(p, *chosen_isa().kernels()).granule; }
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::forward

@@ -5,7 +5,7 @@
 
 #include "headwise/kernels/candidate.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::forward {
 
 extern const AttentionKernel kOnline;
 /// kOnline.run that also adds to `visits` one for every tile, a panel of queries x a granule of keys, it
@@ -20,4 +20,4 @@ Index granule_of(const AttentionProblem& p);
 /// granule.
 inline constexpr Index kSplit = 2048;
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::forward

@@ -8,7 +8,7 @@
 #include "headwise/kernels/cpu/isa/isa.h"
 #include "headwise/kernels/cpu/isa/key_order.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::forward {
 
 RowType row_type(DType t) {
   return t == DType::bf16   ? RowType::bf16
@@ -58,15 +58,6 @@ Ahead ahead_of(const Rows& rows, Index first, Index count, Index width) {
   return {static_cast<const std::byte*>(rows.data) + first * step * item, step * item, width * item, count};
 }
 
-KeyOrder key_order(DType kv_dtype) {
-  AttentionProblem p;  // the class of a dtype: no size changes how its keys lie
-  p.kv = kv_dtype;
-  p.dtype = p.eight_bit_kv() ? DType::f32 : kv_dtype;
-  const Core& core = core_for(p, *chosen_isa().kernels());
-  if (core.key_group == 0) return {16, 1, 1};
-  return {core.key_group, core.key_columns, core.key_pad};
-}
-
 Rows with_scales(Rows r, const AnyView& scale, const HeadLayout& layout, Index head, Index batch,
                  Index first_row) {
   if (!is_eight_bits(r.type) || !scale.data) return r;  // null: no tokens
@@ -76,9 +67,10 @@ Rows with_scales(Rows r, const AnyView& scale, const HeadLayout& layout, Index h
   return r;
 }
 
-Rows key_rows(const OnlineRun& run, const SequencePlace& at, Index head) {
+Rows key_rows(const OnlineRun& run, const SequenceLocation& at, Index head) {
   const AttentionProblem& p = run.problem;
   const AnyView& k = run.args.k;
+  if (p.keys == KeyForm::paged) return {};  // granule_rows gives them
   if (p.keys == KeyForm::plain)
     return with_scales(rows_of(k, p.heads.k, head, at.tensor_batch, at.kv_row), run.args.k_scale, p.heads.k,
                        head, at.tensor_batch, at.kv_row);
@@ -90,7 +82,7 @@ Rows key_rows(const OnlineRun& run, const SequencePlace& at, Index head) {
   r.type = row_type(k.dtype);
   return with_scales(r, run.args.k_scale, p.heads.k, head, at.tensor_batch, at.kv_row);
 }
-Rows value_rows_of(const OnlineRun& run, const SequencePlace& at, Index head) {
+Rows value_rows_of(const OnlineRun& run, const SequenceLocation& at, Index head) {
   const HeadLayout& layout = run.problem.heads.v;
   return with_scales(rows_of(run.args.v, layout, head, at.tensor_batch, at.kv_row), run.args.v_scale, layout,
                      head, at.tensor_batch, at.kv_row);
@@ -177,11 +169,12 @@ Scratch book(const AttentionProblem& p, const Core& core, Index task_rows, Arena
   s.values = arena.take<std::byte>("attention.values", core.products.value_bytes(p.heads.v.dim));
   s.weights = arena.take<std::byte>("attention.weights", core.products.weight_bytes());
   const Index paged = p.keys == KeyForm::paged ? granule : 0;
-  const auto room_for = [&](Index dim) -> PagedRoom {
-    return {arena.take<std::byte>("attention.pages", paged * dim * size_of(p.kv_dtype())),
-            arena.take<float>("attention.pages", p.eight_bit_kv() ? paged : 0)};
+  const auto room_for = [&](Index dim, Index rows) -> PagedRoom {
+    return {arena.take<std::byte>("attention.pages", rows * dim * size_of(p.kv_dtype())),
+            arena.take<float>("attention.pages", p.eight_bit_kv() ? rows : 0)};
   };
-  s.paged_keys = room_for(head_dim), s.paged_values = room_for(p.heads.v.dim);
+  s.paged_keys = room_for(head_dim, paged * (p.probe.columns ? kColumnGranules : 1));
+  s.paged_values = room_for(p.heads.v.dim, paged);
   s.s = arena.take<float>("attention.scores", granule * panel);
   s.gather = arena.take<float>("attention.gather", panel * round_up(head_dim, 16));
   s.rows = arena.take<float>("attention.rows", panel * value_rows);
@@ -230,7 +223,7 @@ Scratch book(const AttentionProblem& p, const Core& core, Index task_rows, Arena
   return s;
 }
 
-Index rows_of_run(const OnlineRun& run, const SequencePlace& at, Index head0) {
+Index rows_of_run(const OnlineRun& run, const SequenceLocation& at, Index head0) {
   const Index all = run.problem.heads.q.heads, heads = std::min(run.run_heads, all - head0);
   if (!run.problem.heads.terms.rows) return heads * at.q_tokens;
   const Index list = at.sequence * all + head0;
@@ -242,7 +235,7 @@ namespace {
 /// Goes through the rows of a run of heads in order.
 class RowWalk {
  public:
-  RowWalk(const OnlineRun& run, const SequencePlace& at, Index head0, Index first)
+  RowWalk(const OnlineRun& run, const SequenceLocation& at, Index head0, Index first)
       : lists_(run.args.inputs.rows),
         listed_(run.problem.heads.terms.rows),
         tokens_(at.q_tokens),
@@ -279,7 +272,7 @@ class RowWalk {
 
 }  // namespace
 
-void fill_panel(const OnlineRun& run, const SequencePlace& at, const RowBlock& rows, Scratch& scratch,
+void fill_panel(const OnlineRun& run, const SequenceLocation& at, const RowBlock& rows, Scratch& scratch,
                 Panel& panel) {
   const Core& core = run.core;
   const AttentionProblem& p = run.problem;
@@ -356,7 +349,7 @@ void add_relative(const HeadInputs& in, const Panel& panel, Scratch& scratch, co
 
 }  // namespace
 
-void apply_terms(const OnlineRun& run, const SequencePlace& at, const Panel& panel, Scratch& scratch,
+void apply_terms(const OnlineRun& run, const SequenceLocation& at, const Panel& panel, Scratch& scratch,
                  const TileKeys& t) {
   const Index from = t.from, to = t.to;
   const Core& core = run.core;
@@ -372,7 +365,7 @@ void apply_terms(const OnlineRun& run, const SequencePlace& at, const Panel& pan
   add_terms(run, at, panel, scratch, t);
 }
 
-void add_terms(const OnlineRun& run, const SequencePlace& at, const Panel& panel, Scratch& scratch,
+void add_terms(const OnlineRun& run, const SequenceLocation& at, const Panel& panel, Scratch& scratch,
                const TileKeys& t) {
   const Index key0 = t.key0, from = t.from, to = t.to;
   const Core& core = run.core;
@@ -406,7 +399,7 @@ void add_terms(const OnlineRun& run, const SequencePlace& at, const Panel& panel
   }
 }
 
-TileKind tile_kind(const OnlineRun& run, const SequencePlace& at, const Panel& panel, Index key0,
+TileKind tile_kind(const OnlineRun& run, const SequenceLocation& at, const Panel& panel, Index key0,
                    Index keys) {
   if (!run.args.mask.given()) return TileKind::full;
   TileKind all = TileKind::full;
@@ -440,7 +433,7 @@ void transpose_bits(std::uint64_t (&a)[64]) {
 
 }  // namespace
 
-void open_bits(const OnlineRun& run, const SequencePlace& at, const Panel& panel, Scratch& scratch,
+void open_bits(const OnlineRun& run, const SequenceLocation& at, const Panel& panel, Scratch& scratch,
                TileKeys& t) {
   const Index key0 = t.key0, to = t.to;
   const int words = static_cast<int>(ceil_div(to, 64));
@@ -476,7 +469,7 @@ void open_bits(const OnlineRun& run, const SequencePlace& at, const Panel& panel
   t.to = std::max(last, t.from);
 }
 
-TileDropout dropout_of(const OnlineRun& run, const SequencePlace& at, const Panel& panel, Index key0) {
+TileDropout dropout_of(const OnlineRun& run, const SequenceLocation& at, const Panel& panel, Index key0) {
   return {.head = panel.head32,
           .query = panel.position32,
           .key0 = key0,
@@ -484,6 +477,19 @@ TileDropout dropout_of(const OnlineRun& run, const SequencePlace& at, const Pane
           .sequence = static_cast<std::uint32_t>(sequence_id(run.args, at.sequence)),
           .threshold = run.dropout.threshold,
           .keep_scale = static_cast<float>(1.0 / (1.0 - run.args.inputs.dropout))};
+}
+
+}  // namespace headwise::cpu::forward
+
+namespace headwise::cpu {
+
+KeyOrder key_order(DType kv_dtype) {
+  AttentionProblem p;  // the class of a dtype: no size changes how its keys lie
+  p.kv = kv_dtype;
+  p.dtype = p.eight_bit_kv() ? DType::f32 : kv_dtype;
+  const Core& core = forward::core_for(p, *chosen_isa().kernels());
+  if (core.key_group == 0) return {16, 1, 1};
+  return {core.key_group, core.key_columns, core.key_pad};
 }
 
 }  // namespace headwise::cpu

@@ -9,7 +9,7 @@
 #include "headwise/kernels/cpu/forward/online.h"
 #include "headwise/kernels/cpu/isa/tile_kernels.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::forward {
 
 /// The numbers every task of one run shares; no allocation, lives on the caller's stack.
 struct OnlineRun {
@@ -36,8 +36,8 @@ Rows with_scales(Rows rows, const AnyView& scale, const HeadLayout& layout, Inde
 /// Rows that are read later, from row `first` on; none where their columns do not lie side by side.
 Ahead ahead_of(const Rows& rows, Index first, Index count, Index width);
 /// The rows of k and of v that head `head` of a sequence reads.
-Rows key_rows(const OnlineRun& run, const SequencePlace& at, Index head);
-Rows value_rows_of(const OnlineRun& run, const SequencePlace& at, Index head);
+Rows key_rows(const OnlineRun& run, const SequenceLocation& at, Index head);
+Rows value_rows_of(const OnlineRun& run, const SequenceLocation& at, Index head);
 /// Keys key0 .. key0 + count as `scores` takes them: packed into `scratch`, or where they lie ready. 8 bits:
 /// the numbers alone, since a scale is cheaper on a score, and more accurate, than on every number.
 const void* keys_for_scores(const OnlineRun& run, const Rows& keys, Index key0, Index count, void* scratch);
@@ -92,6 +92,17 @@ struct PagedRoom {
   float* scales;  // 8 bits alone
 };
 
+/// Keys key0 .. key0 + count of a sequence.
+struct KeyRange {
+  Index key0, count;
+};
+/// k or v of one head as a pool of pages, with the scales of 8 bits.
+struct PagedPool {
+  const AnyView &numbers, &scales;
+  const HeadLayout& layout;
+  Index head;
+};
+
 /// Everything one worker needs, booked in pieces of the workspace.
 struct Scratch {
   Panel* panels;
@@ -106,6 +117,16 @@ struct Scratch {
   float* lane_f[6];
 };
 
+PagedPool key_pool(const OnlineRun& run, Index head);
+/// Rows of a pool of pages, numbered by their keys: where they lie when one page holds them all, else put
+/// together in `to`, or no rows where that is null. Rows of pages that are gone (-1), which the mask closes,
+/// are 0.
+Rows paged_rows(const OnlineRun& run, const SequenceLocation& at, const PagedPool& pool, const KeyRange& keys,
+                const PagedRoom* to);
+/// Keys and values of one granule of a sequence in pages.
+KvHeadRows granule_rows(const OnlineRun& run, const SequenceLocation& at, Index head, const KeyRange& keys,
+                        const Scratch& s);
+
 /// Granules of keys whose column sums one task of the second look gathers.
 inline constexpr Index kColumnGranules = 4;
 
@@ -114,10 +135,10 @@ Scratch book(const AttentionProblem& p, const Core& core, Index task_rows, Arena
 Index task_rows_for(const AttentionProblem& p, const Core& core, int threads);
 
 /// How many rows heads head0.. of one run have in a sequence: all, or those their lists name.
-Index rows_of_run(const OnlineRun& run, const SequencePlace& at, Index head0);
+Index rows_of_run(const OnlineRun& run, const SequenceLocation& at, Index head0);
 /// Calls f(first, end) for the stretches of query rows that head `head` does not list.
 template <class F>
-void each_unlisted(const OnlineRun& run, const SequencePlace& at, Index head, F&& f) {
+void each_unlisted(const OnlineRun& run, const SequenceLocation& at, Index head, F&& f) {
   const RowLists& rows = run.args.inputs.rows;
   const Index list = at.sequence * run.problem.heads.q.heads + head;
   Index next = 0;
@@ -131,31 +152,33 @@ void each_unlisted(const OnlineRun& run, const SequencePlace& at, Index head, F&
 void tile_scores(const OnlineRun& run, const Panel& panel, const void* packed, const Rows& keys,
                  const TileKeys& t, float* s);
 /// Fills lanes with the first rows of a block; packs the queries.
-void fill_panel(const OnlineRun& run, const SequencePlace& at, const RowBlock& rows, Scratch& scratch,
+void fill_panel(const OnlineRun& run, const SequenceLocation& at, const RowBlock& rows, Scratch& scratch,
                 Panel& panel);
 /// Score terms between the product and the mask, in the order of the contract.
-void apply_terms(const OnlineRun& run, const SequencePlace& at, const Panel& panel, Scratch& scratch,
+void apply_terms(const OnlineRun& run, const SequenceLocation& at, const Panel& panel, Scratch& scratch,
                  const TileKeys& t);
 /// Those of them that are added: bias, ALiBi, relative.
-void add_terms(const OnlineRun& run, const SequencePlace& at, const Panel& panel, Scratch& scratch,
+void add_terms(const OnlineRun& run, const SequenceLocation& at, const Panel& panel, Scratch& scratch,
                const TileKeys& t);
 /// What the mask says about the panel's rows x keys [key0, key0 + keys).
-TileKind tile_kind(const OnlineRun& run, const SequencePlace& at, const Panel& panel, Index key0, Index keys);
+TileKind tile_kind(const OnlineRun& run, const SequenceLocation& at, const Panel& panel, Index key0,
+                   Index keys);
 /// Bits of open lanes per key into scratch.open; trims [from, to) to keys that some lane may attend.
-void open_bits(const OnlineRun& run, const SequencePlace& at, const Panel& panel, Scratch& scratch,
+void open_bits(const OnlineRun& run, const SequenceLocation& at, const Panel& panel, Scratch& scratch,
                TileKeys& t);
 /// Dropout of a panel's pairs with the keys of the granule at key0.
-TileDropout dropout_of(const OnlineRun& run, const SequencePlace& at, const Panel& panel, Index key0);
+TileDropout dropout_of(const OnlineRun& run, const SequenceLocation& at, const Panel& panel, Index key0);
 
 OnlineRun run_of(const AttentionProblem& p, const AttentionArgs& args, const TileKernels& kernels,
                  const Core& core, Index task_rows);
 /// Trims [from, to) to the keys of a tile that are open and starts the panel's split; false: none is open.
-bool open_tile(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel& panel, TileKeys& t);
+bool open_tile(const OnlineRun& run, const SequenceLocation& at, Scratch& s, Panel& panel, TileKeys& t);
 /// From the products in S to the operand of `weigh`: terms, mask, the running max, weights, their sum,
 /// dropout.
-Tile make_weights(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel& panel, const TileKeys& t);
+Tile make_weights(const OnlineRun& run, const SequenceLocation& at, Scratch& s, Panel& panel,
+                  const TileKeys& t);
 /// One panel against the packed keys and values of a tile; `rows` is where they came from.
-void attend_tile(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel& panel,
+void attend_tile(const OnlineRun& run, const SequenceLocation& at, Scratch& s, Panel& panel,
                  const KvHeadRows& rows, TileKeys t);
 /// Folds the state of the split into the total: the same `merge` whatever the number of splits.
 void fold(const OnlineRun& run, Scratch& s, Panel& panel);
@@ -164,20 +187,20 @@ void attend_rows(const OnlineRun& run, Scratch& s, Index sequence, Index head0, 
 /// Rows that head `head` does not list: 0 and -inf.
 void write_unlisted(const OnlineRun& run, Index sequence, Index head);
 /// Folds what is left, divides, gates, writes the rows and their log-sum-exp.
-void finish_panel(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel& panel);
+void finish_panel(const OnlineRun& run, const SequenceLocation& at, Scratch& s, Panel& panel);
 
 /// Probes: before the weights are made, after, and at the end of a row.
 void push_best(const OnlineRun& run, const Panel& panel, const float* s, const TileKeys& t);
-void push_classes(const OnlineRun& run, const SequencePlace& at, const Panel& panel, const float* p,
+void push_classes(const OnlineRun& run, const SequenceLocation& at, const Panel& panel, const float* p,
                   const TileKeys& t);
 void rebase_stats(const OnlineRun& run, const RowStats& stats, const float* sum, const float* delta,
                   const float* shrink, float* class_mass);
 /// weight[lane]: what a p counts in the row's normalized weights, sink included; 0 for an empty row.
-void write_probes(const OnlineRun& run, const SequencePlace& at, const Panel& panel, const float* sink_mass,
-                  const float* weight);
+void write_probes(const OnlineRun& run, const SequenceLocation& at, const Panel& panel,
+                  const float* sink_mass, const float* weight);
 
 /// The second look: column sums and picked rows from known log-sum-exps.
 void second_look(const OnlineRun& run, std::span<std::byte> workspace, Index worker_bytes,
                  ThreadPool& pool) noexcept;
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::forward

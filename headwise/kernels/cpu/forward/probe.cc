@@ -3,7 +3,7 @@
 
 #include "headwise/kernels/cpu/forward/panel.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::forward {
 namespace {
 
 constexpr double kLn2 = 0.6931471805599453;
@@ -28,7 +28,7 @@ void push_best(const OnlineRun& run, const Panel& panel, const float* s, const T
     }
 }
 
-void push_classes(const OnlineRun& run, const SequencePlace& at, const Panel& panel, const float* p,
+void push_classes(const OnlineRun& run, const SequenceLocation& at, const Panel& panel, const float* p,
                   const TileKeys& t) {
   const AnyView& c = run.args.probe.class_of;
   const Index size = run.core.panel;
@@ -55,8 +55,8 @@ void rebase_stats(const OnlineRun& run, const RowStats& stats, const float* sum,
     for (Index i = 0; i < size; ++i) class_mass[c * size + i] *= shrink[i];
 }
 
-void write_probes(const OnlineRun& run, const SequencePlace& at, const Panel& panel, const float* sink_mass,
-                  const float* weight) {
+void write_probes(const OnlineRun& run, const SequenceLocation& at, const Panel& panel,
+                  const float* sink_mass, const float* weight) {
   const ProbeSpec& probe = run.problem.probe;
   const ProbeOut& out = run.args.probe;
   const Index size = run.core.panel;
@@ -103,4 +103,4 @@ void write_probes(const OnlineRun& run, const SequencePlace& at, const Panel& pa
   }
 }
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::forward

@@ -3,13 +3,13 @@
 
 #include "headwise/kernels/cpu/forward/panel.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::forward {
 namespace {
 
 /// Weights of one panel against one packed granule, from known tops and sums: S becomes p. False: nothing is
 /// open.
-bool known_tile(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel& panel, const void* packed,
-                const Rows& keys, TileKeys& t) {
+bool known_tile(const OnlineRun& run, const SequenceLocation& at, Scratch& s, Panel& panel,
+                const void* packed, const Rows& keys, TileKeys& t) {
   const Core& core = run.core;
   t.kind = tile_kind(run, at, panel, t.key0, t.to);
   if (t.kind == TileKind::empty) return false;
@@ -38,24 +38,47 @@ bool known_tile(const OnlineRun& run, const SequencePlace& at, Scratch& s, Panel
   return true;
 }
 
+/// The keys of a head, those in pages put together in part `part` of the scratch.
+Rows granule_keys(const OnlineRun& run, const SequenceLocation& at, Index head, const KeyRange& keys,
+                  const Scratch& s, Index part) {
+  if (run.problem.keys != KeyForm::paged) return key_rows(run, at, head);
+  PagedRoom room = s.paged_keys;
+  const Index first = part * run.core.granule;
+  room.numbers += first * run.problem.heads.k.dim * size_of(run.problem.kv_dtype());
+  if (room.scales) room.scales += first;
+  return paged_rows(run, at, key_pool(run, head), keys, &room);
+}
+
 /// Sum over queries of the weight that kColumnGranules granules of keys of one head receive; lanes are added
 /// last, in order. Several granules a task: a panel of queries is packed once for all of them.
 void sum_columns(const OnlineRun& run, Scratch& s, Index sequence, Index head, Index key0) {
   const AttentionProblem& p = run.problem;
   const Core& core = run.core;
-  const SequencePlace at = place_of(p, run.args, sequence);
-  const Index end = std::min(at.kv_tokens, key0 + kColumnGranules * core.granule), size = core.panel;
+  const SequenceLocation at = place_of(p, run.args, sequence);
+  const Index last = key0 + kColumnGranules * core.granule, end = std::min(at.kv_tokens, last),
+              size = core.panel;
+  const AnyView& out = run.args.probe.column_sums;
+  const auto sum_of = [&](Index k) -> float& {
+    return static_cast<float*>(
+        out.data)[at.tensor_batch * out.step[0] + head * out.step[1] + (at.kv_row + k) * out.step[2]];
+  };
+  if (p.keys == KeyForm::paged)  // sequences in pages may be shorter than the tensor
+    for (Index k = std::max(end, key0); k < std::min(p.kv_tokens, last); ++k) sum_of(k) = 0;
   if (key0 >= end) return;
-  const Rows keys = key_rows(run, at, head);
+  const auto keys_at = [&](Index k) { return std::min<Index>(core.granule, end - k); };
+  Rows keys[kColumnGranules];
+  for (Index k = key0; k < end; k += core.granule)
+    keys[(k - key0) / core.granule] =
+        granule_keys(run, at, head, {k, keys_at(k)}, s, (k - key0) / core.granule);
+  const auto rows_at = [&](Index k) -> const Rows& { return keys[(k - key0) / core.granule]; };
   const auto room = [&](Index k) {
     return static_cast<std::byte*>(s.keys) +
            (k - key0) / core.granule * core.products.key_bytes(p.heads.q.dim);
   };
   const auto packed = [&](Index k) -> const void* {
-    return run.keys_ready ? keys_for_scores(run, keys, k, 0, nullptr) : room(k);
+    return run.keys_ready ? keys_for_scores(run, rows_at(k), k, 0, nullptr) : room(k);
   };
-  const auto keys_at = [&](Index k) { return std::min<Index>(core.granule, end - k); };
-  for (Index k = key0; k < end; k += core.granule) keys_for_scores(run, keys, k, keys_at(k), room(k));
+  for (Index k = key0; k < end; k += core.granule) keys_for_scores(run, rows_at(k), k, keys_at(k), room(k));
   float* lanes = s.column_lanes;
   std::fill_n(lanes, (end - key0) * size, 0.0f);
   std::fill_n(s.ones, size, 1.0f);
@@ -64,17 +87,15 @@ void sum_columns(const OnlineRun& run, Scratch& s, Index sequence, Index head, I
     fill_panel(run, at, {head, row, at.q_tokens}, s, panel);
     for (Index k = key0; k < end; k += core.granule) {
       TileKeys t{.key0 = k, .from = 0, .to = keys_at(k)};
-      if (!known_tile(run, at, s, panel, packed(k), keys, t)) continue;
+      if (!known_tile(run, at, s, panel, packed(k), rows_at(k), t)) continue;
       core.passes.join(lanes + (k - key0 + t.from) * size, s.s + t.from * size, t.to - t.from, s.ones,
                        s.ones);
     }
   }
-  const AnyView& out = run.args.probe.column_sums;
   for (Index k = key0; k < end; ++k) {
     float sum = 0;
     for (Index lane = 0; lane < size; ++lane) sum += lanes[(k - key0) * size + lane];
-    static_cast<float*>(
-        out.data)[at.tensor_batch * out.step[0] + head * out.step[1] + (at.kv_row + k) * out.step[2]] = sum;
+    sum_of(k) = sum;
   }
 }
 
@@ -83,7 +104,7 @@ void sum_columns(const OnlineRun& run, Scratch& s, Index sequence, Index head, I
 bool near_is_enough(const OnlineRun& run, Index sequence, Index head) {
   const AttentionProblem& p = run.problem;
   if (run.scaled_first || p.heads.terms.rows) return false;
-  const SequencePlace at = place_of(p, run.args, sequence);
+  const SequenceLocation at = place_of(p, run.args, sequence);
   const float* top =
       run.tops +
       2 * ((at.tensor_batch * p.heads.q.heads + head) * (p.ragged ? p.q_total : p.q_tokens) + at.q_row);
@@ -100,15 +121,15 @@ void write_picked(const OnlineRun& run, Scratch& s, Index pick) {
     return static_cast<const Index*>(picks.data)[pick * picks.step[0] + i * picks.step[1]];
   };
   const Index sequence = number(0), head = number(1), row = number(2);
-  const SequencePlace at = place_of(p, run.args, sequence);
+  const SequenceLocation at = place_of(p, run.args, sequence);
   float* to_row = static_cast<float*>(out.data) + pick * out.step[0];
   for (Index k = 0; k < out.size[1]; ++k) to_row[k * out.step[1]] = 0.0f;
   if (row >= at.q_tokens) return;
   Panel& panel = s.panels[0];
   fill_panel(run, at, {head, row, row + 1}, s, panel);
-  const Rows keys = key_rows(run, at, head);
   for (Index key0 = 0; key0 < at.kv_tokens; key0 += run.core.granule) {
     const Index n = std::min<Index>(run.core.granule, at.kv_tokens - key0);
+    const Rows keys = granule_keys(run, at, head, {key0, n}, s, 0);
     const void* packed = keys_for_scores(run, keys, key0, n, s.keys);
     TileKeys t{.key0 = key0, .from = 0, .to = n};
     if (!known_tile(run, at, s, panel, packed, keys, t)) continue;
@@ -141,13 +162,14 @@ void second_look(const OnlineRun& run, std::span<std::byte> workspace, Index wor
     };
     pool.parallel_for(p.batch * heads * blocks, body);
   }
+  const Index each = p.probe.picked < 256 ? 1 : 16;  // many picks share the booking of a scratch
   const auto body = [&](Index task, int worker) {
     Scratch s = scratch_of(run, worker);
     run.core.begin();
-    write_picked(run, s, task);
+    for (Index i = task * each; i < min_of((task + 1) * each, p.probe.picked); ++i) write_picked(run, s, i);
     run.core.end();
   };
-  pool.parallel_for(p.probe.picked, body);
+  pool.parallel_for(ceil_div(p.probe.picked, each), body);
 }
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::forward

@@ -13,11 +13,13 @@ using Index = std::int64_t;
 /// formats as one unit for each 32 of k: stored/layout.h.
 inline constexpr int kUnitColumns = 16;
 inline constexpr Index kGroup = 32;
-/// k of one block of a product; what was widened of it stays in L1.
+/// k of one block of a product with many rows.
 inline constexpr Index kStoredDepth = 256;
+/// Numbers that a level may widen at once: what it widens stays in L1.
+inline constexpr Index kStoredWide = 6144;
 
-/// c [rows 16] = or += x [rows k] times a column of units, over k <= kStoredDepth: one chain of fused
-/// products over k in ascending order for each element, whatever the rows.
+/// c [rows 16 columns] = or += x [rows k] times columns of units: one chain of fused products over k in
+/// ascending order for each element, whatever the rows and columns.
 struct StoredBlock {
   int format;             // a StoredFormat
   const std::byte* unit;  // the first of this block
@@ -27,7 +29,8 @@ struct StoredBlock {
   float* c;
   Index c_step;
   bool add;
-  float* scratch;  // kStoredDepth * 16
+  float* scratch;             // kStoredWide
+  Index columns, unit_bytes;  // columns of units, and bytes from one to the next
 };
 
 /// Rows rounded to 8 bits: x is about scale[g] * q for the 32 numbers of group g of its row.
@@ -35,6 +38,7 @@ struct RoundedRows {
   const std::int8_t* q;     // [rows k]
   const float* scale;       // [rows groups]
   const std::int32_t* sum;  // [rows groups 2]: of q, over each half of a group
+  const float* whole;       // [rows groups]: scale times both sums
   Index groups;             // k / 32
 };
 /// c [rows 16] = the product of rounded rows with a column of units over all of k. Sums inside a group are

@@ -10,6 +10,7 @@ namespace {
 /// products leaves 16 bits: 2 * 128 * 127 is 32512.
 struct Maddubs {
   using X = const std::int8_t*;
+  static constexpr int kMoved = 0;
   static X load(const std::int8_t* p) { return p; }
   template <int Lane, bool Signed, class I, class U>
   static inline __attribute__((always_inline)) I add(I sum, U codes, X x) {
@@ -23,6 +24,6 @@ struct Maddubs {
 
 }  // namespace
 
-const StoredCore kStoredAvx2{"avx2", StoredTiles<Lanes, 6>::multiply, StoredDots<Maddubs>::dots};
+const StoredCore kStoredAvx2{"avx2", StoredTiles<Lanes, 6, 12, 8>::multiply, StoredDots<Maddubs, 4>::dots};
 
 }  // namespace headwise::cpu

@@ -9,6 +9,7 @@ namespace {
 /// As with AVX2; the sign of a code goes to x by a mask.
 struct Maddubs {
   using X = const std::int8_t*;
+  static constexpr int kMoved = 0;
   static X load(const std::int8_t* p) { return p; }
   template <int Lane, bool Signed, class I, class U>
   static inline __attribute__((always_inline)) I add(I sum, U codes, X x) {
@@ -25,6 +26,7 @@ struct Maddubs {
 
 }  // namespace
 
-const StoredCore kStoredAvx512{"avx512", StoredTiles<Lanes, 12>::multiply, StoredDots<Maddubs>::dots};
+const StoredCore kStoredAvx512{"avx512", StoredTiles<Lanes, 8, 24, 16>::multiply,
+                               StoredDots<Maddubs, 8>::dots};
 
 }  // namespace headwise::cpu

@@ -5,6 +5,6 @@
 
 namespace headwise::cpu {
 
-const StoredCore kStoredNeon{"neon", StoredTiles<Lanes, 4>::multiply, StoredDots<PlainDot>::dots};
+const StoredCore kStoredNeon{"neon", StoredTiles<Lanes, 4, 16, 4>::multiply, StoredDots<PlainDot, 4>::dots};
 
 }  // namespace headwise::cpu

@@ -8,6 +8,7 @@ namespace {
 
 struct Sdot {
   using X = int8x16_t;
+  static constexpr int kMoved = 0;
   static X load(const std::int8_t* p) { return vld1q_s8(p); }
   template <int Lane, bool Signed, class I, class U>
   static inline __attribute__((always_inline)) I add(I sum, U codes, X x) {
@@ -17,6 +18,7 @@ struct Sdot {
 
 }  // namespace
 
-const StoredCore kStoredNeonDot{"neon+dotprod", StoredTiles<Lanes, 4>::multiply, StoredDots<Sdot>::dots};
+const StoredCore kStoredNeonDot{"neon+dotprod", StoredTiles<Lanes, 4, 16, 4>::multiply,
+                                StoredDots<Sdot, 4>::dots};
 
 }  // namespace headwise::cpu

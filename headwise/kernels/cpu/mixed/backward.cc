@@ -23,7 +23,7 @@ float dot_of(const AnyView& a, const AnyView& b, Index batch, Index row, Index h
 }
 
 /// The law of deltas over the rows of a panel.
-double delta_error(const MixedBackwardRun& run, const SequencePlace& location,
+double delta_error(const MixedBackwardRun& run, const SequenceLocation& location,
                    const MixedGradientPanel& panel) {
   const AnyView &out = run.args.forward.out, &dout = run.args.dout;
   const int n = run.mixed.core().panel;
@@ -68,7 +68,7 @@ void add_to_rows(const MixedBackwardRun& run, GradientScratch& s, const float* d
 }
 
 /// What it adds to its keys.
-void add_to_keys(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location, float* ds,
+void add_to_keys(const MixedBackwardRun& run, GradientScratch& s, const SequenceLocation& location, float* ds,
                  const Opening& opening) {
   const AttentionProblem& p = run.problem.forward;
   const GradientSpec& wants = run.problem.wants;
@@ -95,7 +95,7 @@ void attend_panel(const MixedBackwardRun& run, GradientScratch& s, Index sequenc
   const AttentionProblem& p = run.problem.forward;
   const GradientSpec& wants = run.problem.wants;
   const Core& core = run.mixed.core();
-  const SequencePlace location = place_of(p, run.args.forward, sequence);
+  const SequenceLocation location = place_of(p, run.args.forward, sequence);
   const Index n = core.panel, step = run.mixed.tile_step();
   if (q * n >= location.q_tokens) return;
   pack_panel(run, location, q, s);
@@ -167,7 +167,7 @@ std::string numerics(const BackwardProblem& p) {
 
 }  // namespace
 
-const BackwardKernel kBackward{"cpu/mixed_backward", refuse, workspace_bytes, run_plain, numerics};
+const BackwardKernel kBackward{"cpu/mixed_backward", kWritten, refuse, workspace_bytes, run_plain, numerics};
 
 std::size_t backward_bytes_as(Form form, const BackwardProblem& p, int threads) {
   const BackwardArgs none;
@@ -202,7 +202,7 @@ Status run_backward_as(Form form, const BackwardProblem& p, const BackwardArgs& 
   });
   if (p.wants.k || p.wants.v || p.wants.mix_k)
     pool.parallel_for(f.batch * ceil_div(f.kv_tokens, kMixKeys), [&](Index index, int worker) {
-      const SequencePlace location = place_in(index % f.batch);
+      const SequenceLocation location = place_in(index % f.batch);
       const Index key0 = index / f.batch * kMixKeys, keys = std::min(kMixKeys, location.kv_tokens - key0);
       if (keys <= 0) return;
       look_at_block(run, location, key0 / kMixKeys, scratch[worker]);

@@ -5,6 +5,8 @@
 #include <string_view>
 
 namespace headwise::cpu::mixed {
+
+using forward::Panel;
 namespace {
 
 /// [from to] in any float as tiles of mix_rows columns; missing columns are 0.
@@ -56,7 +58,7 @@ Index MixedRun::block_count() const {
   const Index n = core().granule;
   return (p.ragged ? p.kv_total / n + p.batch + 1 : p.batch * ceil_div(p.kv_tokens, n)) * granule_blocks();
 }
-Index MixedRun::first_block(const SequencePlace& at) const {
+Index MixedRun::first_block(const SequenceLocation& at) const {
   const AttentionProblem& p = forward.problem;
   const Index n = core().granule;
   return (p.ragged ? at.kv_row / n + at.sequence : at.sequence * ceil_div(p.kv_tokens, n)) * granule_blocks();
@@ -65,7 +67,7 @@ Index MixedRun::first_block(const SequencePlace& at) const {
 MixedRun mixed_run_of(const AttentionProblem& p, const AttentionArgs& args, const TileKernels& kernels,
                       const Core& core, Index task_panels) {
   const HeadSpec& h = p.heads;
-  MixedRun run{run_of(p, args, kernels, core, task_panels * core.panel),
+  MixedRun run{forward::run_of(p, args, kernels, core, task_panels * core.panel),
                {h.before, h.q.heads, h.normal_heads(), 0},
                {h.after, h.normal_heads(), h.v.heads, h.before == Mix::dynamic ? 2 * h.mix_rank + 1 : 0},
                round_up(h.mix_rank, 2),
@@ -77,7 +79,7 @@ MixedRun mixed_run_of(const AttentionProblem& p, const AttentionArgs& args, cons
   // Only f32 queries can carry a scale, and only an ordinary one keeps them ordinary.
   run.scaled_queries = std::string_view(core.name) == "f32";
   for (Index m = 0; m < h.q.heads; ++m) {
-    const float scale = std::fabs(scale_of(run.forward, m));
+    const float scale = std::fabs(forward::scale_of(run.forward, m));
     run.scaled_queries = run.scaled_queries && scale >= 1e-3f && scale <= 1e3f;
     if (args.inputs.scale.size[0] <= 1) break;
   }
@@ -98,7 +100,7 @@ void book_matrices(MixedRun& run, bool transposed, Arena& arena) {
   float* scales = arena.take<float>("mixed.scales", p.heads.q.heads * core.panel);
   run.scales = scales;
   for (Index m = 0; scales && m < p.heads.q.heads; ++m)
-    std::fill_n(scales + m * core.panel, core.panel, scale_of(run.forward, m));
+    std::fill_n(scales + m * core.panel, core.panel, forward::scale_of(run.forward, m));
 }
 
 MixedScratch book_mixed(const MixedRun& run, Arena& arena) {
@@ -163,7 +165,7 @@ MixedPanel book_mixed_panel(const MixedRun& run, Arena& arena) {
 namespace {
 
 /// Coefficients of the panel's queries, [2 rank + 1][heads][panel]; gates with 1 added.
-void pack_query_coefficients(const MixedRun& run, const SequencePlace& at, const Panel& lanes,
+void pack_query_coefficients(const MixedRun& run, const SequenceLocation& at, const Panel& lanes,
                              const MixStage& stage, float* out) {
   const AnyView& c = run.forward.args.inputs.mix_q;
   const Index panel = run.core().panel, heads = stage.from, rank = run.forward.problem.heads.mix_rank;
@@ -184,7 +186,7 @@ void pack_query_coefficients(const MixedRun& run, const SequencePlace& at, const
 
 }  // namespace
 
-void place_lanes(const MixedRun& run, const SequencePlace& at, Index first, Panel& lanes) {
+void place_lanes(const MixedRun& run, const SequenceLocation& at, Index first, Panel& lanes) {
   const Core& core = run.core();
   lanes.count = static_cast<int>(std::min<Index>(core.panel, at.q_tokens - first));
   for (int i = 0; i < core.panel; ++i) {  // idle lanes repeat the last row's place
@@ -195,7 +197,7 @@ void place_lanes(const MixedRun& run, const SequencePlace& at, Index first, Pane
   look_at_head(run, lanes, 0);
 }
 
-void fill_mixed(const MixedRun& run, const SequencePlace& at, Index first, MixedScratch& s,
+void fill_mixed(const MixedRun& run, const SequenceLocation& at, Index first, MixedScratch& s,
                 MixedPanel& panel) {
   const AttentionProblem& p = run.forward.problem;
   const Core& core = run.core();
@@ -203,7 +205,8 @@ void fill_mixed(const MixedRun& run, const SequencePlace& at, Index first, Mixed
   place_lanes(run, at, first, lanes);
   Rows rows[64];
   for (Index m = 0; m < p.heads.q.heads; ++m) {
-    std::fill_n(rows, core.panel, rows_of(run.forward.args.q, p.heads.q, m, at.tensor_batch, at.q_row));
+    std::fill_n(rows, core.panel,
+                forward::rows_of(run.forward.args.q, p.heads.q, m, at.tensor_batch, at.q_row));
     core.products.pack_queries(rows, lanes.token, lanes.count, p.heads.q.dim,
                                panel.queries + m * core.products.query_bytes(p.heads.q.dim), s.terms.gather);
     if (run.scaled_queries)
@@ -225,16 +228,16 @@ void look_at_head(const MixedRun& run, Panel& lanes, Index head) {
                 static_cast<float>(load_double(slopes.data, slopes.dtype, head * slopes.step[0])));
 }
 
-void pack_keys(const MixedRun& run, const SequencePlace& at, Index key0, Index count, MixedScratch& s) {
+void pack_keys(const MixedRun& run, const SequenceLocation& at, Index key0, Index count, MixedScratch& s) {
   const HeadLayout& layout = run.forward.problem.heads.k;
   for (Index slot = 0; slot < run.key_slots(); ++slot)
-    run.core().products.pack_keys(key_rows(run.forward, at, slot * layout.group), key0, count, layout.dim,
-                                  at_slot(s.keys, slot, key_block_bytes(run.core(), layout.dim)));
+    run.core().products.pack_keys(forward::key_rows(run.forward, at, slot * layout.group), key0, count,
+                                  layout.dim, at_slot(s.keys, slot, key_block_bytes(run.core(), layout.dim)));
   if (run.before.kind == Mix::dynamic)
     pack_key_coefficients(run, at, key0, count, run.before, s.key_coefficients[0]);
 }
 
-bool pack_key_coefficients(const MixedRun& run, const SequencePlace& at, Index key0, Index count,
+bool pack_key_coefficients(const MixedRun& run, const SequenceLocation& at, Index key0, Index count,
                            const MixStage& stage, float* out) {
   const AnyView& c = run.forward.args.inputs.mix_k;
   const Index heads = stage.from, rank = run.forward.problem.heads.mix_rank,
@@ -261,14 +264,16 @@ bool pack_key_coefficients(const MixedRun& run, const SequencePlace& at, Index k
   return unusual == 0;
 }
 
-Opening open_block(const MixedRun& run, const SequencePlace& at, MixedScratch& s, MixedPanel& panel,
+Opening open_block(const MixedRun& run, const SequenceLocation& at, MixedScratch& s, MixedPanel& panel,
                    Index key0, Index keys) {
   Opening all;
   const Index heads = run.shared_mask ? 1 : run.before.to;
   for (Index h = 0; h < heads; ++h) {
     if (!run.shared_mask) look_at_head(run, panel.lanes, h);
-    TileKeys t{
-        .key0 = key0, .from = 0, .to = keys, .kind = tile_kind(run.forward, at, panel.lanes, key0, keys)};
+    forward::TileKeys t{.key0 = key0,
+                        .from = 0,
+                        .to = keys,
+                        .kind = forward::tile_kind(run.forward, at, panel.lanes, key0, keys)};
     std::uint64_t* open = panel.open + h * kMixKeys;
     if (t.kind == TileKind::empty) {
       t.to = 0;
@@ -278,7 +283,7 @@ Opening open_block(const MixedRun& run, const SequencePlace& at, MixedScratch& s
     } else {
       std::fill_n(open, kMixKeys, std::uint64_t{0});
       s.terms.open = open;
-      open_bits(run.forward, at, panel.lanes, s.terms, t);
+      forward::open_bits(run.forward, at, panel.lanes, s.terms, t);
       if (t.from == t.to) t.to = 0;
       all.mixed = true;
     }
@@ -322,7 +327,7 @@ MixTile mix_tile(const MixedRun& run, const MixStage& stage, const float* query,
           run.rank};
 }
 
-void logits_of(const MixedRun& run, const SequencePlace& at, MixedScratch& s, MixedPanel& panel,
+void logits_of(const MixedRun& run, const SequenceLocation& at, MixedScratch& s, MixedPanel& panel,
                const Opening& opening, Index key0, float* l) {
   const Terms& terms = run.forward.problem.heads.terms;
   const Core& core = run.core();
@@ -341,7 +346,7 @@ void logits_of(const MixedRun& run, const SequencePlace& at, MixedScratch& s, Mi
     s.terms.s = l + h * run.tile_step();
     if (looks) {
       look_at_head(run, panel.lanes, h);
-      add_terms(run.forward, at, panel.lanes, s.terms, {.key0 = key0, .from = 0, .to = opening.to});
+      forward::add_terms(run.forward, at, panel.lanes, s.terms, {.key0 = key0, .from = 0, .to = opening.to});
     }
     if (opening.mixed)
       core.passes.select(s.terms.s, 0, opening.to, panel.open + (run.shared_mask ? 0 : h) * kMixKeys);

@@ -5,6 +5,8 @@
 
 namespace headwise::cpu::mixed {
 
+using forward::Panel;
+
 /// Keys of a block: all heads of a panel hold as many at a time. Part of the numerics class.
 inline constexpr Index kMixKeys = 32;
 
@@ -19,7 +21,7 @@ struct MixStage {
 
 /// The numbers all tasks of one run share.
 struct MixedRun {
-  OnlineRun forward;
+  forward::OnlineRun forward;
   MixStage before, after;
   Index rank;             // even: a rank of 0 stands beside an odd one
   bool shared_mask;       // all heads have the same open pairs
@@ -41,7 +43,7 @@ struct MixedRun {
   /// Blocks of keys of all sequences, whole granules of them, and where a sequence's first one lies.
   Index granule_blocks() const { return core().granule / kMixKeys; }
   Index block_count() const;
-  Index first_block(const SequencePlace& at) const;
+  Index first_block(const SequenceLocation& at) const;
   Index key_slots() const { return forward.problem.heads.k.slots(); }
   Index value_slots() const { return forward.problem.heads.v.slots(); }
 };
@@ -56,9 +58,9 @@ struct MixedPanel {
 
 /// What a worker needs to make the logits of a block.
 struct MixedScratch {
-  Scratch terms;         // room for score terms and mask words
-  float* l;              // [heads][tile_step]
-  float *factor, *ones;  // [panel]: log2(e), 1
+  forward::Scratch terms;  // room for score terms and mask words
+  float* l;                // [heads][tile_step]
+  float *factor, *ones;    // [panel]: log2(e), 1
   // Of the block, booked by book_block or pointed at:
   std::byte* keys;             // [key_slots] packed block
   float* key_coefficients[2];  // before, after: [kMixKeys][2 rank + 1][heads]
@@ -90,18 +92,18 @@ Index key_block_bytes(const Core& core, Index dim);
 /// Bytes of an arena that another one may follow.
 std::size_t whole_pieces(const Arena& arena);
 /// Lanes are queries first .. of a sequence, looking at head 0.
-void place_lanes(const MixedRun& run, const SequencePlace& at, Index first, Panel& lanes);
+void place_lanes(const MixedRun& run, const SequenceLocation& at, Index first, Panel& lanes);
 
 /// Fills lanes with queries first .. of a sequence and packs them and their coefficients.
-void fill_mixed(const MixedRun& run, const SequencePlace& at, Index first, MixedScratch& s,
+void fill_mixed(const MixedRun& run, const SequenceLocation& at, Index first, MixedScratch& s,
                 MixedPanel& panel);
 /// Lanes look at head `head` of the normalizer.
 void look_at_head(const MixedRun& run, Panel& lanes, Index head);
-void pack_keys(const MixedRun& run, const SequencePlace& at, Index key0, Index count, MixedScratch& s);
+void pack_keys(const MixedRun& run, const SequenceLocation& at, Index key0, Index count, MixedScratch& s);
 /// False when one of them is not finite.
-bool pack_key_coefficients(const MixedRun& run, const SequencePlace& at, Index key0, Index count,
+bool pack_key_coefficients(const MixedRun& run, const SequenceLocation& at, Index key0, Index count,
                            const MixStage& stage, float* out);
-Opening open_block(const MixedRun& run, const SequencePlace& at, MixedScratch& s, MixedPanel& panel,
+Opening open_block(const MixedRun& run, const SequenceLocation& at, MixedScratch& s, MixedPanel& panel,
                    Index key0, Index keys);
 /// scale * q.k and softcap of all heads into s.s.
 void scores_of(const MixedRun& run, MixedScratch& s, const MixedPanel& panel, Index to, float* out);
@@ -109,7 +111,7 @@ void scores_of(const MixedRun& run, MixedScratch& s, const MixedPanel& panel, In
 MixTile mix_tile(const MixedRun& run, const MixStage& stage, const float* query, const float* key,
                  const float* x, float* y, Index to);
 /// Logits of all heads of a block into `l` [heads][tile_step]; closed pairs are -inf.
-void logits_of(const MixedRun& run, const SequencePlace& at, MixedScratch& s, MixedPanel& panel,
+void logits_of(const MixedRun& run, const SequenceLocation& at, MixedScratch& s, MixedPanel& panel,
                const Opening& opening, Index key0, float* l);
 
 }  // namespace headwise::cpu::mixed

@@ -46,11 +46,11 @@ void store_coefficients(const MixedBackwardRun& run, const MixStage& stage, cons
 
 }  // namespace
 
-void write_row_sums(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& at) {
+void write_row_sums(const MixedBackwardRun& run, GradientScratch& s, const SequenceLocation& at) {
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.mixed.core();
   const MixedGradientPanel& panel = s.panel;
-  const Panel& lanes = panel.in.lanes;
+  const forward::Panel& lanes = panel.in.lanes;
   const Index n = core.panel, heads = p.heads.normal_heads();
   const auto row_of = [&](int i) { return at.q_row + lanes.token[i]; };
   if (run.problem.wants.q) {
@@ -97,11 +97,11 @@ void note_open_keys(const MixedBackwardRun& run, GradientScratch& s, const Openi
       s.seen[k] |= opening.mixed ? s.panel.in.open[h * kMixKeys + k] : ~std::uint64_t{0};
 }
 
-void add_unusual_douts(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location,
+void add_unusual_douts(const MixedBackwardRun& run, GradientScratch& s, const SequenceLocation& location,
                        const Opening& opening) {
   const AttentionProblem& p = run.problem.forward;
   const AnyView& dout = run.args.dout;
-  const Panel& lanes = s.panel.in.lanes;
+  const forward::Panel& lanes = s.panel.in.lanes;
   const Index n = run.mixed.core().panel, wide = run.mixed.core().gradients.columns(p.heads.v.dim);
   for (Index v = 0; v < p.heads.v.heads; ++v)
     for (int i = 0; i < lanes.count; ++i)
@@ -118,7 +118,7 @@ void add_unusual_douts(const MixedBackwardRun& run, GradientScratch& s, const Se
       }
 }
 
-void write_key_sums(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& at, Index key0,
+void write_key_sums(const MixedBackwardRun& run, GradientScratch& s, const SequenceLocation& at, Index key0,
                     Index keys) {
   const AttentionProblem& p = run.problem.forward;
   const auto lines = [&](const AnyView& to, const HeadLayout& layout, Index heads, const float* sums,
@@ -153,7 +153,7 @@ void fold_shared(const MixedBackwardRun& run, ThreadPool& pool) noexcept {
   const Index n = run.mixed.core().panel, heads = p.heads.normal_heads();
   const auto each_panel = [&](auto&& body) {
     for (Index b = 0; b < p.batch; ++b) {
-      const SequencePlace at = place_of(p, run.args.forward, b);
+      const SequenceLocation at = place_of(p, run.args.forward, b);
       for (Index q = 0; q < ceil_div(at.q_tokens, n); ++q) body(run.first_panel(at) + q);
     }
   };

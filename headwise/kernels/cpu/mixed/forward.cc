@@ -89,7 +89,7 @@ OutScratch book(Form form, const MixedRun& run, Arena& arena) {
 }
 
 struct Task {
-  const SequencePlace& at;
+  const SequenceLocation& at;
   Index panels;
 };
 float* kept_tile(const MixedRun& run, const OutScratch& s, Index block, Index panel) {
@@ -113,8 +113,8 @@ bool pack_values(const MixedRun& run, const Task& task, Index key0, Index keys, 
   const HeadLayout& v = run.forward.problem.heads.v;
   bool finite = true;
   for (Index slot = 0; slot < run.value_slots(); ++slot)
-    finite &= run.core().products.pack_values(value_rows_of(run.forward, task.at, slot * v.group), key0, keys,
-                                              v.dim, values + slot * value_slot_bytes(run));
+    finite &= run.core().products.pack_values(forward::value_rows_of(run.forward, task.at, slot * v.group),
+                                              key0, keys, v.dim, values + slot * value_slot_bytes(run));
   return finite;
 }
 bool look_at_values(const MixedRun& run, OutScratch& s, const Task& task, Index key0, Index keys) {
@@ -181,7 +181,7 @@ void look_for_sums(const MixedRun& run, OutScratch& s, const Task& task) {
 }
 
 /// Sums become weights; sinks join them; log-sum-exps are written.
-void close_sums(const MixedRun& run, const SequencePlace& at, OutPanel& panel) {
+void close_sums(const MixedRun& run, const SequenceLocation& at, OutPanel& panel) {
   const AttentionProblem& p = run.forward.problem;
   const AttentionArgs& a = run.forward.args;
   const AnyView &lse = a.lse, &sinks = a.inputs.sinks;
@@ -237,12 +237,12 @@ void look_for_outputs(const MixedRun& run, OutScratch& s, const Task& task) {
   }
 }
 
-void write_rows(const MixedRun& run, OutScratch& s, const SequencePlace& at, OutPanel& panel) {
+void write_rows(const MixedRun& run, OutScratch& s, const SequenceLocation& at, OutPanel& panel) {
   const AttentionProblem& p = run.forward.problem;
   const Core& core = run.core();
   const HeadInputs& in = run.forward.args.inputs;
   const AnyView& out = run.forward.args.out;
-  const Panel& lanes = panel.in.lanes;
+  const forward::Panel& lanes = panel.in.lanes;
   const Index n = core.panel, step = run.forward.value_rows();
   const bool alone = run.after.kind == Mix::none;
   for (Index v = 0; v < p.heads.v.heads; ++v) {
@@ -274,7 +274,7 @@ void write_rows(const MixedRun& run, OutScratch& s, const SequencePlace& at, Out
     core.passes.finish(o, p.heads.v.dim, s.in.ones, s.gate, s.rows, step);
     for (int i = 0; i < lanes.count; ++i) {
       if (s.used[i] == 0) std::fill_n(s.rows + i * step, step, 0.0f);
-      run.forward.kernels.store_row(s.rows + i * step, p.heads.v.dim, row_type(out.dtype), row_at(i),
+      run.forward.kernels.store_row(s.rows + i * step, p.heads.v.dim, forward::row_type(out.dtype), row_at(i),
                                     out.step[3]);
     }
   }
@@ -282,7 +282,7 @@ void write_rows(const MixedRun& run, OutScratch& s, const SequencePlace& at, Out
 
 /// All heads of a block of queries of one sequence against all keys the mask lets them see.
 void attend(const MixedRun& run, OutScratch& s, Index sequence, Index block) {
-  const SequencePlace at = place_of(run.forward.problem, run.forward.args, sequence);
+  const SequenceLocation at = place_of(run.forward.problem, run.forward.args, sequence);
   const Index n = run.core().panel, first = block * run.task_panels * n;
   if (first >= at.q_tokens) return;
   const Index panels = std::min(run.task_panels, ceil_div(at.q_tokens - first, n));
@@ -339,7 +339,7 @@ Status run_as(Form form, const AttentionProblem& p, const AttentionArgs& args, s
   }
   if (packs)
     pool.parallel_for(p.batch * ceil_div(p.kv_tokens, core.granule), [&](Index task, int worker) {
-      const SequencePlace at = place_of(p, args, task % p.batch);
+      const SequenceLocation at = place_of(p, args, task % p.batch);
       pack_granule(run, scratch[worker], {at, 0}, task / p.batch);
     });
   const Index blocks = ceil_div(p.q_tokens, run.task_panels * core.panel);
@@ -376,9 +376,9 @@ std::string numerics(const AttentionProblem& p) {
 
 }  // namespace
 
-const AttentionKernel kKept{"cpu/mixed", refuse_kept, workspace_bytes<Form::kept>, run_form<Form::kept>,
-                            numerics};
-const AttentionKernel kTwice{"cpu/mixed_twice", refuse, workspace_bytes<Form::twice>, run_form<Form::twice>,
-                             numerics};
+const AttentionKernel kKept{"cpu/mixed",          kWritten, refuse_kept, workspace_bytes<Form::kept>,
+                            run_form<Form::kept>, numerics};
+const AttentionKernel kTwice{"cpu/mixed_twice",     kWritten, refuse, workspace_bytes<Form::twice>,
+                             run_form<Form::twice>, numerics};
 
 }  // namespace headwise::cpu::mixed

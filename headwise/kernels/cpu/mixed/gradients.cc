@@ -4,6 +4,8 @@
 #include <cmath>
 
 namespace headwise::cpu::mixed {
+
+using forward::Panel;
 namespace {
 
 Index coefficient_floats(const MixedBackwardRun& run, int which) {
@@ -37,7 +39,7 @@ Index MixedBackwardRun::panel_count() const {
   const Index n = mixed.core().panel;
   return p.ragged ? p.q_total / n + p.batch + 1 : p.batch * ceil_div(p.q_tokens, n);
 }
-Index MixedBackwardRun::first_panel(const SequencePlace& at) const {
+Index MixedBackwardRun::first_panel(const SequenceLocation& at) const {
   const AttentionProblem& p = problem.forward;
   const Index n = mixed.core().panel;
   return p.ragged ? at.q_row / n + at.sequence : at.sequence * ceil_div(p.q_tokens, n);
@@ -135,7 +137,7 @@ std::size_t worker_bytes(const MixedBackwardRun& run) {
   return whole_pieces(count);
 }
 
-void look_at_block(const MixedBackwardRun& run, const SequencePlace& location, Index block,
+void look_at_block(const MixedBackwardRun& run, const SequenceLocation& location, Index block,
                    GradientScratch& s) {
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.mixed.core();
@@ -159,7 +161,7 @@ void look_at_block(const MixedBackwardRun& run, const SequencePlace& location, I
   s.dp = run.mixes_after() && run.keeps_du() ? s.dl : kept;
 }
 
-void pack_granule(const MixedBackwardRun& run, const SequencePlace& location, Index granule,
+void pack_granule(const MixedBackwardRun& run, const SequenceLocation& location, Index granule,
                   GradientScratch& s) {
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.mixed.core();
@@ -169,8 +171,9 @@ void pack_granule(const MixedBackwardRun& run, const SequencePlace& location, In
     look_at_block(run, location, key0 / kMixKeys, s);
     pack_keys(run.mixed, location, key0, keys, s.in);
     for (Index slot = 0; slot < run.mixed.value_slots(); ++slot)
-      core.products.pack_keys(value_rows_of(run.mixed.forward, location, slot * p.heads.v.group), key0, keys,
-                              p.heads.v.dim, s.values + slot * key_block_bytes(core, p.heads.v.dim));
+      core.products.pack_keys(forward::value_rows_of(run.mixed.forward, location, slot * p.heads.v.group),
+                              key0, keys, p.heads.v.dim,
+                              s.values + slot * key_block_bytes(core, p.heads.v.dim));
     if (run.mixed.after.kind == Mix::dynamic)
       pack_key_coefficients(run.mixed, location, key0, keys, run.mixed.after, s.in.key_coefficients[1]);
     std::fill_n(s.dk, dk_floats(run), 0.0f);
@@ -180,11 +183,11 @@ void pack_granule(const MixedBackwardRun& run, const SequencePlace& location, In
     std::fill_n(s.seen, kMixKeys, std::uint64_t{0});
   }
   for (Index slot = 0; run.gathers_dq() && first < end && slot < run.mixed.key_slots(); ++slot)
-    core.products.pack_values(key_rows(run.mixed.forward, location, slot * p.heads.k.group), first,
+    core.products.pack_values(forward::key_rows(run.mixed.forward, location, slot * p.heads.k.group), first,
                               end - first, p.heads.q.dim, s.key_values + slot * run.key_value_bytes());
 }
 
-void pack_panel(const MixedBackwardRun& run, const SequencePlace& at, Index q, GradientScratch& s) {
+void pack_panel(const MixedBackwardRun& run, const SequenceLocation& at, Index q, GradientScratch& s) {
   const AttentionProblem& p = run.problem.forward;
   const Core& core = run.mixed.core();
   const Index n = core.panel, heads = p.heads.normal_heads(), place = run.first_panel(at) + q;
@@ -201,7 +204,7 @@ void pack_panel(const MixedBackwardRun& run, const SequencePlace& at, Index q, G
   const HeadLayout out_layout = HeadLayout::split(p.heads.v.heads, p.heads.v.dim);
   panel.finite = true;
   for (Index v = 0; v < p.heads.v.heads; ++v) {
-    std::fill_n(rows, n, rows_of(run.args.dout, out_layout, v, at.tensor_batch, at.q_row));
+    std::fill_n(rows, n, forward::rows_of(run.args.dout, out_layout, v, at.tensor_batch, at.q_row));
     core.products.pack_queries(rows, lanes.token, lanes.count, p.heads.v.dim,
                                panel.douts + v * core.products.query_bytes(p.heads.v.dim), s.in.terms.gather);
     if (run.problem.wants.v)
@@ -209,7 +212,7 @@ void pack_panel(const MixedBackwardRun& run, const SequencePlace& at, Index q, G
                                                panel.dout_rows + v * core.gradients.row_bytes(p.heads.v.dim));
   }
   for (Index m = 0; run.problem.wants.k && m < p.heads.q.heads; ++m) {
-    std::fill_n(rows, n, rows_of(run.args.forward.q, p.heads.q, m, at.tensor_batch, at.q_row));
+    std::fill_n(rows, n, forward::rows_of(run.args.forward.q, p.heads.q, m, at.tensor_batch, at.q_row));
     core.gradients.pack_rows(rows, lanes.token, lanes.count, p.heads.q.dim, s.in.ones,
                              panel.q_rows + m * core.gradients.row_bytes(p.heads.q.dim));
   }
@@ -259,12 +262,12 @@ void close_tiles(const MixedBackwardRun& run, const GradientScratch& s, const Op
     run.mixed.core().gradients.close(tiles + h * run.mixed.tile_step(), 0, opening.to, s.some_open);
 }
 
-void drop(const MixedBackwardRun& run, const MixedGradientPanel& panel, const SequencePlace& location,
+void drop(const MixedBackwardRun& run, const MixedGradientPanel& panel, const SequenceLocation& location,
           Index v, Index key0, Index to, float* tile) {
-  const OnlineRun& forward = run.mixed.forward;
+  const forward::OnlineRun& forward = run.mixed.forward;
   Panel lanes = panel.in.lanes;
   look_at_head(run.mixed, lanes, v);
-  run.mixed.core().passes.dropout(tile, 0, to, dropout_of(forward, location, lanes, key0));
+  run.mixed.core().passes.dropout(tile, 0, to, forward::dropout_of(forward, location, lanes, key0));
 }
 
 MixTile transposed(const MixedBackwardRun& run, const MixStage& stage, const float* query, const float* key,
@@ -286,7 +289,7 @@ void note_open_pairs(const MixedBackwardRun& run, GradientScratch& s, const Open
     for (Index k = 0; k < kMixKeys; ++k) s.some_open[k] |= open[h * kMixKeys + k];
 }
 
-void weights_of_block(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location,
+void weights_of_block(const MixedBackwardRun& run, GradientScratch& s, const SequenceLocation& location,
                       const Opening& opening, Index key0) {
   const MixedRun& m = run.mixed;
   const Core& core = m.core();
@@ -301,7 +304,7 @@ void weights_of_block(const MixedBackwardRun& run, GradientScratch& s, const Seq
                               s.panel.live + h * n, s.p + h * step);
 }
 
-void outputs_of_block(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location,
+void outputs_of_block(const MixedBackwardRun& run, GradientScratch& s, const SequenceLocation& location,
                       const Opening& opening, Index key0, bool as_values_meet_them) {
   const AttentionProblem& p = run.problem.forward;
   const MixedRun& m = run.mixed;
@@ -322,7 +325,7 @@ void outputs_of_block(const MixedBackwardRun& run, GradientScratch& s, const Seq
   }
 }
 
-void output_slopes(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location,
+void output_slopes(const MixedBackwardRun& run, GradientScratch& s, const SequenceLocation& location,
                    const Opening& opening, Index key0, float* dgate) {
   const AttentionProblem& p = run.problem.forward;
   const MixedRun& m = run.mixed;

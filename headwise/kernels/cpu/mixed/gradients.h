@@ -33,7 +33,7 @@ struct MixedBackwardRun {
 
   Index panel_count() const;
   /// Where a sequence's first panel lies among all.
-  Index first_panel(const SequencePlace& at) const;
+  Index first_panel(const SequenceLocation& at) const;
   Index key_value_bytes() const;
   bool gathers_dq() const { return problem.wants.q || problem.wants.scale; }
   /// Keys of the sums of dbias.
@@ -83,20 +83,21 @@ GradientScratch book_gradients(const MixedBackwardRun& run, Arena& arena);
 std::size_t worker_bytes(const MixedBackwardRun& run);
 
 /// Looks at block `block` of a sequence: its packed keys, sums and tiles.
-void look_at_block(const MixedBackwardRun& run, const SequencePlace& location, Index block,
+void look_at_block(const MixedBackwardRun& run, const SequenceLocation& location, Index block,
                    GradientScratch& s);
 /// Packs the keys of a granule of a sequence and clears its sums.
-void pack_granule(const MixedBackwardRun& run, const SequencePlace& location, Index granule,
+void pack_granule(const MixedBackwardRun& run, const SequenceLocation& location, Index granule,
                   GradientScratch& s);
 /// Packs panel `q` of a sequence.
-void pack_panel(const MixedBackwardRun& run, const SequencePlace& location, Index q, GradientScratch& s);
+void pack_panel(const MixedBackwardRun& run, const SequenceLocation& location, Index q, GradientScratch& s);
 void clear_sums(const MixedBackwardRun& run, MixedGradientPanel& panel);
 
 /// s.some_open, of a block whose pairs are not all open.
 void note_open_pairs(const MixedBackwardRun& run, GradientScratch& s, const Opening& opening);
 /// Calls body(opening, key0) for every block of keys the packed panel may see.
 template <class Body>
-void each_block(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location, Body&& body) {
+void each_block(const MixedBackwardRun& run, GradientScratch& s, const SequenceLocation& location,
+                Body&& body) {
   for (Index key0 = 0; key0 < location.kv_tokens; key0 += kMixKeys) {
     const Index keys = min_of(kMixKeys, location.kv_tokens - key0);
     const Opening opening = open_block(run.mixed, location, s.in, s.panel.in, key0, keys);
@@ -107,13 +108,13 @@ void each_block(const MixedBackwardRun& run, GradientScratch& s, const SequenceP
   }
 }
 /// s.in.s and s.p of a block; closed pairs are 0 in both.
-void weights_of_block(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location,
+void weights_of_block(const MixedBackwardRun& run, GradientScratch& s, const SequenceLocation& location,
                       const Opening& opening, Index key0);
 /// s.u: weights after the second mix; as values meet them (dropped, gated), or before that.
-void outputs_of_block(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location,
+void outputs_of_block(const MixedBackwardRun& run, GradientScratch& s, const SequenceLocation& location,
                       const Opening& opening, Index key0, bool as_values_meet_them);
 /// s.du; dgate [v_heads][panel] += s.u * du before the gate. Null: nobody asks.
-void output_slopes(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location,
+void output_slopes(const MixedBackwardRun& run, GradientScratch& s, const SequenceLocation& location,
                    const Opening& opening, Index key0, float* dgate);
 /// s.dp from s.du.
 void weight_slopes(const MixedBackwardRun& run, GradientScratch& s, const Opening& opening);
@@ -129,13 +130,13 @@ void mix_slopes(const MixedBackwardRun& run, GradientScratch& s, int which, Inde
 /// Rows from `to` on count nothing in add_rows.
 void clear_rest(const MixedBackwardRun& run, float* tile, Index to);
 
-void write_row_sums(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location);
+void write_row_sums(const MixedBackwardRun& run, GradientScratch& s, const SequenceLocation& location);
 void note_open_keys(const MixedBackwardRun& run, GradientScratch& s, const Opening& opening);
 /// dout that is not finite was packed as 0: its products with open pairs, one by one.
-void add_unusual_douts(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location,
+void add_unusual_douts(const MixedBackwardRun& run, GradientScratch& s, const SequenceLocation& location,
                        const Opening& opening);
 /// Gradients of the keys of the block looked at.
-void write_key_sums(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location,
+void write_key_sums(const MixedBackwardRun& run, GradientScratch& s, const SequenceLocation& location,
                     Index key0, Index keys);
 /// What has no token, from what panels hold, in ascending order.
 void fold_shared(const MixedBackwardRun& run, ThreadPool& pool) noexcept;

@@ -15,11 +15,11 @@ void close_pairs(const MixedRun& run, const OutScratch& s, Index v, Index to, fl
 
 /// Pairs of head v whose value counts: some head that reaches v may see them and dropout leaves them.
 void find_kept_pairs(const MixedRun& run, const OutScratch& s, const Look& look, Index v) {
-  const Panel& lanes = look.panel.in.lanes;
+  const forward::Panel& lanes = look.panel.in.lanes;
   const Index n = run.core().panel;
   const Index h0 = run.after.kind == Mix::none ? v : 0,
               h1 = run.after.kind == Mix::none ? v + 1 : run.before.to;
-  const Index id = sequence_id(run.forward.args, look.at.sequence);
+  const Index id = forward::sequence_id(run.forward.args, look.at.sequence);
   for (Index k = 0; k < look.to; ++k) {
     std::uint64_t bits = 0;
     for (int lane = 0; lane < lanes.count; ++lane) {
@@ -38,7 +38,7 @@ void find_kept_pairs(const MixedRun& run, const OutScratch& s, const Look& look,
 void add_unusual(const MixedRun& run, const OutScratch& s, const Look& look, const float* u, Index v,
                  float* o) {
   const Core& core = run.core();
-  const Rows values = value_rows_of(run.forward, look.at, v);
+  const Rows values = forward::value_rows_of(run.forward, look.at, v);
   for (Index k = 0; k < look.to; ++k)
     for (Index d = values.begin; d < values.end; ++d) {
       const Index from = (look.key0 + k) * values.row_step + d * values.column_step;
@@ -80,7 +80,7 @@ void weigh_block(const MixedRun& run, OutScratch& s, const Look& look) {
     float* o = panel.o + v * run.forward.value_rows() * n;
     if (p.heads.terms.dropout) {
       look_at_head(run, panel.in.lanes, v);
-      core.passes.dropout(weights, 0, to, dropout_of(run.forward, look.at, panel.in.lanes, key0));
+      core.passes.dropout(weights, 0, to, forward::dropout_of(run.forward, look.at, panel.in.lanes, key0));
     }
     if (!finite) close_pairs(run, s, v, to, weights);
     core.products.operand(tile);

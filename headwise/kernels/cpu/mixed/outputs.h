@@ -33,7 +33,7 @@ struct OutScratch {
 
 /// The second look at one block: logits l of a panel with keys key0 .. key0 + to.
 struct Look {
-  const SequencePlace& at;
+  const SequenceLocation& at;
   OutPanel& panel;
   const float* l;
   Index key0, to;

@@ -7,11 +7,13 @@
 // heads of a panel together, and summed in ascending order by the task that owns the sum.
 
 namespace headwise::cpu::mixed {
+
+using backward::is_summed;
 namespace {
 
 /// Calls body(opening, key0) for every block panel `q` of a sequence may see, slopes of its logits in s.dl.
 template <class Body>
-void each_slope(const MixedBackwardRun& run, GradientScratch& s, const SequencePlace& location, Index q,
+void each_slope(const MixedBackwardRun& run, GradientScratch& s, const SequenceLocation& location, Index q,
                 Body&& body) {
   pack_panel(run, location, q, s);
   each_block(run, s, location, [&](const Opening& opening, Index key0) {
@@ -23,7 +25,7 @@ void each_slope(const MixedBackwardRun& run, GradientScratch& s, const SequenceP
   });
 }
 
-SequencePlace place_in(const MixedBackwardRun& run, Index sequence) {
+SequenceLocation place_in(const MixedBackwardRun& run, Index sequence) {
   return place_of(run.problem.forward, run.args.forward, sequence);
 }
 
@@ -31,7 +33,7 @@ SequencePlace place_in(const MixedBackwardRun& run, Index sequence) {
 void add_to_buckets(const MixedBackwardRun& run, GradientScratch& s, Index key0, Index to, Index first,
                     double* sums) {
   const RelativeBuckets& rule = run.args.forward.inputs.buckets;
-  const Panel& lanes = s.panel.in.lanes;
+  const forward::Panel& lanes = s.panel.in.lanes;
   const Index n = run.mixed.core().panel;
   float* along = s.in.terms.by_distance;  // a bucket depends on q - k alone
   for (Index h = 0; h < run.mixed.before.to; ++h) {
@@ -65,7 +67,7 @@ void bias_gradient(const MixedBackwardRun& run, GradientScratch* scratch, Thread
     std::fill_n(s.bias, own * step, 0.0f);
     for (Index b = batch; b < (one_batch ? p.batch : batch + 1); ++b)
       for (Index q = block; q < (one_query ? panels : block + 1); ++q) {
-        const SequencePlace location = place_in(run, b);
+        const SequenceLocation location = place_in(run, b);
         if (q * n >= location.q_tokens) continue;
         each_slope(run, s, location, q, [&](const Opening& opening, Index key0) {
           for (Index h = 0; h < heads; ++h)
@@ -73,7 +75,7 @@ void bias_gradient(const MixedBackwardRun& run, GradientScratch* scratch, Thread
                              opening.to, s.in.ones, s.in.ones);
         });
       }
-    for (Index h = 0; h < own; ++h) write_bias(p, to, s.bias + h * step, n, batch, h, block * n);
+    for (Index h = 0; h < own; ++h) backward::write_bias(p, to, s.bias + h * step, n, batch, h, block * n);
   });
 }
 
@@ -87,7 +89,7 @@ void relative_gradient(const MixedBackwardRun& run, GradientScratch* scratch, Th
       std::fill_n(sums, each, 0.0);
       Index at = 0;
       for (Index b = 0; b < p.batch; ++b) {
-        const SequencePlace location = place_in(run, b);
+        const SequenceLocation location = place_in(run, b);
         for (Index q = 0; q < ceil_div(location.q_tokens, n); ++q, ++at) {
           if (at * kRelativeTasks / run.panel_count() != index) continue;
           each_slope(run, scratch[worker], location, q, [&](const Opening& opening, Index key0) {

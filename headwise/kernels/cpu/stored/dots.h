@@ -7,9 +7,11 @@
 namespace headwise::cpu {
 namespace {
 
-/// Four products a lane in any C++: sum + over b of byte b of `codes` times x[b].
+/// Four products a lane in any C++: sum + over b of byte b of `codes` times x[b]. kMoved: what a level adds
+/// to codes with a sign before it multiplies.
 struct PlainDot {
   using X = const std::int8_t*;
+  static constexpr int kMoved = 0;
   static X load(const std::int8_t* p) { return p; }
   template <int Lane, bool Signed, class I, class U>
   static inline __attribute__((always_inline)) I add(I sum, U codes, X x) {
@@ -19,9 +21,11 @@ struct PlainDot {
   }
 };
 
-template <class Dot>
+/// Most: rows at once.
+template <class Dot, int Most>
 struct StoredDots {
   static constexpr int W = Lanes::width, NV = kUnitColumns / W;
+  static constexpr Index kAhead = 2048;
   using F = Lanes::F;
 
   /// Rows first .. first + M - 1 times one column of units. Two sums for each row where halves of a group
@@ -36,14 +40,16 @@ struct StoredDots {
       for (int j = 0; j < NV; ++j) c[i][j] = Lanes::zero();
     const std::byte* unit = t.unit;
     for (Index g = 0; g < t.x.groups; ++g, unit += N::u.bytes) {
+      if constexpr (Lanes::prefetches && M <= 2)  // memory sets the pace
+        for (Index at = 0; at < N::u.bytes; at += 64) Lanes::prefetch(unit + kAhead + at);
       typename N::I sum[M][Sums][NV] = {};
       const std::int8_t* q = t.x.q + (t.first + row) * k + g * kGroup;
       half<Format, M, Sums, 0>(unit, q, k, sum);
       half<Format, M, Sums, 1>(unit, q, k, sum);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int i = 0; i < M; ++i) {
         const Index at = (t.first + row + i) * t.x.groups + g;
-        add_group<Format, Sums>(unit, sum[i], t.x.scale[at], t.x.sum + 2 * at, c[i]);
+        add_group<Format, Sums>(unit, sum[i], t.x, at, c[i]);
       }
     }
     for (int i = 0; i < M; ++i)
@@ -53,7 +59,7 @@ struct StoredDots {
   static inline __attribute__((always_inline)) void half(const std::byte* unit, const std::int8_t* q, Index k,
                                                          I (&sum)[M][Sums][NV]) {
     typename Dot::X x[M];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int i = 0; i < M; ++i) x[i] = Dot::load(q + i * k + 16 * Half);
     quarter<Format, M, Sums, Half, 0>(unit, x, sum), quarter<Format, M, Sums, Half, 1>(unit, x, sum);
     quarter<Format, M, Sums, Half, 2>(unit, x, sum), quarter<Format, M, Sums, Half, 3>(unit, x, sum);
@@ -65,7 +71,7 @@ struct StoredDots {
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) {
       const typename N::U codes = N::word_of(unit + j * 4 * W, 4 * Half + Lane);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int i = 0; i < M; ++i) {
         I& to = sum[i][Sums == 2 ? Half : 0][j];
         to = Dot::template add<Lane, N::whole_bytes>(to, codes, x[i]);
@@ -75,11 +81,11 @@ struct StoredDots {
   /// c += scale * x_scale * (integers), then the minima times what the row's numbers sum to.
   template <int Format, int Sums, class I>
   static inline __attribute__((always_inline)) void add_group(const std::byte* unit, const I (&sum)[Sums][NV],
-                                                              float x_scale, const std::int32_t* halves,
-                                                              F (&c)[NV]) {
+                                                              const RoundedRows& x, Index at, F (&c)[NV]) {
     using N = UnitNumbers<Format>;
-    const F scale = Lanes::set(x_scale);
-    const float whole = x_scale * static_cast<float>(halves[0] + halves[1]);
+    constexpr int kOffset = N::u.offset + (N::whole_bytes ? Dot::kMoved : 0);
+    const F scale = Lanes::bcast(x.scale + at);
+    const std::int32_t* halves = x.sum + 2 * at;
 #pragma GCC unroll 4
     for (int j = 0; j < NV; ++j) {
       F d = N::halves(unit, j);
@@ -90,7 +96,7 @@ struct StoredDots {
       } else {
         dots = sum[0][j];
         if constexpr (Sums == 2) dots += sum[1][j];
-        if constexpr (N::u.offset > 0) dots -= N::u.offset * (halves[0] + halves[1]);
+        if constexpr (kOffset > 0) dots -= kOffset * (halves[0] + halves[1]);
       }
       if constexpr (N::stepped_minima) d = Lanes::mul(d, N::steps(unit, j, 0));
       const F value = __builtin_bit_cast(F, __builtin_convertvector(dots, typename N::V));
@@ -98,19 +104,22 @@ struct StoredDots {
       if constexpr (N::u.minima > 0) {
         F m = N::halves(unit + N::u.minima, j);
         if constexpr (N::stepped_minima) m = Lanes::sub(Lanes::zero(), Lanes::mul(m, N::steps(unit, j, 1)));
-        c[j] = Lanes::fma(m, Lanes::set(whole), c[j]);
+        c[j] = Lanes::fma(m, Lanes::bcast(x.whole + at), c[j]);
       }
     }
   }
 
   template <int Format>
   static void rows(const DotBlock& t) {
-    constexpr int M = UnitNumbers<Format>::two_scales ? 2 : 4;
+    constexpr int M = UnitNumbers<Format>::two_scales ? Most / 2 : Most;
     Index row = 0;
     for (; row + M <= t.rows; row += M) column<Format, M>(t, row);
-    if constexpr (M == 4)
-      if (row + 2 <= t.rows) column<Format, 2>(t, row), row += 2;
-    if (row < t.rows) column<Format, 1>(t, row);
+    rest<Format, M / 2>(t, row);
+  }
+  template <int Format, int M>
+  static void rest(const DotBlock& t, Index row) {
+    if (row + M <= t.rows) column<Format, M>(t, row), row += M;
+    if constexpr (M > 1) rest<Format, M / 2>(t, row);
   }
   static void dots(const DotBlock& t) {
     switch (static_cast<StoredFormat>(t.format)) {

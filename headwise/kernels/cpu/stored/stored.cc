@@ -1,6 +1,8 @@
 #include "headwise/kernels/cpu/stored/stored.h"
 
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <string_view>
 
 #include "headwise/base/arena.h"
@@ -34,7 +36,7 @@ const StoredCore& core() {
 #endif
 }
 
-constexpr Index kMostRows = 64, kMostColumns = 8;  // of one task; columns of units
+constexpr Index kMostRows = 64, kMostColumns = 12, kFewRows = 8;  // of one task; columns of units
 
 /// How a product is cut into tasks; cuts change no bits.
 struct Cut {
@@ -44,7 +46,9 @@ Cut cut_of(const StoredProduct& p, int threads) {
   const Index columns = ceil_div(p.n, Index{kUnitColumns}), rows = min_of(kMostRows, max_of(p.m, 1));
   const Index row_blocks = ceil_div(max_of(p.m, 1), rows);
   const Index wanted = threads == 1 ? 1 : 4 * Index{threads};
-  const Index each = max_of(1, min_of(kMostColumns, columns * row_blocks / wanted));
+  Index each = max_of(1, min_of(kMostColumns, columns * row_blocks / wanted));
+  if (const Index whole = p.m > kFewRows ? 3 : 4; each > whole)
+    each -= each % whole;  // of what tiles take at once
   return {rows, each, row_blocks, ceil_div(columns, each)};
 }
 
@@ -52,6 +56,7 @@ struct Memory {
   std::int8_t* q = nullptr;
   float* scale = nullptr;
   std::int32_t* sum = nullptr;
+  float* whole = nullptr;
   float* each = nullptr;
   Index each_floats = 0, c_floats = 0;
 };
@@ -61,50 +66,66 @@ Memory lay_out(Arena& arena, const StoredProduct& p, const Cut& cut, int threads
     m.q = arena.take<std::int8_t>("stored.q", p.m * p.k);
     m.scale = arena.take<float>("stored.scale", p.m * (p.k / kGroup));
     m.sum = arena.take<std::int32_t>("stored.sum", 2 * p.m * (p.k / kGroup));
+    m.whole = arena.take<float>("stored.whole", p.m * (p.k / kGroup));
   }
   m.c_floats = cut.rows * cut.columns * kUnitColumns;
-  m.each_floats = m.c_floats + (p.rounded ? 0 : kStoredDepth * kUnitColumns);
+  m.each_floats = m.c_floats + (p.rounded ? 0 : kStoredWide);
   m.each = arena.take<float>("stored.each", m.each_floats * threads);
   return m;
 }
 
 /// q = x / scale rounded to the nearest even, scale = the largest |x| / 127. What is not finite makes its
-/// group NaN.
-void round_row(const float* x, Index groups, std::int8_t* q, float* scale, std::int32_t* sum) noexcept {
-  for (Index g = 0; g < groups; ++g, x += kGroup, q += kGroup) {
-    float top = 0;
-    bool finite = true;
-    for (Index i = 0; i < kGroup; ++i) {
-      const float a = std::fabs(x[i]);
-      finite = finite && a <= 3.4028234e38f;
-      top = a > top ? a : top;
-    }
-    scale[g] = finite ? top / 127.0f : std::nanf("");
-    const float inverse = finite && top > 0 ? 127.0f / top : 0.0f;
-    constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
-    std::int32_t half[2] = {};
-    for (Index i = 0; i < kGroup; ++i) {
-      const float whole = finite ? (x[i] * inverse + kRound) - kRound : 0.0f;
-      q[i] = static_cast<std::int8_t>(whole > 127.0f ? 127.0f : whole < -127.0f ? -127.0f : whole);
-      half[i / 16] += q[i];
-    }
-    sum[2 * g] = half[0], sum[2 * g + 1] = half[1];
+/// group NaN. Loops are plain: compilers turn them into vectors.
+void round_group(const float* x, std::int8_t* q, float& scale, std::int32_t* half) noexcept {
+  constexpr std::int32_t kInfinite = 0x7f800000;
+  std::int32_t bits[kGroup], most = 0;
+  std::memcpy(bits, x, sizeof bits);
+  for (const std::int32_t b : bits)
+    most = most < (b & 0x7fffffff) ? b & 0x7fffffff : most;  // in the order of |x|
+  half[0] = half[1] = 0;
+  if (most >= kInfinite) {
+    std::memset(q, 0, kGroup);
+    scale = std::nanf("");
+    return;
   }
+  const float top = std::bit_cast<float>(most), inverse = top > 0 ? 127.0f / top : 0.0f;
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
+  scale = top / 127.0f;
+  std::int32_t whole[kGroup];
+  for (Index i = 0; i < kGroup; ++i) {
+    const float n = (x[i] * inverse + kRound) - kRound;
+    // Beside a top below 4e-37 the inverse is infinite, and 0 times that is no number.
+    whole[i] = static_cast<std::int32_t>(n > 127.0f ? 127.0f : n < -127.0f ? -127.0f : n == n ? n : 0.0f);
+  }
+  for (Index i = 0; i < kGroup; ++i) q[i] = static_cast<std::int8_t>(whole[i]);
+  for (Index i = 0; i < kGroup / 2; ++i) half[0] += whole[i], half[1] += whole[kGroup / 2 + i];
 }
 
-/// One column of units times some rows, into c [rows].
-struct ColumnTask {
-  const std::byte* column;
-  Index row0, rows;
+/// Some columns of units times some rows, into c [rows][c_step].
+struct ColumnsTask {
+  const std::byte* first;
+  Index column_bytes, columns, row0, rows;
   float* c;
   Index c_step;
   float* scratch;
 };
-void exact_column(const StoredCore& with, const StoredProduct& p, const ColumnTask& t) noexcept {
+/// Few rows read columns to their end, as they lie; of more rows one depth stays near while columns pass.
+void exact_columns(const StoredCore& with, const StoredProduct& p, const ColumnsTask& t) noexcept {
   const Index unit = kUnits[static_cast<int>(p.format)].bytes, group = is_quantized(p.format) ? kGroup : 1;
-  for (Index k0 = 0; k0 < p.k; k0 += kStoredDepth)
-    with.multiply({static_cast<int>(p.format), t.column + k0 / group * unit, min_of(kStoredDepth, p.k - k0),
-                   p.x + t.row0 * p.x_step + k0, p.x_step, t.rows, t.c, t.c_step, k0 > 0, t.scratch});
+  const Index depth = t.rows <= kFewRows ? p.k : kStoredDepth;
+  for (Index k0 = 0; k0 < p.k; k0 += depth)
+    with.multiply({.format = static_cast<int>(p.format),
+                   .unit = t.first + k0 / group * unit,
+                   .k = min_of(depth, p.k - k0),
+                   .x = p.x + t.row0 * p.x_step + k0,
+                   .x_step = p.x_step,
+                   .rows = t.rows,
+                   .c = t.c,
+                   .c_step = t.c_step,
+                   .add = k0 > 0,
+                   .scratch = t.scratch,
+                   .columns = t.columns,
+                   .unit_bytes = t.column_bytes});
 }
 
 void finish(const StoredProduct& p, const float* c, Index c_step, Index row0, Index rows,
@@ -141,8 +162,12 @@ void run_stored(const StoredProduct& p, std::span<std::byte> workspace, ThreadPo
   const Memory memory = lay_out(arena, p, cut, pool.threads());
   const Index groups = p.k / kGroup;
   const auto round = [&](Index row, int) noexcept {
-    round_row(p.x + row * p.x_step, groups, memory.q + row * p.k, memory.scale + row * groups,
-              memory.sum + 2 * row * groups);
+    for (Index g = 0; g < groups; ++g) {
+      const Index at = row * groups + g;
+      std::int32_t* half = memory.sum + 2 * at;
+      round_group(p.x + row * p.x_step + g * kGroup, memory.q + at * kGroup, memory.scale[at], half);
+      memory.whole[at] = memory.scale[at] * static_cast<float>(half[0] + half[1]);
+    }
   };
   if (p.rounded && p.m <= 4)
     for (Index row = 0; row < p.m; ++row) round(row, 0);
@@ -156,19 +181,17 @@ void run_stored(const StoredProduct& p, std::span<std::byte> workspace, ThreadPo
     const Index first = task / cut.row_blocks * cut.columns,
                 columns = min_of(cut.columns, ceil_div(p.n, Index{kUnitColumns}) - first);
     const Index step = columns * kUnitColumns;
-    for (Index j = 0; j < columns; ++j) {
-      const std::byte* column = p.units + (first + j) * column_bytes;
-      if (p.rounded)
-        with.dots({static_cast<int>(p.format),
-                   column,
-                   {memory.q, memory.scale, memory.sum, groups},
-                   row0,
-                   rows,
-                   c + j * kUnitColumns,
-                   step});
-      else
-        exact_column(with, p, {column, row0, rows, c + j * kUnitColumns, step, c + memory.c_floats});
-    }
+    const std::byte* units = p.units + first * column_bytes;
+    if (!p.rounded)
+      exact_columns(with, p, {units, column_bytes, columns, row0, rows, c, step, c + memory.c_floats});
+    for (Index j = 0; p.rounded && j < columns; ++j)
+      with.dots({static_cast<int>(p.format),
+                 units + j * column_bytes,
+                 {memory.q, memory.scale, memory.sum, memory.whole, groups},
+                 row0,
+                 rows,
+                 c + j * kUnitColumns,
+                 step});
     finish(p, c, step, row0, rows, first * kUnitColumns);
   });
 }

@@ -18,7 +18,7 @@ struct FewQueryRows : FewScores<Base> {
   using Number = typename Scores::template Number<N>;
 
   /// Weights of keys from .. to: of key k and row r at p[k * key_step + r * row_step]. Where lanes multiply,
-  /// the rows of a panel lie side by side.
+  /// the rows of a panel lie side by side; those of one row may have its next keys beside it.
   struct Weights {
     const float* p;
     Index key_step, row_step, from, to;
@@ -55,7 +55,10 @@ struct FewQueryRows : FewScores<Base> {
     RowScales scales = scales_from(values, first + t.from);  // of 8 bits
     for (Index k = t.from; k < t.to; ++k, from += step, weight += key_step, scales.at += scales.step) {
       fetch.next(lines);
-      if constexpr (Asks) fetch_later(from, step * kRowsAhead, V * W * Scores::template kBytes<T>);
+      if (Asks && step == sums_step)
+        Scores::template fetch_later<true>(from, step * kRowsAhead, V * W * Scores::template kBytes<T>);
+      else if (Asks)
+        fetch_later(from, step * kRowsAhead, V * W * Scores::template kBytes<T>);
       const F by = is_eight_bits(T) ? Lanes::bcast(scales.at) : Lanes::zero();
       const auto scaled = [&](F p) { return is_eight_bits(T) ? Lanes::mul(p, by) : p; };
       F w[kTotals];
@@ -187,7 +190,7 @@ struct FewQueryRows : FewScores<Base> {
     }
     alignas(64) float side_by_side[Lanes::multiplies_by_lane ? kPanel * kStep : 1];
     Weights weights{p, 1, kStep, t.from, t.to, sum};
-    if constexpr (Lanes::multiplies_by_lane) {
+    if (Lanes::multiplies_by_lane && count > 1) {
       turn_rows(p, count, t.from, end, side_by_side);
       weights.p = side_by_side, weights.key_step = kPanel, weights.row_step = 1;
     }

@@ -2,13 +2,13 @@
 
 #include "headwise/kernels/cuda/mma/forward.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::chunk {
 namespace {
 
 /// One past the last key that queries up to position `last` may see.
-Index keys_until(const MaskSet& mask, Index last, Index keys, const MaskPlace& place) {
+Index keys_until(const MaskSet& mask, Index last, Index keys, const MaskSubject& place) {
   constexpr Index kWide = Index{1} << 40;
-  if (!mask.given() || !opens_runs(mask)) return keys;
+  if (!mask.given() || !mma::opens_runs(mask)) return keys;
   Index most = 0;
   for (Index n = 0; n < mask.count; ++n) {
     Index end = keys;
@@ -32,7 +32,7 @@ ChunkPlan plan_chunks(const AttentionProblem& p, const AttentionArgs& a, Index p
   const Index job_bytes = plane_bytes * kChunkRows * plan.pitch;
   const auto fitting = static_cast<int>(min_of(max_of(bytes / job_bytes, 1), 32768));
   for (Index b = 0; b < p.batch; ++b) {
-    const SequencePlace at = place_of(p, a, b);
+    const SequenceLocation at = place_of(p, a, b);
     Index row = 0;
     do {
       const Index rows = min_of(at.q_tokens - row, kChunkRows);
@@ -51,4 +51,4 @@ ChunkPlan plan_chunks(const AttentionProblem& p, const AttentionArgs& a, Index p
   return plan;
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::chunk

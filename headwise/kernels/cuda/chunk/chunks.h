@@ -5,7 +5,7 @@
 
 #include "headwise/kernels/cuda/inputs/run_inputs.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::chunk {
 
 inline constexpr int kChunkRows = 64, kChunkKeys = 64;
 
@@ -18,7 +18,7 @@ struct ChunkJob {
 struct ChunkGroup {
   const ChunkJob* jobs;  // on the device
   int count, pitch;      // pitch: keys of the longest sequence, a multiple of 64
-  const SequencePlace* places;
+  const SequenceLocation* places;
   bool runs;  // every mask is an `&` of terms that open one run of keys
 };
 HW_FN constexpr Index plane_at(Index slot, Index heads, Index head, Index row, Index pitch) {
@@ -109,4 +109,4 @@ class Bytes256 {
   std::size_t used_ = 0;
 };
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::chunk

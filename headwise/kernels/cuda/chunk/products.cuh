@@ -5,7 +5,10 @@
 #include "headwise/kernels/cuda/inputs/per_head.cuh"
 #include "headwise/kernels/cuda/mma/keys.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::chunk {
+
+using mma::copy_tile;
+using mma::MmaTile;
 
 inline constexpr int kChunkWidth = 64;  // columns of values at a time
 inline constexpr int kScoreSpan = 256;  // keys of a block of chunk_scores
@@ -19,7 +22,7 @@ __global__ void __launch_bounds__(128) scores_of_chunk(const __grid_constant__ C
   const Index h = blockIdx.y;
   const int first = static_cast<int>(blockIdx.x) * kScoreSpan, last = min(first + kScoreSpan, job.keys);
   if (first >= last) return;
-  const SequencePlace at = p.group.places[job.sequence];
+  const SequenceLocation at = p.group.places[job.sequence];
   const int dim = static_cast<int>(p.x.layout.dim), warp = static_cast<int>(threadIdx.x) / 32,
             lane = static_cast<int>(threadIdx.x) % 32;
   const std::uint32_t start = ptx::shared_address(raw);
@@ -59,8 +62,8 @@ struct HalfTileCopy {
   std::uint32_t at[4];
   int bytes;
 
-  template <class RowPlace>
-  __device__ __forceinline__ HalfTileCopy(int columns, RowPlace&& place) {
+  template <class RowMap>
+  __device__ __forceinline__ HalfTileCopy(int columns, RowMap&& place) {
     const int row = static_cast<int>(threadIdx.x) / 8, chunk = static_cast<int>(threadIdx.x) % 8;
 #pragma unroll
     for (int n = 0; n < 4; ++n) at[n] = chunk_offset(64, place(row + 16 * n), chunk);
@@ -148,7 +151,7 @@ __global__ void __launch_bounds__(128) values_of_chunk(const __grid_constant__ C
   extern __shared__ __align__(128) std::uint8_t raw[];
   const ChunkJob job = p.group.jobs[blockIdx.z];
   const Index h = blockIdx.y;
-  const SequencePlace at = p.group.places[job.sequence];
+  const SequenceLocation at = p.group.places[job.sequence];
   const int dim = static_cast<int>(p.y.layout.dim), column = static_cast<int>(blockIdx.x) * kWidth,
             columns = min(dim - column, kWidth);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32,
@@ -305,7 +308,7 @@ __global__ void __launch_bounds__(128, sizeof(T) == 2 ? 4 : 3)
   extern __shared__ __align__(128) std::uint8_t raw[];
   const ChunkKeys& p = both.of[blockIdx.x % both.count];
   const Index sequence = p.first_sequence + blockIdx.z;
-  const SequencePlace at = p.group.places[sequence];
+  const SequenceLocation at = p.group.places[sequence];
   const HeadLayout& layout = p.to.layout;
   const int dim = static_cast<int>(layout.dim), chunks = (dim + kChunkWidth - 1) / kChunkWidth;
   const Index slot = blockIdx.y / chunks;
@@ -433,4 +436,4 @@ Status chunk_keys(const ChunkKeysBoth& p, int sequences, int, cudaStream_t strea
                 keys_of_chunk<T>, p);
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::chunk

@@ -8,7 +8,9 @@
 #include "headwise/kernels/cuda/mma/forward.h"
 #include "headwise/kernels/cuda/mma/tile.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::chunk {
+
+using mma::MmaTile;
 namespace {
 
 /// Planes of a group; a job alone may be larger.
@@ -74,7 +76,7 @@ ChunkRun::ChunkRun(const AttentionProblem& p, const AttentionArgs& a, int device
       current_(std::in_place, device) {
   state_ = state_of(device, static_cast<cudaStream_t>(stream));
   if (state_) lock_ = std::unique_lock(state_->mutex);
-  runs_ = opens_runs(a.mask);
+  runs_ = mma::opens_runs(a.mask);
 }
 
 Status ChunkRun::reserve(RunInputs& in, std::size_t bytes) {
@@ -97,7 +99,7 @@ Status ChunkRun::send_jobs() {
 }
 
 Status ChunkRun::box_map(const AnyView& v, int box_rows, CUtensorMap& map) {
-  return state_->map_of(map_spec(p_, v, box_rows, 1), map);
+  return state_->map_of(hopper::map_spec(p_, v, box_rows, 1), map);
 }
 
 bool ChunkRun::by_chunks_of(const HeadsView& v) const {
@@ -198,4 +200,4 @@ Status ChunkRun::gradients(const ChunkGradients& g, const RunInputs& in, const G
   return status;
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::chunk

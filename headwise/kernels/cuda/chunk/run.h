@@ -7,7 +7,7 @@
 #include "headwise/kernels/cuda/chunk/chunks.h"
 #include "headwise/spec/backward.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::chunk {
 
 /// Writes what no kernel of chunks takes.
 void chunks_refused(const AttentionProblem& p, char (&why)[kSentenceBytes]);
@@ -128,11 +128,11 @@ class ChunkRun {
   StreamState* state_ = nullptr;
   std::unique_lock<std::mutex> lock_;
   ChunkJob* jobs_ = nullptr;
-  const SequencePlace* places_ = nullptr;
+  const SequenceLocation* places_ = nullptr;
   const double* scales_ = nullptr;
   Index scale_count_ = 1;
   ChunkGroup group_ = {};
   bool runs_ = false;
 };
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::chunk

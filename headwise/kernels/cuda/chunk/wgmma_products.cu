@@ -7,7 +7,7 @@
 #include "headwise/kernels/cuda/device/tile.h"
 #include "headwise/kernels/cuda/device/wgmma.inc"
 
-namespace headwise::cuda {
+namespace headwise::cuda::chunk {
 namespace {
 
 /// A block: 128 keys of dk or dv, or the 64 rows of two jobs of dq; a warpgroup has 64 of them. A stage holds
@@ -84,7 +84,7 @@ struct ProductBlock {
     for (int pass = 0; pass < (two && !both ? 2 : 1); ++pass) {
       const int slot0 = pair + pass, slots = both ? 2 : 1;
       const ChunkJob first = jobs[slot0], second = jobs[both ? slot0 + 1 : slot0];
-      const SequencePlace at = p.group.places[first.sequence];
+      const SequenceLocation at = p.group.places[first.sequence];
       const auto tiles = [](const ChunkJob& job) { return (job.keys + kChunkKeys - 1) / kChunkKeys; };
       const int tiles0 = tiles(first), tiles1 = both ? tiles(second) : 0, keys = max(first.keys, second.keys);
       const int own = group ? tiles1 : tiles0, row0 = group ? second.row0 : first.row0,
@@ -98,8 +98,14 @@ struct ProductBlock {
                   bar, static_cast<std::uint32_t>(((use < tiles0) + (use < tiles1)) * kTileBytes));
               for (int n = 0; n < slots; ++n)
                 if (use < (n ? tiles1 : tiles0))
-                  ptx::load_tile(stage + static_cast<std::uint32_t>(n * kTileBytes), &p.ds_map, bar, 0, use,
-                                 head, slot0 + n, ptx::kEvictNormal);
+                  ptx::load_tile({.to = stage + static_cast<std::uint32_t>(n * kTileBytes),
+                                  .map = &p.ds_map,
+                                  .bar = bar,
+                                  .row = 0,
+                                  .panel = use,
+                                  .head = head,
+                                  .batch = slot0 + n,
+                                  .keep = ptx::kEvictNormal});
             }
             copy_rows(stage + 2 * kTileBytes, p.k, at.tensor_batch, at.kv_row + use * kChunkKeys,
                       keys - use * kChunkKeys);
@@ -128,7 +134,7 @@ struct ProductBlock {
   /// 128 keys of a sequence; `range`: its jobs that reach them, and whether its first and last are here.
   __device__ __forceinline__ void keys(int sequence, int key0, int (&range)[4]) {
     const ChunkJob* jobs = p.group.jobs;
-    const SequencePlace at = p.group.places[sequence];
+    const SequenceLocation at = p.group.places[sequence];
     const bool values = kind == Product::dv;
     const HeadsView &x = values ? p.dout : p.q, &to = values ? p.dv : p.dk;
     const int own = key0 + 64 * group;
@@ -171,9 +177,14 @@ struct ProductBlock {
                                  static_cast<std::uint32_t>(((end > key0) + (end > key0 + 64)) * kTileBytes));
             for (int n = 0; n < 2; ++n)
               if (end > key0 + 64 * n)
-                ptx::load_tile(stage + static_cast<std::uint32_t>(n * kTileBytes),
-                               values ? &p.w_map : &p.ds_map, bar, 0, key0 / 64 + n, head, begin + use,
-                               values ? ptx::kEvictFirst : ptx::kEvictNormal);
+                ptx::load_tile({.to = stage + static_cast<std::uint32_t>(n * kTileBytes),
+                                .map = values ? &p.w_map : &p.ds_map,
+                                .bar = bar,
+                                .row = 0,
+                                .panel = key0 / 64 + n,
+                                .head = head,
+                                .batch = begin + use,
+                                .keep = values ? ptx::kEvictFirst : ptx::kEvictNormal});
           }
           copy_rows(stage + 2 * kTileBytes, x, at.tensor_batch, at.q_row + job.row0, job.rows);
         },
@@ -242,4 +253,4 @@ Status chunk_products(const ChunkProducts& p, int sequences, int device, cudaStr
 template Status chunk_products<bf16>(const ChunkProducts&, int, int, cudaStream_t);
 template Status chunk_products<f16>(const ChunkProducts&, int, int, cudaStream_t);
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::chunk

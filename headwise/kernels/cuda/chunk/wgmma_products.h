@@ -5,7 +5,7 @@
 
 #include "headwise/kernels/cuda/chunk/chunks.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::chunk {
 
 /// Up to 64 columns a head, each head its own slot, 16-byte steps and addresses. What is not asked for is
 /// null.
@@ -19,4 +19,4 @@ struct ChunkProducts {
 template <class T>
 Status chunk_products(const ChunkProducts& p, int sequences, int device, cudaStream_t stream);
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::chunk

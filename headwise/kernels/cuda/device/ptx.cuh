@@ -110,25 +110,20 @@ inline constexpr std::uint64_t kEvictFirst = 0x12F0000000000000ull, kEvictLast =
 __device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-/// Coordinates: column in its panel, row, panel, head, batch.
-__device__ __forceinline__ void load_tile(std::uint32_t to, const CUtensorMap* map, std::uint32_t bar,
-                                          int row, int panel, int head, int batch, std::uint64_t keep,
-                                          int column = 0) {
+/// A box of a map: where it goes, the barrier that counts its bytes, its coordinates, how long L2 keeps it.
+struct TileCopy {
+  std::uint32_t to;
+  const CUtensorMap* map;
+  std::uint32_t bar;
+  int row, panel, head, batch;
+  std::uint64_t keep;
+  int column = 0;  // in its panel
+};
+__device__ __forceinline__ void load_tile(const TileCopy& x) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
-      " [%0], [%1, {%3,%4,%5,%6,%7}], [%2], %8;" ::"r"(to),
-      "l"(map), "r"(bar), "r"(column), "r"(row), "r"(panel), "r"(head), "r"(batch), "l"(keep)
-      : "memory");
-}
-/// load_tile into the shared memory of every block of the cluster that has a bit in `blocks`, and on its
-/// `bar`.
-__device__ __forceinline__ void load_tile_for(std::uint16_t blocks, std::uint32_t to, const CUtensorMap* map,
-                                              std::uint32_t bar, int row, int panel, int head, int batch,
-                                              std::uint64_t keep) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
-      ".L2::cache_hint [%0], [%1, {%3,%4,%5,%6,%7}], [%2], %9, %8;" ::"r"(to),
-      "l"(map), "r"(bar), "r"(0), "r"(row), "r"(panel), "r"(head), "r"(batch), "l"(keep), "h"(blocks)
+      " [%0], [%1, {%3,%4,%5,%6,%7}], [%2], %8;" ::"r"(x.to),
+      "l"(x.map), "r"(x.bar), "r"(x.column), "r"(x.row), "r"(x.panel), "r"(x.head), "r"(x.batch), "l"(x.keep)
       : "memory");
 }
 /// Bytes in a row, 16 at least; both ends on 16.
@@ -268,6 +263,14 @@ __device__ __forceinline__ float reciprocal(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+
+/// The highest bit of byte `at` of two words, each over a half of the result.
+__device__ __forceinline__ std::uint32_t spread_signs(std::uint32_t low, std::uint32_t high, int at) {
+  const unsigned how = 0x1100u * static_cast<unsigned>(12 + at) + 0x11u * static_cast<unsigned>(8 + at);
+  std::uint32_t x;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(x) : "r"(low), "r"(high), "r"(how));
+  return x;
 }
 
 /// `count` ones from the lowest bit on, up to 32.

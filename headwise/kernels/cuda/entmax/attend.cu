@@ -2,14 +2,14 @@
 #include <cstdio>
 
 #include "headwise/kernels/cuda/chunk/run.h"
-#include "headwise/kernels/cuda/entmax/rows.h"
+#include "headwise/kernels/cuda/entmax/pairs.h"
 #include "headwise/kernels/cuda/table/kernels.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::entmax {
 namespace {
 
 void refuse(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
-  chunks_refused(p, why);
+  chunk::chunks_refused(p, why);
   if (why[0]) return;
   const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };
   if (p.heads.norm != Norm::entmax) return say("weights are softmax");
@@ -20,11 +20,11 @@ void refuse_backward(const BackwardProblem& problem, char (&why)[kSentenceBytes]
   if (why[0]) return;
   GradientSpec rest = problem.wants;
   rest.q = rest.k = rest.v = rest.alpha = rest.gate = rest.sinks = false;
-  chunk_gradients_refused(problem, rest, "dq, dk, dv, dalpha, dgate and dsinks", why);
+  chunk::chunk_gradients_refused(problem, rest, "dq, dk, dv, dalpha, dgate and dsinks", why);
 }
 
-EntmaxRows rows_of(const AttentionProblem& p, const AttentionArgs& a) {
-  EntmaxRows f{};
+EntmaxPairs rows_of(const AttentionProblem& p, const AttentionArgs& a) {
+  EntmaxPairs f{};
   const AnyView& alpha = a.inputs.alpha;
   f.alpha = {alpha.data, alpha.dtype, alpha.step[0]}, f.dtype = p.dtype;
   return f;
@@ -33,20 +33,20 @@ EntmaxRows rows_of(const AttentionProblem& p, const AttentionArgs& a) {
 Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {
   if (p.batch == 0 || p.heads.q.heads == 0 || p.q_tokens == 0) return {};
   const Index heads = p.heads.q.heads, element = size_of(p.dtype);
-  ChunkRun chunks(p, a, device, stream, heads * (4 + element));
-  EntmaxRows f = rows_of(p, a);
-  const Status status = chunks.begin(f.in, [&](Bytes256& room) {
+  chunk::ChunkRun chunks(p, a, device, stream, heads * (4 + element));
+  EntmaxPairs f = rows_of(p, a);
+  const Status status = chunks.begin(f.in, [&](chunk::Bytes256& room) {
     const Index rows = chunks.rows();
     f.scores = room.take<float>(heads * rows * chunks.pitch());
     f.weights = room.take<std::byte>(element * heads * rows * chunks.pitch());
     f.lse = room.take<float>(heads * rows);
   });
   if (!status.ok()) return status;
-  return chunks.each_group([&](const ChunkGroup& group, int keys, int, int) {
+  return chunks.each_group([&](const chunk::ChunkGroup& group, int keys, int, int) {
     f.group = group;
     Status done = chunks.scores(f.in.q, f.in.k, true, static_cast<int>(heads), f.scores, keys);
-    if (done.ok()) done = entmax_forward_rows(f, chunks.stream());
-    ChunkValues v = chunks.values_of(f.weights, f.in.v, f.in.out, heads);
+    if (done.ok()) done = forward_pairs(f, chunks.stream());
+    chunk::ChunkValues v = chunks.values_of(f.weights, f.in.v, f.in.out, heads);
     v.lse = f.lse, v.lse_heads = static_cast<int>(heads);
     v.gate = f.in.gate, v.gate_dtype = f.in.gate_dtype;
     for (int axis = 0; axis < 3; ++axis) v.gate_step[axis] = f.in.gate_step[axis];
@@ -58,11 +58,11 @@ Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int d
   const AttentionProblem& p = problem.forward;
   if (p.batch == 0 || p.heads.q.heads == 0) return {};
   const Index heads = p.heads.q.heads, element = size_of(p.dtype);
-  ChunkRun chunks(p, a.forward, device, stream, heads * (8 + 2 * element));
-  EntmaxRows f = rows_of(p, a.forward);
-  ChunkGradients g;
+  chunk::ChunkRun chunks(p, a.forward, device, stream, heads * (8 + 2 * element));
+  EntmaxPairs f = rows_of(p, a.forward);
+  chunk::ChunkGradients g;
   double* sums = nullptr;
-  Status status = chunks.begin(f.in, [&](Bytes256& room) {
+  Status status = chunks.begin(f.in, [&](chunk::Bytes256& room) {
     const Index rows = chunks.rows(), plane = heads * rows * chunks.pitch();
     f.scores = room.take<float>(plane), f.dp = room.take<float>(plane);
     f.weights = room.take<std::byte>(element * plane), f.ds = room.take<std::byte>(element * plane);
@@ -78,12 +78,12 @@ Status run_backward(const BackwardProblem& problem, const BackwardArgs& a, int d
       "cuda/clear",
       cudaMemsetAsync(sums, 0, static_cast<std::size_t>(2 * heads) * sizeof(double), chunks.stream()));
   if (!status.ok()) return status;
-  status = chunks.each_group([&](const ChunkGroup& group, int keys, int first, int sequences) {
+  status = chunks.each_group([&](const chunk::ChunkGroup& group, int keys, int first, int sequences) {
     f.group = group;
     const int all = static_cast<int>(heads);
     Status done = chunks.scores(f.in.q, f.in.k, true, all, f.scores, keys);
     if (done.ok()) done = chunks.scores(g.dout, f.in.v, false, all, f.dp, keys);
-    if (done.ok()) done = entmax_backward_rows(f, chunks.stream());
+    if (done.ok()) done = backward_pairs(f, chunks.stream());
     if (done.ok() && f.dalpha_rows) done = add_rows(f.dalpha_rows, sums, all, group.count, chunks.stream());
     if (done.ok() && f.dsink_rows)
       done = add_rows(f.dsink_rows, sums + heads, all, group.count, chunks.stream());
@@ -112,8 +112,7 @@ void numerics_backward(const BackwardProblem& p, char (&words)[kSentenceBytes]) 
 
 }  // namespace
 
-const Kernel kEntmax = {"cuda/entmax", refuse, run, numerics};
-const BackwardKernel kEntmaxBackward = {"cuda/entmax_backward", refuse_backward, run_backward,
-                                        numerics_backward};
+const Kernel kAttend = {"cuda/entmax", refuse, run, numerics};
+const BackwardKernel kBackward = {"cuda/entmax_backward", refuse_backward, run_backward, numerics_backward};
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::entmax

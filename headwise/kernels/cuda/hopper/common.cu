@@ -6,7 +6,7 @@
 
 #include "headwise/kernels/cuda/inputs/run_inputs.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper {
 
 double scale_of(const AttentionProblem& p, const AttentionArgs& a) {
   return a.inputs.scale.given() ? load_double(a.inputs.scale.data, a.inputs.scale.dtype, 0)
@@ -60,6 +60,30 @@ void say_unfit(const AttentionProblem& p, std::initializer_list<NamedView> views
   }
 }
 
+Status send_ids(const AnyView& ids, Index count, Index* to, cudaStream_t stream) {
+  constexpr Index kPiece = 256;
+  for (Index first = 0; first < count; first += kPiece) {
+    Index some[kPiece];
+    const Index here = min_of(kPiece, count - first);
+    for (Index i = 0; i < here; ++i) some[i] = static_cast<const Index*>(ids.data)[(first + i) * ids.step[0]];
+    const Status status = upload(to + first, some, static_cast<std::size_t>(here) * sizeof(Index), stream);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+bool bias_map(const AttentionProblem& p, const AnyView& bias, int box_rows, MapSpec& spec) {
+  if (bias.dtype != p.dtype || (bias.step[2] == 0 && bias.size[2] > 1)) return false;
+  AnyView v = bias;  // [batch q heads kv], axes that share their numbers once
+  v.size[1] = bias.size[2], v.step[1] = bias.step[2], v.size[2] = bias.size[1], v.step[2] = bias.step[1];
+  for (const int axis : {0, 2})
+    if (v.step[axis] == 0) v.size[axis] = 1;
+  if (v.size[1] == 1 && p.q_tokens > 1) return false;
+  if (copy_need(v) != CopyNeed::none) return false;
+  spec = map_spec(p, v, box_rows, 0);
+  return true;
+}
+
 Status sequence_places(const AttentionProblem& p, const AttentionArgs& a, StreamState& state,
                        const PlaceTable& room, Place& place, const Place*& places) {
   const std::size_t scratch_before = room.scratch_before;
@@ -75,7 +99,7 @@ Status sequence_places(const AttentionProblem& p, const AttentionArgs& a, Stream
   const auto place_at = [&](Index b, Index piece, Place& to) {
     place_for(p, a, b, piece, band, to);
     if (which == Sequences::all) return;
-    const SequencePlace s = place_of(p, a, b);
+    const SequenceLocation s = place_of(p, a, b);
     if (decode_suits(s.q_tokens, s.kv_tokens, p.heads.k.group) != (which == Sequences::decode))
       to.q_tokens = 0;
   };
@@ -104,4 +128,4 @@ Status sequence_places(const AttentionProblem& p, const AttentionArgs& a, Stream
   return {};
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper

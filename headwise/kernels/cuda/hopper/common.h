@@ -9,7 +9,7 @@
 #include "headwise/kernels/cuda/inputs/copies.h"
 #include "headwise/kernels/cuda/table/backend.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper {
 
 /// What some of the Hopper kernels take and others do not.
 struct HopperTakes {
@@ -48,10 +48,14 @@ constexpr bool decode_suits(Index q_tokens, Index kv_tokens, Index group) {
 /// Sequences of a ragged batch that a kernel works on: all, or those that alone would take cuda/decode or
 /// cuda/hopper. The others count as ones without queries.
 enum class Sequences { all, decode, tiles };
-Status run_decode(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream,
-                  Sequences which);
-Status run_hopper(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream,
-                  Sequences which);
+namespace decode {
+Status run_sequences(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream,
+                     Sequences which);
+}  // namespace decode
+namespace forward {
+Status run_sequences(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream,
+                     Sequences which);
+}  // namespace forward
 
 /// What a run reserves beside the table of places, and the sequences that keep their queries in it.
 struct PlaceTable {
@@ -84,6 +88,18 @@ inline MapSpec map_spec(const AttentionProblem& p, const AnyView& v, int box_row
           whole_rows};
 }
 
+/// Sends the ids of dropout's rule to the device, as launch arguments.
+Status send_ids(const AnyView& ids, Index count, Index* to, cudaStream_t stream);
+
+/// The map of a bias [batch heads q kv], or of its gradient, for boxes of rows of queries. False: bulk copies
+/// cannot read it as numbers of the run's format.
+bool bias_map(const AttentionProblem& p, const AnyView& bias, int box_rows, MapSpec& spec);
+
+/// A bias as kernels read it.
+inline PairBias pair_bias(const AnyView& v) {
+  return {v.data, v.dtype, {v.step[0], v.step[1], v.step[2], v.step[3]}};
+}
+
 /// Scale, softcap, slopes, sinks and gate of either kernel's parameters.
 template <class Params>
 void set_terms(const AttentionProblem& p, const AttentionArgs& a, Params& f) {
@@ -110,4 +126,4 @@ void set_outputs(const AttentionProblem& p, const AttentionArgs& a, Params& f) {
   for (int axis = 0; axis < 3; ++axis) f.lse_step[axis] = a.lse.step[axis];
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper

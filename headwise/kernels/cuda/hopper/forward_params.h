@@ -10,10 +10,10 @@
 #include "headwise/kernels/cuda/inputs/places.h"
 #include "headwise/kernels/cuda/inputs/term_views.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper {
 
 /// What a tile of scores meets between the two products; one instance each.
-enum class TilePasses {
+enum class TileTerms {
   band,   // causal, window and the end of keys: tiles at the edges are masked; those on either side of what a
           // group of 64 queries sees are left out
   terms,  // band, and scores are scaled, capped and biased one by one, weights dropped; blocks of a mask and
@@ -35,6 +35,7 @@ struct ForwardParams {
   float inverse_cap = 0, cap = 0;   // terms: scale / softcap, softcap * log2(e); cap 0: none
   PerHead slopes = {}, sinks = {};  // ALiBi; sinks
   PairBias bias = {};               // terms
+  bool bias_tiles = false;          // it comes by bulk copies; else its numbers are read one by one
   RowGate gate = {};
   bool drops = false;  // instance `terms`: weights of pairs the rule names are 0, the others times `kept`
   DropoutRule rule = {};
@@ -64,7 +65,7 @@ struct ForwardParams {
 };
 
 struct ForwardMaps {
-  CUtensorMap q, k, v, out;
+  CUtensorMap q, k, v, out, bias;
 };
 
 /// The widths of an instance. It takes every narrower one that is a multiple of 8: copies bring zeros for the
@@ -89,6 +90,10 @@ HW_FN constexpr int forward_keys(int head_dim, int value_dim) {
 HW_FN constexpr int forward_few(int head_dim, int value_dim) {
   return forward_keys(head_dim, value_dim) == 128 ? 64 : 32;
 }
+/// Widths whose instance for terms has room for two tiles of a bias.
+HW_FN constexpr bool forward_bias_tiles(int head_dim, int value_dim) {
+  return head_dim == value_dim && (head_dim == 64 || head_dim == 128);
+}
 /// Wider values leave no registers for the statistics of rows.
 HW_FN constexpr bool forward_probes(Index value_dim) { return value_dim <= 128; }
 /// Rows of queries in a tile; the bits of a row do not depend on it.
@@ -98,13 +103,15 @@ HW_FN constexpr int forward_rows(int groups) { return 64 * groups; }
 /// 192 with 3 has.
 struct ForwardTask {
   int head_dim, groups;
-  TilePasses passes;
+  TileTerms passes;
   int device, processors;
   cudaStream_t stream;
 };
+namespace forward {
 template <class T>
-Status forward(const ForwardTask& task, const ForwardMaps& maps, const ForwardParams& params);
-extern template Status forward<bf16>(const ForwardTask&, const ForwardMaps&, const ForwardParams&);
-extern template Status forward<f16>(const ForwardTask&, const ForwardMaps&, const ForwardParams&);
+Status attend_tiles(const ForwardTask& task, const ForwardMaps& maps, const ForwardParams& params);
+extern template Status attend_tiles<bf16>(const ForwardTask&, const ForwardMaps&, const ForwardParams&);
+extern template Status attend_tiles<f16>(const ForwardTask&, const ForwardMaps&, const ForwardParams&);
+}  // namespace forward
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper

@@ -3,7 +3,7 @@
 #include "headwise/kernels/cuda/inputs/places.h"
 #include "headwise/kernels/cuda/table/kernels.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper {
 namespace {
 
 /// Sequences whose keys are counted on the stack; with more of them that differ, every head has its own tile.
@@ -29,7 +29,7 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
   Band band;
   const char* why = nullptr;
   band_of(a.mask, 0, band, why);
-  if (!shares_tiles(p, a, band)) return kHopper.run(p, a, device, stream);
+  if (!shares_tiles(p, a, band)) return forward::kAttend.run(p, a, device, stream);
   const Index group = p.heads.k.group, kv_heads = p.heads.k.slots();
   AttentionProblem rows = p;
   rows.q_tokens = group;
@@ -58,14 +58,16 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
   }
   there.mask = {&mask, 1};
   there.q_start = {};
-  return kHopper.run(rows, there, device, stream);
+  return forward::kAttend.run(rows, there, device, stream);
 }
 
-void refuse(const AttentionProblem& p, char (&why)[kSentenceBytes]) { kHopper.refuse(p, why); }
-void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) { kHopper.numerics(p, words); }
+void refuse(const AttentionProblem& p, char (&why)[kSentenceBytes]) { forward::kAttend.refuse(p, why); }
+void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
+  forward::kAttend.numerics(p, words);
+}
 
 }  // namespace
 
 const Kernel kPhase = {"cuda/phase", refuse, run, numerics};
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper

@@ -5,7 +5,7 @@
 #include "headwise/kernels/cuda/hopper/common.h"
 #include "headwise/kernels/cuda/table/kernels.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper {
 namespace {
 
 /// One of its sequences with one query: none is more cuda/decode's.
@@ -17,16 +17,16 @@ AttentionProblem one_query(AttentionProblem p) {
 void refuse(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
   if (!p.ragged || p.batch < 2) return void(std::snprintf(why, sizeof why, "no ragged batch of sequences"));
   char decode[kSentenceBytes];
-  kDecode.refuse(one_query(p), decode);
+  decode::kAttend.refuse(one_query(p), decode);
   if (decode[0])
     return void(std::snprintf(why, sizeof why, "no sequence would take cuda/decode alone: %.200s", decode));
-  kHopper.refuse(p, why);
+  forward::kAttend.refuse(p, why);
 }
 
 /// Of the sequences that take one of the two kernels.
 struct Longest {
   Index count = 0, q_tokens = 0, kv_tokens = 0;
-  void meet(const SequencePlace& s) {
+  void meet(const SequenceLocation& s) {
     ++count, q_tokens = max_of(q_tokens, s.q_tokens), kv_tokens = max_of(kv_tokens, s.kv_tokens);
   }
 };
@@ -34,7 +34,7 @@ struct Longest {
 Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {
   Longest few, many;
   for (Index b = 0; b < p.batch; ++b) {
-    const SequencePlace s = place_of(p, a, b);
+    const SequenceLocation s = place_of(p, a, b);
     (decode_suits(s.q_tokens, s.kv_tokens, p.heads.k.group) ? few : many).meet(s);
   }
   const auto of = [&](const Longest& longest) {
@@ -43,14 +43,14 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
     return own;
   };
   Status status;
-  if (many.count) status = run_hopper(of(many), a, device, stream, Sequences::tiles);
-  if (status.ok() && few.count) status = run_decode(of(few), a, device, stream, Sequences::decode);
+  if (many.count) status = forward::run_sequences(of(many), a, device, stream, Sequences::tiles);
+  if (status.ok() && few.count) status = decode::run_sequences(of(few), a, device, stream, Sequences::decode);
   return status;
 }
 
 void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
   char decode[kSentenceBytes], tiles[kSentenceBytes];
-  kDecode.numerics(p, decode), kHopper.numerics(p, tiles);
+  decode::kAttend.numerics(p, decode), forward::kAttend.numerics(p, tiles);
   std::snprintf(words, sizeof words, "cuda/ragged, each sequence as alone: %.100s; %.100s", decode, tiles);
 }
 
@@ -58,4 +58,4 @@ void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
 
 const Kernel kRagged = {"cuda/ragged", refuse, run, numerics};
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper

@@ -19,7 +19,7 @@ __global__ void delta_rows(const __grid_constant__ BackwardInputs p) {
   for (Index task = static_cast<Index>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / 32;
        task < f.batch * f.heads * f.q_tokens; task += static_cast<Index>(gridDim.x) * kWarpsPerBlock) {
     const Index b = task / (f.heads * f.q_tokens), h = task / f.q_tokens % f.heads, i = task % f.q_tokens;
-    const SequencePlace at = f.places[b];
+    const SequenceLocation at = f.places[b];
     W sum = 0;
     if (i < at.q_tokens)
       for (Index c = lane; c < f.v.layout.dim; c += 32)
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kSinkThreads) sink_sums(const __grid_constant_
   double sum = 0;
   for (Index n = thread; n < f.batch * f.q_tokens; n += kSinkThreads) {
     const Index b = n / f.q_tokens, i = n % f.q_tokens;
-    const SequencePlace at = f.places[b];
+    const SequenceLocation at = f.places[b];
     if (i >= at.q_tokens) continue;
     const Index lse_at = at.tensor_batch * f.lse_step[0] + h * f.lse_step[1] + (at.q_row + i) * f.lse_step[2];
     const double lse = f.lse ? static_cast<double>(f.lse[lse_at]) : f.lse_double[lse_at];

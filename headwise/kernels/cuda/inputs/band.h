@@ -97,8 +97,16 @@ HW_FN constexpr KeyTiles key_tiles(int first, int last, int back, int ahead, int
 struct QueryTiles {
   int begin, end;
 };
-HW_FN constexpr QueryTiles query_tiles(int first, int width, int kv_tokens, int q_tokens, int q_start,
-                                       int back, int ahead, int rows) {
+struct KeyTile {
+  int first, width, kv_tokens;
+};
+/// Queries of a sequence and how far each sees.
+struct QueryBand {
+  int q_tokens, q_start, back, ahead;
+};
+HW_FN constexpr QueryTiles query_tiles(const KeyTile& keys, const QueryBand& band, int rows) {
+  const auto [first, width, kv_tokens] = keys;
+  const auto [q_tokens, q_start, back, ahead] = band;
   const int last = (first + width < kv_tokens ? first + width : kv_tokens) - 1;
   int begin = first - ahead - q_start, end = last + back - q_start + 1;
   begin = begin < 0 ? 0 : begin, end = end > q_tokens ? q_tokens : end;

@@ -33,14 +33,14 @@ __device__ W element(const HeadsView& x, Index batch, Index row, Index head, Ind
 struct TokenPlace {
   Index batch, row;
 };
-inline __device__ TokenPlace token_place(const RunInputs& p, const SequencePlace& at, Index b, Index j) {
+inline __device__ TokenPlace token_place(const RunInputs& p, const SequenceLocation& at, Index b, Index j) {
   if (!p.pages) return {at.tensor_batch, at.kv_row + j};
   const Index page = p.pages[b * p.pages_step[0] + j / p.page_size * p.pages_step[1]];
   return {page, page < 0 || page >= p.page_count ? Index{-1} : j % p.page_size};
 }
 /// Element c of key or value j of sequence b, without its scale; pages outside the pool read as 0.
 template <class T, class W>
-__device__ W kv_element(const RunInputs& p, const HeadsView& x, const SequencePlace& at, Index b, Index j,
+__device__ W kv_element(const RunInputs& p, const HeadsView& x, const SequenceLocation& at, Index b, Index j,
                         Index head, Index c) {
   const TokenPlace t = token_place(p, at, b, j);
   if (t.row < 0) return W(0);
@@ -50,7 +50,7 @@ __device__ W kv_element(const RunInputs& p, const HeadsView& x, const SequencePl
 }
 /// What the numbers of key or value j count.
 template <class W>
-__device__ W kv_scale(const RunInputs& p, const ScalesView& s, const HeadsView& x, const SequencePlace& at,
+__device__ W kv_scale(const RunInputs& p, const ScalesView& s, const HeadsView& x, const SequenceLocation& at,
                       Index b, Index j, Index head) {
   if (!p.k_scale.data) return W(1);
   const TokenPlace t = token_place(p, at, b, j);
@@ -71,7 +71,7 @@ __device__ W warp_sum(W x) {
 
 /// s = softcap(scale * q.k) + bias + alibi of one open pair; `slant`: its slope over scale * q.k.
 template <class T, class W>
-__device__ W score(const RunInputs& p, const SequencePlace& at, Index b, Index h, Index i, Index j,
+__device__ W score(const RunInputs& p, const SequenceLocation& at, Index b, Index h, Index i, Index j,
                    W* slant = nullptr) {
   W dot = 0;
   for (Index c = 0; c < p.q.layout.dim; ++c)

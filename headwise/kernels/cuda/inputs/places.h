@@ -19,7 +19,7 @@ inline Index pieces_of(const Band& band) { return band.documents ? band.document
 /// Fits piece `piece` of sequence b and the band's last key into ints. False when a position is too far away.
 inline bool place_for(const AttentionProblem& p, const AttentionArgs& a, Index b, Index piece,
                       const Band& band, Place& out) {
-  const SequencePlace s = place_of(p, a, b);
+  const SequenceLocation s = place_of(p, a, b);
   if (s.q_start < -kFar || s.q_start > kFar || s.q_tokens > kFar || s.kv_tokens > kFar) return false;
   Index q0 = 0, q1 = s.q_tokens, k0 = 0, k1 = min_of(s.kv_tokens, band.keys);
   if (band.documents) {

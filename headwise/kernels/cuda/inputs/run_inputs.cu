@@ -77,9 +77,9 @@ void send_masks(const AttentionProblem& p, const MaskSet& mask, Sender& to, RunI
 }
 
 void send(const AttentionProblem& p, const AttentionArgs& a, Sender& to, RunInputs& f) {
-  f.places = to.next<SequencePlace>();
+  f.places = to.next<SequenceLocation>();
   for (Index b = 0; b < p.batch; ++b) {
-    const SequencePlace place = place_of(p, a, b);
+    const SequenceLocation place = place_of(p, a, b);
     to.add(&place, sizeof place);
   }
   to.align();

@@ -32,7 +32,7 @@ struct RunInputs {
   Index lse_step[3];
   const std::int32_t* pages;  // [batch pages_each], or null: keys lie in one piece
   Index pages_step[2], page_size, page_count;
-  const SequencePlace* places;
+  const SequenceLocation* places;
   const MaskView* masks;
   Index mask_count;
   const double* scales;  // one, or one a head

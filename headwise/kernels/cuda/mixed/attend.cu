@@ -2,7 +2,7 @@
 #include <cstdio>
 
 #include "headwise/kernels/cuda/chunk/run.h"
-#include "headwise/kernels/cuda/entmax/rows.h"
+#include "headwise/kernels/cuda/entmax/pairs.h"
 #include "headwise/kernels/cuda/hopper/common.h"
 #include "headwise/kernels/cuda/mixed/dynamic.h"
 #include "headwise/kernels/cuda/mixed/pairs/pairs.h"
@@ -10,11 +10,15 @@
 #include "headwise/kernels/cuda/mma/forward.h"
 #include "headwise/kernels/cuda/table/kernels.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mixed {
+
+using chunk::Bytes256;
+using chunk::ChunkGroup;
+using chunk::ChunkRun;
 namespace {
 
 void refuse(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
-  chunks_refused(p, why);
+  chunk::chunks_refused(p, why);
   if (why[0]) return;
   const auto say = [&](auto... parts) { std::snprintf(why, sizeof why, parts...); };
   const HeadSpec& h = p.heads;
@@ -31,13 +35,13 @@ void refuse_backward(const BackwardProblem& problem, char (&why)[kSentenceBytes]
   if (why[0]) return;
   GradientSpec rest = problem.wants;
   rest.q = rest.k = rest.v = rest.sinks = rest.mix_before = rest.mix_after = rest.mix_q = rest.mix_k = false;
-  chunk_gradients_refused(problem, rest, "dq, dk, dv, dsinks and those of the mix", why);
+  chunk::chunk_gradients_refused(problem, rest, "dq, dk, dv, dsinks and those of the mix", why);
 }
 
 /// What both directions know of a mix, and copies of its coefficients.
-MixRows rows_of(const AttentionProblem& p) {
+MixPairs rows_of(const AttentionProblem& p) {
   const HeadSpec& h = p.heads;
-  MixRows f{};
+  MixPairs f{};
   f.rank = static_cast<int>(h.mix_rank), f.heads = static_cast<int>(h.normal_heads());
   f.before = {h.before, static_cast<int>(h.q.heads), f.heads, 0, nullptr};
   f.after = {h.after, f.heads, static_cast<int>(h.v.heads),
@@ -48,14 +52,14 @@ MixRows rows_of(const AttentionProblem& p) {
   f.score_planes = static_cast<int>(max_of(h.q.heads, h.normal_heads()));
   return f;
 }
-void take_coefficients(const HeadInputs& in, MixRows& f, Bytes256& room) {
+void take_coefficients(const HeadInputs& in, MixPairs& f, Bytes256& room) {
   if (in.mix_before.given()) f.before.given = room.take<float>(in.mix_before.count());
   if (in.mix_after.given()) f.after.given = room.take<float>(in.mix_after.count());
   if (in.mix_q.given()) f.of_queries = room.take<float>(in.mix_q.count());
   if (in.mix_k.given()) f.of_keys = room.take<float>(f.mix_rows * f.heads * f.key_pitch);
 }
 /// `sums`: so many numbers that begin at 0, or null.
-Status send_coefficients(const HeadInputs& in, const MixRows& f, double* sums, Index count,
+Status send_coefficients(const HeadInputs& in, const MixPairs& f, double* sums, Index count,
                          cudaStream_t stream) {
   Status status;
   if (f.before.given || f.after.given || sums)
@@ -75,8 +79,8 @@ Tiles tiles_of(const AttentionProblem& p, const AttentionArgs& a, int device, bo
   const Terms& t = h.terms;
   const bool fit = p.dtype != DType::f32 && max_of(max_of(h.q.heads, h.normal_heads()), h.v.heads) <= 16 &&
                    h.q.dim <= 64 && h.q.dim % 16 == 0 &&
-                   !(t.softcap || t.bias || t.alibi || t.relative || t.dropout) && opens_runs(a.mask) &&
-                   a.mask.count <= 1 && by_chunks(a.q, h.q, 2) && by_chunks(a.k, h.k, 2) &&
+                   !(t.softcap || t.bias || t.alibi || t.relative || t.dropout) && mma::opens_runs(a.mask) &&
+                   a.mask.count <= 1 && mma::by_chunks(a.q, h.q, 2) && mma::by_chunks(a.k, h.k, 2) &&
                    facts_of(device).major >= 9;
   if (!fit) return Tiles::none;
   const int shared = facts_of(device).shared_bytes;
@@ -89,8 +93,8 @@ Tiles tiles_of(const AttentionProblem& p, const AttentionArgs& a, int device, bo
 }
 Tiles backward_tiles_of(const AttentionProblem& p, const BackwardArgs& a, int device) {
   const HeadLayout& v = p.heads.v;
-  return !p.heads.terms.gate && v.dim <= 64 && v.dim % 16 == 0 && by_chunks(a.forward.v, v, 2) &&
-                 by_chunks(a.dout, HeadLayout::split(v.heads, v.dim), 2)
+  return !p.heads.terms.gate && v.dim <= 64 && v.dim % 16 == 0 && mma::by_chunks(a.forward.v, v, 2) &&
+                 mma::by_chunks(a.dout, HeadLayout::split(v.heads, v.dim), 2)
              ? tiles_of(p, a.forward, device, true)
              : Tiles::none;
 }
@@ -103,14 +107,14 @@ bool streams(const AttentionProblem& p, const AttentionArgs& a, Tiles tiles, int
   return tiles == Tiles::fixed && p.dtype == DType::bf16 &&
          max_of(max_of(h.q.heads, h.normal_heads()), h.v.heads) > 8 && h.q.group == 1 && h.v.dim <= 64 &&
          h.v.dim % 16 == 0 && !h.v.row && !copy_refuses(a.q) && !copy_refuses(a.k) && !copy_refuses(a.v) &&
-         by_chunks(a.out, HeadLayout::split(h.v.heads, h.v.dim), 2) && facts.major == 9 &&
+         mma::by_chunks(a.out, HeadLayout::split(h.v.heads, h.v.dim), 2) && facts.major == 9 &&
          facts.shared_bytes + kStatic >= max_of(mixed_sums_shared(), mixed_values_shared());
 }
 /// Memory that does not grow with the pairs: coefficients, parts, records.
 void take_tiles(const AttentionProblem& p, const HeadInputs& in, Tiles tiles, const ChunkRun& chunks,
                 DynamicTiles& d, Bytes256& room) {
   MixTiles& t = d.tiles;
-  MixRows& f = t.rows;
+  MixPairs& f = t.rows;
   if (tiles != Tiles::dynamic) take_coefficients(in, f, room);
   if (tiles == Tiles::none) return;
   t.part_keys = tiles == Tiles::fixed ? kMixPart : kDynamicPart;
@@ -119,8 +123,8 @@ void take_tiles(const AttentionProblem& p, const HeadInputs& in, Tiles tiles, co
   if (tiles == Tiles::fixed) return;
   const Index batch = p.ragged ? 1 : p.batch;
   d.key_tokens = batch * f.k_rows;
-  t.records = room.take<float>((batch * f.q_rows + kChunkKeys) * kRecord);
-  d.key_records = room.take<float>((d.key_tokens + kChunkKeys) * kRecord);
+  t.records = room.take<float>((batch * f.q_rows + chunk::kChunkKeys) * kRecord);
+  d.key_records = room.take<float>((d.key_tokens + chunk::kChunkKeys) * kRecord);
 }
 template <class F>
 Status of_halves(DType dtype, F&& f) {
@@ -133,7 +137,7 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
   const Tiles tiles = tiles_of(p, a, device, false);
   DynamicTiles d{};
   MixTiles& t = d.tiles;
-  MixRows& f = t.rows = rows_of(p);
+  MixPairs& f = t.rows = rows_of(p);
   const bool whole = tiles == Tiles::none, streamed = streams(p, a, tiles, device);
   ChunkRun chunks(p, a, device, stream, streamed ? 1 : (whole ? 4 * f.score_planes : 0) + element * v_heads);
   Status status = chunks.begin(f.in, [&](Bytes256& room) {
@@ -141,7 +145,7 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
     take_tiles(p, a.inputs, tiles, chunks, d, room);
     if (whole) f.scores = room.take<float>(f.score_planes * plane);
     if (streamed) {
-      t.past = room.take<int>(t.part_count * rows / kChunkRows * 2 * 16);
+      t.past = room.take<int>(t.part_count * rows / chunk::kChunkRows * 2 * 16);
       t.left = room.take<std::uint8_t>(t.part_count * rows / 8);
     } else {
       f.weights = room.take<std::byte>(element * v_heads * plane);
@@ -183,7 +187,7 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
       if (done.ok()) done = mix_lse(f, chunks.stream());
       if (done.ok()) done = mix_weights(f, chunks.stream());
     }
-    ChunkValues v = chunks.values_of(f.weights, f.in.v, f.in.out, v_heads);
+    chunk::ChunkValues v = chunks.values_of(f.weights, f.in.v, f.in.out, v_heads);
     v.blocked = !whole, v.lse = f.lse, v.lse_heads = f.heads, v.all_heads = p.heads.after != Mix::none;
     v.gate = f.in.gate, v.gate_dtype = f.in.gate_dtype;
     for (int axis = 0; axis < 3; ++axis) v.gate_step[axis] = f.in.gate_step[axis];
@@ -192,7 +196,7 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
 }
 
 /// The gradient of one stage's coefficients: x and dy are what went in and the gradient of what came out.
-MixGradient gradient_of(const MixRows& f, const MixStage& stage, const BackwardArgs& a) {
+MixGradient gradient_of(const MixPairs& f, const MixStage& stage, const BackwardArgs& a) {
   MixGradient g{};
   g.stage = stage, g.rank = f.rank, g.heads = f.heads, g.mix_rows = static_cast<int>(f.mix_rows);
   g.of_queries = f.of_queries, g.of_keys = f.of_keys;
@@ -216,10 +220,10 @@ struct MixedBackwardRun {
   Index element = size_of(p.dtype), q_heads = p.heads.q.heads, v_heads = p.heads.v.heads;
   DynamicTiles d = {};
   MixTiles& t = d.tiles;
-  MixRows& f = t.rows = rows_of(p);
+  MixPairs& f = t.rows = rows_of(p);
   Index sum_count = f.heads + q_heads * f.heads + f.heads * v_heads;
   ChunkRun chunks;
-  ChunkGradients g = {};
+  chunk::ChunkGradients g = {};
   MixGradient before = {}, after = {};
   double* sums = nullptr;
   float* key_sums = nullptr;
@@ -322,7 +326,8 @@ struct MixedBackwardRun {
   Status add_group(const ChunkGroup& group, int keys, int first, int sequences) {
     f.group = before.group = after.group = group;
     Status done = whole ? mix_planes(keys) : mix_tiles(keys);
-    if (done.ok() && f.dsink_rows) done = add_rows(f.dsink_rows, sums, f.heads, group.count, chunks.stream());
+    if (done.ok() && f.dsink_rows)
+      done = entmax::add_rows(f.dsink_rows, sums, f.heads, group.count, chunks.stream());
     if (whole)
       for (MixGradient* m : {&before, &after}) {
         if (m->stage.kind == Mix::dynamic) m->key_sums = key_sums;
@@ -346,7 +351,7 @@ struct MixedBackwardRun {
       status = of_halves(p.dtype, [&]<class T>() {
         return mixed_dynamic_keys<T>(d, p.kv_tokens, p.batch, device, chunks.stream());
       });
-    if (status.ok() && f.dsink_rows) status = write_heads(sums, f.heads, a.dsinks, chunks.stream());
+    if (status.ok() && f.dsink_rows) status = entmax::write_heads(sums, f.heads, a.dsinks, chunks.stream());
     if (status.ok() && (before.given || after.given))
       status = write_matrices(before.given, a.dmix_before, after.given, a.dmix_after, chunks.stream());
     return status;
@@ -374,8 +379,7 @@ void numerics_backward(const BackwardProblem& p, char (&words)[kSentenceBytes]) 
 
 }  // namespace
 
-const Kernel kMixed = {"cuda/mixed", refuse, run, numerics};
-const BackwardKernel kMixedBackward = {"cuda/mixed_backward", refuse_backward, run_backward,
-                                       numerics_backward};
+const Kernel kAttend = {"cuda/mixed", refuse, run, numerics};
+const BackwardKernel kBackward = {"cuda/mixed_backward", refuse_backward, run_backward, numerics_backward};
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mixed

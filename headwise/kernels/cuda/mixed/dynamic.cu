@@ -2,7 +2,10 @@
 // tokens are queries; for the gradient of the keys' coefficients they are keys and the queries pass by.
 #include "headwise/kernels/cuda/mixed/dynamic_block.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mixed {
+
+using chunk::kChunkKeys;
+using chunk::kChunkRows;
 namespace {
 
 using namespace dynamic;
@@ -10,7 +13,7 @@ using namespace dynamic;
 /// Maximum and sum, or delta, of a part: what the lanes of a warp have of each head together.
 template <class T, TilePass Pass, bool OfKeys>
 __device__ __forceinline__ void put_part(const Block<T, Pass, OfKeys>& b, const OwnSums& own_sums) {
-  const MixRows& m = b.p.tiles.rows;
+  const MixPairs& m = b.p.tiles.rows;
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
     float reference = own_sums.top[c], x = own_sums.sum[c];
@@ -73,14 +76,15 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_dynamic(const __grid_cons
   using Own = Block<T, Pass, OfKeys>;
   constexpr bool kBackward = Own::kBackward, kGradients = Own::kGradients, kWhole = Own::kWhole;
   extern __shared__ __align__(128) std::uint8_t raw[];
-  const MixRows& m = p.tiles.rows;
+  const MixPairs& m = p.tiles.rows;
   const RunInputs& f = m.in;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32,
             g = lane / 4, t = lane % 4, heads = m.heads, part = OfKeys ? 0 : static_cast<int>(blockIdx.y);
   Own b{p, warp, lane, g, t, heads, part};
   const Index slot = OfKeys ? 0 : blockIdx.x / 4;
-  const ChunkJob job = OfKeys ? ChunkJob{static_cast<int>(blockIdx.y), 0, 0, 0} : m.group.jobs[slot];
-  const SequencePlace at = f.places[job.sequence];
+  const chunk::ChunkJob job =
+      OfKeys ? chunk::ChunkJob{static_cast<int>(blockIdx.y), 0, 0, 0} : m.group.jobs[slot];
+  const SequenceLocation at = f.places[job.sequence];
   const int row0 = static_cast<int>(OfKeys ? blockIdx.x : blockIdx.x % 4) * kOwn,
             there = (OfKeys ? static_cast<int>(at.kv_tokens) : job.rows) - row0,
             count = OfKeys ? static_cast<int>(at.q_tokens) : job.keys, first = part * kDynamicPart,
@@ -210,4 +214,4 @@ template Status mixed_dynamic_keys<f16>(const DynamicTiles&, Index, Index, int, 
 
 int mixed_dynamic_shared(bool backward) { return shared_of(backward); }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mixed

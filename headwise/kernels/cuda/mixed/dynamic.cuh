@@ -5,7 +5,7 @@
 #include "headwise/kernels/cuda/mixed/dynamic.h"
 #include "headwise/kernels/cuda/mixed/tiles.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mixed {
 
 /// x[4 n + c]: token n of two, head c of a lane's four.
 struct Pairs {
@@ -86,7 +86,7 @@ __device__ __forceinline__ void add_products(float (&sum)[2][4], const Pairs& x,
 
 /// Row r of a record's mix as a row of mix_q and mix_k, or -1: the run's rank is smaller, or nothing is
 /// dynamic.
-__device__ __forceinline__ int given_row(const MixRows& m, int stage, int r) {
+__device__ __forceinline__ int given_row(const MixPairs& m, int stage, int r) {
   const MixStage& s = stage ? m.after : m.before;
   if (s.kind != Mix::dynamic) return -1;
   if (r == 2 * kDynamicRank) return s.row0 + 2 * m.rank;
@@ -100,11 +100,11 @@ struct CoefficientOf {
   int stage, r, h;
   Index batch, token;
 };
-__device__ __forceinline__ void put_coefficient(const AnyView& to, const MixRows& m, const CoefficientOf& of,
+__device__ __forceinline__ void put_coefficient(const AnyView& to, const MixPairs& m, const CoefficientOf& of,
                                                 float x) {
   const int row = given_row(m, of.stage, of.r);
   if (row >= 0 && of.h < m.heads)
     store_float(to.data, to.dtype, coefficient_at(to, of.batch, of.token, row, of.h), static_cast<double>(x));
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mixed

@@ -3,7 +3,7 @@
 #pragma once
 #include "headwise/kernels/cuda/mixed/tiles.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mixed {
 
 /// A token's numbers: two mixes of five rows (w1 of both ranks, w2 of both ranks, the gate) of 16 heads; of a
 /// query also lse in exponents of 2, delta, and the first and one past the last key it may see.
@@ -38,4 +38,4 @@ template <class T>
 Status mixed_dynamic_keys(const DynamicTiles& p, Index kv_tokens, Index batch, int device,
                           cudaStream_t stream);
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mixed

@@ -3,7 +3,9 @@
 #pragma once
 #include "headwise/kernels/cuda/mixed/dynamic.cuh"
 
-namespace headwise::cuda::dynamic {
+namespace headwise::cuda::mixed::dynamic {
+
+using chunk::kChunkLog2e;
 
 inline constexpr int kOwn = 16, kOwnSideBytes = kTileHeads * kOwn * 128;
 /// f32 pairs of a head; 4 more, so that a lane's heads and eight tokens meet all banks.
@@ -232,7 +234,8 @@ struct Block {
   /// This warp's head of a plane, all in one piece.
   __device__ __forceinline__ void write_plane(const float* plane, void* to, int key0) const {
     if (warp >= heads) return;
-    auto* at_head = static_cast<T*>(to) + blocked_at(slot, heads, warp, row0, key0, p.tiles.rows.group.pitch);
+    auto* at_head =
+        static_cast<T*>(to) + chunk::blocked_at(slot, heads, warp, row0, key0, p.tiles.rows.group.pitch);
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       const int piece = 32 * n + lane, row = piece / 32 * 8 + piece % 8, eight = piece / 8 % 4;
@@ -244,7 +247,7 @@ struct Block {
     }
   }
   __device__ __forceinline__ void write_planes(int key0) const {
-    const MixRows& m = p.tiles.rows;
+    const MixPairs& m = p.tiles.rows;
     write_plane(kGradients ? dweights : scores, m.weights, key0);
     if constexpr (kGradients) write_plane(scores, m.dscores, key0);
     __syncwarp();
@@ -259,4 +262,4 @@ struct Block {
   }
 };
 
-}  // namespace headwise::cuda::dynamic
+}  // namespace headwise::cuda::mixed::dynamic

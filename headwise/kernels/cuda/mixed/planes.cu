@@ -4,11 +4,13 @@
 #include "headwise/kernels/cuda/chunk/products.cuh"
 #include "headwise/kernels/cuda/mixed/tiles.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mixed {
+
+using chunk::kChunkKeys;
 namespace {
 
 /// A block: up to two jobs of one sequence, 32 rows x 64 keys a warp, tiles of 128 keys one after another.
-constexpr int kThreads = 256, kRows = 2 * kChunkRows, kKeys = 128, kStages = 3, kSpan = 1024,
+constexpr int kThreads = 256, kRows = 2 * chunk::kChunkRows, kKeys = 128, kStages = 3, kSpan = 1024,
               kTileBytes = kKeys * kPanelRowBytes, kShared = kRows * kPanelRowBytes + kStages * kTileBytes;
 
 /// 32 rows x 64 keys of a warp, by lanes.
@@ -44,7 +46,7 @@ struct TileTarget {
 /// Writes the tile times `factor` as numbers N; says whether one of them is past the range of f16.
 template <class N, bool kTwoParts>
 __device__ __forceinline__ bool put_tile(const TileSums& s, const TileTarget& at, float factor) {
-  const MixRows& m = at.p.rows;
+  const MixPairs& m = at.p.rows;
   __half2 most = __half2half2(__ushort_as_half(0));
 #pragma unroll
   for (int r = 0; r < 4; ++r)
@@ -85,14 +87,14 @@ __global__ void __launch_bounds__(kThreads, 2) pair_planes(const __grid_constant
   constexpr bool kTwoParts = std::is_same_v<T, f16>;
   extern __shared__ __align__(128) std::uint8_t raw[];
   ptx::let_follower_start();
-  const MixRows& m = p.rows;
+  const MixPairs& m = p.rows;
   const RunInputs& f = m.in;
-  const ChunkJob* jobs = m.group.jobs;
+  const chunk::ChunkJob* jobs = m.group.jobs;
   // The last job first: those whose planes are written last are read first, some of them from the cache.
   const int slot0 = static_cast<int>(gridDim.y - 1 - blockIdx.y), even = slot0 & ~1;
   const bool both = even + 1 < m.group.count && jobs[even].sequence == jobs[even + 1].sequence;
   if (both && slot0 != even) return;
-  const ChunkJob job = jobs[slot0];
+  const chunk::ChunkJob job = jobs[slot0];
   const int rows = job.rows + (both ? jobs[slot0 + 1].rows : 0),
             keys = both ? max(job.keys, jobs[slot0 + 1].keys) : job.keys;
   const int first = static_cast<int>(blockIdx.x) * kSpan, last = min(first + kSpan, keys);
@@ -101,7 +103,7 @@ __global__ void __launch_bounds__(kThreads, 2) pair_planes(const __grid_constant
   const bool of_scores = static_cast<int>(blockIdx.z) < ins;
   const int plane_head = of_scores ? head : static_cast<int>(blockIdx.z) - ins;
   const HeadsView &x = of_scores ? f.q : p.dout, &y = of_scores ? f.k : f.v;
-  const SequencePlace at = f.places[job.sequence];
+  const SequenceLocation at = f.places[job.sequence];
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, g = lane / 4,
             t = lane % 4;
 
@@ -117,17 +119,17 @@ __global__ void __launch_bounds__(kThreads, 2) pair_planes(const __grid_constant
                    in ? 16 : 0);
     }
   };
-  const T* keys_from = head_row<T>(y, at.tensor_batch, at.kv_row, plane_head);
+  const T* keys_from = chunk::head_row<T>(y, at.tensor_batch, at.kv_row, plane_head);
   const auto copy_keys = [&](int use) {
     const int key0 = first + use * kKeys;
     if (key0 < last)
       copy(stages + static_cast<std::uint32_t>(use % kStages * kTileBytes) +
-               chunk_offset(kKeys, ChunkWeights<T>::row_of_key(row), chunk),
+               chunk_offset(kKeys, chunk::ChunkWeights<T>::row_of_key(row), chunk),
            keys_from + key0 * y.step[1], y.step[1], keys - key0);
     ptx::commit_copies();
   };
   copy(left + chunk_offset(kRows, row, chunk),
-       head_row<T>(x, at.tensor_batch, at.q_row + job.row0, plane_head), x.step[1], rows);
+       chunk::head_row<T>(x, at.tensor_batch, at.q_row + job.row0, plane_head), x.step[1], rows);
 #pragma unroll
   for (int use = 0; use < kStages - 1; ++use) copy_keys(use);
 
@@ -136,7 +138,7 @@ __global__ void __launch_bounds__(kThreads, 2) pair_planes(const __grid_constant
   const bool mine = warp < 4 || both;
   const std::uint32_t x_at = left + chunk_offset(kRows, warp / 2 * 32 + (lane & 15), lane >> 4),
                       y_at = chunk_offset(kKeys, warp % 2 * 64 + (lane & 7) + (lane >> 4) * 8, lane >> 3 & 1);
-  const Index to = plane_at(slot, planes, plane_head, row0 + g, m.group.pitch) + warp % 2 * 64 + 8 * t;
+  const Index to = chunk::plane_at(slot, planes, plane_head, row0 + g, m.group.pitch) + warp % 2 * 64 + 8 * t;
   const int end = (keys + kChunkKeys - 1) / kChunkKeys * kChunkKeys - warp % 2 * 64;
 #pragma unroll 1
   for (int key0 = first, use = 0; key0 < last; key0 += kKeys, ++use) {
@@ -178,4 +180,4 @@ Status mixed_planes(const MixTiles& p, int keys, int device, cudaStream_t stream
 template Status mixed_planes<bf16>(const MixTiles&, int, int, cudaStream_t);
 template Status mixed_planes<f16>(const MixTiles&, int, int, cudaStream_t);
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mixed

@@ -3,7 +3,8 @@
 // query of a group.
 #include "headwise/kernels/cuda/mixed/queries.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mixed {
+
 namespace {
 
 using namespace queries;
@@ -16,10 +17,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   __shared__ __align__(8) std::uint64_t arrived[kStages<T>], summed[2][2];
   __shared__ float of_warps[2][kWarps][kTileHeads], of_ranks[2][2][kQueryRanks][kTileHeads];
   __shared__ __align__(16) QueryNote notes[2][2];
-  const MixRows& m = p.rows;
+  const MixPairs& m = p.rows;
   const int rank = static_cast<int>(blockIdx.x), ranks = static_cast<int>(gridDim.x),
             clusters = static_cast<int>(gridDim.y),
-            rows = (m.group.count * kChunkRows - static_cast<int>(blockIdx.y) + clusters - 1) / clusters;
+            rows =
+                (m.group.count * chunk::kChunkRows - static_cast<int>(blockIdx.y) + clusters - 1) / clusters;
   const int team = static_cast<int>(threadIdx.x) / kTeam, thread = static_cast<int>(threadIdx.x) % kTeam,
             warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4, heads = m.heads,
             ins = m.before.from;
@@ -29,7 +31,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) init_barriers<T>(bars, bells);
   ptx::wait_for_forerunner();  // nothing is read before
   const auto scaled = [&](int in, int out) {
-    return coefficient(m.before, in, out) * scale_of_head(m, ins, in) * kChunkLog2e;
+    return coefficient(m.before, in, out) * scale_of_head(m, ins, in) * chunk::kChunkLog2e;
   };
   const float matrix_factor =
                   matrix_factor_of(ins * heads, [&](int n) { return scaled(n / heads, n % heads); }),
@@ -166,8 +168,8 @@ Status mixed_queries(const MixTiles& p, const QueryMaps& maps, int keys, double*
   const auto ranks = static_cast<int>(min_of(ceil_div(max_of(keys, 1), kQueryPart), kQueryRanks));
   int clusters = 0;
   if (status.ok()) status = clusters_of(gradients_of_queries<T>, ranks, kShared<T>, device, clusters);
-  clusters =
-      static_cast<int>(min_of(min_of(clusters, kQueryBlocks / ranks), p.rows.group.count * kChunkRows));
+  clusters = static_cast<int>(
+      min_of(min_of(clusters, kQueryBlocks / ranks), p.rows.group.count * chunk::kChunkRows));
   if (status.ok())
     status = launch({kName, dim3(static_cast<unsigned>(ranks), static_cast<unsigned>(clusters)), kThreads,
                      kShared<T>, stream, true, static_cast<unsigned>(ranks)},
@@ -184,4 +186,4 @@ template Status mixed_queries<f16>(const MixTiles&, const QueryMaps&, int, doubl
 
 int mixed_queries_shared() { return kShared<f16>; }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mixed

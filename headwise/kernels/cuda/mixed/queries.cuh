@@ -3,7 +3,10 @@
 #pragma once
 #include "headwise/kernels/cuda/mixed/tiles.cuh"
 
-namespace headwise::cuda::queries {
+namespace headwise::cuda::mixed::queries {
+
+using chunk::kChunkKeys;
+using chunk::kChunkRows;
 
 /// Two teams of a block take queries in turn. A team has 1,024 keys at a time, 128 a warp; every eighth part
 /// of a longer sequence.
@@ -29,11 +32,11 @@ struct alignas(16) QueryNote {
   int begin, stop, end;                   // open keys; keys of its job in whole tiles
 };
 
-__device__ __forceinline__ float scale_of_head(const MixRows& m, int ins, int h) {
+__device__ __forceinline__ float scale_of_head(const MixPairs& m, int ins, int h) {
   return h < ins ? static_cast<float>(m.in.scales[m.in.scale_count == 1 ? 0 : h]) : 0.f;
 }
 __device__ __forceinline__ float lse_of(const QueryNote& note, int h) {
-  return note.lse[h] == -INFINITY ? INFINITY : note.lse[h] * kChunkLog2e;
+  return note.lse[h] == -INFINITY ? INFINITY : note.lse[h] * chunk::kChunkLog2e;
 }
 
 /// Where deltas of a query meet: sums of a team's warps, sums of the blocks of a cluster, and the barrier
@@ -96,7 +99,7 @@ struct QueryTeam : QueryRegisters<T> {
   __device__ __forceinline__ void sync() const { ptx::barrier_sync(1 + team, kTeam); }
   /// Query r of this cluster among the rows of all slots.
   __device__ __forceinline__ int row_of(int r) const { return r * clusters + static_cast<int>(blockIdx.y); }
-  static __device__ __forceinline__ int end_of(const ChunkJob& job) {
+  static __device__ __forceinline__ int end_of(const chunk::ChunkJob& job) {
     return (job.keys + kChunkKeys - 1) / kChunkKeys * kChunkKeys;
   }
   __device__ __forceinline__ int count_of(int part) const { return min(end - part * kKeys, kKeys); }
@@ -109,11 +112,11 @@ struct QueryTeam : QueryRegisters<T> {
 
   /// By one warp. Rows behind the last query of a job are closed: products read all rows of a slot.
   __device__ __forceinline__ void write_note(QueryNote& to, int r) const {
-    const MixRows& m = p.rows;
+    const MixPairs& m = p.rows;
     const RunInputs& f = m.in;
     const int slot = row_of(r) / kChunkRows, i = row_of(r) % kChunkRows;
-    const ChunkJob job = m.group.jobs[slot];
-    const SequencePlace at = f.places[job.sequence];
+    const chunk::ChunkJob job = m.group.jobs[slot];
+    const SequenceLocation at = f.places[job.sequence];
     if (lane < kTileHeads) {
       const bool in = i < job.rows && lane < heads;
       ptx::copy_4(ptx::shared_address(&to.lse[lane]),
@@ -132,7 +135,7 @@ struct QueryTeam : QueryRegisters<T> {
                    in ? 16 : 0);
     }
     if (lane == 0) {
-      const RowOpen open(f, true, at, job.sequence, 0, job.row0 + i, job.keys);
+      const chunk::RowOpen open(f, true, at, job.sequence, 0, job.row0 + i, job.keys);
       const bool live = i < job.rows;
       to.begin = live ? open.begin : 0, to.stop = live ? open.end : 0, to.end = end_of(job);
     }
@@ -146,8 +149,14 @@ struct QueryTeam : QueryRegisters<T> {
     const std::uint32_t bar = bars + static_cast<std::uint32_t>(8 * stage);
     if (warp == 0) ptx::mbarrier_expect(bar, static_cast<std::uint32_t>(kPlanes<T> * boxes * kBoxBytes));
     if (own_box < boxes)
-      ptx::load_tile(start + static_cast<std::uint32_t>(stage * kStageBytes<T>) + own_at, own_map, bar, 0,
-                     panel_of(part), i, slot, ptx::kEvictNormal);
+      ptx::load_tile({.to = start + static_cast<std::uint32_t>(stage * kStageBytes<T>) + own_at,
+                      .map = own_map,
+                      .bar = bar,
+                      .row = 0,
+                      .panel = panel_of(part),
+                      .head = i,
+                      .batch = slot,
+                      .keep = ptx::kEvictNormal});
   }
   __device__ __forceinline__ void use(int stage) const {
     scores = start + static_cast<std::uint32_t>(stage * kStageBytes<T>);
@@ -336,12 +345,13 @@ struct QueryTeam : QueryRegisters<T> {
       for (int e = 0; e < 2; ++e) row_delta[j][e] = d.delta_of(8 * j + 2 * t + e, ranks);
   }
   __device__ __forceinline__ void put_sinks(const QueryDeltas& d, const QueryNote& note, int r) const {
-    const MixRows& m = p.rows;
+    const MixPairs& m = p.rows;
     if (rank == 0 && thread < heads && m.dsink_rows) {
       const float lse = lse_of(note, thread), delta = d.delta_of(thread, ranks);
       m.dsink_rows[(Index{row_of(r) / kChunkRows} * heads + thread) * kChunkRows + row_of(r) % kChunkRows] =
-          delta == 0.f || lse == INFINITY ? 0.f
-                                          : -delta * exp2f(number_of(m.in.sinks, thread) * kChunkLog2e - lse);
+          delta == 0.f || lse == INFINITY
+              ? 0.f
+              : -delta * exp2f(number_of(m.in.sinks, thread) * chunk::kChunkLog2e - lse);
     }
   }
   /// Weights and score gradients of a part, and both planes on their way to memory.
@@ -357,7 +367,7 @@ struct QueryTeam : QueryRegisters<T> {
   /// Sums of matrices' gradients of all warps of a block. `raw`: the planes are written, their memory is
   /// free.
   __device__ __forceinline__ void put_products(std::uint8_t* raw) const {
-    const MixRows& m = p.rows;
+    const MixPairs& m = p.rows;
     auto* all = reinterpret_cast<float*>(raw) + team * kWarps * kProducts;
 #pragma unroll
     for (int j = 0; j < 2; ++j)
@@ -378,4 +388,4 @@ struct QueryTeam : QueryRegisters<T> {
   }
 };
 
-}  // namespace headwise::cuda::queries
+}  // namespace headwise::cuda::mixed::queries

@@ -2,10 +2,10 @@
 // queries'.
 #include "headwise/kernels/cuda/mixed/dynamic.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mixed {
 namespace {
 
-__device__ __forceinline__ float record_number(const AnyView& from, const MixRows& m, int word, Index batch,
+__device__ __forceinline__ float record_number(const AnyView& from, const MixPairs& m, int word, Index batch,
                                                Index token) {
   const int place = word % 16, h = place / 2 % 2 * 8 + place / 4 * 2 + place % 2,
             row = given_row(m, word / kRecordMix, word % kRecordMix / 16);
@@ -16,7 +16,7 @@ __device__ __forceinline__ float record_number(const AnyView& from, const MixRow
 /// A block a token, a thread a number.
 __global__ void __launch_bounds__(kRecord)
     key_record(const __grid_constant__ DynamicTiles p, const __grid_constant__ AnyView mix_k) {
-  const MixRows& m = p.tiles.rows;
+  const MixPairs& m = p.tiles.rows;
   const Index token = blockIdx.x;
   const int word = static_cast<int>(threadIdx.x);
   if (word < kDynamicSums)
@@ -25,12 +25,12 @@ __global__ void __launch_bounds__(kRecord)
 __global__ void __launch_bounds__(kRecord)
     query_record(const __grid_constant__ DynamicTiles p, const __grid_constant__ AnyView mix_q,
                  bool backward) {
-  const MixRows& m = p.tiles.rows;
+  const MixPairs& m = p.tiles.rows;
   const RunInputs& f = m.in;
-  const ChunkJob job = m.group.jobs[blockIdx.y];
+  const chunk::ChunkJob job = m.group.jobs[blockIdx.y];
   const int i = static_cast<int>(blockIdx.x), word = static_cast<int>(threadIdx.x);
   if (i >= job.rows) return;
-  const SequencePlace at = f.places[job.sequence];
+  const SequenceLocation at = f.places[job.sequence];
   const Index token = at.q_row + job.row0 + i;
   float* to = p.tiles.records + (at.tensor_batch * m.q_rows + token) * kRecord;
   if (word < kDynamicSums) {
@@ -40,25 +40,25 @@ __global__ void __launch_bounds__(kRecord)
     float lse = -INFINITY;
     if (backward && h < m.heads)
       lse = f.lse[at.tensor_batch * f.lse_step[0] + h * f.lse_step[1] + token * f.lse_step[2]];
-    to[word] = lse == -INFINITY ? INFINITY : lse * kChunkLog2e;
+    to[word] = lse == -INFINITY ? INFINITY : lse * chunk::kChunkLog2e;
   } else if (word < kRecordOpen) {
     to[word] = 0.f;
   } else if (word == kRecordOpen) {
-    const RowOpen open(f, true, at, job.sequence, 0, job.row0 + i, job.keys);
+    const chunk::RowOpen open(f, true, at, job.sequence, 0, job.row0 + i, job.keys);
     *reinterpret_cast<int2*>(to + word) = make_int2(open.begin, open.end);
   }
 }
 /// dmix_q of each row out of its parts, in order.
 __global__ void __launch_bounds__(kDynamicSums) join_sums(const __grid_constant__ DynamicTiles p) {
-  const MixRows& m = p.tiles.rows;
+  const MixPairs& m = p.tiles.rows;
   const Index i = blockIdx.x, slot = blockIdx.y;
   const int n = static_cast<int>(threadIdx.x);
-  const ChunkJob job = m.group.jobs[slot];
+  const chunk::ChunkJob job = m.group.jobs[slot];
   if (i >= job.rows) return;
-  const SequencePlace at = m.in.places[job.sequence];
+  const SequenceLocation at = m.in.places[job.sequence];
   float x = 0.f;
   for (int part = 0; part * kDynamicPart < job.keys; ++part)
-    x += p.sums[((slot * kChunkRows + i) * p.tiles.part_count + part) * kDynamicSums + n];
+    x += p.sums[((slot * chunk::kChunkRows + i) * p.tiles.part_count + part) * kDynamicSums + n];
   put_coefficient(p.dmix_q, m,
                   {.stage = n / kRecordMix,
                    .r = n % kRecordMix / 16,
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kDynamicSums) join_sums(const __grid_constant_
 }
 
 dim3 rows_of(const DynamicTiles& p) {
-  return dim3(kChunkRows, static_cast<unsigned>(p.tiles.rows.group.count));
+  return dim3(chunk::kChunkRows, static_cast<unsigned>(p.tiles.rows.group.count));
 }
 
 }  // namespace
@@ -88,4 +88,4 @@ Status join_query_sums(const DynamicTiles& p, cudaStream_t stream) {
   return launch({"cuda/join_sums", rows_of(p), kDynamicSums, 0, stream}, join_sums, p);
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mixed

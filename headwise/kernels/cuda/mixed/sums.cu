@@ -5,12 +5,12 @@
 #include "headwise/kernels/cuda/device/tile.h"
 #include "headwise/kernels/cuda/mixed/tiles.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mixed {
 namespace {
 
 /// A tile is 16 keys. Eight warps have two heads each and put scores into one of two buffers; eight warps mix
 /// eight queries each. Every scheduler has two of both.
-constexpr int kRows = kChunkRows, kKeys = kMixSumKeys, kHeads = kTileHeads, kWarps = 8,
+constexpr int kRows = chunk::kChunkRows, kKeys = kMixSumKeys, kHeads = kTileHeads, kWarps = 8,
               kEach = kHeads / kWarps, kQueries = kRows / kWarps, kThreads = 2 * 32 * kWarps, kStages = 2,
               kPartTiles = kMixPart / kKeys;
 constexpr int kTileBytes = kKeys * kPanelRowBytes, kQBytes = kRows * kPanelRowBytes;
@@ -128,8 +128,14 @@ __device__ __forceinline__ void multiply_heads(const MixSums& p, int rows, const
     ptx::mbarrier_expect(full(tile), kEach * kTileBytes);
 #pragma unroll
     for (int each = 0; each < kEach; ++each)
-      ptx::load_tile(stage(tile) + each * kTileBytes, &p.k, full(tile), fact(kPlace + 4) + tile * kKeys, 0,
-                     fact(kSlots + 4 * (kEach * warp + each)), fact(kPlace + 8), ptx::kEvictLast);
+      ptx::load_tile({.to = stage(tile) + each * kTileBytes,
+                      .map = &p.k,
+                      .bar = full(tile),
+                      .row = fact(kPlace + 4) + tile * kKeys,
+                      .panel = 0,
+                      .head = fact(kSlots + 4 * (kEach * warp + each)),
+                      .batch = fact(kPlace + 8),
+                      .keep = ptx::kEvictLast});
   };
   for (int n = 0; n < kStages; ++n) copy(tiles.first + n);
 
@@ -202,7 +208,7 @@ using QuerySums = float[kQueries][4];  // of heads 2 t, 2 t + 1 (+ 8) over a lan
 /// Writes the sums of a part. Every lane of a head has its sum; lane g takes query g.
 __device__ __forceinline__ void put_part(const MixSums& p, const QuerySums& sum, int part, int warp,
                                          int heads, std::uint32_t facts) {
-  const MixRows& m = p.rows;
+  const MixPairs& m = p.rows;
   const int own = kQueries * warp;
   const auto fact = [&](int offset) {
     return static_cast<int>(ptx::load_word(facts + static_cast<std::uint32_t>(offset)));
@@ -224,7 +230,7 @@ __device__ __forceinline__ void put_part(const MixSums& p, const QuerySums& sum,
     }
     outside = outside || of < kLeastSum || of > kMostSum;
     if (const int h = 8 * (n / 2) + 2 * t + n % 2; h < heads)
-      p.parts[(to * heads + h) * kChunkRows + own + g] =
+      p.parts[(to * heads + h) * chunk::kChunkRows + own + g] =
           sees ? make_float2(0.f, of) : make_float2(-INFINITY, 0.f);
   }
   const unsigned lanes = fact(kPast + 4 * (part % kMostParts)) ? ~0u : __ballot_sync(~0u, sees && outside);
@@ -339,10 +345,10 @@ __device__ __forceinline__ void mix_queries(const MixSums& p, int rows, const Ti
 
 __global__ void __launch_bounds__(kThreads, 1) sums_of_mix(const __grid_constant__ MixSums p, int walk) {
   extern __shared__ __align__(128) std::uint8_t raw[];
-  const MixRows& m = p.rows;
+  const MixPairs& m = p.rows;
   const RunInputs& in = m.in;
   const int part = static_cast<int>(blockIdx.y) * walk;
-  const ChunkJob job = m.group.jobs[blockIdx.x];
+  const chunk::ChunkJob job = m.group.jobs[blockIdx.x];
   if (part * kMixPart >= job.keys || job.rows <= 0) return;
   const int parts = min(part + walk, (job.keys + kMixPart - 1) / kMixPart), heads = m.heads,
             ins = m.before.from, thread = static_cast<int>(threadIdx.x),
@@ -352,7 +358,7 @@ __global__ void __launch_bounds__(kThreads, 1) sums_of_mix(const __grid_constant
   std::uint8_t* start = raw + (base - address) + kFacts;
   int *limits = reinterpret_cast<int*>(start + kLimits), *begins = reinterpret_cast<int*>(start + kBegin),
       *ends = reinterpret_cast<int*>(start + kEnd);
-  const SequencePlace& at = in.places[job.sequence];
+  const SequenceLocation& at = in.places[job.sequence];
 
   if (thread == 0) {
     for (int n = 0; n <= kWarps * kStages; ++n)
@@ -366,11 +372,16 @@ __global__ void __launch_bounds__(kThreads, 1) sums_of_mix(const __grid_constant
   }
   __syncthreads();
   if (const int lane = ptx::lane_now(); lane < 2)
-    ptx::load_tile(base + kPairs + static_cast<std::uint32_t>((warp * 2 + lane) * kQBytes / 2), &p.q, facts,
-                   static_cast<int>(at.q_row) + job.row0 + lane * kRows / 2, 0, min(warp, ins - 1),
-                   static_cast<int>(at.tensor_batch), ptx::kEvictNormal);
+    ptx::load_tile({.to = base + kPairs + static_cast<std::uint32_t>((warp * 2 + lane) * kQBytes / 2),
+                    .map = &p.q,
+                    .bar = facts,
+                    .row = static_cast<int>(at.q_row) + job.row0 + lane * kRows / 2,
+                    .panel = 0,
+                    .head = min(warp, ins - 1),
+                    .batch = static_cast<int>(at.tensor_batch),
+                    .keep = ptx::kEvictNormal});
   if (thread < kRows) {
-    const RowOpen open(in, true, at, job.sequence, 0, job.row0 + thread, job.keys);
+    const chunk::RowOpen open(in, true, at, job.sequence, 0, job.row0 + thread, job.keys);
     const bool sees = thread < job.rows && open.begin < open.end;
     begins[thread] = sees ? open.begin : 0, ends[thread] = sees ? open.end : 0;
     if (sees) atomicMin(&limits[0], open.begin), atomicMax(&limits[1], open.end);
@@ -381,7 +392,7 @@ __global__ void __launch_bounds__(kThreads, 1) sums_of_mix(const __grid_constant
     const int lane = ptx::lane_now();
     const auto scaled_coefficient = [&](int from, int to) {
       const float scale = from < ins ? static_cast<float>(in.scales[in.scale_count == 1 ? 0 : from]) : 0.f;
-      return coefficient(m.before, from, to) * scale * (kChunkLog2e / kScoreUnit);
+      return coefficient(m.before, from, to) * scale * (chunk::kChunkLog2e / kScoreUnit);
     };
     float factor =
         matrix_factor_of(ins * heads, [&](int n) { return scaled_coefficient(n / heads, n % heads); });
@@ -425,4 +436,4 @@ Status mixed_sums(const MixSums& p, int keys, int device, cudaStream_t stream) {
   return launch({kName, grid, kThreads, kSumsShared, stream}, sums_of_mix, p, static_cast<int>(walk));
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mixed

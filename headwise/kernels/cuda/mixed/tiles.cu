@@ -3,7 +3,11 @@
 #include "headwise/kernels/cuda/mixed/dynamic.h"
 #include "headwise/kernels/cuda/mixed/tiles.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mixed {
+
+using chunk::kChunkKeys;
+using chunk::kChunkLog2e;
+using chunk::kChunkRows;
 namespace {
 
 constexpr int kShared = kTileSideBytes + 2 * kTilePlaneBytes + kTileHeads * static_cast<int>(sizeof(int));
@@ -37,7 +41,7 @@ struct QueryPair {
   Index slot;
   int own, rows, heads;
 };
-__device__ __forceinline__ void read_lse(float& lse, const MixRows& m, const QueryPair& of, int g, int t) {
+__device__ __forceinline__ void read_lse(float& lse, const MixPairs& m, const QueryPair& of, int g, int t) {
   if (const int h = 8 * (g >> 2) + 2 * t + (g & 1), i = of.own + (g >> 1 & 1); h < of.heads && i < of.rows) {
     const float x = m.lse[(of.slot * of.heads + h) * kChunkRows + i];
     if (x != -INFINITY) lse = x * kChunkLog2e;
@@ -73,7 +77,7 @@ struct TileWarp {
   __device__ __forceinline__ void write_plane(std::uint32_t from, void* plane, int count, int key0) const {
     if (warp >= count) return;
     auto* to = reinterpret_cast<int4*>(static_cast<T*>(plane) +
-                                       blocked_at(slot, count, warp, row0, key0, p.rows.group.pitch)) +
+                                       chunk::blocked_at(slot, count, warp, row0, key0, p.rows.group.pitch)) +
                lane;
 #pragma unroll
     for (int n = 0; n < 4; ++n)
@@ -205,11 +209,11 @@ template <class T, TilePass Pass>
 __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_constant__ MixTiles p) {
   constexpr bool kWhole = Pass == TilePass::weights;
   extern __shared__ __align__(128) std::uint8_t raw[];
-  const MixRows& m = p.rows;
+  const MixPairs& m = p.rows;
   const RunInputs& f = m.in;
   const Index slot = blockIdx.x / 2;
   const int half = static_cast<int>(blockIdx.x % 2), part = static_cast<int>(blockIdx.y);
-  const ChunkJob job = m.group.jobs[slot];
+  const chunk::ChunkJob job = m.group.jobs[slot];
   // Weights are 0 up to the end of the last 64 keys.
   const int first = part * kMixPart,
             last = min(first + kMixPart,
@@ -219,7 +223,7 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
           ? reinterpret_cast<const std::uint32_t*>(p.left)[(part * m.group.count + slot) * 2 + half]
           : ~0u;
   if (first >= last || !asked) return;
-  const SequencePlace at = f.places[job.sequence];
+  const SequenceLocation at = f.places[job.sequence];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32,
             g = lane / 4, t = lane % 4, heads = m.heads, ins = m.before.from;
   const std::uint32_t side = ptx::shared_address(raw), high = side + kTileSideBytes,
@@ -252,7 +256,7 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
   int begin[2], stop[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const RowOpen open(f, true, at, job.sequence, 0, job.row0 + own + r, job.keys);
+    const chunk::RowOpen open(f, true, at, job.sequence, 0, job.row0 + own + r, job.keys);
     begin[r] = open.begin, stop[r] = open.end;
   }
   begin_sums(top, sum);
@@ -305,11 +309,11 @@ __global__ void __launch_bounds__(kTileThreads, 1) mix_tiles(const __grid_consta
 /// lse of each row out of its parts, in order, and the sink; or delta.
 template <bool Delta>
 __global__ void __launch_bounds__(kChunkRows) join_parts(const __grid_constant__ MixTiles p) {
-  const MixRows& m = p.rows;
+  const MixPairs& m = p.rows;
   const RunInputs& f = m.in;
   const Index i = threadIdx.x, h = blockIdx.x, slot = blockIdx.y, to = (slot * m.heads + h) * kChunkRows + i;
-  const ChunkJob job = m.group.jobs[slot];
-  const SequencePlace at = f.places[job.sequence];
+  const chunk::ChunkJob job = m.group.jobs[slot];
+  const SequenceLocation at = f.places[job.sequence];
   const Index of_run =
       at.tensor_batch * f.lse_step[0] + h * f.lse_step[1] + (at.q_row + job.row0 + i) * f.lse_step[2];
   float* record = p.records && i < job.rows
@@ -384,4 +388,4 @@ template Status mixed_tiles<f16>(const MixTiles&, int, int, cudaStream_t);
 
 int mixed_tiles_shared() { return kShared; }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mixed

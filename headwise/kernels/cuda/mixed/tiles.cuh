@@ -3,12 +3,12 @@
 #pragma once
 #include <cuda_fp16.h>
 
-#include "headwise/kernels/cuda/chunk/rows.cuh"
+#include "headwise/kernels/cuda/chunk/pairs.cuh"
 #include "headwise/kernels/cuda/device/number.cuh"
 #include "headwise/kernels/cuda/device/ptx.cuh"
 #include "headwise/kernels/cuda/mixed/tiles.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mixed {
 
 enum class TilePass { lse, weights, delta, gradients };
 
@@ -223,4 +223,4 @@ __device__ __forceinline__ std::uint32_t turned(std::uint32_t x) {
   return y;
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mixed

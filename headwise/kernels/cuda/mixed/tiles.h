@@ -3,7 +3,7 @@
 #pragma once
 #include "headwise/kernels/cuda/mixed/pairs/pairs.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mixed {
 
 /// Keys of a block.
 inline constexpr int kMixPart = 512;
@@ -18,7 +18,7 @@ struct QueryMaps {
 inline constexpr int kTileProducts = 2 * 16 * 16;
 
 struct MixTiles {
-  MixRows rows;
+  MixPairs rows;
   float2* parts;  // [keys / kMixPart, slot, heads, 64]: maximum and sum of a part in exponents of 2; or delta
   HeadsView dout;
   float* products;  // [kQueryBlocks, 2, 16, 16]: sums of scores times dlogits, weights times dout.v
@@ -33,7 +33,7 @@ struct MixTiles {
 inline constexpr int kMixBoxRows = 32, kMixSumKeys = 16;
 /// Maxima and sums of each part of keys, as `parts` of MixTiles, in bf16.
 struct MixSums {
-  MixRows rows;
+  MixPairs rows;
   float2* parts;
   int* past;
   std::uint8_t* left;
@@ -44,7 +44,7 @@ Status mixed_sums(const MixSums& p, int keys, int device, cudaStream_t stream);
 
 /// Weights and their product with v in one sweep, in bf16.
 struct MixValues {
-  MixRows rows;
+  MixPairs rows;
   const int* past;
   CUtensorMap q, k, v;
 };
@@ -68,4 +68,4 @@ template <class T>
 Status mixed_queries(const MixTiles& p, const QueryMaps& maps, int keys, double* dbefore, double* dafter,
                      int device, cudaStream_t stream);
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mixed

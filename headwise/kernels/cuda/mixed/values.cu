@@ -1,7 +1,10 @@
 // Weights of mixed heads and their product with v in one sweep: a block has 32 queries of all heads.
 #include "headwise/kernels/cuda/mixed/values.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mixed {
+
+using chunk::ChunkJob;
+using chunk::kChunkRows;
 namespace {
 
 using namespace values;
@@ -12,7 +15,7 @@ __device__ __forceinline__ void begin_facts(Facts& facts, const BlockPlace& at, 
   for (int n = 0; n < 2 * kHeads + 2; ++n) ptx::mbarrier_init(bar(n), n < 2 * kHeads ? 1 : kHeads);
   ptx::mbarrier_init_fence();
   for (int n = 0; n < 2 * kHeads; ++n) ptx::mbarrier_expect(bar(n), kTileBytes);
-  const SequencePlace place = at.p.rows.in.places[job.sequence];
+  const SequenceLocation place = at.p.rows.in.places[job.sequence];
   facts.kv_row = static_cast<int>(place.kv_row), facts.batch = static_cast<int>(place.tensor_batch);
   facts.q_row = static_cast<int>(place.q_row) + job.row0 + at.row0;
   facts.first_key = job.keys, facts.plain_begin = 0, facts.plain_end = job.keys, facts.past = 0;
@@ -20,11 +23,12 @@ __device__ __forceinline__ void begin_facts(Facts& facts, const BlockPlace& at, 
 
 /// What queries see, by a thread each; powers and slots of heads, by the threads behind.
 __device__ __forceinline__ void gather_facts(Facts& facts, const BlockPlace& at, const ChunkJob& job) {
-  const MixRows& m = at.p.rows;
+  const MixPairs& m = at.p.rows;
   const RunInputs& in = m.in;
   const int thread = at.thread;
   if (thread < kChunkRows) {
-    const RowOpen open(in, true, in.places[job.sequence], job.sequence, 0, job.row0 + thread, job.keys);
+    const chunk::RowOpen open(in, true, in.places[job.sequence], job.sequence, 0, job.row0 + thread,
+                              job.keys);
     const bool sees = thread < job.rows && open.begin < open.end;
     if (sees) atomicMin(&facts.first_key, open.begin);
     if (thread / kRows == at.rank) {
@@ -47,12 +51,12 @@ __device__ __forceinline__ void gather_facts(Facts& facts, const BlockPlace& at,
 /// of 2; the matrix has both. Where its numbers are far from 1 it is multiplied by a power of 2, which is
 /// returned, and logits are divided again.
 __device__ __forceinline__ float put_mixes(Facts& facts, const BlockPlace& at) {
-  const MixRows& m = at.p.rows;
+  const MixPairs& m = at.p.rows;
   const RunInputs& in = m.in;
   const int heads = at.heads, ins = at.ins, outs = at.outs;
   const auto scaled_coefficient = [&](int from, int to) {
     const float scale = from < ins ? static_cast<float>(in.scales[in.scale_count == 1 ? 0 : from]) : 0.f;
-    return coefficient(m.before, from, to) * scale * kChunkLog2e / facts.powers[min(from, ins - 1)];
+    return coefficient(m.before, from, to) * scale * chunk::kChunkLog2e / facts.powers[min(from, ins - 1)];
   };
   float factor =
       matrix_factor_of(ins * heads, [&](int n) { return scaled_coefficient(n / heads, n % heads); });
@@ -74,7 +78,7 @@ __device__ __forceinline__ float put_mixes(Facts& facts, const BlockPlace& at) {
 
 /// Logits begin at -lse: heads 2 t, 2 t + 1 (+ 8) of a query are together for each t.
 __device__ __forceinline__ void put_begins(Facts& facts, const BlockPlace& at, int rows, float factor) {
-  const MixRows& m = at.p.rows;
+  const MixPairs& m = at.p.rows;
   const int lane = at.lane, g = at.g, t = at.t, own = at.own;
   const int h = 8 * (g >> 2) + 2 * t + (g & 1), r = g >> 1 & 1, i = at.row0 + own + r;
   float x = -INFINITY;
@@ -82,7 +86,7 @@ __device__ __forceinline__ void put_begins(Facts& facts, const BlockPlace& at, i
   const bool none = x == -INFINITY;
   const std::uint32_t to = at.of_warp(256) + static_cast<std::uint32_t>(kFacts + kFrom + r * 128 +
                                                                         (g >> 2) * 64 + t * 16 + (g & 1) * 4);
-  x = none ? -INFINITY : (kRaise - x * kChunkLog2e) * factor;
+  x = none ? -INFINITY : (kRaise - x * chunk::kChunkLog2e) * factor;
   ptx::store_float(to, x), ptx::store_float(to + 8, x);  // for keys g and g + 8
 #pragma unroll
   for (int n = 0; n < 2; ++n)
@@ -97,12 +101,12 @@ __device__ __forceinline__ void plain_steps(Facts& facts, int first, float facto
 
 /// Out by the place of this head's values.
 __device__ __forceinline__ void put_out(const BlockPlace& own, const Sums& o) {
-  const MixRows& m = own.p.rows;
+  const MixPairs& m = own.p.rows;
   const RunInputs& in = m.in;
   const int lane = own.lane, g = own.g, warp = own.warp, row0 = own.row0;
   const float unit = own.facts().out_unit();
   const ChunkJob job = m.group.jobs[own.slot];
-  const SequencePlace at = in.places[job.sequence];
+  const SequenceLocation at = in.places[job.sequence];
   if (warp < own.outs) {
     const std::uint32_t to = own.base + static_cast<std::uint32_t>((kHeads + own.thread / 32) * kTileBytes);
 #pragma unroll
@@ -111,7 +115,7 @@ __device__ __forceinline__ void put_out(const BlockPlace& own, const Sums& o) {
 #pragma unroll
       for (int r = 0; r < 2; ++r)
         if (const int row = row0 + 16 * block + 8 * r + g; in.gate && row < job.rows)
-          x[r] *= gate_of(in, at, warp, job.row0 + row);
+          x[r] *= chunk::gate_of(in, at, warp, job.row0 + row);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const auto pair = [&](int j, int r) {
@@ -176,7 +180,7 @@ __device__ __forceinline__ void sweep_keys(const Sweep& own, Queries& q, Sums& o
 
 __global__ void __launch_bounds__(kThreads, 1) values_of_mix(const __grid_constant__ MixValues p) {
   extern __shared__ __align__(128) std::uint8_t raw[];
-  const MixRows& m = p.rows;
+  const MixPairs& m = p.rows;
   const int slot = static_cast<int>(blockIdx.x) / kBlocks, thread = static_cast<int>(threadIdx.x),
             warp = __shfl_sync(~0u, thread / 32, 0), lane = thread % 32, g = lane / 4, t = lane % 4;
   const std::uint32_t address = ptx::shared_address(raw),
@@ -196,8 +200,14 @@ __global__ void __launch_bounds__(kThreads, 1) values_of_mix(const __grid_consta
 
   at.own = 2 * warp;
   if (ptx::elect_one())  // queries, where values go later
-    ptx::load_tile(at.of_warp(kTileBytes) + kHeads * kTileBytes, &p.q, at.full(kOfValues), at.facts().q_row(),
-                   0, min(warp, at.ins - 1), at.facts().batch(), ptx::kEvictFirst);
+    ptx::load_tile({.to = at.of_warp(kTileBytes) + kHeads * kTileBytes,
+                    .map = &p.q,
+                    .bar = at.full(kOfValues),
+                    .row = at.facts().q_row(),
+                    .panel = 0,
+                    .head = min(warp, at.ins - 1),
+                    .batch = at.facts().batch(),
+                    .keep = ptx::kEvictFirst});
   __syncwarp();
   if (steps > 0) at.copy(kOfKeys, 0);
   const float factor = put_mixes(facts, at);
@@ -230,4 +240,4 @@ Status mixed_values(const MixValues& p, int device, cudaStream_t stream) {
   return launch(l, values_of_mix, p);
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mixed

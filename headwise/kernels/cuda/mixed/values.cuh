@@ -6,7 +6,7 @@
 #include "headwise/kernels/cuda/device/tile.h"
 #include "headwise/kernels/cuda/mixed/tiles.cuh"
 
-namespace headwise::cuda::values {
+namespace headwise::cuda::mixed::values {
 
 /// A warp has one head: it multiplies its queries with the 32 keys of a step and its weights with their
 /// values; between, it mixes two queries of all heads. Scores of the next step are computed before the
@@ -318,4 +318,4 @@ struct Sweep : BlockPlace {
   }
 };
 
-}  // namespace headwise::cuda::values
+}  // namespace headwise::cuda::mixed::values

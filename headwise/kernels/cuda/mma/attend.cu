@@ -5,7 +5,7 @@
 #include "headwise/kernels/cuda/mma/forward.h"
 #include "headwise/kernels/cuda/table/kernels.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mma {
 namespace {
 
 constexpr Index kWidestHead = 512;
@@ -93,6 +93,6 @@ void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
 
 }  // namespace
 
-const Kernel kMma = {"cuda/mma", refuse, run, numerics};
+const Kernel kAttend = {"cuda/mma", refuse, run, numerics};
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mma

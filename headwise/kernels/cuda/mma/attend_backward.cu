@@ -4,7 +4,7 @@
 #include "headwise/kernels/cuda/mma/backward.h"
 #include "headwise/kernels/cuda/table/kernels.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mma {
 namespace {
 
 Index widest_of(DType t) {
@@ -67,6 +67,6 @@ void numerics(const BackwardProblem& p, char (&words)[kSentenceBytes]) {
 
 }  // namespace
 
-const BackwardKernel kMmaBackward = {"cuda/mma_backward", refuse, run, numerics};
+const BackwardKernel kBackward = {"cuda/mma_backward", refuse, run, numerics};
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mma

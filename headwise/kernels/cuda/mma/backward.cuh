@@ -6,7 +6,7 @@
 #include "headwise/kernels/cuda/mma/backward.h"
 #include "headwise/kernels/cuda/mma/keys.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mma {
 
 /// What a launch makes. Rows of a block are queries for dq, keys for the other two; columns the other side.
 enum class MmaGradient { dq, dk, dv };
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(128) mma_gradient(const __grid_constant__ MmaB
   const auto block = static_cast<Index>(blockIdx.x);
   const Index tile = row_tiles - 1 - block % row_tiles, owner = block / row_tiles % owners,
               b = block / row_tiles / owners;
-  const SequencePlace at = f.places[b];
+  const SequenceLocation at = f.places[b];
   const Index row0 = tile * kRows, rows_end = kKeyRows ? at.kv_tokens : at.q_tokens;
   if (row0 >= rows_end) return;
   const int rows = static_cast<int>(min_of(rows_end - row0, kRows));
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(128) mma_gradient(const __grid_constant__ MmaB
 
   for (Index h = first_head; h < first_head + heads; ++h) {
     const MaskView* mask = f.mask_count ? f.masks + (f.mask_count == 1 ? 0 : h) : nullptr;
-    const MaskPlace place{b, h, at.q_start};
+    const MaskSubject place{b, h, at.q_start};
     const int keys = mask && p.runs ? key_limit(*mask, static_cast<int>(at.kv_tokens), place)
                                     : static_cast<int>(at.kv_tokens);
     const PairScore<T> score(f, b, h, at.q_start);
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(128) mma_gradient(const __grid_constant__ MmaB
                 ? load_float(f.gate, f.gate_dtype,
                              at.tensor_batch * f.gate_step[0] + row * f.gate_step[1] + h * f.gate_step[2])
                 : 1.f;
-        const KeyRun run = mask && p.runs ? key_run(*mask, at.q_start + q, keys, place) : KeyRun{0, keys};
+        const KeySpan run = mask && p.runs ? key_span(*mask, at.q_start + q, keys, place) : KeySpan{0, keys};
         facts.begin[i] = run.begin, facts.end[i] = run.end;
       }
     };
@@ -246,4 +246,4 @@ Status mma_backward(const MmaBackwardParams& params, int width, int device, cuda
   return of_width.template operator()<128>();
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mma

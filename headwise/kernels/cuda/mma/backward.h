@@ -4,7 +4,7 @@
 #include "headwise/kernels/cuda/inputs/backward_inputs.h"
 #include "headwise/kernels/cuda/mma/forward.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mma {
 
 struct MmaBackwardParams {
   BackwardInputs in;
@@ -26,4 +26,4 @@ int mma_backward_shared(int width);
 template <class T>
 Status mma_backward(const MmaBackwardParams& params, int width, int device, cudaStream_t stream);
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mma

@@ -5,7 +5,7 @@
 #include "headwise/kernels/cuda/mma/forward.h"
 #include "headwise/kernels/cuda/mma/keys.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mma {
 
 /// Sums over a row's weights that only probes ask for, each relative to the row's reference.
 struct RowProbe {
@@ -21,7 +21,7 @@ struct MmaRows {
   static constexpr float kLog2e = 1.44269504088896341f;
   float o[Width / 8][4], s[kKeys / 8][4], top[2], sum[2];
   RowProbe probe[Full ? 2 : 1];
-  KeyRun run[2];
+  KeySpan run[2];
   int position;  // of row 0; row 1 lies 8 below
   float unit;    // scores times unit are exponents of 2
 
@@ -80,7 +80,7 @@ struct MmaRows {
       }
   }
   /// Any mask: two lanes ask about one row, each about half of the keys.
-  __device__ __forceinline__ void mask_pairs(const MaskView& mask, const MaskPlace& place, int first,
+  __device__ __forceinline__ void mask_pairs(const MaskView& mask, const MaskSubject& place, int first,
                                              int keys) {
     const Index q = position - lane() / 4 + lane() / 2;
     const int from = first + lane() % 2 * (kKeys / 2);
@@ -180,7 +180,7 @@ struct MmaRows {
 
 /// What one row leaves behind its values: sink, logarithm, statistics. Returns the factor of its values.
 template <class Rows>
-__device__ __forceinline__ float finish_row(const RunInputs& f, Rows& rows, int r, const SequencePlace& at,
+__device__ __forceinline__ float finish_row(const RunInputs& f, Rows& rows, int r, const SequenceLocation& at,
                                             Index h, Index row, bool writes) {
   constexpr float kLog2e = 1.44269504088896341f;
   constexpr float kLn2 = 0.693147180559945309f;
@@ -251,13 +251,13 @@ __global__ void __launch_bounds__(kMmaThreads, 1) attend_mma(const __grid_consta
   const int chunk = static_cast<int>(blockIdx.x) % p.chunks, tile = static_cast<int>(blockIdx.x) / p.chunks;
   const int q_tile = p.q_tiles - 1 - tile % p.q_tiles, pair = tile / p.q_tiles;
   const Index b = pair / f.heads, h = pair % f.heads;
-  const SequencePlace at = f.places[b];
+  const SequenceLocation at = f.places[b];
   const int tile_rows = static_cast<int>(blockDim.x) / 2, row0 = q_tile * tile_rows;
   const int rows = static_cast<int>(min_of(at.q_tokens - row0, tile_rows));
   if (rows <= 0) return;
   const int column = chunk * Width, columns = min(static_cast<int>(f.v.layout.dim) - column, Width);
   const MaskView* mask = f.mask_count ? f.masks + (f.mask_count == 1 ? 0 : h) : nullptr;
-  const MaskPlace place{b, h, at.q_start};
+  const MaskSubject place{b, h, at.q_start};
   const int head_dim = static_cast<int>(f.q.layout.dim);
   const int keys = mask && p.runs ? key_limit(*mask, static_cast<int>(at.kv_tokens), place)
                                   : static_cast<int>(at.kv_tokens);
@@ -295,7 +295,7 @@ __global__ void __launch_bounds__(kMmaThreads, 1) attend_mma(const __grid_consta
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     own.top[r] = -INFINITY, own.sum[r] = 0.f;
-    own.run[r] = mask && p.runs ? key_run(*mask, own.position + 8 * r, keys, place) : KeyRun{0, keys};
+    own.run[r] = mask && p.runs ? key_span(*mask, own.position + 8 * r, keys, place) : KeySpan{0, keys};
   }
 #pragma unroll
   for (int i = 0; i < Width / 8; ++i) own.o[i][0] = own.o[i][1] = own.o[i][2] = own.o[i][3] = 0.f;
@@ -413,4 +413,4 @@ Status mma_forward(const MmaParams& params, int width, int device, cudaStream_t 
   return {kName, 1, "no instance of this width"};
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mma

@@ -5,7 +5,7 @@
 
 #include "headwise/kernels/cuda/inputs/run_inputs.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mma {
 
 /// Threads of a block at most; a warp has 16 rows.
 inline constexpr int kMmaThreads = 256;
@@ -55,4 +55,4 @@ int mma_width(int value_dim);
 template <class T>
 Status mma_forward(const MmaParams& params, int width, int device, cudaStream_t stream);
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mma

@@ -4,13 +4,13 @@
 #include "headwise/kernels/cuda/mma/forward.h"
 #include "headwise/kernels/cuda/mma/tile.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mma {
 
 /// The keys [begin, end) one query may see, for an `&` of terms that open one run of keys each.
-struct KeyRun {
+struct KeySpan {
   int begin, end;
 };
-__device__ inline KeyRun key_run(const MaskView& mask, Index q, int keys, const MaskPlace& place) {
+__device__ inline KeySpan key_span(const MaskView& mask, Index q, int keys, const MaskSubject& place) {
   constexpr Index kWide = Index{1} << 40;
   Index begin = 0, end = keys;
   for (int i = 0; i < mask.count; ++i) {
@@ -40,7 +40,7 @@ __device__ inline KeyRun key_run(const MaskView& mask, Index q, int keys, const 
 }
 
 /// Keys that any query may see, for such masks: those behind are not there, whatever memory holds.
-__device__ inline int key_limit(const MaskView& mask, int keys, const MaskPlace& place) {
+__device__ inline int key_limit(const MaskView& mask, int keys, const MaskSubject& place) {
   Index end = keys;
   for (int i = 0; i < mask.count; ++i) {
     const MaskStep& s = mask.steps[i];
@@ -67,10 +67,10 @@ __device__ __forceinline__ void turn(float (&x)[N][4]) {
 
 /// Rows [row, row + rows) of a head, columns [column, column + columns), into a tile; what is not there is 0.
 /// Row r goes to row place(r) of the tile.
-template <class T, class RowPlace>
+template <class T, class RowMap>
 __device__ __forceinline__ void copy_tile(const MmaTile<T>& to, int tile_rows, const HeadsView& x,
                                           bool vector, Index batch, Index row, int rows, Index head,
-                                          int column, int columns, int width, RowPlace&& place) {
+                                          int column, int columns, int width, RowMap&& place) {
   using Tile = MmaTile<T>;
   const T* base = static_cast<const T*>(x.data) + batch * x.step[0] + row * x.step[1] +
                   (x.layout.row ? 0 : x.layout.slot(head) * x.step[2]);
@@ -106,7 +106,7 @@ __device__ __forceinline__ void copy_tile(const MmaTile<T>& to, int tile_rows, c
 /// What a tile of pairs is to a mask. Called, not inlined: it runs once for 128 tiles of keys and was a third
 /// of a kernel's code.
 __device__ __noinline__ inline TileKind kind_of(const MaskView& mask, Index q0, Index q1, int k0, int k1,
-                                                const MaskPlace& place) {
+                                                const MaskSubject& place) {
   return mask.tile(q0, q1, k0, k1, place);
 }
 
@@ -117,7 +117,7 @@ struct OpenTiles {
   const MaskView* mask;
   Index q0, q1;
   int keys, tiles;
-  MaskPlace place;
+  MaskSubject place;
   int base = 0;
 
   __device__ __forceinline__ void look(int first) {
@@ -151,4 +151,4 @@ struct OpenTiles {
   }
 };
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mma

@@ -5,7 +5,7 @@
 #include "headwise/kernels/cuda/device/ptx.cuh"
 #include "headwise/kernels/cuda/device/tile.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mma {
 
 /// A tile of rows of 16-byte chunks. Accumulators lie as m16n8 does: row lane / 4 (+ 8),
 /// columns 2 (lane % 4) and the next one of each 8.
@@ -164,4 +164,4 @@ struct MmaTile<float> {
   }
 };
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mma

@@ -5,7 +5,7 @@
 #include "headwise/kernels/cuda/inputs/pair.cuh"
 #include "headwise/kernels/cuda/table/kernels.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::plain {
 namespace {
 
 constexpr int kWarpsPerBlock = 4, kColumnsPerLane = 8, kColumns = 32 * kColumnsPerLane;
@@ -19,9 +19,9 @@ __global__ void attend_plain(const __grid_constant__ RunInputs p) {
   for (Index task = static_cast<Index>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / 32; task < rows;
        task += static_cast<Index>(gridDim.x) * kWarpsPerBlock) {
     const Index b = task / (p.heads * p.q_tokens), h = task / p.q_tokens % p.heads, i = task % p.q_tokens;
-    const SequencePlace at = p.places[b];
+    const SequenceLocation at = p.places[b];
     if (i >= at.q_tokens) continue;
-    const MaskPlace mask_place{b, h, at.q_start};
+    const MaskSubject mask_place{b, h, at.q_start};
     const Index id = p.sequence_ids ? p.sequence_ids[b] : b;
     for (Index c0 = 0; c0 < p.v.layout.dim; c0 += kColumns) {
       W top = -infinity, sum = 0, out[kColumnsPerLane] = {};
@@ -117,6 +117,6 @@ void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
 
 }  // namespace
 
-const Kernel kPlain = {"cuda/plain", refuse, run, numerics};
+const Kernel kAttend = {"cuda/plain", refuse, run, numerics};
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::plain

@@ -6,7 +6,7 @@
 #include "headwise/kernels/cuda/inputs/pair.cuh"
 #include "headwise/kernels/cuda/table/kernels.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::plain {
 namespace {
 
 constexpr int kWarpsPerBlock = 4, kColumnsPerLane = 8, kColumns = 32 * kColumnsPerLane;
@@ -17,11 +17,11 @@ struct Pair {
   W weight = 0, score = 0, slant = 0, value = 0;  // value: weight * dout.v before the gate
 };
 template <class T, class W>
-__device__ Pair<W> pair_of(const BackwardInputs& p, const SequencePlace& at, Index b, Index h, Index i,
+__device__ Pair<W> pair_of(const BackwardInputs& p, const SequenceLocation& at, Index b, Index h, Index i,
                            Index j) {
   const RunInputs& f = p.in;
   Pair<W> r;
-  const MaskPlace mask_place{b, h, at.q_start};
+  const MaskSubject mask_place{b, h, at.q_start};
   if (j >= at.kv_tokens || i >= at.q_tokens) return r;
   if (f.mask_count != 0 && !f.masks[f.mask_count == 1 ? 0 : h].may_attend(at.q_start + i, j, mask_place))
     return r;
@@ -56,7 +56,7 @@ __global__ void plain_queries(const __grid_constant__ BackwardInputs p) {
   for (Index task = static_cast<Index>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / 32;
        task < f.batch * f.heads * f.q_tokens; task += static_cast<Index>(gridDim.x) * kWarpsPerBlock) {
     const Index b = task / (f.heads * f.q_tokens), h = task / f.q_tokens % f.heads, i = task % f.q_tokens;
-    const SequencePlace at = f.places[b];
+    const SequenceLocation at = f.places[b];
     if (i >= at.q_tokens) continue;
     const W scale = static_cast<W>(f.scales[f.scale_count == 1 ? 0 : h]);
     for (Index c0 = 0; c0 < f.q.layout.dim; c0 += kColumns) {
@@ -100,7 +100,7 @@ __global__ void plain_keys(const __grid_constant__ BackwardInputs p, Index kv_to
   for (Index task = static_cast<Index>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / 32;
        task < f.batch * slots * kv_tokens; task += static_cast<Index>(gridDim.x) * kWarpsPerBlock) {
     const Index b = task / (slots * kv_tokens), slot = task / kv_tokens % slots, j = task % kv_tokens;
-    const SequencePlace at = f.places[b];
+    const SequenceLocation at = f.places[b];
     if (j >= at.kv_tokens) continue;
     for (Index c0 = 0; c0 < layout.dim; c0 += kColumns) {
       W sum[kColumnsPerLane] = {};
@@ -200,6 +200,6 @@ void numerics(const BackwardProblem& p, char (&words)[kSentenceBytes]) {
 
 }  // namespace
 
-const BackwardKernel kPlainBackward = {"cuda/plain_backward", refuse, run, numerics};
+const BackwardKernel kBackward = {"cuda/plain_backward", refuse, run, numerics};
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::plain

@@ -5,7 +5,7 @@
 #include "headwise/kernels/cuda/probe/second_look.h"
 #include "headwise/kernels/cuda/table/kernels.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::probe {
 namespace {
 
 AttentionProblem without_look(AttentionProblem p) {
@@ -17,7 +17,8 @@ AttentionArgs without_look(AttentionArgs a) {
   return a;
 }
 const Kernel* inner_of(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
-  for (const Kernel* k : {&kRagged, &kDecode, &kHopper, &kMma}) {
+  for (const Kernel* k :
+       {&hopper::kRagged, &hopper::decode::kAttend, &hopper::forward::kAttend, &mma::kAttend}) {
     k->refuse(without_look(p), why);
     if (!why[0]) return k;
   }
@@ -59,9 +60,9 @@ LookParams look_of(const AttentionProblem& p, const AttentionArgs& a, int device
   f.q_tiles = static_cast<int>(ceil_div(p.q_tokens, 64));
   f.key_tiles = static_cast<int>(ceil_div(p.kv_tokens, look_keys(p.dtype)));
   f.stages = shared_of(p, 2) <= facts_of(device).shared_bytes ? 2 : 1;
-  f.terms = has_terms(p.heads.terms, a.inputs.scale), f.runs = opens_runs(a.mask);
+  f.terms = mma::has_terms(p.heads.terms, a.inputs.scale), f.runs = mma::opens_runs(a.mask);
   const Index element = p.dtype == DType::f32 ? 4 : 2;
-  f.vector_q = by_chunks(a.q, p.heads.q, element), f.vector_k = by_chunks(a.k, p.heads.k, element);
+  f.vector_q = mma::by_chunks(a.q, p.heads.q, element), f.vector_k = mma::by_chunks(a.k, p.heads.k, element);
   const ProbeOut& to = a.probe;
   if (p.probe.top_k) {
     f.top_k = static_cast<int>(p.probe.top_k);
@@ -108,6 +109,6 @@ void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
 
 }  // namespace
 
-const Kernel kProbes = {"cuda/probes", refuse, run, numerics};
+const Kernel kAttend = {"cuda/probes", refuse, run, numerics};
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::probe

@@ -4,7 +4,9 @@
 
 #include "headwise/kernels/cuda/mma/forward.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::probe {
+
+using mma::MmaTile;
 namespace {
 
 constexpr int kRows = 64, kThreads = 2 * kRows;
@@ -18,12 +20,12 @@ struct Look {
   const LookParams& p;
   const RunInputs& f;
   Index b, h;
-  SequencePlace at;
+  SequenceLocation at;
   const MaskView* mask;
-  MaskPlace place;
+  MaskSubject place;
   int head_dim, keys, warp, lane;
   float scale_log2, inverse_cap;
-  MmaRows<T, 64, true> own;
+  mma::MmaRows<T, 64, true> own;
 
   __device__ __forceinline__ Look(const LookParams& params, Index batch, Index head)
       : p(params),
@@ -34,7 +36,7 @@ struct Look {
         mask(f.mask_count ? f.masks + (f.mask_count == 1 ? 0 : h) : nullptr),
         place{b, h, at.q_start},
         head_dim(static_cast<int>(f.q.layout.dim)),
-        keys(mask && p.runs ? key_limit(*mask, static_cast<int>(at.kv_tokens), place)
+        keys(mask && p.runs ? mma::key_limit(*mask, static_cast<int>(at.kv_tokens), place)
                             : static_cast<int>(at.kv_tokens)),
         warp(static_cast<int>(threadIdx.x) / 32),
         lane(static_cast<int>(threadIdx.x) % 32) {
@@ -49,19 +51,20 @@ struct Look {
     return static_cast<int>(min_of(at.q_tokens - row0, kRows));
   }
   __device__ __forceinline__ void copy_queries(const Tile& to, int row0) const {
-    copy_tile<T>(to, kRows, f.q, p.vector_q, at.tensor_batch, at.q_row + row0, rows(row0), h, 0, head_dim,
-                 Tile::padded(head_dim));
+    mma::copy_tile<T>(to, kRows, f.q, p.vector_q, at.tensor_batch, at.q_row + row0, rows(row0), h, 0,
+                      head_dim, Tile::padded(head_dim));
   }
   __device__ __forceinline__ void copy_keys(const Tile& to, int first) const {
-    copy_tile<T>(to, kKeys, f.k, p.vector_k, at.tensor_batch, at.kv_row + first, keys - first, h, 0, head_dim,
-                 Tile::padded(head_dim));
+    mma::copy_tile<T>(to, kKeys, f.k, p.vector_k, at.tensor_batch, at.kv_row + first, keys - first, h, 0,
+                      head_dim, Tile::padded(head_dim));
   }
   /// Rows from row0 on: positions and the keys they may see.
   __device__ __forceinline__ void take_rows(int row0) {
     own.position = static_cast<int>(at.q_start) + row0 + row();
 #pragma unroll
     for (int r = 0; r < 2; ++r)
-      own.run[r] = mask && p.runs ? key_run(*mask, own.position + 8 * r, keys, place) : KeyRun{0, keys};
+      own.run[r] =
+          mask && p.runs ? mma::key_span(*mask, own.position + 8 * r, keys, place) : mma::KeySpan{0, keys};
   }
   /// own.s: scores in units of own.unit, -inf where a pair is closed.
   __device__ __forceinline__ void scores(const Tile& q, const Tile& k, int row0, int first, bool full) {
@@ -145,7 +148,7 @@ struct BestKeys {
           if (lane / 4 == from / 4) limit[r] = scores[row * count + count - 1];
         }
       }
-      turn<1>(s);
+      mma::turn<1>(s);
     }
   }
 };
@@ -155,7 +158,7 @@ __global__ void __launch_bounds__(kThreads, 4) find_top_keys(const __grid_consta
   using Tile = MmaTile<T>;
   constexpr int kKeys = Tile::kKeys;
   extern __shared__ __align__(128) std::uint8_t raw[];
-  __shared__ std::uint32_t open_words[kMmaThreads / 32], full_words[kMmaThreads / 32];
+  __shared__ std::uint32_t open_words[mma::kMmaThreads / 32], full_words[mma::kMmaThreads / 32];
   const int block = static_cast<int>(blockIdx.x), pair = block / p.q_tiles;
   const int row0 = (p.q_tiles - 1 - block % p.q_tiles) * kRows;  // the longest first under a causal mask
   Look<T> look(p, pair / p.in.heads, pair % p.in.heads);
@@ -167,14 +170,14 @@ __global__ void __launch_bounds__(kThreads, 4) find_top_keys(const __grid_consta
   const Tile q(start, kRows, look.head_dim);
   look.copy_queries(q, row0);
   BestKeys best(raw + q_bytes + p.stages * k_bytes, p.top_k, look.warp, look.lane);
-  OpenTiles<kKeys> tiles{open_words,
-                         full_words,
-                         look.mask,
-                         look.at.q_start + row0,
-                         look.at.q_start + row0 + rows,
-                         look.keys,
-                         (look.keys + kKeys - 1) / kKeys,
-                         look.place};
+  mma::OpenTiles<kKeys> tiles{open_words,
+                              full_words,
+                              look.mask,
+                              look.at.q_start + row0,
+                              look.at.q_start + row0 + rows,
+                              look.keys,
+                              (look.keys + kKeys - 1) / kKeys,
+                              look.place};
   tiles.look(0);
   const auto copy = [&](int n, std::uint32_t stage) {
     look.copy_keys(Tile(stage, kKeys, look.head_dim), n * kKeys);
@@ -246,7 +249,7 @@ __global__ void __launch_bounds__(kThreads, 4) sum_columns(const __grid_constant
     __syncthreads();  // everyone is done with the kinds and the stages before
     if (const int n = chunk + thread; n < q_tiles) {
       const Index q0 = look.at.q_start + n * kRows, q1 = look.at.q_start + min((n + 1) * kRows, q_tokens);
-      kinds[thread] = look.mask ? kind_of(*look.mask, q0, q1, first, end, look.place) : TileKind::full;
+      kinds[thread] = look.mask ? mma::kind_of(*look.mask, q0, q1, first, end, look.place) : TileKind::full;
     }
     __syncthreads();
     const int last = min(chunk + kThreads, q_tiles);
@@ -352,4 +355,4 @@ Status second_look(const LookParams& params, DType dtype, int device, cudaStream
   }
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::probe

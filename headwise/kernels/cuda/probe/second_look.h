@@ -3,7 +3,7 @@
 #pragma once
 #include "headwise/kernels/cuda/mma/forward.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::probe {
 
 /// Keys of a row at most: two a lane of the warp that puts one into the row's list.
 inline constexpr Index kMostTopKeys = 64;
@@ -29,4 +29,4 @@ int look_shared(DType dtype, int head_dim, int top_k, int stages);
 /// Starts a launch for each of both that is asked.
 Status second_look(const LookParams& params, DType dtype, int device, cudaStream_t stream);
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::probe

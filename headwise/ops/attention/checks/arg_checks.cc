@@ -116,31 +116,6 @@ void ArgChecks::check_mask(const AttentionProblem& p, const MaskSet& mask) const
   }
 }
 
-void ArgChecks::check_offsets(const char* name, const AnyView& v, Index batch, Index rows,
-                              Index longest) const {
-  check_view(name, v, {only(DType::i64), {batch + 1}, "[batch + 1]"});
-  const auto at = [&](Index i) { return static_cast<const Index*>(v.data)[i * v.step[0]]; };
-  require(at(0) == 0 && at(batch) == rows, ErrorKind::bad_shape, op, name, " run from ", at(0), " to ",
-          at(batch), " but must run from 0 to ", rows, ", the rows of the tensor");
-  for (Index b = 0; b < batch; ++b) {
-    require(at(b) <= at(b + 1), ErrorKind::bad_shape, op, name, " fall from ", at(b), " to ", at(b + 1),
-            " at sequence ", b, "; offsets never fall");
-    require(at(b + 1) - at(b) <= longest, ErrorKind::bad_shape, op, name, " give sequence ", b, " ",
-            at(b + 1) - at(b), " tokens but the plan was made for at most ", longest,
-            "; plan for these offsets");
-  }
-}
-
-void ArgChecks::check_starts(const AttentionProblem& p, const AnyView& v) const {
-  if (!v.given()) return;
-  check_view("q_start", v, {only(DType::i64), {p.batch}, "[batch] or [1]", true});
-  for (Index b = 0; b < v.size[0]; ++b) {
-    const Index start = static_cast<const Index*>(v.data)[b * v.step[0]];
-    require(start == kStartEnd || (-kMaxPosition <= start && start <= kMaxPosition), ErrorKind::bad_argument,
-            op, "q_start is ", start, " for sequence ", b, "; positions stay inside +-2^62");
-  }
-}
-
 void ArgChecks::check_view(const char* name, const AnyView& v, const TermSizes& n, const Need& need) const {
   const auto& [dtypes, sizes, axes, repeats] = need;
   const Index* s = n.size;
@@ -369,19 +344,11 @@ void ArgChecks::check_lse(const AnyView& v, const AttentionProblem& p) const {
 }
 
 void ArgChecks::check_inputs(const AttentionProblem& p, const AttentionArgs& a) const {
-  if (p.ragged) {
-    check_offsets("q_offsets", a.q_offsets, p.batch, p.q_total, p.q_tokens);
-    check_offsets("kv_offsets", a.kv_offsets, p.batch, p.kv_total, p.kv_tokens);
-  } else {
-    require(!a.q_offsets.given() && !a.kv_offsets.given(), ErrorKind::bad_argument, op,
-            "offsets are given but the plan is for a padded batch; plan a ragged one");
-  }
-  check_page_table(p, a);
-  check_starts(p, a.q_start);
   check_terms(p, a.inputs);
   check_rows(p, a);
   check_alpha(p, a);
   check_mask(p, a.mask);
+  check_gone_pages(p, a);
 }
 
 void ArgChecks::check_apart(const char* written_name, const AnyView& written, const char* name,
@@ -483,8 +450,12 @@ AttentionArgs check_args(const AttentionProblem& p, const AttentionArgs& args) {
 
   AttentionArgs a = args;
   each_view(a, [](const char*, AnyView& v, bool) { v = without_idle_steps(v); });
+  kForward.check_sequences(p, a);
+  const bool paged = p.keys == KeyForm::paged;
+  // Places are read from both offsets; pages say where keys lie, whatever stands there.
+  if (paged && p.ragged) a.kv_offsets = a.q_offsets;
   kForward.check_inputs(p, a);
-  check_probe(p, a.probe, batch_in_tensors(p), q_rows(p), kv_rows(p));
+  check_probe(p, a.probe, batch_in_tensors(p), q_rows(p), paged ? p.kv_tokens : kv_rows(p));
   check_picks(p, a);
   check_overlaps(a);
   if (p.heads.terms.bias) ArgChecks::spread_bias(p, a.inputs.bias);

@@ -65,7 +65,9 @@ struct ArgChecks {
                    const HeadLayout& layout) const;
   void check_out(const char* name, const AnyView& v, const AttentionProblem& p) const;
   void check_lse(const AnyView& v, const AttentionProblem& p) const;
-  /// Offsets, starts, terms and mask: their values too, so after check_memory.
+  /// Offsets, pages and starts: their values too, so after check_memory.
+  void check_sequences(const AttentionProblem& p, const AttentionArgs& args) const;
+  /// Terms, row lists and mask; they read where sequences lie, so after check_sequences.
   void check_inputs(const AttentionProblem& p, const AttentionArgs& args) const;
   /// Kernels index the bias by all four axes: a repeated axis gets its full size, with step 0.
   static void spread_bias(const AttentionProblem& p, AnyView& bias);
@@ -75,6 +77,7 @@ struct ArgChecks {
                     const HeadLayout& layout) const;
   /// Pages: what goes with them; the table and the lengths of a run.
   void check_pages(const AttentionProblem& p) const;
+  void check_gone_pages(const AttentionProblem& p, const AttentionArgs& a) const;
   void check_page_table(const AttentionProblem& p, const AttentionArgs& args) const;
   /// Packed keys: the description is what the problem needs and what this level reads, the buffer is as
   /// described.

@@ -129,6 +129,7 @@ BackwardArgs check_backward_args(const BackwardProblem& problem, const BackwardA
   each_view(a.forward, [](const char*, AnyView& v, bool) { v = without_idle_steps(v); });
   a.dout = without_idle_steps(a.dout);
   each_gradient(a, [](const char*, AnyView& v) { v = without_idle_steps(v); });
+  kChecks.check_sequences(p, a.forward);
   kChecks.check_inputs(p, a.forward);
   check_gradients(problem, a);
   check_overlaps(a);

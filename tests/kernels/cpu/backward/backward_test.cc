@@ -11,7 +11,7 @@
 namespace headwise::test {
 namespace {
 
-using cpu::BackwardForm;
+using cpu::backward::Form;
 
 /// A posed setting as the kernel gets it, and the same numbers in double with the gradients of ref.
 struct Against {
@@ -38,15 +38,15 @@ struct Against {
 };
 
 /// Runs a form on its own, checked arguments and all; the workspace is exactly as large as asked.
-void run_as(BackwardForm form, const BackwardArgs& a, const HeadSpec& heads, int threads) {
+void run_as(Form form, const BackwardArgs& a, const HeadSpec& heads, int threads) {
   const BackwardProblem p = backward_problem_of(a, heads);
-  const std::size_t bytes = cpu::backward_bytes_as(form, p, threads);
+  const std::size_t bytes = cpu::backward::bytes_as(form, p, threads);
   Buffer memory(bytes);
   std::memset(memory.span().data(), 0xff, bytes);  // NaN: nothing is read before it is written
   poison_gradients(a);
-  ASSERT_EQ(
-      cpu::run_backward_as(form, p, check_backward_args(p, a), memory.span(), context_of("", threads).pool()),
-      Status::ok);
+  ASSERT_EQ(cpu::backward::run_as(form, p, check_backward_args(p, a), memory.span(),
+                                  context_of("", threads).pool()),
+            Status::ok);
 }
 
 /// The largest error of a gradient in units of its largest number, at least of what it is summed from: inputs
@@ -57,10 +57,11 @@ std::string far_from(const Against& x, const Posed& p, double tolerance) {
                distance = static_cast<double>(p.sizes.q_tokens + p.sizes.kv_tokens + 70);
   std::string fault;
   std::vector<AnyView> truths;
-  each_gradient(x.truth.args, [&](const char*, const AnyView&, const AnyView& g) { truths.push_back(g); });
+  each_gradient(x.truth.args,
+                [&](const char*, const InputView&, const InputView& g) { truths.push_back(g); });
   std::size_t i = 0;
-  each_gradient(x.run.args, [&](const char* name, const AnyView&, const AnyView& g) {
-    const AnyView& t = truths[i++];
+  each_gradient(x.run.args, [&](const char* name, const InputView&, const InputView& g) {
+    const InputView& t = truths[i++];
     if (!g.given()) return;
     const Distance d = distance_of(g, t);
     double parts = name == std::string("q") ? 1 : std::sqrt(rows);
@@ -92,7 +93,7 @@ TEST(CpuBackward, EveryPairOfFeaturesMatchesRef) {
     pose(c, {.seed = seed}, posed);
     Against x(posed, seed);
     each_level([&] {
-      for (const BackwardForm form : {BackwardForm::joined, BackwardForm::split}) {
+      for (const Form form : {Form::joined, Form::split}) {
         run_as(form, x.run.args, x.run.heads, 2);
         EXPECT_EQ(far_from(x, posed, tolerance_of(posed.sizes.dtype)), "")
             << describe(c) << " form " << static_cast<int>(form) << " case " << to_text(c) << " seed "
@@ -117,10 +118,10 @@ TEST(CpuBackward, BitsDependOnNeitherFormNorThreadsNorRepeats) {
     each_level([&] {
       FullBackward run(with_dtype(kLarge, dtype));
       run.forward();
-      run_as(BackwardForm::joined, run.args, {}, 1);
+      run_as(Form::joined, run.args, {}, 1);
       const Gradients first = gradients_of(run.args);
       for (const int threads : {1, 2, 3, 4, 7, 8, 16})
-        for (const BackwardForm form : {BackwardForm::joined, BackwardForm::split}) {
+        for (const Form form : {Form::joined, Form::split}) {
           run_as(form, run.args, {}, threads);
           expect_same_bits(gradients_of(run.args), first,
                            text("threads ", threads, " form ", static_cast<int>(form)));
@@ -133,16 +134,17 @@ TEST(CpuBackward, BitsDoNotDependOnTheBatch) {
   each_level([&] {
     FullBackward run(kLarge);
     run.forward();
-    run_as(BackwardForm::joined, run.args, {}, 2);
+    run_as(Form::joined, run.args, {}, 2);
     const Gradients both = gradients_of(run.args);
     for (Index b = 0; b < 2; ++b) {
       BackwardArgs one = run.args;
-      for (AnyView* v : {&one.forward.q, &one.forward.k, &one.forward.v, &one.forward.out, &one.forward.lse,
-                         &one.forward.inputs.gate, &one.forward.inputs.sequence_ids, &one.dout})
+      for (AnyView* v : std::initializer_list<AnyView*>{
+               &one.forward.q, &one.forward.k, &one.forward.v, &one.forward.out, &one.forward.lse,
+               &one.forward.inputs.gate, &one.forward.inputs.sequence_ids, &one.dout})
         *v = batch_of(*v, b, 1);
       one.dbias = one.dslopes = one.drelative = one.dsinks = one.dscale = {};
       for (AnyView* v : {&one.dq, &one.dk, &one.dv, &one.dgate}) *v = batch_of(*v, 0, 1);
-      run_as(BackwardForm::split, one, {}, 3);
+      run_as(Form::split, one, {}, 3);
       const Gradients alone = gradients_of(one);
       for (const auto& [name, tensor] : alone)
         EXPECT_TRUE(same_bits(tensor.view(), batch_of(both.at(name).view(), b, 1))) << name;
@@ -166,19 +168,19 @@ TEST(CpuBackward, ManyBlocksOfRowsAndKeys) {
   run.forward();
   const Gradients truth = run_backward(run.args, "ref");
   each_level([&] {
-    for (const BackwardForm form : {BackwardForm::joined, BackwardForm::split}) {
+    for (const Form form : {Form::joined, Form::split}) {
       run_as(form, run.args, {}, 2);
       for (const auto& [name, tensor] : gradients_of(run.args)) {
-        const AnyView& t = truth.at(name).view();
+        const InputView& t = truth.at(name).view();
         EXPECT_LE(distance_of(tensor.view(), t).largest, 2e-4 * std::max(1.0, largest_of(t))) << name;
       }
     }
     for (const DType dtype : {DType::f32, DType::bf16}) {
       BackwardRun more(with_dtype(many, dtype));
       more.forward();
-      run_as(BackwardForm::joined, more.args, {}, 1);
+      run_as(Form::joined, more.args, {}, 1);
       const Gradients first = gradients_of(more.args);
-      run_as(BackwardForm::split, more.args, {}, 3);
+      run_as(Form::split, more.args, {}, 3);
       expect_same_bits(gradients_of(more.args), first, text(dtype));
     }
   });
@@ -195,13 +197,13 @@ void nan_reaches_open_pairs(const Case& c, const char* name, int planted, bool t
   run.args.forward.mask = mask.set();
   const AnyView at[] = {run.args.forward.q, run.args.forward.k, run.args.forward.v, run.args.dout};
   for (const Index token : {3, 66}) {
-    const AnyView& v = at[planted];
+    const InputView& v = at[planted];
     store_double(v.data, v.dtype, token * v.step[1] + v.step[2] + 5, kNan);
   }
   attention(run.args.forward, context_of(""));
   const Gradients truth = run_backward(run.args, "ref");
   each_level([&] {
-    for (const BackwardForm form : {BackwardForm::joined, BackwardForm::split}) {
+    for (const Form form : {Form::joined, Form::split}) {
       run_as(form, run.args, {}, 2);
       for (const auto& [gradient, tensor] : gradients_of(run.args)) {
         const Distance d = distance_of(tensor.view(), truth.at(gradient).view());
@@ -240,7 +242,7 @@ TEST(CpuBackward, ClosedKeysAndEmptyRowsChangeNoBit) {
                .head_dim = 16,
                .value_dim = 8};
   const Mask mask = parse_mask("lengths(90) & window(200, 60)");
-  const Tensor start = tensor_of({-90});  // the first 30 queries see nothing
+  Tensor start = tensor_of({-90});  // the first 30 queries see nothing
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const double bad : {kNan, kInf, -kInf, 3e38})
       each_level([&] {
@@ -248,15 +250,15 @@ TEST(CpuBackward, ClosedKeysAndEmptyRowsChangeNoBit) {
         clean.args.forward.mask = planted.args.forward.mask = mask.set();
         clean.args.forward.q_start = planted.args.forward.q_start = start.view();
         for (Index i = 0; i < 30; ++i)
-          for (const Tensor* t : {&planted.inputs.q, &planted.dout})
+          for (Tensor* t : {&planted.inputs.q, &planted.dout})
             for (Index n = 0; n < 2 * t->view().size[3]; ++n)
               store_double(t->view().data, dtype, i * t->view().step[1] + n, bad);
         for (Index j = 90; j < 150; ++j)
-          for (const Tensor* t : {&planted.inputs.k, &planted.inputs.v})
+          for (Tensor* t : {&planted.inputs.k, &planted.inputs.v})
             for (Index n = 0; n < t->view().size[3]; ++n)
               store_double(t->view().data, dtype, j * t->view().step[1] + n, bad);
         clean.forward(), planted.forward();
-        for (const BackwardForm form : {BackwardForm::joined, BackwardForm::split}) {
+        for (const Form form : {Form::joined, Form::split}) {
           run_as(form, clean.args, {}, 2), run_as(form, planted.args, {}, 2);
           expect_same_bits(gradients_of(clean.args), gradients_of(planted.args), text("planted ", bad));
         }
@@ -284,7 +286,7 @@ TEST(CpuBackward, WorkspaceGrowsWithTokensNotWithTheirSquare) {
         HeadLayout::split(8, 64), HeadLayout::grouped(8, 2, 64), HeadLayout::grouped(8, 2, 64), {}};
     p.forward.batch = 1, p.forward.q_tokens = p.forward.kv_tokens = tokens, p.forward.lse = true;
     p.wants = {.q = true, .k = true, .v = true, .bias = true, .sinks = true, .scale = true};
-    return static_cast<double>(cpu::kBackward.workspace_bytes(p, threads));
+    return static_cast<double>(cpu::backward::kBackward.workspace_bytes(p, threads));
   };
   for (const int threads : {1, 2, 16}) {
     EXPECT_LT(bytes(65536, threads), 2.1 * bytes(32768, threads));
@@ -295,11 +297,12 @@ TEST(CpuBackward, WorkspaceGrowsWithTokensNotWithTheirSquare) {
 TEST(CpuBackward, RefusesInWords) {
   BackwardProblem p;
   p.forward.dtype = DType::f64;
-  EXPECT_EQ(cpu::kBackward.refuse(p), "dtype is f64: this kernel computes in f32");
+  EXPECT_EQ(cpu::backward::kBackward.refuse(p), "dtype is f64: this kernel computes in f32");
   p.forward.dtype = DType::f32;
-  EXPECT_EQ(cpu::kBackward.refuse(p), "it starts from the log-sum-exp of the forward, and none is given");
+  EXPECT_EQ(cpu::backward::kBackward.refuse(p),
+            "it starts from the log-sum-exp of the forward, and none is given");
   p.forward.lse = true;
-  EXPECT_EQ(cpu::kBackward.refuse(p), "");
+  EXPECT_EQ(cpu::backward::kBackward.refuse(p), "");
 }
 
 }  // namespace

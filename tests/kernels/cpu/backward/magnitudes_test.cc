@@ -8,7 +8,7 @@ namespace {
 
 const Case kCase{.name = "magnitudes", .q_tokens = 34, .kv_tokens = 140, .head_dim = 40, .value_dim = 64};
 
-void multiply(const AnyView& x, double by, Index from = 0, Index every = 1) {
+void multiply(const InputView& x, double by, Index from = 0, Index every = 1) {
   const Index row = x.size[2] * x.size[3];
   for (Index n = 0; n < x.count(); ++n)
     if (n / row % every == from) store_double(x.data, x.dtype, n, load_double(x.data, x.dtype, n) * by);
@@ -113,7 +113,7 @@ TEST(BackwardMagnitudes, AGateOfOneChangesNoBit) {
     for (const bool causal : {false, true}) {
       BackwardRun r(kCase), gated(kCase);
       const Mask mask = causal ? Mask::causal() & Mask::window(50, 0) : Mask::all();
-      const Tensor gate(DType::f32, {1, kCase.q_tokens, kCase.heads});
+      Tensor gate(DType::f32, {1, kCase.q_tokens, kCase.heads});
       fill(gate.view(), 1);
       r.args.forward.mask = gated.args.forward.mask = mask.set();
       gated.args.forward.inputs.gate = gate.view();

@@ -39,13 +39,13 @@ std::vector<MixCase> cases() {
   return all;
 }
 
-TEST(F64, ForwardHasTheBitsOfRef) {
+void expect_forward_of_ref() {
   for (const MixCase& c : cases()) {
     MixRun run(c);
     AttentionArgs& a = run.args.forward;
     a.lse = run.keep(Tensor(DType::f64, {a.q.size[0], c.q_heads, a.q.size[1]}));
     attention(a, reference(), {}, run.heads);
-    const Tensor out = converted(a.out, DType::f64), lse = converted(a.lse, DType::f64);
+    Tensor out = converted(a.out, DType::f64), lse = converted(a.lse, DType::f64);
     for (const int threads : {1, 3}) {
       std::memset(a.out.data, 0xff, static_cast<std::size_t>(a.out.count()) * 8);
       Context ctx({.threads = threads, .kernels = "cpu/f64"});
@@ -56,7 +56,9 @@ TEST(F64, ForwardHasTheBitsOfRef) {
   }
 }
 
-TEST(F64, GradientsHaveTheBitsOfRef) {
+TEST(F64, ForwardHasTheBitsOfRefOnEveryLevel) { each_level(expect_forward_of_ref); }
+
+void expect_gradients_of_ref() {
   for (const MixCase& c : cases()) {
     MixRun run(c);
     BackwardArgs& a = run.args;
@@ -83,12 +85,14 @@ TEST(F64, GradientsHaveTheBitsOfRef) {
   }
 }
 
+TEST(F64, GradientsHaveTheBitsOfRefOnEveryLevel) { each_level(expect_gradients_of_ref); }
+
 TEST(F64, ClosedPairsMayHoldAnything) {
   MixRun run(plain({.name = "poison", .q_tokens = 20, .kv_tokens = 30, .mask = "causal"}));
   AttentionArgs& a = run.args.forward;
   attention(a, reference(), {}, run.heads);
-  const Tensor out = converted(a.out, DType::f64);
-  for (const AnyView& x : {a.k, a.v})
+  Tensor out = converted(a.out, DType::f64);
+  for (const auto& x : {a.k, a.v})
     for (Index n = x.count() * 20 / 30; n < x.count(); ++n) store_double(x.data, x.dtype, n, std::nan(""));
   Context ctx({.threads = 1, .kernels = "cpu/f64"});
   attention(a, ctx, {}, run.heads);

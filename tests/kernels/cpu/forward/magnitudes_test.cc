@@ -14,11 +14,11 @@ Case small(Index q_tokens, Index kv_tokens, Index dim) {
           .head_dim = dim,
           .value_dim = dim};
 }
-void multiply(const AnyView& x, double by) {
+void multiply(const InputView& x, double by) {
   for (Index n = 0; n < x.count(); ++n)
     store_double(x.data, x.dtype, n, load_double(x.data, x.dtype, n) * by);
 }
-float* row_of(const AnyView& x, Index token, Index head = 0) {
+float* row_of(const InputView& x, Index token, Index head = 0) {
   return static_cast<float*>(x.data) + token * x.step[1] + head * x.step[2];
 }
 
@@ -87,7 +87,7 @@ TEST(Magnitudes, OneKeyGivesItsValue) {
 TEST(Magnitudes, TinyWeightsOfLargeValues) {
   each_level([] {
     CaseRun r({.name = "tiny", .kv_tokens = 2, .head_dim = 1, .value_dim = 1});
-    const Tensor scale = filled(1, 1.0);
+    Tensor scale = filled(1, 1.0);
     r.args.inputs.scale = scale.view();
     fill(r.q.view(), 1);
     *row_of(r.k.view(), 0) = 0, *row_of(r.k.view(), 1) = -85;

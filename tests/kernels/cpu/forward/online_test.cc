@@ -36,7 +36,7 @@ std::vector<Case> sizes() {
 /// The largest and the mean square error over several draws: at a few hundred outputs one draw says little.
 struct Spread {
   double largest = 0, error = 0, norm = 0;
-  void add(const AnyView& got, const AnyView& truth) {
+  void add(const InputView& got, const InputView& truth) {
     for (Index n = 0; n < truth.count(); ++n) {
       const double x = load_double(got.data, got.dtype, n), y = load_double(truth.data, truth.dtype, n);
       largest = std::isfinite(x) ? std::max(largest, std::fabs(x - y)) : kInf;
@@ -61,7 +61,7 @@ TEST(CpuOnline, T1_T5_NotWorseThanAPlainRun) {
         if (c.kv_tokens % 2 && c.q_tokens > 3) r.args.mask = {&mask, 1};
         const AttentionProblem p = problem_of(r.args);
         const Truth truth = truth_of(p, r.args, reference());
-        const Tensor yard = r.out.clone();
+        Tensor yard = r.out.clone();
         plain_run(p, r.args, yard.view());
         plain.add(yard.view(), truth.out.view());
         most = std::max(most, largest_of(truth.out.view()));
@@ -162,7 +162,7 @@ TEST(CpuOnline, ProbeTiesAndEmptyRows) {
     CaseRun r(c);
     fill(r.q.view(), 0);
     const MaskView mask = MaskView::window(5, 0);
-    const Tensor start = tensor_of(std::vector<Index>{280});  // rows 305.. see nothing
+    Tensor start = tensor_of(std::vector<Index>{280});  // rows 305.. see nothing
     r.args.mask = {&mask, 1}, r.args.q_start = start.view();
     Tensor f[5], position(DType::i64, {1, 2, q}), keys(DType::i64, {1, 2, q, 8}),
         weights(DType::f32, {1, 2, q, 8});
@@ -240,18 +240,18 @@ TEST(CpuOnline, VisitsTheTilesThatAreNotEmpty) {
                      .value_dim = 1};
         CaseRun r(c);
         const Mask mask = parse_mask(text);
-        const Tensor first = tensor_of(std::vector<Index>{start});
+        Tensor first = tensor_of(std::vector<Index>{start});
         r.args.mask = mask.set(), r.args.q_start = first.view();
         const AttentionProblem p = problem_of(r.args);
-        const Buffer memory(cpu::kOnline.workspace_bytes(p, 2));
+        const Buffer memory(cpu::forward::kOnline.workspace_bytes(p, 2));
         std::atomic<Index> visits = 0;
-        ASSERT_EQ(cpu::run_counting(p, r.args, memory.span(), online().pool(), visits), Status::ok);
-        const Index granule = cpu::granule_of(p), panel = cpu::panel_of(p);
+        ASSERT_EQ(cpu::forward::run_counting(p, r.args, memory.span(), online().pool(), visits), Status::ok);
+        const Index granule = cpu::forward::granule_of(p), panel = cpu::forward::panel_of(p);
         Index not_empty = 0, with_open = 0;
         for (Index i = 0; i < 700; i += panel)
           for (Index k = 0; k < 1500; k += granule) {
             const Index q1 = std::min<Index>(700, i + panel), k1 = std::min<Index>(1500, k + granule);
-            const MaskPlace at{0, 0, start};
+            const MaskSubject at{0, 0, start};
             not_empty += mask.tile(start + i, start + q1, k, k1, at) != TileKind::empty;
             bool open = false;
             for (Index q = i; q < q1 && !open; ++q)

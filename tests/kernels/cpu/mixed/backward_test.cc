@@ -79,7 +79,8 @@ TEST(MixedBackward, EveryLevelAgreesWithRef) {
         g = posed.run.keep(converted(input, DType::f64));
       });
       std::deque<Tensor> kept;
-      for (AnyView* x : {&wide.forward.q, &wide.forward.k, &wide.forward.v, &wide.dout, &wide.forward.out})
+      for (AnyView* x : std::initializer_list<AnyView*>{&wide.forward.q, &wide.forward.k, &wide.forward.v,
+                                                        &wide.dout, &wide.forward.out})
         *x = kept.emplace_back(converted(*x, DType::f64)).view();
       wide.forward.lse = {};
       attention_backward(wide, reference(), posed.run.heads);
@@ -142,13 +143,13 @@ TEST(MixedBackward, ClosedPairsMayHoldAnything) {
                       .dtype = DType::f32};
       Posed clean(c), bad(c);
       AttentionArgs& a = bad.run.args.forward;
-      for (const AnyView& x :
+      for (const auto& x :
            {a.k, a.v, a.inputs.mix_k})  // keys 40.. of sequence 0 are closed, all of sequence 1
         for (Index n = 0; n < x.count(); ++n) {
           const Index each = x.count() / 100;
           if (n / each >= 50 || n / each % 50 >= 40) store_double(x.data, x.dtype, n, std::nan(""));
         }
-      for (const AnyView& x : {a.q, a.inputs.mix_q, bad.run.args.dout})  // rows of sequence 1 see nothing
+      for (const auto& x : {a.q, a.inputs.mix_q, bad.run.args.dout})  // rows of sequence 1 see nothing
         for (Index n = x.count() / 2; n < x.count(); ++n) store_double(x.data, x.dtype, n, std::nan(""));
       const std::vector<Tensor> x = clean.on_cpu(1), y = bad.on_cpu(1);
       for (std::size_t n = 0; n < x.size(); ++n) {
@@ -197,7 +198,7 @@ TEST(MixedBackward, BiasesSumOverWhatTheyShare) {
       attention(a.forward, reference(), {}, run.heads);
       a.dbias = run.keep(converted(a.forward.inputs.bias, DType::f32));
       attention_backward(a, reference(), run.heads);
-      const Tensor truth = converted(a.dbias, DType::f64);
+      Tensor truth = converted(a.dbias, DType::f64);
       Tensor first;
       for (const int threads : {1, 3}) {
         Context ctx({.threads = threads, .kernels = "cpu/mixed_backward"});

@@ -26,7 +26,7 @@ Got run_form(MixRun& run, cpu::mixed::Form form, int threads, Index first_bytes 
   AttentionProblem p = run.problem();
   Got g{converted(a.out, a.out.dtype),
         Tensor(DType::f32, {a.q.size[0], p.heads.normal_heads(), a.q.size[1]})};
-  for (const Tensor* t : {&g.out, &g.lse})
+  for (Tensor* t : {&g.out, &g.lse})
     if (t->view().count())
       std::memset(t->view().data, 0xff,
                   static_cast<std::size_t>(t->view().count() * size_of(t->view().dtype)));
@@ -42,8 +42,8 @@ Got run_form(MixRun& run, cpu::mixed::Form form, int threads, Index first_bytes 
 /// Relative error in the 2-norm of out, and the largest of lse, against ref on the rounded inputs.
 void expect_close(MixRun& run, const Got& got, const std::string& name) {
   AttentionArgs a = run.args.forward;
-  const Tensor q = converted(a.q, DType::f64), k = converted(a.k, DType::f64), v = converted(a.v, DType::f64);
-  const Tensor out = converted(a.out, DType::f64), lse = converted(got.lse.view(), DType::f64);
+  Tensor q = converted(a.q, DType::f64), k = converted(a.k, DType::f64), v = converted(a.v, DType::f64);
+  Tensor out = converted(a.out, DType::f64), lse = converted(got.lse.view(), DType::f64);
   a.q = q.view(), a.k = k.view(), a.v = v.view(), a.out = out.view(), a.lse = lse.view();
   attention(a, reference(), {}, run.heads);
   const Distance d = distance_of(got.out.view(), out.view());
@@ -126,7 +126,7 @@ TEST(Mixed, ChunksOfQueriesGiveTheSameBits) {
       for (const auto& [first, count] : {std::pair<Index, Index>{0, 1}, {3, 20}, {23, 100}, {149, 1}}) {
         const Got part = chunk(run, first, count);
         const Index row = part.out.view().count() / count * 4;
-        EXPECT_EQ(std::memcmp(static_cast<std::byte*>(whole.out.view().data) + first * row,
+        EXPECT_EQ(std::memcmp(static_cast<const std::byte*>(whole.out.view().data) + first * row,
                               part.out.view().data, static_cast<std::size_t>(count * row)),
                   0)
             << "from " << first;
@@ -152,13 +152,13 @@ TEST(Mixed, ClosedPairsMayHoldAnything) {
       MixRun clean(c), bad(c);
       const double nan = std::nan("");
       AttentionArgs& a = bad.args.forward;
-      for (const AnyView& x :
+      for (const auto& x :
            {a.k, a.v, a.inputs.mix_k})  // keys 40.. of sequence 0 are closed, all of sequence 1
         for (Index n = 0; n < x.count(); ++n) {
           const Index each = x.count() / 100, key = n / each % 50;
           if (n / each >= 50 || key >= 40) store_double(x.data, x.dtype, n, nan);
         }
-      const AnyView& q = a.inputs.mix_q;  // rows of sequence 1 see nothing
+      const InputView& q = a.inputs.mix_q;  // rows of sequence 1 see nothing
       for (Index n = q.count() / 2; n < q.count(); ++n) store_double(q.data, q.dtype, n, nan);
       for (const cpu::mixed::Form form : {cpu::mixed::Form::kept, cpu::mixed::Form::twice}) {
         const Got x = run_form(clean, form, 1), y = run_form(bad, form, 1);
@@ -172,7 +172,7 @@ TEST(Mixed, ClosedPairsMayHoldAnything) {
 TEST(Mixed, OpenPairsPassWhatIsNotFiniteOn) {
   each_level([] {
     MixRun run({.name = "inf", .q_tokens = 6, .kv_tokens = 6, .mask = "causal", .dtype = DType::f32});
-    const AnyView& v = run.args.forward.v;  // key 3, head 1, column 0
+    const InputView& v = run.args.forward.v;  // key 3, head 1, column 0
     store_double(v.data, v.dtype, (3 * 3 + 1) * 2, INFINITY);
     const Got got = run_form(run, cpu::mixed::Form::kept, 1);
     for (Index i = 0; i < 6; ++i)
@@ -182,7 +182,7 @@ TEST(Mixed, OpenPairsPassWhatIsNotFiniteOn) {
   });
 }
 
-void multiply(const AnyView& v, double by) {
+void multiply(const InputView& v, double by) {
   for (Index n = 0; n < v.count(); ++n)
     store_double(v.data, v.dtype, n, by * load_double(v.data, v.dtype, n));
 }
@@ -243,7 +243,7 @@ TEST(Mixed, ARowOfOddNumbersChangesNoOther) {
                         .dtype = DType::f32};
         MixRun clean(c), run(c);
         const Index row = 3 * 32;
-        const AnyView& q = run.args.forward.q;
+        const InputView& q = run.args.forward.q;
         for (Index n = 7 * row; n < 8 * row; ++n) store_double(q.data, q.dtype, n, odd);
         const Got x = run_form(clean, cpu::mixed::Form::kept, 1),
                   y = run_form(run, cpu::mixed::Form::kept, 1);
@@ -269,11 +269,11 @@ TEST(Mixed, IdentitiesAreMhaToTheLastBits) {
               .value_dim = 16,
               .mask = "causal",
               .dtype = DType::f32});
-  for (const AnyView& m : {run.args.forward.inputs.mix_before, run.args.forward.inputs.mix_after})
+  for (const auto& m : {run.args.forward.inputs.mix_before, run.args.forward.inputs.mix_after})
     for (Index n = 0; n < 16; ++n) store_double(m.data, m.dtype, n, n % 5 == 0 ? 1 : 0);
   AttentionArgs plain = run.args.forward;
   plain.inputs.mix_before = plain.inputs.mix_after = AnyView();
-  const Tensor out = converted(plain.out, DType::f32);
+  Tensor out = converted(plain.out, DType::f32);
   plain.out = out.view();
   attention(run.args.forward, mixed, {}, run.heads);
   attention(plain, online);

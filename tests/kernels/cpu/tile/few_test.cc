@@ -14,7 +14,7 @@ using cpu::Core;
 using Bend = std::function<void(std::vector<float>&)>;  // makes some numbers unusual
 
 std::vector<float> numbers(Index count, std::uint64_t seed, const Bend& bend) {
-  const Tensor t = random_normal({count}, DType::f32, seed);
+  Tensor t = random_normal({count}, DType::f32, seed);
   const auto* x = static_cast<const float*>(t.view().data);
   std::vector<float> all(x, x + count);
   bend(all);

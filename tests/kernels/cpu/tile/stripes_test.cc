@@ -29,9 +29,9 @@ struct Desk {
 
 /// Stripes of several panels against the single steps of each, as integers.
 void compare(const Core& c, DType dtype, Index dim, Index value_dim, Index keys, Index panels, bool masked) {
-  const Tensor q = random_normal({panels * c.panel, dim}, dtype, 1);
-  const Tensor k = random_normal({2 * c.granule, dim}, dtype, 2);
-  const Tensor v = random_normal({2 * c.granule, value_dim}, dtype, 3);
+  Tensor q = random_normal({panels * c.panel, dim}, dtype, 1);
+  Tensor k = random_normal({2 * c.granule, dim}, dtype, 2);
+  Tensor v = random_normal({2 * c.granule, value_dim}, dtype, 3);
   const cpu::RowType type = dtype == DType::bf16 ? cpu::RowType::bf16 : cpu::RowType::f32;
   const auto rows_of = [&](const Tensor& t, Index columns) {
     return cpu::Rows{t.view().data, columns, 1, 0, columns, type};

@@ -6,7 +6,7 @@
 #include "headwise/kernels/cuda/hopper/common.h"
 #include "headwise/kernels/cuda/table/kernels.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::backward {
 namespace {
 
 constexpr double kL2Share = 28e6;  // bytes of q, dout and sums of dq a section may hold: about half of L2
@@ -17,6 +17,9 @@ constexpr double kL2Share = 28e6;  // bytes of q, dout and sums of dq a section 
 constexpr Index kUnits = 32;
 
 int width_of(const AttentionProblem& p) { return backward_width(p.heads.q.dim, p.heads.v.dim); }
+
+/// Terms of single pairs, which have an instance of their own.
+bool has_pairs(const AttentionProblem& p) { return p.heads.terms.bias || p.heads.terms.dropout; }
 
 Index parts_of(const AttentionProblem& p) {
   const Index group = p.heads.k.group, slots = p.heads.k.slots();
@@ -35,13 +38,17 @@ void refuse(const BackwardProblem& problem, char (&why)[kSentenceBytes]) {
   if (!p.lse) return say("the forward kept no lse; it needs out and lse");
   AttentionProblem all_rows = p;  // a row that is not listed has an lse of -inf
   all_rows.heads.terms.rows = false;
-  hopper_refuses(all_rows, why);
+  const bool one_sweep = !backward_sweeps(width_of(p));
+  hopper_refuses(all_rows, why, {.pairs = one_sweep});
   if (why[0]) return;
   if (p.heads.terms.gate) return say("a gate");
   if (p.q_tokens == 0) return say("there are no queries");
+  if (p.heads.terms.softcap && has_pairs(p)) return say("a softcap beside a bias or dropout");
+  if (p.run.pieces && p.heads.terms.dropout) return say("dropout under documents(...), which it takes apart");
+  if (p.run.pieces && problem.wants.bias) return say("dbias under documents(...), which it takes apart");
   GradientSpec rest = problem.wants;
-  rest.q = rest.k = rest.v = rest.sinks = false;
-  if (!(rest == GradientSpec{})) return say("gradients beside dq, dk, dv and dsinks");
+  rest.q = rest.k = rest.v = rest.sinks = rest.bias = false;
+  if (!(rest == GradientSpec{})) return say("gradients beside dq, dk, dv, dbias and dsinks");
   const Checked q_rows = Checked(p.run.padded_q) * Checked(p.heads.q.heads),
                 kv_rows = Checked(p.run.padded_kv) * Checked(p.heads.q.heads);
   if (!q_rows.ok || !kv_rows.ok || q_rows.value >= Index{1} << 31 || kv_rows.value >= Index{1} << 31)
@@ -143,6 +150,144 @@ Status set_maps(const AttentionProblem& p, const BackwardArgs& args, int rows, i
   return status;
 }
 
+/// The gradient of a bias: tiles of scores' gradients leave for dbias itself, or for scratch, from which they
+/// are summed. Scratch holds as many sequences as fit kBiasBytes, one at least.
+constexpr Index kBiasBytes = Index{1} << 30;
+struct BiasPlan {
+  bool wanted = false, direct = false;
+  Index chunk = 0;           // sequences of a launch
+  Index row = 0, pairs = 0;  // numbers in a row and in a sequence of scratch
+  Index sums = 0;            // f32 numbers kept from launch to launch
+  std::size_t pairs_at = 0, sums_at = 0;
+};
+BiasPlan bias_plan(const AttentionProblem& p, const BackwardArgs& args) {
+  BiasPlan plan;
+  plan.wanted = args.dbias.given(), plan.chunk = p.batch;
+  if (!plan.wanted) return plan;
+  const AnyView& d = args.dbias;
+  const Index full[] = {p.batch, p.heads.q.heads, p.q_tokens, p.kv_tokens};
+  plan.direct = p.kv_tokens % 8 == 0 && !p.heads.terms.dropout;  // which leaves a factor to the sum
+  for (int axis = 0; axis < 4; ++axis) plan.direct = plan.direct && d.size[axis] == full[axis];
+  MapSpec spec;
+  plan.direct = plan.direct && bias_map(p, d, 64, spec);
+  if (plan.direct) return plan;
+  plan.row = round_up(p.kv_tokens, 8), plan.pairs = plan.row * p.q_tokens * p.heads.q.heads;
+  plan.chunk = max_of(Index{1}, min_of(p.batch, kBiasBytes / (2 * plan.pairs)));
+  if (d.size[0] == 1 && plan.chunk < p.batch) plan.sums = d.size[1] * d.size[2] * d.size[3];
+  return plan;
+}
+
+/// The one kernel of narrow heads, launch by launch where gradients of a bias leave by way of scratch.
+struct TilesRun {
+  const AttentionProblem& p;
+  const BackwardArgs& args;
+  const Band& band;
+  const BiasPlan& plan;
+  BackwardPasses passes;
+  bool in_turns;
+};
+template <class T>
+Status start_tiles(const TilesRun& run, BackwardMaps& maps, BackwardParams f, StreamState& state) {
+  const auto& [p, args, band, plan, passes, in_turns] = run;
+  const int processors = facts_of(state.device).processors, width = width_of(p), all = f.batch;
+  const AnyView& d = args.dbias;
+  const bool gaps = !band.whole || f.places || band.keys < p.kv_tokens || f.tiles == 0;  // pairs no tile has
+  std::byte* pairs = state.scratch + plan.pairs_at;
+  f.dbias = plan.wanted;
+  Status status;
+  if (plan.wanted && plan.direct && gaps)
+    status = clear_rows({d.data, {d.step[0], d.step[2], d.step[1]}}, d.size[0], d.size[2], d.size[1],
+                        static_cast<int>(d.size[3]), state.stream);
+  if (status.ok() && plan.wanted) {
+    AnyView to = d;  // what tiles leave for
+    if (!plan.direct) {
+      to.data = pairs, to.dtype = p.dtype;
+      to.size[0] = plan.chunk, to.size[1] = p.heads.q.heads, to.size[2] = p.q_tokens,
+      to.size[3] = p.kv_tokens;
+      to.step[3] = 1, to.step[2] = plan.row, to.step[1] = plan.row * p.q_tokens, to.step[0] = plan.pairs;
+    }
+    MapSpec spec;
+    if (!bias_map(p, to, backward_queries(width), spec))
+      return {"cuda/hopper_backward", 1, "no map of dbias"};
+    status = state.map_of(spec, maps.dbias);
+  }
+  const int chunk = plan.wanted ? static_cast<int>(plan.chunk) : all;
+  for (f.first = 0; status.ok() && f.first < all; f.first += chunk) {
+    f.batch = min_of(chunk, all - f.first);
+    f.tiles = f.unit_tiles * f.batch * f.kv_heads * f.parts;
+    set_order(p, band, in_turns, processors, f);
+    if (plan.wanted && !plan.direct && gaps)
+      status = status_of(
+          "cuda/clear_bias",
+          cudaMemsetAsync(pairs, 0, static_cast<std::size_t>(2 * plan.pairs * f.batch), state.stream));
+    if (status.ok() && f.tiles > 0)
+      status = backward<T>(width, passes, maps, f, state.device, processors, state.stream);
+    if (!status.ok() || !plan.wanted || plan.direct) continue;
+    BiasSums w{.from = pairs,
+               .size = {f.batch, static_cast<int>(p.heads.q.heads), static_cast<int>(p.q_tokens),
+                        static_cast<int>(p.kv_tokens)},
+               .row = plan.row,
+               .to = d.data,
+               .dtype = d.dtype,
+               .factor = f.kept,
+               .sequence = f.first,
+               .sums = reinterpret_cast<float*>(state.scratch + plan.sums_at),
+               .begins = plan.sums == 0 || f.first == 0,
+               .ends = plan.sums == 0 || f.first + f.batch == all};
+    for (int axis = 0; axis < 4; ++axis) w.to_size[axis] = d.size[axis], w.to_step[axis] = d.step[axis];
+    status = sum_bias<T>(w, state.stream);
+  }
+  return status;
+}
+
+/// What scores meet; true: more than one positive scale, but for single pairs.
+bool set_scores(const AttentionProblem& p, const AttentionArgs& a, BackwardParams& f) {
+  const double scale = scale_of(p, a);
+  f.scale_log2 = static_cast<float>(scale * 1.4426950408889634074), f.scale = static_cast<float>(scale);
+  if (p.heads.terms.softcap) {
+    f.inverse_cap = static_cast<float>(scale / a.inputs.softcap);
+    f.cap = static_cast<float>(a.inputs.softcap * 1.4426950408889634074);
+  }
+  f.slopes = per_head(p.heads.terms.alibi, a.inputs.slopes);
+  if (p.heads.terms.bias) f.bias = pair_bias(a.inputs.bias);
+  if (p.heads.terms.dropout) {
+    f.drops = true, f.rule = DropoutRule::of(a.inputs.dropout, a.inputs.seed);
+    f.kept = static_cast<float>(1 / (1 - a.inputs.dropout));
+    f.inverse_kept = static_cast<float>(1 - a.inputs.dropout);
+  }
+  return p.heads.terms.softcap || p.heads.terms.alibi || scale <= 0;
+}
+
+/// Places: one that serves all, or a table that goes over in pieces of what a launch carries. `band` becomes
+/// that of the last sequence.
+Status set_places(const AttentionProblem& p, const AttentionArgs& a, BackwardPlace* to, Band& band,
+                  int& longest_kv, BackwardParams& f, StreamState& state) {
+  const bool table = !alike(p, a, band);
+  const Index pieces = pieces_of(band), sequences = p.batch * pieces;
+  constexpr Index kPiece = static_cast<Index>(kUploadBytes / sizeof(BackwardPlace));
+  BackwardPlace some[kPiece];
+  const char* why = nullptr;
+  Index q_at = 0, kv_at = 0;
+  for (Index i = 0; i < (table ? sequences : 1); ++i) {
+    BackwardPlace& at = some[i % kPiece];
+    band_of(a.mask, i / pieces, band, why);
+    place_for(p, a, i / pieces, i % pieces, band, at);
+    at.q_padded = static_cast<int>(q_at), at.kv_padded = static_cast<int>(kv_at);
+    q_at += padded_rows(at.q_tokens), kv_at += padded_rows(at.kv_tokens);
+    longest_kv = at.kv_tokens > longest_kv ? at.kv_tokens : longest_kv;
+    if (i == 0 || at.q_tokens > f.place.q_tokens) f.place = at;
+    if (table && (i % kPiece == kPiece - 1 || i == sequences - 1)) {
+      const Status status =
+          upload(to + i / kPiece * kPiece, some,
+                 static_cast<std::size_t>(i % kPiece + 1) * sizeof(BackwardPlace), state.stream);
+      if (!status.ok()) return status;
+    }
+  }
+  f.places = table ? to : nullptr;
+  if (!table) f.place.q_padded = static_cast<int>(q_at), f.place.kv_padded = static_cast<int>(kv_at);
+  return {};
+}
+
 template <class T>
 Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamState& state, int device,
              bool in_turns) {
@@ -174,6 +319,10 @@ Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamSta
                     turns = layout.add(in_turns ? padded.q * heads / rows : 0, 4);
   const Index part_rows = f.parts > 1 ? padded.kv * f.kv_heads * f.parts * width : 0;
   const std::size_t dk_parts = layout.add(part_rows, 4), dv_parts = layout.add(part_rows, 4);
+  BiasPlan plan = bias_plan(p, args);
+  plan.pairs_at = layout.add(plan.pairs * plan.chunk, 2), plan.sums_at = layout.add(plan.sums, 4);
+  const bool sends_ids = p.heads.terms.dropout && a.inputs.sequence_ids.given();
+  const std::size_t ids = layout.add(sends_ids ? p.batch : 0, sizeof(Index));
   Status status = state.reserve(1, layout.bytes());
   if (!status.ok()) return status;
   const auto floats = [&](std::size_t at) { return reinterpret_cast<float*>(state.scratch + at); };
@@ -181,40 +330,22 @@ Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamSta
   f.turns = in_turns ? reinterpret_cast<int*>(state.scratch + turns) : nullptr;
   f.dk_parts = floats(dk_parts), f.dv_parts = floats(dv_parts);
   f.counter = state.counters;
-
-  // Places: one that serves all, or a table that goes over in pieces of what a launch carries.
-  int longest_kv = 0;
-  constexpr Index kPiece = static_cast<Index>(kUploadBytes / sizeof(BackwardPlace));
-  auto* to = reinterpret_cast<BackwardPlace*>(state.scratch + places);
-  BackwardPlace some[kPiece];
-  Index q_at = 0, kv_at = 0;
-  for (Index i = 0; i < (table ? sequences : 1); ++i) {
-    BackwardPlace& at = some[i % kPiece];
-    band_of(a.mask, i / pieces, band, why);
-    place_for(p, a, i / pieces, i % pieces, band, at);
-    at.q_padded = static_cast<int>(q_at), at.kv_padded = static_cast<int>(kv_at);
-    q_at += padded_rows(at.q_tokens), kv_at += padded_rows(at.kv_tokens);
-    longest_kv = at.kv_tokens > longest_kv ? at.kv_tokens : longest_kv;
-    if (i == 0 || at.q_tokens > f.place.q_tokens) f.place = at;
-    if (table && (i % kPiece == kPiece - 1 || i == sequences - 1)) {
-      status = upload(to + i / kPiece * kPiece, some,
-                      static_cast<std::size_t>(i % kPiece + 1) * sizeof(BackwardPlace), state.stream);
-      if (!status.ok()) return status;
-    }
+  if (sends_ids) {
+    auto* to = reinterpret_cast<Index*>(state.scratch + ids);
+    status = send_ids(a.inputs.sequence_ids, p.batch, to, state.stream);
+    if (!status.ok()) return status;
+    f.sequence_ids = to;
   }
-  f.places = table ? to : nullptr;
-  if (!table) f.place.q_padded = static_cast<int>(q_at), f.place.kv_padded = static_cast<int>(kv_at);
+  f.pieces = static_cast<int>(pieces);
+
+  int longest_kv = 0;
+  status =
+      set_places(p, a, reinterpret_cast<BackwardPlace*>(state.scratch + places), band, longest_kv, f, state);
+  if (!status.ok()) return status;
   f.unit_tiles = static_cast<int>(ceil_div(longest_kv, keys));
   f.tiles = f.unit_tiles * f.batch * f.kv_heads * f.parts;
 
-  const double scale = scale_of(p, a);
-  f.scale_log2 = static_cast<float>(scale * 1.4426950408889634074), f.scale = static_cast<float>(scale);
-  if (p.heads.terms.softcap) {
-    f.inverse_cap = static_cast<float>(scale / a.inputs.softcap);
-    f.cap = static_cast<float>(a.inputs.softcap * 1.4426950408889634074);
-  }
-  f.slopes = per_head(p.heads.terms.alibi, a.inputs.slopes);
-  const bool terms = p.heads.terms.softcap || p.heads.terms.alibi || scale <= 0;
+  const bool terms = set_scores(p, a, f);
   const bool gaps = band.documents || band.by_length || band.keys < p.kv_tokens;  // keys no query may see
   f.store_rows = f.clear_tail = table || gaps;
   f.head_chunks = dim / 8, f.value_chunks = value_dim / 8;
@@ -223,7 +354,6 @@ Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamSta
     f.dk_step[axis] = args.dk.step[axis], f.dv_step[axis] = args.dv.step[axis],
     f.dq_step[axis] = args.dq.step[axis];
   f.dq_out = args.dq.data;
-  if (!sweeps && f.tiles > 0) set_order(p, band, in_turns, processors, f);
 
   for (const AnyView* v : {&args.dk, &args.dv})
     if (v->given() && gaps) {
@@ -236,22 +366,31 @@ Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamSta
   for (int axis = 0; axis < 3; ++axis) ready.lse_step[axis] = a.lse.step[axis];
   status = prepare_rows<T>(f, ready, state.stream);
   if (!status.ok()) return status;
-  if (f.tiles > 0 || sweeps) {
+  if (f.tiles > 0 || sweeps || plan.wanted) {
     BackwardMaps maps{};
     status = set_maps(p, args, rows, keys, state, maps);
     if (status.ok() && sweeps)
       status = start_sweeps<T>(band, terms, maps, f, width, longest_kv, device, state.stream);
-    else if (status.ok())
-      status = backward<T>(width, terms, maps, f, device, processors, state.stream);
+    MapSpec bias;
+    if (status.ok() && p.heads.terms.bias && bias_map(p, a.inputs.bias, rows, bias)) {
+      f.bias_tiles = true;
+      status = state.map_of(bias, maps.bias);
+    }
+    const BackwardPasses passes = has_pairs(p) ? BackwardPasses::pairs
+                                  : terms      ? BackwardPasses::terms
+                                               : BackwardPasses::band;
+    if (status.ok() && !sweeps)
+      status = start_tiles<T>({p, args, band, plan, passes, in_turns}, maps, f, state);
     if (!status.ok()) return status;
   }
   if (args.dq.given() && !sweeps)
-    status = gather_rows<T>(f, {f.dq, heads, width, dim, false, f.scale, rows_of(args.dq)}, state.stream);
+    status =
+        gather_rows<T>(f, {f.dq, heads, width, dim, false, f.scale * f.kept, rows_of(args.dq)}, state.stream);
   if (status.ok() && f.parts > 1 && args.dk.given())
-    status = gather_rows<T>(f, {f.dk_parts, f.kv_heads, width, dim, true, f.scale, rows_of(args.dk)},
+    status = gather_rows<T>(f, {f.dk_parts, f.kv_heads, width, dim, true, f.scale * f.kept, rows_of(args.dk)},
                             state.stream);
   if (status.ok() && f.parts > 1 && args.dv.given())
-    status = gather_rows<T>(f, {f.dv_parts, f.kv_heads, width, value_dim, true, 1.f, rows_of(args.dv)},
+    status = gather_rows<T>(f, {f.dv_parts, f.kv_heads, width, value_dim, true, f.kept, rows_of(args.dv)},
                             state.stream);
   if (status.ok() && args.dsinks.given())
     status = sum_sinks(f, heads, per_head(true, a.inputs.sinks), args.dsinks.data, args.dsinks.dtype,
@@ -290,7 +429,7 @@ void numerics_unordered(const BackwardProblem& p, char (&words)[kSentenceBytes])
 
 }  // namespace
 
-const BackwardKernel kHopperBackward = {"cuda/hopper_backward", refuse, run<true>, numerics};
-const BackwardKernel kUnorderedBackward = {"cuda/unordered", refuse, run<false>, numerics_unordered};
+const BackwardKernel kBackward = {"cuda/hopper_backward", refuse, run<true>, numerics};
+const BackwardKernel kUnordered = {"cuda/unordered", refuse, run<false>, numerics_unordered};
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::backward

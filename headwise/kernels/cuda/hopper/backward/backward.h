@@ -3,7 +3,7 @@
 #pragma once
 #include "headwise/kernels/cuda/hopper/forward_params.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::backward {
 
 /// A Place, and where its rows begin in the run's own buffers: each sequence begins at a multiple of 128.
 struct BackwardPlace : Place {
@@ -26,11 +26,25 @@ HW_FN constexpr int backward_queries(int width) { return width == 64 ? 128 : 64;
 /// A group of heads that share k and v may be cut into parts; a sequence of fewer queries never is.
 inline constexpr int kSplitQueries = 1024;
 
+/// What a tile of scores meets between the products; one instance each.
+enum class BackwardPasses {
+  band,   // causal, window and the end of keys
+  terms,  // band, a softcap and slopes
+  pairs   // band, slopes, a bias and dropout; gradients of the bias leave
+};
+
 struct BackwardParams {
   float scale_log2 = 0;            // scale * log2(e): scores to exponents of 2
   float scale = 0;                 // of dk
   float inverse_cap = 0, cap = 0;  // terms: scale / softcap, softcap * log2(e); cap 0: none
   PerHead slopes = {};
+  PairBias bias = {};       // pairs
+  bool bias_tiles = false;  // it comes by bulk copies; else its numbers are read one by one
+  bool dbias = false;       // gradients of scores leave for maps.dbias
+  bool drops = false;       // pairs: weights of pairs the rule names are 0, the others times `kept`
+  DropoutRule rule = {};
+  float kept = 1, inverse_kept = 1;     // gradients of scores leave without `kept`
+  const Index* sequence_ids = nullptr;  // of the rule; or null: 0, 1, ...
   // The run's own buffers, rows padded: log2(e) * lse, +inf where a row has no key; rows of dout * out; sums
   // of dq.
   const float *lse = nullptr, *delta = nullptr;  // [heads padded]
@@ -50,7 +64,8 @@ struct BackwardParams {
   const BackwardPlace* places = nullptr;  // one a sequence, or null: all lie like `place`
   BackwardPlace place = {};               // its q_padded, kv_padded: those of one sequence
   int batch = 0, kv_heads = 0;
-  int parts = 0, group = 0;  // heads that share a kv head are cut into `parts` of `group`, see parts_at
+  int first = 0, pieces = 1;  // sequences before those of this launch; of a sequence: batch counts them
+  int parts = 0, group = 0;   // heads that share a kv head are cut into `parts` of `group`, see parts_at
   int back = 0, ahead = 0;
   int q_padded = 0, kv_padded = 0;  // rows of all sequences; times heads below 2^31
   int unit_tiles = 0, tiles = 0;    // of the longest sequence; in all
@@ -67,13 +82,13 @@ struct BackwardParams {
 };
 
 struct BackwardMaps {
-  CUtensorMap q, dout, k, v, dk, dv, dq;
+  CUtensorMap q, dout, k, v, dk, dv, dq, bias, dbias;
 };
 
-/// Starts the instance for (width, terms).
+/// Starts the instance for (width, passes).
 template <class T>
-Status backward(int width, bool terms, const BackwardMaps& maps, const BackwardParams& params, int device,
-                int processors, cudaStream_t stream);
+Status backward(int width, BackwardPasses passes, const BackwardMaps& maps, const BackwardParams& params,
+                int device, int processors, cudaStream_t stream);
 /// Two sweeps: starts the kernel for dk and dv, whose units are (batch, kv head), or the one for dq, whose
 /// units are (batch, head) and whose tiles have 128 queries.
 enum class SweepGradient { keys, queries };
@@ -84,9 +99,9 @@ extern template Status sweep_backward<bf16>(SweepGradient, int, bool, const Back
                                             const BackwardParams&, int, int, cudaStream_t);
 extern template Status sweep_backward<f16>(SweepGradient, int, bool, const BackwardMaps&,
                                            const BackwardParams&, int, int, cudaStream_t);
-extern template Status backward<bf16>(int, bool, const BackwardMaps&, const BackwardParams&, int, int,
-                                      cudaStream_t);
-extern template Status backward<f16>(int, bool, const BackwardMaps&, const BackwardParams&, int, int,
-                                     cudaStream_t);
+extern template Status backward<bf16>(int, BackwardPasses, const BackwardMaps&, const BackwardParams&, int,
+                                      int, cudaStream_t);
+extern template Status backward<f16>(int, BackwardPasses, const BackwardMaps&, const BackwardParams&, int,
+                                     int, cudaStream_t);
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::backward

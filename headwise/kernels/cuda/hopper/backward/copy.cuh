@@ -6,18 +6,22 @@
 #include "headwise/kernels/cuda/hopper/backward/backward.h"
 #include "headwise/kernels/cuda/hopper/forward/copy.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::backward {
 
-template <class T_, int HeadDim, bool Terms>
+using forward::load_panels;
+
+template <class T_, int HeadDim, BackwardPasses Passes>
 struct BackwardConfig {
   using T = T_;
   static constexpr int kDim = HeadDim, kQueries = backward_queries(HeadDim), kKeys = kBackwardKeys;
-  static constexpr bool kTerms = Terms;
+  static constexpr bool kTerms = Passes == BackwardPasses::terms, kPairs = Passes == BackwardPasses::pairs;
+  static constexpr bool kRoundedWeights =
+      kTerms || kPairs || HeadDim == 64;                // registers are short: ds from p as dv reads it
   static constexpr int kSlots = HeadDim == 64 ? 2 : 1;  // of k and v; q and dout have two
   static constexpr int kQBytes = kQueries * HeadDim * 2, kKeyBytes = kKeys * HeadDim * 2;
   static constexpr int kScoreBytes = kQueries * kKeys * 2, kSumBytes = kQueries * HeadDim * 4;
   static constexpr int kSlabBytes = kSumBytes / 2, kRowBytes = kQueries * 4;
-  static constexpr int kInfoBytes = 64;
+  static constexpr int kInfoBytes = kPairs ? 80 : 64;
   // The base is a multiple of 1,024 as it stands: there are no bytes left to round it up.
   static constexpr int kShared = 2 * kSlots * kKeyBytes + 4 * kQBytes + 2 * kScoreBytes + kSumBytes +
                                  4 * kRowBytes + 64 + 2 * kInfoBytes;
@@ -46,7 +50,7 @@ struct BackwardShared {
   }
   // A tile's facts travel with its k and v: (tile of keys, first and end tile of queries, first head), (keys,
   // queries, position of query 0, kv head), (batch, row of q, row of k, part), (padded rows of q and k,
-  // heads, end of heads).
+  // heads, end of heads); pairs: (sequence, its first query in it, the tile's first key in it).
   __device__ __forceinline__ std::uint32_t info_of(int tile) const {
     return info + C::kInfoBytes * (tile % C::kSlots);
   }
@@ -82,7 +86,8 @@ __device__ __forceinline__ void backward_copy(const BackwardShared<C>& shared, c
       return;
     }
     const auto [n, unit] = tile_at(p, t, p.batch * p.kv_heads * p.parts);
-    const int part = unit % p.parts, kv_head = unit / p.parts % p.kv_heads, b = unit / p.parts / p.kv_heads;
+    const int part = unit % p.parts, kv_head = unit / p.parts % p.kv_heads,
+              b = p.first + unit / p.parts / p.kv_heads;
     const BackwardPlace at = p.place_of(b);
     const bool whole = p.parts_at(at) == 1;                  // one part does all of the group's heads
     if (n * kKeys >= at.kv_tokens || (whole && part > 0)) {  // this sequence is shorter
@@ -90,13 +95,15 @@ __device__ __forceinline__ void backward_copy(const BackwardShared<C>& shared, c
       continue;
     }
     const QueryTiles m =
-        query_tiles(n * kKeys, kKeys, at.kv_tokens, at.q_tokens, at.q_start, p.back, p.ahead, kQueries);
+        query_tiles({n * kKeys, kKeys, at.kv_tokens}, {at.q_tokens, at.q_start, p.back, p.ahead}, kQueries);
     const int head = (kv_head * p.parts + part) * p.group, heads = whole ? p.parts * p.group : p.group;
     ptx::mbarrier_wait(shared.kv_empty + 8 * slot, phase ^ 1);
     ptx::store_shared(info, n, m.begin, m.end, head);
     ptx::store_shared(info + 16, at.kv_tokens, at.q_tokens, at.q_start, kv_head);
     ptx::store_shared(info + 32, at.batch, at.q_row, at.kv_row, part);
     ptx::store_shared(info + 48, at.q_padded, at.kv_padded, heads, head + heads);
+    if constexpr (C::kPairs)
+      ptx::store_shared(info + 64, b / p.pieces, at.first_query, at.first_key + n * kKeys, 0);
     ptx::mbarrier_expect(kv_full, 2 * C::kKeyBytes);
     load_panels<C::kDim>(shared.k + slot * C::kKeyBytes, kKeys, &maps.k, kv_full, at.kv_row + n * kKeys,
                          kv_head, at.batch, ptx::kEvictFirst);
@@ -109,9 +116,18 @@ __device__ __forceinline__ void backward_copy(const BackwardShared<C>& shared, c
         const std::uint32_t full = shared.full + 8 * s;
         const int padded = h * p.q_padded + at.q_padded + row;
         ptx::mbarrier_wait(shared.empty + 8 * s, ((used >> 1) & 1) ^ 1);
-        ptx::mbarrier_expect(full, 2 * C::kQBytes + 2 * C::kRowBytes);
+        const bool bias = C::kPairs && p.bias_tiles;
+        ptx::mbarrier_expect(full, 2 * C::kQBytes + 2 * C::kRowBytes + (bias ? C::kScoreBytes : 0));
         load_panels<C::kDim>(shared.q + s * C::kQBytes, kQueries, &maps.q, full, at.q_row + row, h, at.batch,
                              ptx::kEvictLast);
+        if (bias) {  // where the gradients of these scores will lie; read here: registers are short
+          const int4 in = ptx::load_shared(info + 64);
+#pragma unroll 1
+          for (int c = 0; c < kKeys / 64; ++c)
+            ptx::load_tile({shared.score + s * C::kScoreBytes + c * panel_bytes(kQueries), &maps.bias, full,
+                            in.y + row, 0, p.bias.step[1] ? h : 0, p.bias.step[0] ? in.x : 0,
+                            ptx::kEvictNormal, in.z + 64 * c});
+        }
         ptx::load_bytes(shared.lse + s * C::kRowBytes, p.lse + padded, C::kRowBytes, full);
         load_panels<C::kDim>(shared.dout + s * C::kQBytes, kQueries, &maps.dout, full, at.q_row + row, h,
                              at.batch, ptx::kEvictLast);
@@ -179,4 +195,4 @@ __device__ __forceinline__ void backward_add(const BackwardShared<C>& shared, co
   if (lane == 0) ptx::wait_stores();
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::backward

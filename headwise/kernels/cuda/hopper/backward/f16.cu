@@ -1,8 +1,9 @@
 // The f16 instances of the gradients on Hopper.
 #include "headwise/kernels/cuda/hopper/backward/products.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::backward {
 
-template Status backward<f16>(int, bool, const BackwardMaps&, const BackwardParams&, int, int, cudaStream_t);
+template Status backward<f16>(int, BackwardPasses, const BackwardMaps&, const BackwardParams&, int, int,
+                              cudaStream_t);
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::backward

@@ -4,7 +4,7 @@
 #include "headwise/kernels/cuda/device/ptx.cuh"
 #include "headwise/kernels/cuda/inputs/per_head.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::backward {
 namespace {
 
 constexpr int kBlockRows = 64, kPrepareThreads = 128, kGatherThreads = 128, kSinkThreads = 256;
@@ -191,7 +191,62 @@ __global__ void __launch_bounds__(kSinkThreads) sinks_sum(const float* lse, cons
   if (thread == 0) store_float(to, dtype, head * step, -parts[0]);
 }
 
+/// A number of dbias a block of `Lanes` threads: each adds every Lanes-th pair, then they are added as a
+/// tree.
+template <class T, int Lanes>
+__global__ void __launch_bounds__(256) bias_sums(const __grid_constant__ BiasSums w, Index all) {
+  __shared__ float parts[256];
+  const int lane = static_cast<int>(threadIdx.x) % Lanes;
+  for (Index task = static_cast<Index>(blockIdx.x) * (256 / Lanes) + threadIdx.x / Lanes; task < all;
+       task += static_cast<Index>(gridDim.x) * (256 / Lanes)) {
+    Index rest = task, to = 0, place = 0, count[4], step[4] = {0, 0, w.row, 1};
+    step[1] = w.size[2] * step[2], step[0] = w.size[1] * step[1];
+    for (int axis = 3; axis >= 0; --axis) {
+      const Index own = axis == 0 && w.to_size[0] > 1 ? w.size[0] : w.to_size[axis], i = rest % own;
+      rest /= own;
+      to += (i + (axis == 0 && w.to_size[0] > 1 ? w.sequence : 0)) * w.to_step[axis];
+      count[axis] = w.to_size[axis] == 1 ? w.size[axis] : 1;
+      place += i * step[axis];
+    }
+    const auto* from = static_cast<const std::uint16_t*>(w.from) + place;
+    float sum = w.begins || lane > 0 ? 0.f : w.sums[task];
+    const Index pairs = count[0] * count[1] * count[2] * count[3];
+    for (Index i = lane; i < pairs; i += Lanes) {
+      const Index j = i % count[3], q = i / count[3] % count[2], h = i / count[3] / count[2] % count[1],
+                  b = i / count[3] / count[2] / count[1];
+      sum += Number<T>::low(from[b * step[0] + h * step[1] + q * step[2] + j]);
+    }
+    if constexpr (Lanes > 1) {
+      parts[threadIdx.x] = sum;
+      for (int n = Lanes / 2; n > 0; n /= 2) {
+        __syncthreads();
+        if (lane < n) parts[threadIdx.x] += parts[threadIdx.x + n];
+      }
+      sum = parts[0];
+      __syncthreads();
+    }
+    if (lane > 0) continue;
+    if (w.ends)
+      store_float(w.to, w.dtype, to, static_cast<double>(w.factor * sum));
+    else
+      w.sums[task] = sum;
+  }
+}
+
 }  // namespace
+
+template <class T>
+Status sum_bias(const BiasSums& w, cudaStream_t stream) {
+  const Index sequences = w.to_size[0] > 1 ? w.size[0] : 1,
+              all = sequences * w.to_size[1] * w.to_size[2] * w.to_size[3];
+  if (all == 0) return {};
+  const bool rows = w.to_size[2] == 1 || w.to_size[3] == 1;  // many pairs a number
+  const auto blocks = static_cast<unsigned>(min_of(rows ? all : ceil_div(all, 256), Index{1} << 16));
+  const Launch how{"cuda/sum_bias", dim3(blocks), 256, 0, stream};
+  return rows ? launch(how, bias_sums<T, 256>, w, all) : launch(how, bias_sums<T, 1>, w, all);
+}
+template Status sum_bias<bf16>(const BiasSums&, cudaStream_t);
+template Status sum_bias<f16>(const BiasSums&, cudaStream_t);
 
 template <class T>
 Status prepare_rows(const BackwardParams& params, const Prepare& what, cudaStream_t stream) {
@@ -229,4 +284,4 @@ template Status prepare_rows<f16>(const BackwardParams&, const Prepare&, cudaStr
 template Status gather_rows<bf16>(const BackwardParams&, const Gather&, cudaStream_t);
 template Status gather_rows<f16>(const BackwardParams&, const Gather&, cudaStream_t);
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::backward

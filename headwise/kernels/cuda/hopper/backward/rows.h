@@ -3,7 +3,7 @@
 #pragma once
 #include "headwise/kernels/cuda/hopper/backward/backward.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::backward {
 
 /// [batch rows heads dim] of 16-bit numbers, last step 1, rows on 16 bytes.
 struct RowsOf16 {
@@ -42,4 +42,21 @@ Status clear_rows(const RowsOf16& to, Index batch, Index rows, Index heads, int 
 Status sum_sinks(const BackwardParams& params, int heads, const PerHead& sinks, void* dsinks, DType dtype,
                  Index step, cudaStream_t stream);
 
-}  // namespace headwise::cuda
+/// dbias = sums of the gradients of scores, [sequences heads q kv] of 16-bit numbers, over the axes along
+/// which it has one number, in one order. Sequences may come in several calls, from first to last.
+struct BiasSums {
+  const void* from = nullptr;
+  int size[4] = {};    // of from
+  Index row = 0;       // numbers in a row of from
+  void* to = nullptr;  // dbias
+  DType dtype = DType::f32;
+  float factor = 1;  // of the last call's sums
+  Index to_size[4] = {}, to_step[4] = {};
+  Index sequence = 0;     // of the first of this call
+  float* sums = nullptr;  // what calls before have added, where they meet; or null
+  bool begins = true, ends = true;
+};
+template <class T>
+Status sum_bias(const BiasSums& what, cudaStream_t stream);
+
+}  // namespace headwise::cuda::hopper::backward

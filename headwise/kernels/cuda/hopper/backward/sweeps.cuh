@@ -4,7 +4,7 @@
 #include "headwise/kernels/cuda/hopper/backward/sweeps_copy.cuh"
 #include "headwise/kernels/cuda/hopper/backward/tiles.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::backward {
 
 // Seven products instead of five. At head_dim 256 the sums of dk, dv and dq do not fit one kernel's
 // registers, and 64 KB of dq would leave for every 64 x 64 scores, as much as q and dout bring; here none
@@ -453,4 +453,4 @@ Status sweep_backward(SweepGradient what, int width, bool terms, const BackwardM
   return width == 192 ? of_width.template operator()<192>() : of_width.template operator()<256>();
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::backward

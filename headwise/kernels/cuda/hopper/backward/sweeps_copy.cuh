@@ -4,7 +4,9 @@
 #include "headwise/kernels/cuda/hopper/backward/copy.cuh"
 #include "headwise/kernels/cuda/hopper/forward/copy.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::backward {
+
+using forward::load_panels;
 
 /// Every tile has 64 rows of all columns: 32 KB at 256. 24 + 2 * 240 registers as in BackwardConfig.
 template <class T_, int HeadDim, bool Terms>
@@ -90,7 +92,7 @@ __device__ __forceinline__ void sweep_copy(const SweepKeysShared<C>& shared, con
       continue;
     }
     const QueryTiles m =
-        query_tiles(n * kRows, kRows, at.kv_tokens, at.q_tokens, at.q_start, p.back, p.ahead, kRows);
+        query_tiles({n * kRows, kRows, at.kv_tokens}, {at.q_tokens, at.q_start, p.back, p.ahead}, kRows);
     const int head = kv_head * p.group;
     ptx::mbarrier_wait(shared.kv_empty, (tile & 1) ^ 1);
     store_facts(shared.info, n, m.begin, m.end, head, kv_head, at);
@@ -166,4 +168,4 @@ __device__ __forceinline__ void sweep_copy(const SweepQueriesShared<C>& shared, 
   }
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::backward

@@ -6,7 +6,7 @@
 #include "headwise/kernels/cuda/hopper/backward/copy.cuh"
 #include "headwise/kernels/cuda/inputs/per_head.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::backward {
 
 /// d = a b^T over `Steps` of 16 columns, rows of a and b in shared memory.
 template <int N, class T, int Steps, int ARows, int BRows>
@@ -28,6 +28,66 @@ __device__ __forceinline__ float capped(const BackwardParams& p, float x, float&
   const float u = ptx::reciprocal(1.f + ptx::exp2(x * p.inverse_cap * (2.f * 1.44269504088896341f)));
   slant = 4.f * u * (1.f - u);
   return p.cap * fmaf(-2.f, u, 1.f);
+}
+
+/// Pairs of a thread that are closed: close(j, r, first, second) of key `key` + 8 r and the two queries from
+/// `query` + 8 j on.
+template <class C, class Close>
+__device__ __forceinline__ void each_closed(const BackwardParams& p, int key, int keys, int query,
+                                            Close&& close) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int low = key + 8 * r >= keys ? 1 << 30 : key + 8 * r - p.ahead - query;
+    const int high = key + 8 * r + p.back - query;
+#pragma unroll
+    for (int j = 0; j < C::kQueries / 8; ++j)
+      close(j, r, 8 * j < low || 8 * j > high, 8 * j + 1 < low || 8 * j + 1 > high);
+  }
+}
+
+/// What a thread has of a step: scores or weights, dout.v, weights as dv reads them, slopes of the softcap;
+/// pairs: ds holds weights that were not dropped.
+template <class C>
+struct StepRegisters {
+  const float (&s)[C::kQueries / 2], (&dp)[C::kQueries / 2];
+  const std::uint32_t (&weights)[C::kQueries / 4], (&slants)[C::kTerms ? C::kQueries / 4 : 1];
+};
+/// ds = the gradients of scores; `delta`: of the thread's first query.
+template <class C>
+__device__ __forceinline__ void score_gradients(std::uint32_t (&ds)[C::kQueries / 4],
+                                                const StepRegisters<C>& x, std::uint32_t delta,
+                                                const BackwardParams& p) {
+  using T = typename C::T;
+#pragma unroll
+  for (int j = 0; j < C::kQueries / 8; ++j) {
+    float2 l = ptx::load_pair(delta + 32 * j);
+    if constexpr (C::kPairs) l.x *= p.inverse_kept, l.y *= p.inverse_kept;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int i = 4 * j + 2 * r;
+      const std::uint32_t w = x.weights[2 * j + r];
+      if constexpr (C::kPairs) {  // a weight that was dropped is 0; its score's gradient is not
+        const std::uint32_t all = ds[2 * j + r];
+        ds[2 * j + r] = Number<T>::pack(fmaf(Number<T>::low(w), x.dp[i], -l.x * Number<T>::low(all)),
+                                        fmaf(Number<T>::high(w), x.dp[i + 1], -l.y * Number<T>::high(all)));
+      } else {
+        float w0 = C::kRoundedWeights ? Number<T>::low(w) : x.s[i],
+              w1 = C::kRoundedWeights ? Number<T>::high(w) : x.s[i + 1];
+        if constexpr (C::kTerms)
+          w0 *= Number<f16>::low(x.slants[2 * j + r]), w1 *= Number<f16>::high(x.slants[2 * j + r]);
+        ds[2 * j + r] = Number<T>::pack(w0 * (x.dp[i] - l.x), w1 * (x.dp[i + 1] - l.y));
+      }
+    }
+  }
+}
+
+/// Fragments of 64 rows as they stand.
+template <int Dim>
+__device__ __forceinline__ void put_fragments(const float (&d)[Dim / 2], float* to, int thread) {
+#pragma unroll
+  for (int i = 0; i < Dim / 8; ++i)
+    reinterpret_cast<float4*>(to)[i * 128 + thread] =
+        make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]);
 }
 
 /// A warpgroup sets rows [from, rows) of a tile to 0. Two may clear the same: zeros over zeros disturb
@@ -78,4 +138,4 @@ __device__ __forceinline__ void store_gradient(const float (&d)[Dim / 2], float 
   }
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::backward

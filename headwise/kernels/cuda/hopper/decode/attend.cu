@@ -6,7 +6,7 @@
 #include "headwise/kernels/cuda/hopper/decode/decode.h"
 #include "headwise/kernels/cuda/table/kernels.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::decode {
 namespace {
 
 /// Bytes of keys and values from which on L2 is not told to forget them first. Below, what others left in L2
@@ -47,7 +47,7 @@ void refuse(const AttentionProblem& p, char (&why)[kSentenceBytes]) {
                   "it counts splits in an int: batch * kv_heads * kv_tokens / 256 ends at 2^29");
 }
 
-DecodeScales scales_of(const AnyView& v) {
+Scales scales_of(const AnyView& v) {
   return {static_cast<const float*>(v.data), {v.step[0], v.step[1], v.step[2]}};
 }
 
@@ -57,12 +57,12 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   Band band;
   const char* why = nullptr;
   band_of(a.mask, 0, band, why);
-  DecodeParams d;
+  Params d;
   const Index rows = p.q_tokens * p.heads.k.group;
   const int processors = facts_of(device).processors;
   const Index pairs = p.batch * p.heads.k.slots();
   const int block_rows =
-      decode_rows(rows, head_dim, pairs * ceil_div(rows, Index{16}) * splits_of(p), processors);
+      rows_of(rows, head_dim, pairs * ceil_div(rows, Index{16}) * splits_of(p), processors);
   d.ragged = p.ragged;
   d.batch = static_cast<int>(p.batch), d.kv_heads = static_cast<int>(p.heads.k.slots());
   d.group = static_cast<int>(p.heads.k.group);
@@ -74,22 +74,22 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   d.by_kv_heads = Divisor(d.kv_heads), d.by_blocks = Divisor(static_cast<int>(blocks));
   const bool paged = p.keys == KeyForm::paged, eight = p.eight_bit_kv(), half = p.dtype == DType::f16;
   int shares = 1;
-  if (!paged && !eight && block_rows <= 16 && d.items <= processors / decode_shares(head_dim)) {
+  if (!paged && !eight && block_rows <= 16 && d.items <= processors / shares_of(head_dim)) {
     int at_once = 0;
-    const Status asked = half ? decode_shared_items<f16>(head_dim, block_rows, device, at_once)
-                              : decode_shared_items<bf16>(head_dim, block_rows, device, at_once);
+    const Status asked = half ? shared_items<f16>(head_dim, block_rows, device, at_once)
+                              : shared_items<bf16>(head_dim, block_rows, device, at_once);
     if (!asked.ok()) return asked;
-    if (d.items <= at_once) shares = decode_shares(head_dim);
+    if (d.items <= at_once) shares = shares_of(head_dim);
   }
-  const auto part_rows = static_cast<std::size_t>(d.items) * static_cast<std::size_t>(block_rows);
-  const std::size_t parts = d.splits > 1 ? part_rows * static_cast<std::size_t>(head_dim) * 4 : 0;
-  const std::size_t stats = d.splits > 1 ? part_rows * 8 * static_cast<std::size_t>(shares) : 0;
+  const auto partial_rows = static_cast<std::size_t>(d.items) * static_cast<std::size_t>(block_rows);
+  const std::size_t partials = d.splits > 1 ? partial_rows * static_cast<std::size_t>(head_dim) * 4 : 0;
+  const std::size_t stats = d.splits > 1 ? partial_rows * 8 * static_cast<std::size_t>(shares) : 0;
   // The counter of items comes first, as in cuda/hopper.
   const Status status =
-      sequence_places(p, a, state, {1 + blocks * shares, parts + stats, which}, d.place, d.places);
+      sequence_places(p, a, state, {1 + blocks * shares, partials + stats, which}, d.place, d.places);
   if (!status.ok()) return status;
-  d.parts = reinterpret_cast<float*>(state.scratch);
-  d.part_stats = reinterpret_cast<float*>(state.scratch + parts);
+  d.partials = reinterpret_cast<float*>(state.scratch);
+  d.partial_stats = reinterpret_cast<float*>(state.scratch + partials);
   d.counter = state.counters, d.arrived = state.counters + 1;
   set_terms(p, a, d);
   set_outputs(p, a, d);
@@ -109,37 +109,36 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
                : ptx::kEvictFirst;
   d.clear_tail = paged || p.ragged || band.keys < p.kv_tokens || band.by_length;
   d.back = static_cast<int>(band.back), d.ahead = static_cast<int>(band.ahead);
-  DecodeMaps maps;
-  const bool whole = decode_whole_rows(block_rows, head_dim, eight);
+  Maps maps;
+  const bool whole = whole_rows_of(block_rows, head_dim, eight);
   const int box_rows = paged        ? page_piece(d.page_size)
-                       : shares > 1 ? decode_keys(head_dim) / shares
-                                    : decode_tile_keys(block_rows, head_dim, eight),
+                       : shares > 1 ? keys_of(head_dim) / shares
+                                    : tile_keys(block_rows, head_dim, eight),
             box_panels = !whole && (paged || eight) ? 1 : head_dim / 64;
   Status mapped = state.map_of(map_spec(p, a.k, box_rows, box_panels, whole), maps.k);
   if (mapped.ok()) mapped = state.map_of(map_spec(p, a.v, box_rows, box_panels, whole), maps.v);
   if (!mapped.ok()) return mapped;
-  DecodeFunction* own = half ? decode<f16, f16> : decode<bf16, bf16>;
-  DecodeFunction* eight_bits = half ? decode<f16, std::int8_t> : decode<bf16, std::int8_t>;
-  DecodeFunction* in_shares = half ? decode_in_shares<f16> : decode_in_shares<bf16>;
+  Function* own = half ? attend<f16, f16> : attend<bf16, bf16>;
+  Function* eight_bits = half ? attend<f16, std::int8_t> : attend<bf16, std::int8_t>;
+  Function* in_shares = half ? attend_in_shares<f16> : attend_in_shares<bf16>;
   return (eight        ? eight_bits
           : shares > 1 ? in_shares
                        : own)(head_dim, block_rows, maps, d, device, processors, state.stream);
 }
 
 Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {
-  return run_decode(p, a, device, stream, Sequences::all);
+  return run_sequences(p, a, device, stream, Sequences::all);
 }
 
 void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
   std::snprintf(words, sizeof words, "cuda/decode sm_90a %s%s k%d s%dx%d+%d", name_of(p.dtype).data(),
-                kv_words(p), decode_keys(static_cast<int>(p.heads.q.dim)), kShortSplits, kShortSplit,
-                kLongSplit);
+                kv_words(p), keys_of(static_cast<int>(p.heads.q.dim)), kShortSplits, kShortSplit, kLongSplit);
 }
 
 }  // namespace
 
-Status run_decode(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream,
-                  Sequences which) {
+Status run_sequences(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream,
+                     Sequences which) {
   if (p.batch == 0 || p.heads.q.heads == 0 || p.q_tokens == 0) return {};
   const CurrentDevice current(device);
   if (!current.status().ok()) return current.status();
@@ -149,6 +148,6 @@ Status run_decode(const AttentionProblem& p, const AttentionArgs& a, int device,
   return start(p, a, *state, device, which);
 }
 
-const Kernel kDecode = {"cuda/decode", refuse, run, numerics};
+const Kernel kAttend = {"cuda/decode", refuse, run, numerics};
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::decode

@@ -1,31 +1,30 @@
-// The parts of decode on Hopper that its two roles share, shared memory, and the warp that copies keys and
-// values.
-// SPDX-License-Identifier: Apache-2.0
+// What the two roles of decode on Hopper share: items, shared memory, and the warp that copies keys and
+// values. SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cuda/device/ptx.cuh"
 #include "headwise/kernels/cuda/device/tile.h"
 #include "headwise/kernels/cuda/hopper/decode/decode.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::decode {
 
 /// What one block does next: a split of the keys of one (sequence, kv head, block of rows).
-struct DecodeItem {
+struct Item {
   /// b < 0: there is nothing more to do. Tiles from begin to end lie kPace keys apart.
-  int b, kv_head, row_block, part, parts, begin, end;
+  int b, kv_head, row_block, partial, partials, begin, end;
   struct {
     int q_row, kv_row, q_tokens, kv_tokens, q_start;
   } place;
   int full_begin, full_end;  // tiles every row sees whole
 
-  __device__ __forceinline__ bool open() const { return part >= 0; }
-  __device__ __forceinline__ int rows_at(const DecodeParams& p) const {
+  __device__ __forceinline__ bool open() const { return partial >= 0; }
+  __device__ __forceinline__ int rows_at(const Params& p) const {
     return (b * p.kv_heads + kv_head) * p.row_blocks + row_block;
   }
 };
 
 /// Shares: blocks of a cluster that share an item, each with some of the strands.
 template <class T_, class Kv, int HeadDim, int Rows, int Shares = 1>
-struct DecodeConfig {
+struct Config {
   using T = T_;
   static constexpr int kItemBytes = static_cast<int>(sizeof(Kv));
   static constexpr bool kEight = kItemBytes == 1;  // keys and values of 8 bits, with scales
@@ -33,14 +32,13 @@ struct DecodeConfig {
   // the same keys.
   static constexpr int kHeadDim = HeadDim, kRows = Rows, kBlocks = Rows == 32 ? 2 : 1,
                        kHalves = Rows == 8 ? 1 : 2;
-  // A strand is 16 keys of every decode_keys. Groups take tiles in turns, each of their warps a slice: a
+  // A strand is 16 keys of every keys_of. Groups take tiles in turns, each of their warps a slice: a
   // strand; blocks that share an item have tiles of their own strands.
   static constexpr int kShares = Shares;
-  static constexpr int kKeys = Shares > 1 ? decode_keys(HeadDim) / Shares
-                                          : decode_tile_keys(Rows, HeadDim, kEight),
-                       kPace = Shares > 1 ? decode_keys(HeadDim) : kKeys,  // from a tile to the next
+  static constexpr int kKeys = Shares > 1 ? keys_of(HeadDim) / Shares : tile_keys(Rows, HeadDim, kEight),
+                       kPace = Shares > 1 ? keys_of(HeadDim) : kKeys,  // from a tile to the next
       kWarpKeys = 16, kSlices = kKeys / kWarpKeys;
-  static constexpr int kGroups = decode_keys(HeadDim) / kPace, kWarps = kGroups * kSlices,
+  static constexpr int kGroups = keys_of(HeadDim) / kPace, kWarps = kGroups * kSlices,
                        kStrands = kWarps * Shares;
   // Eight warps need more registers than twelve share evenly: the warpgroup of the one that copies and the
   // one that counts gives its own away.
@@ -50,7 +48,7 @@ struct DecodeConfig {
   // Rows of a panel have 128 bytes, also where a narrow head fills half of them.
   static constexpr int kPanels = kEight && HeadDim == 64 ? 1 : HeadDim * kItemBytes / 128,
                        kTileBytes = kKeys * kPanels * kPanelRowBytes;
-  static constexpr bool kWholeRows = decode_whole_rows(Rows, HeadDim, kEight);
+  static constexpr bool kWholeRows = whole_rows_of(Rows, HeadDim, kEight);
   static constexpr int kPiecePanels = kWholeRows ? kPanels : 1;  // of one copy where a tile comes in pieces
   /// Byte offset of 8 columns from 8 * chunk on.
   static __device__ __forceinline__ std::uint32_t chunk_at(int row, int chunk) {
@@ -75,7 +73,7 @@ struct DecodeConfig {
   static constexpr int kQBytes = Rows * kQPitch;
   static constexpr int kShared = kSlots * (2 * kTileBytes + kScaleBytes) + 2 * kQBytes +
                                  4 * (2 * kStatFloats + kJoinFloats + 6) + 8 * (2 * kSlots + 7) +
-                                 4 * static_cast<int>(sizeof(DecodeItem)) + kTileAlign;
+                                 4 * static_cast<int>(sizeof(Item)) + kTileAlign;
 };
 
 /// n / by. Products hold their factors in registers, which widening 8 bits leaves none for.
@@ -88,8 +86,8 @@ __device__ __forceinline__ int quotient(const Divisor& by, int n) {
 }
 
 template <class C>
-__device__ __forceinline__ DecodeItem decode_item(const DecodeParams& p, int item) {
-  DecodeItem d;
+__device__ __forceinline__ Item item_at(const Params& p, int item) {
+  Item d;
   const int rank = quotient<C>(p.by_blocks, item), block = item - rank * p.by_blocks.by,
             pair = quotient<C>(p.by_row_blocks, block);
   const int split = p.splits - 1 - rank;  // the long ones first
@@ -101,42 +99,42 @@ __device__ __forceinline__ DecodeItem decode_item(const DecodeParams& p, int ite
             last_token = min(quotient<C>(p.by_group, (d.row_block + 1) * C::kRows - 1), d.place.q_tokens - 1);
   const KeyTiles keys = key_tiles(d.place.q_start + first_token, d.place.q_start + last_token, p.back,
                                   p.ahead, d.place.kv_tokens, C::kPace);
-  const int first_part = split_of(keys.begin * C::kPace);
-  d.part = split - first_part, d.parts = split_of((keys.end - 1) * C::kPace) - first_part + 1;
+  const int first_partial = split_of(keys.begin * C::kPace);
+  d.partial = split - first_partial, d.partials = split_of((keys.end - 1) * C::kPace) - first_partial + 1;
   d.full_begin = keys.full_begin, d.full_end = keys.full_end;
   d.begin = max(keys.begin, split_begin(split) / C::kPace);
   d.end = min(keys.end, split_begin(split + 1) / C::kPace);
   // A sequence without queries in this block of rows has nothing to write.
-  if (d.part >= d.parts || first_token >= d.place.q_tokens) d.part = -1;
+  if (d.partial >= d.partials || first_token >= d.place.q_tokens) d.partial = -1;
   return d;
 }
 
 /// Which of the blocks that share an item this is.
 template <class C>
-__device__ __forceinline__ int decode_share() {
+__device__ __forceinline__ int own_share() {
   return static_cast<int>(blockIdx.x) % C::kShares;
 }
 
 template <class C>
-struct DecodeShared {
+struct Shared {
   std::uint32_t ring, scales, full, empty;
-  std::uint32_t written, counted;    // an item's part is in memory; it has been counted
+  std::uint32_t written, counted;    // an item's partial is in memory; it has been counted
   std::uint32_t q, q_full, q_empty;  // these and below: two of each, for items in turns
   float *stats, *joined;  // joined: strands' rows of the columns this block sums, then their states
   std::uint32_t join;     // they are here
-  int* last;              // the part was the last of its row block
-  int2* part;             // the count of a part and how many parts it has; -1: no part, -2: no more items
-  DecodeItem* items;      // four: the one before is asked for while q of two others is copied
-  __device__ __forceinline__ explicit DecodeShared(std::uint8_t* raw) {
+  int* last;              // the partial was the last of its row block
+  int2* partial;  // the count of a partial and how many partials it has; -1: no partial, -2: no more items
+  Item* items;    // four: the one before is asked for while q of two others is copied
+  __device__ __forceinline__ explicit Shared(std::uint8_t* raw) {
     const std::uint32_t start = ptx::shared_address(raw);
     ring = (start + kTileAlign - 1) & ~static_cast<std::uint32_t>(kTileAlign - 1);
     scales = ring + C::kSlots * 2 * C::kTileBytes;
     q = scales + C::kSlots * C::kScaleBytes;
     joined = reinterpret_cast<float*>(raw + (q - start) + 2 * C::kQBytes);
     stats = joined + C::kJoinFloats;
-    part = reinterpret_cast<int2*>(stats + 2 * C::kStatFloats);
-    last = reinterpret_cast<int*>(part + 2);
-    items = reinterpret_cast<DecodeItem*>(last + 2);
+    partial = reinterpret_cast<int2*>(stats + 2 * C::kStatFloats);
+    last = reinterpret_cast<int*>(partial + 2);
+    items = reinterpret_cast<Item*>(last + 2);
     full = ptx::shared_address(items + 4);
     empty = full + 8 * C::kSlots;
     q_full = empty + 8 * C::kSlots, q_empty = q_full + 16, written = q_empty + 16, counted = written + 8;
@@ -145,29 +143,27 @@ struct DecodeShared {
   /// Widening 8 bits, and 32 rows, leave no registers for an item: it is read where it stands.
   __device__ __forceinline__ decltype(auto) published(int turn) const {
     if constexpr (C::kEight || C::kBlocks == 2)
-      return static_cast<const DecodeItem&>(items[turn & 3]);
+      return static_cast<const Item&>(items[turn & 3]);
     else
-      return DecodeItem(items[turn & 3]);
+      return Item(items[turn & 3]);
   }
 };
 
 /// A box of keys or values, from a panel on.
 template <class C>
-__device__ __forceinline__ void decode_load(std::uint32_t to, const CUtensorMap* map, std::uint32_t full,
-                                            int row, int panel, int head, int batch, std::uint64_t keep) {
+__device__ __forceinline__ void load_box(const ptx::TileCopy& x) {
   if constexpr (C::kWholeRows)
-    ptx::load_tile(to, map, full, panel, row, head, batch, keep);  // MapSpec's whole_rows
+    ptx::load_tile({x.to, x.map, x.bar, x.panel, x.row, x.head, x.batch, x.keep});  // MapSpec's whole_rows
   else
-    ptx::load_tile(to, map, full, row, panel, head, batch, keep);
+    ptx::load_tile(x);
 }
 
 /// The rows of q of an item, while the keys of the one before are still multiplied. `turn` counts items.
 template <class C>
-__device__ __forceinline__ void decode_copy_q(const DecodeShared<C>& shared, const DecodeParams& p,
-                                              const DecodeItem& d, int turn) {
+__device__ __forceinline__ void copy_q(const Shared<C>& shared, const Params& p, const Item& d, int turn) {
   const int side = turn & 1;
   const std::uint32_t full = shared.q_full + 8 * side, to = shared.q + side * C::kQBytes;
-  // The first two rooms are free, and DecodeCopy::begin() is here before this barrier is.
+  // The first two rooms are free, and Copy::begin() is here before this barrier is.
   if (turn > 1) ptx::mbarrier_wait(shared.q_empty + 8 * side, (turn >> 1 & 1) ^ 1);
   shared.items[turn & 3] = d;
   const int packed = d.row_block * C::kRows, count = min(C::kRows, d.place.q_tokens * p.group - packed),
@@ -184,7 +180,7 @@ __device__ __forceinline__ void decode_copy_q(const DecodeShared<C>& shared, con
 }
 /// There are no more items.
 template <class C>
-__device__ __forceinline__ void decode_end(const DecodeShared<C>& shared, int turn) {
+__device__ __forceinline__ void end_items(const Shared<C>& shared, int turn) {
   ptx::mbarrier_wait(shared.q_empty + 8 * (turn & 1), (turn >> 1 & 1) ^ 1);
   shared.items[turn & 3].b = -1;
   ptx::mbarrier_arrive(shared.q_full + 8 * (turn & 1));
@@ -194,7 +190,7 @@ __device__ __forceinline__ void decode_end(const DecodeShared<C>& shared, int tu
 /// the one before are on their way, since who asks earlier gets work that others would have done by then; the
 /// ring holds enough to wait. With as many blocks as items there is nothing to fetch. The last fetch of all
 /// puts the counter back.
-__device__ __forceinline__ int decode_next(const DecodeParams& p) {
+__device__ __forceinline__ int next_item(const Params& p) {
   if (p.items <= static_cast<int>(gridDim.x)) return p.items;
   const int fetched = atomicAdd(p.counter, 1);
   if (fetched == p.items - 1) *p.counter = 0;
@@ -204,26 +200,26 @@ __device__ __forceinline__ int decode_next(const DecodeParams& p) {
 /// One thread copies tiles that lie in one piece. begin() fills the ring and needs no barriers but those that
 /// tell of full slots and of q.
 template <class C>
-struct DecodeCopy {
-  const DecodeShared<C>& shared;
-  const DecodeMaps& maps;
-  const DecodeParams& p;
-  DecodeItem d;
+struct Copy {
+  const Shared<C>& shared;
+  const Maps& maps;
+  const Params& p;
+  Item d;
   int t = 0, slot = 0, phase = 1, turn = 0;
 
   /// The next tile of d into the next slot.
   __device__ __forceinline__ void load() {
     const std::uint32_t to = shared.ring + slot * 2 * C::kTileBytes, full = shared.full + 8 * slot;
     ptx::mbarrier_expect(full, 2 * C::kTileBytes);
-    const int row = d.place.kv_row + t * C::kPace + decode_share<C>() * C::kKeys, batch = p.ragged ? 0 : d.b;
-    decode_load<C>(to, &maps.k, full, row, 0, d.kv_head, batch, p.keep);
-    decode_load<C>(to + C::kTileBytes, &maps.v, full, row, 0, d.kv_head, batch, p.keep);
-    if (t == d.begin) decode_copy_q(shared, p, d, turn++);  // keys take longer to come
+    const int row = d.place.kv_row + t * C::kPace + own_share<C>() * C::kKeys, batch = p.ragged ? 0 : d.b;
+    load_box<C>({to, &maps.k, full, row, 0, d.kv_head, batch, p.keep});
+    load_box<C>({to + C::kTileBytes, &maps.v, full, row, 0, d.kv_head, batch, p.keep});
+    if (t == d.begin) copy_q(shared, p, d, turn++);  // keys take longer to come
     if (++slot == C::kSlots) slot = 0, phase ^= 1;
     ++t;
   }
   __device__ __forceinline__ void begin() {
-    d = decode_item<C>(p, static_cast<int>(blockIdx.x) / C::kShares);
+    d = item_at<C>(p, static_cast<int>(blockIdx.x) / C::kShares);
     if (!d.open()) return;
     t = d.begin;
 #pragma unroll 1
@@ -236,20 +232,24 @@ struct DecodeCopy {
           ptx::mbarrier_wait(shared.empty + 8 * slot, phase);
           load();
         }
-      const int item = decode_next(p);
+      const int item = next_item(p);
       if (item >= p.items) break;
-      d = decode_item<C>(p, item), t = d.begin;
+      d = item_at<C>(p, item), t = d.begin;
     }
-    decode_end(shared, turn);
+    end_items(shared, turn);
   }
 };
 
+/// Which tile's scales a lane copies: tile `t` of pieces of `piece` keys, the lane's `page`, into `slot`.
+struct ScaleCopy {
+  int t, page, piece, slot, lane;
+};
 /// What the numbers of a tile's keys count: each lane copies those of its keys. Lane n holds the page of
 /// piece n; a piece and a page have 2^i keys. Keys that are not there count 0.
 template <class C>
-__device__ __forceinline__ void decode_copy_scales(const DecodeShared<C>& shared, const DecodeParams& p,
-                                                   const DecodeItem& d, int t, int page, int piece, int slot,
-                                                   int lane) {
+__device__ __forceinline__ void copy_scales(const Shared<C>& shared, const Params& p, const Item& d,
+                                            const ScaleCopy& copy_of) {
+  const auto [t, page, piece, slot, lane] = copy_of;
   const std::uint32_t to = shared.scales + slot * C::kScaleBytes + 4 * lane;
   const int first = t * C::kKeys + lane, log_piece = 31 - __clz(piece);
   const float *k = p.k_scale.data + d.kv_head * p.k_scale.step[2],
@@ -274,13 +274,12 @@ __device__ __forceinline__ void decode_copy_scales(const DecodeShared<C>& shared
 /// A warp copies tiles in pieces, each lane one of a page, or the first lane all; the page of the next piece
 /// is looked up a tile ahead. A page outside the pool, and a piece past the last key, arrives as zeros.
 template <class C>
-__device__ __forceinline__ void decode_copy_pieces(const DecodeShared<C>& shared, const DecodeMaps& maps,
-                                                   const DecodeParams& p) {
+__device__ __forceinline__ void copy_pieces(const Shared<C>& shared, const Maps& maps, const Params& p) {
   int slot = 0, phase = 1, turn = 0;
   const int lane = threadIdx.x % 32, piece = p.pages ? page_piece(p.page_size) : C::kKeys;
   const int log_page = 31 - __clz(p.page_size);  // a page holds 2^i tokens
   const bool copies = lane < C::kKeys / piece;
-  const auto page_of = [&](const DecodeItem& d, int t) {
+  const auto page_of = [&](const Item& d, int t) {
     if (C::kEight && !p.pages) return p.ragged ? 0 : d.b;
     const int key = t * C::kKeys + lane * piece;
     return copies && key < d.place.kv_tokens
@@ -288,8 +287,8 @@ __device__ __forceinline__ void decode_copy_pieces(const DecodeShared<C>& shared
                : -1;
   };
   for (int item = static_cast<int>(blockIdx.x); item < p.items;
-       item = __shfl_sync(~0u, lane == 0 ? decode_next(p) : 0, 0)) {
-    const DecodeItem d = decode_item<C>(p, item);
+       item = __shfl_sync(~0u, lane == 0 ? next_item(p) : 0, 0)) {
+    const Item d = item_at<C>(p, item);
     if (!d.open()) continue;
     int page = page_of(d, d.begin);
     for (int t = d.begin; t < d.end; ++t) {
@@ -305,34 +304,35 @@ __device__ __forceinline__ void decode_copy_pieces(const DecodeShared<C>& shared
 #pragma unroll
         for (int c = 0; c < C::kPanels; c += C::kPiecePanels) {
           const std::uint32_t panel = to + c * panel_bytes(C::kKeys);
-          decode_load<C>(panel, &maps.k, full, row, c, d.kv_head, page, ptx::kEvictFirst);
-          decode_load<C>(panel + C::kTileBytes, &maps.v, full, row, c, d.kv_head, page, ptx::kEvictFirst);
+          load_box<C>({panel, &maps.k, full, row, c, d.kv_head, page, ptx::kEvictFirst});
+          load_box<C>({panel + C::kTileBytes, &maps.v, full, row, c, d.kv_head, page, ptx::kEvictFirst});
         }
       }
-      if constexpr (C::kEight) decode_copy_scales<C>(shared, p, d, t, page, piece, slot, lane);
-      if (lane == 0 && t == d.begin) decode_copy_q(shared, p, d, turn++);
+      if constexpr (C::kEight)
+        copy_scales<C>(shared, p, d, {.t = t, .page = page, .piece = piece, .slot = slot, .lane = lane});
+      if (lane == 0 && t == d.begin) copy_q(shared, p, d, turn++);
       page = later;
       if (++slot == C::kSlots) slot = 0, phase ^= 1;
     }
   }
-  if (lane == 0) decode_end(shared, turn);
+  if (lane == 0) end_items(shared, turn);
 }
 
-/// One thread counts the parts of each row block: what it adds comes after this block's parts, and what it
-/// finds after the others'. It stands aside since that order takes 4 us while copies are under way.
+/// One thread counts the partials of each row block: what it adds comes after this block's partials, and what
+/// it finds after the others'. It stands aside since that order takes 4 us while copies are under way.
 template <class C>
-__device__ __forceinline__ void decode_count(const DecodeShared<C>& shared, const DecodeParams& p) {
+__device__ __forceinline__ void count_partials(const Shared<C>& shared, const Params& p) {
   for (int turn = 0;; ++turn) {
     ptx::mbarrier_wait(shared.written, turn & 1);
-    const int2 part = shared.part[turn & 1];
-    if (part.x == -2) return;
+    const int2 partial = shared.partial[turn & 1];
+    if (partial.x == -2) return;
     bool last = false;
-    if (part.x >= 0) {
-      last = ptx::add_in_order(p.arrived + part.x, 1) == part.y - 1;
+    if (partial.x >= 0) {
+      last = ptx::add_in_order(p.arrived + partial.x, 1) == partial.y - 1;
     }
     shared.last[turn & 1] = last;
     ptx::mbarrier_arrive(shared.counted);
   }
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::decode

@@ -4,13 +4,13 @@
 #include "headwise/kernels/cuda/device/divisor.h"
 #include "headwise/kernels/cuda/hopper/forward_params.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::decode {
 
 /// Keys after which a warp comes to its next 16: a constant of head_dim, as the splits are.
-HW_FN constexpr int decode_keys(int head_dim) { return head_dim == 256 ? 64 : 128; }
+HW_FN constexpr int keys_of(int head_dim) { return head_dim == 256 ? 64 : 128; }
 /// Rows (query token, head of the group) one block multiplies. The bits of a row do not depend on it.
 /// `items`: in blocks of 16. Up to 3 for 2 processors they take less time than half as many of 32.
-HW_FN constexpr int decode_rows(Index rows, int head_dim, Index items, int processors) {
+HW_FN constexpr int rows_of(Index rows, int head_dim, Index items, int processors) {
   if (rows <= 8 && head_dim == 128) return 8;
   return rows <= 16 || head_dim == 256 || 2 * items <= 3 * processors ? 16 : 32;
 }
@@ -18,28 +18,28 @@ HW_FN constexpr int decode_rows(Index rows, int head_dim, Index items, int proce
 /// Keys of one tile. Small ones keep more bytes on their way, since a slot waits for its last; 32 rows have
 /// no registers for two groups of warps that take them in turns, and 8 bits fill as many bytes with twice the
 /// keys. No bit depends on it.
-HW_FN constexpr int decode_tile_keys(int rows, int head_dim, bool eight) {
-  return rows == 32 || eight ? decode_keys(head_dim) : 64;
+HW_FN constexpr int tile_keys(int rows, int head_dim, bool eight) {
+  return rows == 32 || eight ? keys_of(head_dim) : 64;
 }
 
 /// Whether a tile lies in shared memory row by row, not panel by panel. Its copy then reads memory in one
 /// sweep, but a matrix finds its eight rows in half the banks: good where there is more to read than to
 /// multiply. No bit depends on it.
-HW_FN constexpr bool decode_whole_rows(int rows, int head_dim, bool eight) {
+HW_FN constexpr bool whole_rows_of(int rows, int head_dim, bool eight) {
   return rows == 32 && head_dim == 128 && !eight;
 }
 
-/// Blocks of a cluster that share an item where there are few items: each has 16 keys of every decode_keys,
+/// Blocks of a cluster that share an item where there are few items: each has 16 keys of every keys_of,
 /// as a warp has elsewhere. No bit depends on it.
-HW_FN constexpr int decode_shares(int head_dim) { return decode_keys(head_dim) / 16; }
+HW_FN constexpr int shares_of(int head_dim) { return keys_of(head_dim) / 16; }
 
 /// What the numbers of each key count, [batch tokens kv_heads] or [pages page_size kv_heads]: 8 bits alone.
-struct DecodeScales {
+struct Scales {
   const float* data = nullptr;
   Index step[3] = {};
 };
 
-struct DecodeParams {
+struct Params {
   float scale_log2 = 0, inverse_cap = 0, cap = 0;
   PerHead slopes = {}, sinks = {};
   RowGate gate = {};
@@ -48,15 +48,15 @@ struct DecodeParams {
   void* out = nullptr;
   Index out_step[3] = {};
   float* lse = nullptr;
-  Index lse_step[3] = {};  // batch, head, row
-  float* parts = nullptr;  // [pair row_block split row head_dim], then [pair row_block split row share 2]
-  float* part_stats = nullptr;
+  Index lse_step[3] = {};     // batch, head, row
+  float* partials = nullptr;  // [pair row_block split row head_dim], then [pair row_block split row share 2]
+  float* partial_stats = nullptr;
   int* counter = nullptr;               // next item; zero before and after every launch
   int* arrived = nullptr;               // [pair row_block share]; likewise
   const std::int32_t* pages = nullptr;  // [batch pages_each], or null: keys lie in one piece
   Index pages_step[2] = {};
   int page_size = 0, page_count = 0;  // in one piece: the count of sequences
-  DecodeScales k_scale = {}, v_scale = {};
+  Scales k_scale = {}, v_scale = {};
   const Place* places = nullptr;
   Place place = {};
   bool ragged = false, clear_tail = false, e4m3 = false;  // e4m3: keys and values of 8 bits are floats
@@ -70,29 +70,29 @@ struct DecodeParams {
 /// Keys one copy takes from a page.
 HW_FN constexpr int page_piece(int page_size) { return page_size < 64 ? page_size : 64; }
 
-struct DecodeMaps {
+struct Maps {
   CUtensorMap k, v;
 };
 
 /// T: of q and out; Kv: of keys and values.
 template <class T, class Kv>
-Status decode(int head_dim, int rows, const DecodeMaps& maps, const DecodeParams& params, int device,
-              int processors, cudaStream_t stream);
-using DecodeFunction = Status(int, int, const DecodeMaps&, const DecodeParams&, int, int, cudaStream_t);
-extern template DecodeFunction decode<bf16, bf16>;
-extern template DecodeFunction decode<f16, f16>;
-extern template DecodeFunction decode<bf16, std::int8_t>;
-extern template DecodeFunction decode<f16, std::int8_t>;
-/// The same where decode_shares blocks share every item: keys in one piece, of q's own type.
+Status attend(int head_dim, int rows, const Maps& maps, const Params& params, int device, int processors,
+              cudaStream_t stream);
+using Function = Status(int, int, const Maps&, const Params&, int, int, cudaStream_t);
+extern template Function attend<bf16, bf16>;
+extern template Function attend<f16, f16>;
+extern template Function attend<bf16, std::int8_t>;
+extern template Function attend<f16, std::int8_t>;
+/// The same where shares_of blocks share every item: keys in one piece, of q's own type.
 template <class T>
-Status decode_in_shares(int head_dim, int rows, const DecodeMaps& maps, const DecodeParams& params,
-                        int device, int processors, cudaStream_t stream);
-extern template DecodeFunction decode_in_shares<bf16>;
-extern template DecodeFunction decode_in_shares<f16>;
+Status attend_in_shares(int head_dim, int rows, const Maps& maps, const Params& params, int device,
+                        int processors, cudaStream_t stream);
+extern template Function attend_in_shares<bf16>;
+extern template Function attend_in_shares<f16>;
 /// Items that a device shares at once: with more, some wait for others to end. Rows: 8 or 16.
 template <class T>
-Status decode_shared_items(int head_dim, int rows, int device, int& items);
-extern template Status decode_shared_items<bf16>(int, int, int, int&);
-extern template Status decode_shared_items<f16>(int, int, int, int&);
+Status shared_items(int head_dim, int rows, int device, int& items);
+extern template Status shared_items<bf16>(int, int, int, int&);
+extern template Status shared_items<f16>(int, int, int, int&);
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::decode

@@ -1,12 +1,12 @@
-// What becomes of the parts of a row in decode on Hopper: merged in order, divided, rounded, stored.
+// What becomes of the partials of a row in decode on Hopper: merged in order, divided, rounded, stored.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/kernels/cuda/hopper/decode/rows.cuh"
+#include "headwise/kernels/cuda/hopper/decode/query_rows.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::decode {
 
 /// A finished row: what its sums are multiplied by, and where they go.
-struct DecodeFinished {
+struct Finished {
   std::uint16_t* to;  // null: there is no such row
   float factor;
 
@@ -21,8 +21,8 @@ struct DecodeFinished {
 
 /// Of a row's threads the one that is `first` writes its lse.
 template <class C>
-__device__ __forceinline__ DecodeFinished decode_finish(const DecodeParams& p, const DecodeItem& d, int row,
-                                                        bool first, float top, float sum) {
+__device__ __forceinline__ Finished finish(const Params& p, const Item& d, int row, bool first, float top,
+                                           float sum) {
   constexpr float kLog2e = 1.44269504088896341f;
   const int packed = d.row_block * C::kRows + row, token = quotient<C>(p.by_group, packed);
   if (token >= d.place.q_tokens) return {nullptr, 0.f};
@@ -47,31 +47,30 @@ __device__ __forceinline__ DecodeFinished decode_finish(const DecodeParams& p, c
 
 /// The partial results of a row block begin here, [split row ...].
 template <class C>
-__device__ __forceinline__ Index decode_parts_at(const DecodeParams& p, const DecodeItem& d) {
+__device__ __forceinline__ Index partials_at(const Params& p, const Item& d) {
   return static_cast<Index>(d.rows_at(p)) * p.splits * C::kRows;
 }
 
 /// A row over all splits, in ascending order, its reference moved after every eighth: `Together` times four
 /// of its columns.
 template <class C, int Together>
-__device__ __forceinline__ void decode_merge_row(const DecodeParams& p, const DecodeItem& d, int row,
-                                                 int quad) {
+__device__ __forceinline__ void merge_row(const Params& p, const Item& d, int row, int quad) {
   // As many in flight as there are registers for: all of a short sequence come at once.
   constexpr int kPace = 8, kAtOnce = Together == 1 && !C::kEight ? 2 * kPace : kPace,
                 kApart = C::kOwnQuads / Together * 4;
-  const int share = decode_share<C>(), column = share * C::kOwnColumns + quad * 4;
-  const Index at = decode_parts_at<C>(p, d) + row;
-  const float *stats = p.part_stats + (at * C::kShares + share) * 2,
-              *from = p.parts + at * C::kHeadDim + column;
+  const int share = own_share<C>(), column = share * C::kOwnColumns + quad * 4;
+  const Index at = partials_at<C>(p, d) + row;
+  const float *stats = p.partial_stats + (at * C::kShares + share) * 2,
+              *from = p.partials + at * C::kHeadDim + column;
   float top = -INFINITY, sum = 0.f;
   float4 a[Together] = {};
 #pragma unroll 1
-  for (int first = 0; first < d.parts; first += kAtOnce) {
+  for (int first = 0; first < d.partials; first += kAtOnce) {
     float2 stat[kAtOnce];
     float4 x[Together][kAtOnce];
 #pragma unroll
     for (int s = 0; s < kAtOnce; ++s) {
-      const bool there = first + s < d.parts;
+      const bool there = first + s < d.partials;
       const Index down = static_cast<Index>(first + s) * C::kRows;
       stat[s] = make_float2(-INFINITY, 0.f);
       if (there) stat[s] = __ldcg(reinterpret_cast<const float2*>(stats + down * C::kShares * 2));
@@ -102,14 +101,14 @@ __device__ __forceinline__ void decode_merge_row(const DecodeParams& p, const De
       }
     }
   }
-  const DecodeFinished finished = decode_finish<C>(p, d, row, column == 0, top, sum);
+  const Finished finished = finish<C>(p, d, row, column == 0, top, sum);
 #pragma unroll
   for (int n = 0; n < Together; ++n) finished.store<typename C::T>(column + n * kApart, a[n]);
 }
 
 /// All splits of a row block: the block that finished last does it.
 template <class C>
-__device__ __forceinline__ void decode_merge_parts(const DecodeParams& p, const DecodeItem& d) {
+__device__ __forceinline__ void merge_partials(const Params& p, const Item& d) {
   // Where there are registers a thread has all that is its own of a row at once.
   constexpr int kAll = C::kRows * C::kOwnQuads / C::kConsumers, kTogether = C::kEight || kAll < 2 ? 1 : kAll,
                 kEach = C::kOwnQuads / kTogether;
@@ -117,8 +116,8 @@ __device__ __forceinline__ void decode_merge_parts(const DecodeParams& p, const 
             thread = static_cast<int>(threadIdx.x);
 #pragma unroll 1
   for (int i = thread; i < live * kEach; i += C::kConsumers)
-    decode_merge_row<C, kTogether>(p, d, i / kEach, i % kEach);
-  if (thread == 0) p.arrived[d.rows_at(p) * C::kShares + decode_share<C>()] = 0;
+    merge_row<C, kTogether>(p, d, i / kEach, i % kEach);
+  if (thread == 0) p.arrived[d.rows_at(p) * C::kShares + own_share<C>()] = 0;
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::decode

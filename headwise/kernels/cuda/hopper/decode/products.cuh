@@ -7,18 +7,18 @@
 #include "headwise/kernels/cuda/hopper/decode/eight.cuh"
 #include "headwise/kernels/cuda/hopper/decode/merge.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::decode {
 
 /// The state of a row over the keys of all strands.
 template <class C>
-__device__ __forceinline__ float decode_top(const float* stats, int row) {
+__device__ __forceinline__ float top_of(const float* stats, int row) {
   float top = -INFINITY;
 #pragma unroll
   for (int w = 0; w < C::kStrands; ++w) top = fmaxf(top, stats[(w * C::kRows + row) * 2]);
   return top;
 }
 template <class C>
-__device__ __forceinline__ float decode_sum(const float* stats, int row, float top) {
+__device__ __forceinline__ float sum_of(const float* stats, int row, float top) {
   float sum = 0.f;
 #pragma unroll
   for (int w = 0; w < C::kStrands; ++w) {
@@ -28,45 +28,52 @@ __device__ __forceinline__ float decode_sum(const float* stats, int row, float t
   return sum;
 }
 
-/// The state of a part's row. Blocks that share items keep one each.
+/// The state of a partial's row. Blocks that share items keep one each.
 template <class C>
-__device__ __forceinline__ void decode_deliver_state(const DecodeParams& p, const DecodeItem& d, int row,
-                                                     int share, const float* stats) {
-  const Index part = decode_parts_at<C>(p, d) + d.part * C::kRows + row;
-  const float top = decode_top<C>(stats, row);
-  *reinterpret_cast<float2*>(p.part_stats + (part * C::kShares + share) * 2) =
-      make_float2(top, decode_sum<C>(stats, row, top));
+__device__ __forceinline__ void deliver_state(const Params& p, const Item& d, int row, int share,
+                                              const float* stats) {
+  const Index partial = partials_at<C>(p, d) + d.partial * C::kRows + row;
+  const float top = top_of<C>(stats, row);
+  *reinterpret_cast<float2*>(p.partial_stats + (partial * C::kShares + share) * 2) =
+      make_float2(top, sum_of<C>(stats, row, top));
 }
 
-/// Four columns of a split's row, which strands in `stats` made, go out as they are or as a part. Blocks that
-/// share items count their own columns and keep states of their own.
+/// Four columns of a split's row, which strands in `stats` made, go out as they are or as a partial. Blocks
+/// that share items count their own columns and keep states of their own.
 template <class C>
-__device__ __forceinline__ void decode_deliver(const DecodeParams& p, const DecodeItem& d, int row,
-                                               int column, float4 a, const float* stats) {
-  if (d.parts == 1) {
-    const float top = decode_top<C>(stats, row);
-    return decode_finish<C>(p, d, row, column == 0, top, decode_sum<C>(stats, row, top))
+__device__ __forceinline__ void deliver(const Params& p, const Item& d, int row, int column, float4 a,
+                                        const float* stats) {
+  if (d.partials == 1) {
+    const float top = top_of<C>(stats, row);
+    return finish<C>(p, d, row, column == 0, top, sum_of<C>(stats, row, top))
         .template store<typename C::T>(column, a);
   }
-  const Index part = decode_parts_at<C>(p, d) + d.part * C::kRows + row;
-  *reinterpret_cast<float4*>(p.parts + part * C::kHeadDim + column) = a;
+  const Index partial = partials_at<C>(p, d) + d.partial * C::kRows + row;
+  *reinterpret_cast<float4*>(p.partials + partial * C::kHeadDim + column) = a;
   if constexpr (!C::kAhead)
-    if (column % C::kOwnColumns == 0) decode_deliver_state<C>(p, d, row, column / C::kOwnColumns, stats);
+    if (column % C::kOwnColumns == 0) deliver_state<C>(p, d, row, column / C::kOwnColumns, stats);
 }
 
+/// Tile `t` of an item as a warp meets it: where queries, keys and what numbers of 8 bits count lie.
+struct TileTask {
+  int t;
+  std::uint32_t q, k, scales;
+  int warp, lane;
+};
 /// One tile: scores, weights, values. The rows meet 16 keys of this warp. Eight: what k and v of 8 bits are.
 template <class C, template <class> class Eight>
-__device__ __forceinline__ void decode_tile(const DecodeParams& p, const DecodeItem& d, int t,
-                                            std::uint32_t q, std::uint32_t k,
-                                            [[maybe_unused]] std::uint32_t scales, int warp, int lane,
-                                            DecodeRows<C>& rows) {
+__device__ __forceinline__ void multiply_tile(const Params& p, const Item& d, const TileTask& task,
+                                              QueryRows<C>& rows) {
+  const int t = task.t, warp = task.warp, lane = task.lane;
+  const std::uint32_t q = task.q, k = task.k;
+  [[maybe_unused]] const std::uint32_t scales = task.scales;
   using T = typename C::T;
   constexpr int kDim = C::kHeadDim, kBlocks = C::kBlocks;
   const std::uint32_t v = k + C::kTileBytes;
-  const int first_key = t * C::kPace + decode_share<C>() * C::kKeys + warp * C::kWarpKeys;
+  const int first_key = t * C::kPace + own_share<C>() * C::kKeys + warp * C::kWarpKeys;
   const bool masked = t < d.full_begin || t >= d.full_end, special = masked || p.cap > 0.f || p.slopes.data;
   float counts[4];  // what this lane's keys count, then their values
-  typename DecodeRows<C>::Weights weights;
+  typename QueryRows<C>::Weights weights;
   const auto clear_tail = [&] {  // a NaN past the last key survives a weight of 0
     if (!p.clear_tail || !masked) return;
     constexpr int kChunks = kDim * C::kItemBytes / 32;  // of half a row: a lane's
@@ -79,7 +86,7 @@ __device__ __forceinline__ void decode_tile(const DecodeParams& p, const DecodeI
   };
   if constexpr (C::kEight) {
     float s[kBlocks][2][2][4] = {}, both[kBlocks][2][4];
-    decode_scores_eight<C, Eight>(q, k, warp, lane, rows, s);
+    scores_eight<C, Eight>(q, k, warp, lane, rows, s);
     std::uint32_t b[kDim / 32][4];
     const auto load_values = [&](int n) {
       ptx::load_matrices_turned(v + C::chunk_at(warp * C::kWarpKeys + (lane & 15), 2 * n + (lane >> 4)),
@@ -90,19 +97,19 @@ __device__ __forceinline__ void decode_tile(const DecodeParams& p, const DecodeI
     if constexpr (Eight<T>::kNan && kAhead > 0) clear_tail();
 #pragma unroll
     for (int n = 0; n < kAhead; ++n) load_values(n);
-    decode_counts(scales + warp * C::kWarpKeys * 4, lane, counts);
+    counts_of(scales + warp * C::kWarpKeys * 4, lane, counts);
 #pragma unroll
     for (int i = 0; i < kBlocks * 8; ++i) {
       const int block = i / 8, half = i / 4 % 2, n = i % 4;
       both[block][half][n] = (s[block][0][half][n] + s[block][1][half][n]) * counts[2 * half + (n & 1)];
     }
-    decode_counts(scales + (C::kKeys + warp * C::kWarpKeys) * 4, lane, counts);
-    rows.weigh(p, both, d, first_key + 2 * (lane % 4), special, masked, counts, weights);
+    counts_of(scales + (C::kKeys + warp * C::kWarpKeys) * 4, lane, counts);
+    rows.weigh(p, d, {first_key + 2 * (lane % 4), special, masked}, both, counts, weights);
     if constexpr (Eight<T>::kNan && kAhead == 0) clear_tail();
 #pragma unroll
     for (int n = 0; n < kDim / 32; ++n) {
       if (n >= kAhead) load_values(n);
-      decode_values_eight<C, Eight>(b[n], n, weights, rows);
+      values_eight<C, Eight>(b[n], n, weights, rows);
     }
     return;
   }
@@ -116,7 +123,7 @@ __device__ __forceinline__ void decode_tile(const DecodeParams& p, const DecodeI
         b);
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
-      if constexpr (!C::kHoldsQ) DecodeRows<C>::load_q(q, i, block, lane, rows.q[0]);
+      if constexpr (!C::kHoldsQ) QueryRows<C>::load_q(q, i, block, lane, rows.q[0]);
       Number<T>::multiply_add(s[block][i & 1][0], rows.q[C::kHoldsQ ? i : 0], b[0], b[1]);
       Number<T>::multiply_add(s[block][i & 1][1], rows.q[C::kHoldsQ ? i : 0], b[2], b[3]);
     }
@@ -132,7 +139,7 @@ __device__ __forceinline__ void decode_tile(const DecodeParams& p, const DecodeI
 #pragma unroll
   for (int i = 0; i < kBlocks * 8; ++i)
     both[i / 8][i / 4 % 2][i % 4] = s[i / 8][0][i / 4 % 2][i % 4] + s[i / 8][1][i / 4 % 2][i % 4];
-  rows.weigh(p, both, d, first_key + 2 * (lane % 4), special, masked, counts, weights);
+  rows.weigh(p, d, {first_key + 2 * (lane % 4), special, masked}, both, counts, weights);
 #pragma unroll
   for (int n = 0; n < kDim / 16; ++n) {
     if (n >= kAhead) load_values(n);
@@ -144,13 +151,21 @@ __device__ __forceinline__ void decode_tile(const DecodeParams& p, const DecodeI
   }
 }
 
+/// Where the warps of a block meet: `merge` for columns, `stats` for states; and which thread is here.
+struct JoinTask {
+  float* merge;
+  const float* stats;
+  int warp, lane, thread;
+};
 /// The warps' states become one, warps in order, through the slot of the last tile; the result is the item's
-/// part, or the output.
+/// partial, or the output.
 template <class C>
-__device__ __forceinline__ void decode_join_warps(const DecodeParams& p, const DecodeItem& d, float* merge,
-                                                  const float* stats, int warp, int lane, int thread,
-                                                  DecodeRows<C>& rows) {
-  using Rows = DecodeRows<C>;
+__device__ __forceinline__ void join_warps(const Params& p, const Item& d, const JoinTask& task,
+                                           QueryRows<C>& rows) {
+  float* const merge = task.merge;
+  const float* const stats = task.stats;
+  const int warp = task.warp, lane = task.lane, thread = task.thread;
+  using Rows = QueryRows<C>;
   constexpr int kQuads = C::kColumns / 4;
   // Four rows of 8 columns lie in different banks.
   const auto at = [](int w, int row, int column) {
@@ -160,7 +175,7 @@ __device__ __forceinline__ void decode_join_warps(const DecodeParams& p, const D
 #pragma unroll
   for (int i = 0; i < Rows::kSets; ++i)
     factor[i] =
-        rows.top[i] == -INFINITY ? 0.f : ptx::exp2(rows.top[i] - decode_top<C>(stats, Rows::row_of(i, lane)));
+        rows.top[i] == -INFINITY ? 0.f : ptx::exp2(rows.top[i] - top_of<C>(stats, Rows::row_of(i, lane)));
   const auto half_of = [&](int pass) {
     return merge + (C::kAhead ? pass % 2 * C::kWarps * C::kRows * C::kColumns : 0);
   };
@@ -199,8 +214,8 @@ __device__ __forceinline__ void decode_join_warps(const DecodeParams& p, const D
           if (const int i = thread + m * C::kConsumers; kAll % C::kConsumers == 0 || i < kAll)
             x[m][w] = quad(pass, i, w);
       if (pass + 1 < C::kMergePasses) write(pass + 1);
-      if (pass == 0 && d.parts > 1 && warp == C::kWarps - 1 && lane < C::kRows)  // beside others' columns
-        decode_deliver_state<C>(p, d, lane, 0, stats);
+      if (pass == 0 && d.partials > 1 && warp == C::kWarps - 1 && lane < C::kRows)  // beside others' columns
+        deliver_state<C>(p, d, lane, 0, stats);
     }
 #pragma unroll(C::kAhead ? kMine : 1)
     for (int m = 0; m < kMine; ++m) {
@@ -212,7 +227,7 @@ __device__ __forceinline__ void decode_join_warps(const DecodeParams& p, const D
         const float4 y = C::kAhead ? x[m][w] : quad(pass, i, w);
         a.x += y.x, a.y += y.y, a.z += y.z, a.w += y.w;
       }
-      decode_deliver<C>(p, d, row, pass * C::kColumns + i % kQuads * 4, a, stats);
+      deliver<C>(p, d, row, pass * C::kColumns + i % kQuads * 4, a, stats);
     }
     if (!C::kAhead && pass + 1 < C::kMergePasses) ptx::barrier_sync(1, C::kConsumers);
   }
@@ -220,12 +235,11 @@ __device__ __forceinline__ void decode_join_warps(const DecodeParams& p, const D
 
 /// The same among blocks that share an item: each is sent the columns it sums, of all strands.
 template <class C>
-__device__ __forceinline__ void decode_join_shares(const DecodeShared<C>& shared, const DecodeParams& p,
-                                                   const DecodeItem& d, int warp, int lane, int thread,
-                                                   const DecodeRows<C>& rows) {
-  using Rows = DecodeRows<C>;
+__device__ __forceinline__ void join_shares(const Shared<C>& shared, const Params& p, const Item& d, int warp,
+                                            int lane, int thread, const QueryRows<C>& rows) {
+  using Rows = QueryRows<C>;
   constexpr int kStats = C::kStrands * C::kRows * C::kOwnColumns;  // states lie behind the columns
-  const int strand = decode_share<C>() * C::kWarps + warp;
+  const int strand = own_share<C>() * C::kWarps + warp;
   const std::uint32_t to = ptx::shared_address(shared.joined);
   ptx::cluster_wait();  // the others' barriers are there
 #pragma unroll
@@ -246,23 +260,22 @@ __device__ __forceinline__ void decode_join_shares(const DecodeShared<C>& shared
   for (int i = thread; i < C::kRows * C::kOwnQuads; i += C::kConsumers) {
     const int row = i / C::kOwnQuads, quad = i % C::kOwnQuads * 4;
     if (d.row_block * C::kRows + row >= d.place.q_tokens * p.group) break;
-    const float top = decode_top<C>(stats, row);
+    const float top = top_of<C>(stats, row);
     float4 a = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll
-    for (int w = 0; w < C::kStrands; ++w) {  // rounded where decode_join_warps rounds
+    for (int w = 0; w < C::kStrands; ++w) {  // rounded where join_warps rounds
       const float own = stats[(w * C::kRows + row) * 2], f = own == -INFINITY ? 0.f : ptx::exp2(own - top);
       const float4 x =
           *reinterpret_cast<const float4*>(shared.joined + (w * C::kRows + row) * C::kOwnColumns + quad);
       a.x += __fmul_rn(x.x, f), a.y += __fmul_rn(x.y, f);
       a.z += __fmul_rn(x.z, f), a.w += __fmul_rn(x.w, f);
     }
-    decode_deliver<C>(p, d, row, decode_share<C>() * C::kOwnColumns + quad, a, stats);
+    deliver<C>(p, d, row, own_share<C>() * C::kOwnColumns + quad, a, stats);
   }
 }
 
 template <class C, template <class> class Eight>
-__device__ __forceinline__ void decode_products(const DecodeShared<C>& shared, const DecodeParams& p,
-                                                std::uint8_t* raw) {
+__device__ __forceinline__ void multiply_items(const Shared<C>& shared, const Params& p, std::uint8_t* raw) {
   const int lane = threadIdx.x % 32, thread = threadIdx.x, warp = threadIdx.x / 32;
   const int slice = warp % C::kSlices, group = warp / C::kSlices;
   const auto arrive = [&](std::uint32_t bar) {
@@ -277,7 +290,7 @@ __device__ __forceinline__ void decode_products(const DecodeShared<C>& shared, c
     if (more) {
       decltype(auto) d = shared.published(turn);
       const std::uint32_t q = shared.q + side * C::kQBytes, q_empty = shared.q_empty + 8 * side;
-      DecodeRows<C> rows;
+      QueryRows<C> rows;
       rows.start(q, lane);
       if constexpr (C::kHoldsQ) arrive(q_empty);
       std::uint32_t k = 0, empty = 0;
@@ -288,7 +301,14 @@ __device__ __forceinline__ void decode_products(const DecodeShared<C>& shared, c
         if constexpr (C::kGroups > 1) own = t % C::kGroups == group;
         if (own) {
           ptx::mbarrier_wait(shared.full + 8 * slot, phase);
-          decode_tile<C, Eight>(p, d, t, q, k, shared.scales + slot * C::kScaleBytes, slice, lane, rows);
+          multiply_tile<C, Eight>(p, d,
+                                  {.t = t,
+                                   .q = q,
+                                   .k = k,
+                                   .scales = shared.scales + slot * C::kScaleBytes,
+                                   .warp = slice,
+                                   .lane = lane},
+                                  rows);
         }
         if (++slot == C::kSlots) slot = 0, phase ^= 1;
         if (++t == d.end) break;
@@ -296,36 +316,42 @@ __device__ __forceinline__ void decode_products(const DecodeShared<C>& shared, c
       }
       if constexpr (!C::kHoldsQ) arrive(q_empty);
 #pragma unroll
-      for (int i = 0; i < DecodeRows<C>::kSets; ++i) {
+      for (int i = 0; i < QueryRows<C>::kSets; ++i) {
         rows.sum[i] += __shfl_xor_sync(~0u, rows.sum[i], 1);
         rows.sum[i] += __shfl_xor_sync(~0u, rows.sum[i], 2);
       }
       if constexpr (C::kShares > 1) {
-        decode_join_shares<C>(shared, p, d, warp, lane, thread, rows);
+        join_shares<C>(shared, p, d, warp, lane, thread, rows);
       } else {
         float* stats = shared.stats + side * C::kStatFloats;
 #pragma unroll
-        for (int i = 0; i < DecodeRows<C>::kSets; ++i)
+        for (int i = 0; i < QueryRows<C>::kSets; ++i)
           if (lane % 4 == 0)
-            *reinterpret_cast<float2*>(stats + (warp * C::kRows + DecodeRows<C>::row_of(i, lane)) * 2) =
+            *reinterpret_cast<float2*>(stats + (warp * C::kRows + QueryRows<C>::row_of(i, lane)) * 2) =
                 make_float2(rows.top[i], rows.sum[i]);
         ptx::barrier_sync(1, C::kConsumers);
-        decode_join_warps<C>(p, d, reinterpret_cast<float*>(raw + (k - ptx::shared_address(raw))), stats,
-                             warp, lane, thread, rows);
+        join_warps<C>(p, d,
+                      {.merge = reinterpret_cast<float*>(raw + (k - ptx::shared_address(raw))),
+                       .stats = stats,
+                       .warp = warp,
+                       .lane = lane,
+                       .thread = thread},
+                      rows);
         ptx::fence_shared_for_async();
         if constexpr (C::kGroups > 1) ptx::barrier_sync(1, C::kConsumers);  // one group speaks for the slot
         if (own) arrive(empty);
       }
       if (thread == 0)
-        shared.part[side] = d.parts > 1 ? make_int2(d.rows_at(p) * C::kShares + decode_share<C>(), d.parts)
-                                        : make_int2(-1, 0);
+        shared.partial[side] = d.partials > 1
+                                   ? make_int2(d.rows_at(p) * C::kShares + own_share<C>(), d.partials)
+                                   : make_int2(-1, 0);
     } else if (thread == 0) {
-      shared.part[side] = make_int2(-2, 0);
+      shared.partial[side] = make_int2(-2, 0);
     }
-    // Where this block was the last to finish a row block, it merges the parts.
+    // Where this block was the last to finish a row block, it merges the partials.
     if (turn > 0) {
       ptx::mbarrier_wait(shared.counted, (turn - 1) & 1);
-      if (shared.last[side ^ 1]) decode_merge_parts<C>(p, shared.published(turn - 1));
+      if (shared.last[side ^ 1]) merge_partials<C>(p, shared.published(turn - 1));
     }
     arrive(shared.written);
     if (!more) return;
@@ -334,14 +360,14 @@ __device__ __forceinline__ void decode_products(const DecodeShared<C>& shared, c
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kResident)
-    hopper_decode(const __grid_constant__ DecodeMaps maps, const __grid_constant__ DecodeParams params) {
+    hopper_decode(const __grid_constant__ Maps maps, const __grid_constant__ Params params) {
   extern __shared__ std::uint8_t raw[];
-  const DecodeShared<C> shared(raw);
+  const Shared<C> shared(raw);
   // The thread that copies has its first keys on their way before the block is ready. (Not where items are
   // shared: there the others' code, which comes from memory too, is what a call of 11 us waits for.)
   constexpr bool kKeysFirst = C::kShares == 1;
   const bool pieces = C::kEight || params.pages, copies = threadIdx.x == C::kConsumers;
-  DecodeCopy<C> copy{shared, maps, params};
+  Copy<C> copy{shared, maps, params};
   if (copies) {
     ptx::prefetch_map(&maps.k), ptx::prefetch_map(&maps.v);
     for (int s = 0; s < C::kSlots; ++s)
@@ -363,33 +389,32 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident)
     if constexpr (C::kExchanges) ptx::give_registers<C::kGiven>();
     if (threadIdx.x < C::kConsumers + 32) {
       if (pieces)
-        decode_copy_pieces<C>(shared, maps, params);
+        copy_pieces<C>(shared, maps, params);
       else if (copies) {
         if (!kKeysFirst) copy.begin();
         copy.run();
       }
     } else if (threadIdx.x == C::kConsumers + 32) {
-      decode_count<C>(shared, params);
+      count_partials<C>(shared, params);
     }
   } else {
     if constexpr (C::kExchanges) ptx::take_registers<C::kTaken>();
     if (C::kEight && params.e4m3)  // a loop of its own: two ways in one need more registers
-      decode_products<C, FromE4m3>(shared, params, raw);
+      multiply_items<C, FromE4m3>(shared, params, raw);
     else
-      decode_products<C, FromInt8>(shared, params, raw);
+      multiply_items<C, FromInt8>(shared, params, raw);
   }
 }
 
 template <class C>
-Status allow_decode(int device) {
+Status allow(int device) {
   static bool allowed[64] = {};
   return allow_shared("cuda/hopper_decode", hopper_decode<C>, C::kShared, allowed, device);
 }
 
 template <class C>
-Status start_decode(const DecodeMaps& maps, const DecodeParams& params, int device, int processors,
-                    cudaStream_t stream) {
-  const Status status = allow_decode<C>(device);
+Status start_items(const Maps& maps, const Params& params, int device, int processors, cudaStream_t stream) {
+  const Status status = allow<C>(device);
   if (!status.ok()) return status;
   const auto grid = static_cast<unsigned>(C::kShares > 1              ? params.items * C::kShares
                                           : params.items < processors ? params.items
@@ -399,25 +424,25 @@ Status start_decode(const DecodeMaps& maps, const DecodeParams& params, int devi
 }
 
 template <class T, class Kv>
-Status decode(int head_dim, int rows, const DecodeMaps& maps, const DecodeParams& params, int device,
-              int processors, cudaStream_t stream) {
-  const auto start = [&]<class C>(C*) { return start_decode<C>(maps, params, device, processors, stream); };
+Status attend(int head_dim, int rows, const Maps& maps, const Params& params, int device, int processors,
+              cudaStream_t stream) {
+  const auto start = [&]<class C>(C*) { return start_items<C>(maps, params, device, processors, stream); };
   switch (head_dim + rows) {
-    case 64 + 16: return start(static_cast<DecodeConfig<T, Kv, 64, 16>*>(nullptr));
-    case 64 + 32: return start(static_cast<DecodeConfig<T, Kv, 64, 32>*>(nullptr));
-    case 128 + 8: return start(static_cast<DecodeConfig<T, Kv, 128, 8>*>(nullptr));
-    case 128 + 16: return start(static_cast<DecodeConfig<T, Kv, 128, 16>*>(nullptr));
-    case 128 + 32: return start(static_cast<DecodeConfig<T, Kv, 128, 32>*>(nullptr));
-    case 256 + 16: return start(static_cast<DecodeConfig<T, Kv, 256, 16>*>(nullptr));
+    case 64 + 16: return start(static_cast<Config<T, Kv, 64, 16>*>(nullptr));
+    case 64 + 32: return start(static_cast<Config<T, Kv, 64, 32>*>(nullptr));
+    case 128 + 8: return start(static_cast<Config<T, Kv, 128, 8>*>(nullptr));
+    case 128 + 16: return start(static_cast<Config<T, Kv, 128, 16>*>(nullptr));
+    case 128 + 32: return start(static_cast<Config<T, Kv, 128, 32>*>(nullptr));
+    case 256 + 16: return start(static_cast<Config<T, Kv, 256, 16>*>(nullptr));
     default: return {"cuda/hopper_decode", 1, "no instance of this head_dim"};
   }
 }
 
-/// use(DecodeConfig*) of the instance whose blocks share items.
+/// use(Config*) of the instance whose blocks share items.
 template <class T, class Use>
 Status with_shares(int head_dim, int rows, Use&& use) {
   const auto of = [&]<int D, int R>(std::integer_sequence<int, D, R>) {
-    return use(static_cast<DecodeConfig<T, T, D, R, decode_shares(D)>*>(nullptr));
+    return use(static_cast<Config<T, T, D, R, shares_of(D)>*>(nullptr));
   };
   switch (head_dim + rows) {
     case 64 + 16: return of(std::integer_sequence<int, 64, 16>{});
@@ -429,20 +454,20 @@ Status with_shares(int head_dim, int rows, Use&& use) {
 }
 
 template <class T>
-Status decode_in_shares(int head_dim, int rows, const DecodeMaps& maps, const DecodeParams& params,
-                        int device, int processors, cudaStream_t stream) {
+Status attend_in_shares(int head_dim, int rows, const Maps& maps, const Params& params, int device,
+                        int processors, cudaStream_t stream) {
   return with_shares<T>(
-      head_dim, rows, [&]<class C>(C*) { return start_decode<C>(maps, params, device, processors, stream); });
+      head_dim, rows, [&]<class C>(C*) { return start_items<C>(maps, params, device, processors, stream); });
 }
 
 template <class T>
-Status decode_shared_items(int head_dim, int rows, int device, int& items) {
+Status shared_items(int head_dim, int rows, int device, int& items) {
   return with_shares<T>(head_dim, rows, [&]<class C>(C*) {
     static int known[64] = {};  // one more than there are; 0: not asked yet
     int& mine = known[static_cast<unsigned>(device) % 64];
     Status status;
     if (mine == 0) {
-      status = allow_decode<C>(device);
+      status = allow<C>(device);
       if (status.ok())
         status = clusters_at_once(
             {"cuda/hopper_decode", dim3(C::kShares), C::kThreads, C::kShared, nullptr, false, C::kShares},
@@ -455,4 +480,4 @@ Status decode_shared_items(int head_dim, int rows, int device, int& items) {
   });
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::decode

@@ -10,7 +10,7 @@
 #include "headwise/kernels/cuda/inputs/run_inputs.h"
 #include "headwise/kernels/cuda/table/kernels.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::forward {
 namespace {
 
 constexpr double kL2Share = 28e6;  // bytes of k and v a section of heads may hold: about half of L2
@@ -109,12 +109,12 @@ Work work_of(int groups, int keys, const Band& band, const Place& place) {
 /// Two or three groups of 64 queries share a tile; the bits are the same. Three read k and v less often; two
 /// waste less where sequences are short. A row of three costs `gain` less, fitted to measurements at
 /// 512..16k.
-int groups_for(const AttentionProblem& p, const Band& band, const Place& place, TilePasses passes,
+int groups_for(const AttentionProblem& p, const Band& band, const Place& place, TileTerms passes,
                int processors) {
   const ForwardWidths widths = widths_of(p);
   const int head_dim = widths.head, value_dim = widths.value;
-  if (value_dim > 128 || passes == TilePasses::terms) return 2;
-  if (head_dim != value_dim || head_dim == 96 || passes == TilePasses::probes) return 3;
+  if (value_dim > 128 || passes == TileTerms::terms) return 2;
+  if (head_dim != value_dim || head_dim == 96 || passes == TileTerms::probes) return 3;
   const double gain = head_dim == 64 ? 1.22 : 1.15;
   const double pairs = static_cast<double>(p.batch * pieces_of(band) * p.heads.q.heads);
   const auto time_of = [&](int groups, double speed) {
@@ -129,18 +129,6 @@ int groups_for(const AttentionProblem& p, const Band& band, const Place& place, 
   return time_of(3, gain) < time_of(2, 1.0) ? 3 : 2;
 }
 
-Status send_ids(const AnyView& ids, Index count, Index* to, cudaStream_t stream) {
-  constexpr Index kPiece = 256;
-  for (Index first = 0; first < count; first += kPiece) {
-    Index some[kPiece];
-    const Index here = min_of(kPiece, count - first);
-    for (Index i = 0; i < here; ++i) some[i] = static_cast<const Index*>(ids.data)[(first + i) * ids.step[0]];
-    const Status status = upload(to + first, some, static_cast<std::size_t>(here) * sizeof(Index), stream);
-    if (!status.ok()) return status;
-  }
-  return {};
-}
-
 /// The largest piece that divides a page and a tile of `keys`.
 ForwardPages pages_of(const AttentionProblem& p, const AttentionArgs& a, int keys) {
   const AnyView& table = a.page_table.table;
@@ -149,6 +137,23 @@ ForwardPages pages_of(const AttentionProblem& p, const AttentionArgs& a, int key
           {static_cast<int>(table.step[0]), static_cast<int>(table.step[1])},
           std::countr_zero(size),
           std::gcd(keys, static_cast<int>(size))};
+}
+
+/// Maps for tiles of `rows` queries and copies of `box` keys; of the bias, where it comes in tiles.
+Status set_maps(const AttentionProblem& p, const AttentionArgs& a, int rows, int box, StreamState& state,
+                ForwardParams& f, ForwardMaps& maps) {
+  Status status = state.map_of(map_spec(p, a.q, rows, 0), maps.q);
+  if (status.ok()) status = state.map_of(map_spec(p, a.k, box, 0), maps.k);
+  if (status.ok()) status = state.map_of(map_spec(p, a.v, box, 0), maps.v);
+  if (status.ok()) status = state.map_of(map_spec(p, a.out, 64, 0), maps.out);
+  const ForwardWidths widths = widths_of(p);
+  MapSpec bias;
+  if (status.ok() && p.heads.terms.bias && forward_bias_tiles(widths.head, widths.value) &&
+      bias_map(p, a.inputs.bias, rows, bias)) {
+    f.bias_tiles = true;
+    status = state.map_of(bias, maps.bias);
+  }
+  return status;
 }
 
 template <class T>
@@ -174,15 +179,14 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
     f.sequence_ids = to;
   }
   if (!status.ok()) return status;
-  const TilePasses passes = needs_terms(p) ? TilePasses::terms
-                            : p.probe.rows ? TilePasses::probes
-                                           : TilePasses::band;
+  const TileTerms passes = needs_terms(p) ? TileTerms::terms
+                           : p.probe.rows ? TileTerms::probes
+                                          : TileTerms::band;
   set_terms(p, a, f);
   set_outputs(p, a, f);
   f.probes = probes_of(p, a), f.terms = has_terms(p);
   if (p.heads.terms.bias) {
-    const AnyView& bias = a.inputs.bias;
-    f.bias = {bias.data, bias.dtype, {bias.step[0], bias.step[1], bias.step[2], bias.step[3]}};
+    f.bias = pair_bias(a.inputs.bias);
   }
   if (p.heads.terms.dropout) {
     f.drops = true, f.rule = DropoutRule::of(a.inputs.dropout, a.inputs.seed);
@@ -212,7 +216,7 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   if (f.q_tiles <= kFewTiles && at_once < fitting) fitting = at_once;
   const int cap = (fitting > 1 ? fitting : 1) * f.group;
   const int even = (4 * processors + f.q_tiles - 1) / f.q_tiles;
-  f.side_by_side = passes == TilePasses::band && band.whole;
+  f.side_by_side = passes == TileTerms::band && band.whole;
   int last = f.side_by_side ? cap : even < 2 * cap ? even : 2 * cap;
   last = last < cap ? cap : last;
   last = last > pairs ? pairs : last;
@@ -234,24 +238,20 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   }
   if (paged) f.pages = pages_of(p, a, keys);
   f.out_chunks = value_dim / 8;
-  const int box = paged ? f.pages.piece : keys;
-  ForwardMaps maps;
-  status = state.map_of(map_spec(p, a.q, rows, 0), maps.q);
-  if (status.ok()) status = state.map_of(map_spec(p, a.k, box, 0), maps.k);
-  if (status.ok()) status = state.map_of(map_spec(p, a.v, box, 0), maps.v);
-  if (status.ok()) status = state.map_of(map_spec(p, a.out, 64, 0), maps.out);
+  ForwardMaps maps{};
+  status = set_maps(p, a, rows, paged ? f.pages.piece : keys, state, f, maps);
   if (!status.ok()) return status;
-  return forward<T>({.head_dim = widths.head,
-                     .groups = groups,
-                     .passes = passes,
-                     .device = device,
-                     .processors = processors,
-                     .stream = state.stream},
-                    maps, f);
+  return attend_tiles<T>({.head_dim = widths.head,
+                          .groups = groups,
+                          .passes = passes,
+                          .device = device,
+                          .processors = processors,
+                          .stream = state.stream},
+                         maps, f);
 }
 
 Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {
-  return run_hopper(p, a, device, stream, Sequences::all);
+  return run_sequences(p, a, device, stream, Sequences::all);
 }
 
 void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
@@ -261,8 +261,8 @@ void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {
 
 }  // namespace
 
-Status run_hopper(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream,
-                  Sequences which) {
+Status run_sequences(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream,
+                     Sequences which) {
   if (p.batch == 0 || p.heads.q.heads == 0 || p.q_tokens == 0) return {};
   const CurrentDevice current(device);
   if (!current.status().ok()) return current.status();
@@ -273,6 +273,6 @@ Status run_hopper(const AttentionProblem& p, const AttentionArgs& a, int device,
                                 : start<f16>(p, a, *state, device, which);
 }
 
-const Kernel kHopper = {"cuda/hopper", refuse, run, numerics};
+const Kernel kAttend = {"cuda/hopper", refuse, run, numerics};
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::forward

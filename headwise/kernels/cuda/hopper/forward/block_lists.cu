@@ -2,7 +2,7 @@
 
 #include "headwise/kernels/cuda/device/stream_state.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::forward {
 namespace {
 
 /// A warp a list: 32 tiles of keys at a time, from right to left.
@@ -73,4 +73,4 @@ Status make_block_lists(const BlockListTask& task, ForwardParams& p, cudaStream_
                 list_tiles, p, sequences, task.rows, task.keys);
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::forward

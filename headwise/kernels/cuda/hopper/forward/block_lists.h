@@ -3,7 +3,7 @@
 #pragma once
 #include "headwise/kernels/cuda/hopper/forward_params.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::forward {
 
 /// The bytes of a mask's bits and of the lists of `sequences`.
 struct BlockBytes {
@@ -22,4 +22,4 @@ struct BlockListTask {
 /// its band and its tiles.
 Status make_block_lists(const BlockListTask& task, ForwardParams& p, cudaStream_t stream);
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::forward

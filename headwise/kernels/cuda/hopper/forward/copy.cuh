@@ -8,26 +8,26 @@
 #include "headwise/kernels/cuda/hopper/forward/row_sums.cuh"
 #include "headwise/kernels/cuda/hopper/forward_params.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::forward {
 
-template <class T_, int HeadDim, int ValueDim, int Groups, int QSlots, TilePasses Passes>
+template <class T_, int HeadDim, int ValueDim, int Groups, int QSlots, TileTerms Passes>
 struct ForwardConfig {
   using T = T_;
   static constexpr int kHeadDim = HeadDim, kValueDim = ValueDim, kGroups = Groups, kQSlots = QSlots;
   static constexpr int kKeys = forward_keys(HeadDim, ValueDim);
   static_assert(ValueDim <= HeadDim, "the output leaves through the room of q");
-  static constexpr TilePasses kPasses = Passes;
+  static constexpr TileTerms kPasses = Passes;
   // Exponents a row's maximum may rise above its reference: weights of 2^kRise must be numbers of T, and sums
   // of their products with values far from the end of f32.
   static constexpr int kRise = std::is_same_v<T, bf16> ? 40 : 15;
   // Weights are made before maxima where references are seldom too low: one that is costs three steps. (Wider
   // than 128 the second way through a step moved descriptors to vector registers.)
-  static constexpr bool kLooksFirst = (kRise < 40 && Passes == TilePasses::band) || HeadDim > 128;
-  static constexpr bool kListed = Passes == TilePasses::terms;
+  static constexpr bool kLooksFirst = (kRise < 40 && Passes == TileTerms::band) || HeadDim > 128;
+  static constexpr bool kListed = Passes == TileTerms::terms;
   // What a group of 64 queries sees of a tile's keys begins and ends for itself: tiles outside cost it no
   // product, and where kFew or fewer keys of the last one are open, no others are weighed and multiplied
   // with v (but statistics of rows look at all).
-  static constexpr bool kOwnEnd = Passes != TilePasses::terms, kNarrow = Passes == TilePasses::band;
+  static constexpr bool kOwnEnd = Passes != TileTerms::terms, kNarrow = Passes == TileTerms::band;
   static constexpr int kFew = forward_few(HeadDim, ValueDim);
   static constexpr int kFactBytes = kOwnEnd ? 384 : 320;  // barriers and what a tile is
   // With two slots for q, the next tile's first product is issued together with this tile's last one.
@@ -38,9 +38,13 @@ struct ForwardConfig {
   static constexpr int kKeyBytes = kPanels * kKeys * kPanelRowBytes;
   static constexpr int kValueBytes = kValuePanels * kKeys * kPanelRowBytes;
   static constexpr bool kProbes =
-      Passes == TilePasses::probes || (Passes == TilePasses::terms && forward_probes(ValueDim));
-  static constexpr int kShared = QSlots * kQBytes + kSlots * (kKeyBytes + kValueBytes) + kFactBytes +
-                                 (kProbes ? 128 * Groups * RowSums::kBytes : 0) + kTileAlign;
+      Passes == TileTerms::probes || (Passes == TileTerms::terms && forward_probes(ValueDim));
+  // A tile of a bias for each slot of keys, in panels of 64 keys.
+  static constexpr bool kBiasTiles = Passes == TileTerms::terms && forward_bias_tiles(HeadDim, ValueDim);
+  static constexpr int kBiasPanels = (kKeys + 63) / 64,
+                       kBiasBytes = kBiasTiles ? kBiasPanels * kRows * kPanelRowBytes : 0;
+  static constexpr int kShared = kSlots * kBiasBytes + QSlots * kQBytes + kSlots * (kKeyBytes + kValueBytes) +
+                                 kFactBytes + (kProbes ? 128 * Groups * RowSums::kBytes : 0) + kTileAlign;
   static constexpr int kThreads = 128 * (Groups + 1);
   // Registers after the exchange; 512 threads begin with 128 each, 384 with 168. Statistics beside terms need
   // all there are.
@@ -58,21 +62,23 @@ struct ForwardConfig {
 /// pair kept apart ptxas moved the descriptors of wgmma to vector registers and the kernel lost 15 %.
 template <class C>
 struct ForwardShared {
-  std::uint32_t q, k, v, q_full, q_empty, k_full, k_empty, v_full, v_empty, info, listed, told, told_of, sums;
+  std::uint32_t q, k, v, bias, q_full, q_empty, k_full, k_empty, v_full, v_empty, info, listed, told, told_of,
+      bias_at, sums;
   __device__ __forceinline__ explicit ForwardShared(const void* raw) {
     q = (ptx::shared_address(raw) + kTileAlign - 1) & ~static_cast<std::uint32_t>(kTileAlign - 1);
     k = q + C::kQSlots * C::kQBytes;
     v = k + C::kSlots * C::kKeyBytes;
-    q_full = v + C::kSlots * C::kValueBytes;
+    bias = v + C::kSlots * C::kValueBytes;
+    q_full = bias + C::kSlots * C::kBiasBytes;
     q_empty = q_full + 16, k_full = q_full + 32, k_empty = q_full + 48, v_full = q_full + 64,
     v_empty = q_full + 80;
     info = q_full + 96, listed = info + 2 * kInfoBytes, told = listed + 16, told_of = told + 32,
-    sums = q_full + C::kFactBytes;
+    bias_at = told_of + 16, sums = q_full + C::kFactBytes;
   }
   // A tile's facts travel with its q: written before the arrival on q_full, read after the wait on it.
   static constexpr int kInfoBytes = C::kOwnEnd ? 48 + 16 * C::kGroups : C::kListed ? 64 : 48;
-  static_assert(96 + 2 * kInfoBytes + 64 <= C::kFactBytes,
-                "facts of two tiles, four entries of a list, four tiles told of");
+  static_assert(96 + 2 * kInfoBytes + 64 + (C::kBiasTiles ? 16 : 0) <= C::kFactBytes,
+                "facts of two tiles, four entries of a list, four tiles told of, where a bias lies");
   __device__ __forceinline__ std::uint32_t info_of(int tile) const {
     return info + kInfoBytes * (tile % C::kQSlots);
   }
@@ -90,7 +96,7 @@ __device__ __forceinline__ void load_panels(std::uint32_t to, int rows, const CU
                                             std::uint64_t keep) {
 #pragma unroll
   for (int c = 0; c < (Dim + 63) / 64; ++c)
-    ptx::load_tile(to + c * panel_bytes(rows), map, bar, row, 0, head, batch, keep, 64 * c);
+    ptx::load_tile({to + c * panel_bytes(rows), map, bar, row, 0, head, batch, keep, 64 * c});
 }
 
 /// Rows of v past the last key are multiplied by weights of 0, which a NaN survives. Every group clears them
@@ -113,7 +119,7 @@ template <class C>
 __device__ __forceinline__ ForwardTile forward_tile(const ForwardParams& p, int t) {
   const int section = min(t / (p.section * p.q_tiles), p.sections), first = section * p.section,
             r = t - first * p.q_tiles, count = section < p.sections ? p.section : p.batch * p.heads - first;
-  return C::kPasses == TilePasses::band && p.side_by_side
+  return C::kPasses == TileTerms::band && p.side_by_side
              ? ForwardTile{first + r / p.q_tiles, r % p.q_tiles}
              : ForwardTile{first + r % count, p.q_tiles - 1 - r / count};
 }
@@ -207,11 +213,22 @@ __device__ __forceinline__ void forward_copy_keys(const ForwardShared<C>& shared
   tell_next();
   while (next < p.tiles) {
     const ForwardWork w = next_work;
+    if constexpr (C::kBiasTiles)  // read where it is needed: registers are short
+      ptx::store_shared(shared.bias_at, w.place.first_query + w.row, w.place.first_key,
+                        p.bias.step[1] ? w.head : 0, p.bias.step[0] ? w.b / p.pieces : 0);
     const auto load_keys = [&](int n, int use, int entry = 0) {
       const std::uint32_t full = shared.k_full + 8 * (use & 1);
       ptx::mbarrier_wait(shared.k_empty + 8 * (use & 1), ((use >> 1) & 1) ^ 1);
       if constexpr (C::kListed) ptx::store_word(shared.listed + 4 * (use & 3), entry);
-      ptx::mbarrier_expect(full, C::kKeyBytes);
+      const bool bias = C::kBiasTiles && p.bias_tiles;
+      ptx::mbarrier_expect(full, C::kKeyBytes + (bias ? C::kBiasBytes : 0));
+      if (bias) {
+        const int4 in = ptx::load_shared(shared.bias_at);
+#pragma unroll 1
+        for (int c = 0; c < C::kBiasPanels; ++c)
+          ptx::load_tile({shared.bias + (use & 1) * C::kBiasBytes + c * panel_bytes(C::kRows), &maps.bias,
+                          full, in.x, 0, in.z, in.w, ptx::kEvictNormal, in.y + n * C::kKeys + 64 * c});
+      }
       load_keys_of<C, C::kHeadDim>(shared.k + (use & 1) * C::kKeyBytes, &maps.k, full, p, w, n);
     };
     const auto load_values = [&](int n, int use) {
@@ -298,4 +315,4 @@ __device__ __forceinline__ void forward_copy_queries(const ForwardShared<C>& sha
   }
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::forward

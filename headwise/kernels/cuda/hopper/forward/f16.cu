@@ -1,8 +1,8 @@
 // The f16 instances of the Hopper forward.
 #include "headwise/kernels/cuda/hopper/forward/start.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::forward {
 
-template Status forward<f16>(const ForwardTask&, const ForwardMaps&, const ForwardParams&);
+template Status attend_tiles<f16>(const ForwardTask&, const ForwardMaps&, const ForwardParams&);
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::forward

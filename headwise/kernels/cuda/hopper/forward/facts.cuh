@@ -5,7 +5,7 @@
 
 #include "headwise/kernels/cuda/device/ptx.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::forward {
 
 /// Tiles of keys from right to left: the last one, the first one, begin and end of those open to all queries.
 /// Where tiles are listed, `first` is the entry of the last one. Of a group of 64 queries, `last` is 2 * its
@@ -50,4 +50,4 @@ struct FactLoader {
   }
 };
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::forward

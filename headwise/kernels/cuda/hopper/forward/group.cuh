@@ -10,7 +10,7 @@
 #include "headwise/kernels/cuda/hopper/forward/rows.cuh"
 #include "headwise/kernels/cuda/inputs/per_head.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::forward {
 
 /// A tile of queries: its number, its facts, the ALiBi slope of its head in exponents of 2.
 struct TileNow {
@@ -45,11 +45,11 @@ struct ForwardGroup : GroupRegisters<C> {
   using T = typename C::T;
   static constexpr int kDim = C::kHeadDim, kValueDim = C::kValueDim, kKeys = C::kKeys, kRows = C::kRows,
                        kGroups = C::kGroups;
-  static constexpr bool kTerms = C::kPasses == TilePasses::terms, kFewSums = kStatistics == Statistics::few,
+  static constexpr bool kTerms = C::kPasses == TileTerms::terms, kFewSums = kStatistics == Statistics::few,
                         kAllSums = kStatistics == Statistics::all;
   static constexpr float kLn2 = 0.693147180559945309f, kLog2e = 1.44269504088896341f, kRise = C::kRise;
   // Where a thread stands. Registers are short: up to 128 columns it is made out where it is needed.
-  static constexpr bool kKept = kTerms || kDim > 128, kReadAnew = C::kPasses == TilePasses::probes;
+  static constexpr bool kKept = kTerms || kDim > 128, kReadAnew = C::kPasses == TileTerms::probes;
 
   using GroupRegisters<C>::o, GroupRegisters<C>::s, GroupRegisters<C>::reference, GroupRegisters<C>::sum,
       GroupRegisters<C>::of_tile, GroupRegisters<C>::factor, GroupRegisters<C>::few_sums,
@@ -107,9 +107,8 @@ struct ForwardGroup : GroupRegisters<C> {
   }
 
   // weights.cuh
-  __device__ __forceinline__ void apply_terms(int n, const TileNow& now) const;
-  template <class Tile>
-  __device__ __forceinline__ void drop(Tile&& n, FactLoader facts) const;
+  __device__ __forceinline__ void apply_terms(int n, int use, const TileNow& now) const;
+  __device__ __forceinline__ void drop(int n, FactLoader facts) const;
   template <int Keys>
   __device__ __forceinline__ void mask(int n, FactLoader facts) const;
   template <int Keys>
@@ -164,4 +163,4 @@ struct ForwardGroup : GroupRegisters<C> {
   __device__ __forceinline__ void store_output(int slot, const OwnThread& own, const TileLocation& at) const;
 };
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::forward

@@ -3,7 +3,7 @@
 #pragma once
 #include "headwise/kernels/cuda/hopper/forward/group.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::forward {
 
 /// Row r meets its sink; `factor` becomes what its sums of values are multiplied with.
 template <class C, Statistics kStatistics>
@@ -106,4 +106,4 @@ __device__ __forceinline__ void ForwardGroup<C, kStatistics>::end_tile(const Til
   store_output(now.tile % C::kQSlots, own, location());
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::forward

@@ -3,10 +3,11 @@
 #pragma once
 #include "headwise/kernels/cuda/device/number.cuh"
 #include "headwise/kernels/cuda/device/ptx.cuh"
+#include "headwise/kernels/cuda/device/tile.h"
 #include "headwise/kernels/cuda/hopper/forward/facts.cuh"
 #include "headwise/kernels/cuda/hopper/forward_params.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::forward {
 
 /// s = softcap * tanh(scale * q.k / softcap) - slope * |q - k|, in exponents of 2; `distance`: of a thread's
 /// first row and key.
@@ -66,7 +67,68 @@ __device__ __forceinline__ void add_bias(float (&s)[Keys / 2], const PairBias& b
   }
 }
 
-/// Packed weights of pairs the rule drops become 0. Four keys share a block of random words: of two lanes
+/// s = scale s + log2(e) bias, the bias in a tile of `Rows` x Keys, of which a warp has 16 rows from row0 on.
+template <class T, int Rows, int Keys>
+__device__ __forceinline__ void add_bias_tile(float (&s)[Keys / 2], float scale, std::uint32_t tile, int row0,
+                                              int lane) {
+  constexpr float kLog2e = 1.44269504088896341f;
+#pragma unroll
+  for (int j = 0; j < Keys / 16; ++j) {
+    std::uint32_t b[4];
+    ptx::load_matrices(tile + chunk_offset(Rows, row0 + (lane & 15), 2 * j + (lane >> 4)), b);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float &x0 = s[8 * j + 2 * i], &x1 = s[8 * j + 2 * i + 1];
+      x0 = fmaf(kLog2e, Number<T>::low(b[i]), x0 * scale);
+      x1 = fmaf(kLog2e, Number<T>::high(b[i]), x1 * scale);
+    }
+  }
+}
+
+/// Which pairs of a tile dropout keeps. Four keys share a block of random words: of two lanes that hold them,
+/// one draws for row 0, one for row 1; 4 bits a block.
+template <int Keys>
+struct TileDraws {
+  static constexpr int kWords = (Keys + 63) / 64;
+  std::uint32_t bits[kWords];
+
+  __device__ __forceinline__ void draw(const ForwardParams& p, FactLoader facts, int row0, int key0) {
+    const TileSequence in = facts.sequence();
+    const Index id = p.sequence_ids ? p.sequence_ids[in.sequence] : in.sequence;
+    const int head = facts.location().head, query = in.position + row0 + threadIdx.x % 2 * 8;
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) bits[w] = 0;
+#pragma unroll
+    for (int j = 0; j < Keys / 8; ++j) {
+      const Philox::Block x = Philox::block(p.rule.seed, DropoutRule::counter(id, head, query, key0 + 8 * j));
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        if (x[c] >= p.rule.threshold) bits[j / 8] |= 1u << (4 * (j % 8) + c);
+    }
+  }
+  /// Packed weights of the others become 0. A bit at the end of a byte is spread over a half of a word.
+  __device__ __forceinline__ void apply(std::uint32_t (&weights)[Keys / 4]) const {
+    const int own = threadIdx.x % 2 * 2;
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      const std::uint32_t other = __shfl_xor_sync(~0u, bits[w], 1);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const std::uint32_t row = (own != 0) == (r != 0) ? bits[w] : other;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {  // even and odd blocks of 8 keys
+          const std::uint32_t low = row << (7 - 4 * half - own), high = row << (6 - 4 * half - own);
+#pragma unroll
+          for (int j = half; j < 8 && 8 * w + j < Keys / 8; j += 2)
+            weights[2 * (8 * w + j) + r] &= ptx::spread_signs(low, high, j / 2);
+        }
+      }
+    }
+  }
+};
+
+/// The same block by block, where registers are shorter.
+/// Four keys share a block of random words: of two lanes
 /// that hold them, one draws for row 0, one for row 1.
 template <int Keys>
 __device__ __forceinline__ void drop_weights(std::uint32_t (&weights)[Keys / 4], const ForwardParams& p,
@@ -104,4 +166,4 @@ __device__ __forceinline__ std::uint32_t open_blocks(const BlockLists& blocks, i
   return open;
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::forward

@@ -4,7 +4,7 @@
 #include "headwise/kernels/cuda/hopper/forward/output.cuh"
 #include "headwise/kernels/cuda/hopper/forward/weights.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::forward {
 
 template <class C, Statistics kStatistics>
 __device__ __forceinline__ void ForwardGroup<C, kStatistics>::multiply_keys(int use, int tile) const {
@@ -69,8 +69,9 @@ __device__ __forceinline__ bool ForwardGroup<C, kStatistics>::step(int number, b
   ptx::barrier_arrive(next_turn, 256);
   ptx::wgmma_wait<1>();
   ptx::pin(s);
-  if (looks) release_next_keys();
-  apply_terms(n(), now);
+  if (looks && !C::kBiasTiles) release_next_keys();
+  apply_terms(n(), used + 1, now);
+  if (looks && C::kBiasTiles) release_next_keys();  // a bias goes with its keys
   if (masked) mask<kKeys>(n(), now.facts);
   const bool high = weigh<kKeys>(false, masked, looks, n(), now.facts);  // others multiply
   const bool again = !looks && __any_sync(~0u, high);
@@ -78,7 +79,7 @@ __device__ __forceinline__ bool ForwardGroup<C, kStatistics>::step(int number, b
   ptx::pin(o);
   release_values();
   round_weights<kKeys>();
-  drop(n, now.facts);
+  drop(n(), now.facts);
   if (again) return true;
   if (looks) {
     if (__any_sync(~0u, rescale)) scale_out();
@@ -228,7 +229,7 @@ __device__ __forceinline__ bool ForwardGroup<C, kStatistics>::begin_tile(int& la
   }
   ptx::wgmma_wait<0>();
   ptx::pin(s);
-  release_keys();
+  if constexpr (!C::kBiasTiles) release_keys();
   if (C::kAcross && now.tile > 0 && thread_now() == 0) {  // the output of the tile before has left
     ptx::wait_stores_read();
     ptx::mbarrier_arrive(shared.q_empty + 8 * (now.tile % C::kQSlots ^ 1));
@@ -241,12 +242,13 @@ __device__ __forceinline__ bool ForwardGroup<C, kStatistics>::begin_tile(int& la
     }
 #pragma unroll
   for (int i = 0; i < kValueDim / 2; ++i) o[i] = 0.f;
-  apply_terms(last, now);
+  apply_terms(last, used, now);
+  if constexpr (C::kBiasTiles) release_keys();
   if (C::kNarrow && few)
     begin<C::kFew>(last, now.facts);
   else
     begin<kKeys>(last, now.facts);
-  drop([&] { return last; }, now.facts);
+  drop(last, now.facts);
   if (clear) clear_tail(last, now.facts);
   return few;
 }
@@ -315,4 +317,4 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
   if (g.thread_now() == 0) ptx::wait_stores();
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::forward

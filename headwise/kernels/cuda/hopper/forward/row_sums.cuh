@@ -6,7 +6,7 @@
 #include "headwise/kernels/cuda/hopper/forward/rows.cuh"
 #include "headwise/kernels/cuda/hopper/forward_params.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::forward {
 
 /// A row at its end: the keys' own sum, and the sum with the sink's part at `reference`, which the keys' lies
 /// `moved` above.
@@ -225,4 +225,4 @@ __device__ __forceinline__ float distances_of(const float (&weights)[N], int r, 
   return sum;
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::forward

@@ -5,7 +5,7 @@
 #include "headwise/kernels/cuda/device/ptx.cuh"
 #include "headwise/kernels/cuda/device/tile.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::forward {
 
 /// The highest of the first `Keys` scores of a thread's two rows, in every thread of a row.
 template <int Keys, int N>
@@ -63,4 +63,4 @@ __device__ __forceinline__ void scores_again(float (&s)[Keys / 2], std::uint32_t
   }
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::forward

@@ -3,7 +3,7 @@
 #pragma once
 #include "headwise/kernels/cuda/hopper/forward/products.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::forward {
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1)
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   } else {
     ptx::take_registers<C::kProductRegisters>();
     constexpr Statistics kMost = C::kProbes ? Statistics::all : Statistics::none;
-    if constexpr (C::kPasses == TilePasses::probes)  // apart: ways that meet would share registers
+    if constexpr (C::kPasses == TileTerms::probes)  // apart: ways that meet would share registers
       if (params.probes.few)
         return forward_products<C, Statistics::few>(shared, &maps.out, params, group - 1);
     forward_products<C, kMost>(shared, &maps.out, params, group - 1);
@@ -55,26 +55,26 @@ Status start_forward(const ForwardTask& task, const ForwardMaps& maps, const For
 
 template <class T, int HeadDim, int ValueDim, int Groups>
 Status start_forward(const ForwardTask& task, const ForwardMaps& maps, const ForwardParams& params) {
-  const TilePasses passes = task.passes;
-  const auto start = [&]<TilePasses Passes>() {
+  const TileTerms passes = task.passes;
+  const auto start = [&]<TileTerms Passes>() {
     // 192 columns: a second slot of q leaves three groups no memory, and a bias and dropout no registers.
     constexpr int kQSlots =
-        HeadDim == 256 || (HeadDim == 192 && (Groups == 3 || Passes == TilePasses::terms)) ? 1 : 2;
+        HeadDim == 256 || (HeadDim == 192 && (Groups == 3 || Passes == TileTerms::terms)) ? 1 : 2;
     return start_forward<ForwardConfig<T, HeadDim, ValueDim, Groups, kQSlots, Passes>>(task, maps, params);
   };
   // Three groups have no registers left for terms. Where three fit, two are for terms and, but at 96, for
   // short sequences.
   if constexpr (Groups == 2)
-    if (passes == TilePasses::terms) return start.template operator()<TilePasses::terms>();
+    if (passes == TileTerms::terms) return start.template operator()<TileTerms::terms>();
   if constexpr (Groups == 3 && HeadDim == ValueDim)
-    if (passes == TilePasses::probes) return start.template operator()<TilePasses::probes>();
+    if (passes == TileTerms::probes) return start.template operator()<TileTerms::probes>();
   if constexpr (Groups == 3 || HeadDim != 96)
-    if (passes == TilePasses::band) return start.template operator()<TilePasses::band>();
+    if (passes == TileTerms::band) return start.template operator()<TileTerms::band>();
   return {"cuda/hopper_forward", 1, "no such pass"};
 }
 
 template <class T>
-Status forward(const ForwardTask& task, const ForwardMaps& maps, const ForwardParams& params) {
+Status attend_tiles(const ForwardTask& task, const ForwardMaps& maps, const ForwardParams& params) {
   const auto start = [&]<int HeadDim, int ValueDim, int Groups>() {
     return start_forward<T, HeadDim, ValueDim, Groups>(task, maps, params);
   };
@@ -92,4 +92,4 @@ Status forward(const ForwardTask& task, const ForwardMaps& maps, const ForwardPa
   }
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::forward

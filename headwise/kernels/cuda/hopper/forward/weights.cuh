@@ -3,23 +3,36 @@
 #pragma once
 #include "headwise/kernels/cuda/hopper/forward/group.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::hopper::forward {
 
 template <class C, Statistics kStatistics>
-__device__ __forceinline__ void ForwardGroup<C, kStatistics>::apply_terms(int n, const TileNow& now) const {
+__device__ __forceinline__ void ForwardGroup<C, kStatistics>::apply_terms(int n, int use,
+                                                                          const TileNow& now) const {
   if constexpr (kTerms)
     if (termed) {
-      cap_scores<kKeys>(s, p, now.slope,
-                        now.facts.sequence().position + first_row() - n * kKeys - first_column());
+      const bool tiles = C::kBiasTiles && p.bias_tiles, alone = tiles && p.cap == 0.f && !p.slopes.data;
+      if (!alone)
+        cap_scores<kKeys>(s, p, now.slope,
+                          now.facts.sequence().position + first_row() - n * kKeys - first_column());
+      if constexpr (C::kBiasTiles)
+        if (tiles)
+          return add_bias_tile<T, kRows, kKeys>(s, alone ? p.scale_log2 : 1.f,
+                                                shared.bias + (use & 1) * C::kBiasBytes,
+                                                group * 64 + warp * 16, lane);
       if (p.bias.data) add_bias<kKeys>(s, p.bias, now.facts, first_row(), n * kKeys + first_column());
     }
 }
 
 template <class C, Statistics kStatistics>
-template <class Tile>
-__device__ __forceinline__ void ForwardGroup<C, kStatistics>::drop(Tile&& n, FactLoader facts) const {
+__device__ __forceinline__ void ForwardGroup<C, kStatistics>::drop(int n, FactLoader facts) const {
   if constexpr (kTerms)
-    if (p.drops) drop_weights<kKeys>(weights, p, facts, first_row(), n() * kKeys + first_column());
+    if (p.drops) {
+      if constexpr (kDim > 128 || kKeys == 128)
+        return drop_weights<kKeys>(weights, p, facts, first_row(), n * kKeys + first_column());
+      TileDraws<kKeys> draws;
+      draws.draw(p, facts, first_row(), n * kKeys + first_column());
+      draws.apply(weights);
+    }
 }
 
 template <class C, Statistics kStatistics>
@@ -175,4 +188,4 @@ __device__ __forceinline__ void ForwardGroup<C, kStatistics>::scale_out() const 
   }
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::hopper::forward

@@ -1,19 +1,23 @@
 // Mixing backward over the pairs of a chunk: probabilities, delta, scores, and the coefficients' gradients.
 #include "headwise/kernels/cuda/mixed/pairs/pairs.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mixed {
+
+using chunk::ChunkJob;
+using chunk::kChunkRows;
+using chunk::plane_at;
 namespace {
 
 constexpr int kRowWarps = 4, kProductThreads = 256, kKeyThreads = 64;
 
 /// lse of a chunk's rows out of the run's.
-__global__ void __launch_bounds__(kChunkRows) read_lse(const __grid_constant__ MixRows p) {
+__global__ void __launch_bounds__(kChunkRows) read_lse(const __grid_constant__ MixPairs p) {
   const RunInputs& f = p.in;
   const Index i = threadIdx.x, h = blockIdx.x, slot = blockIdx.y;
   const ChunkJob job = p.group.jobs[slot];
   float lse = -INFINITY;
   if (i < job.rows) {
-    const SequencePlace at = f.places[job.sequence];
+    const SequenceLocation at = f.places[job.sequence];
     lse = f.lse[at.tensor_batch * f.lse_step[0] + h * f.lse_step[1] +
                 (at.q_row + job.row0 + i) * f.lse_step[2]];
   }
@@ -21,7 +25,7 @@ __global__ void __launch_bounds__(kChunkRows) read_lse(const __grid_constant__ M
 }
 
 /// delta = sum_j p dp: a warp a row of a head.
-__global__ void __launch_bounds__(32 * kRowWarps) delta_rows(const __grid_constant__ MixRows p) {
+__global__ void __launch_bounds__(32 * kRowWarps) delta_rows(const __grid_constant__ MixPairs p) {
   const RunInputs& f = p.in;
   const int lane = static_cast<int>(threadIdx.x) % 32,
             i = static_cast<int>(blockIdx.x * kRowWarps + threadIdx.x / 32);
@@ -40,15 +44,16 @@ __global__ void __launch_bounds__(32 * kRowWarps) delta_rows(const __grid_consta
       add(w.x, d.x), add(w.y, d.y), add(w.z, d.z), add(w.w, d.w);
       empty = empty && w.x == 0.f && w.y == 0.f && w.z == 0.f && w.w == 0.f;
     }
-  sum = warp_sum_of(sum);
+  sum = chunk::warp_sum_of(sum);
   empty = __all_sync(~0u, empty);
   if (lane != 0) return;
   p.delta[to] = sum;
   if (p.dsink_rows) {
     const float lse = p.lse[to];
-    p.dsink_rows[to] = empty || lse == -INFINITY
-                           ? 0.f
-                           : -sum * exp2f((number_of(f.sinks, static_cast<int>(h)) - lse) * kChunkLog2e);
+    p.dsink_rows[to] =
+        empty || lse == -INFINITY
+            ? 0.f
+            : -sum * exp2f((number_of(f.sinks, static_cast<int>(h)) - lse) * chunk::kChunkLog2e);
   }
 }
 
@@ -119,7 +124,7 @@ __global__ void __launch_bounds__(kProductThreads) row_products(const __grid_con
   if (p.given)
     for (int n = thread; n < s.from * s.to; n += kProductThreads) products[n] = all[n / s.to][n % s.to];
   if (!p.dmix_q) return;
-  const SequencePlace at = p.group.places[job.sequence];
+  const SequenceLocation at = p.group.places[job.sequence];
   const Index row = at.q_row + job.row0 + i;
   const float* own =
       p.of_queries + (at.tensor_batch * p.q_rows + row) * p.mix_rows * p.heads + s.row0 * p.heads;
@@ -156,7 +161,7 @@ __global__ void __launch_bounds__(32)
 template <int Heads>
 __global__ void __launch_bounds__(kKeyThreads) key_sums(const __grid_constant__ MixGradient p) {
   const Index sequence = p.first_sequence + blockIdx.z;
-  const SequencePlace at = p.group.places[sequence];
+  const SequenceLocation at = p.group.places[sequence];
   const int j = static_cast<int>(blockIdx.x * kKeyThreads + threadIdx.x), rank = static_cast<int>(blockIdx.y);
   if (j >= at.kv_tokens) return;
   const MixStage& s = p.stage;
@@ -247,7 +252,7 @@ Status start_gradient(const MixGradient& p, cudaStream_t stream) {
 
 }  // namespace
 
-Status mix_probabilities(const MixRows& p, cudaStream_t stream) {
+Status mix_probabilities(const MixPairs& p, cudaStream_t stream) {
   Status status =
       launch({"cuda/mix_read_lse", dim3(static_cast<unsigned>(p.heads), static_cast<unsigned>(p.group.count)),
               kChunkRows, 0, stream},
@@ -256,14 +261,14 @@ Status mix_probabilities(const MixRows& p, cudaStream_t stream) {
   if (status.ok()) status = start_pass<MixPass::weights_gradient>("cuda/mix_weights_gradient", p, stream);
   return status;
 }
-Status mix_delta(const MixRows& p, cudaStream_t stream) {
+Status mix_delta(const MixPairs& p, cudaStream_t stream) {
   return launch(
       {"cuda/mix_delta",
        dim3(kChunkRows / kRowWarps, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.group.count)),
        32 * kRowWarps, 0, stream},
       delta_rows, p);
 }
-Status mix_scores_gradient(const MixRows& p, cudaStream_t stream) {
+Status mix_scores_gradient(const MixPairs& p, cudaStream_t stream) {
   return start_pass<MixPass::scores_gradient>("cuda/mix_scores_gradient", p, stream);
 }
 Status mix_gradient(const MixGradient& p, cudaStream_t stream) {
@@ -273,4 +278,4 @@ Status mix_gradient(const MixGradient& p, cudaStream_t stream) {
                       : start_gradient<32>(p, stream);
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mixed

@@ -1,40 +1,40 @@
 // Mixing forward over the pairs of a chunk, and what its rows need beside: lse, copies of coefficients.
 #include "headwise/kernels/cuda/mixed/pairs/pairs.cuh"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mixed {
 namespace {
 
 constexpr int kRowWarps = 4, kMatrixThreads = 256;
 
 /// A warp a row of a head: lse of its logits and the sink.
-__global__ void __launch_bounds__(32 * kRowWarps) lse_rows(const __grid_constant__ MixRows p) {
+__global__ void __launch_bounds__(32 * kRowWarps) lse_rows(const __grid_constant__ MixPairs p) {
   const RunInputs& f = p.in;
   const int lane = static_cast<int>(threadIdx.x) % 32,
             i = static_cast<int>(blockIdx.x * kRowWarps + threadIdx.x / 32);
   const Index h = blockIdx.y, slot = blockIdx.z;
-  const ChunkJob job = p.group.jobs[slot];
+  const chunk::ChunkJob job = p.group.jobs[slot];
   float lse = -INFINITY;
   if (i < job.rows) {
-    const float* row = p.scores + plane_at(slot, p.score_planes, h, i, p.group.pitch);
+    const float* row = p.scores + chunk::plane_at(slot, p.score_planes, h, i, p.group.pitch);
     float top = -INFINITY, sum = 0.f;
     for (int j = lane; j < job.keys; j += 32) top = top != top || row[j] != row[j] ? NAN : fmaxf(top, row[j]);
-    top = warp_most_of(top);
+    top = chunk::warp_most_of(top);
     const float sink = f.sinks.data ? number_of(f.sinks, static_cast<int>(h)) : -INFINITY;
     const float most = top != top ? top : fmaxf(top, sink);
     if (most != -INFINITY) {
-      for (int j = lane; j < job.keys; j += 32) sum += exp2f((row[j] - most) * kChunkLog2e);
-      sum = warp_sum_of(sum);
-      if (sink != -INFINITY) sum += exp2f((sink - most) * kChunkLog2e);
+      for (int j = lane; j < job.keys; j += 32) sum += exp2f((row[j] - most) * chunk::kChunkLog2e);
+      sum = chunk::warp_sum_of(sum);
+      if (sink != -INFINITY) sum += exp2f((sink - most) * chunk::kChunkLog2e);
       lse = most + logf(sum);
     }
     if (lane == 0 && f.lse) {
-      const SequencePlace at = f.places[job.sequence];
+      const SequenceLocation at = f.places[job.sequence];
       f.lse[at.tensor_batch * f.lse_step[0] + h * f.lse_step[1] + (at.q_row + job.row0 + i) * f.lse_step[2]] =
           lse;
     }
     if (top == -INFINITY) lse = -INFINITY;  // a row of a sink alone is 0 too
   }
-  if (lane == 0) p.lse[(slot * p.heads + h) * kChunkRows + i] = lse;
+  if (lane == 0) p.lse[(slot * p.heads + h) * chunk::kChunkRows + i] = lse;
 }
 
 /// [sequences tokens rows heads] in any steps to numbers in a row, or tokens `pitch` apart.
@@ -110,17 +110,17 @@ Status copy(const AnyView& v, float* to, Index pitch, cudaStream_t stream) {
 
 }  // namespace
 
-Status mix_logits(const MixRows& p, cudaStream_t stream) {
+Status mix_logits(const MixPairs& p, cudaStream_t stream) {
   return start_pass<MixPass::logits>("cuda/mix_logits", p, stream);
 }
-Status mix_lse(const MixRows& p, cudaStream_t stream) {
-  return launch(
-      {"cuda/mix_lse",
-       dim3(kChunkRows / kRowWarps, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.group.count)),
-       32 * kRowWarps, 0, stream},
-      lse_rows, p);
+Status mix_lse(const MixPairs& p, cudaStream_t stream) {
+  return launch({"cuda/mix_lse",
+                 dim3(chunk::kChunkRows / kRowWarps, static_cast<unsigned>(p.heads),
+                      static_cast<unsigned>(p.group.count)),
+                 32 * kRowWarps, 0, stream},
+                lse_rows, p);
 }
-Status mix_weights(const MixRows& p, cudaStream_t stream) {
+Status mix_weights(const MixPairs& p, cudaStream_t stream) {
   return start_pass<MixPass::weights>("cuda/mix_weights", p, stream);
 }
 Status begin_matrices(const AnyView& before, float* to_before, const AnyView& after, float* to_after,
@@ -141,4 +141,4 @@ Status write_matrices(const double* before, const AnyView& to_before, const doub
                 MatrixPair{{matrix_of(to_before), matrix_of(to_after)}}, before, after);
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mixed

@@ -1,10 +1,13 @@
 // One pass over the pairs of a chunk: a thread holds one key and a few queries of all heads and mixes them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/kernels/cuda/chunk/rows.cuh"
+#include "headwise/kernels/cuda/chunk/pairs.cuh"
 #include "headwise/kernels/cuda/mixed/pairs/pairs.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mixed {
+
+using chunk::kChunkKeys;
+using chunk::kChunkRows;
 
 enum class MixPass { logits, weights, probabilities, weights_gradient, scores_gradient };
 
@@ -25,7 +28,7 @@ struct BlockMix {
   int begin[Q],
       end[Q];  // keys a query may see, where masks open runs for all heads alike
 
-  __device__ __forceinline__ void load(const MixRows& p, const MixStage& s, Index q_row, int queries) {
+  __device__ __forceinline__ void load(const MixPairs& p, const MixStage& s, Index q_row, int queries) {
     for (int n = static_cast<int>(threadIdx.x); n < Heads * Heads; n += kMixThreads) {
       const int out = n / Heads, in = n % Heads, m = Turned ? out : in, h = Turned ? in : out;
       given[out][in] = s.given && m < s.from && h < s.to ? s.given[m * s.to + h] : 0.f;
@@ -40,7 +43,7 @@ struct BlockMix {
   }
   /// put(h, y[Q]) for each head that comes out; `key` is the key's place among the coefficients.
   template <class Put>
-  __device__ __forceinline__ void apply(const MixRows& p, const MixStage& s, Index key, Put&& put) const {
+  __device__ __forceinline__ void apply(const MixPairs& p, const MixStage& s, Index key, Put&& put) const {
     const int outs = Turned ? s.from : s.to, thread = static_cast<int>(threadIdx.x);
     const bool dynamic = s.kind == Mix::dynamic;
     const int first = Turned ? p.rank : 0, second = Turned ? 0 : p.rank;
@@ -112,11 +115,11 @@ struct PairThread {
   static constexpr int Q = kMixQueries<Heads>;
   static constexpr bool kTurned = Pass == MixPass::weights_gradient || Pass == MixPass::scores_gradient;
   static constexpr bool kAfter = Pass == MixPass::weights || Pass == MixPass::weights_gradient;
-  const MixRows& p;
+  const MixPairs& p;
   const RunInputs& f;
   BlockMix<Heads, kTurned>& mix;
-  const ChunkJob& job;
-  const SequencePlace& at;
+  const chunk::ChunkJob& job;
+  const SequenceLocation& at;
   Index slot;
   int row0, thread, j, pitch;
   Index b, i0;
@@ -131,7 +134,7 @@ struct PairThread {
     return of[slot * p.heads * kChunkRows + h * kChunkRows + row0 + q];
   }
   __device__ __forceinline__ bool pair_open(int h, int q) const {
-    return j >= mix.begin[q] && j < mix.end[q] && (!asks || mask_opens(f, at, b, h, i0 + q, j));
+    return j >= mix.begin[q] && j < mix.end[q] && (!asks || chunk::mask_opens(f, at, b, h, i0 + q, j));
   }
 
   /// What the mix reads of head h. Every number of a plane may be read, whatever it holds: a branch around
@@ -154,11 +157,13 @@ struct PairThread {
 #pragma unroll
     for (int q = 0; q < Q; ++q) {
       if constexpr (Pass == MixPass::logits || Pass == MixPass::probabilities) {
-        if (capped_scores) x[q] = capped(f, x[q]);
+        if (capped_scores) x[q] = chunk::capped(f, x[q]);
       } else if constexpr (Pass == MixPass::weights) {
-        if (!p.probabilities_given) x[q] = x[q] == -INFINITY ? 0.f : exp2f((x[q] - other[q]) * kChunkLog2e);
+        if (!p.probabilities_given)
+          x[q] = x[q] == -INFINITY ? 0.f : exp2f((x[q] - other[q]) * chunk::kChunkLog2e);
       } else if constexpr (Pass == MixPass::weights_gradient) {
-        x[q] = open[q] ? x[q] * gate_of(f, at, h, i0 + q) * pair_kept(f, at, b, h, i0 + q, j) : 0.f;
+        x[q] = open[q] ? x[q] * chunk::gate_of(f, at, h, i0 + q) * chunk::pair_kept(f, at, b, h, i0 + q, j)
+                       : 0.f;
         if (there(q)) dweights[off(h, q)] = x[q];
       } else {
         x[q] = x[q] == 0.f ? 0.f : x[q] * (other[q] - row_number(p.delta, h, q));
@@ -175,62 +180,62 @@ struct PairThread {
       if constexpr (Pass == MixPass::logits) {
         if (there(q))
           scores[off(h, q)] =
-              pair_open(h, q) ? y[q] + (terms ? added_terms(f, at, b, h, i, j) : 0.f) : -INFINITY;
+              pair_open(h, q) ? y[q] + (terms ? chunk::added_terms(f, at, b, h, i, j) : 0.f) : -INFINITY;
       } else if constexpr (Pass == MixPass::probabilities) {
         const float lse = row_number(p.lse, h, q);
         float w = 0.f;
         if (there(q) && lse != -INFINITY && pair_open(h, q)) {
-          const float s = y[q] + (terms ? added_terms(f, at, b, h, i, j) : 0.f);
-          if (s != -INFINITY) w = exp2f((s - lse) * kChunkLog2e);
+          const float s = y[q] + (terms ? chunk::added_terms(f, at, b, h, i, j) : 0.f);
+          if (s != -INFINITY) w = exp2f((s - lse) * chunk::kChunkLog2e);
         }
         probabilities[off(h, q)] = w;
       } else if constexpr (Pass == MixPass::weights) {
         float w = 0.f;
         if (there(q)) {
-          w = y[q] * pair_kept(f, at, b, h, i, j);
-          if (p.gated) w *= gate_of(f, at, h, i);
+          w = y[q] * chunk::pair_kept(f, at, b, h, i, j);
+          if (p.gated) w *= chunk::gate_of(f, at, h, i);
         }
-        store_weight(p.weights, p.dtype, weights_at + off(h, q), w);
+        chunk::store_weight(p.weights, p.dtype, weights_at + off(h, q), w);
       } else if constexpr (Pass == MixPass::weights_gradient) {
         dprobabilities[off(h, q)] = there(q) ? y[q] : 0.f;
       } else {
         float ds = 0.f;
         if (there(q)) {
           float slant = 1.f;
-          if (capped_scores) capped(f, scores[off(h, q)], &slant);
+          if (capped_scores) chunk::capped(f, scores[off(h, q)], &slant);
           ds = y[q] * slant * static_cast<float>(f.scales[f.scale_count == 1 ? 0 : h]);
         }
-        store_weight(p.dscores, p.dtype, dscores_at + off(h, q), ds);
+        chunk::store_weight(p.dscores, p.dtype, dscores_at + off(h, q), ds);
       }
     }
   }
 };
 
 template <int Heads, MixPass Pass>
-__global__ void __launch_bounds__(kMixThreads) mix_pairs(const __grid_constant__ MixRows p) {
+__global__ void __launch_bounds__(kMixThreads) mix_pairs(const __grid_constant__ MixPairs p) {
   using Thread = PairThread<Heads, Pass>;
   constexpr int Q = Thread::Q;
   constexpr bool kTurned = Thread::kTurned;
   __shared__ BlockMix<Heads, kTurned> mix;
   const RunInputs& f = p.in;
   const Index slot = blockIdx.z;
-  const ChunkJob job = p.group.jobs[slot];
+  const chunk::ChunkJob job = p.group.jobs[slot];
   const int row0 = static_cast<int>(blockIdx.y) * Q, thread = static_cast<int>(threadIdx.x),
             j = static_cast<int>(blockIdx.x) * kMixThreads + thread;
   const int end = (job.keys + kChunkKeys - 1) / kChunkKeys * kChunkKeys, pitch = p.group.pitch;
   if (static_cast<int>(blockIdx.x) * kMixThreads >= end) return;
-  const SequencePlace at = f.places[job.sequence];
+  const SequenceLocation at = f.places[job.sequence];
   const MixStage& stage = Thread::kAfter ? p.after : p.before;
   mix.load(p, stage, at.tensor_batch * p.q_rows + at.q_row + job.row0 + row0, job.rows - row0);
   if (thread < Q) {
-    const RowOpen row(f, p.group.runs && f.mask_count == 1, at, job.sequence, 0, job.row0 + row0 + thread,
-                      job.keys);
+    const chunk::RowOpen row(f, p.group.runs && f.mask_count == 1, at, job.sequence, 0,
+                             job.row0 + row0 + thread, job.keys);
     mix.begin[thread] = row.begin, mix.end[thread] = row.end;
   }
   __syncthreads();
   if (j >= end) return;
   const Index b = job.sequence, i0 = job.row0 + row0;
-  const auto plane = [&](int heads) { return plane_at(slot, heads, 0, row0, pitch) + j; };
+  const auto plane = [&](int heads) { return chunk::plane_at(slot, heads, 0, row0, pitch) + j; };
   const int v_heads = p.after.to, ins = kTurned ? stage.to : stage.from;
   const Index key = at.tensor_batch * p.k_rows + at.kv_row + (j < job.keys ? j : 0);
 
@@ -283,7 +288,7 @@ __global__ void __launch_bounds__(kMixThreads) mix_pairs(const __grid_constant__
 }
 
 template <MixPass Pass>
-Status start_pass(const char* name, const MixRows& p, cudaStream_t stream) {
+Status start_pass(const char* name, const MixPairs& p, cudaStream_t stream) {
   const auto start = [&]<int Heads>() {
     return launch(
         {name,
@@ -298,4 +303,4 @@ Status start_pass(const char* name, const MixRows& p, cudaStream_t stream) {
                       : start.template operator()<32>();
 }
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mixed

@@ -3,7 +3,7 @@
 #pragma once
 #include "headwise/kernels/cuda/chunk/chunks.h"
 
-namespace headwise::cuda {
+namespace headwise::cuda::mixed {
 
 inline constexpr int kMostMixHeads = 32, kMostMixRank = 4;
 
@@ -15,9 +15,9 @@ struct MixStage {
 };
 
 /// Everything a pair meets between q.k and the weights of v. Planes have one pitch; [slot heads 64 pitch].
-struct MixRows {
+struct MixPairs {
   RunInputs in;
-  ChunkGroup group;
+  chunk::ChunkGroup group;
   MixStage before, after;
   int rank, heads;          // heads between the mixes
   const float* of_queries;  // [rows of q, mix_rows, heads], or null
@@ -40,17 +40,17 @@ struct MixRows {
 };
 
 /// Logits of all heads, then lse of each row, then the weights of v.
-Status mix_logits(const MixRows& p, cudaStream_t stream);
-Status mix_lse(const MixRows& p, cudaStream_t stream);
-Status mix_weights(const MixRows& p, cudaStream_t stream);
+Status mix_logits(const MixPairs& p, cudaStream_t stream);
+Status mix_lse(const MixPairs& p, cudaStream_t stream);
+Status mix_weights(const MixPairs& p, cudaStream_t stream);
 /// Probabilities and their gradients; delta of each row; the gradient of the scores.
-Status mix_probabilities(const MixRows& p, cudaStream_t stream);
-Status mix_delta(const MixRows& p, cudaStream_t stream);
-Status mix_scores_gradient(const MixRows& p, cudaStream_t stream);
+Status mix_probabilities(const MixPairs& p, cudaStream_t stream);
+Status mix_delta(const MixPairs& p, cudaStream_t stream);
+Status mix_scores_gradient(const MixPairs& p, cudaStream_t stream);
 
 /// Sums over pairs of x_m dy_h: one row's for the query's coefficients, all for the given matrix.
 struct MixGradient {
-  ChunkGroup group;
+  chunk::ChunkGroup group;
   MixStage stage;
   int rank, heads, mix_rows;
   const float *x, *dy;
@@ -81,4 +81,4 @@ Status turn_coefficients(const AnyView& from, float* to, Index pitch, cudaStream
 Status write_matrices(const double* before, const AnyView& to_before, const double* after,
                       const AnyView& to_after, cudaStream_t stream);
 
-}  // namespace headwise::cuda
+}  // namespace headwise::cuda::mixed

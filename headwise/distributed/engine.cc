@@ -1,0 +1,24 @@
+#include "headwise/distributed/engine.h"
+
+#include <cstdlib>
+
+namespace headwise {
+namespace {
+
+constexpr EngineEntry kEngines[] = {
+    {"mpi", "ranks are processes, on one machine or several", &missing_mpi, &start_mpi},
+};
+
+}  // namespace
+
+std::span<const EngineEntry> engines() { return kEngines; }
+
+std::string_view launched_engine() {
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) return "mpi";
+  const char* other = std::getenv("PMI_SIZE");
+  require(other == nullptr || std::string_view(other) == "1", ErrorKind::unsupported, "ranks",
+          "the launcher is another MPI's (PMI_SIZE is set); start the ranks with Open MPI's mpirun");
+  return "";
+}
+
+}  // namespace headwise

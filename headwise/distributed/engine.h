@@ -1,0 +1,77 @@
+// Engine: what moves bytes between ranks. It never adds floats but in all_reduce, which Order::engine alone
+// calls. SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "headwise/base/dtype.h"
+#include "headwise/base/error.h"
+#include "headwise/base/index.h"
+
+#pragma GCC visibility push(default)
+namespace headwise {
+
+/// One message of an exchange, to or from a rank of the world. A sent one is only read.
+struct Message {
+  int rank = 0;
+  bool sends = false;
+  void* data = nullptr;
+  Index bytes = 0;
+};
+
+/// How an exchange ended. late: a rank that did not come in time. fault: what the engine said.
+struct Outcome {
+  int late = -1;
+  std::string fault = {};
+  bool ok() const { return late < 0 && fault.empty(); }
+};
+
+/// What an error between ranks is. everywhere: every rank has the same one, since they differ in what they
+/// were given. Otherwise a rank did not come, and programs exit with 75: another attempt may work.
+class RankError : public Error {
+ public:
+  explicit RankError(const std::string& message, bool everywhere = false)
+      : Error(everywhere ? ErrorKind::bad_argument : ErrorKind::device, message), everywhere_(everywhere) {}
+  bool everywhere() const noexcept { return everywhere_; }
+
+ private:
+  bool everywhere_;
+};
+
+/// Used by one thread. Messages between two ranks under one tag arrive in the order they were sent in.
+class Engine {
+ public:
+  Engine() = default;
+  virtual ~Engine() = default;
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  virtual std::string_view name() const = 0;
+  virtual int rank() const = 0;
+  virtual int ranks() const = 0;
+  /// All of them at once, done when every one is; `seconds` at most.
+  virtual Outcome exchange(std::span<const Message> messages, int tag, double seconds) = 0;
+  /// The engine's own sum over all ranks, f32 or f64: its order is its own.
+  virtual Outcome all_reduce(const void* in, void* out, Index count, DType dtype, double seconds) = 0;
+};
+
+/// What `doctor` says of an engine, and how it is started.
+struct EngineEntry {
+  std::string_view name, purpose;
+  /// "" where it can start here, else why not, in words.
+  std::string (*missing)();
+  std::unique_ptr<Engine> (*start)();
+};
+/// Every engine a program can start, in the order they are tried; `threads` is started by run_ranks alone.
+std::span<const EngineEntry> engines();
+
+/// Open MPI's library, found at run time. missing_mpi: why it cannot be used, "" where it can.
+std::string missing_mpi();
+std::unique_ptr<Engine> start_mpi();
+/// "mpi" under mpirun of Open MPI, else "". Another launcher is refused in words.
+std::string_view launched_engine();
+
+}  // namespace headwise
+#pragma GCC visibility pop

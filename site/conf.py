@@ -1,0 +1,21 @@
+"""The site's look. Its pages are copied here by tools/make_site.py."""
+project = "headwise"
+author = "the headwise authors"
+html_title = "headwise"
+extensions = ["myst_parser"]
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 4
+html_theme = "furo"
+html_show_sourcelink = False
+html_show_sphinx = False
+html_show_copyright = False
+html_show_search_summary = False  # pages opened from files may not read each other
+highlight_language = "none"
+html_copy_source = False
+html_css_files = ["site.css"]
+html_static_path = ["_static"]
+exclude_patterns = []
+language = "en"
+pygments_style = "friendly"
+pygments_dark_style = "monokai"
+html_theme_options = {"navigation_with_keys": True, "source_repository": ""}

@@ -1,0 +1,227 @@
+// Laws of cut layers: a block over 1, 2, 4 and 8 ranks gives the bits of one rank, forward and every
+// gradient.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "headwise/base/random.h"
+#include "headwise/distributed/slices.h"
+#include "headwise/distributed/threads_engine.h"
+#include "headwise/layers/transformer/block.h"
+#include "headwise/masks/mask.h"
+
+namespace headwise {
+namespace {
+
+constexpr Index kModel = 32, kFeed = 64, kBatch = 2, kTokens = 5;
+
+struct Setting {
+  std::string heads = "mha:heads=8,dim=4";
+  Order order = Order::tree;
+  FeedKind feed = FeedKind::swiglu;
+  Positions positions = Positions::none;
+  bool bias = true, backward = true;
+  DType dtype = DType::f32;
+};
+
+BlockOptions options_of(const Setting& s, const Teams* teams) {
+  return {.heads = s.heads,
+          .model_dim = kModel,
+          .feed_dim = kFeed,
+          .feed = s.feed,
+          .norm = {.kind = NormKind::rms},
+          .bias = s.bias,
+          .positions = s.positions,
+          .teams = teams};
+}
+
+/// Values no start has: biases too are numbers.
+void draw(const AnyView& v, std::uint64_t key) {
+  for (Index i = 0; i < v.count(); ++i) store_double(v.data, v.dtype, i, 0.3 * normal_at(key, i));
+}
+
+struct Result {
+  std::string y, dx;
+  std::map<std::string, std::string> grads;
+  Counted forward, both;
+};
+std::string bytes_of(const AnyView& v) {
+  return {static_cast<const char*>(v.data), static_cast<std::size_t>(v.count() * size_of(v.dtype))};
+}
+
+/// What rank 0 sees after all slices are joined.
+Result run(const Setting& s, int ranks, bool teams_given = true) {
+  Result result;
+  run_ranks(
+      ranks,
+      [&](Communicator& world) {
+        Context ctx({.threads = 1});
+        const Teams teams{.tensor = &world, .order = s.order};
+        ParamSet whole(s.dtype, 1), mine(s.dtype, 1);
+        const Block reference(whole, "block", options_of(s, nullptr));
+        std::uint64_t key = 1;
+        for (Param& p : whole.all()) draw(p.value, ++key);
+        const Block block(mine, "block", options_of(s, teams_given ? &teams : nullptr));
+        take_slices(whole, mine, world);
+        mine.make_grads(), whole.make_grads();
+        StepMemory memory;
+        const Mask causal = Mask::causal();
+        Call call{.ctx = ctx,
+                  .memory = memory,
+                  .sequences = {.batch = kBatch, .tokens = kTokens},
+                  .mask = causal.set()};
+        const AnyView x = memory.take(s.dtype, {kBatch * kTokens, kModel}),
+                      dy = memory.take(s.dtype, {kBatch * kTokens, kModel});
+        draw(x, 100), draw(dy, 101);
+        Block::Saved saved;
+        const AnyView y = block.forward(x, call, s.backward ? &saved : nullptr);
+        Result own;
+        own.forward = world.counted();
+        own.y = bytes_of(y);
+        if (s.backward) own.dx = bytes_of(block.backward(dy, call, saved));
+        own.both = world.counted();
+        if (s.backward)
+          for (std::size_t i = 0; i < mine.all().size(); ++i) {
+            join_slices(mine.all()[i].name, mine.all()[i].grad, whole.all()[i].grad, world);
+            own.grads[mine.all()[i].name] = bytes_of(whole.all()[i].grad);
+          }
+        // Every rank must hold the same: rank 0's answer is compared, the others' with it.
+        std::string all(own.y.size() * static_cast<std::size_t>(ranks), '\0');
+        world.gather_bytes(own.y.data(), all.data(), static_cast<Index>(own.y.size()));
+        for (int r = 0; r < ranks; ++r)
+          EXPECT_TRUE(all.compare(static_cast<std::size_t>(r) * own.y.size(), own.y.size(), own.y) == 0);
+        if (world.rank() == 0) result = own;
+      },
+      {.check = true});
+  return result;
+}
+
+void expect_same(const Result& got, const Result& want, const std::string& what) {
+  EXPECT_TRUE(got.y == want.y) << what << ": y";
+  EXPECT_TRUE(got.dx == want.dx) << what << ": dx";
+  ASSERT_EQ(got.grads.size(), want.grads.size());
+  for (const auto& [name, bytes] : want.grads)
+    EXPECT_TRUE(got.grads.at(name) == bytes) << what << ": " << name;
+}
+
+double worst(const std::string& a, const std::string& b) {
+  double most = 0;
+  const auto* x = reinterpret_cast<const double*>(a.data());
+  const auto* y = reinterpret_cast<const double*>(b.data());
+  for (std::size_t i = 0; i < a.size() / sizeof(double); ++i) most = std::max(most, std::abs(x[i] - y[i]));
+  return most;
+}
+
+std::string refusal(const Setting& s, int ranks) {
+  try {
+    run(s, ranks);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(CutLayers, TreeHasOneSetOfBitsForAnyRanks) {
+  const Setting settings[] = {
+      {},
+      {.feed = FeedKind::gelu},
+      {.heads = "mha:heads=8,dim=4", .positions = Positions::rope, .bias = false},
+      {.heads = "mha:heads=8,dim=4", .positions = Positions::alibi},
+      {.heads = "entmax:heads=8,dim=4,alpha=1.5,learned=true"},
+      {.heads = "gqa:heads=8,kv_heads=8,dim=4"},
+      {.heads = "gqa:heads=8,kv_heads=4,dim=4", .positions = Positions::rope},
+      {.heads = "gqa:heads=8,kv_heads=2,dim=4"},
+      {.heads = "gqa:heads=8,kv_heads=1,dim=4", .bias = false},
+      {.heads = "mha:heads=8,dim=4+gated:source=input,act=silu", .positions = Positions::rope},
+      {.heads = "gated:heads=8,kv_heads=2,dim=4,grain=head,bias=true"},
+      {.heads = "knocking:heads=8,kv_heads=4,dim=4,values=mlp"},
+      {.heads = "differential:heads=8,dim=2"},
+      {.heads = "collaborative:heads=8,dim=4,shared=12"},
+      {.heads = "talking:heads=8,dim=4"},
+      {.heads = "dcmha:heads=8,dim=4"},
+      {.heads = "overlapped:heads=8,dim=4,schedule=constant,rim=2"},
+      {.heads = "moh:heads=8,dim=4,shared=2,k=3,weight=0"},
+      {.heads = "gated:heads=8,dim=4,source=heads"},
+      {.heads = "segment:heads=8,dim=4,stops=3"},
+  };
+  for (const Setting& s : settings) {
+    const Result one = run(s, 1);
+    for (const int ranks : {2, 4, 8}) expect_same(run(s, ranks), one, text(s.heads, " on ", ranks, " ranks"));
+  }
+}
+
+TEST(CutLayers, TreeIsTheSameBlock) {
+  for (const char* heads :
+       {"mha:heads=8,dim=4", "gqa:heads=8,kv_heads=2,dim=4", "gated:heads=8,kv_heads=2,dim=4,act=silu",
+        "knocking:heads=8,kv_heads=4,dim=4", "differential:heads=8,dim=2",
+        "collaborative:heads=8,dim=4,shared=12", "talking:heads=8,dim=4", "dcmha:heads=8,dim=4"}) {
+    const Setting s{.heads = heads, .dtype = DType::f64};
+    const Result cut = run(s, 4), plain = run(s, 1, false);
+    EXPECT_LT(worst(cut.y, plain.y), 1e-13);
+    EXPECT_LT(worst(cut.dx, plain.dx), 1e-12);
+    for (const auto& [name, bytes] : plain.grads) EXPECT_LT(worst(cut.grads.at(name), bytes), 1e-12) << name;
+  }
+}
+
+TEST(CutLayers, OneRankOrderHasTheBitsOfOneProcess) {
+  for (const char* heads :
+       {"mha:heads=12,dim=4", "gqa:heads=12,kv_heads=2,dim=4", "gqa:heads=12,kv_heads=4,dim=4",
+        "entmax:heads=12,dim=4", "mha:heads=12,dim=4+gated:source=input,act=silu",
+        "gated:heads=12,dim=4,grain=head,bias=true", "knocking:heads=12,dim=4", "differential:heads=12,dim=4",
+        "collaborative:heads=12,dim=4,shared=12", "talking:heads=12,dim=4", "dcmha:heads=12,dim=4",
+        "overlapped:heads=12,dim=4,schedule=constant,rim=2", "moh:heads=12,dim=4",
+        "gated:heads=12,dim=4,source=heads", "segment:heads=12,dim=4"}) {
+    Setting s{.heads = heads, .order = Order::one_rank, .positions = Positions::none, .backward = false};
+    const Result plain = run(s, 1, false);
+    for (const int ranks : {1, 2, 3, 4, 6}) {
+      if (std::string_view(heads).starts_with("gqa") && ranks % 3 == 0) continue;  // its kv heads are 2 and 4
+      expect_same(run(s, ranks), plain, text(heads, " on ", ranks, " ranks"));
+    }
+  }
+}
+
+TEST(CutLayers, EngineOrderIsTheSameBlockAndRepeats) {
+  const Setting s{.heads = "gqa:heads=8,kv_heads=2,dim=4", .order = Order::engine, .dtype = DType::f64};
+  const Result a = run(s, 4), b = run(s, 4), plain = run(s, 1, false);
+  expect_same(a, b, "engine");
+  EXPECT_LT(worst(a.y, plain.y), 1e-13);
+  EXPECT_LT(worst(a.dx, plain.dx), 1e-12);
+}
+
+TEST(CutLayers, RefusesInWords) {
+  EXPECT_EQ(refusal({.heads = "mha:heads=6,dim=4"}, 4),
+            "ranks: 6 heads cannot be cut over 4 ranks; take a number of ranks that divides them");
+  EXPECT_EQ(refusal({.heads = "mha:heads=12,dim=4"}, 6),
+            "ranks: 12 heads make a tree of 4 leaves, and 6 ranks do not divide them; take order one_rank, "
+            "or 4 ranks or "
+            "fewer");
+  EXPECT_EQ(
+      refusal({.heads = "talking:heads=8,dim=4", .order = Order::engine}, 2),
+      "talking: shares or mixes what its heads have, and order engine does not add that; take order tree");
+  EXPECT_NE(refusal({.heads = "moh:heads=8,dim=4,shared=2,k=3"}, 2).find("make it with weight=0"),
+            std::string::npos);
+  EXPECT_NE(refusal({.heads = "talking:heads=8,dim=4"}, 3).find("3 ranks do not divide"), std::string::npos);
+  EXPECT_NE(
+      refusal({.heads = "gated:heads=8,dim=4", .positions = Positions::alibi}, 2).find("use other positions"),
+      std::string::npos);
+  EXPECT_NE(refusal({.order = Order::one_rank}, 2).find("has no backward over 2 ranks"), std::string::npos);
+}
+
+TEST(CutLayers, SendsTheBytesOfTheTable) {
+  // V = (R - 1) / R T D bytes of f32. Small sums gather every partial, so the block is made large enough.
+  const Index rows = kBatch * kTokens, all = rows * kModel * 4;
+  for (const int ranks : {2, 4}) {
+    const Index gathered = all / ranks * (ranks - 1), hidden = rows * kFeed * 4 / ranks * (ranks - 1);
+    const Result one_rank = run({.order = Order::one_rank, .backward = false}, ranks);
+    // W_O: heads and columns; W_2: hidden and columns. A rank sends its slice to each of the others.
+    EXPECT_EQ(one_rank.forward.bytes, gathered + gathered + hidden + gathered);
+    const Result tree = run({}, ranks);
+    EXPECT_EQ(tree.forward.bytes, 2 * sum_bytes(rows * kModel, 4, ranks));
+    EXPECT_EQ(tree.both.bytes, 4 * sum_bytes(rows * kModel, 4, ranks));
+  }
+}
+
+}  // namespace
+}  // namespace headwise

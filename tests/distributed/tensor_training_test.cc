@@ -1,0 +1,177 @@
+// A training over a tensor team: 1, 2, 4 and 8 ranks, with and without a data team, leave the same weights
+// and norms; a checkpoint of one layout goes on in any other.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+
+#include "headwise/base/random.h"
+#include "headwise/distributed/threads_engine.h"
+#include "headwise/layers/transformer/block.h"
+#include "headwise/train/trainer.h"
+
+namespace headwise {
+namespace {
+
+constexpr Index kExamples = 24, kTokens = 3, kModel = 16, kSteps = 4;
+
+struct Layout {
+  int tensor = 1, data = 1;
+};
+struct Run {
+  Layout layout = {};
+  std::string heads = "gqa:heads=8,kv_heads=2,dim=4";
+  std::string folder = {};
+  Index steps = kSteps;
+};
+struct Trained {
+  std::string weights, card;
+  double loss = 0;
+};
+
+BlockOptions options_of(const Run& run, const Teams* teams) {
+  return {.heads = run.heads,
+          .model_dim = kModel,
+          .feed_dim = 32,
+          .feed = FeedKind::swiglu,
+          .dropout = 0.2,
+          .teams = teams};
+}
+
+/// One rank's part: rows of an example are drawn from its number, and the block learns their sines.
+Trained train_rank(const Run& run, const Communicator& world) {
+  const Communicator tensor =
+                         world.part(world.rank() / run.layout.tensor * run.layout.tensor, run.layout.tensor),
+                     data = world.part(world.rank() % run.layout.tensor, run.layout.data, run.layout.tensor);
+  const Teams teams{.tensor = &tensor, .data = &data, .order = Order::tree};
+  ParamSet whole(DType::f32, 5), mine(DType::f32, 5);
+  const Block as_whole(whole, "block", options_of(run, nullptr));
+  const Block block(mine, "block", options_of(run, &teams));
+  const CutParams cut(whole, mine, tensor);
+  mine.make_grads();
+  Context ctx({.threads = 1});
+  Optimizer optimizer(mine, AdamWOptions{.decay = Decay::matrices, .average = 0.5});
+  StepMemory memory;
+  Trainer trainer(optimizer, kExamples,
+                  {.steps = run.steps,
+                   .micro_rows = 2,
+                   .micro_batches = 4,
+                   .rate = Schedule::constant(1e-2),
+                   .tree = true,
+                   .data = &data,
+                   .cut = &cut,
+                   .clip = 0.5,
+                   .seed = 3,
+                   .folder = run.folder},
+                  ctx);
+  const TrainResult done = trainer.run([&](const MicroBatch& m) {
+    memory.reset();
+    const auto texts = static_cast<Index>(m.examples.size());
+    Call call{.ctx = ctx,
+              .memory = memory,
+              .sequences = {.batch = texts, .tokens = kTokens},
+              .training = true,
+              .seed = m.seed,
+              .step = static_cast<std::uint64_t>(m.step)};
+    const AnyView x = memory.take(DType::f32, {texts * kTokens, kModel}),
+                  dy = memory.take(DType::f32, {texts * kTokens, kModel});
+    constexpr Index kEach = kTokens * kModel;
+    auto* from = static_cast<float*>(x.data);
+    for (Index i = 0; i < x.count(); ++i)
+      from[i] = static_cast<float>(
+          normal_at(9, m.examples[static_cast<std::size_t>(i / kEach)] * kEach + i % kEach));
+    Block::Saved saved;
+    const AnyView y = block.forward(x, call, &saved);
+    double loss = 0;
+    for (Index i = 0; i < x.count(); ++i) {
+      const double error =
+          static_cast<double>(static_cast<float*>(y.data)[i]) - std::sin(static_cast<double>(from[i]));
+      loss += error * error / static_cast<double>(x.count());
+      static_cast<float*>(dy.data)[i] =
+          static_cast<float>(m.weight * 2 * error / static_cast<double>(x.count()));
+    }
+    block.backward(dy, call, saved);
+    return loss;
+  });
+  cut.join();
+  Trained t{.weights = {}, .card = done.checkpoint, .loss = done.loss};
+  for (const Param& p : whole.all()) t.weights.append(static_cast<const char*>(p.value.data), p.bytes());
+  // What was kept stands in the moments too.
+  const Optimizer joined = cut.joined(optimizer);
+  for (const Optimizer::Moment& m : joined.moments())
+    t.weights.append(static_cast<const char*>(m.value.data),
+                     static_cast<std::size_t>(m.value.count() * size_of(m.value.dtype)));
+  return t;
+}
+
+Trained train(const Run& run) {
+  Trained first;
+  std::mutex lock;
+  run_ranks(run.layout.tensor * run.layout.data,
+            [&](Communicator& world) {
+              Trained own = train_rank(run, world);
+              const std::lock_guard<std::mutex> held(lock);
+              if (first.weights.empty()) first = own;
+              EXPECT_TRUE(own.weights == first.weights) << "rank " << world.rank();
+              if (world.rank() == 0) first.card = own.card;
+            },
+            {.check = true});
+  return first;
+}
+
+TEST(TensorTraining, EveryLayoutLeavesTheSameWeights) {
+  for (const char* heads : {"gqa:heads=8,kv_heads=2,dim=4", "mha:heads=8,dim=4"}) {
+    const Trained one = train({.heads = heads});
+    EXPECT_TRUE(std::isfinite(one.loss));
+    for (const Layout l :
+         {Layout{2, 1}, Layout{4, 1}, Layout{8, 1}, Layout{1, 4}, Layout{2, 2}, Layout{4, 2}}) {
+      const Trained t = train({.layout = l, .heads = heads});
+      EXPECT_TRUE(t.weights == one.weights) << heads << " tensor " << l.tensor << " data " << l.data;
+      EXPECT_EQ(t.loss, one.loss);
+    }
+  }
+}
+
+TEST(TensorTraining, ACheckpointGoesOnInAnyLayout) {
+  const std::filesystem::path base =
+      std::filesystem::temp_directory_path() / text("headwise_tensor_training_", ::getpid());
+  const Trained never_stopped = train({});
+  const Layout layouts[] = {{1, 1}, {2, 1}, {4, 1}, {2, 2}};
+  int number = 0;
+  for (const Layout from : layouts)
+    for (const Layout to : layouts) {
+      const std::string folder = (base / text(number++)).string();
+      train({.layout = from, .folder = folder, .steps = 2});
+      const Trained t = train({.layout = to, .folder = folder});
+      EXPECT_TRUE(t.weights == never_stopped.weights)
+          << from.tensor << "x" << from.data << " to " << to.tensor << "x" << to.data;
+    }
+  std::filesystem::remove_all(base);
+}
+
+TEST(TensorTraining, TheNormOfSlicesIsTheNorm) {
+  // Against the norm of the whole set: another order of the same sum.
+  run_ranks(4, [](Communicator& team) {
+    const Teams teams{.tensor = &team, .order = Order::tree};
+    ParamSet whole(DType::f32, 1), mine(DType::f32, 1);
+    const Block a(whole, "block", options_of({}, nullptr)), b(mine, "block", options_of({}, &teams));
+    const CutParams cut(whole, mine, team);
+    whole.make_grads(), mine.make_grads();
+    std::uint64_t key = 0;
+    for (Param& p : whole.all()) {
+      ++key;
+      for (Index i = 0; i < p.grad.count(); ++i)
+        static_cast<float*>(p.grad.data)[i] = static_cast<float>(normal_at(key, i));
+    }
+    for (std::size_t i = 0; i < mine.all().size(); ++i)
+      take_slice(mine.all()[i].name, whole.all()[i].grad, mine.all()[i].grad, team);
+    Context ctx({.threads = 1});
+    EXPECT_NEAR(cut.grad_norm(ctx), grad_norm(whole, ctx), 1e-12 * grad_norm(whole, ctx));
+  });
+}
+
+}  // namespace
+}  // namespace headwise

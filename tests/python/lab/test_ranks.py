@@ -1,0 +1,296 @@
+"""Ranks that are processes of Open MPI: the same answers and the same model as one process, and what is said when ranks fail."""
+
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+import headwise as hw
+
+PROGRAM = pathlib.Path(os.environ.get("HEADWISE_CLI") or pathlib.Path(hw.__file__).parents[2] / "headwise/cli/headwise")
+PAGE = pathlib.Path(__file__).parents[3] / "docs/distributed.md"
+# Ranks may be more than CPUs here, and the user may be root.
+ENV = dict(os.environ, PATH=f"{PROGRAM.parent}:{os.environ['PATH']}", OMPI_ALLOW_RUN_AS_ROOT="1",
+           OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1",
+           OMPI_MCA_btl_vader_single_copy_mechanism="none", HEADWISE_THREADS="1",
+           NO_COLOR="1")  # mpirun gives its ranks a terminal
+TRAIN = "--epochs 2 --batch 16 --model-dim 32 --feed-dim 64 --depth 1 --ngrams 0 --vocabulary 120 --quiet"
+TEXTS = ["the euro", "my loan", "block a card, please"]
+
+if not shutil.which("mpirun") and os.environ.get("CI") != "true":
+    pytest.skip("mpirun is not installed", allow_module_level=True)
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="the program is not built beside the module")
+
+
+def run(line, room, **more):
+    return subprocess.run(shlex.split(line), cwd=room, env=dict(ENV, **more), capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory):
+    """Labelled texts and a small model made of them on one rank, in the order of --data."""
+    folder = tmp_path_factory.mktemp("ranks")
+    words = {"card": ["lost my card", "block the card", "new card please"], "loan": ["ask for a loan", "loan rate", "repay loan"],
+             "rate": ["exchange rate", "rate of euro", "euro to dollar"]}
+    rows = [f"{text} {n}\t{label}" for n in range(12) for label, texts in words.items() for text in texts]
+    (folder / "bank.tsv").write_text("\n".join(rows) + "\n")
+    done = run(f"headwise train bank.tsv --out model --data 1 {TRAIN}", folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_the_lines_of_the_page(room):
+    """Each mpirun line of the page runs; what it prints is what one process prints."""
+    lines = [line.removeprefix("$ ") for block in re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.S | re.M)
+             for line in block.splitlines() if line.removeprefix("$ ").startswith("mpirun ")]
+    assert len(lines) >= 3
+    for line in lines:
+        if " serve " in line:
+            continue  # test_serving_over_ranks
+        if " train " in line:
+            line += f" {TRAIN}"
+        done = run(line, room)
+        assert done.returncode == 0, line + done.stderr
+        if " train " in line:
+            continue
+        alone = run(re.sub(r"mpirun -n \d+ (.*?) --(tensor|context) \d+", r"\1", line), room)
+        assert alone.returncode == 0 and done.stdout == alone.stdout, line
+
+
+def test_data_ranks_leave_the_same_model(room):
+    done = run(f"mpirun -n 2 headwise train bank.tsv --out shared --data 2 {TRAIN}", room)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("of training; try") == 1  # rank 0 alone prints
+    assert (room / "shared/model.safetensors").read_bytes() == (room / "model/model.safetensors").read_bytes()
+    assert not list(room.glob("shared.run*"))
+
+
+def test_tensor_ranks_leave_the_same_model(room):
+    """Cut over one, two and four ranks, with and without a data team; a training that was stopped goes on over other ranks."""
+    words = f"{TRAIN} --heads gqa:heads=4,kv_heads=2,dim=8"
+    assert run(f"headwise train bank.tsv --out cut1 --tensor 1 --data 1 {words}", room).returncode == 0
+    model = (room / "cut1/model.safetensors").read_bytes()
+    for ranks, teams in [(2, "--tensor 2 --data 1"), (4, "--tensor 2 --data 2")]:
+        done = run(f"mpirun -n {ranks} headwise train bank.tsv --out cut{ranks} {teams} {words}", room)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("of training; try") == 1
+        assert (room / f"cut{ranks}/model.safetensors").read_bytes() == model, teams
+    # Time is up within the first epoch; the same words over other ranks find its checkpoint.
+    long = words.replace("--epochs 2", "--epochs 60")
+    with subprocess.Popen(shlex.split(f"mpirun -n 2 headwise train bank.tsv --out gone --tensor 2 {long}"), cwd=room, env=ENV,
+                          stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as job:
+        end = time.time() + 200
+        while not list(room.glob("gone.run/step-*.safetensors")) and time.time() < end and job.poll() is None:
+            time.sleep(0.05)
+        for rank in ranks_of(job.pid)[:1]:
+            os.kill(rank, signal.SIGTERM)
+        said = job.communicate(timeout=200)[1]
+    assert job.returncode != 0 and "nothing is lost; the same command goes on" in said, said
+    again = run(f"headwise train bank.tsv --out gone --tensor 1 {long}", room)
+    assert again.returncode == 0, again.stderr
+    assert run(f"headwise train bank.tsv --out straight --tensor 1 {long}", room).returncode == 0
+    assert (room / "gone/model.safetensors").read_bytes() == (room / "straight/model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("heads", ["mha:heads=4+gated:source=input,act=silu", "talking:heads=4"])
+def test_heads_that_share_or_mix(room, heads):
+    """Learnt on one rank and on two with the same bits; two ranks answer what one process answers."""
+    for ranks, start in [(1, ""), (2, "mpirun -n 2 ")]:
+        done = run(f"{start}headwise train bank.tsv --out {heads[:4]}{ranks} --tensor {ranks} --heads {heads} {TRAIN}", room)
+        assert done.returncode == 0, done.stderr
+    assert (room / f"{heads[:4]}1/model.safetensors").read_bytes() == (room / f"{heads[:4]}2/model.safetensors").read_bytes()
+    two = run(f"mpirun -n 2 headwise predict {heads[:4]}1 'the euro' 'my loan' 'a card' --json --tensor 2", room)
+    one = run(f"headwise predict {heads[:4]}1 'the euro' 'my loan' 'a card' --json", room)
+    assert two.returncode == 0 and two.stdout == one.stdout, two.stderr
+
+
+@pytest.mark.parametrize("order", ["one_rank", "tree", "engine"])
+def test_orders(room, order):
+    """A model of plain heads in every order; the tree of one rank has the bits of two."""
+    if not (room / "plain").exists():
+        assert run(f"headwise train bank.tsv --out plain --heads gqa:heads=4,kv_heads=1,dim=8 {TRAIN}", room).returncode == 0
+    two = run(f"mpirun -n 2 headwise predict plain 'the euro' 'my loan' --json --tensor 2 --order {order}", room)
+    one = run(f"headwise predict plain 'the euro' 'my loan' --json --tensor 1 --order {order}", room)
+    assert two.returncode == 0 and one.returncode == 0, two.stderr + one.stderr
+    if order == "engine":
+        for a, b in zip(two.stdout.splitlines(), one.stdout.splitlines()):
+            assert json.loads(a)["confidence"] == pytest.approx(json.loads(b)["confidence"], rel=1e-5)
+    else:
+        assert two.stdout == one.stdout
+
+
+def test_context_ranks_answer_alike(room):
+    """Tokens cut over ranks, joined with heads cut over others; a batch of texts and one text alone."""
+    texts = "'the euro' 'ask for a loan to repay my loan rate please' 'card'"
+    one = run(f"headwise predict model {texts} --json", room)
+    assert one.returncode == 0, one.stderr
+    for ranks, words in [(3, "--context 3"), (4, "--tensor 2 --context 2")]:
+        done = run(f"mpirun -n {ranks} headwise predict model {texts} --json {words}", room)
+        assert done.returncode == 0 and done.stdout == one.stdout, words + done.stderr
+    refused = run("headwise predict model hi --context 2", room)
+    assert refused.returncode == 1 and "the options ask for 2; start as many: mpirun -n 2" in refused.stderr
+
+
+def served(room, start, words="", **more):
+    """A service, once it says where it listens: the process, the address, the ranks."""
+    job = subprocess.Popen(shlex.split(f"{start} headwise serve model {words} --no-token --port 0"), cwd=room, env=dict(ENV, **more),
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    late = threading.Timer(60, job.kill)  # a service that says nothing ends the test, not the suite
+    late.start()
+    line = job.stdout.readline()
+    late.cancel()
+    found = re.search(r"at (http://\S+)", line)
+    if not found or ("2 ranks" in line) != bool(start):
+        job.kill()
+        pytest.fail(line + job.communicate(timeout=60)[1])
+    return job, found[1], ranks_of(job.pid) if start else [job.pid]
+
+
+def end(job, ranks):
+    """Nothing stays behind a test that failed."""
+    for rank in ranks:
+        if pathlib.Path(f"/proc/{rank}").exists():
+            os.kill(rank, signal.SIGKILL)
+    job.kill()
+    job.communicate(timeout=60)
+
+
+def asked(address, texts, route="intents"):
+    body = json.dumps({"texts": texts}).encode()
+    with urllib.request.urlopen(urllib.request.Request(f"{address}/v1/{route}", body, {"Content-Type": "application/json"}), timeout=60) as answer:
+        return answer.read()
+
+
+@pytest.fixture(scope="module")
+def answer_of_one(room):
+    job, address, _ = served(room, "")
+    try:
+        return asked(address, TEXTS)
+    finally:
+        job.terminate()
+        job.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("words", ["--tensor 2", "--context 2"])
+def test_serving_over_ranks(room, answer_of_one, words):
+    """The answers of one process; SIGTERM to rank 0 ends all ranks and loses nothing."""
+    job, address, ranks = served(room, "mpirun -n 2", words)
+    try:
+        assert asked(address, TEXTS) == answer_of_one
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            asked(address, ["hi"], "explain")
+        assert 400 <= refused.value.code < 500
+        os.kill(ranks[1], signal.SIGTERM)  # not its to hear
+        assert asked(address, TEXTS) == answer_of_one
+        os.kill(ranks[0], signal.SIGTERM)
+        errors = job.communicate(timeout=60)[1]
+        assert job.returncode == 0 and "drained: every request was answered" in errors, errors
+        assert not any(pathlib.Path(f"/proc/{rank}").exists() for rank in ranks)
+    finally:
+        end(job, ranks)
+
+
+def test_a_rank_that_stands_ends_the_service(room):
+    job, address, ranks = served(room, "mpirun -n 2", "--tensor 2", HEADWISE_RANK_SECONDS="2")
+    try:
+        os.kill(ranks[1], signal.SIGSTOP)
+        errors = job.communicate(timeout=100)[1]
+        assert job.returncode == 75, errors
+        assert re.search(r"rank 1 of 2 has not come to rank 0 for 2 s; look why it stands", errors), errors
+    finally:
+        end(job, ranks)
+
+
+def test_ranks_that_differ_are_named(room):
+    assert run(f"headwise train bank.tsv --out other --seed 2 {TRAIN}", room).returncode == 0
+    done = run("mpirun -n 1 headwise predict model hi --tensor 2 : -n 1 headwise predict other hi --tensor 2", room)
+    said = [line for line in done.stderr.splitlines() if line.startswith("headwise: ")]
+    assert done.returncode == 1 and len(said) == 1, done.stderr
+    assert re.fullmatch(r"headwise: ranks: predict: rank 1 has weights with CRC-32C \d+, rank 0 has \d+; "
+                        r"start all ranks with the same words", said[0])
+    assert done.stdout == ""
+
+
+def test_refusals(room):
+    for line, part in [
+        ("headwise predict model hi --tensor 2", "1 rank was started and the options ask for 2; start as many: mpirun -n 2"),
+        ("mpirun -n 2 headwise predict model hi", "2 ranks were started and the options ask for 1"),
+        ("mpirun -n 3 headwise predict model hi --tensor 3", "8 heads cannot be cut over 3 ranks"),
+        ("mpirun -n 2 headwise predict model hi --tensor 2 --order engine", "take order tree"),
+        ("headwise predict model hi --order quick", "give one_rank, tree or engine"),
+        ("headwise train bank.tsv --out never --data 1 --batch 12", "batch is 12 in 8 parts"),
+        ("headwise train bank.tsv --out never --tensor 1 --dtype bf16", "sums over tensor ranks are not there yet"),
+        ("headwise train bank.tsv --out never --tensor 1 --gates l0=0.01", "leave out --gates"),
+    ]:
+        done = run(line, room)
+        assert done.returncode != 0 and part in done.stderr, line + done.stderr
+    assert not (room / "never").exists()
+    assert "no engine" in run("headwise predict model hi --tensor 1", room, HEADWISE_ENGINE="smoke").stderr
+
+
+def ranks_of(parent):
+    """Process ids of the ranks that an mpirun started."""
+    found = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            words = stat.read_text().rsplit(")", 1)[1].split()
+            if int(words[1]) == parent and "headwise" in (stat.parent / "cmdline").read_text():
+                found.append(int(stat.parent.name))
+        except OSError:
+            pass
+    return sorted(found)
+
+
+@pytest.mark.parametrize("sign, code", [(signal.SIGKILL, 137), (signal.SIGSTOP, 75)])
+def test_a_rank_that_is_gone_or_stands_ends_the_run(room, sign, code):
+    name = f"gone{code}"
+    log = room / f"{name}.run/log.jsonl"
+    line = f"mpirun -n 2 headwise train bank.tsv --out {name} --data 2 {TRAIN} --epochs 100000"
+    with subprocess.Popen(shlex.split(line.replace("--epochs 2 ", "")), cwd=room, env=dict(ENV, HEADWISE_RANK_SECONDS="5"),
+                          stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as job:
+        end = time.time() + 200
+        while not (log.exists() and log.stat().st_size > 0) and time.time() < end and job.poll() is None:
+            time.sleep(0.1)
+        ranks = ranks_of(job.pid)
+        assert len(ranks) == 2, job.stderr.read() if job.poll() is not None else ranks
+        os.kill(ranks[1], sign)
+        try:
+            said = job.communicate(timeout=100)[1]
+        finally:
+            for rank in ranks:
+                if pathlib.Path(f"/proc/{rank}").exists():
+                    os.kill(rank, signal.SIGKILL)
+    assert job.returncode == code, said
+    if sign == signal.SIGSTOP:
+        assert re.search(r"rank 1 of 2 has not come to rank 0 for 5 s; look why it stands, then start all ranks again", said)
+
+
+def test_doctor_and_explain(room):
+    facts = json.loads(run("headwise doctor --json --no-measure", room).stdout)
+    assert facts["engines"] == [{"name": "mpi", "purpose": "ranks are processes, on one machine or several", "missing": ""}]
+    sizes = "--q-tokens 512 --batch 8 --heads 8 --head-dim 64"
+    said = json.loads(run(f"headwise explain {sizes} --ranks 4 --json", room).stdout)["ranks"]
+    # Heads gathered and own columns gathered: 2 x 3/4 x tokens x model_dim x 4 bytes.
+    assert said["travels"][0]["bytes"] == 2 * 3 * 8 * 512 * 512 * 4 // 4 and said["heads_of_a_rank"].startswith("gqa:heads=2,")
+    tree = json.loads(run(f"headwise explain {sizes} --ranks 4 --order tree --feed-dim 2048 --backward --json", room).stdout)
+    assert [c["what"] for c in tree["ranks"]["travels"]] == ["W_O", "W_2", "dx of W_1", "dx of W_Q, W_K, W_V"]
+    assert len({c["bytes"] for c in tree["ranks"]["travels"]}) == 1
+    refused = run("headwise explain --heads talking:heads=8 --ranks 2", room)
+    assert refused.returncode == 1 and "is cut by sequences over ranks" in refused.stderr
+
+
+def test_the_cost_model_counts_the_same_bytes():
+    model = pathlib.Path(__file__).parents[3] / "benchmarks/ranks_model.py"
+    done = subprocess.run([sys.executable, model, "--check", PROGRAM], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "36 settings, all bytes equal" in done.stdout, done.stderr
