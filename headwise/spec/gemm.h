@@ -3,6 +3,7 @@
 #pragma once
 #include <string_view>
 
+#include "headwise/base/device.h"
 #include "headwise/base/view.h"
 
 namespace headwise {
@@ -49,6 +50,7 @@ struct GemmProblem {
   /// from some rows on (training), worse for a few (docs/projection.md). So the caller says, and m never
   /// does.
   bool parts = false;
+  Device device = {};  // where all of it lies
   friend constexpr bool operator==(const GemmProblem&, const GemmProblem&) = default;
 };
 
