@@ -47,6 +47,10 @@ set(HEADWISE_TEXT_PUBLIC_HEADERS
     headwise/intent/recognizer/planted_head.h headwise/intent/recognizer/pooling.h
     headwise/intent/recognizer/recognizer.h headwise/intent/training/evaluation.h headwise/intent/training/pretrained.h
     headwise/intent/training/training.h
-    headwise/c/decoder.h headwise/c/recognizer.h headwise/decoder/chat_template.h headwise/decoder/config.h headwise/decoder/decoder.h headwise/decoder/decoder_host.h headwise/decoder/drafter.h headwise/decoder/generator.h headwise/decoder/hf_config.h
-    headwise/decoder/kv_file.h headwise/decoder/memory.h
-    headwise/decoder/sampling.h headwise/decoder/save_folder.h headwise/decoder/source.h headwise/decoder/text_stream.h headwise/decoder/weights.h)
+    headwise/c/decoder.h headwise/c/recognizer.h
+    headwise/decoder/files/config.h headwise/decoder/files/hf_config.h headwise/decoder/files/save_folder.h
+    headwise/decoder/files/source.h
+    headwise/decoder/forward/decoder.h headwise/decoder/forward/kv_file.h headwise/decoder/forward/memory.h
+    headwise/decoder/forward/weights.h
+    headwise/decoder/chat_template.h headwise/decoder/decoder_host.h headwise/decoder/drafter.h headwise/decoder/generator.h
+    headwise/decoder/sampling.h headwise/decoder/text_stream.h)

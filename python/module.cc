@@ -2,11 +2,11 @@
 #include <exception>
 
 #include "headwise/base/version.h"
-#include "python/bind.h"
-#include "python/bind_align.h"
-#include "python/bind_recognizer.h"
-#include "python/contexts.h"
-#include "python/errors.h"
+#include "python/arrays/bind.h"
+#include "python/arrays/contexts.h"
+#include "python/arrays/errors.h"
+#include "python/text/bind_align.h"
+#include "python/text/bind_recognizer.h"
 
 namespace nb = nanobind;
 

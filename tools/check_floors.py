@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Floors and rooms: a file includes its own floor or lower, never higher; inside the houses of ORDERS and on floor 4 a room includes
 only rooms that stand before it in its list; a public header includes public ones alone. An unknown room is a failure with
-its name."""
+its name, and so is an include of a header that is not there."""
 import pathlib
 import re
 import sys
@@ -24,11 +24,17 @@ ORDERS = {
     "ops": "checks keys row norm attention/checks attention projection route explain .",
     "layers": "basic multi_head transformer",
     "intent": "corpus compound recognizer training",
+    "decoder": "files forward .",
+    "lab": "matrix model figures depth survey cut convert decoder during",
+    "cli": "args ranks attention decoder intent serve lab shell .",
 }
+PYTHON_ORDER = "arrays attention layers text ."  # of python/, lowest first
 INCLUDE = re.compile(r'^\s*#\s*include\s+"headwise/([^"]+)"', re.M)
+ANY_INCLUDE = re.compile(r'^\s*#\s*include\s+"((?:headwise|python|tests)/[^"]+)"', re.M)
 PUBLIC = re.compile(r"\bheadwise/[\w/]+\.h\b")
 HEAD = re.compile(r"^static_assert\(Head<", re.M)
 WRITTEN_BY_CMAKE = {"headwise/base/version.h", "headwise/heads/list.inc"}
+MADE = WRITTEN_BY_CMAKE | {"headwise/kernels/cuda/device/wgmma.inc"}
 SOURCES = {".h", ".cc", ".cu", ".cuh", ".inc"}
 
 
@@ -80,8 +86,30 @@ def public_faults(house):
                 yield f"{name} is public and includes headwise/{included}, which cmake/public_headers.cmake does not list"
 
 
+def python_faults(name, included):
+    """What is wrong with python/`name` including python/`included`, in words."""
+    rooms = PYTHON_ORDER.split()
+    own, other = (p.split("/")[0] if "/" in p else "." for p in (name, included))
+    if own not in rooms or other not in rooms or rooms.index(other) > rooms.index(own):
+        yield f"python/{name} includes python/{included}, whose room stands after its own in python: {PYTHON_ORDER}"
+
+
+def tree_faults(house):
+    """Includes of headers that are not there, anywhere in the tree, and the rooms of python/."""
+    for top in ("headwise", "python", "tests", "examples", "benchmarks"):
+        for file in sorted((house / top).rglob("*")):
+            if file.suffix not in SOURCES | {".c"}:
+                continue
+            name = file.relative_to(house).as_posix()
+            for included in ANY_INCLUDE.findall(file.read_text()):
+                if included not in MADE and not (house / included).exists():
+                    yield f"{name} includes {included}, which is not there"
+                if top == "python" and included.startswith("python/"):
+                    yield from python_faults(name[len("python/"):], included[len("python/"):])
+
+
 def main(root):
-    faults = list(public_faults(root.parent))
+    faults = [*public_faults(root.parent), *tree_faults(root.parent)]
     for file in sorted(root.rglob("*")):
         if file.suffix not in SOURCES:
             continue

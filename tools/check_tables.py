@@ -98,7 +98,7 @@ def tables(root):
     """(page, name, lines) of every table that is made."""
     terms = rows_of((root / "headwise/spec/terms.h").read_text(), "kScoreTerms")
     kinds = rows_of((root / "headwise/spec/mask_terms.h").read_text(), "kMaskKinds")
-    words = rows_of((root / "python/arguments.h").read_text(), "kArguments")
+    words = rows_of((root / "python/attention/arguments.h").read_text(), "kArguments")
     return [("docs/backward.md", "gradients", gradients(terms)), ("docs/terms.md", "score terms", terms_table(terms)),
             ("docs/cli.md", "score terms", options(terms)), ("docs/masks.md", "mask kinds", masks_table(kinds)),
             ("docs/python.md", "arguments", arguments(words)), ("python/headwise/_types.py", "gradients", gradient_fields(terms))]

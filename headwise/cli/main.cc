@@ -9,10 +9,10 @@
 #include <system_error>
 
 #include "headwise/base/version.h"
-#include "headwise/cli/align.h"
-#include "headwise/cli/args.h"
+#include "headwise/cli/args/args.h"
+#include "headwise/cli/intent/suggest.h"
+#include "headwise/cli/lab/align.h"
 #include "headwise/cli/shell/shell.h"
-#include "headwise/cli/suggest.h"
 #include "headwise/distributed/engine.h"
 
 namespace {

@@ -1,8 +1,8 @@
 // The words of texts in a build without headwise_text: each says why it cannot work.
-#include "headwise/cli/align.h"
-#include "headwise/cli/args.h"
-#include "headwise/cli/explain_model.h"
-#include "headwise/cli/suggest.h"
+#include "headwise/cli/args/args.h"
+#include "headwise/cli/attention/explain_model.h"
+#include "headwise/cli/intent/suggest.h"
+#include "headwise/cli/lab/align.h"
 
 namespace headwise::cli {
 namespace {

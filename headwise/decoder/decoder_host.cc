@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "headwise/decoder/source.h"
+#include "headwise/decoder/files/source.h"
 
 namespace headwise {
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "headwise/decoder/decoder.h"
+#include "headwise/decoder/forward/decoder.h"
 #include "headwise/decoder/sampling.h"
 
 #pragma GCC visibility push(default)

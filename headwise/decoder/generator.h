@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "headwise/decoder/decoder.h"
 #include "headwise/decoder/drafter.h"
-#include "headwise/decoder/memory.h"
+#include "headwise/decoder/forward/decoder.h"
+#include "headwise/decoder/forward/memory.h"
 #include "headwise/decoder/sampling.h"
 #include "headwise/decoder/text_stream.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "headwise/base/version.h"
-#include "headwise/cli/tested.h"
+#include "headwise/cli/attention/tested.h"
 #include "headwise/kernels/cpu/isa/isa.h"
 #include "tests/cli/program.h"
 #include "tests/model/scratch_folder.h"

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "headwise/decoder/kv_file.h"
+#include "headwise/decoder/forward/kv_file.h"
 #include "tests/decoder/generator_bench.h"
 
 namespace headwise {

@@ -1,6 +1,6 @@
 // Decoder: logits of every kind of model against plain loops in double; the same bits however rows come.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/decoder/decoder.h"
+#include "headwise/decoder/forward/decoder.h"
 
 #include <gtest/gtest.h>
 

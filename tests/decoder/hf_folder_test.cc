@@ -4,9 +4,9 @@
 
 #include <cstring>
 
-#include "headwise/decoder/decoder.h"
-#include "headwise/decoder/hf_config.h"
-#include "headwise/decoder/weight_names.h"
+#include "headwise/decoder/files/hf_config.h"
+#include "headwise/decoder/files/weight_names.h"
+#include "headwise/decoder/forward/decoder.h"
 #include "headwise/model/safetensors.h"
 #include "tests/base/sentence.h"
 #include "tests/decoder/tiny_model.h"

@@ -1,6 +1,6 @@
 // kv_file: a text that was saved and loaded goes on bit for bit; other files are refused in words.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/decoder/kv_file.h"
+#include "headwise/decoder/forward/kv_file.h"
 
 #include <signal.h>
 #include <sys/wait.h>

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "headwise/base/buffer.h"
-#include "headwise/decoder/source.h"
+#include "headwise/decoder/files/source.h"
 
 namespace headwise {
 

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <fstream>
 
+#include "headwise/decoder/forward/kv_file.h"
 #include "headwise/decoder/generator.h"
-#include "headwise/decoder/kv_file.h"
 #include "tests/base/sentence.h"
 #include "tests/decoder/tiny_model.h"
 #include "tests/model/scratch_folder.h"

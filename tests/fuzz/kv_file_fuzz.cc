@@ -10,7 +10,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "headwise/decoder/kv_file.h"
+#include "headwise/decoder/forward/kv_file.h"
 #include "headwise/train/crc32c.h"
 #include "tests/decoder/tiny_model.h"
 

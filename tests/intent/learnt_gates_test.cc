@@ -5,7 +5,7 @@
 
 #include "headwise/intent/training/learner.h"
 #include "headwise/intent/training/training.h"
-#include "headwise/lab/cut.h"
+#include "headwise/lab/cut/cut.h"
 #include "tests/lab/tiny_recognizer.h"
 
 namespace headwise {

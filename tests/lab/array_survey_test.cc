@@ -1,6 +1,6 @@
 // Surveys of weights from elsewhere: planted rows are named, drawn ones are not, and what is no weight is
 // refused. SPDX-License-Identifier: Apache-2.0
-#include "headwise/lab/survey/array_subject.h"
+#include "headwise/lab/figures/array_subject.h"
 
 #include <cmath>
 

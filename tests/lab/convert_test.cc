@@ -1,12 +1,12 @@
 // Sharing keys and values: bits at as many kv heads, aligned against mean, turned copies, RoPE, refusals.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/lab/convert.h"
+#include "headwise/lab/convert/convert.h"
 
 #include <cmath>
 #include <cstring>
 
-#include "headwise/lab/share_scores.h"
-#include "headwise/lab/texts.h"
+#include "headwise/lab/convert/share_scores.h"
+#include "headwise/lab/model/texts.h"
 #include "tests/lab/tiny_recognizer.h"
 #include "tests/model/tiny_bert.h"
 

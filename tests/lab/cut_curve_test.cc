@@ -1,6 +1,6 @@
 // The curve of a cut: every state is the model that cut_heads makes, counted, judged and drawn.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/lab/cut_curve.h"
+#include "headwise/lab/cut/cut_curve.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -1,11 +1,11 @@
 // Cutting heads: the smaller model answers as the whole one does with these gates at 0; plans; rankings.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/lab/cut.h"
+#include "headwise/lab/cut/cut.h"
 
 #include <cmath>
 #include <filesystem>
 
-#include "headwise/lab/attention_cut.h"
+#include "headwise/lab/model/attention_cut.h"
 #include "headwise/model/hf_bert.h"
 #include "tests/lab/tiny_recognizer.h"
 #include "tests/model/tiny_bert.h"

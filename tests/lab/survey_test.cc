@@ -6,10 +6,10 @@
 #include <cstdlib>
 
 #include "headwise/intent/training/training.h"
-#include "headwise/lab/cut.h"
-#include "headwise/lab/keep_roles.h"
+#include "headwise/lab/cut/cut.h"
+#include "headwise/lab/cut/keep_roles.h"
+#include "headwise/lab/figures/score_rank.h"
 #include "headwise/lab/survey/head_map.h"
-#include "headwise/lab/survey/score_rank.h"
 #include "tests/lab/tiny_recognizer.h"
 
 namespace headwise {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "headwise/intent/corpus/corpus.h"
-#include "headwise/lab/lab_model.h"
+#include "headwise/lab/model/lab_model.h"
 #include "tests/intent/support.h"
 
 namespace headwise::test {

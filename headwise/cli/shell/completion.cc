@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "headwise/cli/args.h"
+#include "headwise/cli/args/args.h"
 #include "headwise/cli/shell/shell.h"
 #include "headwise/cli/shell/words.h"
 

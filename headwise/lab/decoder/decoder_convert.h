@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "headwise/lab/decoder/lab_decoder.h"
-#include "headwise/lab/merge.h"
+#include "headwise/lab/matrix/merge.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {

@@ -3,7 +3,7 @@
 #pragma once
 #include <vector>
 
-#include "headwise/lab/cut.h"
+#include "headwise/lab/cut/cut.h"
 #include "headwise/lab/decoder/lab_decoder.h"
 
 #pragma GCC visibility push(default)

@@ -6,10 +6,10 @@
 #include <optional>
 
 #include "headwise/base/words.h"
-#include "headwise/decoder/weight_names.h"
+#include "headwise/decoder/files/weight_names.h"
 #include "headwise/intent/recognizer/model_folder.h"
-#include "headwise/lab/changed_weights.h"
-#include "headwise/lab/lab_model.h"
+#include "headwise/lab/model/changed_weights.h"
+#include "headwise/lab/model/lab_model.h"
 #include "headwise/model/json_object.h"
 #include "headwise/model/shards.h"
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "headwise/decoder/decoder.h"
-#include "headwise/lab/head_plan.h"
+#include "headwise/decoder/forward/decoder.h"
+#include "headwise/lab/model/head_plan.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {

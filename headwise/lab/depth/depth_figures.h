@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "headwise/lab/depth/rollout.h"
-#include "headwise/lab/survey/figures.h"
+#include "headwise/lab/figures/figures.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {

@@ -3,7 +3,7 @@
 #pragma once
 #include <vector>
 
-#include "headwise/lab/small_matrix.h"
+#include "headwise/lab/matrix/small_matrix.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {

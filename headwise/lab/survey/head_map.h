@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "headwise/base/threads.h"
-#include "headwise/lab/small_matrix.h"
+#include "headwise/lab/matrix/small_matrix.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {

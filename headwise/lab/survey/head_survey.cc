@@ -10,7 +10,7 @@
 #include "headwise/base/error.h"
 #include "headwise/base/random.h"
 #include "headwise/lab/depth/collapse.h"
-#include "headwise/lab/head_plan.h"
+#include "headwise/lab/model/head_plan.h"
 #include "headwise/lab/survey/head_map.h"
 
 namespace headwise {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "headwise/lab/depth/depth_figures.h"
-#include "headwise/lab/survey/figures.h"
-#include "headwise/lab/texts.h"
+#include "headwise/lab/figures/figures.h"
+#include "headwise/lab/model/texts.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "headwise/lab/survey/figures.h"
+#include "headwise/lab/figures/figures.h"
 
 namespace headwise {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "headwise/base/context.h"
-#include "headwise/decoder/source.h"
+#include "headwise/decoder/files/source.h"
 #include "headwise/view/circuits.h"
 
 namespace headwise {

@@ -6,7 +6,7 @@
 
 #include "headwise/base/context.h"
 #include "headwise/base/view.h"
-#include "headwise/decoder/config.h"
+#include "headwise/decoder/files/config.h"
 
 namespace headwise {
 

@@ -24,7 +24,7 @@ def functions(text, name):
 
 
 STUB = (PACKAGE / "_core.pyi").read_text()
-(ARGUMENTS,) = functions(STUB, "explain")  # made from the list of python/arguments.h
+(ARGUMENTS,) = functions(STUB, "explain")  # made from the list of python/attention/arguments.h
 NAMES = [name for name, _ in ARGUMENTS]
 
 

@@ -109,7 +109,7 @@ def test_a_public_header_includes_public_ones_only(tmp_path):
 
 def test_tables_of_pages_follow_the_lists(tmp_path):
     for name in ("tools/check_tables.py", "headwise/spec/terms.h", "headwise/spec/mask_terms.h", "docs/backward.md", "docs/terms.md",
-                 "docs/cli.md", "docs/masks.md", "docs/python.md", "python/arguments.h", "python/headwise/_types.py"):
+                 "docs/cli.md", "docs/masks.md", "docs/python.md", "python/attention/arguments.h", "python/headwise/_types.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text((ROOT / name).read_text())
     run = [sys.executable, tmp_path / "tools/check_tables.py"]

@@ -1,0 +1,66 @@
+#include "headwise/decoder/forward/decoder.h"
+
+#include <bit>
+#include <cmath>
+
+#include "headwise/decoder/forward/pass.h"
+
+namespace headwise {
+namespace {
+
+/// Turns of so many positions are kept; longer texts compute them, with the same bits.
+constexpr Index kMostTurns = 16'384;
+
+}  // namespace
+
+Decoder::Decoder(DecoderSource& source, const DecoderOptions& options, Context& ctx)
+    : config_(source.config()), options_(options), weights_(source, options.dtype), scale_(DType::f32, {1}) {
+  const double plain = 1 / std::sqrt(static_cast<double>(config_.head_dim));
+  scale_.values<float>()[0] = static_cast<float>(config_.scale > 0 ? config_.scale : plain);
+  if (config_.learned_positions || config_.positions > kMostTurns) return;
+  turns_.emplace(config_.rope, config_.head_dim, config_.positions, ctx);
+  sliding_turns_.emplace(config_.sliding_rope, config_.head_dim, config_.positions, ctx);
+}
+
+std::uint64_t Decoder::fingerprint() const {
+  const DecoderConfig& c = config_;
+  std::uint64_t state = weights_.fingerprint();
+  const auto mix = [&](double x) {
+    state = (state ^ std::bit_cast<std::uint64_t>(x)) * 0xff51afd7ed558ccdu;
+    state ^= state >> 32;
+  };
+  for (const char letter : c.family) mix(letter);
+  for (const Index n :
+       {c.layers, c.model_dim, c.feed_dim, c.heads, c.kv_heads, c.head_dim, c.vocabulary, c.positions})
+    mix(static_cast<double>(n));
+  for (const Index window : c.windows) mix(static_cast<double>(window));
+  for (const double x : {c.eps, c.embed_scale, c.scale, c.attention_softcap, c.logit_softcap, c.rope.base,
+                         c.sliding_rope.base, static_cast<double>(c.rope.kind),
+                         static_cast<double>(c.activation), static_cast<double>(c.norm_weight)})
+    mix(x);
+  return state;
+}
+
+std::string Decoder::numerics() const {
+  return text("weights ", options_.dtype.has_value() ? name_of(*options_.dtype) : "as stored", ", rows ",
+              options_.rounded_rows ? "rounded to 8 bits before quantized matrices" : "exact");
+}
+
+KvShape Decoder::kv_shape() const {
+  return {.layers = config_.layers,
+          .kv_heads = config_.kv_heads,
+          .head_dim = config_.head_dim,
+          .value_dim = config_.head_dim};
+}
+
+void Decoder::forward(std::span<const DecoderRow> rows, KvCache& cache, DecoderStep& step,
+                      Context& ctx) const {
+  DecoderPass(*this, rows, cache, step, ctx).run();
+}
+
+std::span<const float> DecoderStep::logits(Index asked) const {
+  const float* all = static_cast<const float*>(logits_.view().data);
+  return {all + asked * vocabulary_, static_cast<std::size_t>(vocabulary_)};
+}
+
+}  // namespace headwise

@@ -1,0 +1,23 @@
+// knocked_out: single pairs of a query and a key that a head may not use, as a bias on its scores.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <span>
+#include <vector>
+
+#include "headwise/lab/model/lab_model.h"
+
+#pragma GCC visibility push(default)
+namespace headwise {
+
+/// Tokens are counted from 0 as the model reads the text, what it puts around it included.
+struct HeadPair {
+  HeadName head = {};
+  Index query = 0, key = 0;
+};
+
+/// Call::score_bias of the pairs' layer for one text: -inf at each pair, 0 elsewhere, [1 heads tokens
+/// tokens]. The other weights of a row share what the pair had. All pairs are of one layer.
+Tensor knocked_out(const LabModel& model, std::span<const HeadPair> pairs, Index tokens);
+
+}  // namespace headwise
+#pragma GCC visibility pop
