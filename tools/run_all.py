@@ -2,7 +2,6 @@
 """Runs the named stages one after another, counts every single test of every runner, and ends with one line of totals.
 
 Usage: run_all.py STAGE...    stages: see STAGES below; `test` and `check` stand for what make test and make check run."""
-import json
 import os
 import pathlib
 import platform
@@ -235,15 +234,7 @@ def stage_format():
 
 def stage_tidy():
     """Every file of the library and the command line that the release build compiles."""
-    database = json.loads((RELEASE / "compile_commands.json").read_text())
-    files = sorted({unit["file"] for unit in database if unit["file"].startswith(str(ROOT / "headwise"))})
-    command = f"xargs -n 2 -P {JOBS} clang-tidy-14 --quiet -p build/release --extra-arg=-Wno-unknown-warning-option"
-    done = subprocess.run(command, shell=True, cwd=ROOT, text=True, input="\n".join(files), capture_output=True)
-    if done.returncode:
-        print(done.stdout)
-    tally = Tally()
-    tally.one(done.returncode == 0, "tidy")
-    return tally
+    return single("tidy", "python3", "tools/run_tidy.py", "build/release", limit=None)
 
 
 def stage_habits():
