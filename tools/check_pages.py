@@ -137,6 +137,9 @@ def table_faults(blocks):
     for block, after in zip(blocks, blocks[1:]):
         if block.kind == "table" and after.kind == "text":
             yield after.number, "text right below a table becomes a row of it; leave a line free"
+    for block in blocks:
+        if block.kind == "table" and re.fullmatch(r"[\s|:-]+", block.lines[0]):
+            yield block.number, "a table begins with its heads; they may stand in the text above"
 
 
 def is_note(page):

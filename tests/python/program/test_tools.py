@@ -54,6 +54,7 @@ def test_pages_are_read(tmp_path):
     assert '"is none"' in page_faults(tmp_path, "# A page\n\nThere is none.\n")
     assert "there is no file tests/gone.cc" in page_faults(tmp_path, "# A page\n\n| `tests/gone.cc: Name` |\n")
     assert "right below a table" in page_faults(tmp_path, "# A page\n\n| a |\n|---|\n| b |\nText.\n")
+    assert "begins with its heads" in page_faults(tmp_path, "# A page\n\nText. | a |\n|---|\n| b |\n")
     (tmp_path / "docs/other.md").write_text("# Other\n")
     assert "other.md: not listed" in page_faults(tmp_path, "# A page\n")
 
