@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <ctime>
 
 #include "headwise/layers/basic/embed.h"
 #include "headwise/ops/attention/run_facts.h"
@@ -402,6 +403,8 @@ const AttentionPlan& AttentionCall::plan() {
   return e.plans.get(problem_, e.context.threads(), kernels());
 }
 
+void AttentionCall::put_tokens_first() { out_order_ = &kBshd; }
+
 void AttentionCall::make_outputs() {
   const AttentionProblem& p = problem_;
   const Index rows = args_.q.size[1], heads = p.heads.v.heads, dim = p.heads.v.dim;
@@ -417,11 +420,11 @@ void AttentionCall::make_outputs() {
     if (ragged_) {
       sizes[order_->ragged_tokens] = rows, sizes[order_->ragged_heads] = heads, sizes[2] = dim, axes = 3;
     } else {
-      sizes[order_->batch] = p.batch, sizes[order_->tokens] = rows, sizes[order_->heads] = heads,
+      sizes[out_order_->batch] = p.batch, sizes[out_order_->tokens] = rows, sizes[out_order_->heads] = heads,
       sizes[3] = dim, axes = 4;
     }
     MadeArray made = make_array(kind_, like_, p.dtype, {sizes, static_cast<std::size_t>(axes)});
-    args_.out = as_bshd("out", made.view);
+    args_.out = python::as_bshd(kOp, "out", made.view, *out_order_, ragged_);
     out_ = std::move(made.object);
   }
   const DType wide = p.dtype == DType::f64 ? DType::f64 : DType::f32;
@@ -454,6 +457,21 @@ void AttentionCall::compute() {
   LongFlight without_gil;
   chosen.run(args_, engine.context);
   without_gil.end();
+}
+
+double AttentionCall::seconds(int count) {
+  compute();
+  CallContext::Engine& engine = context_->engine();
+  const Turn turn(engine.turn);
+  const AttentionPlan& chosen = plan();
+  const auto now = [] {
+    timespec t{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+  };
+  const double start = now();
+  for (int i = 0; i < count; ++i) chosen.run(args_, engine.context);
+  return (now() - start) / count;
 }
 
 nb::object AttentionCall::run() {

@@ -42,8 +42,12 @@ class AttentionCall {
 
   /// Runs and returns `out`, or the named tuple of out, lse and probe.
   nb::object run();
+  /// A fresh output holds [batch tokens heads dim] whatever order q, k and v have; before run().
+  void put_tokens_first();
   /// The same without a result; then out() and lse() hold it.
   void compute();
+  /// Seconds of this thread that a run takes once its tensors are read, the mean of `count`: for benchmarks.
+  double seconds(int count);
   const nb::object& out() const { return out_; }
   const nb::object& lse() const { return lse_; }
   /// The plan of this call on its context; valid while the context is.
@@ -88,7 +92,7 @@ class AttentionCall {
   /// A term: it lies where q does.
   AnyView read_term(const char* name, nb::handle h) const;
 
-  const AxisOrder* order_;
+  const AxisOrder *order_, *out_order_ = order_;
   nb::handle like_, given_out_, probe_words_;
   ArrayKind kind_;
   bool ragged_ = false, want_lse_ = false;

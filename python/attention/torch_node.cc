@@ -209,32 +209,52 @@ double place_of(nb::handle mask, nb::handle scale, nb::handle layout) {
   return place;
 }
 
-/// The whole way of a call with nothing but a mask, a scale and a layout; NotImplemented: it is none of
-/// these.
-nb::object attend(nb::handle q, nb::handle k, nb::handle v, nb::handle mask, nb::handle scale,
-                  nb::handle layout) {
-  const auto other = [] { return nb::borrow(Py_NotImplemented); };
-  const Torch& torch = Torch::get();
-  if (!torch.plain(q) || !torch.plain(k) || !torch.plain(v) || !torch.quiet() || torch.flag(q, torch.is_meta))
-    return other();
-  if (!(mask.is_none() || nb::isinstance<Mask>(mask)) ||
-      !(scale.is_none() || PyFloat_CheckExact(scale.ptr())))
-    return other();
-  const bool records =
-      torch.records() && (torch.flag(q, torch.requires_grad) || torch.flag(k, torch.requires_grad) ||
-                          torch.flag(v, torch.requires_grad));
-  if (!records) {
+/// A call with nothing but a mask, a scale and a layout.
+struct PlainCall {
+  nb::handle q, k, v, mask, scale;
+  bool fits(const Torch& torch) const {
+    return torch.plain(q) && torch.plain(k) && torch.plain(v) && torch.quiet() &&
+           !torch.flag(q, torch.is_meta) && (mask.is_none() || nb::isinstance<Mask>(mask)) &&
+           (scale.is_none() || PyFloat_CheckExact(scale.ptr()));
+  }
+  bool records(const Torch& torch) const {
+    return torch.records() && (torch.flag(q, torch.requires_grad) || torch.flag(k, torch.requires_grad) ||
+                               torch.flag(v, torch.requires_grad));
+  }
+  AttentionWords words(nb::handle layout) const {
     AttentionWords words = plain_words();
     words.q = q, words.k = k, words.v = v, words.mask = mask, words.scale = scale, words.layout = layout;
-    return AttentionCall(words).run();
+    return words;
   }
-  const double place = op().is_valid() ? place_of(mask, scale, layout) : 0;
-  if (place == 0) return other();
+};
+
+/// Its whole way; NotImplemented: it is another call than that.
+nb::object attend(const PlainCall& call, nb::handle layout) {
+  const Torch& torch = Torch::get();
+  if (!call.fits(torch)) return nb::borrow(Py_NotImplemented);
+  if (!call.records(torch)) {
+    const BelowAutograd looked_after;
+    return AttentionCall(call.words(layout)).run();
+  }
+  const double place = op().is_valid() ? place_of(call.mask, call.scale, layout) : 0;
+  if (place == 0) return nb::borrow(Py_NotImplemented);
   const nb::object number = nb::steal(PyFloat_FromDouble(place));
-  PyObject* arguments[] = {q.ptr(), k.ptr(), v.ptr(), Py_None, number.ptr()};
+  PyObject* arguments[] = {call.q.ptr(), call.k.ptr(), call.v.ptr(), Py_None, number.ptr()};
   const nb::object result = nb::steal(PyObject_Vectorcall(op().ptr(), arguments, 5, nullptr));
   if (!result.is_valid()) nb::raise_python_error();
   return nb::object(result[0]);
+}
+
+/// The same as models of transformers call it: q, k and v come with heads before tokens, the output has
+/// tokens before heads, and nothing is recorded.
+nb::object attend_layer(const PlainCall& call) {
+  static const nb::handle heads_first = nb::steal(PyUnicode_InternFromString("bhsd")).release();
+  const Torch& torch = Torch::get();
+  if (!call.fits(torch) || call.records(torch)) return nb::borrow(Py_NotImplemented);
+  const BelowAutograd looked_after;
+  AttentionCall run(call.words(heads_first));
+  run.put_tokens_first();
+  return run.run();
 }
 
 }  // namespace
@@ -245,8 +265,27 @@ void bind_torch_node(nb::module_& m) {
     op() = nb::borrow(torch_op).release();
     placeholder() = nb::borrow(empty).release();
   });
-  m.def("_node_attend", &attend, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("mask").none(),
-        nb::arg("scale").none(), nb::arg("layout"));
+  m.def(
+      "_node_attend",
+      [](nb::handle q, nb::handle k, nb::handle v, nb::handle mask, nb::handle scale, nb::handle layout) {
+        return attend({q, k, v, mask, scale}, layout);
+      },
+      nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("mask").none(), nb::arg("scale").none(),
+      nb::arg("layout"));
+  m.def(
+      "_node_seconds",
+      [](nb::handle q, nb::handle k, nb::handle v, nb::handle mask, nb::handle scale, nb::handle layout,
+         int count) {
+        return AttentionCall(PlainCall{q, k, v, mask, scale}.words(layout)).seconds(count);
+      },
+      nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("mask").none(), nb::arg("scale").none(),
+      nb::arg("layout"), nb::arg("count"));
+  m.def(
+      "_node_layer",
+      [](nb::handle q, nb::handle k, nb::handle v, nb::handle mask, nb::handle scale) {
+        return attend_layer({q, k, v, mask, scale});
+      },
+      nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("mask").none(), nb::arg("scale").none());
   m.def(
       "_node_forward",
       [](nb::handle q, nb::handle k, nb::handle v, nb::handle bias, double place, bool, bool, nb::handle) {

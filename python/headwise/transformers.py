@@ -39,6 +39,8 @@ except (ImportError, AttributeError):
 
 _CAUSAL = Mask.causal()
 _attend: Any = _torch._attend
+_attend_layer: Any = _torch._torch_node.native._node_layer
+_fields_of = object.__getattribute__  # a configuration's own lookup takes longer than the rest of a small call
 _is_compiling = torch.compiler.is_compiling
 
 
@@ -60,6 +62,9 @@ def attention_forward(
     plain = softcap is s_aux is position_bias is None and not dropout and not alibi
     if plain and type(attention_mask) is Open and attention_mask.alone:
         if not _is_compiling() and "cache" not in words and not _wants_weights(module, words):  # the usual layer: nothing but q, k, v and a mask
+            found = _attend_layer(query, key, value, attention_mask.made, scaling)
+            if found is not NotImplemented:
+                return found, None
             q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
             found = _attend(q, k, v, attention_mask.made, scaling, "bshd")
             if found is not NotImplemented:
@@ -112,7 +117,10 @@ def attention_forward(
 def _wants_weights(module: torch.nn.Module, words: dict[str, Any]) -> bool:
     if "output_attentions" in words:
         return bool(words["output_attentions"])
-    if getattr(module.__dict__.get("config"), "output_attentions", False):
+    config = module.__dict__.get("config")
+    fields = {} if config is None else _fields_of(config, "__dict__")
+    wish = fields.get("_output_attentions")
+    if wish or (wish is None and getattr(config, "output_attentions", False)):
         return True
     # GPT-2 does not hand the wish to its layers.
     gathered = None if _collector is None or _is_compiling() else _collector.get()

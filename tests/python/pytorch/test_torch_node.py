@@ -101,3 +101,33 @@ def test_the_op_itself_is_refused_in_words():
     x = torch.ones(1, 2, 3, 4)
     with pytest.raises(NotImplementedError, match="overridable attention was called on plain tensors"):
         torch.ops.aten._scaled_dot_product_fused_attention_overrideable(x, x, x)
+
+
+def test_a_layer_reads_heads_first_and_writes_tokens_first():
+    """The way of transformers' layers: the same bits as by views, in memory of its own order."""
+    q, k, v = (torch.randn(2, heads, 9, 8) for heads in (4, 2, 2))
+    attend = hw._core._node_layer
+    with torch.no_grad():
+        out = attend(q, k, v, hw.Mask.causal(), 0.3)
+    want = hw.attention(*(x.transpose(1, 2) for x in (q, k, v)), hw.Mask.causal(), scale=0.3)
+    assert torch.equal(out, want) and out.is_contiguous()
+    spread = [x.expand(2, -1, -1, -1).transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
+    assert torch.equal(attend(*spread, hw.Mask.causal(), 0.3), want)
+
+
+def test_a_layer_leaves_what_is_watched_to_others():
+    q, k, v = (torch.randn(1, 2, 5, 8) for _ in range(3))
+    attend = hw._core._node_layer
+    assert attend(q, k, v.clone().requires_grad_(), None, None) is NotImplemented
+    with torch.autocast("cpu", torch.bfloat16):
+        assert attend(q, k, v, None, None) is NotImplemented
+    assert attend(q.to("meta"), k, v, None, None) is NotImplemented
+    assert attend(q, k, v, None, torch.tensor(0.3)) is NotImplemented
+    with torch.autograd.forward_ad.dual_level():
+        assert attend(q, k, v, None, None) is NotImplemented
+    seen = []
+    torch.func.vmap(lambda x: seen.append(attend(x, k, v, None, None)) or x)(q[None])
+    assert seen == [NotImplemented]
+    negative = torch.complex(torch.zeros_like(q), q).conj().imag
+    with pytest.raises(ValueError, match="lazily negated"):
+        attend(negative, k, v, None, None)

@@ -144,7 +144,8 @@ def asked(family, feature):
 def counted():
     """The calls of attention that reach headwise."""
     calls = []
-    places = ((hw.torch, "attention"), (hw.transformers, "_attend"), (hw._torch_calls, "scaled_dot_product_attention"))
+    places = ((hw.torch, "attention"), (hw.transformers, "_attend"), (hw.transformers, "_attend_layer"),
+              (hw._torch_calls, "scaled_dot_product_attention"))  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         for where, name in places:
             real = getattr(where, name)
@@ -218,7 +219,7 @@ def seen_masks(family, given, monkeypatch, way="headwise"):
         seen.append((args[3] if len(args) > 3 else words["mask"], words))
         return attend(*args, **words)
 
-    for where, name in ((hw.torch, "attention"), (hw.transformers, "_attend")):
+    for where, name in ((hw.torch, "attention"), (hw.transformers, "_attend"), (hw.transformers, "_attend_layer")):
         monkeypatch.setattr(where, name, functools.partial(look, getattr(where, name)))
     with torch.no_grad():
         model_of(family, way)(**given)
