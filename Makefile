@@ -1,5 +1,5 @@
 # Each target can be the first command on a bare Debian 12: it installs what is missing, builds and runs.
-.PHONY: demo tour chat test slow bench check gpu asan tsan fuzz wheel deb docs format
+.PHONY: demo tour chat test slow bench check gpu asan tsan fuzz wheel wheel-cuda deb docs format
 RUN = python3 tools/run_all.py
 
 # What cmake --install puts in its place; the objects are those of the program.
@@ -55,7 +55,12 @@ fuzz:
 
 wheel:
 	@./setup.sh build python wheel
-	@./tools/make_wheel.sh
+	@./tools/wheel/make_wheel.sh
+
+# headwise-cuda: libheadwise_cuda.so alone, built by nvcc; LIBRARY=FILE takes one that is there.
+wheel-cuda:
+	@./setup.sh build
+	@python3 tools/wheel/make_cuda_wheel.py $(if $(LIBRARY),--library $(LIBRARY))
 
 deb:
 	@./setup.sh build deb

@@ -2,6 +2,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include "headwise/ops/attention/backend_cuda.h"
 #include "headwise/ops/explain/roofline.h"
 #include "python/arrays/bind.h"
 #include "python/arrays/contexts.h"
@@ -66,6 +67,10 @@ void bind_base(nb::module_& m) {
   m.def(
       "get_threads", [] { return default_context().engine().context.threads(); },
       "Threads of a call without a Context from this Python thread.");
+
+  m.def(
+      "cuda_devices", [] { return cuda_words(); },
+      "The CUDA devices in one line, or \"none: ...\" with what is missing.");
 
   m.def(
       "measure_peak",

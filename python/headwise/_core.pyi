@@ -47,6 +47,9 @@ def set_threads(threads: int | None) -> None:
 def get_threads() -> int:
     """Threads of a call without a Context from this Python thread."""
 
+def cuda_devices() -> str:
+    """The CUDA devices in one line, or "none: ..." with what is missing."""
+
 def measure_peak(threads: int, windows: int = 20, window_ms: float = 50.0) -> float:
     """
     GFLOP/s of f32 multiply-adds that never leave the registers: the best of several windows. For benchmarks.

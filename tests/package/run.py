@@ -196,7 +196,7 @@ def whole_wheel_works(room, python, version):
     site, made = room / "site-whole", room / "dist"
     for old in (site, made):
         shutil.rmtree(old, ignore_errors=True)
-    run(ROOT / "tools/make_wheel.sh", made, env={**os.environ, "CMAKE_BUILD_PARALLEL_LEVEL": JOBS, "CC": "cc", "CXX": "c++",
+    run(ROOT / "tools/wheel/make_wheel.sh", made, env={**os.environ, "CMAKE_BUILD_PARALLEL_LEVEL": JOBS, "CC": "cc", "CXX": "c++",
                                                  "WHEEL_SETTINGS": "cmake.define.HEADWISE_WERROR=ON"})
     (wheel,) = made.glob(f"headwise-{version}-*.whl")
     (source,) = made.glob(f"headwise-{version}.tar.gz")

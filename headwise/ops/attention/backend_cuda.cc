@@ -1,8 +1,9 @@
 #include "headwise/ops/attention/backend_cuda.h"
 
-#ifdef HEADWISE_CUDA
 #include <dlfcn.h>
-#endif
+#include <unistd.h>
+
+#include <filesystem>
 
 #include "headwise/base/error.h"
 #include "headwise/ops/attention/backward.h"
@@ -10,14 +11,16 @@
 namespace headwise {
 namespace {
 
-#ifdef HEADWISE_CUDA
-/// The folder this code was loaded from: the two libraries are installed side by side.
+/// The folder this code was loaded from; a program's own where its name has none.
 std::string own_folder() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<void*>(&cuda_backend), &info) == 0 || info.dli_fname == nullptr) return "";
-  const std::string file = info.dli_fname;
-  const std::size_t slash = file.rfind('/');
-  return slash == std::string::npos ? "" : file.substr(0, slash + 1);
+  std::string file = info.dli_fname;
+  if (file.find('/') == std::string::npos) {
+    std::error_code missing;
+    file = std::filesystem::read_symlink("/proc/self/exe", missing).string();
+  }
+  return file.substr(0, file.rfind('/') + 1);
 }
 
 /// The library's functions are called by the numbers of the choice lists: names must agree.
@@ -31,16 +34,35 @@ bool same_names(std::span<const Kernel> list, const Entries* entries, int count)
   return n == count;
 }
 
+/// Beside this code, as builds put it; in the package headwise_cuda, where this code is part of the Python
+/// package headwise (its module, or its program one folder deeper); where the system looks.
+std::vector<std::string> places_of(const std::string& name) {
+  const std::string folder = own_folder();
+  std::vector<std::string> places{folder + name};
+  for (const std::string_view package : {"/headwise/", "/headwise/bin/"})
+    if (folder.ends_with(package))
+      places.push_back(folder.substr(0, folder.size() - package.size()) + "/headwise_cuda/" + name);
+  places.push_back(name);
+  return places;
+}
+
+/// Null: `why` says what kept the first file that is there from being loaded, or that there is none.
+void* load_library(const std::string& name, std::string& why) {
+  for (const std::string& place : places_of(name)) {
+    if (void* library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+    const char* reason = dlerror();
+    why = text(name, " was not loaded: ", reason ? reason : "no reason given");
+    if (access(place.c_str(), F_OK) == 0) break;
+  }
+  return nullptr;
+}
+
 CudaBackend load() {
   CudaBackend b;
   const std::string name = cuda::kLibraryName;
-  void* library = dlopen((own_folder() + name).c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const char* reason = dlerror();
-    b.why = text(name, " was not loaded: ", reason ? reason : "no reason given");
-    return b;
-  }
+  void* library = load_library(name, b.why);
+  if (library == nullptr) return b;
+  b.why.clear();
   const auto function = reinterpret_cast<cuda::TableFunction>(dlsym(library, cuda::kTableName));
   const cuda::Table* table = function ? function() : nullptr;
   if (table == nullptr || table->version != cuda::kTableVersion ||
@@ -57,13 +79,6 @@ CudaBackend load() {
   if (b.devices == 0) b.why = "the driver shows no CUDA device";
   return b;
 }
-#else
-CudaBackend load() {
-  CudaBackend b;
-  b.why = "this build has no CUDA; configure with -DHEADWISE_CUDA=ON";
-  return b;
-}
-#endif
 
 }  // namespace
 
