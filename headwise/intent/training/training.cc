@@ -260,6 +260,192 @@ std::string curve_of(const std::string& log) {
   return text('[', curve, "]");
 }
 
+/// The weights of a training. `computing` and `learning` are `whole`, or stand beside it.
+struct LearntWeights {
+  LearntWeights(const Start& start, const TrainingOptions& o)
+      : whole(start.encoder ? Recognizer(start.config, start.vocabulary, *start.encoder, o.seed)
+                            : Recognizer(start.config, start.vocabulary, o.seed)) {
+    if (start.all) copy_values(*start.all, whole.params());
+    set_rates(start, o, whole.params());
+    if (o.compute == DType::bf16) {
+      image.emplace(start.config, start.vocabulary, o.seed, DType::bf16);
+      set_rates(start, o, image->params());
+      copy_values(whole.params(), image->params());
+      masters.emplace(image->params());
+      copy_values(whole.params(), masters->params());
+    }
+    if (o.tensor) {
+      own.emplace(cut_over(whole, *o.tensor));
+      set_rates(start, o, own->params());
+      cut.emplace(whole.params(), own->params(), *o.tensor->tensor);
+    }
+  }
+  LearntWeights(const LearntWeights&) = delete;
+  LearntWeights& operator=(const LearntWeights&) = delete;
+
+  const Recognizer& computing() const { return own ? *own : image ? *image : whole; }
+  ParamSet& learning() { return own ? own->params() : masters ? masters->params() : whole.params(); }
+  /// What was learnt beside `whole` goes there.
+  void join() {
+    if (masters) copy_values(masters->params(), whole.params());
+    if (cut) cut->join();
+  }
+
+  Recognizer whole;
+  std::optional<Recognizer> image;  // in bf16
+  std::optional<MasterWeights> masters;
+  std::optional<Recognizer> own;  // this rank's part
+  std::optional<CutParams> cut;
+};
+
+/// What a training is made of; all of it outlives the training.
+struct Material {
+  const Start& start;
+  const Corpus &train, &dev;
+  const JoinedTexts* joined;  // what compounds are drawn from, or null
+  const TrainingOptions& options;
+  Session& session;
+};
+
+class Training {
+ public:
+  explicit Training(const Material& material);
+  Training(const Training&) = delete;
+  Training& operator=(const Training&) = delete;
+
+  TrainResult run();
+  /// The best weights, judged once more; to be called last.
+  TrainedRecognizer take(const TrainResult& run, std::chrono::steady_clock::time_point begun);
+
+ private:
+  TrainerOptions trainer_options();
+  double judge();
+  void swap_averages();
+
+  const Material m_;
+  const TrainingOptions& o_;
+  LearntWeights weights_;
+  Optimizer optimizer_;
+  std::string identity_;
+  bool writes_;
+  std::string log_;
+  Best best_;
+  std::vector<std::string> texts_;     // of dev
+  Index rows_, per_epoch_, done_ = 0;  // of train; steps
+};
+
+Training::Training(const Material& m)
+    : m_(m),
+      o_(m.options),
+      weights_(m.start, o_),
+      optimizer_(weights_.learning(), AdamWOptions{.beta2 = 0.98,
+                                                   .weight_decay = o_.weight_decay,
+                                                   .decay = Decay::matrices,
+                                                   .average = o_.average}),
+      identity_(identity_of(m.start, m.train, m.dev, o_)),
+      writes_(writes_files(o_)),
+      log_(o_.run_folder.empty() || !writes_ ? "" : o_.run_folder + "/log.jsonl"),
+      best_(o_.run_folder.empty() ? "" : o_.run_folder + "/best", identity_),
+      rows_(static_cast<Index>(m.train.rows.size())),
+      per_epoch_(max_of(1, (rows_ + o_.batch / 2) / o_.batch)) {
+  if (!o_.run_folder.empty()) {
+    std::error_code code;
+    fs::create_directories(o_.run_folder, code);
+    if (code) file_failed(kOp, o_.run_folder, "make this folder", code.value());
+  }
+  best_.resume(weights_.whole);
+  if (!writes_) best_.keep_in_memory();
+  for (const Utterance& row : m.dev.rows) texts_.push_back(row.text);
+}
+
+/// Running means take the weights' place, or give it back.
+void Training::swap_averages() {
+  if (o_.average > 0) optimizer_.swap_averages();
+  if (weights_.masters) weights_.masters->publish(m_.session.ctx);
+}
+
+double Training::judge() {
+  swap_averages();
+  Recognizer& model = weights_.whole;
+  const std::vector<Prediction> given = answers_on(m_.dev, texts_, weights_.computing(), model, m_.session);
+  const Thresholds t = calibrate(model.config(), m_.dev, given, o_.out_of_scope, o_.may_lose);
+  model.set_thresholds(t.threshold, t.out_of_scope);
+  std::vector<Prediction> decided = given;
+  for (Prediction& p : decided) decide(model.config(), p);
+  const Evaluation e =
+      evaluate(model.config(), m_.dev, decided, {.out_of_scope = o_.out_of_scope, .bad_cases = 0});
+  weights_.join();
+  double judged = 1 - e.exact.value() + 1e-4 * mean_loss(model.config(), m_.dev, given);
+  if (model.gates()) judged += o_.gate_price * static_cast<double>(open_heads(*model.gates()));
+  best_.offer(model, judged);
+  if (o_.each_epoch && writes_) o_.each_epoch((done_ + per_epoch_ - 1) / per_epoch_, model);
+  swap_averages();
+  return judged;
+}
+
+TrainerOptions Training::trainer_options() {
+  const Index steps = per_epoch_ * o_.epochs;
+  return {
+      .steps = steps,
+      .micro_rows = o_.batch / max_of(1, o_.micro_batches),
+      .micro_batches = max_of(1, o_.micro_batches),
+      .rate = Schedule::cosine(o_.rate, static_cast<Index>(o_.warm_up * static_cast<double>(steps)), steps),
+      .tree = o_.micro_batches > 0,
+      .data = o_.data,
+      .cut = weights_.cut ? &*weights_.cut : nullptr,
+      .clip = o_.clip,
+      .seed = o_.seed,
+      .config = identity_,
+      .folder = o_.run_folder,
+      .save_every = o_.run_folder.empty() ? 0 : per_epoch_,
+      .judge_every = per_epoch_,
+      .patience = o_.patience,
+      .seconds = 60 * o_.minutes,
+      .log = log_,
+      .out = o_.out,
+      .screen = o_.screen};
+}
+
+TrainResult Training::run() {
+  std::optional<Learner> learner;
+  std::optional<CompoundLearner> compounds;
+  if (m_.joined)
+    compounds.emplace(weights_.computing(), *m_.joined, o_, m_.session);
+  else
+    learner.emplace(weights_.computing(), m_.train, o_, m_.session);
+  Trainer trainer(optimizer_, rows_, trainer_options(), m_.session.ctx,
+                  weights_.masters ? &*weights_.masters : nullptr);
+  const TrainResult run = trainer.run(
+      [&](const MicroBatch& m) {
+        if (m.step >= per_epoch_) best_.require_kept(m.step);
+        done_ = m.step + 1;
+        return compounds ? compounds->learn(m) : learner->learn(m);
+      },
+      [&] { return judge(); });
+  if (run.step >= per_epoch_) best_.require_kept(run.step);
+  // Its time was up within the first epoch: what was learnt is judged now, or the first weights were kept.
+  // Not in the run folder, where a run that goes on would find a judgement it never makes.
+  if (run.ending != Ending::interrupted && run.step > 0 && best_.none()) best_.keep_in_memory(), judge();
+  return run;
+}
+
+TrainedRecognizer Training::take(const TrainResult& run, std::chrono::steady_clock::time_point begun) {
+  best_.give(weights_.whole);
+  TrainedRecognizer result{.model = std::move(weights_.whole),
+                           .ending = run.ending,
+                           .dev = {},
+                           .step = run.step,
+                           .epochs = run.step / per_epoch_};
+  const std::vector<Prediction> given = result.model.predict(texts_, m_.session);
+  result.dev = evaluate(result.model.config(), m_.dev, given, {.out_of_scope = o_.out_of_scope});
+  const std::string scope = scope_words(result.model.config(), m_.dev, given, o_.out_of_scope);
+  if (o_.out) *o_.out << "scope: " << scope << '\n';
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  describe(result, {m_.train, m_.dev, o_, curve_of(log_), numerics_id(m_.session.ctx), scope,
+                    m_.start.encoder != nullptr});
+  return result;
+}
+
 }  // namespace
 
 TrainedRecognizer train_recognizer(const Start& asked, const Corpus& all, const Corpus& dev,
@@ -273,129 +459,12 @@ TrainedRecognizer train_recognizer(const Start& asked, const Corpus& all, const 
   require_seen_labels(all, dev, o.out_of_scope);
   if (asked.all) require_known_labels(asked.config, train);
 
-  const std::uint64_t seed = o.seed;
   std::optional<JoinedTexts> joined;
   if (asked.config.cuts.on) joined.emplace(joined_texts(asked, train, o));
   const Start start = joined ? with_cuts(asked, *joined) : asked;
-  Recognizer model = start.encoder ? Recognizer(start.config, start.vocabulary, *start.encoder, seed)
-                                   : Recognizer(start.config, start.vocabulary, seed);
-  if (start.all) copy_values(*start.all, model.params());
-  set_rates(start, o, model.params());
-  std::optional<Recognizer> image;
-  std::optional<MasterWeights> masters;
-  if (o.compute == DType::bf16) {
-    image.emplace(start.config, start.vocabulary, seed, DType::bf16);
-    set_rates(start, o, image->params());
-    copy_values(model.params(), image->params());
-    masters.emplace(image->params());
-    copy_values(model.params(), masters->params());
-  }
-  std::optional<Recognizer> own;  // this rank's part of the model
-  std::optional<CutParams> cut;
-  if (o.tensor) {
-    own.emplace(cut_over(model, *o.tensor));
-    set_rates(start, o, own->params());
-    cut.emplace(model.params(), own->params(), *o.tensor->tensor);
-  }
-  const Recognizer& computing = own ? *own : image ? *image : model;
-  ParamSet& learning = own ? own->params() : masters ? masters->params() : model.params();
-  Optimizer optimizer(
-      learning,
-      AdamWOptions{
-          .beta2 = 0.98, .weight_decay = o.weight_decay, .decay = Decay::matrices, .average = o.average});
-
-  const std::string identity = identity_of(start, train, dev, o);
-  const bool writes = writes_files(o);
-  const std::string log = o.run_folder.empty() || !writes ? "" : o.run_folder + "/log.jsonl";
-  Best best(o.run_folder.empty() ? "" : o.run_folder + "/best", identity);
-  if (!o.run_folder.empty()) {
-    std::error_code code;
-    fs::create_directories(o.run_folder, code);
-    if (code) file_failed(kOp, o.run_folder, "make this folder", code.value());
-  }
-  best.resume(model);
-  if (!writes) best.keep_in_memory();
-
-  std::vector<std::string> texts;
-  for (const Utterance& row : dev.rows) texts.push_back(row.text);
-  const auto rows = static_cast<Index>(train.rows.size());
-  const Index per_epoch = max_of(1, (rows + o.batch / 2) / o.batch), steps = per_epoch * o.epochs;
-  Index done = 0;  // steps
-  const auto judge = [&] {
-    const auto swap = [&] {
-      if (o.average > 0) optimizer.swap_averages();
-      if (masters) masters->publish(session.ctx);
-    };
-    swap();
-    const std::vector<Prediction> given = answers_on(dev, texts, computing, model, session);
-    const Thresholds t = calibrate(model.config(), dev, given, o.out_of_scope, o.may_lose);
-    model.set_thresholds(t.threshold, t.out_of_scope);
-    std::vector<Prediction> decided = given;
-    for (Prediction& p : decided) decide(model.config(), p);
-    const Evaluation e =
-        evaluate(model.config(), dev, decided, {.out_of_scope = o.out_of_scope, .bad_cases = 0});
-    if (masters) copy_values(masters->params(), model.params());
-    if (cut) cut->join();
-    double judged = 1 - e.exact.value() + 1e-4 * mean_loss(model.config(), dev, given);
-    if (model.gates()) judged += o.gate_price * static_cast<double>(open_heads(*model.gates()));
-    best.offer(model, judged);
-    if (o.each_epoch && writes) o.each_epoch((done + per_epoch - 1) / per_epoch, model);
-    swap();
-    return judged;
-  };
-
-  std::optional<Learner> learner;
-  std::optional<CompoundLearner> compounds;
-  if (joined)
-    compounds.emplace(computing, *joined, o, session);
-  else
-    learner.emplace(computing, train, o, session);
-  Trainer trainer(
-      optimizer, rows,
-      {.steps = steps,
-       .micro_rows = o.batch / max_of(1, o.micro_batches),
-       .micro_batches = max_of(1, o.micro_batches),
-       .rate = Schedule::cosine(o.rate, static_cast<Index>(o.warm_up * static_cast<double>(steps)), steps),
-       .tree = o.micro_batches > 0,
-       .data = o.data,
-       .cut = cut ? &*cut : nullptr,
-       .clip = o.clip,
-       .seed = seed,
-       .config = identity,
-       .folder = o.run_folder,
-       .save_every = o.run_folder.empty() ? 0 : per_epoch,
-       .judge_every = per_epoch,
-       .patience = o.patience,
-       .seconds = 60 * o.minutes,
-       .log = log,
-       .out = o.out,
-       .screen = o.screen},
-      session.ctx, masters ? &*masters : nullptr);
-  const TrainResult run = trainer.run(
-      [&](const MicroBatch& m) {
-        if (m.step >= per_epoch) best.require_kept(m.step);
-        done = m.step + 1;
-        return compounds ? compounds->learn(m) : learner->learn(m);
-      },
-      judge);
-  if (run.step >= per_epoch) best.require_kept(run.step);
-  // Its time was up within the first epoch: what was learnt is judged now, or the first weights were kept.
-  // Not in the run folder, where a run that goes on would find a judgement it never makes.
-  if (run.ending != Ending::interrupted && run.step > 0 && best.none()) best.keep_in_memory(), judge();
-  best.give(model);
-
-  TrainedRecognizer result{.model = std::move(model),
-                           .ending = run.ending,
-                           .dev = {},
-                           .step = run.step,
-                           .epochs = run.step / per_epoch};
-  const std::vector<Prediction> given = result.model.predict(texts, session);
-  result.dev = evaluate(result.model.config(), dev, given, {.out_of_scope = o.out_of_scope});
-  const std::string scope = scope_words(result.model.config(), dev, given, o.out_of_scope);
-  if (o.out) *o.out << "scope: " << scope << '\n';
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
-  describe(result, {train, dev, o, curve_of(log), numerics_id(session.ctx), scope, start.encoder != nullptr});
-  return result;
+  Training training({start, train, dev, joined ? &*joined : nullptr, o, session});
+  const TrainResult run = training.run();
+  return training.take(run, begun);
 }
 
 }  // namespace headwise
