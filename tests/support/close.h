@@ -115,13 +115,19 @@ inline testing::AssertionResult lse_is_close(const InputView& got, const InputVi
   return testing::AssertionSuccess();
 }
 
-/// T3, for hostile data: |error| <= max|v| (u_out + 4 u32 (max|s| + sqrt(d) max|q| max|k| |scale| +
-/// log2(tiles))).
-inline double hostile_bound(DType out, double most_v, double most_logit, double most_q, double most_k,
-                            double scale, Index dim, double tiles) {
-  const double u_out = ulp_of(out, 1.0) / 2;
-  const double products = std::sqrt(static_cast<double>(dim)) * most_q * most_k * std::fabs(scale);
-  return most_v * (u_out + 4 * 0x1p-24 * (most_logit + products + std::log2(std::max(2.0, tiles))));
+/// What the bound of hostile data is made of: the largest |v|, |s|, |q| and |k|, and how many tiles are
+/// added.
+struct Hostile {
+  DType out;
+  double most_v, most_logit, most_q, most_k, scale;
+  Index dim;
+  double tiles;
+};
+/// T3: |error| <= max|v| (u_out + 4 u32 (max|s| + sqrt(d) max|q| max|k| |scale| + log2(tiles))).
+inline double hostile_bound(const Hostile& h) {
+  const double u_out = ulp_of(h.out, 1.0) / 2;
+  const double products = std::sqrt(static_cast<double>(h.dim)) * h.most_q * h.most_k * std::fabs(h.scale);
+  return h.most_v * (u_out + 4 * 0x1p-24 * (h.most_logit + products + std::log2(std::max(2.0, h.tiles))));
 }
 
 /// T4: mean signed error in units of its own standard error; a kernel that rounds is within 3, one that

@@ -36,6 +36,7 @@ struct Twin {
   }
 };
 
+/// The gradients of all rows, and the largest numbers met on the way.
 struct Plain {
   const AttentionProblem& p;
   const BackwardArgs& b;
@@ -43,39 +44,50 @@ struct Plain {
   Twin q{b.dq}, k{b.dk}, v{b.dv}, bias{b.dbias}, slopes{b.dslopes}, relative{b.drelative}, sinks{b.dsinks},
       scale{b.dscale}, gate{b.dgate};
   double most_logit = 0, most_product = 0;
+};
 
-  float round(float x) const { return rounded(x, t); }
-  static float narrow(double x) { return static_cast<float>(x); }
+float narrow(double x) { return static_cast<float>(x); }
 
-  /// `row` holds the truth of the same row: its open keys, and sizes.
-  void add_row(const ref::Row& row) {
-    if (row.empty) return;
-    most_logit = std::max(most_logit, std::fabs(row.lse));
-    const AttentionArgs& a = b.forward;
-    const HeadInputs& in = a.inputs;
-    const Terms& terms = p.heads.terms;
-    const Index h = row.head, batch = row.place.tensor_batch, at_q = row.q_row(), at_kv = row.place.kv_row,
-                position = row.position();
-    const auto keys = static_cast<std::size_t>(row.keys());
-    const float factor = in.scale.given() ? narrow(ref::at(in.scale, in.scale.size[0] == 1 ? 0 : h))
-                                          : 1.0f / std::sqrt(narrow(static_cast<double>(p.heads.q.dim)));
-    std::vector<float> s(keys), capped(keys), dw(keys), w(keys);
-    std::vector<double> dw_size(keys);
-    float top = terms.sinks ? narrow(ref::at(in.sinks, h)) : -std::numeric_limits<float>::infinity();
+/// One row, step by step as the formula goes. `row` holds its truth: its open keys, and sizes.
+struct PlainRow {
+  Plain& to;
+  const ref::Row& row;
+  const AttentionProblem& p = to.p;
+  const AttentionArgs& a = to.b.forward;
+  const HeadInputs& in = a.inputs;
+  const Terms& terms = p.heads.terms;
+  Index h = row.head, batch = row.place.tensor_batch, at_q = row.q_row(), at_kv = row.place.kv_row,
+        position = row.position();
+  std::size_t keys = static_cast<std::size_t>(row.keys());
+  float factor = in.scale.given() ? narrow(ref::at(in.scale, in.scale.size[0] == 1 ? 0 : h))
+                                  : 1.0f / std::sqrt(narrow(static_cast<double>(p.heads.q.dim)));
+  std::vector<float> s = std::vector<float>(keys), capped = s, dw = s, w = s;
+  std::vector<double> dw_size = std::vector<double>(keys);
+  float sink_weight = 0, delta = 0;
+  double delta_size = 0;
+
+  float round(float x) const { return rounded(x, to.t); }
+
+  /// q.k as the formula in f32 has it; the largest numbers on the way are kept.
+  float product(Index j) const {
+    double size = 0;
+    for (Index c = 0; c < p.heads.q.dim; ++c)
+      size += std::fabs(row.q_vector[static_cast<std::size_t>(c)] *
+                        ref::head_element(a.k, p.heads.k, batch, at_kv + j, h, c));
+    to.most_product = std::max(to.most_product, size * std::fabs(static_cast<double>(factor)));
+    to.most_logit = std::max(to.most_logit, std::fabs(row.logits[static_cast<std::size_t>(j)]));
+    float x = 0;
+    for (Index c = 0; c < p.heads.q.dim; ++c)
+      x += narrow(ref::head_element(a.q, p.heads.q, batch, at_q, h, c)) *
+           narrow(ref::head_element(a.k, p.heads.k, batch, at_kv + j, h, c));
+    return x;
+  }
+  /// Scores of open keys into `s`, tanh of the softcap into `capped`.
+  void score() {
     for (Index j = 0; j < row.keys(); ++j) {
       const auto n = static_cast<std::size_t>(j);
       if (!row.open[n]) continue;
-      float x = 0;
-      double product = 0;
-      for (Index c = 0; c < p.heads.q.dim; ++c)
-        product += std::fabs(row.q_vector[static_cast<std::size_t>(c)] *
-                             ref::head_element(a.k, p.heads.k, batch, at_kv + j, h, c));
-      most_product = std::max(most_product, product * std::fabs(static_cast<double>(factor)));
-      most_logit = std::max(most_logit, std::fabs(row.logits[n]));
-      for (Index c = 0; c < p.heads.q.dim; ++c)
-        x += narrow(ref::head_element(a.q, p.heads.q, batch, at_q, h, c)) *
-             narrow(ref::head_element(a.k, p.heads.k, batch, at_kv + j, h, c));
-      x = round(x * factor);
+      float x = round(product(j) * factor);
       if (terms.softcap) {
         capped[n] = std::tanh(x / narrow(in.softcap));
         x = round(narrow(in.softcap) * capped[n]);
@@ -84,30 +96,38 @@ struct Plain {
       if (terms.alibi) x = round(x + alibi_term(narrow(ref::at(in.slopes, h)), position, j));
       if (terms.relative) x = round(x + narrow(ref::at(in.relative, in.buckets.bucket(position, j), h)));
       s[n] = x;
-      top = std::max(top, x);
     }
+  }
+  /// Weights of the scores into `w`.
+  void weigh() {
+    float top = terms.sinks ? narrow(ref::at(in.sinks, h)) : -std::numeric_limits<float>::infinity();
+    for (std::size_t n = 0; n < keys; ++n)
+      if (row.open[n]) top = std::max(top, s[n]);
     const float sink = terms.sinks ? std::exp(narrow(ref::at(in.sinks, h)) - top) : 0;
     float sum = sink;
     for (std::size_t n = 0; n < keys; ++n)
       if (row.open[n]) sum += w[n] = std::exp(s[n] - top);
     for (float& x : w) x = round(x / sum);
-
+    sink_weight = sink / sum;
+  }
+  /// dv, dgate, dsinks; gradients of weights into `dw`, their mean into `delta`.
+  void add_values() {
     const float keep = 1 / (1 - narrow(in.dropout)),
                 g = terms.gate ? narrow(ref::at(in.gate, batch, at_q, h)) : 1;
-    float delta = 0, dgate = 0;
-    double delta_size = 0, gate_size = 0;
+    float dgate = 0;
+    double gate_size = 0;
     for (Index j = 0; j < row.keys(); ++j) {
       const auto n = static_cast<std::size_t>(j);
       if (!row.keep[n]) continue;
       float dot = 0;
       double dot_size = 0;
       for (Index c = 0; c < p.heads.v.dim; ++c) {
-        const double dout = ref::at(b.dout, batch, at_q, h, c),
+        const double dout = ref::at(to.b.dout, batch, at_q, h, c),
                      value = ref::head_element(a.v, p.heads.v, batch, at_kv + j, h, c);
         dot += narrow(dout) * narrow(value);
         dot_size += std::fabs(dout * value);
-        v.add_to_head(round(w[n] * keep) * g * narrow(dout), std::fabs(row.weights[n] * keep * g * dout),
-                      p.heads.v, batch, at_kv + j, h, c);
+        to.v.add_to_head(round(w[n] * keep) * g * narrow(dout), std::fabs(row.weights[n] * keep * g * dout),
+                         p.heads.v, batch, at_kv + j, h, c);
       }
       dgate += w[n] * keep * round(dot);
       gate_size += row.weights[n] * keep * dot_size;
@@ -119,10 +139,12 @@ struct Plain {
     // delta may come from an `out` that was rounded: to a unit of the smallest normal number where it is
     // below.
     for (Index c = 0; c < p.heads.v.dim; ++c)
-      delta_size += smallest_normal(t) * std::fabs(ref::at(b.dout, batch, at_q, h, c));
-    gate.add(dgate, gate_size, batch, at_q, h);
-    if (terms.sinks) sinks.add(-sink / sum * delta, row.sink_weight * delta_size, h);
-
+      delta_size += smallest_normal(to.t) * std::fabs(ref::at(to.b.dout, batch, at_q, h, c));
+    to.gate.add(dgate, gate_size, batch, at_q, h);
+    if (terms.sinks) to.sinks.add(-sink_weight * delta, row.sink_weight * delta_size, h);
+  }
+  /// dk and the gradients of terms, pair by pair; then dq and dscale of the row.
+  void add_scores() {
     std::vector<float> dq(static_cast<std::size_t>(p.heads.q.dim));
     std::vector<double> dq_size(dq.size());
     for (Index j = 0; j < row.keys(); ++j) {
@@ -130,30 +152,40 @@ struct Plain {
       if (!row.open[n]) continue;
       float ds = round(w[n] * (dw[n] - delta));
       const double size = row.weights[n] * (dw_size[n] + delta_size);
-      bias.add(ds, size, row.sequence, h, row.query, j);
-      slopes.add(ds * alibi_term(1.0f, position, j), size * std::fabs(alibi_term(1.0, position, j)), h);
-      if (terms.relative) relative.add(ds, size, in.buckets.bucket(position, j), h);
+      to.bias.add(ds, size, row.sequence, h, row.query, j);
+      to.slopes.add(ds * alibi_term(1.0f, position, j), size * std::fabs(alibi_term(1.0, position, j)), h);
+      if (terms.relative) to.relative.add(ds, size, in.buckets.bucket(position, j), h);
       if (terms.softcap) ds = round(ds * (1 - capped[n] * capped[n]));
       for (Index c = 0; c < p.heads.q.dim; ++c) {
         const auto at_c = static_cast<std::size_t>(c);
         const double x = ref::head_element(a.k, p.heads.k, batch, at_kv + j, h, c), y = row.q_vector[at_c];
         dq[at_c] += ds * narrow(x);
         dq_size[at_c] += size * std::fabs(x);
-        k.add_to_head(factor * ds * narrow(y), std::fabs(factor * y) * size, p.heads.k, batch, at_kv + j, h,
-                      c);
+        to.k.add_to_head(factor * ds * narrow(y), std::fabs(factor * y) * size, p.heads.k, batch, at_kv + j,
+                         h, c);
       }
     }
     float dscale = 0;
     double scale_size = 0;
     for (Index c = 0; c < p.heads.q.dim; ++c) {
       const auto at_c = static_cast<std::size_t>(c);
-      q.add_to_head(factor * dq[at_c], std::fabs(factor) * dq_size[at_c], p.heads.q, batch, at_q, h, c);
+      to.q.add_to_head(factor * dq[at_c], std::fabs(factor) * dq_size[at_c], p.heads.q, batch, at_q, h, c);
       dscale += narrow(row.q_vector[at_c]) * dq[at_c];
       scale_size += std::fabs(row.q_vector[at_c]) * dq_size[at_c];
     }
-    scale.add(dscale, scale_size, h);
+    to.scale.add(dscale, scale_size, h);
   }
 };
+
+void add_row(Plain& all, const ref::Row& row) {
+  if (row.empty) return;
+  all.most_logit = std::max(all.most_logit, std::fabs(row.lse));
+  PlainRow plain{all, row};
+  plain.score();
+  plain.weigh();
+  plain.add_values();
+  plain.add_scores();
+}
 
 }  // namespace
 
@@ -169,7 +201,7 @@ Yardstick yardstick_of(const GradientRun& r, DType dtype) {
       for (Index i = 0; i < row.place.q_tokens; ++i) {
         row.compute(p, a.forward, b, h, i);
         row.drop(p, a.forward);
-        all.add_row(row);
+        add_row(all, row);
       }
     }
   Yardstick y;
