@@ -10,7 +10,7 @@ from torch import Tensor
 
 from . import _core
 from ._core import Mask
-from ._types import T5
+from ._types import T5, AttentionGradients
 
 _HEADS_FIRST = ("bhsd", "bnsh", "htd", "hnd")  # before tokens
 _kept: list[Mask] = []
@@ -77,8 +77,11 @@ TANGENT = (
 )
 
 # What has a gradient, in the order of hw.AttentionGradients, and the same as arguments of the registered ops.
-WORDS = ("q", "k", "v", "bias", "alibi", "relative", "sinks", "scale", "gate")
-_DIFFERENTIABLE = ("q", "k", "v", "bias", "slopes", "table", "sinks", "scales", "gate")
+WORDS = tuple(field.removeprefix("d") for field in AttentionGradients._fields[:-1])
+_BY_OTHER_NAMES = {"alibi": "slopes", "relative": "table", "scale": "scales"}
+_DIFFERENTIABLE = tuple(_BY_OTHER_NAMES.get(word, word) for word in WORDS)
+# Terms that are one tensor; the ops spell the others.
+_TENSOR_TERMS = tuple(word for word in WORDS if word not in ("q", "k", "v", "bias", *_BY_OTHER_NAMES))
 COEFFICIENTS = ("mix_before", "mix_after", "mix_q", "mix_k", "alpha")
 
 _INPUTS = (
@@ -86,7 +89,9 @@ _INPUTS = (
     + (f"{MASK_TYPE}? mask, " if MASK_TYPE else "str? mask, ")
     + "Tensor? open, "
     "float? scale, Tensor? scales, float? softcap, Tensor? bias, bool alibi, Tensor? slopes, Tensor? table, "
-    "bool bidirectional, int max_distance, Tensor? sinks, Tensor? gate, float dropout, int seed, int[] q_start, "
+    "bool bidirectional, int max_distance, "
+    + "".join(f"Tensor? {name}, " for name in _TENSOR_TERMS)
+    + "float dropout, int seed, int[] q_start, "
     "Tensor? q_starts, Tensor? q_offsets, Tensor? kv_offsets, str layout, str? head, "
     + "".join(f"Tensor? {name}, " for name in COEFFICIENTS)
     + "Tensor? row_offsets, Tensor? row_index, "
@@ -104,8 +109,7 @@ def _call_words(given: dict[str, Any]) -> dict[str, Any]:
         bias=g["bias"],
         alibi=g["slopes"] if g["slopes"] is not None else g["alibi"],
         relative=None if g["table"] is None else T5(g["table"], g["bidirectional"], g["max_distance"]),
-        sinks=g["sinks"],
-        gate=g["gate"],
+        **{name: g[name] for name in _TENSOR_TERMS},
         dropout=g["dropout"],
         seed=g["seed"] % 2**64,
         q_start=g["q_start"] if g["q_starts"] is None else g["q_starts"],

@@ -16,7 +16,7 @@ from torch import Tensor
 from . import _core, _lists, _torch_node
 from ._core import Context, Mask
 from ._heads import Head
-from ._torch_ops import COEFFICIENTS, MASK_TYPE, Attention, Call, attention_op, mask_text
+from ._torch_ops import COEFFICIENTS, MASK_TYPE, WORDS, Attention, Call, attention_op, mask_text
 from ._types import T5, AttentionResult, Pages, Probe, Scores
 
 __all__ = ["MultiheadAttention", "Swapped", "attention", "head_plan", "scaled_dot_product_attention", "swap"]
@@ -198,7 +198,7 @@ def _check_recorded(records: bool, k: Any, words: dict[str, Any], pages: Any = N
 def _terms_want_grad(words: dict[str, Any]) -> bool:
     relative, coefficients = words.get("relative"), words.get("coefficients")
     return _wants_grad(
-        *(words.get(word) for word in ("bias", "alibi", "sinks", "scale", "gate")),
+        *(words.get(word) for word in WORDS[3:] if word != "relative"),
         None if relative is None else relative.table,
         *(() if coefficients is None else coefficients.values()),
     )

@@ -29,7 +29,7 @@ NAMES = [name for name, _ in ARGUMENTS]
 
 
 def test_the_list_is_whole():
-    assert len(NAMES) == 27 and NAMES[:4] == ["q", "k", "v", "mask"] and dict(ARGUMENTS)["layout"] == "'bshd'"
+    assert len(set(NAMES)) == len(NAMES) > 20 and NAMES[:4] == ["q", "k", "v", "mask"] and dict(ARGUMENTS)["layout"] == "'bshd'"
 
 
 def test_stub_and_torch_have_the_same_arguments():
