@@ -115,7 +115,7 @@ struct TileCopy {
   std::uint32_t to;
   const CUtensorMap* map;
   std::uint32_t bar;
-  int row, panel, head, batch;
+  int row, panel = 0, head, batch;
   std::uint64_t keep;
   int column = 0;  // in its panel
 };

@@ -114,22 +114,27 @@ void set_order(const AttentionProblem& p, const Band& band, bool in_turns, int p
 }
 
 /// Two sweeps: a launch for dk and dv, one for dq.
+struct SweepsRun {
+  const Band& band;
+  bool terms;
+  int width, longest_kv;
+};
 template <class T>
-Status start_sweeps(const Band& band, bool terms, const BackwardMaps& maps, BackwardParams f, int width,
-                    int longest_kv, int device, cudaStream_t stream) {
-  const int processors = facts_of(device).processors;
+Status start_sweeps(const SweepsRun& run, const BackwardMaps& maps, BackwardParams f,
+                    const LaunchPlace& place) {
+  const auto& [band, terms, width, longest_kv] = run;
   Status status;
   if ((f.dk || f.dv) && f.tiles > 0) {
-    set_sections(f.batch * f.kv_heads, 4.0 * f.place.q_tokens * width * f.group, band, processors, f);
-    status = sweep_backward<T>(SweepGradient::keys, width, terms, maps, f, device, processors, stream);
+    set_sections(f.batch * f.kv_heads, 4.0 * f.place.q_tokens * width * f.group, band, place.processors, f);
+    status = sweep_backward<T>({SweepGradient::keys, width, terms}, maps, f, place);
   }
   const int units = f.batch * f.kv_heads * f.group;
   f.unit_tiles = static_cast<int>(ceil_div(f.place.q_tokens, 2 * kSweepRows));
   f.tiles = f.unit_tiles * units;
   if (!status.ok() || !f.dq_out || f.tiles == 0) return status;
   f.down = !band.whole;
-  set_sections(units, 4.0 * longest_kv * width, band, processors, f);
-  return sweep_backward<T>(SweepGradient::queries, width, terms, maps, f, device, processors, stream);
+  set_sections(units, 4.0 * longest_kv * width, band, place.processors, f);
+  return sweep_backward<T>({SweepGradient::queries, width, terms}, maps, f, place);
 }
 
 /// Maps for tiles of `rows` queries and `keys` keys. What is not asked has no map of its own; the kernel does
@@ -189,7 +194,8 @@ struct TilesRun {
 template <class T>
 Status start_tiles(const TilesRun& run, BackwardMaps& maps, BackwardParams f, StreamState& state) {
   const auto& [p, args, band, plan, passes, in_turns] = run;
-  const int processors = facts_of(state.device).processors, width = width_of(p), all = f.batch;
+  const LaunchPlace place{state.device, facts_of(state.device).processors, state.stream};
+  const int width = width_of(p), all = f.batch;
   const AnyView& d = args.dbias;
   const bool gaps = !band.whole || f.places || band.keys < p.kv_tokens || f.tiles == 0;  // pairs no tile has
   std::byte* pairs = state.scratch + plan.pairs_at;
@@ -215,13 +221,12 @@ Status start_tiles(const TilesRun& run, BackwardMaps& maps, BackwardParams f, St
   for (f.first = 0; status.ok() && f.first < all; f.first += chunk) {
     f.batch = min_of(chunk, all - f.first);
     f.tiles = f.unit_tiles * f.batch * f.kv_heads * f.parts;
-    set_order(p, band, in_turns, processors, f);
+    set_order(p, band, in_turns, place.processors, f);
     if (plan.wanted && !plan.direct && gaps)
       status = status_of(
           "cuda/clear_bias",
           cudaMemsetAsync(pairs, 0, static_cast<std::size_t>(2 * plan.pairs * f.batch), state.stream));
-    if (status.ok() && f.tiles > 0)
-      status = backward<T>(width, passes, maps, f, state.device, processors, state.stream);
+    if (status.ok() && f.tiles > 0) status = backward<T>(width, passes, maps, f, place);
     if (!status.ok() || !plan.wanted || plan.direct) continue;
     BiasSums w{.from = pairs,
                .size = {f.batch, static_cast<int>(p.heads.q.heads), static_cast<int>(p.q_tokens),
@@ -288,65 +293,91 @@ Status set_places(const AttentionProblem& p, const AttentionArgs& a, BackwardPla
   return {};
 }
 
+/// One run, step by step: what it is asked, and what its steps share.
 template <class T>
-Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamState& state, int device,
-             bool in_turns) {
+struct Run {
+  const BackwardProblem& problem;
+  const BackwardArgs& args;
+  StreamState& state;
+  bool in_turns;
   const AttentionProblem& p = problem.forward;
   const AttentionArgs& a = args.forward;
-  const int processors = facts_of(device).processors, width = width_of(p),
-            dim = static_cast<int>(p.heads.q.dim), value_dim = static_cast<int>(p.heads.v.dim),
-            heads = static_cast<int>(p.heads.q.heads), rows = backward_queries(width);
-  const bool sweeps = backward_sweeps(width);
-  const int keys = sweeps ? kSweepRows : kBackwardKeys;
+  int width = width_of(p), rows = backward_queries(width);
+  int dim = static_cast<int>(p.heads.q.dim), value_dim = static_cast<int>(p.heads.v.dim),
+      heads = static_cast<int>(p.heads.q.heads);
+  bool sweeps = backward_sweeps(width);
+  int keys = sweeps ? kSweepRows : kBackwardKeys;
+  Band band = {};
+  BiasPlan plan = {};
+  BackwardParams f = {};
+  BackwardPlace* places = nullptr;
+  int longest_kv = 0;
+  bool table = false, terms = false;
+  bool gaps = false;  // keys no query may see
+
+  void set_sizes();
+  Status reserve();
+  Status set_rows();
+  Status prepare();
+  Status multiply();
+  Status gather();
+};
+
+template <class T>
+void Run<T>::set_sizes() {
   in_turns = in_turns && !sweeps;
-  Band band;
   const char* why = nullptr;
   band_of(a.mask, 0, band, why);
-  const bool table = !alike(p, a, band);
-  const Index pieces = pieces_of(band), sequences = p.batch * pieces;
+  table = !alike(p, a, band);
+  const Index pieces = pieces_of(band);
   const Padded padded = padded_of(p, a);
-
-  BackwardParams f;
-  f.batch = static_cast<int>(sequences), f.kv_heads = static_cast<int>(p.heads.k.slots());
+  f.batch = static_cast<int>(p.batch * pieces), f.kv_heads = static_cast<int>(p.heads.k.slots());
   f.parts = static_cast<int>(parts_of(p));
   f.group = static_cast<int>(p.heads.k.group) / f.parts;
   f.back = static_cast<int>(band.back), f.ahead = static_cast<int>(band.ahead);
   f.q_padded = static_cast<int>(padded.q), f.kv_padded = static_cast<int>(padded.kv);
+  f.pieces = static_cast<int>(pieces);
+  plan = bias_plan(p, args);
+}
+
+/// The run's own buffers, in the stream's scratch.
+template <class T>
+Status Run<T>::reserve() {
+  const Padded padded = padded_of(p, a);
   Layout layout;
-  const std::size_t places = layout.add(table ? sequences : 0, sizeof(BackwardPlace)),
+  const std::size_t places_at = layout.add(table ? f.batch : 0, sizeof(BackwardPlace)),
                     lse = layout.add(padded.q * heads, 4), delta = layout.add(padded.q * heads, 4),
                     dq = layout.add(sweeps ? 0 : padded.q * heads * width, 4),
                     turns = layout.add(in_turns ? padded.q * heads / rows : 0, 4);
   const Index part_rows = f.parts > 1 ? padded.kv * f.kv_heads * f.parts * width : 0;
   const std::size_t dk_parts = layout.add(part_rows, 4), dv_parts = layout.add(part_rows, 4);
-  BiasPlan plan = bias_plan(p, args);
   plan.pairs_at = layout.add(plan.pairs * plan.chunk, 2), plan.sums_at = layout.add(plan.sums, 4);
   const bool sends_ids = p.heads.terms.dropout && a.inputs.sequence_ids.given();
   const std::size_t ids = layout.add(sends_ids ? p.batch : 0, sizeof(Index));
-  Status status = state.reserve(1, layout.bytes());
+  const Status status = state.reserve(1, layout.bytes());
   if (!status.ok()) return status;
   const auto floats = [&](std::size_t at) { return reinterpret_cast<float*>(state.scratch + at); };
   f.lse = floats(lse), f.delta = floats(delta), f.dq = sweeps ? nullptr : floats(dq);
   f.turns = in_turns ? reinterpret_cast<int*>(state.scratch + turns) : nullptr;
   f.dk_parts = floats(dk_parts), f.dv_parts = floats(dv_parts);
   f.counter = state.counters;
-  if (sends_ids) {
-    auto* to = reinterpret_cast<Index*>(state.scratch + ids);
-    status = send_ids(a.inputs.sequence_ids, p.batch, to, state.stream);
-    if (!status.ok()) return status;
-    f.sequence_ids = to;
-  }
-  f.pieces = static_cast<int>(pieces);
+  places = reinterpret_cast<BackwardPlace*>(state.scratch + places_at);
+  if (!sends_ids) return status;
+  auto* to = reinterpret_cast<Index*>(state.scratch + ids);
+  f.sequence_ids = to;
+  return send_ids(a.inputs.sequence_ids, p.batch, to, state.stream);
+}
 
-  int longest_kv = 0;
-  status =
-      set_places(p, a, reinterpret_cast<BackwardPlace*>(state.scratch + places), band, longest_kv, f, state);
+/// Where sequences lie, what scores meet, where gradients go.
+template <class T>
+Status Run<T>::set_rows() {
+  const Status status = set_places(p, a, places, band, longest_kv, f, state);
   if (!status.ok()) return status;
   f.unit_tiles = static_cast<int>(ceil_div(longest_kv, keys));
   f.tiles = f.unit_tiles * f.batch * f.kv_heads * f.parts;
 
-  const bool terms = set_scores(p, a, f);
-  const bool gaps = band.documents || band.by_length || band.keys < p.kv_tokens;  // keys no query may see
+  terms = set_scores(p, a, f);
+  gaps = band.documents || band.by_length || band.keys < p.kv_tokens;
   f.store_rows = f.clear_tail = table || gaps;
   f.head_chunks = dim / 8, f.value_chunks = value_dim / 8;
   f.dk = args.dk.data, f.dv = args.dv.data;
@@ -354,35 +385,48 @@ Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamSta
     f.dk_step[axis] = args.dk.step[axis], f.dv_step[axis] = args.dv.step[axis],
     f.dq_step[axis] = args.dq.step[axis];
   f.dq_out = args.dq.data;
+  return status;
+}
 
+template <class T>
+Status Run<T>::prepare() {
   for (const AnyView* v : {&args.dk, &args.dv})
     if (v->given() && gaps) {
-      status = clear_rows(rows_of(*v), v->size[0], v->size[1], v->size[2], static_cast<int>(v->size[3]),
-                          state.stream);
+      const Status status = clear_rows(rows_of(*v), v->size[0], v->size[1], v->size[2],
+                                       static_cast<int>(v->size[3]), state.stream);
       if (!status.ok()) return status;
     }
   Prepare ready{heads, width, value_dim, rows, rows_of(a.out), rows_of(args.dout)};
   ready.lse = static_cast<const float*>(a.lse.data);
   for (int axis = 0; axis < 3; ++axis) ready.lse_step[axis] = a.lse.step[axis];
-  status = prepare_rows<T>(f, ready, state.stream);
-  if (!status.ok()) return status;
-  if (f.tiles > 0 || sweeps || plan.wanted) {
-    BackwardMaps maps{};
-    status = set_maps(p, args, rows, keys, state, maps);
-    if (status.ok() && sweeps)
-      status = start_sweeps<T>(band, terms, maps, f, width, longest_kv, device, state.stream);
-    MapSpec bias;
-    if (status.ok() && p.heads.terms.bias && bias_map(p, a.inputs.bias, rows, bias)) {
-      f.bias_tiles = true;
-      status = state.map_of(bias, maps.bias);
-    }
-    const BackwardPasses passes = has_pairs(p) ? BackwardPasses::pairs
-                                  : terms      ? BackwardPasses::terms
-                                               : BackwardPasses::band;
-    if (status.ok() && !sweeps)
-      status = start_tiles<T>({p, args, band, plan, passes, in_turns}, maps, f, state);
-    if (!status.ok()) return status;
+  return prepare_rows<T>(f, ready, state.stream);
+}
+
+template <class T>
+Status Run<T>::multiply() {
+  if (f.tiles == 0 && !sweeps && !plan.wanted) return {};
+  BackwardMaps maps{};
+  Status status = set_maps(p, args, rows, keys, state, maps);
+  if (status.ok() && sweeps)
+    status = start_sweeps<T>({band, terms, width, longest_kv}, maps, f,
+                             {state.device, facts_of(state.device).processors, state.stream});
+  MapSpec bias;
+  if (status.ok() && p.heads.terms.bias && bias_map(p, a.inputs.bias, rows, bias)) {
+    f.bias_tiles = true;
+    status = state.map_of(bias, maps.bias);
   }
+  const BackwardPasses passes = has_pairs(p) ? BackwardPasses::pairs
+                                : terms      ? BackwardPasses::terms
+                                             : BackwardPasses::band;
+  if (status.ok() && !sweeps)
+    status = start_tiles<T>({p, args, band, plan, passes, in_turns}, maps, f, state);
+  return status;
+}
+
+/// Sums in f32 leave their scratch.
+template <class T>
+Status Run<T>::gather() {
+  Status status;
   if (args.dq.given() && !sweeps)
     status =
         gather_rows<T>(f, {f.dq, heads, width, dim, false, f.scale * f.kept, rows_of(args.dq)}, state.stream);
@@ -398,6 +442,17 @@ Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamSta
   return status;
 }
 
+template <class T>
+Status start(const BackwardProblem& problem, const BackwardArgs& args, StreamState& state, bool in_turns) {
+  Run<T> run{problem, args, state, in_turns};
+  run.set_sizes();
+  Status status = run.reserve();
+  if (status.ok()) status = run.set_rows();
+  if (status.ok()) status = run.prepare();
+  if (status.ok()) status = run.multiply();
+  return status.ok() ? run.gather() : status;
+}
+
 template <bool InTurns>
 Status run(const BackwardProblem& p, const BackwardArgs& a, int device, void* stream) {
   if (p.forward.batch == 0 || p.forward.heads.q.heads == 0) return {};
@@ -406,8 +461,8 @@ Status run(const BackwardProblem& p, const BackwardArgs& a, int device, void* st
   StreamState* state = state_of(device, static_cast<cudaStream_t>(stream));
   if (!state) return kNoState;
   const std::lock_guard lock(state->mutex);
-  return p.forward.dtype == DType::bf16 ? start<bf16>(p, a, *state, device, InTurns)
-                                        : start<f16>(p, a, *state, device, InTurns);
+  return p.forward.dtype == DType::bf16 ? start<bf16>(p, a, *state, InTurns)
+                                        : start<f16>(p, a, *state, InTurns);
 }
 
 void numerics(const BackwardProblem& p, char (&words)[kSentenceBytes]) {

@@ -85,23 +85,34 @@ struct BackwardMaps {
   CUtensorMap q, dout, k, v, dk, dv, dq, bias, dbias;
 };
 
+/// Where a launch goes.
+struct LaunchPlace {
+  int device, processors;
+  cudaStream_t stream;
+};
+
 /// Starts the instance for (width, passes).
 template <class T>
 Status backward(int width, BackwardPasses passes, const BackwardMaps& maps, const BackwardParams& params,
-                int device, int processors, cudaStream_t stream);
+                const LaunchPlace& place);
 /// Two sweeps: starts the kernel for dk and dv, whose units are (batch, kv head), or the one for dq, whose
 /// units are (batch, head) and whose tiles have 128 queries.
 enum class SweepGradient { keys, queries };
+struct SweepInstance {
+  SweepGradient what;
+  int width;
+  bool terms;
+};
 template <class T>
-Status sweep_backward(SweepGradient what, int width, bool terms, const BackwardMaps& maps,
-                      const BackwardParams& params, int device, int processors, cudaStream_t stream);
-extern template Status sweep_backward<bf16>(SweepGradient, int, bool, const BackwardMaps&,
-                                            const BackwardParams&, int, int, cudaStream_t);
-extern template Status sweep_backward<f16>(SweepGradient, int, bool, const BackwardMaps&,
-                                           const BackwardParams&, int, int, cudaStream_t);
-extern template Status backward<bf16>(int, BackwardPasses, const BackwardMaps&, const BackwardParams&, int,
-                                      int, cudaStream_t);
-extern template Status backward<f16>(int, BackwardPasses, const BackwardMaps&, const BackwardParams&, int,
-                                     int, cudaStream_t);
+Status sweep_backward(const SweepInstance& instance, const BackwardMaps& maps, const BackwardParams& params,
+                      const LaunchPlace& place);
+extern template Status sweep_backward<bf16>(const SweepInstance&, const BackwardMaps&, const BackwardParams&,
+                                            const LaunchPlace&);
+extern template Status sweep_backward<f16>(const SweepInstance&, const BackwardMaps&, const BackwardParams&,
+                                           const LaunchPlace&);
+extern template Status backward<bf16>(int, BackwardPasses, const BackwardMaps&, const BackwardParams&,
+                                      const LaunchPlace&);
+extern template Status backward<f16>(int, BackwardPasses, const BackwardMaps&, const BackwardParams&,
+                                     const LaunchPlace&);
 
 }  // namespace headwise::cuda::hopper::backward

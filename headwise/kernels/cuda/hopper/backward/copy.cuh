@@ -105,10 +105,20 @@ __device__ __forceinline__ void backward_copy(const BackwardShared<C>& shared, c
     if constexpr (C::kPairs)
       ptx::store_shared(info + 64, b / p.pieces, at.first_query, at.first_key + n * kKeys, 0);
     ptx::mbarrier_expect(kv_full, 2 * C::kKeyBytes);
-    load_panels<C::kDim>(shared.k + slot * C::kKeyBytes, kKeys, &maps.k, kv_full, at.kv_row + n * kKeys,
-                         kv_head, at.batch, ptx::kEvictFirst);
-    load_panels<C::kDim>(shared.v + slot * C::kKeyBytes, kKeys, &maps.v, kv_full, at.kv_row + n * kKeys,
-                         kv_head, at.batch, ptx::kEvictFirst);
+    load_panels<C::kDim>(kKeys, {.to = shared.k + slot * C::kKeyBytes,
+                                 .map = &maps.k,
+                                 .bar = kv_full,
+                                 .row = at.kv_row + n * kKeys,
+                                 .head = kv_head,
+                                 .batch = at.batch,
+                                 .keep = ptx::kEvictFirst});
+    load_panels<C::kDim>(kKeys, {.to = shared.v + slot * C::kKeyBytes,
+                                 .map = &maps.v,
+                                 .bar = kv_full,
+                                 .row = at.kv_row + n * kKeys,
+                                 .head = kv_head,
+                                 .batch = at.batch,
+                                 .keep = ptx::kEvictFirst});
     t = atomicAdd(p.counter, 1);  // the next tile; its latency hides behind the ring
     for (int h = head; h < head + heads; ++h)
       for (int i = m.begin; i < m.end; ++i, ++used) {
@@ -118,8 +128,13 @@ __device__ __forceinline__ void backward_copy(const BackwardShared<C>& shared, c
         ptx::mbarrier_wait(shared.empty + 8 * s, ((used >> 1) & 1) ^ 1);
         const bool bias = C::kPairs && p.bias_tiles;
         ptx::mbarrier_expect(full, 2 * C::kQBytes + 2 * C::kRowBytes + (bias ? C::kScoreBytes : 0));
-        load_panels<C::kDim>(shared.q + s * C::kQBytes, kQueries, &maps.q, full, at.q_row + row, h, at.batch,
-                             ptx::kEvictLast);
+        load_panels<C::kDim>(kQueries, {.to = shared.q + s * C::kQBytes,
+                                        .map = &maps.q,
+                                        .bar = full,
+                                        .row = at.q_row + row,
+                                        .head = h,
+                                        .batch = at.batch,
+                                        .keep = ptx::kEvictLast});
         if (bias) {  // where the gradients of these scores will lie; read here: registers are short
           const int4 in = ptx::load_shared(info + 64);
 #pragma unroll 1
@@ -129,8 +144,13 @@ __device__ __forceinline__ void backward_copy(const BackwardShared<C>& shared, c
                             ptx::kEvictNormal, in.z + 64 * c});
         }
         ptx::load_bytes(shared.lse + s * C::kRowBytes, p.lse + padded, C::kRowBytes, full);
-        load_panels<C::kDim>(shared.dout + s * C::kQBytes, kQueries, &maps.dout, full, at.q_row + row, h,
-                             at.batch, ptx::kEvictLast);
+        load_panels<C::kDim>(kQueries, {.to = shared.dout + s * C::kQBytes,
+                                        .map = &maps.dout,
+                                        .bar = full,
+                                        .row = at.q_row + row,
+                                        .head = h,
+                                        .batch = at.batch,
+                                        .keep = ptx::kEvictLast});
         ptx::load_bytes(shared.delta + s * C::kRowBytes, p.delta + padded, C::kRowBytes, full);
       }
     ++tile;

@@ -3,7 +3,7 @@
 
 namespace headwise::cuda::hopper::backward {
 
-template Status backward<f16>(int, BackwardPasses, const BackwardMaps&, const BackwardParams&, int, int,
-                              cudaStream_t);
+template Status backward<f16>(int, BackwardPasses, const BackwardMaps&, const BackwardParams&,
+                              const LaunchPlace&);
 
 }  // namespace headwise::cuda::hopper::backward

@@ -21,13 +21,20 @@ struct PrepareBlock {
 struct RowPairs {
   uint4 out[16][9], dout[16][9];
 };
+/// 16 rows of out and dout, of which `count` are there.
+struct RowProducts {
+  const std::uint16_t* out;
+  Index out_step;
+  const std::uint16_t* dout;
+  Index dout_step;
+  int count, columns;
+};
 /// out . dout of 16 rows, by the products that make dp = v dout^T and in their order: where a row has one
 /// key, out is its v, and dp - delta is 0 to the last bit. Of a warp's matrix the diagonal counts: rows g and
 /// 8 + g in the lanes with lane % 4 == g / 2.
 template <class T>
-__device__ __forceinline__ void row_products(RowPairs& rows, const std::uint16_t* out, Index out_step,
-                                             const std::uint16_t* dout, Index dout_step, int count,
-                                             int columns, float (&sum)[2]) {
+__device__ __forceinline__ void row_products(RowPairs& rows, const RowProducts& of, float (&sum)[2]) {
+  const auto& [out, out_step, dout, dout_step, count, columns] = of;
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4;
   float d[2][4] = {};
   for (int c = 0; c < columns; c += 64) {
@@ -84,8 +91,14 @@ __global__ void __launch_bounds__(kPrepareThreads) prepare(const __grid_constant
            (at.q_row + row0 + first) * x.step[1] + head * x.step[2];
   };
   float sum[2];
-  row_products<T>(rows[thread / 32], from(w.out), w.out.step[1], from(w.dout), w.dout.step[1],
-                  at.q_tokens - row0 - first, w.value_dim, sum);
+  row_products<T>(rows[thread / 32],
+                  {.out = from(w.out),
+                   .out_step = w.out.step[1],
+                   .dout = from(w.dout),
+                   .dout_step = w.dout.step[1],
+                   .count = at.q_tokens - row0 - first,
+                   .columns = w.value_dim},
+                  sum);
   if (lane % 4 != g / 2) return;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {

@@ -10,48 +10,15 @@ namespace headwise::cuda::hopper::backward {
 // registers, and 64 KB of dq would leave for every 64 x 64 scores, as much as q and dout bring; here none
 // leaves, there is no order to wait for, and a tile's bits depend on nothing but its sequence.
 
-/// Weights of scores, in place: exp2 over the rows' or columns' lse. `exponent(j, r)` is log2(e) lse of two
-/// pairs, `distance(j, r, e)` query - key of one; slanted: weight times the slope of the softcap, packed.
-template <class C, class Exponent, class Distance>
-__device__ __forceinline__ void weights_of(float (&s)[32], const BackwardParams& p, float slope,
-                                           std::uint32_t (&slanted)[C::kTerms ? 16 : 1], Exponent&& exponent,
-                                           Distance&& distance) {
-#pragma unroll
-  for (int j = 0; j < 8; ++j)
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float &x0 = s[4 * j + 2 * r], &x1 = s[4 * j + 2 * r + 1];
-      const float2 l = exponent(j, r);
-      if constexpr (C::kTerms) {
-        float slant0 = 1.f, slant1 = 1.f;
-        if (p.cap > 0.f) {
-          x0 = capped(p, x0, slant0), x1 = capped(p, x1, slant1);
-        } else {
-          x0 *= p.scale_log2, x1 *= p.scale_log2;
-        }
-        x0 = ptx::exp2(fmaf(-slope, static_cast<float>(abs(distance(j, r, 0))), x0) - l.x);
-        x1 = ptx::exp2(fmaf(-slope, static_cast<float>(abs(distance(j, r, 1))), x1) - l.y);
-        slanted[2 * j + r] = Number<typename C::T>::pack(x0 * slant0, x1 * slant1);
-      } else {
-        x0 = ptx::exp2(fmaf(x0, p.scale_log2, -l.x)), x1 = ptx::exp2(fmaf(x1, p.scale_log2, -l.y));
-      }
-    }
-}
-/// Weights of row r outside columns [low, high] become 0; limits count from this thread's first column.
+/// What a thread of the kernel of dk and dv holds: sums of its keys, scores or dp, weights or ds as left
+/// factors, weights times slopes of the softcap. References: a struct with arrays is not taken apart into
+/// registers.
 template <class C>
-__device__ __forceinline__ void close_weights(float (&s)[32], std::uint32_t (&slanted)[C::kTerms ? 16 : 1],
-                                              const int (&low)[2], const int (&high)[2]) {
-#pragma unroll
-  for (int r = 0; r < 2; ++r)
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const bool closed0 = 8 * j < low[r] || 8 * j > high[r],
-                 closed1 = 8 * j + 1 < low[r] || 8 * j + 1 > high[r];
-      if (closed0) s[4 * j + 2 * r] = 0.f;
-      if (closed1) s[4 * j + 2 * r + 1] = 0.f;
-      if constexpr (C::kTerms) slanted[2 * j + r] &= (closed0 ? 0u : 0xffffu) | (closed1 ? 0u : 0xffff0000u);
-    }
-}
+struct SweepKeyRegisters {
+  float (&sum)[C::kDim / 2], (&s)[C::kRows / 2];
+  std::uint32_t (&left)[C::kRows / 4], (&slanted)[C::kTerms ? C::kRows / 4 : 1];
+  int& used;  // tiles of queries that were met
+};
 
 /// What a warpgroup does for 64 keys: `Values` makes the weights, hands them over and sums dv = p dout; the
 /// other makes dp = v dout^T and sums dk = ds q. Weights are a thread's own to its partner, in the order of
@@ -59,185 +26,195 @@ __device__ __forceinline__ void close_weights(float (&s)[32], std::uint32_t (&sl
 ///   values: p handed over | the next s, dv | the next exp under dv
 ///   keys:   dp of this step | ds | dk, the next dp
 template <class C, bool Values>
-__device__ __forceinline__ void sweep_key_sums(const SweepKeysShared<C>& shared, const BackwardMaps& maps,
-                                               const BackwardParams& p) {
+struct SweepKeyGroup : SweepKeyRegisters<C> {
   using T = typename C::T;
-  constexpr int kDim = C::kDim, kRows = C::kRows;
-  constexpr float kLog2e = 1.44269504088896341f;
-  const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
-  const int row0 = warp * 16 + lane / 4, column0 = lane % 4 * 2;
-  constexpr int kBarrier = kSweepGroup + (Values ? 0 : 1);
-  const std::uint32_t own = Values ? shared.k : shared.v;
-  float sum[kDim / 2], s[kRows / 2];                                  // s: scores, or dp
-  std::uint32_t left[kRows / 4], slanted[C::kTerms ? kRows / 4 : 1];  // weights, or ds
-  int used = 0;
-  if constexpr (!Values) ptx::barrier_arrive(kPairEmpty, 256), ptx::barrier_arrive(kPairEmpty + 1, 256);
+  static constexpr int kDim = C::kDim, kRows = C::kRows, kBarrier = kSweepGroup + (Values ? 0 : 1);
+  static constexpr float kLog2e = 1.44269504088896341f;
+  using SweepKeyRegisters<C>::sum, SweepKeyRegisters<C>::s, SweepKeyRegisters<C>::left,
+      SweepKeyRegisters<C>::slanted, SweepKeyRegisters<C>::used;
+  const SweepKeysShared<C>& shared;
+  const BackwardMaps& maps;
+  const BackwardParams& p;
+  int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
+  int row0 = warp * 16 + lane / 4, column0 = lane % 4 * 2;
+  std::uint32_t own = Values ? shared.k : shared.v;
 
-#pragma unroll 1
-  for (int tile = 0;; ++tile) {
+  /// False: there is no further tile.
+  __device__ __forceinline__ bool begin_tile(int tile, SweepKeyTile& now) const {
     ptx::mbarrier_wait(shared.kv_full, tile & 1);
-    const int4 what = ptx::load_shared(shared.info);
-    if (what.x < 0) break;
-    const int4 where = ptx::load_shared(shared.info + 16);
-    const int first_key = what.x * kRows, kv_tokens = where.x, q_tokens = where.y, q_start = where.z;
-    const int steps = p.group * (what.z - what.y);
-    int m = what.y, head = what.w;
-    float slope = 0.f;
+    now.what = ptx::load_shared(shared.info);
+    if (now.what.x < 0) return false;
+    now.where = ptx::load_shared(shared.info + 16);
+    now.first_key = now.what.x * kRows;
+    now.steps = p.group * (now.what.z - now.what.y);
+    now.m = now.what.y, now.head = now.what.w;
+    now.slope = 0.f;
+    read_slope(true, now);
+    return true;
+  }
+  __device__ __forceinline__ void read_slope(bool reads, SweepKeyTile& now) const {
     if constexpr (C::kTerms && Values)
-      if (p.slopes.data) slope = kLog2e * number_of(p.slopes, head);
+      if (p.slopes.data && reads) now.slope = kLog2e * number_of(p.slopes, now.head);
+  }
+  __device__ __forceinline__ void await_rows(std::uint32_t full, std::uint32_t tiles, int use, int at,
+                                             const SweepKeyTile& now) const {
+    ptx::mbarrier_wait(full + 8 * (use & 1), (use >> 1) & 1);
+    if (p.clear_tail && now.q_tokens() - at * kRows < kRows) {
+      clear_tile_rows<kDim>(tiles + (use & 1) * C::kTileBytes, kRows, now.q_tokens() - at * kRows, thread);
+      ptx::fence_shared_for_async();
+      ptx::barrier_sync(kBarrier, 128);
+    }
+  }
+  __device__ __forceinline__ void await_queries(int use, int at, const SweepKeyTile& now) const {
+    await_rows(shared.q_full, shared.q, use, at, now);
+  }
+  __device__ __forceinline__ void await_dout(int use, int at, const SweepKeyTile& now) const {
+    await_rows(shared.dout_full, shared.dout, use, at, now);
+  }
+  __device__ __forceinline__ void release(std::uint32_t empty, int use) const {
+    if (lane == 0) ptx::mbarrier_arrive(empty + 8 * (use & 1));
+  }
+  /// The next s or dp; after the last step a dummy.
+  __device__ __forceinline__ void multiply(int use) const {
+    ptx::wgmma_fence();
+    multiply_rows<kRows, T, kDim / 16, kRows, kRows>(
+        s, own, (Values ? shared.q : shared.dout) + (use & 1) * C::kTileBytes);
+    ptx::wgmma_commit();
+  }
+  __device__ __forceinline__ void add(int use) const {
+    const std::uint64_t right =
+        columns_descriptor((Values ? shared.dout : shared.q) + (use & 1) * C::kTileBytes, kRows);
+    ptx::pin(sum), ptx::pin(left);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kRows / 16; ++i)
+      Wgmma<kDim, T>::left_registers(sum, left + 4 * i, advanced(right, kRowStep * i));
+    ptx::wgmma_commit();
+  }
 
-    const auto await_rows = [&](std::uint32_t full, std::uint32_t tiles, int use, int at) {
-      ptx::mbarrier_wait(full + 8 * (use & 1), (use >> 1) & 1);
-      if (p.clear_tail && q_tokens - at * kRows < kRows) {
-        clear_tile_rows<kDim>(tiles + (use & 1) * C::kTileBytes, kRows, q_tokens - at * kRows, thread);
-        ptx::fence_shared_for_async();
-        ptx::barrier_sync(kBarrier, 128);
-      }
-    };
-    const auto await_queries = [&](int use, int at) { await_rows(shared.q_full, shared.q, use, at); };
-    const auto await_dout = [&](int use, int at) { await_rows(shared.dout_full, shared.dout, use, at); };
-    const auto release = [&](std::uint32_t empty, int use) {
-      if (lane == 0) ptx::mbarrier_arrive(empty + 8 * (use & 1));
-    };
-    const auto multiply = [&](int use) {  // the next s or dp; after the last step a dummy
-      ptx::wgmma_fence();
-      multiply_rows<kRows, T, kDim / 16, kRows, kRows>(
-          s, own, (Values ? shared.q : shared.dout) + (use & 1) * C::kTileBytes);
-      ptx::wgmma_commit();
-    };
-    const auto add = [&](int use) {
-      const std::uint64_t right =
-          columns_descriptor((Values ? shared.dout : shared.q) + (use & 1) * C::kTileBytes, kRows);
-      ptx::pin(sum), ptx::pin(left);
-      ptx::wgmma_fence();
+  __device__ __forceinline__ void weigh(int use, const SweepKeyTile& now) const {
+    const int position = now.q_start() + now.m * kRows;
+    float2 l;
+    weights_of<C>(
+        s, p, now.slope, slanted,
+        [&](int j, int r) {
+          if (r == 0) l = ptx::load_pair(shared.lse + (use & 1) * C::kRowBytes + (8 * j + column0) * 4);
+          return l;
+        },
+        [&](int j, int r, int e) { return position + column0 + 8 * j + e - (now.first_key + row0 + 8 * r); });
+    if (now.first_key + 63 >= now.kv_tokens() || now.first_key + 63 > position + p.ahead ||
+        now.first_key < position + kRows - 1 - p.back) {
+      int low[2], high[2];
 #pragma unroll
-      for (int i = 0; i < kRows / 16; ++i)
-        Wgmma<kDim, T>::left_registers(sum, left + 4 * i, advanced(right, kRowStep * i));
-      ptx::wgmma_commit();
-    };
+      for (int r = 0; r < 2; ++r) {
+        const int key = now.first_key + row0 + 8 * r;
+        low[r] = key >= now.kv_tokens() ? 1 << 30 : key - p.ahead - position - column0;
+        high[r] = key + p.back - position - column0;
+      }
+      close_weights<C>(s, slanted, low, high);
+    }
+  }
+  __device__ __forceinline__ void values_step(bool more, SweepKeyTile& now) const {
+    const int st = used & 1;
+    const std::uint32_t pair = shared.pair + st * C::kPairBytes + thread * 16;
+#pragma unroll
+    for (int i = 0; i < kRows / 4; ++i) left[i] = Number<T>::pack(s[2 * i], s[2 * i + 1]);
+    ptx::barrier_sync(kPairEmpty + st, 256);
+#pragma unroll
+    for (int i = 0; i < kRows / 16; ++i) {
+      const std::uint32_t* x = C::kTerms ? slanted + 4 * i : left + 4 * i;
+      ptx::store_shared(pair + i * 2048, x[0], x[1], x[2], x[3]);
+    }
+    ptx::barrier_arrive(kPairFull + st, 256);
+    release(shared.q_empty, used);
 
-    const auto weigh = [&](int use) {
-      const int position = q_start + m * kRows;
-      float2 l;
-      weights_of<C>(
-          s, p, slope, slanted,
-          [&](int j, int r) {
-            if (r == 0) l = ptx::load_pair(shared.lse + (use & 1) * C::kRowBytes + (8 * j + column0) * 4);
-            return l;
-          },
-          [&](int j, int r, int e) { return position + column0 + 8 * j + e - (first_key + row0 + 8 * r); });
-      if (first_key + 63 >= kv_tokens || first_key + 63 > position + p.ahead ||
-          first_key < position + kRows - 1 - p.back) {
-        int low[2], high[2];
+    const int met = now.m;
+    if (++now.m == now.what.z) {
+      now.m = now.what.y, ++now.head;
+      read_slope(more, now);
+    }
+    if (more) await_queries(used + 1, now.m, now);
+    multiply(used + 1);
+    await_dout(used, met, now);
+    add(used);
+    ptx::wgmma_wait<1>();
+    ptx::pin(s);
+    weigh(used + 1, now);
+    ptx::wgmma_wait<0>();
+    ptx::pin(sum), ptx::pin(left);
+    release(shared.dout_empty, used);
+    ++used;
+  }
+  __device__ __forceinline__ void keys_step(bool more, SweepKeyTile& now) const {
+    const int st = used & 1;
+    const std::uint32_t pair = shared.pair + st * C::kPairBytes + thread * 16;
+    ptx::wgmma_wait<0>();
+    ptx::pin(s), ptx::pin(sum);
+    ptx::barrier_sync(kPairFull + st, 256);
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const int key = first_key + row0 + 8 * r;
-          low[r] = key >= kv_tokens ? 1 << 30 : key - p.ahead - position - column0;
-          high[r] = key + p.back - position - column0;
-        }
-        close_weights<C>(s, slanted, low, high);
+    for (int i = 0; i < kRows / 16; ++i) {
+      const int4 w = ptx::load_shared(pair + i * 2048);
+      left[4 * i] = static_cast<std::uint32_t>(w.x), left[4 * i + 1] = static_cast<std::uint32_t>(w.y);
+      left[4 * i + 2] = static_cast<std::uint32_t>(w.z), left[4 * i + 3] = static_cast<std::uint32_t>(w.w);
+    }
+    ptx::barrier_arrive(kPairEmpty + st, 256);
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
+      const float2 l = ptx::load_pair(shared.delta + st * C::kRowBytes + (8 * j + column0) * 4);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        std::uint32_t& w = left[2 * j + r];
+        const int x = 4 * j + 2 * r;
+        w = Number<T>::pack(Number<T>::low(w) * (s[x] - l.x), Number<T>::high(w) * (s[x + 1] - l.y));
       }
-    };
-    const auto values_step = [&](bool more) {
-      const int st = used & 1;
-      const std::uint32_t pair = shared.pair + st * C::kPairBytes + thread * 16;
-#pragma unroll
-      for (int i = 0; i < kRows / 4; ++i) left[i] = Number<T>::pack(s[2 * i], s[2 * i + 1]);
-      ptx::barrier_sync(kPairEmpty + st, 256);
-#pragma unroll
-      for (int i = 0; i < kRows / 16; ++i) {
-        const std::uint32_t* x = C::kTerms ? slanted + 4 * i : left + 4 * i;
-        ptx::store_shared(pair + i * 2048, x[0], x[1], x[2], x[3]);
-      }
-      ptx::barrier_arrive(kPairFull + st, 256);
-      release(shared.q_empty, used);
+    }
+    __syncwarp();
+    release(shared.dout_empty, used);
+    await_queries(used, now.m, now);
+    add(used);
+    now.m = now.m + 1 == now.what.z ? now.what.y : now.m + 1;
+    if (more) await_dout(used + 1, now.m, now);
+    multiply(used + 1);
+    ptx::wgmma_wait<1>();
+    ptx::pin(sum), ptx::pin(left);
+    release(shared.q_empty, used);
+    ++used;
+  }
 
-      const int now = m;
-      if (++m == what.z) {
-        m = what.y, ++head;
-        if constexpr (C::kTerms)
-          if (p.slopes.data && more) slope = kLog2e * number_of(p.slopes, head);
-      }
-      if (more) await_queries(used + 1, m);
-      multiply(used + 1);
-      await_dout(used, now);
-      add(used);
-      ptx::wgmma_wait<1>();
-      ptx::pin(s);
-      weigh(used + 1);
-      ptx::wgmma_wait<0>();
-      ptx::pin(sum), ptx::pin(left);
-      release(shared.dout_empty, used);
-      ++used;
-    };
-    const auto keys_step = [&](bool more) {
-      const int st = used & 1;
-      const std::uint32_t pair = shared.pair + st * C::kPairBytes + thread * 16;
-      ptx::wgmma_wait<0>();
-      ptx::pin(s), ptx::pin(sum);
-      ptx::barrier_sync(kPairFull + st, 256);
-#pragma unroll
-      for (int i = 0; i < kRows / 16; ++i) {
-        const int4 w = ptx::load_shared(pair + i * 2048);
-        left[4 * i] = static_cast<std::uint32_t>(w.x), left[4 * i + 1] = static_cast<std::uint32_t>(w.y);
-        left[4 * i + 2] = static_cast<std::uint32_t>(w.z), left[4 * i + 3] = static_cast<std::uint32_t>(w.w);
-      }
-      ptx::barrier_arrive(kPairEmpty + st, 256);
-#pragma unroll
-      for (int j = 0; j < kRows / 8; ++j) {
-        const float2 l = ptx::load_pair(shared.delta + st * C::kRowBytes + (8 * j + column0) * 4);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          std::uint32_t& w = left[2 * j + r];
-          const int x = 4 * j + 2 * r;
-          w = Number<T>::pack(Number<T>::low(w) * (s[x] - l.x), Number<T>::high(w) * (s[x + 1] - l.y));
-        }
-      }
-      __syncwarp();
-      release(shared.dout_empty, used);
-      await_queries(used, m);
-      add(used);
-      m = m + 1 == what.z ? what.y : m + 1;
-      if (more) await_dout(used + 1, m);
-      multiply(used + 1);
-      ptx::wgmma_wait<1>();
-      ptx::pin(sum), ptx::pin(left);
-      release(shared.q_empty, used);
-      ++used;
-    };
-
+  __device__ __forceinline__ void meet_queries(SweepKeyTile& now) const {
 #pragma unroll
     for (int i = 0; i < kDim / 2; ++i) sum[i] = 0.f;
-    if (steps > 0) {
+    if (now.steps > 0) {
       if constexpr (Values)
-        await_queries(used, m);
+        await_queries(used, now.m, now);
       else
-        await_dout(used, m);
+        await_dout(used, now.m, now);
     }
     multiply(used);
     if constexpr (Values) {
       ptx::wgmma_wait<0>();
       ptx::pin(s);
-      weigh(used);
+      weigh(used, now);
     }
 #pragma unroll 1
-    for (int i = 1; i <= steps; ++i) {
+    for (int i = 1; i <= now.steps; ++i) {
       if constexpr (Values)
-        values_step(i < steps);
+        values_step(i < now.steps, now);
       else
-        keys_step(i < steps);
+        keys_step(i < now.steps, now);
     }
     ptx::wgmma_wait<0>();
     ptx::pin(s), ptx::pin(sum);
-
+  }
+  __device__ __forceinline__ void end_tile(const SweepKeyTile& now) const {
     const int4 at = ptx::load_shared(shared.info + 32);  // batch, row of q, row of k
     const GradientRows to{Values ? &maps.dv : &maps.dk,
                           Values ? p.dv : p.dk,
                           Values ? p.value_chunks : p.head_chunks,
                           Values ? p.dv_step : p.dk_step,
-                          at.z + first_key,
-                          kv_tokens - first_key,
-                          where.w,
+                          at.z + now.first_key,
+                          now.kv_tokens() - now.first_key,
+                          now.where.w,
                           at.x};
     store_gradient<T, kDim, kRows>(sum, Values ? 1.f : p.scale, own, 0, to, p.store_rows, kBarrier);
     if (p.store_rows) ptx::barrier_sync(kBarrier, 128);
@@ -246,124 +223,159 @@ __device__ __forceinline__ void sweep_key_sums(const SweepKeysShared<C>& shared,
       ptx::mbarrier_arrive(shared.kv_empty);
     }
   }
-  if (thread == 0) ptx::wait_stores();
+};
+
+template <class C, bool Values>
+__device__ __forceinline__ void sweep_key_sums(const SweepKeysShared<C>& shared, const BackwardMaps& maps,
+                                               const BackwardParams& p) {
+  float sum[C::kDim / 2], s[C::kRows / 2];
+  std::uint32_t left[C::kRows / 4], slanted[C::kTerms ? C::kRows / 4 : 1];
+  int used = 0;
+  const SweepKeyGroup<C, Values> own{{sum, s, left, slanted, used}, shared, maps, p};
+  if constexpr (!Values) ptx::barrier_arrive(kPairEmpty, 256), ptx::barrier_arrive(kPairEmpty + 1, 256);
+
+#pragma unroll 1
+  for (int tile = 0;; ++tile) {
+    SweepKeyTile now;
+    if (!own.begin_tile(tile, now)) break;
+    own.meet_queries(now);
+    own.end_tile(now);
+  }
+  if (own.thread == 0) ptx::wait_stores();
 }
+
+/// What a thread of the kernel of dq holds: sums of its queries, scores that become weights, dp, ds as left
+/// factors; of its two rows, r = 0 and 1, log2(e) lse and delta.
+template <class C>
+struct SweepQueryRegisters {
+  float (&sum)[C::kDim / 2], (&s)[C::kRows / 2], (&dp)[C::kRows / 2];
+  std::uint32_t (&ds)[C::kRows / 4];
+  float (&lse)[2], (&delta)[2];
+  int& used;  // tiles of keys that were met
+};
 
 /// A warpgroup's 64 queries: dq = ds k over tiles of keys. The two groups share k and v and never meet.
 ///   s of this step | dp, exp under it | ds | dq, the next s behind it
 template <class C>
-__device__ __forceinline__ void sweep_query_sums(const SweepQueriesShared<C>& shared,
-                                                 const BackwardMaps& maps, const BackwardParams& p,
-                                                 int group) {
+struct SweepQueryGroup : SweepQueryRegisters<C> {
   using T = typename C::T;
-  constexpr int kDim = C::kDim, kRows = C::kRows;
-  constexpr float kLog2e = 1.44269504088896341f;
-  const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
-  const int row0 = warp * 16 + lane / 4, column0 = lane % 4 * 2, barrier = kSweepGroup + group;
-  const std::uint32_t q = shared.q + group * C::kTileBytes, dout = shared.dout + group * C::kTileBytes;
-  float sum[kDim / 2], s[kRows / 2], dp[kRows / 2];
-  std::uint32_t ds[kRows / 4];
-  int used = 0;
+  static constexpr int kDim = C::kDim, kRows = C::kRows;
+  static constexpr float kLog2e = 1.44269504088896341f;
+  using SweepQueryRegisters<C>::sum, SweepQueryRegisters<C>::s, SweepQueryRegisters<C>::dp,
+      SweepQueryRegisters<C>::ds, SweepQueryRegisters<C>::lse, SweepQueryRegisters<C>::delta,
+      SweepQueryRegisters<C>::used;
+  const SweepQueriesShared<C>& shared;
+  const BackwardMaps& maps;
+  const BackwardParams& p;
+  int group;
+  int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
+  int row0 = warp * 16 + lane / 4, column0 = lane % 4 * 2, barrier = kSweepGroup + group;
+  std::uint32_t q = shared.q + group * C::kTileBytes, dout = shared.dout + group * C::kTileBytes;
 
-#pragma unroll 1
-  for (int tile = 0;; ++tile) {
+  /// False: there is no further tile.
+  __device__ __forceinline__ bool begin_tile(int tile, SweepQueryTile& now) const {
     ptx::mbarrier_wait(shared.own_full, tile & 1);
-    const int4 what = ptx::load_shared(shared.info);
-    if (what.x < 0) break;
-    const int4 where = ptx::load_shared(shared.info + 16);
-    const int kv_tokens = where.x, q_tokens = where.y;
-    const int first = what.x * 2 * kRows + group * kRows, position = where.z + first;
-    int n = what.y;
-    float lse[2], delta[2], slope = 0.f;
-    {
-      const int at = what.w * p.q_padded + ptx::load_shared(shared.info + 48).x + first + row0;
+    now.what = ptx::load_shared(shared.info);
+    if (now.what.x < 0) return false;
+    now.where = ptx::load_shared(shared.info + 16);
+    now.first = now.what.x * 2 * kRows + group * kRows, now.position = now.where.z + now.first;
+    now.n = now.what.y, now.slope = 0.f;
+    const int at = now.what.w * p.q_padded + ptx::load_shared(shared.info + 48).x + now.first + row0;
 #pragma unroll
-      for (int r = 0; r < 2; ++r) lse[r] = p.lse[at + 8 * r], delta[r] = p.delta[at + 8 * r];
-    }
+    for (int r = 0; r < 2; ++r) lse[r] = p.lse[at + 8 * r], delta[r] = p.delta[at + 8 * r];
     if constexpr (C::kTerms)
-      if (p.slopes.data) slope = kLog2e * number_of(p.slopes, what.w);
-
-    const auto clear_keys = [&](std::uint32_t tile_at, int at) {
-      if (p.clear_tail && kv_tokens - at * kRows < kRows) {
-        clear_tile_rows<kDim>(tile_at, kRows, kv_tokens - at * kRows, thread);
-        ptx::fence_shared_for_async();
-        ptx::barrier_sync(barrier, 128);
+      if (p.slopes.data) now.slope = kLog2e * number_of(p.slopes, now.what.w);
+    return true;
+  }
+  __device__ __forceinline__ void clear_keys(std::uint32_t tile_at, int at, const SweepQueryTile& now) const {
+    if (p.clear_tail && now.kv_tokens() - at * kRows < kRows) {
+      clear_tile_rows<kDim>(tile_at, kRows, now.kv_tokens() - at * kRows, thread);
+      ptx::fence_shared_for_async();
+      ptx::barrier_sync(barrier, 128);
+    }
+  }
+  __device__ __forceinline__ void await_keys(int use, int at, const SweepQueryTile& now) const {
+    ptx::mbarrier_wait(shared.k_full + 8 * (use & 1), (use >> 1) & 1);
+    clear_keys(shared.k + (use & 1) * C::kTileBytes, at, now);
+  }
+  __device__ __forceinline__ void release(std::uint32_t empty) const {
+    if (lane == 0) ptx::mbarrier_arrive(empty);
+  }
+  __device__ __forceinline__ void multiply_scores(int use) const {
+    ptx::wgmma_fence();
+    multiply_rows<kRows, T, kDim / 16, kRows, kRows>(s, q, shared.k + (use & 1) * C::kTileBytes);
+    ptx::wgmma_commit();
+  }
+  __device__ __forceinline__ void weigh(std::uint32_t (&slanted)[C::kTerms ? 16 : 1],
+                                        const SweepQueryTile& now) const {
+    const int first_key = now.n * kRows;
+    weights_of<C>(
+        s, p, now.slope, slanted, [&](int, int r) { return make_float2(lse[r], lse[r]); },
+        [&](int j, int r, int e) { return now.position + row0 + 8 * r - (first_key + column0 + 8 * j + e); });
+    if (first_key + 63 >= now.kv_tokens() || first_key + 63 > now.position + p.ahead ||
+        first_key < now.position + kRows - 1 - p.back) {
+      int low[2], high[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int query = now.position + row0 + 8 * r;
+        low[r] = query - p.back - first_key - column0;
+        high[r] = min(query + p.ahead, now.kv_tokens() - 1) - first_key - column0;
       }
-    };
-    const auto await_keys = [&](int use, int at) {
-      ptx::mbarrier_wait(shared.k_full + 8 * (use & 1), (use >> 1) & 1);
-      clear_keys(shared.k + (use & 1) * C::kTileBytes, at);
-    };
-    const auto release = [&](std::uint32_t empty) {
-      if (lane == 0) ptx::mbarrier_arrive(empty);
-    };
-    const auto multiply_scores = [&](int use) {
-      ptx::wgmma_fence();
-      multiply_rows<kRows, T, kDim / 16, kRows, kRows>(s, q, shared.k + (use & 1) * C::kTileBytes);
-      ptx::wgmma_commit();
-    };
-    const auto step = [&](bool more) {
-      const int st = used & 1;
-      ptx::wgmma_wait<0>();
-      ptx::pin(s), ptx::pin(sum);
-      ptx::mbarrier_wait(shared.v_full, used & 1);
-      clear_keys(shared.v, n);
-      ptx::wgmma_fence();
-      multiply_rows<kRows, T, kDim / 16, kRows, kRows>(dp, dout, shared.v);
-      ptx::wgmma_commit();
-      std::uint32_t slanted[C::kTerms ? 16 : 1];
-      const int first_key = n * kRows;
-      weights_of<C>(
-          s, p, slope, slanted, [&](int, int r) { return make_float2(lse[r], lse[r]); },
-          [&](int j, int r, int e) { return position + row0 + 8 * r - (first_key + column0 + 8 * j + e); });
-      if (first_key + 63 >= kv_tokens || first_key + 63 > position + p.ahead ||
-          first_key < position + kRows - 1 - p.back) {
-        int low[2], high[2];
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const int query = position + row0 + 8 * r;
-          low[r] = query - p.back - first_key - column0;
-          high[r] = min(query + p.ahead, kv_tokens - 1) - first_key - column0;
-        }
-        close_weights<C>(s, slanted, low, high);
-      }
-      ptx::wgmma_wait<0>();
-      ptx::pin(dp);
-      release(shared.v_empty);
-#pragma unroll
-      for (int i = 0; i < kRows / 4; ++i) {
-        const int r = i & 1;
-        const float w0 = C::kTerms ? Number<T>::low(slanted[C::kTerms ? i : 0]) : s[2 * i],
-                    w1 = C::kTerms ? Number<T>::high(slanted[C::kTerms ? i : 0]) : s[2 * i + 1];
-        ds[i] = Number<T>::pack(w0 * (dp[2 * i] - delta[r]), w1 * (dp[2 * i + 1] - delta[r]));
-      }
-      const std::uint64_t right = columns_descriptor(shared.k + st * C::kTileBytes, kRows);
-      ptx::pin(sum), ptx::pin(ds);
-      ptx::wgmma_fence();
-#pragma unroll
-      for (int i = 0; i < kRows / 16; ++i)
-        Wgmma<kDim, T>::left_registers(sum, ds + 4 * i, advanced(right, kRowStep * i));
-      ptx::wgmma_commit();
-      ++n;
-      if (more) await_keys(used + 1, n);
-      multiply_scores(used + 1);  // after the last step a dummy
-      ptx::wgmma_wait<1>();
-      ptx::pin(sum), ptx::pin(ds);
-      release(shared.k_empty + 8 * st);
-      ++used;
-    };
-
-#pragma unroll
-    for (int i = 0; i < kDim / 2; ++i) sum[i] = 0.f;
-    await_keys(used, n);
-    multiply_scores(used);
-#pragma unroll 1
-    for (int i = what.y + 1; i <= what.z; ++i) step(i < what.z);
+      close_weights<C>(s, slanted, low, high);
+    }
+  }
+  __device__ __forceinline__ void step(bool more, SweepQueryTile& now) const {
+    const int st = used & 1;
     ptx::wgmma_wait<0>();
     ptx::pin(s), ptx::pin(sum);
+    ptx::mbarrier_wait(shared.v_full, used & 1);
+    clear_keys(shared.v, now.n, now);
+    ptx::wgmma_fence();
+    multiply_rows<kRows, T, kDim / 16, kRows, kRows>(dp, dout, shared.v);
+    ptx::wgmma_commit();
+    std::uint32_t slanted[C::kTerms ? 16 : 1];
+    weigh(slanted, now);
+    ptx::wgmma_wait<0>();
+    ptx::pin(dp);
+    release(shared.v_empty);
+#pragma unroll
+    for (int i = 0; i < kRows / 4; ++i) {
+      const int r = i & 1;
+      const float w0 = C::kTerms ? Number<T>::low(slanted[C::kTerms ? i : 0]) : s[2 * i],
+                  w1 = C::kTerms ? Number<T>::high(slanted[C::kTerms ? i : 0]) : s[2 * i + 1];
+      ds[i] = Number<T>::pack(w0 * (dp[2 * i] - delta[r]), w1 * (dp[2 * i + 1] - delta[r]));
+    }
+    const std::uint64_t right = columns_descriptor(shared.k + st * C::kTileBytes, kRows);
+    ptx::pin(sum), ptx::pin(ds);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kRows / 16; ++i)
+      Wgmma<kDim, T>::left_registers(sum, ds + 4 * i, advanced(right, kRowStep * i));
+    ptx::wgmma_commit();
+    ++now.n;
+    if (more) await_keys(used + 1, now.n, now);
+    multiply_scores(used + 1);  // after the last step a dummy
+    ptx::wgmma_wait<1>();
+    ptx::pin(sum), ptx::pin(ds);
+    release(shared.k_empty + 8 * st);
+    ++used;
+  }
+
+  __device__ __forceinline__ void meet_keys(SweepQueryTile& now) const {
+#pragma unroll
+    for (int i = 0; i < kDim / 2; ++i) sum[i] = 0.f;
+    await_keys(used, now.n, now);
+    multiply_scores(used);
+#pragma unroll 1
+    for (int i = now.what.y + 1; i <= now.what.z; ++i) step(i < now.what.z, now);
+    ptx::wgmma_wait<0>();
+    ptx::pin(s), ptx::pin(sum);
+  }
+  __device__ __forceinline__ void end_tile(const SweepQueryTile& now) const {
     const int4 at = ptx::load_shared(shared.info + 32);
-    const GradientRows to{&maps.dq,     p.dq_out,         p.head_chunks, p.dq_step,
-                          at.y + first, q_tokens - first, what.w,        at.x};
+    const GradientRows to{
+        &maps.dq,   p.dq_out, p.head_chunks, p.dq_step, at.y + now.first, now.q_tokens() - now.first,
+        now.what.w, at.x};
     store_gradient<T, kDim, kRows>(sum, p.scale, q, 0, to, p.store_rows, barrier);
     if (p.store_rows) ptx::barrier_sync(barrier, 128);
     if (thread == 0) {
@@ -371,7 +383,25 @@ __device__ __forceinline__ void sweep_query_sums(const SweepQueriesShared<C>& sh
       ptx::mbarrier_arrive(shared.own_empty);
     }
   }
-  if (thread == 0) ptx::wait_stores();
+};
+
+template <class C>
+__device__ __forceinline__ void sweep_query_sums(const SweepQueriesShared<C>& shared,
+                                                 const BackwardMaps& maps, const BackwardParams& p,
+                                                 int group) {
+  float sum[C::kDim / 2], s[C::kRows / 2], dp[C::kRows / 2], lse[2], delta[2];
+  std::uint32_t ds[C::kRows / 4];
+  int used = 0;
+  const SweepQueryGroup<C> own{{sum, s, dp, ds, lse, delta, used}, shared, maps, p, group};
+
+#pragma unroll 1
+  for (int tile = 0;; ++tile) {
+    SweepQueryTile now;
+    if (!own.begin_tile(tile, now)) break;
+    own.meet_keys(now);
+    own.end_tile(now);
+  }
+  if (own.thread == 0) ptx::wait_stores();
 }
 
 template <class C>
@@ -433,24 +463,25 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 }
 
 template <class T>
-Status sweep_backward(SweepGradient what, int width, bool terms, const BackwardMaps& maps,
-                      const BackwardParams& params, int device, int processors, cudaStream_t stream) {
+Status sweep_backward(const SweepInstance& instance, const BackwardMaps& maps, const BackwardParams& params,
+                      const LaunchPlace& place) {
   constexpr const char* kName = "cuda/hopper_backward";
   const auto start = [&]<int HeadDim, bool Terms>() {
     using C = SweepConfig<T, HeadDim, Terms>;
-    const bool keys = what == SweepGradient::keys;
+    const bool keys = instance.what == SweepGradient::keys;
     const auto kernel = keys ? hopper_sweep_keys<C> : hopper_sweep_queries<C>;
     const std::size_t bytes = keys ? C::kKeysShared : C::kQueriesShared;
     static bool allowed[2][64] = {};
-    const Status status = allow_shared(kName, kernel, bytes, allowed[keys], device);
+    const Status status = allow_shared(kName, kernel, bytes, allowed[keys], place.device);
     if (!status.ok()) return status;
-    const auto grid = static_cast<unsigned>(params.tiles < processors ? params.tiles : processors);
-    return launch({kName, dim3(grid), C::kThreads, bytes, stream, true}, kernel, maps, params);
+    const auto grid = static_cast<unsigned>(min_of(params.tiles, place.processors));
+    return launch({kName, dim3(grid), C::kThreads, bytes, place.stream, true}, kernel, maps, params);
   };
   const auto of_width = [&]<int HeadDim>() {
-    return terms ? start.template operator()<HeadDim, true>() : start.template operator()<HeadDim, false>();
+    return instance.terms ? start.template operator()<HeadDim, true>()
+                          : start.template operator()<HeadDim, false>();
   };
-  return width == 192 ? of_width.template operator()<192>() : of_width.template operator()<256>();
+  return instance.width == 192 ? of_width.template operator()<192>() : of_width.template operator()<256>();
 }
 
 }  // namespace headwise::cuda::hopper::backward

@@ -3,7 +3,7 @@
 
 namespace headwise::cuda::hopper::backward {
 
-template Status sweep_backward<bf16>(SweepGradient, int, bool, const BackwardMaps&, const BackwardParams&,
-                                     int, int, cudaStream_t);
+template Status sweep_backward<bf16>(const SweepInstance&, const BackwardMaps&, const BackwardParams&,
+                                     const LaunchPlace&);
 
 }  // namespace headwise::cuda::hopper::backward

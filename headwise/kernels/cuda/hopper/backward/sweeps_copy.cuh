@@ -74,6 +74,27 @@ __device__ __forceinline__ void store_facts(std::uint32_t info, int tile, int be
   ptx::store_shared(info + 48, at.q_padded, at.kv_padded, 0, 0);
 }
 
+/// A tile of keys: its facts, and the tile of queries that it meets now.
+struct SweepKeyTile {
+  int4 what, where;
+  int first_key, steps, m, head;
+  float slope;
+
+  __device__ __forceinline__ int kv_tokens() const { return where.x; }
+  __device__ __forceinline__ int q_tokens() const { return where.y; }
+  __device__ __forceinline__ int q_start() const { return where.z; }
+};
+
+/// A warpgroup's queries: their facts, and the tile of keys that they meet now.
+struct SweepQueryTile {
+  int4 what, where;
+  int first, position, n;
+  float slope;
+
+  __device__ __forceinline__ int kv_tokens() const { return where.x; }
+  __device__ __forceinline__ int q_tokens() const { return where.y; }
+};
+
 template <class C>
 __device__ __forceinline__ void sweep_copy(const SweepKeysShared<C>& shared, const BackwardMaps& maps,
                                            const BackwardParams& p) {
@@ -97,10 +118,20 @@ __device__ __forceinline__ void sweep_copy(const SweepKeysShared<C>& shared, con
     ptx::mbarrier_wait(shared.kv_empty, (tile & 1) ^ 1);
     store_facts(shared.info, n, m.begin, m.end, head, kv_head, at);
     ptx::mbarrier_expect(shared.kv_full, 2 * C::kTileBytes);
-    load_panels<C::kDim>(shared.k, kRows, &maps.k, shared.kv_full, at.kv_row + n * kRows, kv_head, at.batch,
-                         ptx::kEvictFirst);
-    load_panels<C::kDim>(shared.v, kRows, &maps.v, shared.kv_full, at.kv_row + n * kRows, kv_head, at.batch,
-                         ptx::kEvictFirst);
+    load_panels<C::kDim>(kRows, {.to = shared.k,
+                                 .map = &maps.k,
+                                 .bar = shared.kv_full,
+                                 .row = at.kv_row + n * kRows,
+                                 .head = kv_head,
+                                 .batch = at.batch,
+                                 .keep = ptx::kEvictFirst});
+    load_panels<C::kDim>(kRows, {.to = shared.v,
+                                 .map = &maps.v,
+                                 .bar = shared.kv_full,
+                                 .row = at.kv_row + n * kRows,
+                                 .head = kv_head,
+                                 .batch = at.batch,
+                                 .keep = ptx::kEvictFirst});
     t = atomicAdd(p.counter, 1);  // the next tile; its latency hides behind the rings
     for (int h = head; h < head + p.group; ++h)
       for (int i = m.begin; i < m.end; ++i, ++used) {
@@ -108,13 +139,23 @@ __device__ __forceinline__ void sweep_copy(const SweepKeysShared<C>& shared, con
         const int padded = h * p.q_padded + at.q_padded + i * kRows;
         ptx::mbarrier_wait(shared.q_empty + 8 * s, phase);
         ptx::mbarrier_expect(shared.q_full + 8 * s, C::kTileBytes + C::kRowBytes);
-        load_panels<C::kDim>(shared.q + s * C::kTileBytes, kRows, &maps.q, shared.q_full + 8 * s, row, h,
-                             at.batch, ptx::kEvictLast);
+        load_panels<C::kDim>(kRows, {.to = shared.q + s * C::kTileBytes,
+                                     .map = &maps.q,
+                                     .bar = shared.q_full + 8 * s,
+                                     .row = row,
+                                     .head = h,
+                                     .batch = at.batch,
+                                     .keep = ptx::kEvictLast});
         ptx::load_bytes(shared.lse + s * C::kRowBytes, p.lse + padded, C::kRowBytes, shared.q_full + 8 * s);
         ptx::mbarrier_wait(shared.dout_empty + 8 * s, phase);
         ptx::mbarrier_expect(shared.dout_full + 8 * s, C::kTileBytes + C::kRowBytes);
-        load_panels<C::kDim>(shared.dout + s * C::kTileBytes, kRows, &maps.dout, shared.dout_full + 8 * s,
-                             row, h, at.batch, ptx::kEvictLast);
+        load_panels<C::kDim>(kRows, {.to = shared.dout + s * C::kTileBytes,
+                                     .map = &maps.dout,
+                                     .bar = shared.dout_full + 8 * s,
+                                     .row = row,
+                                     .head = h,
+                                     .batch = at.batch,
+                                     .keep = ptx::kEvictLast});
         ptx::load_bytes(shared.delta + s * C::kRowBytes, p.delta + padded, C::kRowBytes,
                         shared.dout_full + 8 * s);
       }
@@ -148,21 +189,42 @@ __device__ __forceinline__ void sweep_copy(const SweepQueriesShared<C>& shared, 
 #pragma unroll
     for (int g = 0; g < 2; ++g) {
       const int row = at.q_row + m * kOwn + g * kRows;
-      load_panels<C::kDim>(shared.q + g * C::kTileBytes, kRows, &maps.q, shared.own_full, row, head, at.batch,
-                           ptx::kEvictFirst);
-      load_panels<C::kDim>(shared.dout + g * C::kTileBytes, kRows, &maps.dout, shared.own_full, row, head,
-                           at.batch, ptx::kEvictFirst);
+      load_panels<C::kDim>(kRows, {.to = shared.q + g * C::kTileBytes,
+                                   .map = &maps.q,
+                                   .bar = shared.own_full,
+                                   .row = row,
+                                   .head = head,
+                                   .batch = at.batch,
+                                   .keep = ptx::kEvictFirst});
+      load_panels<C::kDim>(kRows, {.to = shared.dout + g * C::kTileBytes,
+                                   .map = &maps.dout,
+                                   .bar = shared.own_full,
+                                   .row = row,
+                                   .head = head,
+                                   .batch = at.batch,
+                                   .keep = ptx::kEvictFirst});
     }
     t = atomicAdd(p.counter, 1);
     for (int i = n.begin; i < n.end; ++i, ++used) {
       const int s = used & 1, row = at.kv_row + i * kRows;
       ptx::mbarrier_wait(shared.k_empty + 8 * s, ((used >> 1) & 1) ^ 1);
       ptx::mbarrier_expect(shared.k_full + 8 * s, C::kTileBytes);
-      load_panels<C::kDim>(shared.k + s * C::kTileBytes, kRows, &maps.k, shared.k_full + 8 * s, row, kv_head,
-                           at.batch, ptx::kEvictLast);
+      load_panels<C::kDim>(kRows, {.to = shared.k + s * C::kTileBytes,
+                                   .map = &maps.k,
+                                   .bar = shared.k_full + 8 * s,
+                                   .row = row,
+                                   .head = kv_head,
+                                   .batch = at.batch,
+                                   .keep = ptx::kEvictLast});
       ptx::mbarrier_wait(shared.v_empty, (used & 1) ^ 1);
       ptx::mbarrier_expect(shared.v_full, C::kTileBytes);
-      load_panels<C::kDim>(shared.v, kRows, &maps.v, shared.v_full, row, kv_head, at.batch, ptx::kEvictLast);
+      load_panels<C::kDim>(kRows, {.to = shared.v,
+                                   .map = &maps.v,
+                                   .bar = shared.v_full,
+                                   .row = row,
+                                   .head = kv_head,
+                                   .batch = at.batch,
+                                   .keep = ptx::kEvictLast});
     }
     ++tile;
   }

@@ -81,6 +81,50 @@ __device__ __forceinline__ void score_gradients(std::uint32_t (&ds)[C::kQueries 
   }
 }
 
+/// Two sweeps: weights of scores, in place: exp2 over the rows' or columns' lse. `exponent(j, r)` is log2(e)
+/// lse of two pairs, `distance(j, r, e)` query - key of one; slanted: weight times the slope of the softcap,
+/// packed.
+template <class C, class Exponent, class Distance>
+__device__ __forceinline__ void weights_of(float (&s)[32], const BackwardParams& p, float slope,
+                                           std::uint32_t (&slanted)[C::kTerms ? 16 : 1], Exponent&& exponent,
+                                           Distance&& distance) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float &x0 = s[4 * j + 2 * r], &x1 = s[4 * j + 2 * r + 1];
+      const float2 l = exponent(j, r);
+      if constexpr (C::kTerms) {
+        float slant0 = 1.f, slant1 = 1.f;
+        if (p.cap > 0.f) {
+          x0 = capped(p, x0, slant0), x1 = capped(p, x1, slant1);
+        } else {
+          x0 *= p.scale_log2, x1 *= p.scale_log2;
+        }
+        x0 = ptx::exp2(fmaf(-slope, static_cast<float>(abs(distance(j, r, 0))), x0) - l.x);
+        x1 = ptx::exp2(fmaf(-slope, static_cast<float>(abs(distance(j, r, 1))), x1) - l.y);
+        slanted[2 * j + r] = Number<typename C::T>::pack(x0 * slant0, x1 * slant1);
+      } else {
+        x0 = ptx::exp2(fmaf(x0, p.scale_log2, -l.x)), x1 = ptx::exp2(fmaf(x1, p.scale_log2, -l.y));
+      }
+    }
+}
+/// Weights of row r outside columns [low, high] become 0; limits count from this thread's first column.
+template <class C>
+__device__ __forceinline__ void close_weights(float (&s)[32], std::uint32_t (&slanted)[C::kTerms ? 16 : 1],
+                                              const int (&low)[2], const int (&high)[2]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r)
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const bool closed0 = 8 * j < low[r] || 8 * j > high[r],
+                 closed1 = 8 * j + 1 < low[r] || 8 * j + 1 > high[r];
+      if (closed0) s[4 * j + 2 * r] = 0.f;
+      if (closed1) s[4 * j + 2 * r + 1] = 0.f;
+      if constexpr (C::kTerms) slanted[2 * j + r] &= (closed0 ? 0u : 0xffffu) | (closed1 ? 0u : 0xffff0000u);
+    }
+}
+
 /// Fragments of 64 rows as they stand.
 template <int Dim>
 __device__ __forceinline__ void put_fragments(const float (&d)[Dim / 2], float* to, int thread) {

@@ -89,14 +89,13 @@ struct ForwardShared {
   }
 };
 
-/// A tile of all columns: a copy for each panel, of which the last may be cut.
+/// A tile of `rows` rows and all columns: a copy for each panel, of which the last may be cut. `x`: the
+/// first.
 template <int Dim>
-__device__ __forceinline__ void load_panels(std::uint32_t to, int rows, const CUtensorMap* map,
-                                            std::uint32_t bar, int row, int head, int batch,
-                                            std::uint64_t keep) {
+__device__ __forceinline__ void load_panels(int rows, const ptx::TileCopy& x) {
 #pragma unroll
   for (int c = 0; c < (Dim + 63) / 64; ++c)
-    ptx::load_tile({to + c * panel_bytes(rows), map, bar, row, 0, head, batch, keep, 64 * c});
+    ptx::load_tile({x.to + c * panel_bytes(rows), x.map, x.bar, x.row, 0, x.head, x.batch, x.keep, 64 * c});
 }
 
 /// Rows of v past the last key are multiplied by weights of 0, which a NaN survives. Every group clears them
@@ -151,8 +150,13 @@ __device__ __forceinline__ void load_keys_of(std::uint32_t to, const CUtensorMap
   const ForwardPages& pages = p.pages;
   const int first = n * C::kKeys, kv_head = w.head / p.group;
   if (!pages.table)
-    return load_panels<Dim>(to, C::kKeys, map, bar, w.place.kv_row + first, kv_head, w.tensor_batch,
-                            ptx::kEvictLast);
+    return load_panels<Dim>(C::kKeys, {.to = to,
+                                       .map = map,
+                                       .bar = bar,
+                                       .row = w.place.kv_row + first,
+                                       .head = kv_head,
+                                       .batch = w.tensor_batch,
+                                       .keep = ptx::kEvictLast});
 #pragma unroll 1
   for (int r = 0; r < C::kKeys; r += pages.piece) {
     const int key = first + r;
@@ -160,8 +164,13 @@ __device__ __forceinline__ void load_keys_of(std::uint32_t to, const CUtensorMap
         key < w.place.kv_tokens
             ? __ldg(pages.table + (w.b * pages.step[0] + (key >> pages.log_size) * pages.step[1]))
             : -1;
-    load_panels<Dim>(to + r * kPanelRowBytes, C::kKeys, map, bar, key & ((1 << pages.log_size) - 1), kv_head,
-                     page, ptx::kEvictLast);
+    load_panels<Dim>(C::kKeys, {.to = to + r * kPanelRowBytes,
+                                .map = map,
+                                .bar = bar,
+                                .row = key & ((1 << pages.log_size) - 1),
+                                .head = kv_head,
+                                .batch = page,
+                                .keep = ptx::kEvictLast});
   }
 }
 
@@ -289,8 +298,13 @@ __device__ __forceinline__ void forward_copy_queries(const ForwardShared<C>& sha
     if constexpr (C::kListed) entry = ForwardEntries<C>(p, w).first(keys), first = entry >> 2;
     ptx::mbarrier_wait(shared.q_empty + 8 * slot, phase ^ 1);
     ptx::mbarrier_announce(q_full, C::kQBytes);  // on its way before the facts are made out
-    load_panels<C::kHeadDim>(shared.q + slot * C::kQBytes, kRows, &maps.q, q_full, place.q_row + w.row,
-                             w.head, w.tensor_batch, ptx::kEvictFirst);
+    load_panels<C::kHeadDim>(kRows, {.to = shared.q + slot * C::kQBytes,
+                                     .map = &maps.q,
+                                     .bar = q_full,
+                                     .row = place.q_row + w.row,
+                                     .head = w.head,
+                                     .batch = w.tensor_batch,
+                                     .keep = ptx::kEvictFirst});
     ptx::store_shared(info, first, C::kListed ? entry : keys.begin, keys.full_begin, keys.full_end);
     ptx::store_shared(info + 16, w.head, w.tensor_batch, place.q_row + w.row, w.left);
     if constexpr (C::kListed) {  // of the sequence, which may be cut into pieces
