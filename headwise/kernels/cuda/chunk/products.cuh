@@ -30,12 +30,26 @@ __global__ void __launch_bounds__(128) scores_of_chunk(const __grid_constant__ C
   const int tile_bytes = Tile::bytes(kKeys, dim);
   const std::uint32_t stage = start + Tile::bytes(kChunkRows, dim);
   const auto copy = [&](int key0, std::uint32_t to) {
-    copy_tile<T>(Tile(to, kKeys, dim), kKeys, p.y, p.vector_y, at.tensor_batch, at.kv_row + key0,
-                 job.keys - key0, h, 0, dim, Tile::padded(dim));
+    copy_tile<T>(Tile(to, kKeys, dim), kKeys,
+                 {.x = p.y,
+                  .vector = p.vector_y,
+                  .batch = at.tensor_batch,
+                  .row = at.kv_row + key0,
+                  .rows = job.keys - key0,
+                  .head = h,
+                  .columns = dim,
+                  .width = Tile::padded(dim)});
     ptx::commit_copies();
   };
-  copy_tile<T>(x, kChunkRows, p.x, p.vector_x, at.tensor_batch, at.q_row + job.row0, job.rows, h, 0, dim,
-               Tile::padded(dim));
+  copy_tile<T>(x, kChunkRows,
+               {.x = p.x,
+                .vector = p.vector_x,
+                .batch = at.tensor_batch,
+                .row = at.q_row + job.row0,
+                .rows = job.rows,
+                .head = h,
+                .columns = dim,
+                .width = Tile::padded(dim)});
   copy(first, stage);
   const float scale = p.scales ? static_cast<float>(p.scales[p.scale_count == 1 ? 0 : h]) : 1.f;
   float* to = p.to + plane_at(blockIdx.z, p.planes, h, warp * 16 + lane / 4, p.group.pitch) + 2 * (lane % 4);
@@ -165,8 +179,17 @@ __global__ void __launch_bounds__(128) values_of_chunk(const __grid_constant__ C
     if (by_pieces)
       copy_half(to, head + key0 * p.y.step[1], p.y.step[1], job.keys - key0);
     else
-      copy_tile<T>(Tile(to, kKeys, kWidth), kKeys, p.y, p.vector_y, at.tensor_batch, at.kv_row + key0,
-                   job.keys - key0, h, column, columns, kWidth, ChunkWeights<T>::row_of_key);
+      copy_tile<T>(Tile(to, kKeys, kWidth), kKeys,
+                   {.x = p.y,
+                    .vector = p.vector_y,
+                    .batch = at.tensor_batch,
+                    .row = at.kv_row + key0,
+                    .rows = job.keys - key0,
+                    .head = h,
+                    .column = column,
+                    .columns = columns,
+                    .width = kWidth},
+                   ChunkWeights<T>::row_of_key);
     ptx::commit_copies();
   };
   const int key_of_lane = (sizeof(T) == 2 ? 8 : 2) * (lane % 4);
@@ -367,8 +390,16 @@ __global__ void __launch_bounds__(128, sizeof(T) == 2 ? 4 : 3)
                 head_row<T>(p.x, at.tensor_batch, at.q_row + job.row0, i.head) + column, p.x.step[1],
                 job.rows);
     else
-      copy_tile<T>(MmaTile<T>(to + Keys::kLeftBytes, kChunkRows, kChunkWidth), kChunkRows, p.x, p.vector_x,
-                   at.tensor_batch, at.q_row + job.row0, job.rows, i.head, column, columns, kChunkWidth);
+      copy_tile<T>(MmaTile<T>(to + Keys::kLeftBytes, kChunkRows, kChunkWidth), kChunkRows,
+                   {.x = p.x,
+                    .vector = p.vector_x,
+                    .batch = at.tensor_batch,
+                    .row = at.q_row + job.row0,
+                    .rows = job.rows,
+                    .head = i.head,
+                    .column = column,
+                    .columns = columns,
+                    .width = kChunkWidth});
     ptx::commit_copies();
   };
   Item item = after({-1, 0});

@@ -65,21 +65,31 @@ __device__ __forceinline__ void turn(float (&x)[N][4]) {
     }
 }
 
-/// Rows [row, row + rows) of a head, columns [column, column + columns), into a tile; what is not there is 0.
-/// Row r goes to row place(r) of the tile.
+/// Rows [row, row + rows) of a head, columns [column, column + columns): what a tile of `width` columns
+/// takes.
+struct TileRows {
+  const HeadsView& x;
+  bool vector;  // 16 bytes at a time
+  Index batch, row;
+  int rows;
+  Index head;
+  int column = 0;
+  int columns, width;
+};
+/// Brings them into a tile of `tile_rows` rows; what is not there is 0. Row r goes to row place(r).
 template <class T, class RowMap>
-__device__ __forceinline__ void copy_tile(const MmaTile<T>& to, int tile_rows, const HeadsView& x,
-                                          bool vector, Index batch, Index row, int rows, Index head,
-                                          int column, int columns, int width, RowMap&& place) {
+__device__ __forceinline__ void copy_tile(const MmaTile<T>& to, int tile_rows, const TileRows& from,
+                                          RowMap&& place) {
   using Tile = MmaTile<T>;
-  const T* base = static_cast<const T*>(x.data) + batch * x.step[0] + row * x.step[1] +
-                  (x.layout.row ? 0 : x.layout.slot(head) * x.step[2]);
+  const HeadsView& x = from.x;
+  const T* base = static_cast<const T*>(x.data) + from.batch * x.step[0] + from.row * x.step[1] +
+                  (x.layout.row ? 0 : x.layout.slot(from.head) * x.step[2]);
   const int thread = static_cast<int>(threadIdx.x);
   for (int r = thread / 8; r < tile_rows; r += static_cast<int>(blockDim.x) / 8)
-    for (int c = thread % 8; c < width / Tile::kChunk; c += 8) {
-      const int there = r < rows ? min(max(columns - c * Tile::kChunk, 0), Tile::kChunk) : 0;
-      const int first = column + c * Tile::kChunk;
-      if (vector) {
+    for (int c = thread % 8; c < from.width / Tile::kChunk; c += 8) {
+      const int there = r < from.rows ? min(max(from.columns - c * Tile::kChunk, 0), Tile::kChunk) : 0;
+      const int first = from.column + c * Tile::kChunk;
+      if (from.vector) {
         ptx::copy_16(to.at(place(r), c), there ? base + r * x.step[1] + first : base,
                      there * static_cast<int>(sizeof(T)));
         continue;
@@ -87,7 +97,7 @@ __device__ __forceinline__ void copy_tile(const MmaTile<T>& to, int tile_rows, c
 #pragma unroll 1
       for (int e = 0; e < Tile::kChunk; ++e) {
         T number = static_cast<T>(0.f);
-        if (const Index at = x.layout.row ? x.layout.column(head) + first + e : first + e;
+        if (const Index at = x.layout.row ? x.layout.column(from.head) + first + e : first + e;
             e < there && (x.layout.row == 0 || (at >= 0 && at < x.layout.row)))
           number = base[r * x.step[1] + at * (x.layout.row ? x.step[2] : x.step[3])];
         ptx::store_number(to.at(place(r), c) + static_cast<std::uint32_t>(e * sizeof(T)), number);
@@ -96,11 +106,8 @@ __device__ __forceinline__ void copy_tile(const MmaTile<T>& to, int tile_rows, c
 }
 
 template <class T>
-__device__ __forceinline__ void copy_tile(const MmaTile<T>& to, int tile_rows, const HeadsView& x,
-                                          bool vector, Index batch, Index row, int rows, Index head,
-                                          int column, int columns, int width) {
-  copy_tile<T>(to, tile_rows, x, vector, batch, row, rows, head, column, columns, width,
-               [](int r) { return r; });
+__device__ __forceinline__ void copy_tile(const MmaTile<T>& to, int tile_rows, const TileRows& from) {
+  copy_tile<T>(to, tile_rows, from, [](int r) { return r; });
 }
 
 /// What a tile of pairs is to a mask. Called, not inlined: it runs once for 128 tiles of keys and was a third

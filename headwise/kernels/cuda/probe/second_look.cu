@@ -2,7 +2,7 @@
 // and a column is summed by one block, in the order of the queries. Dropout and gate are no part of a weight.
 #include "headwise/kernels/cuda/probe/second_look.h"
 
-#include "headwise/kernels/cuda/mma/forward.cuh"
+#include "headwise/kernels/cuda/mma/rows.cuh"
 
 namespace headwise::cuda::probe {
 
@@ -51,12 +51,26 @@ struct Look {
     return static_cast<int>(min_of(at.q_tokens - row0, kRows));
   }
   __device__ __forceinline__ void copy_queries(const Tile& to, int row0) const {
-    mma::copy_tile<T>(to, kRows, f.q, p.vector_q, at.tensor_batch, at.q_row + row0, rows(row0), h, 0,
-                      head_dim, Tile::padded(head_dim));
+    mma::copy_tile<T>(to, kRows,
+                      {.x = f.q,
+                       .vector = p.vector_q,
+                       .batch = at.tensor_batch,
+                       .row = at.q_row + row0,
+                       .rows = rows(row0),
+                       .head = h,
+                       .columns = head_dim,
+                       .width = Tile::padded(head_dim)});
   }
   __device__ __forceinline__ void copy_keys(const Tile& to, int first) const {
-    mma::copy_tile<T>(to, kKeys, f.k, p.vector_k, at.tensor_batch, at.kv_row + first, keys - first, h, 0,
-                      head_dim, Tile::padded(head_dim));
+    mma::copy_tile<T>(to, kKeys,
+                      {.x = f.k,
+                       .vector = p.vector_k,
+                       .batch = at.tensor_batch,
+                       .row = at.kv_row + first,
+                       .rows = keys - first,
+                       .head = h,
+                       .columns = head_dim,
+                       .width = Tile::padded(head_dim)});
   }
   /// Rows from row0 on: positions and the keys they may see.
   __device__ __forceinline__ void take_rows(int row0) {
@@ -72,7 +86,14 @@ struct Look {
     for (int j = 0; j < kKeys / 8; ++j) own.s[j][0] = own.s[j][1] = own.s[j][2] = own.s[j][3] = 0.f;
     Tile::scores(own.s, q, k, warp * 16, head_dim);
     if (p.terms)
-      own.apply_terms(f, b, h, row0 + row(), row0 + rows(row0), first, keys, scale_log2, inverse_cap);
+      own.apply_terms(f, {.b = b,
+                          .h = h,
+                          .row = row0 + row(),
+                          .rows = row0 + rows(row0),
+                          .first = first,
+                          .keys = keys,
+                          .scale_log2 = scale_log2,
+                          .inverse_cap = inverse_cap});
     if (full) return;
     if (p.runs)
       own.mask_runs(first);
