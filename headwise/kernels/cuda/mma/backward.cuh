@@ -15,6 +15,11 @@ enum class MmaGradient { dq, dk, dv };
 struct QueryFacts {
   float lse[64], delta[64], gate[64];
   int begin[64], end[64];  // keys it may see, where masks open runs
+  /// A row with one key has the weight 1: its scores have no gradient, whatever its delta was rounded to.
+  __device__ __forceinline__ void set_keys(int i, const KeySpan& run, bool of_scores) {
+    begin[i] = run.begin, end[i] = run.end;
+    if (of_scores && run.end - run.begin == 1) gate[i] = delta[i] = 0.f;
+  }
 };
 
 /// One pair's score from q.k: s = softcap(scale q.k) + bias - slope |q - k| + relative; slant: its slope.
@@ -156,7 +161,7 @@ struct GradientBlock {
               : 1.f;
       const KeySpan run =
           x.mask && p.runs ? key_span(*x.mask, at.q_start + q, x.keys, place(x.h)) : KeySpan{0, x.keys};
-      facts.begin[i] = run.begin, facts.end[i] = run.end;
+      facts.set_keys(i, run, What != MmaGradient::dv && p.runs && !f.sinks.data);
     }
   }
   __device__ __forceinline__ PairTile pairs(Index column0, Index column1, int keys) const {
