@@ -89,4 +89,60 @@ def one_key_cases():
                     check(relative(dv.double(), want) <= GUARD[dtype], part, "dv is not the sum of dout")
 
 
-EDGE_SELFTEST = [width_cases, alone_cases, one_key_cases]
+def gated_key_cases():
+    """cuda/mma_backward: a row with one open key has dq and dk of 0, whatever its gated output was rounded to."""
+    run = backward_cases.BACKWARD[backward_cases.MMA]
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for d in (64, 128):
+            q, k, v, dout = (normal(2, 200, n, d, dtype=dtype) for n in (4, 2, 2, 4))
+            for terms in ({}, {"gate": torch.randn(2, 200, 4, device=DEVICE).to(dtype)}, {"slopes": torch.rand(4, device=DEVICE)}):
+                for mask, rows in (("window(0, 0)", slice(0, 200)), ("causal", slice(0, 1))):
+                    out, lse = backward_cases.forward(q, k, v, mask=mask, **terms)
+                    dq, dk, dv = run.backward(q, k, v, out, lse, dout, mask=mask, **terms)
+                    part = f"{backward_cases.MMA} {str(dtype)[6:]} d{d} {mask} {' '.join(terms)}"
+                    check(bool((dq[:, rows] == 0).all()), part, f"dq of rows with one key is {dq[:, rows].abs().max().item():.1e}")
+                    check(mask == "causal" or bool((dk == 0).all()), part, f"dk of rows with one key is {dk.abs().max().item():.1e}")
+                    check(bool((dv != 0).any()), part, "dv is 0")
+
+
+def closed_case(kernel, dtype, tq, tk, d, mask, open_, h=4, kv=2, **terms):
+    """NaN and inf in some columns of v: rows that do not see them keep what they have, the others show it."""
+    given = dict(terms, mask=mask) if "q_start" in terms else dict(terms, mask=mask, q_start=torch.tensor([tk - tq]))
+    q, k, v = normal(2, tq, h, d, dtype=dtype), normal(2, tk, kv, d, dtype=dtype), normal(2, tk, kv, d, dtype=dtype)
+    run = Attention(kernel)
+    clean, bad = run(q, k, v, **given), v.clone()
+    keys = sorted({tk - 1, tk - 3, tk // 2, tk // 3, 70 % tk})
+    bad[:, keys[::2], :, 5:7], bad[:, keys[1::2], :, 5:7] = math.nan, math.inf
+    sees = open_[:, keys].any(1)
+    for again in range(2):  # the second run finds its counters at zero
+        got = run(q, k, bad, **given)
+        part = f"{kernel} {str(dtype)[6:]} {tq}x{tk} d{d} {mask} {' '.join(terms)}"
+        rest = torch.cat([got[..., :5], got[..., 7:]], -1)
+        check(torch.equal(rest, torch.cat([clean[..., :5], clean[..., 7:]], -1)), part, "other columns changed their bits")
+        ours, want = got[:, ~sees][..., 5:7], clean[:, ~sees][..., 5:7]
+        lost = int((~torch.isfinite(ours)).any(-1).any(-1).any(0).sum())
+        check(lost == 0, part, f"{lost} rows show a value that they may not see")
+        check(lost > 0 or relative(ours.double(), want.double()) <= 2 * GUARD[dtype], part, f"rows moved by {relative(ours.double(), want.double()):.1e}")
+        shown = got[:, sees][..., 5:7]
+        check("dropout" in terms or not bool(torch.isfinite(shown).any()), part, "a row hides a value that it sees")
+    check(torch.equal(run(q, k, v, **given), clean), part, "a clean run after it has other bits")
+
+
+def closed_value_cases():
+    """Values of closed keys reach no row: the contract's line of NaN and inf in v (docs/numerics.md)."""
+    for kernel, dtypes in (("cuda/decode", (torch.bfloat16, torch.float16)), ("cuda/mma", (torch.bfloat16, torch.float32))):
+        for dtype in dtypes:
+            sizes = ((7, 2500, 64), (1, 300, 128), (16, 1300, 128)) if kernel == "cuda/decode" else ((300, 300, 64), (200, 700, 128), (129, 129, 256))
+            for tq, tk, d in sizes:
+                for mask, band in (("causal", (None, 0)), ("window(100, 3)", (100, 3)), ("window(90, 0)", (90, 0))):
+                    closed_case(kernel, dtype, tq, tk, d, mask, open_pairs(tq, tk, tk - tq, *band))
+    causal = open_pairs(300, 300, 0, None, 0)
+    for kernel in ("cuda/mma",):
+        for terms in ({"softcap": 5.0}, {"slopes": torch.rand(4, device=DEVICE)}, {"sinks": torch.randn(4, device=DEVICE)},
+                      {"bias": torch.randn(2, 4, 300, 300, device=DEVICE).bfloat16()}, {"gate": torch.randn(2, 300, 4, device=DEVICE).bfloat16()},
+                      {"dropout": 0.3, "seed": 5}):
+            closed_case(kernel, torch.bfloat16, 300, 300, 64, "causal", causal, **terms)
+    closed_case("cuda/mma", torch.bfloat16, 300, 300, 64, "causal & window(70, 0) & prefix(280)", open_pairs(300, 300, 0, 70, 0, 280))
+
+
+EDGE_SELFTEST = [width_cases, alone_cases, one_key_cases, gated_key_cases, closed_value_cases]

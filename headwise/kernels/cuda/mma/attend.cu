@@ -59,6 +59,14 @@ bool by_pairs(const AnyView& v, Index element) {
   return true;
 }
 
+Status start(const MmaParams& f, DType dtype, int width, int device, cudaStream_t stream) {
+  switch (dtype) {
+    case DType::bf16: return mma_forward<bf16>(f, width, device, stream);
+    case DType::f16: return mma_forward<f16>(f, width, device, stream);
+    default: return mma_forward<float>(f, width, device, stream);
+  }
+}
+
 Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {
   if (p.batch == 0 || p.heads.q.heads == 0 || p.q_tokens == 0) return {};
   const CurrentDevice current(device);
@@ -67,7 +75,7 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
   if (!state) return kNoState;
   const std::lock_guard lock(state->mutex);
   MmaParams f{};
-  const Status status = gather_inputs(p, a, *state, 1, f.in);
+  const Status status = gather_inputs(p, a, *state, kLostCounters, f.in);
   if (!status.ok()) return status;
   const int width = width_of(p);
   const Index element = p.dtype == DType::f32 ? 4 : 2;
@@ -79,11 +87,11 @@ Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* 
   f.runs = opens_runs(a.mask);
   f.vector_q = by_chunks(a.q, p.heads.q, element), f.vector_k = by_chunks(a.k, p.heads.k, element);
   f.vector_v = by_chunks(a.v, p.heads.v, element), f.pairs_out = by_pairs(a.out, element);
-  switch (p.dtype) {
-    case DType::bf16: return mma_forward<bf16>(f, width, device, state->stream);
-    case DType::f16: return mma_forward<f16>(f, width, device, state->stream);
-    default: return mma_forward<float>(f, width, device, state->stream);
-  }
+  const LostRows lost = lost_rows(state->counters);
+  if (f.in.mask_count) f.lost = lost;
+  const Status ran = start(f, p.dtype, width, device, state->stream);
+  if (!ran.ok() || !f.lost.found) return ran;
+  return mend(f.in, p.dtype, lost, facts_of(device).processors, state->stream);
 }
 
 void numerics(const AttentionProblem& p, char (&words)[kSentenceBytes]) {

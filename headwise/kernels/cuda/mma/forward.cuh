@@ -141,6 +141,7 @@ struct MmaBlock : BlockRows {
         // A row without weights is 0 whatever stands in its values.
         const float x = factor == 0.f ? 0.f : own.o[i][2 * r] * factor,
                     y = factor == 0.f ? 0.f : own.o[i][2 * r + 1] * factor;
+        if (p.lost.found && (x != x || y != y)) *p.lost.found = 1;
         T* at_out = out + to * f.out.step[1] + (column + c) * f.out.step[3];
         if (p.pairs_out && c + 1 < columns) {
           Tile::store_pair(at_out, x, y);

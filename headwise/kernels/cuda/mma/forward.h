@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 
+#include "headwise/kernels/cuda/inputs/lost_rows.h"
 #include "headwise/kernels/cuda/inputs/run_inputs.h"
 
 namespace headwise::cuda::mma {
@@ -19,6 +20,7 @@ struct MmaParams {
   bool runs;            // every mask is an `&` of terms that open one run of keys
   bool vector_q, vector_k, vector_v;  // rows can be copied 16 bytes at a time
   bool pairs_out;                     // two numbers of a row can be stored at once
+  LostRows lost;                      // without `found`: every pair is open
 };
 
 /// Rows of a head whose chunks of 16 bytes can be copied whole.
@@ -51,6 +53,9 @@ int mma_shared(int head_dim, int width, int rows, int stages);
 /// Columns of values at a time.
 template <class T>
 int mma_width(int value_dim);
+
+/// Mends rows that values of closed keys reached; behind the forward on its stream.
+Status mend(const RunInputs& f, DType dtype, const LostRows& lost, int processors, cudaStream_t stream);
 
 template <class T>
 Status mma_forward(const MmaParams& params, int width, int device, cudaStream_t stream);

@@ -4,6 +4,7 @@
 #include "headwise/kernels/cuda/device/ptx.cuh"
 #include "headwise/kernels/cuda/hopper/common.h"
 #include "headwise/kernels/cuda/hopper/decode/decode.h"
+#include "headwise/kernels/cuda/hopper/mend.h"
 #include "headwise/kernels/cuda/table/kernels.h"
 
 namespace headwise::cuda::hopper::decode {
@@ -51,6 +52,19 @@ Scales scales_of(const AnyView& v) {
   return {static_cast<const float*>(v.data), {v.step[0], v.step[1], v.step[2]}};
 }
 
+/// Behind the kernel: what values of keys reached that some queries of their tile may not see.
+Status mend_rows(const AttentionProblem& p, const AttentionArgs& a, const Params& d, const LostRows& lost,
+                 cudaStream_t stream) {
+  ForwardParams f;
+  set_terms(p, a, f), set_outputs(p, a, f);
+  f.place = d.place, f.places = d.places;
+  f.batch = d.batch, f.heads = static_cast<int>(p.heads.q.heads), f.group = d.group;
+  f.back = d.back, f.ahead = d.ahead;
+  f.pages.table = d.pages;
+  for (int axis = 0; axis < 2; ++axis) f.pages.step[axis] = static_cast<int>(d.pages_step[axis]);
+  return mend(mend_params(p, a, f, lost), p.dtype, facts_of(p.device.index).processors, stream);
+}
+
 Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, int device,
              Sequences which) {
   const auto head_dim = static_cast<int>(p.heads.q.dim);
@@ -85,8 +99,8 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   const std::size_t partials = d.splits > 1 ? partial_rows * static_cast<std::size_t>(head_dim) * 4 : 0;
   const std::size_t stats = d.splits > 1 ? partial_rows * 8 * static_cast<std::size_t>(shares) : 0;
   // The counter of items comes first, as in cuda/hopper.
-  const Status status =
-      sequence_places(p, a, state, {1 + blocks * shares, partials + stats, which}, d.place, d.places);
+  const Status status = sequence_places(
+      p, a, state, {1 + blocks * shares + kLostCounters, partials + stats, which}, d.place, d.places);
   if (!status.ok()) return status;
   d.partials = reinterpret_cast<float*>(state.scratch);
   d.partial_stats = reinterpret_cast<float*>(state.scratch + partials);
@@ -107,7 +121,7 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   d.keep = static_cast<double>(p.batch * p.kv_tokens) * static_cast<double>(of_token) > kMuch
                ? ptx::kEvictNormal
                : ptx::kEvictFirst;
-  d.clear_tail = paged || p.ragged || band.keys < p.kv_tokens || band.by_length;
+  d.clear_tail = paged || p.ragged || band.keys < p.kv_tokens || band.by_length || !band.whole;
   d.back = static_cast<int>(band.back), d.ahead = static_cast<int>(band.ahead);
   Maps maps;
   const bool whole = whole_rows_of(block_rows, head_dim, eight);
@@ -118,12 +132,16 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   Status mapped = state.map_of(map_spec(p, a.k, box_rows, box_panels, whole), maps.k);
   if (mapped.ok()) mapped = state.map_of(map_spec(p, a.v, box_rows, box_panels, whole), maps.v);
   if (!mapped.ok()) return mapped;
+  // One query's closed keys are cleared; several share tiles that some of them see.
+  const LostRows lost = lost_rows(state.counters + 1 + blocks * shares);
+  if (!band.whole && p.q_tokens > 1 && !eight) d.lost = lost.found;
   Function* own = half ? attend<f16, f16> : attend<bf16, bf16>;
   Function* eight_bits = half ? attend<f16, std::int8_t> : attend<bf16, std::int8_t>;
   Function* in_shares = half ? attend_in_shares<f16> : attend_in_shares<bf16>;
-  return (eight        ? eight_bits
-          : shares > 1 ? in_shares
-                       : own)(head_dim, block_rows, maps, d, device, processors, state.stream);
+  mapped = (eight        ? eight_bits
+            : shares > 1 ? in_shares
+                         : own)(head_dim, block_rows, maps, d, device, processors, state.stream);
+  return mapped.ok() && d.lost ? mend_rows(p, a, d, lost, state.stream) : mapped;
 }
 
 Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {

@@ -65,6 +65,7 @@ struct Params {
   int row_blocks = 0, splits = 0, items = 0;  // items = batch * kv_heads * row_blocks * splits
   std::uint64_t keep = 0;                     // what L2 is told of keys and values
   Divisor by_group = {}, by_row_blocks = {}, by_kv_heads = {}, by_blocks = {};  // blocks: items of a split
+  int* lost = nullptr;  // not 0: some number of the output is NaN; or null: nobody asks
 };
 
 /// Keys one copy takes from a page.

@@ -11,8 +11,12 @@ struct Finished {
   float factor;
 
   template <class T>
-  __device__ __forceinline__ void store(int column, float4 a) const {
+  __device__ __forceinline__ void store(int column, float4 a, int* lost) const {
     using N = Number<T>;
+    if (lost) {  // 0 x NaN is NaN, and 0 x inf
+      const float nothing = fmaf(a.x, 0.f, fmaf(a.y, 0.f, fmaf(a.z, 0.f, a.w * 0.f)));
+      if (to && nothing != nothing) *lost = 1;
+    }
     if (to)
       *reinterpret_cast<uint2*>(to + column) =
           make_uint2(N::pack(a.x * factor, a.y * factor), N::pack(a.z * factor, a.w * factor));
@@ -103,7 +107,7 @@ __device__ __forceinline__ void merge_row(const Params& p, const Item& d, int ro
   }
   const Finished finished = finish<C>(p, d, row, column == 0, top, sum);
 #pragma unroll
-  for (int n = 0; n < Together; ++n) finished.store<typename C::T>(column + n * kApart, a[n]);
+  for (int n = 0; n < Together; ++n) finished.store<typename C::T>(column + n * kApart, a[n], p.lost);
 }
 
 /// All splits of a row block: the block that finished last does it.

@@ -46,7 +46,7 @@ __device__ __forceinline__ void deliver(const Params& p, const Item& d, int row,
   if (d.partials == 1) {
     const float top = top_of<C>(stats, row);
     return finish<C>(p, d, row, column == 0, top, sum_of<C>(stats, row, top))
-        .template store<typename C::T>(column, a);
+        .template store<typename C::T>(column, a, p.lost);
   }
   const Index partial = partials_at<C>(p, d) + d.partial * C::kRows + row;
   *reinterpret_cast<float4*>(p.partials + partial * C::kHeadDim + column) = a;
@@ -74,10 +74,11 @@ __device__ __forceinline__ void multiply_tile(const Params& p, const Item& d, co
   const bool masked = t < d.full_begin || t >= d.full_end, special = masked || p.cap > 0.f || p.slopes.data;
   float counts[4];  // what this lane's keys count, then their values
   typename QueryRows<C>::Weights weights;
-  const auto clear_tail = [&] {  // a NaN past the last key survives a weight of 0
+  const auto clear_tail = [&] {  // a NaN of a key closed to all rows survives weights of 0
     if (!p.clear_tail || !masked) return;
     constexpr int kChunks = kDim * C::kItemBytes / 32;  // of half a row: a lane's
-    if (first_key + lane / 2 >= d.place.kv_tokens)
+    const int key = first_key + lane / 2, past = d.place.q_start + d.place.q_tokens + p.ahead;
+    if (key >= min(d.place.kv_tokens, past) || key < d.place.q_start - p.back)
 #pragma unroll
       for (int i = 0; i < kChunks; ++i)
         ptx::clear_shared(v + C::chunk_at(warp * C::kWarpKeys + lane / 2, lane % 2 * kChunks + i));
