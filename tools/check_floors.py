@@ -19,9 +19,9 @@ FLOOR_OF = {room: floor for floor, rooms in FLOORS.items() for room in rooms.spl
 ORDERS = {
     "kernels": ". ref cpu cuda",
     "kernels/cpu": "isa lanes tile amx row gemm stored forward backward mixed entmax f64 level",
-    "kernels/cuda": "device table inputs hopper hopper/forward hopper/decode hopper/backward mma plain chunk entmax mixed/pairs mixed"
+    "kernels/cuda": "device table inputs gemm row hopper hopper/forward hopper/decode hopper/backward mma plain chunk entmax mixed/pairs mixed"
                     " probe row_lists .",
-    "ops": "checks keys row norm attention/checks attention projection route explain .",
+    "ops": "checks keys row norm attention/checks attention projection device route explain .",
     "layers": "basic multi_head transformer",
     "intent": "corpus compound recognizer training",
     "decoder": "files forward .",

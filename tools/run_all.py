@@ -193,7 +193,11 @@ def stage_cuda():
     folder = ROOT / "build/cuda"
     ok, _ = call("cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DHEADWISE_CUDA=ON",
                  "-DHEADWISE_CLI=OFF", "-DHEADWISE_INSTALL=OFF")
-    tally.one(ok and call("cmake", "--build", folder, "-j", JOBS, "--target", "headwise_cuda", limit=None)[0], "build of cuda")
+    targets = ("headwise_cuda", "headwise_cuda_layers_test")
+    built = ok and call("cmake", "--build", folder, "-j", JOBS, "--target", *targets, limit=None)[0]
+    tally.one(built, "build of cuda")
+    if built:  # skips where there is no device
+        tally.one(call(folder / "headwise_cuda_layers_test", folder / "libheadwise_cuda.so")[0], "kernels of layers on a device")
     return tally
 
 

@@ -6,6 +6,7 @@
 
 #include "headwise/kernels/cuda/device/status.h"
 #include "headwise/spec/backward.h"
+#include "headwise/spec/gemm.h"
 
 namespace headwise::cuda {
 
@@ -29,6 +30,7 @@ struct Entries {
 };
 using Kernel = Entries<AttentionProblem, AttentionArgs>;
 using BackwardKernel = Entries<BackwardProblem, BackwardArgs>;
+using GemmEntries = Entries<GemmProblem, GemmArgs>;
 
 struct Table {
   // Two builds must mean the same structs.

@@ -1,0 +1,7 @@
+#include "headwise/kernels/cuda/gemm/mma.cuh"
+
+namespace headwise::cuda::gemm {
+
+template Status start_mma<f16>(const Product&, int, cudaStream_t);
+
+}  // namespace headwise::cuda::gemm

@@ -1,0 +1,9 @@
+#include "headwise/kernels/cuda/gemm/wgmma.cuh"
+
+namespace headwise::cuda::gemm {
+
+template Status start_width<f16, 256>(const Product&, const Lines&, int, cudaStream_t);
+template Status start_width<f16, 128>(const Product&, const Lines&, int, cudaStream_t);
+template Status start_width<f16, 64>(const Product&, const Lines&, int, cudaStream_t);
+
+}  // namespace headwise::cuda::gemm

@@ -1,0 +1,16 @@
+// The second table of the CUDA library: products and row operations.
+#include "headwise/kernels/cuda/table/layers.h"
+
+extern "C" __attribute__((visibility("default"))) const headwise::cuda::LayerTable* headwise_cuda_layers() {
+  using namespace headwise::cuda;
+  static const GemmEntries products[] = {gemm::kHopper, gemm::kMma, gemm::kPlain};
+  static const LayerTable table = {kLayerTableVersion,
+                                   sizeof(headwise::GemmProblem),
+                                   sizeof(headwise::GemmArgs),
+                                   kRowBytes,
+                                   static_cast<int>(sizeof products / sizeof *products),
+                                   products,
+                                   {row::norm, row::norm_backward, row::activation, row::dropout, row::rope,
+                                    row::embedding, row::cross_entropy, row::adamw, row::norm_of}};
+  return &table;
+}

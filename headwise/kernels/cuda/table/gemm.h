@@ -1,0 +1,15 @@
+// The product kernels of the CUDA library, one row of the choice list each.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "headwise/kernels/cuda/table/backend.h"
+#include "headwise/spec/gemm.h"
+
+namespace headwise::cuda {
+
+namespace gemm {
+extern const GemmEntries kHopper;  // 16-bit numbers by wgmma, few rows by mma.sync; Hopper
+extern const GemmEntries kMma;     // 16-bit numbers by mma.sync
+extern const GemmEntries kPlain;   // every float type and step, one fused multiply-add after the other
+}  // namespace gemm
+
+}  // namespace headwise::cuda
