@@ -15,6 +15,7 @@
 #include "headwise/ops/attention/backward.h"
 #include "headwise/ops/attention/choice.h"
 #include "headwise/ops/attention/cuda_kernels.h"
+#include "headwise/ops/device/products.h"
 #include "headwise/ops/projection/projection.h"
 
 namespace headwise {
@@ -84,7 +85,8 @@ bool names_a_kernel(std::string_view name) {
   const auto among = [&](const auto& kernels) {
     return std::any_of(kernels.begin(), kernels.end(), [&](const auto& k) { return name == k.name; });
   };
-  return among(attention_kernels()) || among(backward_kernels()) || among(gemm_kernels());
+  return among(attention_kernels()) || among(backward_kernels()) || among(gemm_kernels()) ||
+         among(cuda_gemm_kernels());
 }
 
 }  // namespace headwise

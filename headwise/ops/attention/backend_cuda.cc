@@ -74,7 +74,7 @@ CudaBackend load() {
     b.why = name + " is of another version of headwise; build both together";
     return b;
   }
-  b.table = table;
+  b.table = table, b.library = library;
   b.devices = table->device_count();
   if (b.devices == 0) b.why = "the driver shows no CUDA device";
   return b;

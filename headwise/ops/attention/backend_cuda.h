@@ -11,6 +11,7 @@ struct CudaBackend {
   const cuda::Table* table = nullptr;  // null: `why`
   std::string why;                     // no library, another version of it, no device; empty when it can run
   int devices = 0;
+  void* library = nullptr;  // as dlopen gave it; null where there is none
 };
 const CudaBackend& cuda_backend();
 
