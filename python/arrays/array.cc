@@ -15,7 +15,7 @@ namespace {
 std::string word_of(nb::handle h) {
   const nb::object word = nb::steal(PyObject_Str(h.ptr()));
   if (!word.is_valid()) nb::raise_python_error();
-  return PyUnicode_AsUTF8(word.ptr());
+  return nb::cast<std::string>(word);
 }
 
 /// What `__array_struct__` hands over (NumPy's array interface, version 3).
@@ -133,10 +133,11 @@ struct TypeEntry {
 };
 
 bool is_torch_type(PyTypeObject* type) {
-  PyObject* bases = type->tp_mro;
-  for (Py_ssize_t i = 0; bases && i < PyTuple_GET_SIZE(bases); ++i) {
-    const char* name = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(bases, i))->tp_name;
-    if (std::strcmp(name, "torch._C.TensorBase") == 0 || std::strcmp(name, "torch._C._TensorBase") == 0)
+  const nb::handle mine(reinterpret_cast<PyObject*>(type));
+  for (const nb::handle base : nb::borrow<nb::sequence>(mine.attr("__mro__"))) {
+    const std::string name = word_of(nb::object(base.attr("__name__")));
+    if ((name == "TensorBase" || name == "_TensorBase") &&
+        word_of(nb::object(base.attr("__module__"))) == "torch._C")
       return true;
   }
   return false;
@@ -231,7 +232,7 @@ void check_tangent(const char* op, const char* name, nb::handle h) {
 /// holds the other sign.
 bool is_negated(nb::handle h) {
   static PyObject* is_neg = PyUnicode_InternFromString("is_neg");
-  const nb::object answer = nb::steal(PyObject_CallMethodNoArgs(h.ptr(), is_neg));
+  const nb::object answer = nb::steal(PyObject_CallMethodObjArgs(h.ptr(), is_neg, nullptr));
   if (!answer.is_valid()) nb::raise_python_error();
   return answer.ptr() == Py_True;
 }
@@ -335,7 +336,7 @@ MadeArray make_exchange(const ExchangeApi& api, Device device, DType dtype, cons
 nb::object size_tuple(const AnyView& shape) {
   nb::object sizes = nb::steal(PyTuple_New(shape.rank));
   for (int axis = 0; axis < shape.rank; ++axis)
-    PyTuple_SET_ITEM(sizes.ptr(), axis, PyLong_FromLongLong(shape.size[axis]));
+    PyTuple_SetItem(sizes.ptr(), axis, PyLong_FromLongLong(shape.size[axis]));
   return sizes;
 }
 
@@ -358,10 +359,8 @@ MadeArray make_numpy(nb::handle like, DType dtype, const AnyView& shape) {
                                      ? numpy_e4m3()
                                      : nb::steal(PyObject_GetAttr(like.ptr(), numpy.dtype));
   const nb::object sizes = size_tuple(shape);
-  PyObject* call[] = {sizes.ptr(), description.ptr()};
   MadeArray made;
-  made.object = nb::steal(PyObject_Vectorcall(numpy.empty, call, 2, nullptr));
-  if (!made.object.is_valid()) nb::raise_python_error();
+  made.object = nb::handle(numpy.empty)(sizes, description);
   const nb::object capsule = nb::steal(PyObject_GetAttr(made.object.ptr(), numpy.array_struct));
   made.view = shape;
   made.view.data = static_cast<const ArrayStruct*>(PyCapsule_GetPointer(capsule.ptr(), nullptr))->data;

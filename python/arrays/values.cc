@@ -106,7 +106,7 @@ std::string read_kernels(ArgName at, nb::handle h) {
 Device read_device(ArgName at, nb::handle h) {
   const nb::object word = nb::steal(PyObject_Str(h.ptr()));
   if (!word.is_valid()) nb::raise_python_error();
-  const std::string name = PyUnicode_AsUTF8(word.ptr());
+  const auto name = nb::cast<std::string>(word);
   if (name == "cpu") return Device::cpu();
   if (name == "cuda") return Device::cuda(0);
   int index = -1;

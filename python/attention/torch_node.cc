@@ -239,10 +239,7 @@ nb::object attend(const PlainCall& call, nb::handle layout) {
   const double place = op().is_valid() ? place_of(call.mask, call.scale, layout) : 0;
   if (place == 0) return nb::borrow(Py_NotImplemented);
   const nb::object number = nb::steal(PyFloat_FromDouble(place));
-  PyObject* arguments[] = {call.q.ptr(), call.k.ptr(), call.v.ptr(), Py_None, number.ptr()};
-  const nb::object result = nb::steal(PyObject_Vectorcall(op().ptr(), arguments, 5, nullptr));
-  if (!result.is_valid()) nb::raise_python_error();
-  return nb::object(result[0]);
+  return nb::object(op()(call.q, call.k, call.v, nb::none(), number)[0]);
 }
 
 /// The same as models of transformers call it: q, k and v come with heads before tokens, the output has
