@@ -1,5 +1,6 @@
 """Benchmarks: the driver runs, its report says what it measured, verdicts are right at their edges; the tour needs no torch."""
 
+import importlib
 import json
 import os
 import pathlib
@@ -136,3 +137,18 @@ def test_the_peak_is_measured_and_its_arguments_are_checked():
 def test_unknown_dtypes_are_refused():
     done = run(ROOT / "benchmarks/attention_bench.py", "--dtypes", "f32,f8")
     assert done.returncode == 2 and "no dtype f8; there are f32 bf16 f16 i8" in done.stderr
+
+
+def test_two_builds_are_compared(monkeypatch):
+    """benchmarks/compare: names are unique, fields are known, and a loss counts only beyond 2 % and the spread."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks/compare"))
+    cases, compare = importlib.import_module("cases"), importlib.import_module("compare")
+    for made in (cases.gpu_times(), cases.cpu_times(), cases.digests("cpu"), cases.digests("cuda")):
+        names = [(c["group"], c["name"], c["dir"]) for c in made]
+        assert len(set(names)) == len(names) > 30
+    with pytest.raises(AssertionError, match="no such field"):
+        cases.case("forward", "x", tokens=3)
+    steady, noisy = [1.0, 1.001, 0.999] * 3, [1.0, 1.2, 0.9] * 3
+    assert compare.judge(steady, [1.03 * x for x in steady])["slower"]
+    assert not compare.judge(steady, [1.01 * x for x in steady])["slower"]
+    assert not compare.judge(noisy, [1.03 * x for x in noisy])["slower"]
