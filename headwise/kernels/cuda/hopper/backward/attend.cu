@@ -263,36 +263,6 @@ bool set_scores(const AttentionProblem& p, const AttentionArgs& a, BackwardParam
   return p.heads.terms.softcap || p.heads.terms.alibi || scale <= 0;
 }
 
-/// Places: one that serves all, or a table that goes over in pieces of what a launch carries. `band` becomes
-/// that of the last sequence.
-Status set_places(const AttentionProblem& p, const AttentionArgs& a, BackwardPlace* to, Band& band,
-                  int& longest_kv, BackwardParams& f, StreamState& state) {
-  const bool table = !alike(p, a, band);
-  const Index pieces = pieces_of(band), sequences = p.batch * pieces;
-  constexpr Index kPiece = static_cast<Index>(kUploadBytes / sizeof(BackwardPlace));
-  BackwardPlace some[kPiece];
-  const char* why = nullptr;
-  Index q_at = 0, kv_at = 0;
-  for (Index i = 0; i < (table ? sequences : 1); ++i) {
-    BackwardPlace& at = some[i % kPiece];
-    band_of(a.mask, i / pieces, band, why);
-    place_for(p, a, i / pieces, i % pieces, band, at);
-    at.q_padded = static_cast<int>(q_at), at.kv_padded = static_cast<int>(kv_at);
-    q_at += padded_rows(at.q_tokens), kv_at += padded_rows(at.kv_tokens);
-    longest_kv = at.kv_tokens > longest_kv ? at.kv_tokens : longest_kv;
-    if (i == 0 || at.q_tokens > f.place.q_tokens) f.place = at;
-    if (table && (i % kPiece == kPiece - 1 || i == sequences - 1)) {
-      const Status status =
-          upload(to + i / kPiece * kPiece, some,
-                 static_cast<std::size_t>(i % kPiece + 1) * sizeof(BackwardPlace), state.stream);
-      if (!status.ok()) return status;
-    }
-  }
-  f.places = table ? to : nullptr;
-  if (!table) f.place.q_padded = static_cast<int>(q_at), f.place.kv_padded = static_cast<int>(kv_at);
-  return {};
-}
-
 /// One run, step by step: what it is asked, and what its steps share.
 template <class T>
 struct Run {
@@ -317,6 +287,7 @@ struct Run {
 
   void set_sizes();
   Status reserve();
+  Status set_places();
   Status set_rows();
   Status prepare();
   Status multiply();
@@ -368,10 +339,39 @@ Status Run<T>::reserve() {
   return send_ids(a.inputs.sequence_ids, p.batch, to, state.stream);
 }
 
+/// One place that serves all sequences, or a table that goes over in pieces of what a launch carries. `band`
+/// becomes that of the last sequence.
+template <class T>
+Status Run<T>::set_places() {
+  const Index pieces = pieces_of(band), sequences = p.batch * pieces;
+  constexpr Index kPiece = static_cast<Index>(kUploadBytes / sizeof(BackwardPlace));
+  BackwardPlace some[kPiece];
+  const char* why = nullptr;
+  Index q_at = 0, kv_at = 0;
+  for (Index i = 0; i < (table ? sequences : 1); ++i) {
+    BackwardPlace& at = some[i % kPiece];
+    band_of(a.mask, i / pieces, band, why);
+    place_for(p, a, i / pieces, i % pieces, band, at);
+    at.q_padded = static_cast<int>(q_at), at.kv_padded = static_cast<int>(kv_at);
+    q_at += padded_rows(at.q_tokens), kv_at += padded_rows(at.kv_tokens);
+    longest_kv = at.kv_tokens > longest_kv ? at.kv_tokens : longest_kv;
+    if (i == 0 || at.q_tokens > f.place.q_tokens) f.place = at;
+    if (table && (i % kPiece == kPiece - 1 || i == sequences - 1)) {
+      const Status status =
+          upload(places + i / kPiece * kPiece, some,
+                 static_cast<std::size_t>(i % kPiece + 1) * sizeof(BackwardPlace), state.stream);
+      if (!status.ok()) return status;
+    }
+  }
+  f.places = table ? places : nullptr;
+  if (!table) f.place.q_padded = static_cast<int>(q_at), f.place.kv_padded = static_cast<int>(kv_at);
+  return {};
+}
+
 /// Where sequences lie, what scores meet, where gradients go.
 template <class T>
 Status Run<T>::set_rows() {
-  const Status status = set_places(p, a, places, band, longest_kv, f, state);
+  const Status status = set_places();
   if (!status.ok()) return status;
   f.unit_tiles = static_cast<int>(ceil_div(longest_kv, keys));
   f.tiles = f.unit_tiles * f.batch * f.kv_heads * f.parts;
@@ -437,8 +437,13 @@ Status Run<T>::gather() {
     status = gather_rows<T>(f, {f.dv_parts, f.kv_heads, width, value_dim, true, f.kept, rows_of(args.dv)},
                             state.stream);
   if (status.ok() && args.dsinks.given())
-    status = sum_sinks(f, heads, per_head(true, a.inputs.sinks), args.dsinks.data, args.dsinks.dtype,
-                       args.dsinks.step[0], state.stream);
+    status = sum_sinks(f,
+                       {.heads = heads,
+                        .sinks = per_head(true, a.inputs.sinks),
+                        .to = args.dsinks.data,
+                        .dtype = args.dsinks.dtype,
+                        .step = args.dsinks.step[0]},
+                       state.stream);
   return status;
 }
 

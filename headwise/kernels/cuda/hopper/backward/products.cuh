@@ -208,13 +208,15 @@ __device__ __forceinline__ void BackwardGroup<C>::end_tile(const KeyTile& now) c
       return GradientRows{map,         data, chunks, step, at.z + now.first_key, now.where.x - now.first_key,
                           now.where.w, at.x};
     };
-    store_gradient<T, kDim, kKeys>(dv, C::kPairs ? p.kept : 1.f, now.v, group * 64,
-                                   to(&maps.dv, p.dv, p.value_chunks, p.dv_step), p.store_rows,
-                                   kOwnGroup + group);
+    const auto through = [&](std::uint32_t tile) {
+      return StagedRows{
+          .tile = tile, .first = group * 64, .by_rows = p.store_rows, .barrier = kOwnGroup + group};
+    };
+    store_gradient<T, kDim, kKeys>(dv, C::kPairs ? p.kept : 1.f, through(now.v),
+                                   to(&maps.dv, p.dv, p.value_chunks, p.dv_step));
     ptx::barrier_sync(kBothGroups, 256);
-    store_gradient<T, kDim, kKeys>(dk, C::kPairs ? p.scale * p.kept : p.scale, now.k, group * 64,
-                                   to(&maps.dk, p.dk, p.head_chunks, p.dk_step), p.store_rows,
-                                   kOwnGroup + group);
+    store_gradient<T, kDim, kKeys>(dk, C::kPairs ? p.scale * p.kept : p.scale, through(now.k),
+                                   to(&maps.dk, p.dk, p.head_chunks, p.dk_step));
     if (p.store_rows) ptx::barrier_sync(kOwnGroup + group, 128);
     if (thread == 0) {
       ptx::wait_stores_read();

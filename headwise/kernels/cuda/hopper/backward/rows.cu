@@ -184,11 +184,11 @@ __global__ void clear(RowsOf16 to, Index rows, Index heads, int dim, Index all) 
   }
 }
 
-__global__ void __launch_bounds__(kSinkThreads) sinks_sum(const float* lse, const float* delta, Index rows,
-                                                          PerHead sinks, void* to, DType dtype, Index step) {
+__global__ void __launch_bounds__(kSinkThreads)
+    sinks_sum(const float* lse, const float* delta, Index rows, SinkSums w) {
   __shared__ double parts[kSinkThreads];
   const int head = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
-  const float sink = kLog2e * number_of(sinks, head);
+  const float sink = kLog2e * number_of(w.sinks, head);
   double sum = 0;
   for (Index i = thread; i < rows; i += kSinkThreads) {
     const Index at = head * rows + i;
@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(kSinkThreads) sinks_sum(const float* lse, cons
     if (thread < n) parts[thread] += parts[thread + n];
     __syncthreads();
   }
-  if (thread == 0) store_float(to, dtype, head * step, -parts[0]);
+  if (thread == 0) store_float(w.to, w.dtype, head * w.step, -parts[0]);
 }
 
 /// A number of dbias a block of `Lanes` threads: each adds every Lanes-th pair, then they are added as a
@@ -286,10 +286,9 @@ Status clear_rows(const RowsOf16& to, Index batch, Index rows, Index heads, int 
                 clear, to, rows, heads, dim, all);
 }
 
-Status sum_sinks(const BackwardParams& params, int heads, const PerHead& sinks, void* dsinks, DType dtype,
-                 Index step, cudaStream_t stream) {
-  return launch({"cuda/sum_sinks", dim3(static_cast<unsigned>(heads)), kSinkThreads, 0, stream}, sinks_sum,
-                params.lse, params.delta, Index{params.q_padded}, sinks, dsinks, dtype, step);
+Status sum_sinks(const BackwardParams& params, const SinkSums& sums, cudaStream_t stream) {
+  return launch({"cuda/sum_sinks", dim3(static_cast<unsigned>(sums.heads)), kSinkThreads, 0, stream},
+                sinks_sum, params.lse, params.delta, Index{params.q_padded}, sums);
 }
 
 template Status prepare_rows<bf16>(const BackwardParams&, const Prepare&, cudaStream_t);

@@ -39,8 +39,14 @@ Status gather_rows(const BackwardParams& params, const Gather& what, cudaStream_
 Status clear_rows(const RowsOf16& to, Index batch, Index rows, Index heads, int dim, cudaStream_t stream);
 
 /// dsinks[h] = - sum over rows of exp(sink - lse) delta, in one order.
-Status sum_sinks(const BackwardParams& params, int heads, const PerHead& sinks, void* dsinks, DType dtype,
-                 Index step, cudaStream_t stream);
+struct SinkSums {
+  int heads;
+  PerHead sinks;
+  void* to;  // dsinks
+  DType dtype;
+  Index step;
+};
+Status sum_sinks(const BackwardParams& params, const SinkSums& sums, cudaStream_t stream);
 
 /// dbias = sums of the gradients of scores, [sequences heads q kv] of 16-bit numbers, over the axes along
 /// which it has one number, in one order. Sequences may come in several calls, from first to last.

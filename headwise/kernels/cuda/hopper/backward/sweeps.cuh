@@ -216,7 +216,9 @@ struct SweepKeyGroup : SweepKeyRegisters<C> {
                           now.kv_tokens() - now.first_key,
                           now.where.w,
                           at.x};
-    store_gradient<T, kDim, kRows>(sum, Values ? 1.f : p.scale, own, 0, to, p.store_rows, kBarrier);
+    store_gradient<T, kDim, kRows>(sum, Values ? 1.f : p.scale,
+                                   {.tile = own, .first = 0, .by_rows = p.store_rows, .barrier = kBarrier},
+                                   to);
     if (p.store_rows) ptx::barrier_sync(kBarrier, 128);
     if (thread == 0) {
       ptx::wait_stores_read();
@@ -376,7 +378,8 @@ struct SweepQueryGroup : SweepQueryRegisters<C> {
     const GradientRows to{
         &maps.dq,   p.dq_out, p.head_chunks, p.dq_step, at.y + now.first, now.q_tokens() - now.first,
         now.what.w, at.x};
-    store_gradient<T, kDim, kRows>(sum, p.scale, q, 0, to, p.store_rows, barrier);
+    store_gradient<T, kDim, kRows>(sum, p.scale,
+                                   {.tile = q, .first = 0, .by_rows = p.store_rows, .barrier = barrier}, to);
     if (p.store_rows) ptx::barrier_sync(barrier, 128);
     if (thread == 0) {
       ptx::wait_stores_read();

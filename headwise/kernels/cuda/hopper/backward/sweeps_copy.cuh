@@ -65,9 +65,14 @@ __device__ __forceinline__ void end_of_tiles(const BackwardParams& p, int t, std
   ptx::store_shared(info, ~0u, ~0u, ~0u, ~0u);
   ptx::mbarrier_arrive(full);
 }
-/// A tile's facts, as BackwardShared::info_of lists them.
-__device__ __forceinline__ void store_facts(std::uint32_t info, int tile, int begin, int end, int head,
-                                            int kv_head, const BackwardPlace& at) {
+/// A tile, which tiles it meets, its heads.
+struct SweepFacts {
+  int tile, begin, end, head, kv_head;
+};
+/// As BackwardShared::info_of lists them.
+__device__ __forceinline__ void store_facts(std::uint32_t info, const SweepFacts& facts,
+                                            const BackwardPlace& at) {
+  const auto& [tile, begin, end, head, kv_head] = facts;
   ptx::store_shared(info, tile, begin, end, head);
   ptx::store_shared(info + 16, at.kv_tokens, at.q_tokens, at.q_start, kv_head);
   ptx::store_shared(info + 32, at.batch, at.q_row, at.kv_row, 0);
@@ -116,7 +121,8 @@ __device__ __forceinline__ void sweep_copy(const SweepKeysShared<C>& shared, con
         query_tiles({n * kRows, kRows, at.kv_tokens}, {at.q_tokens, at.q_start, p.back, p.ahead}, kRows);
     const int head = kv_head * p.group;
     ptx::mbarrier_wait(shared.kv_empty, (tile & 1) ^ 1);
-    store_facts(shared.info, n, m.begin, m.end, head, kv_head, at);
+    store_facts(shared.info, {.tile = n, .begin = m.begin, .end = m.end, .head = head, .kv_head = kv_head},
+                at);
     ptx::mbarrier_expect(shared.kv_full, 2 * C::kTileBytes);
     load_panels<C::kDim>(kRows, {.to = shared.k,
                                  .map = &maps.k,
@@ -184,7 +190,8 @@ __device__ __forceinline__ void sweep_copy(const SweepQueriesShared<C>& shared, 
     const int first = at.q_start + m * kOwn, last = at.q_start + min(m * kOwn + kOwn, at.q_tokens) - 1;
     const KeyTiles n = key_tiles(first, last, p.back, p.ahead, at.kv_tokens, kRows);
     ptx::mbarrier_wait(shared.own_empty, (tile & 1) ^ 1);
-    store_facts(shared.info, m, n.begin, n.end, head, kv_head, at);
+    store_facts(shared.info, {.tile = m, .begin = n.begin, .end = n.end, .head = head, .kv_head = kv_head},
+                at);
     ptx::mbarrier_expect(shared.own_full, 4 * C::kTileBytes);
 #pragma unroll
     for (int g = 0; g < 2; ++g) {

@@ -150,10 +150,18 @@ struct GradientRows {
   const Index (&step)[3];
   int row, left, head, batch;
 };
-/// A warpgroup's factor * d leaves through rows first .. first + 63 of a tile of `TileRows`.
+/// The rows in shared memory that a gradient leaves through: first .. first + 63 of a tile.
+struct StagedRows {
+  std::uint32_t tile;
+  int first;
+  bool by_rows;  // rows that end a sequence leave one by one
+  int barrier;   // of this warpgroup
+};
+/// A warpgroup's factor * d leaves through a tile of `TileRows`.
 template <class T, int Dim, int TileRows>
-__device__ __forceinline__ void store_gradient(const float (&d)[Dim / 2], float factor, std::uint32_t staged,
-                                               int first, const GradientRows& to, bool by_rows, int barrier) {
+__device__ __forceinline__ void store_gradient(const float (&d)[Dim / 2], float factor,
+                                               const StagedRows& through, const GradientRows& to) {
+  const auto& [staged, first, by_rows, barrier] = through;
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
 #pragma unroll
   for (int j = 0; j < Dim / 16; ++j)
