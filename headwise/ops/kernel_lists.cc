@@ -77,7 +77,7 @@ std::span<const BackwardKernel> backward_kernels(Device::Kind device) {
 }
 
 std::span<const GemmKernel> gemm_kernels() {
-  static const GemmKernel kKernels[] = {cpu::kPackedGemm, ref::kRefGemm};
+  static const GemmKernel kKernels[] = {cpu::gemm::kPacked, ref::kRefGemm};
   return kKernels;
 }
 

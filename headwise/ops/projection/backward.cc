@@ -140,7 +140,7 @@ void ProjectionBackwardPlan::run(const ProjectionGrads& a, std::span<std::byte> 
     g.out = matrix_of(kOp, "dweight", a.dweight, problem_.dweight.n);
     dweight_kernel_->run(problem_.dweight, g, memory, pool);
   }
-  if (problem_.wants_dbias) cpu::add_column_sums(dy, a.dbias, pool);  // y = ... + b  ->  db = sum of dy
+  if (problem_.wants_dbias) cpu::gemm::add_column_sums(dy, a.dbias, pool);  // y = ... + b  ->  db = sum of dy
 }
 
 void projection_backward(const ProjectionGrads& args, Context& ctx) {

@@ -22,14 +22,14 @@ StoredMatrix::StoredMatrix(StoredFormat format, Index out, Index in, const Reade
           "]; give two sizes of 1 or more");
   require(in % facts.numbers == 0, ErrorKind::bad_shape, kOp, "rows have ", in, " numbers; ", facts.name,
           " keeps them in blocks of ", facts.numbers);
-  memory_ = Buffer(cpu::stored_bytes(format, out, in) + Arena::kAlign);
+  memory_ = Buffer(cpu::stored::bytes_of(format, out, in) + Arena::kAlign);
   constexpr Index kAtOnce = 64;
   const Index row_bytes = in / facts.numbers * facts.bytes;
   std::vector<std::byte> rows(static_cast<std::size_t>(min_of(kAtOnce, out) * row_bytes));
   for (Index first = 0; first < out; first += kAtOnce) {
     const Index count = min_of(kAtOnce, out - first);
     read(first, count, rows.data());
-    cpu::pack_stored(format, in, first, count, rows.data(), const_cast<std::byte*>(units()));
+    cpu::stored::pack(format, in, first, count, rows.data(), const_cast<std::byte*>(units()));
   }
 }
 
@@ -46,7 +46,7 @@ std::uint64_t StoredMatrix::fingerprint() const noexcept {
   };
   for (const Index n : {static_cast<Index>(format_), out_, in_}) mix(static_cast<std::uint64_t>(n));
   if (out_ == 0) return state;
-  const std::size_t bytes = cpu::stored_bytes(format_, out_, in_);  // a multiple of 32
+  const std::size_t bytes = cpu::stored::bytes_of(format_, out_, in_);  // a multiple of 32
   for (std::size_t i = 0; i < bytes; i += 8) {
     std::uint64_t word = 0;
     std::memcpy(&word, units() + i, 8);
@@ -57,7 +57,7 @@ std::uint64_t StoredMatrix::fingerprint() const noexcept {
 
 void StoredMatrix::read_row(Index row, float* to) const {
   require(row >= 0 && row < out_, ErrorKind::bad_argument, kOp, "got row ", row, "; there are ", out_);
-  cpu::read_stored_row(format_, in_, row, units(), to);
+  cpu::stored::read_row(format_, in_, row, units(), to);
 }
 
 void StoredMatrix::multiply(const StoredProductArgs& a, Context& ctx) const {
@@ -65,24 +65,24 @@ void StoredMatrix::multiply(const StoredProductArgs& a, Context& ctx) const {
           a.rows, " rows; give x, out and 0 rows or more");
   require(!a.rounded || is_quantized(format_), ErrorKind::bad_argument, kOp,
           "rows of x are rounded for quantized weights alone; these are ", name_of(format_));
-  cpu::StoredProduct p{.format = format_,
-                       .units = units(),
-                       .m = a.rows,
-                       .n = out_,
-                       .k = in_,
-                       .x = a.x.data,
-                       .x_step = a.x.step,
-                       .bias = a.bias,
-                       .factor = a.factor.data,
-                       .residual = a.residual.data,
-                       .factor_step = a.factor.step,
-                       .residual_step = a.residual.step,
-                       .out = a.out.data,
-                       .out_step = a.out.step,
-                       .activation = a.activation,
-                       .rounded = a.rounded};
+  cpu::stored::Product p{.format = format_,
+                         .units = units(),
+                         .m = a.rows,
+                         .n = out_,
+                         .k = in_,
+                         .x = a.x.data,
+                         .x_step = a.x.step,
+                         .bias = a.bias,
+                         .factor = a.factor.data,
+                         .residual = a.residual.data,
+                         .factor_step = a.factor.step,
+                         .residual_step = a.residual.step,
+                         .out = a.out.data,
+                         .out_step = a.out.step,
+                         .activation = a.activation,
+                         .rounded = a.rounded};
   const FloatEnv env;
-  cpu::run_stored(p, ctx.workspace(cpu::stored_workspace(p, ctx.threads())), ctx.pool());
+  cpu::stored::run(p, ctx.workspace(cpu::stored::workspace_of(p, ctx.threads())), ctx.pool());
 }
 
 }  // namespace headwise

@@ -5,13 +5,13 @@
 #include "headwise/kernels/cpu/amx/bf16.h"
 #include "headwise/kernels/cpu/gemm/stretch.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::gemm {
 namespace {
 
 /// Rows lie as [rows / 32][k / 32][32 rows][32 k], columns as panels [k / 2][32 columns][2 k]. One
 /// instruction adds 32 k: an even and an odd chain of 16, then both to the sum. k is padded with zeros to
 /// that.
-struct GemmAmx {
+struct Amx {
   static constexpr Index kSide = 32, kBlockBytes = 2 * kTileBytes;
 
   static Index a_bytes(Index rows, Index k) { return rounded(rows, kSide) * rounded(k, kSide) * 2; }
@@ -165,4 +165,4 @@ struct GemmAmx {
 };
 
 }  // namespace
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::gemm

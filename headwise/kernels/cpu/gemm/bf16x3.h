@@ -5,7 +5,7 @@
 #include "headwise/kernels/cpu/amx/f32.h"
 #include "headwise/kernels/cpu/gemm/stretch.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::gemm {
 namespace {
 
 /// Blocks of 32 lines x 32 k in pairs (k i, k i + 16): rows lie as [rows / 32][k / 32][16 rows][part],
@@ -16,7 +16,7 @@ namespace {
 /// [2^-100, 2^50): every part is then kept, and a sum loses at most 2^-125 a product. Where either line is
 /// not (large, tiny, inf, NaN), its flag is set, its f32 lies in place of the first two parts, and the 32
 /// products are added to the sum by one chain of fused multiply-adds, ascending: no other sum notices.
-struct GemmParts {
+struct InParts {
   static constexpr Index kSide = 32, kHalf = 3 * kTileBytes, kFlagsAt = 2 * kHalf, kBlock = kFlagsAt + 64;
   static constexpr Index kFew = 16;  // rows of one tile
 
@@ -314,4 +314,4 @@ struct GemmParts {
 };
 
 }  // namespace
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::gemm

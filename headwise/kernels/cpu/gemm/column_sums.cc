@@ -3,7 +3,7 @@
 #include "headwise/kernels/cpu/isa/gemm_kernels.h"
 #include "headwise/kernels/cpu/isa/isa.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::gemm {
 namespace {
 
 constexpr Index kColumns = RowKernels::kSumColumns;  // one task
@@ -53,4 +53,4 @@ void add_column_sums(const MatrixView& x, const AnyView& out, ThreadPool& pool) 
     add_with<float>(x, out, pool, sum_f32);
 }
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::gemm

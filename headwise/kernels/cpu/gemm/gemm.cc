@@ -4,7 +4,7 @@
 #include "headwise/kernels/cpu/isa/gemm_kernels.h"
 #include "headwise/kernels/cpu/isa/isa.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::gemm {
 namespace {
 
 constexpr Index kMostRows = 192, kMostColumns = 512, kGoodRows = 48, kGoodColumns = 128, kLeastRows = 24,
@@ -275,13 +275,13 @@ void run(const GemmProblem& p, const GemmArgs& args, std::span<std::byte> worksp
 
 }  // namespace
 
-const GemmKernel kPackedGemm{"cpu/packed",
-                             refuse,
-                             workspace_bytes,
-                             run,
-                             numerics,
-                             packed_bytes,
-                             [](const GemmProblem& p) -> const void* { return &core_of(p); },
-                             pack};
+const GemmKernel kPacked{"cpu/packed",
+                         refuse,
+                         workspace_bytes,
+                         run,
+                         numerics,
+                         packed_bytes,
+                         [](const GemmProblem& p) -> const void* { return &core_of(p); },
+                         pack};
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::gemm

@@ -3,10 +3,10 @@
 #pragma once
 #include "headwise/kernels/gemm_candidate.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::gemm {
 
 /// f32, bf16 and f16 in any mixture; two bf16 operands take the matrix core where the level has one. The bits
 /// of an element depend on its row of a, its column of b and the level alone.
-extern const GemmKernel kPackedGemm;
+extern const GemmKernel kPacked;
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::gemm

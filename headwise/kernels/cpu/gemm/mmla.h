@@ -5,12 +5,12 @@
 #include "headwise/kernels/cpu/gemm/stretch.h"
 #include "headwise/kernels/cpu/tile/passes.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::gemm {
 namespace {
 
 /// A vector holds 2 x 2 sums, so lines lie in pairs: [k / 4][pairs][2 lines x 4 k]. One instruction adds four
 /// k with its own rounding (to odd, denormals as 0): part of the bf16 class. k is padded with zeros to that.
-struct GemmMmla {
+struct Mmla {
   static constexpr int kRowPairs = 4, kColumnPairs = 6, kRows = 2 * kRowPairs, kColumns = 2 * kColumnPairs;
   using Half = std::uint16_t;
 
@@ -108,4 +108,4 @@ struct GemmMmla {
 };
 
 }  // namespace
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::gemm

@@ -5,7 +5,7 @@
 #include "headwise/kernels/cpu/isa/gemm_kernels.h"
 #include "headwise/kernels/cpu/tile/row_load.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::gemm {
 namespace {
 
 inline Index offset_of(const Axis& axis, Index i) {
@@ -58,4 +58,4 @@ inline bool lies_across(const Side& side) {
 }
 
 }  // namespace
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::gemm

@@ -9,16 +9,16 @@
 namespace headwise::cpu {
 namespace {
 
-constexpr GemmCore kBf16 = GemmAmx::table(), kF32Parts = GemmParts::table();
+constexpr GemmCore kBf16 = gemm::Amx::table(), kF32Parts = gemm::InParts::table();
 
 }  // namespace
 
-const GemmKernels kGemmAmx{GemmF32<Lanes, 3, 2, 512>::table(),
+const GemmKernels kGemmAmx{gemm::F32<Lanes, 3, 2, 512>::table(),
                            &kBf16,
                            finish,
                            slopes,
-                           load_stretch,
-                           store_stretch,
+                           gemm::load_stretch,
+                           gemm::store_stretch,
                            kRowPasses,
                            &kF32Parts};
 

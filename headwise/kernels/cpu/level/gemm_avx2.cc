@@ -6,7 +6,12 @@
 
 namespace headwise::cpu {
 
-const GemmKernels kGemmAvx2{
-    GemmF32<Lanes, 1, 3, 256>::table(), nullptr, finish, slopes, load_stretch, store_stretch, kRowPasses};
+const GemmKernels kGemmAvx2{gemm::F32<Lanes, 1, 3, 256>::table(),
+                            nullptr,
+                            finish,
+                            slopes,
+                            gemm::load_stretch,
+                            gemm::store_stretch,
+                            kRowPasses};
 
 }  // namespace headwise::cpu

@@ -6,7 +6,12 @@
 
 namespace headwise::cpu {
 
-const GemmKernels kGemmAvx512{
-    GemmF32<Lanes, 3, 2, 512>::table(), nullptr, finish, slopes, load_stretch, store_stretch, kRowPasses};
+const GemmKernels kGemmAvx512{gemm::F32<Lanes, 3, 2, 512>::table(),
+                              nullptr,
+                              finish,
+                              slopes,
+                              gemm::load_stretch,
+                              gemm::store_stretch,
+                              kRowPasses};
 
 }  // namespace headwise::cpu

@@ -8,11 +8,16 @@
 namespace headwise::cpu {
 namespace {
 
-constexpr GemmCore kBf16 = GemmMmla::table();
+constexpr GemmCore kBf16 = gemm::Mmla::table();
 
 }  // namespace
 
-const GemmKernels kGemmNeonBf16{
-    GemmF32<Lanes, 2, 2, 256>::table(), &kBf16, finish, slopes, load_stretch, store_stretch, kRowPasses};
+const GemmKernels kGemmNeonBf16{gemm::F32<Lanes, 2, 2, 256>::table(),
+                                &kBf16,
+                                finish,
+                                slopes,
+                                gemm::load_stretch,
+                                gemm::store_stretch,
+                                kRowPasses};
 
 }  // namespace headwise::cpu

@@ -6,7 +6,12 @@
 
 namespace headwise::cpu {
 
-const GemmKernels kGemmPlain{
-    GemmF32<Lanes, 2, 2, 256>::table(), nullptr, finish, slopes, load_stretch, store_stretch, kRowPasses};
+const GemmKernels kGemmPlain{gemm::F32<Lanes, 2, 2, 256>::table(),
+                             nullptr,
+                             finish,
+                             slopes,
+                             gemm::load_stretch,
+                             gemm::store_stretch,
+                             kRowPasses};
 
 }  // namespace headwise::cpu

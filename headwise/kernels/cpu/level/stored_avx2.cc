@@ -24,6 +24,7 @@ struct Maddubs {
 
 }  // namespace
 
-const StoredCore kStoredAvx2{"avx2", StoredTiles<Lanes, 6, 12, 8>::multiply, StoredDots<Maddubs, 4>::dots};
+const StoredCore kStoredAvx2{"avx2", stored::Tiles<Lanes, 6, 12, 8>::multiply,
+                             stored::Dots<Maddubs, 4>::dots};
 
 }  // namespace headwise::cpu

@@ -26,7 +26,7 @@ struct Maddubs {
 
 }  // namespace
 
-const StoredCore kStoredAvx512{"avx512", StoredTiles<Lanes, 8, 24, 16>::multiply,
-                               StoredDots<Maddubs, 8>::dots};
+const StoredCore kStoredAvx512{"avx512", stored::Tiles<Lanes, 8, 24, 16>::multiply,
+                               stored::Dots<Maddubs, 8>::dots};
 
 }  // namespace headwise::cpu

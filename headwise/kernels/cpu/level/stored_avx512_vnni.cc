@@ -22,7 +22,7 @@ struct Dpbusd {
 
 }  // namespace
 
-const StoredCore kStoredVnni{"avx512+vnni", StoredTiles<Lanes, 8, 24, 16>::multiply,
-                             StoredDots<Dpbusd, 8>::dots};
+const StoredCore kStoredVnni{"avx512+vnni", stored::Tiles<Lanes, 8, 24, 16>::multiply,
+                             stored::Dots<Dpbusd, 8>::dots};
 
 }  // namespace headwise::cpu

@@ -5,6 +5,7 @@
 
 namespace headwise::cpu {
 
-const StoredCore kStoredNeon{"neon", StoredTiles<Lanes, 4, 16, 4>::multiply, StoredDots<PlainDot, 4>::dots};
+const StoredCore kStoredNeon{"neon", stored::Tiles<Lanes, 4, 16, 4>::multiply,
+                             stored::Dots<stored::PlainDot, 4>::dots};
 
 }  // namespace headwise::cpu

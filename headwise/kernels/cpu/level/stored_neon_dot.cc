@@ -18,7 +18,7 @@ struct Sdot {
 
 }  // namespace
 
-const StoredCore kStoredNeonDot{"neon+dotprod", StoredTiles<Lanes, 4, 16, 4>::multiply,
-                                StoredDots<Sdot, 4>::dots};
+const StoredCore kStoredNeonDot{"neon+dotprod", stored::Tiles<Lanes, 4, 16, 4>::multiply,
+                                stored::Dots<Sdot, 4>::dots};
 
 }  // namespace headwise::cpu

@@ -5,6 +5,7 @@
 
 namespace headwise::cpu {
 
-const StoredCore kStoredPlain{"plain", StoredTiles<Lanes, 4, 16, 4>::multiply, StoredDots<PlainDot, 4>::dots};
+const StoredCore kStoredPlain{"plain", stored::Tiles<Lanes, 4, 16, 4>::multiply,
+                              stored::Dots<stored::PlainDot, 4>::dots};
 
 }  // namespace headwise::cpu

@@ -4,7 +4,7 @@
 #pragma once
 #include "headwise/kernels/cpu/stored/unit.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::stored {
 namespace {
 
 /// Four products a lane in any C++: sum + over b of byte b of `codes` times x[b]. kMoved: what a level adds
@@ -23,7 +23,7 @@ struct PlainDot {
 
 /// Most: rows at once.
 template <class Dot, int Most>
-struct StoredDots {
+struct Dots {
   static constexpr int W = Lanes::width, NV = kUnitColumns / W;
   static constexpr Index kAhead = 2048;
   using F = Lanes::F;
@@ -135,4 +135,4 @@ struct StoredDots {
 };
 
 }  // namespace
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::stored

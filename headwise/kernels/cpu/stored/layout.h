@@ -5,7 +5,7 @@
 #include "headwise/kernels/cpu/isa/stored_kernels.h"
 #include "headwise/spec/stored.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::stored {
 namespace {
 
 /// A unit has f16 scales [16], then what the format has more, then codes: number k = 4 t + b of column c is
@@ -34,4 +34,4 @@ constexpr UnitLayout kUnits[] = {
 static_assert(sizeof kUnits / sizeof kUnits[0] == sizeof kStoredFacts / sizeof kStoredFacts[0]);
 
 }  // namespace
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::stored

@@ -5,7 +5,7 @@
 #include "headwise/kernels/cpu/stored/layout.h"
 #include "headwise/kernels/cpu/stored/stored.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::stored {
 namespace {
 
 int byte_at(const std::byte* p, int i) { return std::to_integer<int>(p[i]); }
@@ -120,13 +120,12 @@ float number(StoredFormat format, const UnitLayout& u, const std::byte* unit, in
 
 }  // namespace
 
-std::size_t stored_bytes(StoredFormat format, Index n, Index k) {
+std::size_t bytes_of(StoredFormat format, Index n, Index k) {
   return static_cast<std::size_t>(ceil_div(n, Index{kUnitColumns}) * units_of(format, k) *
                                   layout_of(format).bytes);
 }
 
-void pack_stored(StoredFormat format, Index k, Index first, Index count, const std::byte* rows,
-                 std::byte* units) {
+void pack(StoredFormat format, Index k, Index first, Index count, const std::byte* rows, std::byte* units) {
   const UnitLayout& u = layout_of(format);
   const StoredFacts& facts = facts_of(format);
   const Index each = units_of(format, k), row_bytes = k / facts.numbers * facts.bytes;
@@ -147,7 +146,7 @@ void pack_stored(StoredFormat format, Index k, Index first, Index count, const s
   }
 }
 
-void read_stored_row(StoredFormat format, Index k, Index row, const std::byte* units, float* to) {
+void read_row(StoredFormat format, Index k, Index row, const std::byte* units, float* to) {
   const UnitLayout& u = layout_of(format);
   const Index each = units_of(format, k);
   const std::byte* column = units + row / kUnitColumns * each * u.bytes;
@@ -170,4 +169,4 @@ void read_stored_row(StoredFormat format, Index k, Index row, const std::byte* u
   }
 }
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::stored

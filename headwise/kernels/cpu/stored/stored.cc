@@ -16,7 +16,7 @@
 #include <cpuid.h>
 #endif
 
-namespace headwise::cpu {
+namespace headwise::cpu::stored {
 namespace {
 
 /// The level of tiles that was chosen says how far to go; dot products of bytes are asked of the CPU itself.
@@ -42,7 +42,7 @@ constexpr Index kMostRows = 64, kMostColumns = 12, kFewRows = 8;  // of one task
 struct Cut {
   Index rows, columns, row_blocks, column_blocks;
 };
-Cut cut_of(const StoredProduct& p, int threads) {
+Cut cut_of(const Product& p, int threads) {
   const Index columns = ceil_div(p.n, Index{kUnitColumns}), rows = min_of(kMostRows, max_of(p.m, 1));
   const Index row_blocks = ceil_div(max_of(p.m, 1), rows);
   const Index wanted = threads == 1 ? 1 : 4 * Index{threads};
@@ -60,7 +60,7 @@ struct Memory {
   float* each = nullptr;
   Index each_floats = 0, c_floats = 0;
 };
-Memory lay_out(Arena& arena, const StoredProduct& p, const Cut& cut, int threads) {
+Memory lay_out(Arena& arena, const Product& p, const Cut& cut, int threads) {
   Memory m;
   if (p.rounded) {
     m.q = arena.take<std::int8_t>("stored.q", p.m * p.k);
@@ -110,7 +110,7 @@ struct ColumnsTask {
   float* scratch;
 };
 /// Few rows read columns to their end, as they lie; of more rows one depth stays near while columns pass.
-void exact_columns(const StoredCore& with, const StoredProduct& p, const ColumnsTask& t) noexcept {
+void exact_columns(const StoredCore& with, const Product& p, const ColumnsTask& t) noexcept {
   const Index unit = kUnits[static_cast<int>(p.format)].bytes, group = is_quantized(p.format) ? kGroup : 1;
   const Index depth = t.rows <= kFewRows ? p.k : kStoredDepth;
   for (Index k0 = 0; k0 < p.k; k0 += depth)
@@ -128,8 +128,7 @@ void exact_columns(const StoredCore& with, const StoredProduct& p, const Columns
                    .unit_bytes = t.column_bytes});
 }
 
-void finish(const StoredProduct& p, const float* c, Index c_step, Index row0, Index rows,
-            Index column0) noexcept {
+void finish(const Product& p, const float* c, Index c_step, Index row0, Index rows, Index column0) noexcept {
   const GemmKernels& kernels = *chosen_isa().gemm();
   const Index columns = min_of(c_step, p.n - column0);
   const auto at = [&](const float* all, Index row, Index step) {
@@ -146,15 +145,15 @@ void finish(const StoredProduct& p, const float* c, Index c_step, Index row0, In
 
 }  // namespace
 
-const char* stored_isa() { return core().isa; }
+const char* isa_name() { return core().isa; }
 
-std::size_t stored_workspace(const StoredProduct& p, int threads) {
+std::size_t workspace_of(const Product& p, int threads) {
   Arena arena = Arena::measuring();
   lay_out(arena, p, cut_of(p, threads), threads);
   return arena.used();
 }
 
-void run_stored(const StoredProduct& p, std::span<std::byte> workspace, ThreadPool& pool) noexcept {
+void run(const Product& p, std::span<std::byte> workspace, ThreadPool& pool) noexcept {
   if (p.m == 0 || p.n == 0) return;
   const StoredCore& with = core();
   const Cut cut = cut_of(p, pool.threads());
@@ -196,4 +195,4 @@ void run_stored(const StoredProduct& p, std::span<std::byte> workspace, ThreadPo
   });
 }
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::stored

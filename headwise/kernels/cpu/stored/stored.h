@@ -9,19 +9,18 @@
 #include "headwise/spec/gemm.h"
 #include "headwise/spec/stored.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::stored {
 
 /// Of a matrix [n k]; k is a whole number of blocks.
-std::size_t stored_bytes(StoredFormat format, Index n, Index k);
+std::size_t bytes_of(StoredFormat format, Index n, Index k);
 /// Rows first .. first + count - 1 of the matrix, as `format` has them in files, into its units; `first` is a
 /// multiple of 16, and so is count unless they are the last.
-void pack_stored(StoredFormat format, Index k, Index first, Index count, const std::byte* rows,
-                 std::byte* units);
+void pack(StoredFormat format, Index k, Index first, Index count, const std::byte* rows, std::byte* units);
 /// Row `row` of the matrix, as f32.
-void read_stored_row(StoredFormat format, Index k, Index row, const std::byte* units, float* to);
+void read_row(StoredFormat format, Index k, Index row, const std::byte* units, float* to);
 
 /// x, out, factor and residual [m ...] are f32 with steps from row to row; null: not given.
-struct StoredProduct {
+struct Product {
   StoredFormat format = StoredFormat::f32;
   const std::byte* units = nullptr;
   Index m = 0, n = 0, k = 0;
@@ -35,10 +34,10 @@ struct StoredProduct {
   /// Rows of x are rounded to 8 bits, a scale for every 32 numbers of theirs; quantized formats alone.
   bool rounded = false;
 };
-std::size_t stored_workspace(const StoredProduct& p, int threads);
+std::size_t workspace_of(const Product& p, int threads);
 /// Bits of a row depend on that row and the weights alone.
-void run_stored(const StoredProduct& p, std::span<std::byte> workspace, ThreadPool& pool) noexcept;
+void run(const Product& p, std::span<std::byte> workspace, ThreadPool& pool) noexcept;
 /// The ISA level that computes it.
-const char* stored_isa();
+const char* isa_name();
 
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::stored

@@ -4,13 +4,13 @@
 #pragma once
 #include "headwise/kernels/cpu/stored/widen.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::stored {
 namespace {
 
 /// L: Lanes. Rows, Vectors: of sums in one tile; where a column has few of them, a tile takes several
 /// columns. Chains: sums of a tile of few rows, so that none waits for itself.
 template <class L, int Rows, int Vectors, int Chains>
-struct StoredTiles {
+struct Tiles {
   static constexpr int W = Lanes::width, NV = kUnitColumns / W;
   using F = Lanes::F;
 
@@ -235,4 +235,4 @@ struct StoredTiles {
 };
 
 }  // namespace
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::stored

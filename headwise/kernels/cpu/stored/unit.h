@@ -4,7 +4,7 @@
 #pragma once
 #include "headwise/kernels/cpu/stored/layout.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::stored {
 namespace {
 
 template <int Format>
@@ -75,4 +75,4 @@ struct UnitNumbers {
 };
 
 }  // namespace
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::stored

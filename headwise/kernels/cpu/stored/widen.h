@@ -4,7 +4,7 @@
 #pragma once
 #include "headwise/kernels/cpu/stored/unit.h"
 
-namespace headwise::cpu {
+namespace headwise::cpu::stored {
 namespace {
 
 /// Codes stay where they lie in their words: code * 2^s becomes a float as it is, and scale * 2^-s undoes
@@ -67,4 +67,4 @@ void widen_unit(const std::byte* unit, float* out) {
 }
 
 }  // namespace
-}  // namespace headwise::cpu
+}  // namespace headwise::cpu::stored
