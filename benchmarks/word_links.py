@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -105,3 +106,23 @@ def scores(found: Iterable[set[Link]], gold: Iterable[tuple[set[Link], set[Link]
         links, sure, in_sure, in_possible = links + len(a), sure + len(s), in_sure + len(a & s), in_possible + len(a & p)
     return {"aer": 100 * (1 - (in_sure + in_possible) / (links + sure)), "precision": 100 * in_possible / max(links, 1),
             "recall": 100 * in_sure / max(sure, 1), "links": links}
+
+
+def tags_of(conllu: Iterable[str]) -> dict[str, str]:
+    """The universal tag that a word form in lower case has most often in a treebank; the first seen of equals."""
+    counts: dict[str, Counter[str]] = {}
+    for line in conllu:
+        cells = line.split("\t")
+        if len(cells) > 3 and cells[0].isdigit():
+            counts.setdefault(cells[1].lower(), Counter())[cells[3]] += 1
+    return {form: found.most_common(1)[0][0] for form, found in counts.items()}
+
+
+def scores_of(found: Iterable[set[Link]], gold: Iterable[tuple[set[Link], set[Link]]], sentences: Iterable[Sequence[str]],
+              wanted: Callable[[str], bool]) -> dict[str, float]:
+    """scores() of the links alone whose source word is wanted."""
+    def only(links: set[Link], words: Sequence[str]) -> set[Link]:
+        return {(s, t) for s, t in links if wanted(words[s])}
+
+    cut = [(only(a, words), (only(s, words), only(p, words))) for a, (s, p), words in zip(found, gold, sentences, strict=True)]
+    return scores([a for a, _ in cut], [g for _, g in cut])

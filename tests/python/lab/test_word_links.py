@@ -9,7 +9,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from word_links import Model1, merge, read_gold, scores, split  # noqa: E402
+from word_links import Model1, merge, read_gold, scores, scores_of, split, tags_of  # noqa: E402
 
 
 def test_model_1_learns_the_toy_corpus_of_the_textbooks():
@@ -74,3 +74,12 @@ def test_gold_is_whole():
 
 def test_words():
     assert split("Ein \"U-Bahn\"-Fahrer's, 3 m!?") == ["Ein", '"', "U-Bahn", '"', "-", "Fahrer's", ",", "3", "m", "!", "?"]
+
+
+def test_nouns_alone():
+    tags = tags_of(["# text = The run", "1\tThe\tthe\tDET\t_", "2\trun\trun\tVERB\t_", "2-3\trun\t_\t_", "1\trun\trun\tNOUN\t_", "2\tRun\trun\tNOUN\t_"])
+    assert tags == {"the": "DET", "run": "NOUN"}
+    gold = [({(0, 0), (1, 1)}, {(0, 0), (1, 1), (1, 2)})]
+    got = scores_of([{(0, 1), (1, 1), (1, 2)}], gold, [["the", "run"]], lambda word: tags.get(word) == "NOUN")
+    assert got == {"aer": pytest.approx(0), "precision": pytest.approx(100), "recall": pytest.approx(100), "links": 2}
+    assert scores_of([{(0, 1), (1, 1)}], gold, [["the", "run"]], lambda word: word == "the")["aer"] == 100
