@@ -35,6 +35,7 @@ std::vector<std::string> lines_of(const std::string& path) {
 /// NAME=VALUE arguments; every one has its number or text here.
 struct Settings {
   std::map<std::string, std::string> given = {{"heads", "mha:heads=4,dim=32"},
+                                              {"cross_heads", ""},
                                               {"dim", "128"},
                                               {"feed", "512"},
                                               {"depth", "3"},
@@ -46,6 +47,7 @@ struct Settings {
                                               {"rows", "64"},
                                               {"rate", "0.001"},
                                               {"warm_up", "300"},
+                                              {"decay", "constant"},
                                               {"seconds", "0"},
                                               {"model", ""},
                                               {"checkpoints", ""},
@@ -91,6 +93,7 @@ std::vector<hw::PairTokens> pairs_of(const hw::Translator& model, const std::str
 
 hw::TranslatorConfig config_of(const Settings& s) {
   return {.heads = s.text("heads"),
+          .cross_heads = s.text("cross_heads"),
           .model_dim = s.whole("dim"),
           .feed_dim = s.whole("feed"),
           .depth = s.whole("depth"),
@@ -98,9 +101,18 @@ hw::TranslatorConfig config_of(const Settings& s) {
           .dropout = s.number("dropout")};
 }
 
-/// The rate is constant behind the warm-up, so that a run may end when its time is over.
+/// A constant rate behind the warm-up lets a run end when its time is over; linear and cosine reach 0 at
+/// `steps`, which learns more from as many steps.
 hw::Schedule rate_of(const Settings& s) {
-  return hw::Schedule::constant(s.number("rate"), s.whole("warm_up"));
+  const std::string& decay = s.text("decay");
+  const double peak = s.number("rate");
+  const hw::Index warm_up = s.whole("warm_up"), steps = s.whole("steps");
+  if (decay == "constant") return hw::Schedule::constant(peak, warm_up);
+  if (decay != "linear" && decay != "cosine")
+    refuse("decay is " + decay + "; give constant, linear or cosine");
+  if (steps <= warm_up) refuse("decay needs more steps than the warm-up has; give more, or a shorter one");
+  return decay == "linear" ? hw::Schedule::linear(peak, warm_up, steps)
+                           : hw::Schedule::cosine(peak, warm_up, steps);
 }
 
 hw::TrainResult train(hw::Translator& model, const std::vector<hw::PairTokens>& pairs, const Settings& s,
