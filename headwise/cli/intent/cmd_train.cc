@@ -81,6 +81,7 @@ Json settings_of(const Request& r) {
   if (!r.plant.empty()) all["plant"] = r.plant;
   if (!r.gates.empty()) all["gates"] = r.gates;
   if (!r.scales.empty()) all["scales"] = r.scales;
+  if (!r.positions.empty()) all["positions"] = r.positions;
   if (t.may_lose != kMayLose) all["may_lose"] = t.may_lose;
   if (r.config.cuts.on || r.compound == "auto")
     all["compound"] = r.compound, all["connectors"] = t.connectors;
@@ -328,6 +329,8 @@ void add_train(CLI::App& app, int& exit_code) {
                    "chunks (the default), or one piece of at most --max-tokens: whole, or sparse in blocks");
   word->add_option("--scales", r->scales,
                    "How far heads see, 32,256,all: a third of them 32 tokens, a third 256, the others all");
+  word->add_option("--positions", r->positions,
+                   "How places of tokens are told: learned (the default), sinusoidal, rope, alibi or none");
   word->add_option("--threads", r->threads, "0: HEADWISE_THREADS, else the CPUs of this process")
       ->capture_default_str();
   word->add_flag("--replace", r->replace,

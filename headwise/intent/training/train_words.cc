@@ -76,6 +76,7 @@ void each_word(TrainWords& w, F&& f) {
   f("norm", w.norm), f("norm-after", w.norm_after), f("dropout", w.dropout), f("pooling", w.pooling);
   f("compound", w.compound), f("connectors", t.connectors), f("may-lose", t.may_lose), f("plant", w.plant);
   f("chunk-tokens", w.config.chunk_tokens), f("long-text", w.long_text), f("scales", w.scales);
+  f("positions", w.positions);
 }
 
 void read_word(std::string_view, const std::string& value, std::string& to) { to = value; }
@@ -129,8 +130,10 @@ RecognizerConfig config_of(const TrainWords& r, const Pretrained* pretrained) {
     // As for a given encoder: short chunks overlap by an eighth, not by more than they have.
     c.chunk_overlap = min_of(c.chunk_overlap, c.chunk_tokens / 8);
   } else {
-    require(!r.said.contains("heads") && r.norm.empty() && !r.norm_after, ErrorKind::bad_argument, "train",
-            "--from brings heads and norms of its own; leave out --heads, --norm and --norm-after");
+    require(!r.said.contains("heads") && r.norm.empty() && !r.norm_after && r.positions.empty(),
+            ErrorKind::bad_argument, "train",
+            "--from brings heads, norms and positions of its own; leave out --heads, --norm, --norm-after "
+            "and --positions");
   }
   if (!r.scales.empty()) c.encoder.heads = with_scales(c.encoder.heads, r.scales);
   // Refused here, before anything is written.
@@ -143,6 +146,8 @@ RecognizerConfig config_of(const TrainWords& r, const Pretrained* pretrained) {
   }
   if (r.said.contains("dropout")) c.encoder.dropout = r.dropout;
   if (!r.pooling.empty()) c.pooling = kind_named<Pooling>("--pooling", r.pooling, kPoolingNames);
+  if (!r.positions.empty())
+    c.encoder.positions = kind_named<Positions>("--positions", r.positions, kPositionNames);
   if (!r.long_text.empty()) c.long_text = kind_named<LongText>("--long-text", r.long_text, kLongTextNames);
   return c;
 }

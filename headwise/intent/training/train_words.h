@@ -16,7 +16,7 @@ struct TrainWords {
   RecognizerConfig config = {};
   TrainingOptions training = {};
   std::string from = {}, pooling = {}, norm = {}, long_text = {}, scales = {}, plant = {}, gates = {},
-              compound = {};
+              compound = {}, positions = {};
   std::string dtype = "f32";
   double dropout = -1;
   bool norm_after = false;

@@ -73,6 +73,8 @@ def test_refusals(model, tmp_path):
         hw.Recognizer.train(ROWS, tmp_path / "x", epoch=3)
     with pytest.raises(ValueError, match="epochs is \"many\"; give a number"):
         hw.Recognizer.train(ROWS, tmp_path / "x", epochs="many")
+    with pytest.raises(ValueError, match="--positions: got \"here\"; give one of none, learned, sinusoidal"):
+        hw.Recognizer.train(ROWS, tmp_path / "x", positions="here")
     with pytest.raises(ValueError, match="row 0 is 'a'|row 0"):
         hw.Recognizer.train([("a",)], tmp_path / "x")
     with pytest.raises(ValueError, match="give a second class"):
