@@ -129,7 +129,8 @@ struct MmaBlock : BlockRows {
     for (int r = 0; r < 2; ++r) {
       const bool there = row + 8 * r < rows;
       const Index to = at.q_row + row0 + row + 8 * r;
-      float factor = finish_row(f, own, r, at, h, to, there && chunk == 0 && lane % 4 == 0);
+      float factor = finish_row(
+          f, own, {.r = r, .at = at, .h = h, .row = to, .writes = there && chunk == 0 && lane % 4 == 0});
       if (!there) continue;
       if (f.gate && factor != 0.f)
         factor *= load_float(f.gate, f.gate_dtype,

@@ -185,10 +185,17 @@ struct MmaRows {
   }
 };
 
+/// One of a thread's two rows, where it lies, and whether this thread writes what it leaves.
+struct RowEnd {
+  int r;
+  const SequenceLocation& at;
+  Index h, row;
+  bool writes;
+};
 /// What one row leaves behind its values: sink, logarithm, statistics. Returns the factor of its values.
 template <class Rows>
-__device__ __forceinline__ float finish_row(const RunInputs& f, Rows& rows, int r, const SequenceLocation& at,
-                                            Index h, Index row, bool writes) {
+__device__ __forceinline__ float finish_row(const RunInputs& f, Rows& rows, const RowEnd& end) {
+  const auto& [r, at, h, row, writes] = end;
   constexpr float kLog2e = 1.44269504088896341f;
   constexpr float kLn2 = 0.693147180559945309f;
   float &sum = rows.sum[r], sink_part = 0.f;
