@@ -143,34 +143,36 @@ __device__ __forceinline__ ForwardWork forward_work(const ForwardParams& p, int 
 }
 
 /// Tile n of keys or values, in one piece or out of pages. A page outside the pool, and a piece past the last
-/// key, arrives as zeros.
-template <class C, int Dim>
+/// key, arrives as zeros. `known`: the head of keys, but with pages it is found anew, as registers are short.
+template <class C, int Dim, bool Paged>
 __device__ __forceinline__ void load_keys_of(std::uint32_t to, const CUtensorMap* map, std::uint32_t bar,
-                                             const ForwardParams& p, const ForwardWork& w, int n) {
-  const ForwardPages& pages = p.pages;
-  const int first = n * C::kKeys, kv_head = w.head / p.group;
-  if (!pages.table)
-    return load_panels<Dim>(C::kKeys, {.to = to,
-                                       .map = map,
-                                       .bar = bar,
-                                       .row = w.place.kv_row + first,
-                                       .head = kv_head,
-                                       .batch = w.tensor_batch,
-                                       .keep = ptx::kEvictLast});
-#pragma unroll 1
-  for (int r = 0; r < C::kKeys; r += pages.piece) {
-    const int key = first + r;
-    const int page =
-        key < w.place.kv_tokens
-            ? __ldg(pages.table + (w.b * pages.step[0] + (key >> pages.log_size) * pages.step[1]))
-            : -1;
-    load_panels<Dim>(C::kKeys, {.to = to + r * kPanelRowBytes,
+                                             const ForwardParams& p, const ForwardWork& w, int known, int n) {
+  [[maybe_unused]] const ForwardPages& pages = p.pages;
+  const int first = n * C::kKeys, kv_head = Paged ? w.head / p.group : known;
+  if constexpr (!Paged) {
+    load_panels<Dim>(C::kKeys, {.to = to,
                                 .map = map,
                                 .bar = bar,
-                                .row = key & ((1 << pages.log_size) - 1),
+                                .row = w.place.kv_row + first,
                                 .head = kv_head,
-                                .batch = page,
+                                .batch = w.tensor_batch,
                                 .keep = ptx::kEvictLast});
+  } else {
+#pragma unroll 1
+    for (int r = 0; r < C::kKeys; r += pages.piece) {
+      const int key = first + r;
+      const int page =
+          key < w.place.kv_tokens
+              ? __ldg(pages.table + (w.b * pages.step[0] + (key >> pages.log_size) * pages.step[1]))
+              : -1;
+      load_panels<Dim>(C::kKeys, {.to = to + r * kPanelRowBytes,
+                                  .map = map,
+                                  .bar = bar,
+                                  .row = key & ((1 << pages.log_size) - 1),
+                                  .head = kv_head,
+                                  .batch = page,
+                                  .keep = ptx::kEvictLast});
+    }
   }
 }
 
@@ -197,8 +199,9 @@ struct ForwardEntries {
 
 /// One thread takes tiles in order, longest first, tells the other of them, and keeps the rings of keys and
 /// values full. It is never more than three tiles ahead: keys of a tile find room once those of the tile
-/// before the last have met their queries.
-template <class C>
+/// before the last have met their queries. A question after pages, and a division, between the wait for room
+/// and a copy are time of all groups: they made the forward 1 to 4 % slower.
+template <class C, bool Paged>
 __device__ __forceinline__ void forward_copy_keys(const ForwardShared<C>& shared, const ForwardMaps& maps,
                                                   const ForwardParams& p) {
   const auto fetch = [&] {
@@ -225,6 +228,7 @@ __device__ __forceinline__ void forward_copy_keys(const ForwardShared<C>& shared
     if constexpr (C::kBiasTiles)  // read where it is needed: registers are short
       ptx::store_shared(shared.bias_at, w.place.first_query + w.row, w.place.first_key,
                         p.bias.step[1] ? w.head : 0, p.bias.step[0] ? w.b / p.pieces : 0);
+    const int kv_head = Paged ? 0 : w.head / p.group;
     const auto load_keys = [&](int n, int use, int entry = 0) {
       const std::uint32_t full = shared.k_full + 8 * (use & 1);
       ptx::mbarrier_wait(shared.k_empty + 8 * (use & 1), ((use >> 1) & 1) ^ 1);
@@ -238,13 +242,15 @@ __device__ __forceinline__ void forward_copy_keys(const ForwardShared<C>& shared
           ptx::load_tile({shared.bias + (use & 1) * C::kBiasBytes + c * panel_bytes(C::kRows), &maps.bias,
                           full, in.x, 0, in.z, in.w, ptx::kEvictNormal, in.y + n * C::kKeys + 64 * c});
       }
-      load_keys_of<C, C::kHeadDim>(shared.k + (use & 1) * C::kKeyBytes, &maps.k, full, p, w, n);
+      load_keys_of<C, C::kHeadDim, Paged>(shared.k + (use & 1) * C::kKeyBytes, &maps.k, full, p, w, kv_head,
+                                          n);
     };
     const auto load_values = [&](int n, int use) {
       const std::uint32_t full = shared.v_full + 8 * (use & 1);
       ptx::mbarrier_wait(shared.v_empty + 8 * (use & 1), ((use >> 1) & 1) ^ 1);
       ptx::mbarrier_expect(full, C::kValueBytes);
-      load_keys_of<C, C::kValueDim>(shared.v + (use & 1) * C::kValueBytes, &maps.v, full, p, w, n);
+      load_keys_of<C, C::kValueDim, Paged>(shared.v + (use & 1) * C::kValueBytes, &maps.v, full, p, w,
+                                           kv_head, n);
     };
     if constexpr (C::kListed) {
       ForwardEntries<C> entries(p, w);

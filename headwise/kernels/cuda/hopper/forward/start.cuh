@@ -28,10 +28,12 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   if (group == 0) {
     ptx::give_registers<C::kCopyRegisters>();
     if (threadIdx.x < 64 && ptx::elect_one()) {
-      if (threadIdx.x < 32)
-        forward_copy_keys<C>(shared, maps, params);
-      else
+      if (threadIdx.x >= 32)
         forward_copy_queries<C>(shared, maps, params);
+      else if (params.pages.table)
+        forward_copy_keys<C, true>(shared, maps, params);
+      else
+        forward_copy_keys<C, false>(shared, maps, params);
     }
   } else {
     ptx::take_registers<C::kProductRegisters>();
