@@ -4,6 +4,7 @@
 Usage: gpu_products.py SHIM.so LIBRARY.so [SECONDS]: both are made by benchmarks/gpu_products.sh"""
 import ctypes
 import statistics
+import struct
 import sys
 import time
 
@@ -43,6 +44,19 @@ class Layers:
             if self.shim.layers_product(ctypes.byref(p)) != 0:
                 raise RuntimeError(p.words.decode())
         call.keeps = (a, b, out, bias, residual)
+        return call
+
+
+    def row(self, what, tensors, sizes, dtype=BF16):
+        """A row operation of layers_row() in the shim, ready to be repeated."""
+        addresses = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
+        numbers = (ctypes.c_long * len(sizes))(*sizes)
+
+        def call():
+            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+            if self.shim.layers_row(what.encode(), addresses, numbers, dtype, stream) != 0:
+                raise RuntimeError(what)
+        call.keeps = tensors
         return call
 
 
@@ -98,7 +112,7 @@ def check(layers):
                     want = torch.nn.functional.gelu(want)
                 if end == "residual":
                     want += residual.double()
-                for kernel in ("cuda/gemm_hopper", "cuda/gemm_mma"):
+                for kernel in ("cuda/gemm_hopper", "cuda/gemm_mma", "cuda/gemm_stream", "cuda/gemm_wgmma"):
                     layers.product(out, a, b, kernel=kernel, **more)()
                     torch.cuda.synchronize()
                     error = ((out.double() - want).norm() / want.norm()).item()
@@ -118,31 +132,93 @@ def line(layers, m, n, k, rounds, turns="nt", end="plain"):
     weights = [draw(n, k, scale=k**-0.5).t() if turns[1] == "t" else draw(k, n, scale=k**-0.5) for _ in range(copies)]
     out, bias = torch.empty(m, n, device="cuda", dtype=torch.bfloat16), draw(n)
     more = {"bias": bias} if end == "bias" else {}
-    mine = graph_of([layers.product(out, x, weights[i % copies], **more) for i in range(calls)])
+    names = ("cuda/gemm_hopper", "cuda/gemm_stream", "cuda/gemm_wgmma") if m <= 2048 and turns == "nt" else ("cuda/gemm_hopper",)
+    mine = [graph_of([layers.product(out, x, weights[i % copies], kernel=name, **more) for i in range(calls)]) for name in names]
     theirs = graph_of([(lambda w=weights[i % copies]: torch.addmm(bias, x, w, out=out)) if end == "bias" else
                        (lambda w=weights[i % copies]: torch.mm(x, w, out=out)) for i in range(calls)])
-    ours, rival = times([mine, theirs], calls, rounds)
+    ours, *parts, rival = times([*mine, theirs], calls, rounds)
     flops, size = 2 * m * n * k / ours / 1e6, (n * k + m * k + m * n) * 2 / ours / 1e6
     print(f"{turns} {end:5s} m {m:6d} n {n:6d} k {k:6d}  {ours:9.2f} us, torch {rival:9.2f} us, ratio {rival / ours:5.2f}x  "
-          f"{flops:6.1f} TFLOP/s {size:5.2f} TB/s", flush=True)
+          f"{flops:6.1f} TFLOP/s {size:5.2f} TB/s"
+          + (f"  stream {parts[0]:7.2f} wgmma {parts[1]:7.2f}" if parts else ""), flush=True)
     return rival / ours
+
+
+def row_lines(layers):
+    """Row operations against torch's eager kernels: time and the bytes each must move."""
+    def show(name, mine, theirs, size):
+        ours, rival = times([graph_of([mine] * 4), graph_of([theirs] * 4)], 4, 7)
+        print(f"{name:40s} {ours:9.2f} us, torch {rival:9.2f} us, ratio {rival / ours:5.2f}x  {size / ours / 1e6:5.2f} TB/s", flush=True)
+    for rows, width in ((65536, 768), (8192, 4096)):
+        x, dy, y, dx = (draw(rows, width) for _ in range(4))
+        w, b = draw(width), draw(width)
+        mean, inverse = torch.empty(rows, device="cuda"), torch.empty(rows, device="cuda")
+        dw, db = torch.zeros(width, device="cuda"), torch.zeros(width, device="cuda")
+        show(f"layer norm [{rows} {width}]", layers.row("norm", (x, y, w, b, mean, inverse), (rows, width)),
+             lambda x=x, w=w, b=b: torch.native_layer_norm(x, (x.shape[1],), w, b, 1e-5), 4 * x.numel())
+        _, m, r = torch.native_layer_norm(x, (width,), w, b, 1e-5)
+        show(f"layer norm backward [{rows} {width}]", layers.row("norm_backward", (x, dy, dx, w, mean, inverse, dw, db), (rows, width)),
+             lambda x=x, dy=dy, m=m, r=r, w=w, b=b: torch.ops.aten.native_layer_norm_backward(dy, x, (x.shape[1],), m, r, w, b, [True] * 3), 6 * x.numel())
+        show(f"silu pair [{rows} {width}]", layers.row("gated", (x, dy, y), (rows, width)),
+             lambda x=x, dy=dy: torch.nn.functional.silu(dy) * x, 6 * x.numel())
+    logits = draw(8192, 50304)
+    grads, labels = torch.empty_like(logits), torch.randint(50304, (8192,), device="cuda")
+    losses, total = torch.empty(8192, device="cuda", dtype=torch.float64), torch.zeros(1, device="cuda", dtype=torch.float64)
+
+    def torch_loss():
+        logs = torch.log_softmax(logits.float(), 1)
+        torch.nn.functional.nll_loss(logs, labels)
+        p = logs.exp()
+        p[range_, labels] -= 1
+        return p.to(torch.bfloat16)
+    range_ = torch.arange(8192, device="cuda")
+    show("cross entropy and gradient [8192 50304]", layers.row("loss", (logits, grads, labels, losses, total), (8192, 50304)), torch_loss, 4 * logits.numel())
+    del logits, grads
+    dy, ids, table = draw(65536, 768), torch.randint(50304, (65536,), device="cuda"), torch.zeros(50304, 768, device="cuda")
+    ids[::20] = 7  # a common word
+    show("embedding backward [65536 768]", layers.row("embedding_backward", (table, dy, ids), (65536, 768, 50304)),
+         lambda: torch.ops.aten.embedding_dense_backward(dy, ids, 50304, -1, False), 2 * dy.numel())
+    adamw_line(layers, show)
+
+
+def adamw_line(layers, show):
+    sizes = [50304 * 768] + [768 * 768 * 4, 768 * 3072, 3072 * 768, 768, 3072] * 12
+    sets = [[torch.rand(n, device="cuda") * 0.01 for n in sizes] for _ in range(4)]
+    packed, block = b"", 0
+    for master, gradient, m, v in zip(*sets):
+        packed += struct.pack("<5QBB6xqq", master.data_ptr(), gradient.data_ptr(), m.data_ptr(), v.data_ptr(), 0, 0, 1, master.numel(), block)
+        block += -(-master.numel() // 4096)
+    there = torch.frombuffer(bytearray(packed), dtype=torch.uint8).cuda()
+    words = torch.frombuffer(bytearray(struct.pack("<8fi", 1e-4, 0.9, 0.999, 1e-8, 0.01, 1e-4, 1.0, 1.0, 0)), dtype=torch.uint8).cuda()
+    mine = layers.row("adamw", (there, words), (len(sizes), block))
+    mine.keeps += tuple(sets)
+    steps, rate = [torch.ones((), device="cuda") for _ in sizes], torch.tensor(1e-4, device="cuda")
+
+    def torch_step():
+        torch._fused_adamw_(sets[0], sets[1], sets[2], sets[3], [], steps, lr=rate, beta1=0.9, beta2=0.999,
+                            weight_decay=0.01, eps=1e-8, amsgrad=False, maximize=False)
+    show(f"adamw of {sum(sizes) / 1e6:.0f} M numbers", mine, torch_step, 28 * sum(sizes))
 
 
 def main(shim, library, seconds):
     layers, begin = Layers(shim, library), time.time()
     print(torch.cuda.get_device_name(), "torch", torch.__version__, flush=True)
     check(layers)
-    x, y = torch.empty(1 << 30, device="cuda", dtype=torch.uint8), torch.empty(1 << 30, device="cuda", dtype=torch.uint8)
-    (copy,) = times([graph_of([lambda: y.copy_(x)] * 4)], 4, 5)
-    print(f"copy: {2 * (1 << 30) / copy / 1e6:.2f} TB/s", flush=True)
+    x, y = torch.randn(1 << 30, device="cuda"), torch.empty(1 << 30, device="cuda")
+    (copy,) = times([graph_of([lambda: y.copy_(x)] * 2)], 2, 5)
+    print(f"copy: {8 * (1 << 30) / copy / 1e6:.2f} TB/s", flush=True)
     del x, y
+    try:
+        row_lines(layers)
+    except RuntimeError as error:
+        print("row lines ended:", error, flush=True)
     sizes = [(768, 768), (2304, 768), (3072, 768), (768, 3072), (4096, 4096), (16384, 4096), (4096, 16384), (8192, 8192)]
     few, many = [], []
     for m in (1, 8, 16, 32, 64):
         for n, k in sizes:
-            if time.time() - begin < seconds:
+            if time.time() - begin < seconds / 2:
                 few.append(line(layers, m, n, k, 7))
-    for m in (65536, 8192, 1024, 128, 512, 4096):
+    for m in (4096, 1024, 256, 128, 512, 2048, 8192, 65536):
         for n, k in sizes:
             if m * n * k < 65536 * 8192 * 8192 and time.time() - begin < seconds:
                 many.append(line(layers, m, n, k, 5))

@@ -239,6 +239,74 @@ void test_losses(const RowTable& rows) {
       cudaFree(there);
     }
 }
+namespace {
+
+void binary_losses(const RowTable& rows) {
+  for (const DType t : {DType::bf16, DType::f16, DType::f32}) {
+    const Index count = 70, classes = 531;
+    Matrix x(t, count, classes, false, 0, 3), y(DType::u8, count, classes, false, 0, 0),
+        dx(t, count, classes, false, 0, 0), loss(DType::f64, 1, count), total(DType::f64, 1, 1, false, 0, 0);
+    for (auto& label : y.host) label = static_cast<std::byte>(source() % 2);
+    y.up(), total.put(0, 0, 2), total.up();
+    std::vector<double> want(static_cast<std::size_t>(count)), slopes;
+    double sum = 2;
+    x.each([&](Index i, Index j) {
+      want[static_cast<std::size_t>(i)] += ref::binary_cross_entropy(x.at(i, j), y.at(i, j));
+      sum += ref::binary_cross_entropy(x.at(i, j), y.at(i, j));
+      slopes.push_back(0.5 * ref::binary_cross_entropy_slope(x.at(i, j), y.at(i, j)));
+    });
+    started(rows.binary_cross_entropy({.logits = x.as_rows(),
+                                       .labels = y.as_rows(),
+                                       .dlogits = dx.as_rows(),
+                                       .rows = count,
+                                       .classes = classes,
+                                       .weight = 0.5f,
+                                       .loss = reinterpret_cast<double*>(loss.device),
+                                       .total = reinterpret_cast<double*>(total.device)},
+                                      0, nullptr),
+            "binary cross entropy");
+    dx.down(), loss.down(), total.down();
+    const std::string words = "binary cross entropy " + std::string(name_of(t));
+    close(loss, want, words, 1e-12), close(dx, slopes, words + " gradient"),
+        close(total, {sum}, words + " total", 1e-12);
+  }
+}
+
+void sgd_steps(const RowTable& rows) {
+  for (const bool ahead : {false, true}) {
+    Matrix x(DType::f32, 1, 5000), g(DType::f32, 1, 5000), b(DType::f32, 1, 5000);
+    const AdamWParameter parameter{.master = reinterpret_cast<float*>(x.device),
+                                   .gradient = reinterpret_cast<float*>(g.device),
+                                   .m = reinterpret_cast<float*>(b.device),
+                                   .count = 5000};
+    const SgdWords words{.rate = 0.1f,
+                         .momentum = 0.9f,
+                         .gain = 1,
+                         .decay = 0.01f,
+                         .factor = 0.5f,
+                         .first = 0,
+                         .ahead = ahead,
+                         .skip = 0};
+    std::vector<double> wx, wb;
+    x.each([&](Index, Index j) {
+      const double d = 0.5 * g.at(0, j) + 0.01 * x.at(0, j), bj = 0.9 * b.at(0, j) + d;
+      wb.push_back(bj), wx.push_back(x.at(0, j) - 0.1 * (ahead ? d + 0.9 * bj : bj));
+    });
+    AdamWParameter* there = nullptr;
+    SgdWords* words_there = nullptr;
+    cuda_ok(cudaMalloc(&there, sizeof parameter)), cuda_ok(cudaMalloc(&words_there, sizeof words));
+    cuda_ok(cudaMemcpy(there, &parameter, sizeof parameter, cudaMemcpyHostToDevice));
+    cuda_ok(cudaMemcpy(words_there, &words, sizeof words, cudaMemcpyHostToDevice));
+    started(rows.sgd({.parameters = there, .words = words_there, .count = 1, .blocks = 2}, 0, nullptr),
+            "sgd");
+    x.down(), b.down();
+    close(x, wx, "sgd"), close(b, wb, "sgd momentum");
+    cudaFree(there), cudaFree(words_there);
+  }
+}
+
+}  // namespace
+
 void test_optimizers(const RowTable& rows) {
   const Index sizes[] = {5000, 3, 4096, 12289};
   std::vector<AdamWParameter> parameters;
@@ -303,6 +371,8 @@ void test_optimizers(const RowTable& rows) {
     g.each([&](Index, Index j) { clear = clear && g.at(0, j) == 0; });
     check(clear, "adamw: gradients are not cleared");
   }
+  sgd_steps(rows);
+  binary_losses(rows);
   for (Matrix* m : all) delete m;
   cudaFree(there), cudaFree(words_there), cudaFree(sums), cudaFree(norm_there);
 }

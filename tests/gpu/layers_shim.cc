@@ -74,8 +74,72 @@ int layers_product(ShimProduct* s) {
   return 2;
 }
 
-int layers_norm(cuda::NormTask* t, int device, void* stream) {
-  return table->rows.norm(*t, device, stream).ok() ? 0 : 2;
+/// Row operations over packed rows: addresses and sizes in the order of the cases. 0: started.
+int layers_row(const char* what, void** p, const long* n, int code, void* stream) {
+  const auto dtype = static_cast<DType>(code);
+  const auto rows = [&](void* at) { return cuda::Rows{at, dtype, n[1]}; };
+  const auto floats = [&](int i) { return static_cast<float*>(p[i]); };
+  const cuda::RowTable& r = table->rows;
+  cuda::Status s;
+  if (std::strcmp(what, "norm") == 0) {
+    s = r.norm({.x = rows(p[0]),
+                .out = rows(p[1]),
+                .weight = {p[2], dtype},
+                .bias = {p[3], dtype},
+                .mean = floats(4),
+                .inverse = floats(5),
+                .rows = n[0],
+                .columns = n[1]},
+               0, stream);
+  } else if (std::strcmp(what, "norm_backward") == 0) {
+    s = r.norm_backward({.x = rows(p[0]),
+                         .dout = rows(p[1]),
+                         .dx = rows(p[2]),
+                         .weight = {p[3], dtype},
+                         .mean = floats(4),
+                         .inverse = floats(5),
+                         .dweight = floats(6),
+                         .dbias = floats(7),
+                         .rows = n[0],
+                         .columns = n[1]},
+                        0, stream);
+  } else if (std::strcmp(what, "loss") == 0) {
+    s = r.cross_entropy({.logits = rows(p[0]),
+                         .dlogits = rows(p[1]),
+                         .labels = p[2],
+                         .wide_labels = true,
+                         .rows = n[0],
+                         .classes = n[1],
+                         .loss = static_cast<double*>(p[3]),
+                         .total = static_cast<double*>(p[4])},
+                        0, stream);
+  } else if (std::strcmp(what, "embedding_backward") == 0) {
+    s = r.embedding({.table = {p[0], DType::f32, n[1]},
+                     .out = rows(p[1]),
+                     .ids = p[2],
+                     .wide_ids = true,
+                     .tokens = n[0],
+                     .table_rows = n[2],
+                     .columns = n[1],
+                     .backward = true},
+                    0, stream);
+  } else if (std::strcmp(what, "gated") == 0) {
+    s = r.activation({.x = rows(p[0]),
+                      .gate = rows(p[1]),
+                      .out = rows(p[2]),
+                      .rows = n[0],
+                      .columns = n[1],
+                      .kind = Activation::silu},
+                     0, stream);
+  } else {
+    s = r.adamw({.parameters = static_cast<const cuda::AdamWParameter*>(p[0]),
+                 .words = static_cast<const cuda::AdamWWords*>(p[1]),
+                 .count = static_cast<int>(n[0]),
+                 .blocks = n[1],
+                 .clear_gradients = false},
+                0, stream);
+  }
+  return s.ok() ? 0 : 2;
 }
 
 }  // extern "C"

@@ -65,11 +65,23 @@ TEST(DeviceProducts, TilesAreAsWideAsTheLastWaveAllows) {
   EXPECT_EQ(tile_columns(4096, 4096, 132), 256);
   EXPECT_EQ(tile_columns(1024, 768, 132), 64);
   EXPECT_EQ(tile_columns(128, 4096, 132), 64);
+  EXPECT_EQ(tile_columns(4096, 768, 132), 192);
+  EXPECT_EQ(tile_columns(4096, 768, 132, {.has_192 = false}), 256);
+  EXPECT_EQ(tile_columns(1024, 768, 132, {.has_64 = false}), 128);
   for (const Index m : {Index{65}, Index{1000}, Index{70000}})
     for (const Index n : {Index{1}, Index{768}, Index{50304}}) {
       const int columns = tile_columns(m, n, 132);
-      EXPECT_TRUE(columns == 64 || columns == 128 || columns == 256) << m << " " << n;
+      EXPECT_TRUE(columns == 64 || columns == 128 || columns == 192 || columns == 256) << m << " " << n;
     }
+}
+
+TEST(DeviceProducts, FewRowsAndSmallProductsStream) {
+  using cuda::gemm::stream_tile, cuda::gemm::streams;
+  EXPECT_TRUE(streams(1, 1 << 20, 132) && streams(64, 50304, 132) && streams(256, 768, 132));
+  EXPECT_FALSE(streams(4096, 4096, 132) || streams(1024, 4096, 132));
+  EXPECT_EQ(stream_tile(16, 4096, 132).columns, 16);
+  EXPECT_EQ(stream_tile(16, 50304, 132).columns, 64);
+  EXPECT_EQ(stream_tile(17, 768, 132).rows, 64);
 }
 
 TEST(DeviceProducts, WithoutADeviceEveryKernelSaysWhy) {

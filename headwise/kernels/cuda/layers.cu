@@ -3,14 +3,16 @@
 
 extern "C" __attribute__((visibility("default"))) const headwise::cuda::LayerTable* headwise_cuda_layers() {
   using namespace headwise::cuda;
-  static const GemmEntries products[] = {gemm::kHopper, gemm::kMma, gemm::kPlain};
-  static const LayerTable table = {kLayerTableVersion,
-                                   sizeof(headwise::GemmProblem),
-                                   sizeof(headwise::GemmArgs),
-                                   kRowBytes,
-                                   static_cast<int>(sizeof products / sizeof *products),
-                                   products,
-                                   {row::norm, row::norm_backward, row::activation, row::dropout, row::rope,
-                                    row::embedding, row::cross_entropy, row::adamw, row::norm_of}};
+  static const GemmEntries products[] = {gemm::kHopper, gemm::kMma, gemm::kPlain, gemm::kStream,
+                                         gemm::kWgmma};
+  static const LayerTable table = {
+      kLayerTableVersion,
+      sizeof(headwise::GemmProblem),
+      sizeof(headwise::GemmArgs),
+      kRowBytes,
+      static_cast<int>(sizeof products / sizeof *products),
+      products,
+      {row::norm, row::norm_backward, row::activation, row::dropout, row::rope, row::embedding,
+       row::cross_entropy, row::binary_cross_entropy, row::adamw, row::sgd, row::norm_of}};
   return &table;
 }

@@ -97,6 +97,24 @@ void start(const cuda::LossTask& t, Device device, void* stream) {
   go(kOp, &cuda::RowTable::cross_entropy, t, device, stream);
 }
 
+void start(const cuda::BinaryLossTask& t, Device device, void* stream) {
+  constexpr const char* kOp = "binary_cross_entropy";
+  check_sizes(kOp, t.rows, t.classes);
+  check_rows(kOp, "logits", t.logits, t.classes);
+  require((t.labels.data != nullptr && t.loss != nullptr) || t.rows == 0, ErrorKind::bad_argument, kOp,
+          "labels or the losses of rows are missing");
+  go(kOp, &cuda::RowTable::binary_cross_entropy, t, device, stream);
+}
+
+void start(const cuda::SgdTask& t, Device device, void* stream) {
+  constexpr const char* kOp = "sgd";
+  require(t.blocks >= 0 && t.blocks < (Index{1} << 31), ErrorKind::bad_shape, kOp, "got ", t.blocks,
+          " blocks");
+  require(t.blocks == 0 || (t.parameters != nullptr && t.count > 0 && t.words != nullptr),
+          ErrorKind::bad_argument, kOp, "the table of parameters or the words of the step are missing");
+  go(kOp, &cuda::RowTable::sgd, t, device, stream);
+}
+
 void start(const cuda::AdamWTask& t, Device device, void* stream) {
   constexpr const char* kOp = "adamw";
   require(t.blocks >= 0 && t.blocks < (Index{1} << 31), ErrorKind::bad_shape, kOp, "got ", t.blocks,

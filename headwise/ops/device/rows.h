@@ -14,6 +14,8 @@ void start(const cuda::DropoutTask& task, Device device, void* stream);
 void start(const cuda::RopeTask& task, Device device, void* stream);
 void start(const cuda::EmbeddingTask& task, Device device, void* stream);
 void start(const cuda::LossTask& task, Device device, void* stream);
+void start(const cuda::BinaryLossTask& task, Device device, void* stream);
+void start(const cuda::SgdTask& task, Device device, void* stream);
 void start(const cuda::AdamWTask& task, Device device, void* stream);
 void start(const cuda::NormOfTask& task, Device device, void* stream);
 

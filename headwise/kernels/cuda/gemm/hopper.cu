@@ -16,30 +16,45 @@ void refuse(const GemmProblem& p, char (&words)[kSentenceBytes]) {
 }
 template <class T>
 Status by_wgmma(const Product& p, const Lines& lines, int device, cudaStream_t stream) {
+  constexpr bool wide = has_turned<T>(256);
   const bool turned = lines.turn_a || lines.turn_b;
-  const int columns = tile_columns(p.m, p.n, facts_of(device).processors);
-  if (columns == 256 && (!turned || has_turned<T>(256))) return start_width<T, 256>(p, lines, device, stream);
-  if (columns == 64 && !turned) return start_width<T, 64>(p, lines, device, stream);
+  const int columns = turned && !wide ? 128
+                                      : tile_columns(p.m, p.n, facts_of(device).processors,
+                                                     {.has_192 = wide, .has_64 = !turned});
+  if (columns == 256) return start_width<T, 256>(p, lines, device, stream);
+  if (columns == 64) return start_width<T, 64>(p, lines, device, stream);
+  if constexpr (wide)
+    if (columns == 192) return start_width<T, 192>(p, lines, device, stream);
   return start_width<T, 128>(p, lines, device, stream);
 }
 
-/// Few rows are a matter of memory, and lines that no tensor map reads of loads: both have the class of
-/// mma.sync.
-Status run(const GemmProblem& problem, const GemmArgs& args, int device, void* stream) {
+Status stream(const Product& p, int device, cudaStream_t on) {
+  return p.a.dtype == DType::bf16 ? stream_product<bf16>(p, device, on) : stream_product<f16>(p, device, on);
+}
+/// By the sizes, or always by the one part. Lines that no tensor map reads are read by mma.sync: all have one
+/// class.
+enum class Part { best, stream, wgmma };
+template <Part part>
+Status run(const GemmProblem& problem, const GemmArgs& args, int device, void* stream_of_caller) {
   if (problem.m == 0 || problem.n == 0) return {};
   const CurrentDevice current(device);
   if (!current.status().ok()) return current.status();
   const Product p = product_of(problem, args);
   const Lines lines = lines_of(p);
-  const auto on = static_cast<cudaStream_t>(stream);
-  const bool few = p.m <= kFewRows && !lines.turn_a && !lines.turn_b;
-  if (few || !lines.there || p.k == 0 || (lines.turn_a && !lines.turn_b)) return mma_product(p, device, on);
+  const auto on = static_cast<cudaStream_t>(stream_of_caller);
+  if (!lines.there || p.k == 0 || (lines.turn_a && !lines.turn_b)) return mma_product(p, device, on);
+  const bool can = !lines.turn_a && !lines.turn_b && !p.accumulate;
+  if (part == Part::stream) return can ? stream(p, device, on) : mma_product(p, device, on);
+  if (part == Part::best && can && streams(p.m, p.n, facts_of(device).processors))
+    return stream(p, device, on);
   return p.a.dtype == DType::bf16 ? by_wgmma<bf16>(p, lines, device, on)
                                   : by_wgmma<f16>(p, lines, device, on);
 }
 
 }  // namespace
 
-const GemmEntries kHopper = {"cuda/gemm_hopper", refuse, run, kMma.numerics};
+const GemmEntries kHopper = {"cuda/gemm_hopper", refuse, run<Part::best>, kMma.numerics};
+const GemmEntries kStream = {"cuda/gemm_stream", refuse, run<Part::stream>, kMma.numerics};
+const GemmEntries kWgmma = {"cuda/gemm_wgmma", refuse, run<Part::wgmma>, kMma.numerics};
 
 }  // namespace headwise::cuda::gemm

@@ -24,7 +24,7 @@ struct WgmmaProduct {
 /// Shared memory: stages of a [128 64] and b [N 64], 16 KB a warpgroup for what goes out, its bias, barriers.
 template <int N>
 struct WgmmaShape {
-  static constexpr int kStages = N == 256 ? 4 : 6, kABytes = kTileRows * kTileDeep * 2,
+  static constexpr int kStages = N >= 192 ? 4 : 6, kABytes = kTileRows * kTileDeep * 2,
                        kBBytes = N * kTileDeep * 2;
   static constexpr int kStageBytes = kABytes + kBBytes, kOutBytes = 64 * 64 * 4;
   static constexpr int kOut = kStages * kStageBytes, kBias = kOut + 2 * kOutBytes, kBars = kBias + 2 * N * 4;
@@ -129,6 +129,7 @@ struct Multiplier {
   std::uint32_t base;
   int rank, group, thread;  // of the warpgroup: 0 or 1, and in it
   Ring<S::kStages> ring = {};
+  std::uint32_t panels = 0;  // stored so far: two places take turns
 
   __device__ __forceinline__ void sync() const { ptx::barrier_sync(1 + group, 128); }
   __device__ __forceinline__ std::uint32_t out_at() const {
@@ -205,12 +206,12 @@ struct Multiplier {
                                          : 0.0f);
   }
   /// Panels of 64 columns in 16 bits, by bulk copies that go on beside the next tile.
-  __device__ __forceinline__ void store_plain(const float (&d)[N / 2], int row0, int column0) const {
+  __device__ __forceinline__ void store_plain(const float (&d)[N / 2], int row0, int column0) {
     const int warp = thread / 32, lane = thread % 32;
 #pragma unroll
     for (int panel = 0; panel < N / 64; ++panel) {
-      const std::uint32_t to = out_at() + static_cast<std::uint32_t>(panel % 2) * panel_bytes(64);
-      if (thread == 0) ptx::wait_stores_read<N == 64 ? 0 : 1>();  // the panel this one overwrites
+      const std::uint32_t to = out_at() + panels++ % 2 * panel_bytes(64);
+      if (thread == 0) ptx::wait_stores_read<1>();  // the panel this one overwrites
       sync();
 #pragma unroll
       for (int n = 0; n < 8; n += 2) {
@@ -322,19 +323,6 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_tiles(const __grid_constant
   }
 }
 
-/// A factor or the result as lines [lines length], in boxes of `box` lines x 64.
-template <class T>
-MapSpec map_spec(const Operand& x, Index lines, Index length, Index step, int box) {
-  return {.data = x.data,
-          .type = Number<T>::kMapType,
-          .batch = 1,
-          .rows = lines,
-          .heads = 1,
-          .head_dim = length,
-          .step = {0, step, 0},
-          .box_rows = box};
-}
-
 template <class T, int N, bool TurnA, bool TurnB>
 Status start_wgmma(const Product& p, int device, cudaStream_t stream) {
   using S = WgmmaShape<N>;
@@ -352,15 +340,15 @@ Status start_wgmma(const Product& p, int device, cudaStream_t stream) {
   w.cluster = blocks > 1 ? 2 : 1, w.row_groups = ceil_div(blocks, w.cluster), w.columns = ceil_div(p.n, N);
   w.plain_end = p.out.dtype == p.a.dtype && p.out.wide && p.activation == Activation::none &&
                 !p.factor.data && !p.residual.data && !p.slope.data && !p.accumulate;
-  status = state->map_of(TurnA ? map_spec<T>(p.a, p.k, p.m, p.a.columns.step, 64)
-                               : map_spec<T>(p.a, p.m, p.k, p.a.rows.step, kTileRows),
+  status = state->map_of(TurnA ? line_map<T>(p.a, p.k, p.m, p.a.columns.step, 64)
+                               : line_map<T>(p.a, p.m, p.k, p.a.rows.step, kTileRows),
                          w.a);
   if (status.ok())
-    status = state->map_of(TurnB ? map_spec<T>(p.b, p.k, p.n, p.b.rows.step, 32)
-                                 : map_spec<T>(p.b, p.n, p.k, p.b.columns.step, N / 2),
+    status = state->map_of(TurnB ? line_map<T>(p.b, p.k, p.n, p.b.rows.step, 32)
+                                 : line_map<T>(p.b, p.n, p.k, p.b.columns.step, N / 2),
                            w.b);
   if (status.ok() && w.plain_end)
-    status = state->map_of(map_spec<T>(p.out, p.m, p.n, p.out.rows.step, 64), w.out);
+    status = state->map_of(line_map<T>(p.out, p.m, p.n, p.out.rows.step, 64), w.out);
   if (!status.ok()) return status;
   Launch l{kName, dim3(static_cast<unsigned>(w.cluster)), kThreads, S::kShared, stream};
   l.cluster = static_cast<unsigned>(w.cluster);

@@ -4,7 +4,8 @@ namespace headwise::cuda::row {
 namespace {
 
 /// The parameter a block works on: the last whose first block is not past it.
-__device__ __forceinline__ const AdamWParameter& parameter_of(const AdamWTask& t, Index block) {
+template <class Task>
+__device__ __forceinline__ const AdamWParameter& parameter_of(const Task& t, Index block) {
   int low = 0, high = t.count - 1;
   while (low < high) {
     const int middle = (low + high + 1) / 2;
@@ -34,6 +35,28 @@ __global__ void __launch_bounds__(kThreads) step_blocks(const __grid_constant__ 
                   __fmul_rn(w.size, __fdiv_rn(m, __fadd_rn(__fdiv_rn(__fsqrt_rn(v), w.root), w.eps))));
     p.m[i] = m, p.v[i] = v, p.master[i] = x;
     if (p.weight) put_number(p.weight, p.weight_dtype, i, x);
+    if (t.clear_gradients) p.gradient[i] = 0;
+  }
+}
+
+/// The same for SGD, in the order of the CPU's loop.
+__global__ void __launch_bounds__(kThreads) sgd_blocks(const __grid_constant__ SgdTask t) {
+  const AdamWParameter p = parameter_of(t, blockIdx.x);
+  const SgdWords w = *t.words;
+  if (w.skip) return;
+  const Index first = (blockIdx.x - p.first_block) * kAdamWBlock, end = min(first + kAdamWBlock, p.count);
+  const float decay = p.decays ? w.decay : 0.0f;
+  for (Index i = first + threadIdx.x; i < end; i += kThreads) {
+    const float x = p.master[i];
+    float d = __fadd_rn(__fmul_rn(p.gradient[i], w.factor), __fmul_rn(decay, x));
+    if (p.m) {
+      const float b = w.first ? d : __fadd_rn(__fmul_rn(w.momentum, p.m[i]), __fmul_rn(w.gain, d));
+      d = w.ahead ? __fadd_rn(d, __fmul_rn(w.momentum, b)) : b;
+      p.m[i] = b;
+    }
+    const float now = __fsub_rn(x, __fmul_rn(w.rate, d));
+    p.master[i] = now;
+    if (p.weight) put_number(p.weight, p.weight_dtype, i, now);
     if (t.clear_gradients) p.gradient[i] = 0;
   }
 }
@@ -87,6 +110,15 @@ Status adamw(const AdamWTask& t, int device, void* stream) {
     const Launch l{t.squares ? "cuda/squares" : "cuda/adamw", dim3(static_cast<unsigned>(t.blocks)), kThreads,
                    0, static_cast<cudaStream_t>(stream)};
     return t.squares ? launch(l, square_blocks, t) : launch(l, step_blocks, t);
+  });
+}
+
+Status sgd(const SgdTask& t, int device, void* stream) {
+  if (t.blocks == 0) return {};
+  return on_device(device, [&] {
+    return launch(
+        {"cuda/sgd", dim3(static_cast<unsigned>(t.blocks)), kThreads, 0, static_cast<cudaStream_t>(stream)},
+        sgd_blocks, t);
   });
 }
 

@@ -94,34 +94,81 @@ __global__ void __launch_bounds__(kThreads) loss_rows(const __grid_constant__ Lo
   }
 }
 
+struct LossSums {
+  const double* loss;
+  Index rows;
+  double* total;
+};
 /// Blocks of 1,024 rows as trees, added in ascending order to what stands there.
-__global__ void __launch_bounds__(1024) sum_losses(const __grid_constant__ LossTask t) {
+__global__ void __launch_bounds__(1024) sum_losses(const __grid_constant__ LossSums t) {
   __shared__ double sums[1024];
-  __shared__ int counts[32];
   const int thread = static_cast<int>(threadIdx.x);
   double total = *t.total;
-  long long counted = t.counted ? *t.counted : 0;
   for (Index begin = 0; begin < t.rows; begin += 1024) {
     const Index row = begin + thread;
     sums[thread] = row < t.rows ? t.loss[row] : 0.0;
-    const unsigned mask = __ballot_sync(~0u, row < t.rows && label_at(t, row) != t.ignore);
-    if (thread % 32 == 0) counts[thread / 32] = __popc(mask);
     __syncthreads();
     for (int step = 512; step > 0; step /= 2) {
       if (thread < step) sums[thread] += sums[thread + step];
       __syncthreads();
     }
     total += sums[0];
-    for (int w = 0; w < 32; ++w) counted += counts[w];
     __syncthreads();
   }
-  if (thread == 0) {
-    *t.total = total;
-    if (t.counted) *t.counted = counted;
+  if (thread == 0) *t.total = total;
+}
+/// Rows whose label is not ignored, added to what stands there.
+__global__ void __launch_bounds__(1024) count_labels(const __grid_constant__ LossTask t) {
+  __shared__ int counts[32];
+  const int thread = static_cast<int>(threadIdx.x);
+  int mine = 0;
+  for (Index row = thread; row < t.rows; row += 1024) mine += label_at(t, row) != t.ignore;
+  mine = warp_sum(mine);
+  if (thread % 32 == 0) counts[thread / 32] = mine;
+  __syncthreads();
+  if (thread != 0) return;
+  for (int w = 1; w < 32; ++w) mine += counts[w];
+  *t.counted += mine;
+}
+
+/// A row by a block, in double: thread t takes the columns t, t + 256, ..., warps and then threads fold.
+__global__ void __launch_bounds__(kThreads) binary_rows(const __grid_constant__ BinaryLossTask t) {
+  __shared__ double parts[kWarps];
+  const Index row = blockIdx.x;
+  const int thread = static_cast<int>(threadIdx.x);
+  double sum = 0;
+  for (Index c = thread; c < t.classes; c += kThreads) {
+    const double x = number_at(t.logits.data, t.logits.dtype, row * t.logits.step + c);
+    const Index at = row * t.labels.step + c;
+    const double y = t.labels.dtype == DType::u8
+                         ? static_cast<double>(static_cast<const std::uint8_t*>(t.labels.data)[at])
+                         : number_at(t.labels.data, t.labels.dtype, at);
+    const double e = exp(-fabs(x));
+    sum += (x > 0 ? x : x < 0 ? 0.0 : x) - x * y + log1p(e);
+    if (t.dlogits.data)
+      put_double(t.dlogits.data, t.dlogits.dtype, row * t.dlogits.step + c,
+                 ((x >= 0 ? 1 / (1 + e) : e / (1 + e)) - y) * static_cast<double>(t.weight));
   }
+  sum = warp_sum(sum);
+  if (thread % 32 == 0) parts[thread / 32] = sum;
+  __syncthreads();
+  if (thread != 0) return;
+  for (int w = 1; w < kWarps; ++w) sum += parts[w];
+  t.loss[row] = sum;
 }
 
 }  // namespace
+
+Status binary_cross_entropy(const BinaryLossTask& t, int device, void* stream) {
+  if (t.rows == 0 || t.classes == 0) return {};
+  return on_device(device, [&] {
+    const auto on = static_cast<cudaStream_t>(stream);
+    const Status status = launch(
+        {"cuda/binary_cross_entropy", dim3(static_cast<unsigned>(t.rows)), kThreads, 0, on}, binary_rows, t);
+    if (!status.ok() || !t.total) return status;
+    return launch({"cuda/sum_losses", dim3(1), 1024, 0, on}, sum_losses, LossSums{t.loss, t.rows, t.total});
+  });
+}
 
 Status cross_entropy(const LossTask& t, int device, void* stream) {
   if (t.rows == 0 || t.classes == 0) return {};
@@ -130,8 +177,10 @@ Status cross_entropy(const LossTask& t, int device, void* stream) {
     const bool all = wide(t.logits) && wide(t.dlogits);
     const Status status = launch({"cuda/cross_entropy", dim3(static_cast<unsigned>(t.rows)), kThreads, 0, on},
                                  loss_rows, t, all);
-    if (!status.ok() || !t.total) return status;
-    return launch({"cuda/sum_losses", dim3(1), 1024, 0, on}, sum_losses, t);
+    Status after = status;
+    if (after.ok() && t.counted) after = launch({"cuda/count_labels", dim3(1), 1024, 0, on}, count_labels, t);
+    if (!after.ok() || !t.total) return after;
+    return launch({"cuda/sum_losses", dim3(1), 1024, 0, on}, sum_losses, LossSums{t.loss, t.rows, t.total});
   });
 }
 

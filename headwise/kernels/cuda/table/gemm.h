@@ -7,7 +7,9 @@
 namespace headwise::cuda {
 
 namespace gemm {
-extern const GemmEntries kHopper;  // 16-bit numbers by wgmma, few rows by mma.sync; Hopper
+extern const GemmEntries kHopper;  // 16-bit numbers: one of the next two by the sizes; Hopper
+extern const GemmEntries kStream;  // by mma.sync behind tensor maps: few rows, small products; by name alone
+extern const GemmEntries kWgmma;   // by wgmma; by name alone
 extern const GemmEntries kMma;     // 16-bit numbers by mma.sync
 extern const GemmEntries kPlain;   // every float type and step, one fused multiply-add after the other
 }  // namespace gemm

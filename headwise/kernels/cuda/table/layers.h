@@ -6,7 +6,7 @@
 
 namespace headwise::cuda {
 
-inline constexpr std::uint32_t kLayerTableVersion = 1;
+inline constexpr std::uint32_t kLayerTableVersion = 2;
 inline constexpr const char* kLayerTableName = "headwise_cuda_layers";
 
 struct LayerTable {
@@ -19,9 +19,9 @@ struct LayerTable {
 using LayerTableFunction = const LayerTable* (*)();
 
 /// Changes with any of the tasks.
-inline constexpr std::uint32_t kRowBytes = sizeof(NormTask) + sizeof(NormGradTask) + sizeof(ActivationTask) +
-                                           sizeof(DropoutTask) + sizeof(RopeTask) + sizeof(EmbeddingTask) +
-                                           sizeof(LossTask) + sizeof(AdamWTask) + sizeof(NormOfTask) +
-                                           sizeof(AdamWParameter);
+inline constexpr std::uint32_t kRowBytes =
+    sizeof(NormTask) + sizeof(NormGradTask) + sizeof(ActivationTask) + sizeof(DropoutTask) +
+    sizeof(RopeTask) + sizeof(EmbeddingTask) + sizeof(LossTask) + sizeof(AdamWTask) + sizeof(NormOfTask) +
+    sizeof(BinaryLossTask) + sizeof(SgdTask) + sizeof(SgdWords) + sizeof(AdamWParameter);
 
 }  // namespace headwise::cuda

@@ -97,6 +97,15 @@ struct LossTask {
   long long* counted = nullptr;
 };
 
+/// Per element -y ln s - (1 - y) ln(1 - s), s = sigmoid(x); labels of any float type or u8. loss [rows] f64:
+/// sums of rows; dlogits (may be logits) = (s - y) weight; total as above.
+struct BinaryLossTask {
+  Rows logits = {}, labels = {}, dlogits = {};
+  Index rows = 0, classes = 0;
+  float weight = 1;
+  double *loss = nullptr, *total = nullptr;
+};
+
 /// One parameter of a set, a row of a table in device memory. weight: the 16-bit copy that layers read, or
 /// null.
 struct AdamWParameter {
@@ -122,6 +131,19 @@ struct AdamWTask {
   bool clear_gradients = true;
   double* squares = nullptr;  // [blocks]: instead of a step, each block's sum of squared gradients
 };
+/// g += decay x; b = first ? g : momentum b + gain g; x -= rate (ahead ? g + momentum b : b). The buffer b
+/// stands in the parameter's m; null: no momentum.
+struct SgdWords {
+  float rate, momentum, gain, decay, factor;
+  int first, ahead, skip;
+};
+struct SgdTask {
+  const AdamWParameter* parameters = nullptr;
+  const SgdWords* words = nullptr;
+  int count = 0;
+  Index blocks = 0;
+  bool clear_gradients = true;
+};
 /// norm = sqrt(sum of squares), factor = min(1, limit / norm) into words, skip where the norm is not finite.
 struct NormOfTask {
   const double* squares = nullptr;
@@ -140,7 +162,9 @@ struct RowTable {
   Status (*rope)(const RopeTask&, int device, void* stream);
   Status (*embedding)(const EmbeddingTask&, int device, void* stream);
   Status (*cross_entropy)(const LossTask&, int device, void* stream);
+  Status (*binary_cross_entropy)(const BinaryLossTask&, int device, void* stream);
   Status (*adamw)(const AdamWTask&, int device, void* stream);
+  Status (*sgd)(const SgdTask&, int device, void* stream);
   Status (*norm_of)(const NormOfTask&, int device, void* stream);
 };
 namespace row {
@@ -151,7 +175,9 @@ Status dropout(const DropoutTask& task, int device, void* stream);
 Status rope(const RopeTask& task, int device, void* stream);
 Status embedding(const EmbeddingTask& task, int device, void* stream);
 Status cross_entropy(const LossTask& task, int device, void* stream);
+Status binary_cross_entropy(const BinaryLossTask& task, int device, void* stream);
 Status adamw(const AdamWTask& task, int device, void* stream);
+Status sgd(const SgdTask& task, int device, void* stream);
 Status norm_of(const NormOfTask& task, int device, void* stream);
 }  // namespace row
 

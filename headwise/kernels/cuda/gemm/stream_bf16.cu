@@ -1,0 +1,7 @@
+#include "headwise/kernels/cuda/gemm/stream.cuh"
+
+namespace headwise::cuda::gemm {
+
+template Status stream_product<bf16>(const Product&, int, cudaStream_t);
+
+}  // namespace headwise::cuda::gemm
