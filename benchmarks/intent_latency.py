@@ -53,7 +53,7 @@ def theirs(predict, texts: list[str], rows: int = 64) -> dict:
 
 
 def check_equal(asked, model: intent_torch.Recognizer, texts: list[str]) -> float:
-    """The largest distance of two probabilities; a speed of other answers is none."""
+    """The largest distance of two probabilities; a speed counts only if the answers are equal."""
     command = [asked.program, "predict", str(asked.model), "--json", "--top", str(len(model.labels)), "--threads", "1"]
     said = subprocess.run(command, input="\n".join(texts) + "\n", check=True, capture_output=True, text=True).stdout.splitlines()
     apart = 0.0

@@ -101,7 +101,7 @@ def main() -> int:
     words.add_argument("--out", type=pathlib.Path, help="JSON file")
     asked = words.parse_args()
     if torch is None:
-        words.error("torch is none; install it: it is the rival")
+        words.error("torch is not there; install it: it is the rival")
     threads = 1 if asked.cpu_time else asked.threads
     effort = Effort(3, 0.001, 2, 2) if asked.smoke else Effort(7, 0.5, 20, 50)
     measure.set_threads(threads)

@@ -189,7 +189,7 @@ def check_gradients(case: Case, ours_found, rival_found) -> None:
 
 
 def check_equal(case: Case, a, b) -> None:
-    """A speed of wrong results is none: relative distance of the two outputs, above any rounding of the dtype."""
+    """A speed counts only if the results are right: relative distance of the two outputs, above any rounding of the dtype."""
     a, b = a.double(), b.double()
     distance = float((a - b).norm() / b.norm())
     if not distance < {"f32": 2e-5, "bf16": 2e-2, "f16": 3e-3}[case.dtype]:

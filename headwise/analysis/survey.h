@@ -29,9 +29,9 @@ struct SurveyedHead {
 
 struct Survey {
   Index layers = 0, heads = 0, utterances = 0;
-  Index unknown = 0;                   // utterances left out: a label of theirs is none of the recogniser's
-  double loss = 0;                     // mean L of the utterances with all heads on
-  bool mixed = false;                  // figures and roles are of weights after mixing: see to_shares
+  Index unknown = 0;   // utterances left out: the recogniser does not know one of their labels
+  double loss = 0;     // mean L of the utterances with all heads on
+  bool mixed = false;  // figures and roles are of weights after mixing: see to_shares
   std::vector<SurveyedHead> all = {};  // layer by layer
 
   const SurveyedHead& at(Index layer, Index head) const {

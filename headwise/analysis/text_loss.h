@@ -14,7 +14,7 @@ namespace headwise {
 double text_loss(const Recognizer& recognizer, const AnyView& logits, Index text,
                  const std::vector<Index>& labels, const AnyView& slope);
 
-/// Numbers of an utterance's labels; false: one of them is none of the recogniser's, or there is none where
+/// Numbers of an utterance's labels; false: the recogniser does not know one of them, or there is none where
 /// one is needed.
 bool label_numbers(const Recognizer& recognizer, const Utterance& utterance, std::vector<Index>& labels);
 

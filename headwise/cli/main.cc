@@ -63,7 +63,7 @@ int run(int argc, char** argv) {
   return exit_code;
 }
 
-/// An answer that did not arrive is an error; a reader that has read enough and left is none.
+/// An answer that did not arrive is an error; a reader that has read enough and left is not one.
 int lost(int exit_code, int code) {
   pollfd reader{STDOUT_FILENO, POLLOUT, 0};
   ::poll(&reader, 1, 0);

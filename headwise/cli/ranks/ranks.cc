@@ -21,7 +21,7 @@ void add_context_option(CLI::App& word, RankRequest& request) {
 
 void add_order_option(CLI::App& word, RankRequest& request) {
   word.add_option("--order", request.order,
-                  "Of sums over heads: one_rank (the default, the bits of one process), tree or engine");
+                  "Of sums over heads: one_rank (the default, the same bits as one process), tree or engine");
 }
 
 void add_data_option(CLI::App& word, RankRequest& request) {

@@ -60,7 +60,7 @@ SurveyHistory::SurveyHistory(std::string_view csv, std::string_view name) {
     at = end + 1;
     const auto wrong = [&](bool fine) {
       require(fine, ErrorKind::bad_argument, "survey history", name, ": line ", number + 1,
-              " is none of a survey over epochs of this version; delete the file");
+              " is not from a survey over epochs of this version; delete the file");
     };
     if (number == 0) {
       wrong(line == first_line());

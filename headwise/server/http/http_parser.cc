@@ -140,7 +140,7 @@ void HttpParser::request_line(std::string_view line) {
   const std::string_view method = line.substr(0, first), target = line.substr(first + 1, last - first - 1),
                          version = line.substr(last + 1);
   const bool upper = std::all_of(method.begin(), method.end(), [](char c) { return c >= 'A' && c <= 'Z'; });
-  if (method.empty() || method.size() > 16 || !upper) return fail(400, "the method is none of HTTP's");
+  if (method.empty() || method.size() > 16 || !upper) return fail(400, "the method is not one of HTTP's");
   const bool plain =
       std::all_of(target.begin(), target.end(), [](char c) { return c > 0x20 && c < 0x7f && c != '#'; });
   if (target.empty() || target[0] != '/' || !plain)

@@ -95,7 +95,7 @@ class JsonTokenizer {
       // Behind the normalizer no space is left to cut at.
       const bool idle = kind == "Split" && cut.object("pattern").word("String", std::string()) == " ";
       if (!writes || (kind != "none" && !idle))
-        json_.object("model").refuse("byte_fallback", "its way with spaces is none of SentencePiece's");
+        json_.object("model").refuse("byte_fallback", "its way with spaces is not one of SentencePiece's");
     }
     p.strip = p.space.where != SpaceRule::Where::nowhere;
     for (const JsonObject& a : json_.objects("added_tokens"))
@@ -182,8 +182,7 @@ class JsonTokenizer {
     if (steps.size() == 2 && !regex && steps[0].word("type") == "Split" &&
         steps[0].word("behavior", std::string()) == "Isolated" && !steps[0].boolean("invert", false))
       pattern = split_word_pattern(steps[0].object("pattern").word("Regex", std::string()));
-    if (!pattern)
-      cut.refuse("type", "its way to cut words is none of gpt2's, smollm's, llama3's and qwen2's");
+    if (!pattern) cut.refuse("type", "its way to cut words is not gpt2's, smollm's, llama3's or qwen2's");
     parts_.pattern = *pattern;
     const std::string normalizer = json_.object("normalizer").word("type", "none");
     if (normalizer != (*pattern == WordPattern::qwen2 ? "NFC" : "none"))
@@ -205,8 +204,7 @@ class JsonTokenizer {
       const std::string spelling = single[0].object("SpecialToken").word("id");
       for (const ByteBpeParts::AddedToken& a : parts_.added)
         if (a.text == spelling) parts_.begin = a.id, parts_.add_begin = true;
-      if (!parts_.add_begin)
-        step.refuse("single", "the token ", quoted(spelling), " is none of added_tokens");
+      if (!parts_.add_begin) step.refuse("single", "the token ", quoted(spelling), " is not in added_tokens");
     }
   }
 
