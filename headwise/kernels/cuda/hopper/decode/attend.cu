@@ -140,7 +140,12 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   Function* in_shares = half ? attend_in_shares<f16> : attend_in_shares<bf16>;
   mapped = (eight        ? eight_bits
             : shares > 1 ? in_shares
-                         : own)(head_dim, block_rows, maps, d, device, processors, state.stream);
+                         : own)({.head_dim = head_dim,
+                                 .rows = block_rows,
+                                 .device = device,
+                                 .processors = processors,
+                                 .stream = state.stream},
+                                maps, d);
   return mapped.ok() && d.lost ? mend_rows(p, a, d, lost, state.stream) : mapped;
 }
 

@@ -75,19 +75,23 @@ struct Maps {
   CUtensorMap k, v;
 };
 
+/// Which instance starts, and where. Rows: of a block.
+struct Instance {
+  int head_dim, rows;
+  int device, processors;
+  cudaStream_t stream;
+};
 /// T: of q and out; Kv: of keys and values.
 template <class T, class Kv>
-Status attend(int head_dim, int rows, const Maps& maps, const Params& params, int device, int processors,
-              cudaStream_t stream);
-using Function = Status(int, int, const Maps&, const Params&, int, int, cudaStream_t);
+Status attend(const Instance& instance, const Maps& maps, const Params& params);
+using Function = Status(const Instance&, const Maps&, const Params&);
 extern template Function attend<bf16, bf16>;
 extern template Function attend<f16, f16>;
 extern template Function attend<bf16, std::int8_t>;
 extern template Function attend<f16, std::int8_t>;
 /// The same where shares_of blocks share every item: keys in one piece, of q's own type.
 template <class T>
-Status attend_in_shares(int head_dim, int rows, const Maps& maps, const Params& params, int device,
-                        int processors, cudaStream_t stream);
+Status attend_in_shares(const Instance& instance, const Maps& maps, const Params& params);
 extern template Function attend_in_shares<bf16>;
 extern template Function attend_in_shares<f16>;
 /// Items that a device shares at once: with more, some wait for others to end. Rows: 8 or 16.

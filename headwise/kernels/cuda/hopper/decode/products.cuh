@@ -152,11 +152,15 @@ __device__ __forceinline__ void multiply_tile(const Params& p, const Item& d, co
   }
 }
 
-/// Where the warps of a block meet: `merge` for columns, `stats` for states; and which thread is here.
+/// Which thread of a block's consumers is here.
+struct ThreadPlace {
+  int warp, lane, thread;
+};
+/// Where the warps of a block meet: `merge` for columns, `stats` for states.
 struct JoinTask {
   float* merge;
   const float* stats;
-  int warp, lane, thread;
+  ThreadPlace place;
 };
 /// The warps' states become one, warps in order, through the slot of the last tile; the result is the item's
 /// partial, or the output.
@@ -165,7 +169,7 @@ __device__ __forceinline__ void join_warps(const Params& p, const Item& d, const
                                            QueryRows<C>& rows) {
   float* const merge = task.merge;
   const float* const stats = task.stats;
-  const int warp = task.warp, lane = task.lane, thread = task.thread;
+  const auto& [warp, lane, thread] = task.place;
   using Rows = QueryRows<C>;
   constexpr int kQuads = C::kColumns / 4;
   // Four rows of 8 columns lie in different banks.
@@ -236,8 +240,9 @@ __device__ __forceinline__ void join_warps(const Params& p, const Item& d, const
 
 /// The same among blocks that share an item: each is sent the columns it sums, of all strands.
 template <class C>
-__device__ __forceinline__ void join_shares(const Shared<C>& shared, const Params& p, const Item& d, int warp,
-                                            int lane, int thread, const QueryRows<C>& rows) {
+__device__ __forceinline__ void join_shares(const Shared<C>& shared, const Params& p, const Item& d,
+                                            const ThreadPlace& place, const QueryRows<C>& rows) {
+  const auto& [warp, lane, thread] = place;
   using Rows = QueryRows<C>;
   constexpr int kStats = C::kStrands * C::kRows * C::kOwnColumns;  // states lie behind the columns
   const int strand = own_share<C>() * C::kWarps + warp;
@@ -322,7 +327,7 @@ __device__ __forceinline__ void multiply_items(const Shared<C>& shared, const Pa
         rows.sum[i] += __shfl_xor_sync(~0u, rows.sum[i], 2);
       }
       if constexpr (C::kShares > 1) {
-        join_shares<C>(shared, p, d, warp, lane, thread, rows);
+        join_shares<C>(shared, p, d, {.warp = warp, .lane = lane, .thread = thread}, rows);
       } else {
         float* stats = shared.stats + side * C::kStatFloats;
 #pragma unroll
@@ -334,9 +339,7 @@ __device__ __forceinline__ void multiply_items(const Shared<C>& shared, const Pa
         join_warps<C>(p, d,
                       {.merge = reinterpret_cast<float*>(raw + (k - ptx::shared_address(raw))),
                        .stats = stats,
-                       .warp = warp,
-                       .lane = lane,
-                       .thread = thread},
+                       .place = {.warp = warp, .lane = lane, .thread = thread}},
                       rows);
         ptx::fence_shared_for_async();
         if constexpr (C::kGroups > 1) ptx::barrier_sync(1, C::kConsumers);  // one group speaks for the slot
@@ -414,21 +417,22 @@ Status allow(int device) {
 }
 
 template <class C>
-Status start_items(const Maps& maps, const Params& params, int device, int processors, cudaStream_t stream) {
-  const Status status = allow<C>(device);
+Status start_items(const Instance& instance, const Maps& maps, const Params& params) {
+  const Status status = allow<C>(instance.device);
   if (!status.ok()) return status;
+  const int processors = instance.processors;
   const auto grid = static_cast<unsigned>(C::kShares > 1              ? params.items * C::kShares
                                           : params.items < processors ? params.items
                                                                       : processors);
-  return launch({"cuda/hopper_decode", dim3(grid), C::kThreads, C::kShared, stream, false, C::kShares},
-                hopper_decode<C>, maps, params);
+  return launch(
+      {"cuda/hopper_decode", dim3(grid), C::kThreads, C::kShared, instance.stream, false, C::kShares},
+      hopper_decode<C>, maps, params);
 }
 
 template <class T, class Kv>
-Status attend(int head_dim, int rows, const Maps& maps, const Params& params, int device, int processors,
-              cudaStream_t stream) {
-  const auto start = [&]<class C>(C*) { return start_items<C>(maps, params, device, processors, stream); };
-  switch (head_dim + rows) {
+Status attend(const Instance& instance, const Maps& maps, const Params& params) {
+  const auto start = [&]<class C>(C*) { return start_items<C>(instance, maps, params); };
+  switch (instance.head_dim + instance.rows) {
     case 64 + 16: return start(static_cast<Config<T, Kv, 64, 16>*>(nullptr));
     case 64 + 32: return start(static_cast<Config<T, Kv, 64, 32>*>(nullptr));
     case 128 + 8: return start(static_cast<Config<T, Kv, 128, 8>*>(nullptr));
@@ -455,10 +459,9 @@ Status with_shares(int head_dim, int rows, Use&& use) {
 }
 
 template <class T>
-Status attend_in_shares(int head_dim, int rows, const Maps& maps, const Params& params, int device,
-                        int processors, cudaStream_t stream) {
-  return with_shares<T>(
-      head_dim, rows, [&]<class C>(C*) { return start_items<C>(maps, params, device, processors, stream); });
+Status attend_in_shares(const Instance& instance, const Maps& maps, const Params& params) {
+  return with_shares<T>(instance.head_dim, instance.rows,
+                        [&]<class C>(C*) { return start_items<C>(instance, maps, params); });
 }
 
 template <class T>
