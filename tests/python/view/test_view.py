@@ -2,6 +2,7 @@
 import os
 import pathlib
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -131,6 +132,14 @@ def test_the_map_zooms_holds_and_compares(browser, page):
     assert browser.run("valueAt(3, 2)") == 0  # a head minus itself
     assert browser.run("csvText().split('\\n').length") > 50
     assert browser.run("svgText().startsWith('<svg')")
+
+
+@needs_browser
+def test_a_script_draws_what_a_page_shows(page, tmp_path):
+    script, drawn = pathlib.Path(__file__).parents[3] / "tools/draw_views.py", tmp_path / "heads.svg"
+    subprocess.run([sys.executable, script, page, "view=heads&layer=1&words=0", drawn], check=True, timeout=120)
+    text = drawn.read_text(encoding="utf-8")
+    assert text.startswith("<svg") and "crossed" in text and text.count("<path") > 5 and "<img" not in text
 
 
 @needs_browser
