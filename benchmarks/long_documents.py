@@ -4,8 +4,8 @@ three reaches (--scales 32,256,all) beside n-grams without attention and the fir
 
 Usage: long_documents.py HEADWISE DATA --room FOLDER --out FILE [--ways a,b] [--threads N] [--epochs N] [--smoke]
        long_documents.py --plot FILE.svg RESULT.json...
-A document is an in-scope utterance of CLINC150 at a random place among sentences of UD EWT and, one in twenty, out-of-scope rows of
-CLINC150. Its length counts words and signs. Sentences and out-of-scope rows of judged documents are those of the test parts, which no
+A document is an in-scope utterance of CLINC150 at a random place among sentences of UD EWT and, one in a hundred, out-of-scope rows of
+CLINC150 (one in twenty where it is learnt from). Its length counts words and signs. Sentences and out-of-scope rows of judged documents are those of the test parts, which no
 training document has. Results of the same FILE are added to, way by way."""
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
@@ -25,7 +25,7 @@ import intent_data
 
 LENGTHS = (2048, 4096, 8192, 16384)
 DOMAINS = ("banking",)
-OOS_SHARE = 0.05
+OOS_SHARE, OOS_LEARNT = 0.01, 0.05  # of the rows around an utterance, judged and learnt from
 MOST = 32768  # pieces that are read: more than words and signs
 SIZE = ["--heads", "mha:heads=3,dim=32", "--model-dim", "96", "--feed-dim", "192", "--depth", "1", "--positions", "none"]
 WHOLE = ["--long-text", "whole", "--max-tokens", str(MOST)]
@@ -63,8 +63,8 @@ def size_of(text: str) -> int:
 class Filler:
     """Sentences in an order that goes round and is drawn anew every time."""
 
-    def __init__(self, sentences: list[str], oos: list[str], seed: int) -> None:
-        self.draw = random.Random(seed)
+    def __init__(self, sentences: list[str], oos: list[str], share: float, seed: int) -> None:
+        self.share, self.draw = share, random.Random(seed)
         self.kinds = [(sentences, self.run(sentences)), (oos, self.run(oos))]
 
     def run(self, texts: list[str]) -> Iterator[tuple[str, int]]:
@@ -78,7 +78,7 @@ class Filler:
         texts: list[str] = []
         left = length - size_of(utterance)
         while True:
-            text, size = next(self.kinds[self.draw.random() < OOS_SHARE][1])
+            text, size = next(self.kinds[self.draw.random() < self.share][1])
             if size > left:
                 break
             texts.append(text)
@@ -108,7 +108,7 @@ class Documents:
         labels = {label for name in DOMAINS for label in domains[name]}
         parts = {part: rows_of(data, part, labels) for part in ("train", "val", "test")}
         oos = {part: [text for text, _ in rows_of(data, f"oos_{part}", set())] for part in ("train", "val", "test")}
-        learnt = Filler(sentences_of(data, "train"), oos["train"] + oos["val"], seed=1)
+        learnt = Filler(sentences_of(data, "train"), oos["train"] + oos["val"], OOS_LEARNT, seed=1)
         draw = random.Random(2)
         if smoke:
             parts = {part: rows[::max(1, len(rows) // 45)] for part, rows in parts.items()}  # rows stand by label: some of each
@@ -120,7 +120,7 @@ class Documents:
         write(room / "alone.tsv", parts["test"])
         for length, count in zip(self.lengths, judged):
             # The first documents of a length are the same however many are judged.
-            unseen = Filler(sentences_of(data, "test"), oos["test"], seed=length)
+            unseen = Filler(sentences_of(data, "test"), oos["test"], OOS_SHARE, seed=length)
             order = random.Random(length).sample(parts["test"], len(parts["test"]))
             rows = [(unseen.around(text, length), label) for text, label in order[:count]]
             write(room / f"{length}.tsv", rows)
@@ -129,9 +129,9 @@ class Documents:
         write(room / "one.tsv", parts["test"][:1])
 
     def training(self, rows: list[Row], filler: Filler, draw: random.Random) -> list[Row]:
-        """Every utterance four times alone and twice among a few sentences; a third of them in a document of 2,048, few in longer ones."""
-        out = rows * 4 + [(filler.around(text, draw.randint(40, 250)), label) for text, label in rows * 2]
-        for length, share in zip(self.lengths, (3, 30, 75, 150)):
+        """Every utterance four times alone, four times among a few sentences and once in a document of 2,048; few in longer ones."""
+        out = rows * 4 + [(filler.around(text, draw.randint(40, 250)), label) for text, label in rows * 4]
+        for length, share in zip(self.lengths, (1, 10, 25, 50)):
             out += [(filler.around(text, length), label) for text, label in draw.sample(rows, max(1, len(rows) // share))]
         return out
 
@@ -251,7 +251,7 @@ def main() -> int:
     words.add_argument("--out", type=pathlib.Path, required=True, help="JSON file")
     words.add_argument("--ways", default="", help="some of them, joined by commas")
     words.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    words.add_argument("--epochs", type=int, default=6)
+    words.add_argument("--epochs", type=int, default=2)
     words.add_argument("--batch", type=int, default=32)
     words.add_argument("--rate", type=float, default=2e-3)
     words.add_argument("--minutes", type=float, default=0, help="of a training, at most")
