@@ -72,10 +72,7 @@ TEST(Cli, AnErrorIsOneAndOneSentence) {
   says("explain --heads 6 --kv-heads 4",
        "explain: --heads (6) must be a multiple of --kv-heads (4); change one of them");
   says("explain --dtype f31", "--dtype: \"f31\" is no float type; use f32, bf16, f16 or f64");
-  says("explain --mask \"causal &\"",
-       "mask: column 9: expected all, causal, window, sliding, prefix, lengths, documents, blocks, strided, "
-       "global or \"(\", got "
-       "the end");
+  says("explain --mask \"causal)\"", "mask: column 7: expected \"&\", \"|\" or the end, got \")\"");
   says("explain --probe rows,topless", "--probe: \"topless\" needs a number from 1 up, as in top8");
   says("explain --probe mood",
        "--probe: \"mood\" is no probe; use rows, top<k>, classes<n>, columns, picked<n> or scores=<stage>");
