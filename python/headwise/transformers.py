@@ -12,6 +12,7 @@ import torch
 import transformers as _transformers
 from torch import Tensor
 
+from . import _torch_node
 from . import torch as _torch
 from ._core import Mask
 from ._types import Scores
@@ -39,7 +40,7 @@ except (ImportError, AttributeError):
 
 _CAUSAL = Mask.causal()
 _attend: Any = _torch._attend
-_attend_layer: Any = _torch._torch_node.native._node_layer
+_attend_layer: Any = _torch_node.native._node_layer
 _fields_of = object.__getattribute__  # a configuration's own lookup takes longer than the rest of a small call
 _is_compiling = torch.compiler.is_compiling
 
