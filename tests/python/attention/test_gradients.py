@@ -183,8 +183,9 @@ def test_a_scale_of_numpy_has_a_gradient_where_it_holds_floats():
 
 X = np.ones((1, 4, 2, 8), np.float32)
 LSE = np.zeros((1, 2, 4), np.float32)
+WORDS = ", ".join(field.removeprefix("d") for field in hw.AttentionGradients._fields[:-1])
 REFUSALS = {
-    "name": (dict(wants=["w"]), ValueError, 'attention_backward: wants names "w"; gradients exist for q, k, v, bias, alibi, relative, sinks, scale, gate and the given coefficients but rows'),
+    "name": (dict(wants=["w"]), ValueError, f'attention_backward: wants names "w"; gradients exist for {WORDS} and the given coefficients but rows'),
     "absent": (dict(wants=["sinks"]), ValueError, "attention_backward: wants the gradient of sinks, which was not given as an array of floats; give it, or leave it out of wants"),
     "number": (dict(scale=0.5, wants=["scale"]), ValueError, "attention_backward: wants the gradient of scale, which was not given as an array of floats; give it, or leave it out of wants"),
     "integer": (dict(scale=np.array(2), wants=["scale"]), ValueError, "attention_backward: wants the gradient of scale, which was not given as an array of floats; give it, or leave it out of wants"),

@@ -84,6 +84,7 @@ def test_rows_not_listed_do_no_work():
     assert np.array_equal(out[0, :, 0], whole[0, :, 0]) and np.array_equal(out[0, listed, 1], whole[0, listed, 1])
 
 
+WORDS = ", ".join(field.removeprefix("d") for field in hw.AttentionGradients._fields[:-1])
 REFUSED = {
     "no pair": (
         {"coefficients": {"rows": [1, 2, 3]}},
@@ -92,13 +93,11 @@ REFUSED = {
     ),
     "wants rows": (
         {"coefficients": {"rows": ([0, 0, 0], [])}, "wants": ["rows"]},
-        'attention_backward: wants names "rows"; gradients exist for q, k, v, bias, alibi, relative, sinks, scale, gate '
-        "and the given coefficients but rows",
+        f'attention_backward: wants names "rows"; gradients exist for {WORDS} and the given coefficients but rows',
     ),
     "wants what is not given": (
         {"wants": ["mix_q"]},
-        'attention_backward: wants names "mix_q"; gradients exist for q, k, v, bias, alibi, relative, sinks, scale, gate '
-        "and the given coefficients but rows",
+        f'attention_backward: wants names "mix_q"; gradients exist for {WORDS} and the given coefficients but rows',
     ),
 }
 
