@@ -68,12 +68,12 @@ class Judge:
 
 
 def of_heads(asked: argparse.Namespace, pairs: str, way: str, step: str, judge: Judge) -> list[dict[str, Any]]:
-    """A row for each file of links that headwise align writes: merged, and every head."""
+    """A row for each file of links that headwise align writes of the gold's pairs: merged, and every head."""
     with tempfile.TemporaryDirectory() as room:
         folder = pathlib.Path(room) / "links"
         subprocess.run([asked.program, "align", asked.model, pairs, "--merge", way, "--step", step, "--out", folder], check=True, stdout=subprocess.DEVNULL)
         every = {file.stem: read_links(file.read_text()) for file in sorted(folder.glob("*.txt"))}
-    return [{"by": name, "merge": way, "step": step, **judge([links[n - 1] for n in judge.gold])} for name, links in every.items()]
+    return [{"by": name, "merge": way, "step": step, **judge(links)} for name, links in every.items()]
 
 
 def of_baselines(asked: argparse.Namespace, test: list[list[str]], judge: Judge) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ def main() -> int:
     table = of_baselines(asked, test, judge)
     if asked.model != "-":
         with tempfile.NamedTemporaryFile("w", suffix=".tsv") as file:
-            file.write("".join(f"{e}\t{g}\n" for e, g in zip(*test)))
+            file.write("".join(f"{test[0][n - 1]}\t{test[1][n - 1]}\n" for n in gold))
             file.flush()
             for way in MERGES:
                 for step in ("writes", "reads"):
