@@ -53,9 +53,10 @@ fuzz:
 	@./setup.sh build checks
 	@$(RUN) fuzz
 
+# MACHINE=aarch64: the wheel of the other machine, by the cross compiler.
 wheel:
-	@./setup.sh build python wheel
-	@./tools/wheel/make_wheel.sh
+	@./setup.sh build python wheel $(if $(MACHINE),cross)
+	@./tools/wheel/make_wheel.sh dist $(MACHINE)
 
 # headwise-cuda: libheadwise_cuda.so alone, built by nvcc; LIBRARY=FILE takes one that is there.
 wheel-cuda:

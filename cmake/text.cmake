@@ -1,14 +1,14 @@
 # What knows Unicode is a library of its own, libheadwise_text, so that the core links the standard library and threads only.
 # Without ICU (Debian: libicu-dev) it is left out, and CMake says so.
-if(HEADWISE_TEXT AND CMAKE_CROSSCOMPILING)
-  message(STATUS "headwise_text is left out: this is a cross build")
+if(HEADWISE_TEXT AND CMAKE_CROSSCOMPILING AND NOT CMAKE_FIND_ROOT_PATH)
+  message(STATUS "headwise_text is left out: this is a cross build without CMAKE_FIND_ROOT_PATH, where ICU would be")
 elseif(HEADWISE_TEXT)
   find_package(ICU QUIET COMPONENTS uc)
   if(NOT ICU_FOUND)
     message(STATUS "headwise_text is left out: ICU is not here (Debian: apt-get install libicu-dev)")
   endif()
 endif()
-if(NOT HEADWISE_TEXT OR CMAKE_CROSSCOMPILING OR NOT ICU_FOUND)
+if(NOT HEADWISE_TEXT OR NOT ICU_FOUND)
   return()
 endif()
 

@@ -105,3 +105,8 @@ def test_the_tag_follows_what_a_library_asks_for(monkeypatch):
     said["-VW"] = "Version needs section: Name: GLIBCXX_3.4.99"
     with pytest.raises(SystemExit, match="GLIBCXX_3.4.99"):
         words.platform_tag(["any"])
+
+
+def test_a_machine_without_a_wheel_is_refused(tmp_path):
+    done = run(ROOT / "tools/wheel/make_wheel.sh", tmp_path, "riscv64")
+    assert done.returncode == 2 and "there is no machine riscv64; give aarch64 or x86_64" in done.stderr
