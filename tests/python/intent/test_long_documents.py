@@ -62,12 +62,17 @@ def test_a_way_runs_to_its_figures(data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["long_documents.py", *map(str, words)])
     assert long_documents.main() == 0
     way = json.loads(out.read_text())["ways"]["scales"]
-    assert way["alone"]["rows"] == 16 and way["2048"]["rows"] == 16 and way["2048"]["seconds_a_document"] > 0
+    assert way["alone"]["rows"] == 16 and way["2048"]["rows"] == 16 and way["2048"]["cpu_seconds_a_document"] > 0
     config = json.loads((tmp_path / "room/scales/config.json").read_text())
     assert config["positions"] == "none" and config["heads"].endswith("+reach:near=32,near_heads=1,middle_heads=1,middle=256")
     capsys.readouterr()
     monkeypatch.setattr(sys, "argv", ["long_documents.py", "--plot", str(tmp_path / "plot.svg"), str(out)])
     assert long_documents.main() == 0
     assert "| scales |" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["long_documents.py", *map(str, words[:5]), tmp_path / "read.json", "--read", str(tmp_path / "room/scales"), "--smoke"])
+    monkeypatch.setattr(sys, "argv", list(map(str, sys.argv)))
+    assert long_documents.main() == 0
+    ways = json.loads((tmp_path / "read.json").read_text())["ways"]
+    assert list(ways) == ["scales", "full", "sparse", "chunks", "first 512"] and ways["scales"]["alone"] == way["alone"]
     drawn = (tmp_path / "plot.svg").read_text()
     assert drawn.count("<polyline") == 3 and drawn.endswith("</svg>\n")
