@@ -76,6 +76,26 @@ def of_heads(asked: argparse.Namespace, pairs: str, way: str, step: str, judge: 
     return [{"by": name, "merge": way, "step": step, **judge(links)} for name, links in every.items()]
 
 
+def of_shares(asked: argparse.Namespace, pairs: list[tuple[str, str]], judge: Judge) -> list[dict[str, Any]]:
+    """The same weights, each divided by what its source word gets in all before a target word chooses: a word that everything looks at
+    wins no row by that. Needs the Python package."""
+    try:
+        import headwise as hw
+    except ImportError:
+        return []
+    found = hw.align(asked.model, pairs, step="writes")
+    maps = {f"{layer}.{head}": [pair.weights[i] for pair in found] for i, (layer, head) in enumerate(found[0].heads)}
+    maps["merged"] = [pair.weights.mean(0) for pair in found]
+    table = []
+    for name, every in maps.items():
+        forward = [{(int(row.argmax()), t) for t, row in enumerate(w / (w.sum(0, keepdims=True) + 1e-9))} for w in every]
+        backward = [{(s, int(column.argmax())) for s, column in enumerate(w.T)} for w in every]
+        for way in MERGES:
+            row = judge([merge(f, b, way) for f, b in zip(forward, backward)])
+            table.append({"by": name, "merge": way, "step": "shares", **row})
+    return table
+
+
 def of_baselines(asked: argparse.Namespace, test: list[list[str]], judge: Judge) -> list[dict[str, Any]]:
     if asked.beside:
         return [row for row in json.loads(asked.beside.read_text())["rows"] if "step" not in row]
@@ -117,6 +137,7 @@ def main() -> int:
             for way in MERGES:
                 for step in ("writes", "reads"):
                     table += of_heads(asked, file.name, way, step, judge)
+        table += of_shares(asked, [(test[0][n - 1], test[1][n - 1]) for n in gold], judge)
     table.sort(key=lambda row: row["aer"])
     show(table)
     if asked.out:
