@@ -1,4 +1,4 @@
-// The table of the CUDA library: the one symbol it shows.
+// The table of attention, one of the two symbols the CUDA library shows.
 #include "headwise/kernels/cuda/table/backend.h"
 
 #include <cstdio>

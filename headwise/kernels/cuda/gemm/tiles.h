@@ -15,7 +15,8 @@ struct TileWidths {
 /// Columns of a wgmma tile: the width whose last wave of blocks is fullest.
 constexpr int tile_columns(Index m, Index n, int processors, TileWidths has = {}) {
   const int widths[] = {256, 192, 128, 64};
-  const Index cost[] = {100, 77, 55, 34};  // of a tile, one of 128 x 256 being 100
+  // Cycles of shared memory a step of 64 takes, one of 128 x 256 being 100: narrow tiles wait for it.
+  const Index cost[] = {100, 81, 63, 44};
   int best = 256;
   Index least = 0;
   for (int i = 0; i < 4; ++i) {
@@ -32,12 +33,12 @@ struct StreamTile {
   int rows, columns;
 };
 constexpr StreamTile stream_tile(Index m, Index n, int processors) {
-  if (m <= 16) return {16, ceil_div(n, 16) <= 4 * processors ? 16 : 64};
+  if (m <= 16) return {16, ceil_div(n, 16) <= 3 * processors ? 16 : 64};
   return {64, ceil_div(m, 64) * ceil_div(n, 64) < processors ? 32 : 64};
 }
 /// Is the whole product so small that the chain over k decides? That of mma.sync is the shorter one.
 constexpr bool streams(Index m, Index n, int processors) {
-  return m <= kFewRows || ceil_div(m, 64) * ceil_div(n, 64) <= 2 * processors;
+  return m <= kFewRows || ceil_div(m, 64) * ceil_div(n, 64) <= processors;
 }
 
 }  // namespace headwise::cuda::gemm
