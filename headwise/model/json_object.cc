@@ -79,8 +79,11 @@ Index JsonObject::integer(std::string_view key, Index low, Index high, std::opti
   const std::string* value = need(key, otherwise.has_value());
   if (!value) return *otherwise;
   Index x = 0;
-  const auto [end, error] = std::from_chars(value->data(), value->data() + value->size(), x);
-  if (error != std::errc() || end != value->data() + value->size() || x < low || x > high)
+  const char* const last = value->data() + value->size();
+  auto [end, error] = std::from_chars(value->data(), last, x);
+  if (end != last && *end == '.')
+    end = std::find_if(end + 1, last, [](char c) { return c != '0'; });  // 7.0 is 7
+  if (error != std::errc() || end != last || last[-1] == '.' || x < low || x > high)
     refuse(key, "a whole number from ", low, " to ", high, " is needed");
   return x;
 }

@@ -46,7 +46,7 @@ std::string answer(const Operation& o) {
   return text("\"200\": {\"description\": \"", o.summary,
               "\", \"headers\": {\"X-Request-Id\": {\"schema\": {\"type\": ",
               "\"string\"}}}, \"content\": {\"", o.type, "\": {\"schema\": ", schema, "}",
-              o.streams ? ", \"text/event-stream\": {\"schema\": {\"type\": \"string\"}}" : "", "}}");
+              o.streams ? ", \"text/event-stream\": {\"schema\": {}}" : "", "}}");
 }
 
 std::string print(const Operation& o) {

@@ -85,7 +85,9 @@ HttpResponse Service::all_numbers() const {
 }
 
 std::string Service::openapi() const {
-  return openapi_text(intents_openapi(options_.texts, asks_for_token()));
+  return openapi_text(
+      intents_openapi(options_.texts, asks_for_token(),
+                      {.report = static_cast<bool>(options_.report), .explain = facts().explains}));
 }
 
 HttpResponse Service::labels() const {

@@ -318,6 +318,10 @@ TEST(Openapi, HasEveryRouteAndEveryAnswer) {
   EXPECT_EQ(all.at("openapi"), "3.1.0");
   EXPECT_EQ(all.at("security").size(), 1u);
   EXPECT_TRUE(Json::parse(openapi_text(intents_openapi({}, false))).at("security").empty());
+  const Json less =
+      Json::parse(openapi_text(intents_openapi({}, false, {.report = false, .explain = false})));
+  for (const char* path : {"/", "/report", "/v1/explain"})
+    EXPECT_FALSE(less.at("paths").contains(path)) << path;
   for (const RouteName& r : Service::routes()) {
     std::string method(r.method);
     for (char& c : method) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));

@@ -157,8 +157,8 @@ class Reader {
       refuse("n", text("a request may have ", context_.limits.choices, " choices"));
     if (kind_ == CompletionKind::heads && n_ > 1)
       refuse("n", "the heads of one text are watched at a time; leave n at 1");
-    const char* key = json_.has("max_completion_tokens") ? "max_completion_tokens" : "max_tokens";
-    if (json_.has(key)) max_tokens_ = json_.integer(key, 0, kMost);
+    for (const char* key : {"max_tokens", "max_completion_tokens"})  // the second counts where both are given
+      if (json_.has(key)) max_tokens_ = json_.integer(key, 0, kMost);
     out_.per_token = json_.boolean("per_token", false);
   }
   void read_bias() {
@@ -166,7 +166,8 @@ class Reader {
     for (const std::string& key : bias.keys()) {
       TokenId id = -1;
       const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-      if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= context_.vocabulary)
+      if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= context_.vocabulary ||
+          key != std::to_string(id))
         refuse("logit_bias", text(quoted(key), " is no token; ids run from 0 to ", context_.vocabulary - 1));
       options_.sampling.bias.emplace_back(id, bias.number(key, -100, 100, 0.0));
     }

@@ -1,5 +1,7 @@
 #include "headwise/server/completions/completions_openapi.h"
 
+#include <string>
+
 #include "headwise/base/error.h"
 #include "headwise/base/words.h"
 #include "headwise/server/completions/completion_keys.h"
@@ -42,8 +44,26 @@ constexpr Operation kOperations[] = {
 
 /// What one key asks of another.
 constexpr std::string_view kTogether =
-    R"("if": {"required": ["stream_options"], "properties": {"stream_options": {"type": "object"}}},
-        "then": {"required": ["stream"], "properties": {"stream": {"const": true}}})";
+    R"("allOf": [{"if": {"required": ["stream_options"], "properties": {"stream_options": {"type": "object"}}},
+        "then": {"required": ["stream"], "properties": {"stream": {"const": true}}}},
+        {"if": {"required": ["top_logprobs"], "properties": {"top_logprobs": {"type": "integer"}}},
+        "then": {"required": ["logprobs"], "properties": {"logprobs": {"const": true}}}}])";
+
+/// The numbers from 0 to `last` as a regular expression of their digits.
+std::string numbers_to(Index last) {
+  const std::string digits = std::to_string(last);
+  std::string all = digits;
+  for (std::size_t i = 0; i < digits.size(); ++i) {  // as far as digit i they agree, then one below it
+    const char least = i == 0 && digits.size() > 1 ? '1' : '0';
+    if (digits[i] == least) continue;
+    const std::size_t rest = digits.size() - i - 1;
+    all += text("|", digits.substr(0, i), "[", least, "-", static_cast<char>(digits[i] - 1), "]",
+                rest ? text("[0-9]{", rest, "}") : "");
+  }
+  if (digits.size() > 1) all += "|[0-9]";
+  if (digits.size() > 2) all += text("|[1-9][0-9]{1,", digits.size() - 2, "}");
+  return "^(" + all + ")$";
+}
 
 std::string body_schema(std::string_view name, CompletionKind kind, std::string_view needs) {
   std::string keys;
@@ -62,6 +82,8 @@ std::string parts(const CompletionContext& c) {
       text(R"({"type": "array", "minItems": 1, "maxItems": )", c.positions,
            R"(, "items": {"type": "integer", "minimum": 0, "maximum": )", c.vocabulary - 1, "}}");
   return text(R"("ModelName": {"const": )", page_string(c.model), R"(},
+      "TokenName": {"type": "string", "pattern": ")",
+              numbers_to(c.vocabulary - 1), R"("},
       "Prompt": {"anyOf": [{"type": "string", "minLength": 1}, )",
               ids, R"(, {"type": "array", "minItems": 1, "maxItems": )", c.limits.prompts,
               R"(, "items": {"anyOf": [{"type": "string", "minLength": 1}, )", ids, R"(]}}]},

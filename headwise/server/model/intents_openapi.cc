@@ -1,5 +1,7 @@
 #include "headwise/server/model/intents_openapi.h"
 
+#include <utility>
+
 #include "headwise/base/error.h"
 
 namespace headwise::server {
@@ -54,9 +56,9 @@ constexpr std::string_view kAnswer = R"("labels": {"type": "array", "items": {"t
           "probability": {"type": "number"}}}})";
 
 std::string schemas(const TextLimits& limits) {
-  // A character of UTF-8 has up to 4 bytes; NUL is refused.
-  const std::string one =
-      text(R"({"type": "string", "pattern": "^[^\\u0000]*$", "maxLength": )", limits.text_bytes / 4, "}");
+  // A limit in bytes is no length in characters; NUL is refused.
+  const std::string one = text(R"({"type": "string", "pattern": "^[^\\u0000]*$", "description": "At most )",
+                               limits.text_bytes, R"( bytes of UTF-8"})");
   return text(
       R"("Labels": {"type": "object", "required": ["model", "labels"], "properties": {"model": {"type": "string"},
         "labels": {"type": "array", "items": {"type": "string"}}, "multi_label": {"type": "boolean"},
@@ -65,8 +67,8 @@ std::string schemas(const TextLimits& limits) {
       one, R"(}},
       "Texts": {"oneOf": [{"$ref": "#/components/schemas/Text"},
         {"type": "object", "additionalProperties": false, "required": ["texts"], "properties": {
-          "texts": {"type": "array", "minItems": 1, "maxItems": )",
-      limits.texts, R"(, "items": )", one, R"(}}}]},
+          "texts": {"type": "array", "minItems": 1, "description": "At most )",
+      limits.texts, R"(", "items": )", one, R"(}}}]},
       "Answers": {"type": "object", "required": ["model", "answers", "tokens"], "properties": {"model": {"type": "string"},
         "tokens": {"type": "integer"}, "answers": {"type": "array", "items": {"type": "object", "properties": {
         )",
@@ -88,9 +90,14 @@ std::string schemas(const TextLimits& limits) {
 
 }  // namespace
 
-OpenapiFacts intents_openapi(const TextLimits& limits, bool token) {
+OpenapiFacts intents_openapi(const TextLimits& limits, bool token, Offered offered) {
+  std::vector<Operation> operations(std::begin(kOperations), std::end(kOperations));
+  std::erase_if(operations, [&](const Operation& o) {
+    return (!offered.report && (o.id == "page" || o.id == "report")) ||
+           (!offered.explain && o.id == "explain");
+  });
   return {.about = "Intents of texts, and why; see docs/serve.md.",
-          .operations = {std::begin(kOperations), std::end(kOperations)},
+          .operations = std::move(operations),
           .schemas = schemas(limits),
           .token = token};
 }

@@ -6,6 +6,10 @@
 
 namespace headwise::server {
 
-OpenapiFacts intents_openapi(const TextLimits& limits, bool token);
+/// What a service may be without: their routes are then not there.
+struct Offered {
+  bool report = true, explain = true;
+};
+OpenapiFacts intents_openapi(const TextLimits& limits, bool token, Offered offered = {});
 
 }  // namespace headwise::server

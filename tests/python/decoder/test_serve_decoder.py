@@ -280,7 +280,11 @@ def test_openapi_lists_what_is_there(port):
         assert set(said) >= set(schemas[given]["required"])
         assert ask(port, path, answer | {"no_such_key": None})[0] == 400
         # What schemathesis sends by this schema is taken: stream_options stand beside a stream alone.
-        assert "stream_options" in keys["if"]["required"] and keys["then"]["properties"]["stream"] == {"const": True}
+        # So top_logprobs beside logprobs, and top_p from 1e-9 on.
+        rules = {rule["if"]["required"][0]: rule["then"]["properties"] for rule in keys["allOf"]}
+        assert rules == {"stream_options": {"stream": {"const": True}}, "top_logprobs": {"logprobs": {"const": True}}}
+        least = keys["properties"]["top_p"]["anyOf"][0]["minimum"]
+        assert ask(port, path, answer | {"top_p": least})[0] == 200 and ask(port, path, answer | {"top_p": 0})[0] == 400
         assert ask(port, path, answer | {"stream_options": {}})[0] == 400
     for path in set(document["paths"]) - {"/metrics"}:
         assert ask(port, path, bodies.get(path))[0] == 200, path
