@@ -7,7 +7,6 @@
 #include "headwise/kernels/cuda/hopper/common.h"
 #include "headwise/kernels/cuda/hopper/forward/block_lists.h"
 #include "headwise/kernels/cuda/hopper/forward_params.h"
-#include "headwise/kernels/cuda/hopper/mend.h"
 #include "headwise/kernels/cuda/inputs/run_inputs.h"
 #include "headwise/kernels/cuda/table/kernels.h"
 
@@ -157,17 +156,6 @@ Status set_maps(const AttentionProblem& p, const AttentionArgs& a, int rows, int
   return status;
 }
 
-/// Places of a group in a block's list, four warps a tile.
-int lost_each(Index tiles, int processors) {
-  return static_cast<int>(min_of(tiles, kLostShare * (tiles / processors + 1)) * 4);
-}
-/// Before the tiles are known: at most those of 128 queries.
-std::size_t lost_bytes(const AttentionProblem& p, const Band& band, int processors) {
-  if (band.whole) return 0;
-  const Index tiles = p.batch * pieces_of(band) * p.heads.q.heads * ceil_div(max_of(p.q_tokens, 1), 128);
-  return static_cast<std::size_t>(3 * processors * lost_each(tiles, processors)) * sizeof(int2);
-}
-
 template <class T>
 Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, int device,
              Sequences which) {
@@ -183,9 +171,8 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   const BlockBytes block_bytes = block_bytes_of(p);
   const auto bits_bytes = static_cast<std::size_t>(block_bytes.bits),
              list_bytes = static_cast<std::size_t>(block_bytes.lists);
-  const std::size_t before = (id_bytes + bits_bytes + list_bytes + 15) / 16 * 16;
-  Status status = sequence_places(
-      p, a, state, {1 + kLostCounters, before + lost_bytes(p, band, processors), which}, f.place, f.places);
+  Status status =
+      sequence_places(p, a, state, {1, id_bytes + bits_bytes + list_bytes, which}, f.place, f.places);
   if (status.ok() && ids) {
     auto* to = reinterpret_cast<Index*>(state.scratch);
     status = send_ids(a.inputs.sequence_ids, p.batch, to, state.stream);
@@ -251,25 +238,16 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   }
   if (paged) f.pages = pages_of(p, a, keys);
   f.out_chunks = value_dim / 8;
-  const LostRows lost = lost_rows(state.counters + 1);
-  if (!band.whole) {
-    f.tensors = tensors_of(p, a);
-    if (passes != TileTerms::band)
-      f.lost_any = lost.found;
-    else
-      f.lost = {reinterpret_cast<int2*>(state.scratch + before), lost_each(f.tiles, processors)};
-  }
   ForwardMaps maps{};
   status = set_maps(p, a, rows, paged ? f.pages.piece : keys, state, f, maps);
   if (!status.ok()) return status;
-  status = attend_tiles<T>({.head_dim = widths.head,
-                            .groups = groups,
-                            .passes = passes,
-                            .device = device,
-                            .processors = processors,
-                            .stream = state.stream},
-                           maps, f);
-  return status.ok() && f.lost_any ? mend({f, lost}, p.dtype, processors, state.stream) : status;
+  return attend_tiles<T>({.head_dim = widths.head,
+                          .groups = groups,
+                          .passes = passes,
+                          .device = device,
+                          .processors = processors,
+                          .stream = state.stream},
+                         maps, f);
 }
 
 Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {
