@@ -1,6 +1,7 @@
 #include "headwise/intent/training/train_words.h"
 
 #include <charconv>
+#include <utility>
 
 #include "headwise/heads/any_head.h"
 #include "headwise/heads/scales.h"
@@ -21,22 +22,20 @@ Kind kind_named(const char* option, const std::string& name, const std::string_v
   throw Error(ErrorKind::bad_argument, text(option, ": got \"", name, "\"; give one of ", all));
 }
 
-/// The recipe of fine-tuning in the place of every word that was not given.
-void take_fine_tuning(TrainWords& r) {
-  const TrainingOptions given = r.training;
-  const auto said = [&](const char* option) { return r.said.contains(option); };
-  TrainingOptions& t = r.training;
-  t = fine_tuning();
-  t.seed = given.seed, t.minutes = given.minutes, t.may_lose = given.may_lose,
-  t.connectors = given.connectors;
-  if (said("epochs")) t.epochs = given.epochs;
-  if (said("batch")) t.batch = given.batch;
-  if (said("rate")) t.rate = given.rate;
-  if (said("encoder-rate")) t.encoder_rate = given.encoder_rate;
-  if (!said("dtype")) r.dtype = text(t.compute);
+/// A recipe in the place of every word that was not given.
+void take_recipe(TrainWords& r, TrainingOptions recipe) {
+  const TrainingOptions& given = r.training;
+  recipe.seed = given.seed, recipe.minutes = given.minutes, recipe.may_lose = given.may_lose;
+  recipe.connectors = given.connectors;
+  if (r.said.contains("epochs")) recipe.epochs = given.epochs;
+  if (r.said.contains("batch")) recipe.batch = given.batch;
+  if (r.said.contains("rate")) recipe.rate = given.rate;
+  if (r.said.contains("encoder-rate")) recipe.encoder_rate = given.encoder_rate;
+  if (r.said.contains("vocabulary")) recipe.pieces = given.pieces;
+  r.training = std::move(recipe);
 }
 
-/// The recipe of cutting in the place of every word that was not given.
+/// What cuts texts, and its recipe.
 void take_cutting(TrainWords& r) {
   constexpr std::string_view ways[] = {"pooled", "cut", "labels", "auto"};
   const std::string_view way = ways[kind_named<int>("--compound", r.compound, ways)];
@@ -49,18 +48,9 @@ void take_cutting(TrainWords& r) {
   require((way != "cut" && way != "auto") || r.gates.empty(), ErrorKind::unsupported, "train",
           "--gates and --compound ", way, " were never tried together; leave out one");
   if (!r.config.cuts.on || !r.from.empty()) return;
-  const TrainingOptions given = r.training;
-  const auto said = [&](const char* option) { return r.said.contains(option); };
-  TrainingOptions& t = r.training;
-  t = compound_training();
-  t.seed = given.seed, t.minutes = given.minutes, t.connectors = given.connectors,
-  t.may_lose = given.may_lose;
-  if (said("epochs")) t.epochs = given.epochs;
-  if (said("batch")) t.batch = given.batch;
-  if (said("rate")) t.rate = given.rate;
-  if (said("vocabulary")) t.pieces = given.pieces;
-  if (!said("ngrams")) r.config.ngrams.buckets = 7000, r.config.ngrams.columns = 64;
-  if (!said("max-tokens")) r.config.encoder.max_tokens = 256;
+  take_recipe(r, compound_training());
+  if (!r.said.contains("ngrams")) r.config.ngrams.buckets = 7000, r.config.ngrams.columns = 64;
+  if (!r.said.contains("max-tokens")) r.config.encoder.max_tokens = 256;
 }
 
 /// Calls f(name, place) for every option, in the order of the command line.
@@ -112,7 +102,10 @@ void say(TrainWords& words, std::string_view option, const std::string& value) {
 }
 
 void take_recipes(TrainWords& r) {
-  if (!r.from.empty()) take_fine_tuning(r);
+  if (!r.from.empty()) {
+    take_recipe(r, fine_tuning());
+    if (!r.said.contains("dtype")) r.dtype = text(r.training.compute);
+  }
   if (!r.compound.empty() || !r.training.connectors.empty()) take_cutting(r);
 }
 
