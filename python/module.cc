@@ -5,6 +5,7 @@
 #include "python/arrays/bind.h"
 #include "python/arrays/contexts.h"
 #include "python/arrays/errors.h"
+#include "python/layers/ranks.h"
 #include "python/text/bind_align.h"
 #include "python/text/bind_recognizer.h"
 
@@ -34,6 +35,7 @@ NB_MODULE(_core, m) {
   headwise::python::bind_jax(m);
   headwise::python::bind_linear(m);
   headwise::python::bind_ops(m);
+  headwise::python::bind_ranks(m);
   headwise::python::bind_layers(m);
   headwise::python::bind_model(m);
   headwise::python::bind_text(m);

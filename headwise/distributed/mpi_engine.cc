@@ -1,4 +1,6 @@
 // The engine `mpi`: Open MPI 4 and 5 by their library libmpi.so.40, which is found when ranks are started.
+#include "headwise/distributed/mpi_engine.h"
+
 #include <dlfcn.h>
 #include <sched.h>
 
@@ -7,8 +9,6 @@
 #include <exception>
 #include <thread>
 #include <vector>
-
-#include "headwise/distributed/engine.h"
 
 namespace headwise {
 namespace {
@@ -84,16 +84,20 @@ const Found& found() {
 
 class MpiEngine final : public Engine {
  public:
-  MpiEngine() : mpi_(found().mpi) {
+  /// over: whose ranks they are; null: all that mpirun started.
+  explicit MpiEngine(Handle over = nullptr) : mpi_(found().mpi) {
     int provided = 0, running = 0;
     mpi_.initialized(&running);
+    require(running || over == nullptr, ErrorKind::bad_argument, "ranks",
+            "a communicator was given but MPI does not run; call MPI_Init first");
     if (!running) {
       require(mpi_.init_thread(nullptr, nullptr, kSerialized, &provided) == kOk, ErrorKind::device, "ranks",
               "MPI_Init_thread failed; start the program with mpirun");
       owns_ = true;
     }
-    mpi_.errors(mpi_.world, mpi_.errors_return);
-    require(mpi_.dup(mpi_.world, &team_) == kOk, ErrorKind::device, "ranks",
+    if (over == nullptr) over = mpi_.world;
+    mpi_.errors(over, mpi_.errors_return);
+    require(mpi_.dup(over, &team_) == kOk, ErrorKind::device, "ranks",
             "MPI_Comm_dup failed; start the program with mpirun");
     mpi_.errors(team_, mpi_.errors_return);
     mpi_.rank(team_, &rank_), mpi_.size(team_, &ranks_);
@@ -220,6 +224,13 @@ std::string missing_mpi() { return found().missing; }
 std::unique_ptr<Engine> start_mpi() {
   require(found().missing.empty(), ErrorKind::unsupported, "ranks", found().missing);
   return std::make_unique<MpiEngine>();
+}
+
+std::unique_ptr<Engine> take_mpi(void* communicator) {
+  require(found().missing.empty(), ErrorKind::unsupported, "ranks", found().missing);
+  require(communicator != nullptr, ErrorKind::bad_argument, "ranks",
+          "the communicator is null; give one of MPI");
+  return std::make_unique<MpiEngine>(communicator);
 }
 
 }  // namespace headwise

@@ -40,7 +40,7 @@ from ._core import (  # noqa: I001
     suggest_heads,
     unpack_keys,
 )
-from . import lab
+from . import distributed, lab
 from ._align import Aligned, align
 from ._decoder import Decoder, Generation, HeadStats, Piece, TokenLogprob
 from ._heads import TYPES as _HEADS
@@ -92,6 +92,7 @@ __all__ = [
     "binary_cross_entropy",
     "cross_entropy",
     "cuda_devices",
+    "distributed",
     "end",
     "explain",
     "get_threads",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import overload
 
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from ._heads import Head
@@ -360,6 +360,75 @@ def l2_norm(x: ArrayT, weight: Array | None = None, *, eps: float = 1e-06, out: 
     x / max(|x|, eps) * weight along the last axis; weight as in rms_norm, sizes of 1 repeat.
     """
 
+class Communicator:
+    """One rank's way to the others of its team."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def ranks(self) -> int: ...
+
+    @property
+    def engine(self) -> str:
+        """mpi, threads or none."""
+
+    @property
+    def counted(self) -> dict[str, int]:
+        """
+        What this rank has sent since the start: bytes, messages, calls, card_bytes.
+        """
+
+    def part(self, first: int, count: int, step: int = 1) -> Communicator:
+        """
+        The team of the ranks first, first + step, ...; this rank is one of them. Nothing travels.
+        """
+
+    def gather(self, slice: ArrayT, axis: int = 0) -> ArrayT:
+        """
+        The slices of all ranks, joined along an axis. Rank r of R holds [n r // R, n (r + 1) // R).
+        """
+
+    def exchange(self, x: ArrayT, cut_axis: int) -> ArrayT:
+        """
+        Matrices: this rank's rows of all columns become its columns of all rows (cut_axis 1), or back (0).
+        """
+
+    def sum(self, partial: ArrayT, order: str = "tree", *, ctx: Context | None = None) -> ArrayT:
+        """
+        The sum over ranks, on every rank. tree: neighbours are added, then neighbouring sums. engine: the engine's own.
+        """
+
+    def share(self, x: ArrayT) -> ArrayT:
+        """What rank 0 gave, on every rank."""
+
+    def agree(self, what: str, fields: dict[str, Any]) -> None:
+        """
+        Every rank gives the same fields, or every rank raises with the rank, the field and both values.
+        """
+
+class Teams:
+    """
+    Who works together: tensor ranks share heads and columns, context ranks the tokens, data ranks the texts of a step.
+    """
+
+    def __init__(self, tensor: Communicator | None = None, context: Communicator | None = None, data: Communicator | None = None, *, order: str = "one_rank") -> None:
+        """
+        order: one_rank (the bits of one process; forward alone over tensor ranks), tree (the same bits on 1, 2, 4, 8 ranks) or engine.
+        """
+
+    @property
+    def order(self) -> str: ...
+
+def start_ranks(engine: str, communicator: int, seconds: float, start_seconds: float, check: bool) -> Communicator:
+    """See headwise.distributed.start."""
+
+def run_ranks(ranks: int, work: Callable[[Communicator], object], seconds: float, check: bool) -> None:
+    """See headwise.distributed.run."""
+
+def end_ranks(wait: bool) -> None:
+    """Before the program goes: leaves every team."""
+
 class Layer:
     """What every layer has: parameters and their gradients by name."""
 
@@ -386,6 +455,16 @@ class Layer:
     def load(self, path: str) -> None:
         """Reads such a file: the same names, sizes and dtype."""
 
+    def take_slices(self, whole: Layer) -> None:
+        """
+        Copies this rank's slices of the parameters of `whole`, the same layer made without teams.
+        """
+
+    def join_slices(self, whole: Layer, *, gradients: bool = False) -> None:
+        """
+        The way back, on every rank: `whole` gets the slices of all tensor ranks, values or gradients.
+        """
+
     def torch_state(self) -> dict[str, Array]:
         """
         A copy of the parameters under the names of torch's module of the same kind.
@@ -399,7 +478,7 @@ class MultiHead(Layer):
     Projections to queries, keys and values, any head's attention between them, and W_O.
     """
 
-    def __init__(self, heads: Head | str, model_dim: int, *, key_model_dim: int = 0, value_model_dim: int = 0, bias: bool = True, dropout: float = 0.0, rope: bool = False, alibi: bool = False, dtype: str = "f32", seed: int = 0) -> None:
+    def __init__(self, heads: Head | str, model_dim: int, *, key_model_dim: int = 0, value_model_dim: int = 0, bias: bool = True, dropout: float = 0.0, rope: bool = False, alibi: bool = False, dtype: str = "f32", seed: int = 0, teams: Teams | None = None) -> None:
         """
         heads: "gqa:heads=8,kv_heads=2,dim=64", or headwise.Gqa(heads=8, kv_heads=2, dim=64).
         """
@@ -422,7 +501,7 @@ class Block(Layer):
     One layer of an encoder or decoder: attention, cross-attention, feed-forward.
     """
 
-    def __init__(self, heads: Head | str, model_dim: int, feed_dim: int, *, cross: str = "none", feed: str = "relu", norm: str = "layer", norm_first: bool = True, bias: bool = True, dropout: float = 0.0, attention_dropout: float = 0.0, eps: float = 1e-5, positions: str = "none", dtype: str = "f32", seed: int = 0) -> None:
+    def __init__(self, heads: Head | str, model_dim: int, feed_dim: int, *, cross: str = "none", feed: str = "relu", norm: str = "layer", norm_first: bool = True, bias: bool = True, dropout: float = 0.0, attention_dropout: float = 0.0, eps: float = 1e-5, positions: str = "none", dtype: str = "f32", seed: int = 0, teams: Teams | None = None) -> None:
         """
         cross: none, attention or merged. feed: relu, gelu, gelu_tanh or swiglu. norm: layer or rms. positions: none, rope or alibi.
         """
@@ -445,7 +524,7 @@ class Block(Layer):
 class Stack(Layer):
     """Blocks after each other, and a norm at the end."""
 
-    def __init__(self, heads: Head | str, model_dim: int, feed_dim: int, depth: int, *, share_layers: int = 1, final_norm: bool = True, ds_init: float = 0.0, cross: str = "none", feed: str = "relu", norm: str = "layer", norm_first: bool = True, bias: bool = True, dropout: float = 0.0, attention_dropout: float = 0.0, eps: float = 1e-5, positions: str = "none", dtype: str = "f32", seed: int = 0) -> None:
+    def __init__(self, heads: Head | str, model_dim: int, feed_dim: int, depth: int, *, share_layers: int = 1, final_norm: bool = True, ds_init: float = 0.0, cross: str = "none", feed: str = "relu", norm: str = "layer", norm_first: bool = True, bias: bool = True, dropout: float = 0.0, attention_dropout: float = 0.0, eps: float = 1e-5, positions: str = "none", dtype: str = "f32", seed: int = 0, teams: Teams | None = None) -> None:
         """depth blocks; share_layers consecutive ones use one set of weights."""
 
     def __call__(self, x: ArrayT, source: ArrayT | None = None, mask: Mask | None = None, source_mask: Mask | None = None, *, offsets: Sequence[int] | None = None, source_offsets: Sequence[int] | None = None, training: bool = False, seed: int = 0, step: int = 0, ctx: Context | None = None) -> ArrayT:

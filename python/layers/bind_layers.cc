@@ -7,6 +7,7 @@
 #include "python/arrays/values.h"
 #include "python/attention/heads.h"
 #include "python/layers/layer_box.h"
+#include "python/layers/ranks.h"
 
 namespace headwise::python {
 namespace {
@@ -23,7 +24,7 @@ E read_named(ArgName at, std::string_view word, const std::string_view (&names)[
 
 struct MultiHeadBox : LayerBox {
   MultiHeadBox(const std::string& heads, const MultiHeadOptions& o, DType dtype, std::uint64_t init_seed)
-      : LayerBox(dtype, init_seed), layer(params, "attention", heads, o) {}
+      : LayerBox(dtype, init_seed, o.teams), layer(params, "attention", heads, o) {}
   MultiHead layer;
   MultiHead::Saved saved;
 };
@@ -40,7 +41,7 @@ nb::object run_multi_head(MultiHeadBox& box, const MultiHeadWords& w) {
   box.begin();
   StepInputs& in = box.inputs;
   const DType dtype = box.params.dtype();
-  in.x.read(kOp, "x", w.x, w.offsets, dtype);
+  in.x.read(kOp, "x", w.x, w.offsets, dtype, box.teams);
   if (!w.keys.is_none()) in.keys.read(kOp, "keys", w.keys, w.kv_offsets, dtype);
   if (!w.values.is_none()) in.values.read(kOp, "values", w.values, w.kv_offsets, dtype);
   in.mask_object = nb::borrow(w.mask), in.mask = read_mask_set(kOp, "mask", w.mask);
@@ -109,18 +110,20 @@ nb::object run_multi_head_backward(MultiHeadBox& box, nb::handle dy, double loss
 template <class Layer>
 struct RowsBox : LayerBox {
   template <class Options>
-  RowsBox(const Options& o, DType dtype, std::uint64_t init_seed)
-      : LayerBox(dtype, init_seed), layer(params, Layer::kName, o) {}
+  RowsBox(const Options& o, const Teams* with, DType dtype, std::uint64_t init_seed)
+      : LayerBox(dtype, init_seed, with), layer(params, Layer::kName, o) {}
   Layer layer;
   typename Layer::Saved saved;
 };
 struct BlockLayer : Block {
   static constexpr const char* kName = "block";
+  static constexpr bool kHolds = true;  // a rank of a context team gives its own rows
   using Block::Block;
   Index width() const { return options().model_dim; }
 };
 struct StackLayer : Stack {
   static constexpr const char* kName = "stack";
+  static constexpr bool kHolds = false;
   using Stack::Stack;
   Index width() const { return options().block.model_dim; }
 };
@@ -137,7 +140,7 @@ nb::object run_rows(RowsBox<Layer>& box, const RowsWords& w) {
   const Turn turn(box.turn);
   box.begin();
   StepInputs& in = box.inputs;
-  in.x.read(op, "x", w.x, w.offsets, box.params.dtype());
+  in.x.read(op, "x", w.x, w.offsets, box.params.dtype(), Layer::kHolds ? box.teams : nullptr);
   if (!w.source.is_none()) in.keys.read(op, "source", w.source, w.source_offsets, box.params.dtype());
   in.mask_object = nb::borrow(w.mask), in.mask = read_mask_set(op, "mask", w.mask);
   in.source_mask_object = nb::borrow(w.source_mask);
@@ -224,6 +227,7 @@ struct BlockWords {
   bool norm_first, bias;
   double dropout, attention_dropout, eps;
   const std::string& positions;
+  const Teams* teams;
 };
 BlockOptions read_block(const char* op, const BlockWords& w) {
   constexpr std::string_view kCross[] = {"none", "attention", "merged"};
@@ -238,7 +242,8 @@ BlockOptions read_block(const char* op, const BlockWords& w) {
           .bias = w.bias,
           .dropout = w.dropout,
           .attention_dropout = w.attention_dropout,
-          .positions = read_named<Positions>({op, "positions"}, w.positions, kPositionNames)};
+          .positions = read_named<Positions>({op, "positions"}, w.positions, kPositionNames),
+          .teams = w.teams};
 }
 
 void bind_multi_head(nb::module_& m) {
@@ -247,26 +252,30 @@ void bind_multi_head(nb::module_& m) {
   multi.def(
       "__init__",
       [](MultiHeadBox* self, nb::handle heads, Index model_dim, Index key_model_dim, Index value_model_dim,
-         bool bias, double dropout, bool rope, bool alibi, nb::handle dtype, std::uint64_t seed) {
+         bool bias, double dropout, bool rope, bool alibi, nb::handle dtype, std::uint64_t seed,
+         nb::handle teams) {
         MultiHeadOptions o{.model_dim = model_dim,
                            .key_model_dim = key_model_dim,
                            .value_model_dim = value_model_dim,
                            .bias = bias,
                            .out_bias = bias,
                            .dropout = dropout,
-                           .alibi = alibi};
+                           .alibi = alibi,
+                           .teams = read_teams("multi_head", teams)};
         if (rope) o.rope = RopeOptions{};
         new (self)
             MultiHeadBox(settings_of("multi_head", heads), o, read_layer_dtype("multi_head", dtype), seed);
+        self->teams_object = nb::borrow(teams);
       },
       nb::arg("heads"), nb::arg("model_dim"), nb::kw_only(), nb::arg("key_model_dim") = 0,
       nb::arg("value_model_dim") = 0, nb::arg("bias") = true, nb::arg("dropout") = 0.0,
       nb::arg("rope") = false, nb::arg("alibi") = false, nb::arg("dtype") = "f32", nb::arg("seed") = 0,
+      nb::arg("teams") = nb::none(),
       nb::sig(
           "def __init__(self, heads: Head | str, model_dim: int, *, key_model_dim: int = 0, value_model_dim: "
           "int = "
           "0, bias: bool = True, dropout: float = 0.0, rope: bool = False, alibi: bool = False, dtype: str = "
-          "\"f32\", seed: int = 0) -> None"),
+          "\"f32\", seed: int = 0, teams: Teams | None = None) -> None"),
       "heads: \"gqa:heads=8,kv_heads=2,dim=64\", or headwise.Gqa(heads=8, kv_heads=2, dim=64).");
   const auto run = [](bool keep) {
     return [keep](MultiHeadBox& box, nb::handle x, nb::handle keys, nb::handle values, nb::handle mask,
@@ -316,23 +325,26 @@ void bind_block(nb::module_& m) {
       [](RowsBox<BlockLayer>* self, nb::handle heads, Index model_dim, Index feed_dim,
          const std::string& cross, const std::string& feed, const std::string& norm, bool norm_first,
          bool bias, double dropout, double attention_dropout, double eps, const std::string& positions,
-         nb::handle dtype, std::uint64_t seed) {
+         nb::handle dtype, std::uint64_t seed, nb::handle teams) {
+        const Teams* with = read_teams("block", teams);
         new (self) RowsBox<BlockLayer>(
             read_block("block", {heads, model_dim, feed_dim, cross, feed, norm, norm_first, bias, dropout,
-                                 attention_dropout, eps, positions}),
-            read_layer_dtype("block", dtype), seed);
+                                 attention_dropout, eps, positions, with}),
+            with, read_layer_dtype("block", dtype), seed);
+        self->teams_object = nb::borrow(teams);
       },
       nb::arg("heads"), nb::arg("model_dim"), nb::arg("feed_dim"), nb::kw_only(), nb::arg("cross") = "none",
       nb::arg("feed") = "relu", nb::arg("norm") = "layer", nb::arg("norm_first") = true,
       nb::arg("bias") = true, nb::arg("dropout") = 0.0, nb::arg("attention_dropout") = 0.0,
       nb::arg("eps") = 1e-5, nb::arg("positions") = "none", nb::arg("dtype") = "f32", nb::arg("seed") = 0,
+      nb::arg("teams") = nb::none(),
       nb::sig("def __init__(self, heads: Head | str, model_dim: int, feed_dim: int, *, cross: str = "
               "\"none\", feed: "
               "str = "
               "\"relu\", norm: str = \"layer\", norm_first: bool = True, bias: bool = True, dropout: float = "
               "0.0, "
               "attention_dropout: float = 0.0, eps: float = 1e-5, positions: str = \"none\", dtype: str = "
-              "\"f32\", seed: int = 0) -> None"),
+              "\"f32\", seed: int = 0, teams: Teams | None = None) -> None"),
       "cross: none, attention or merged. feed: relu, gelu, gelu_tanh or swiglu. norm: layer or rms. "
       "positions: "
       "none, rope or alibi.");
@@ -348,19 +360,21 @@ void bind_stack(nb::module_& m) {
          Index share_layers, bool final_norm, double ds_init, const std::string& cross,
          const std::string& feed, const std::string& norm, bool norm_first, bool bias, double dropout,
          double attention_dropout, double eps, const std::string& positions, nb::handle dtype,
-         std::uint64_t seed) {
+         std::uint64_t seed, nb::handle teams) {
+        const Teams* with = read_teams("stack", teams);
         StackOptions o{
             .depth = depth, .share_layers = share_layers, .final_norm = final_norm, .ds_init = ds_init};
         o.block = read_block("stack", {heads, model_dim, feed_dim, cross, feed, norm, norm_first, bias,
-                                       dropout, attention_dropout, eps, positions});
-        new (self) RowsBox<StackLayer>(o, read_layer_dtype("stack", dtype), seed);
+                                       dropout, attention_dropout, eps, positions, with});
+        new (self) RowsBox<StackLayer>(o, with, read_layer_dtype("stack", dtype), seed);
+        self->teams_object = nb::borrow(teams);
       },
       nb::arg("heads"), nb::arg("model_dim"), nb::arg("feed_dim"), nb::arg("depth"), nb::kw_only(),
       nb::arg("share_layers") = 1, nb::arg("final_norm") = true, nb::arg("ds_init") = 0.0,
       nb::arg("cross") = "none", nb::arg("feed") = "relu", nb::arg("norm") = "layer",
       nb::arg("norm_first") = true, nb::arg("bias") = true, nb::arg("dropout") = 0.0,
       nb::arg("attention_dropout") = 0.0, nb::arg("eps") = 1e-5, nb::arg("positions") = "none",
-      nb::arg("dtype") = "f32", nb::arg("seed") = 0,
+      nb::arg("dtype") = "f32", nb::arg("seed") = 0, nb::arg("teams") = nb::none(),
       nb::sig(
           "def __init__(self, heads: Head | str, model_dim: int, feed_dim: int, depth: int, *, share_layers: "
           "int = "
@@ -368,7 +382,7 @@ void bind_stack(nb::module_& m) {
           "final_norm: bool = True, ds_init: float = 0.0, cross: str = \"none\", feed: str = \"relu\", norm: "
           "str = \"layer\", norm_first: bool = True, bias: bool = True, dropout: float = 0.0, "
           "attention_dropout: float = 0.0, eps: float = 1e-5, positions: str = \"none\", dtype: str = "
-          "\"f32\", seed: int = 0) -> None"),
+          "\"f32\", seed: int = 0, teams: Teams | None = None) -> None"),
       "depth blocks; share_layers consecutive ones use one set of weights.");
   def_rows<StackLayer>(stack);
 }

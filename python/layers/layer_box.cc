@@ -3,8 +3,10 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cstring>
 
+#include "headwise/distributed/slices.h"
 #include "headwise/layers/transformer/torch_state.h"
 #include "headwise/masks/mask.h"
 #include "headwise/model/safetensors.h"
@@ -66,6 +68,31 @@ nb::dict arrays_of(nb::handle self, bool grads) {
   return all;
 }
 
+const Communicator& tensor_team(const LayerBox& box) {
+  require(box.teams != nullptr && box.teams->tensor != nullptr, ErrorKind::bad_argument, "layer",
+          "it has no tensor team; make it with teams=");
+  return *box.teams->tensor;
+}
+
+void take_whole(LayerBox& box, LayerBox& whole) {
+  const Turn turn(box.turn);
+  take_slices(whole.params, box.params, tensor_team(box));
+}
+
+void join_whole(LayerBox& box, LayerBox& whole, bool gradients) {
+  const Communicator& team = tensor_team(box);
+  if (gradients) box.params.make_grads(), whole.params.make_grads();
+  const Turn turn(box.turn);
+  const Flight waiting;
+  for (const Param& mine : box.params.all()) {
+    const auto& all = whole.params.all();
+    const auto to = std::find_if(all.begin(), all.end(), [&](const Param& p) { return p.name == mine.name; });
+    require(to != all.end(), ErrorKind::bad_argument, "layer", "whole has no ", mine.name,
+            "; make both of one config");
+    join_slices(mine.name, gradients ? mine.grad : mine.value, gradients ? to->grad : to->value, team);
+  }
+}
+
 nb::dict torch_state(const LayerBox& box) {
   nb::dict all;
   for (StateTensor& t : to_torch(box.params)) {
@@ -87,7 +114,8 @@ void load_torch_state(LayerBox& box, const nb::dict& state) {
 
 }  // namespace
 
-void RowsArray::read(const char* op, const char* name, nb::handle h, nb::handle given_offsets, DType dtype) {
+void RowsArray::read(const char* op, const char* name, nb::handle h, nb::handle given_offsets, DType dtype,
+                     const Teams* teams) {
   const Array a = read_array(op, name, h);
   require(a.view.rank == 2 || a.view.rank == 3, ErrorKind::bad_shape, op, name, " is ", a.view,
           "; give [batch tokens columns], or [tokens columns] with offsets");
@@ -101,12 +129,22 @@ void RowsArray::read(const char* op, const char* name, nb::handle h, nb::handle 
   rows = AnyView::packed(a.view.data, dtype,
                          {padded ? a.view.size[0] * a.view.size[1] : a.view.size[0], columns});
   sequences = {.batch = padded ? a.view.size[0] : 1, .tokens = a.view.size[padded ? 1 : 0]};
+  const bool cut = teams != nullptr && teams->context_ranks() > 1;
+  require(!cut || !given_offsets.is_none(), ErrorKind::bad_argument, op, name, " is ", a.view, ", cut over ",
+          cut ? teams->context_ranks() : 1,
+          " context ranks; give this rank's rows and the offsets of all rows");
   if (given_offsets.is_none()) return;
   require(!padded, ErrorKind::bad_shape, op, name, " is ", a.view,
           " and has offsets; offsets go with [tokens columns]");
   offsets = read_indices({op, "offsets"}, given_offsets);
-  require(!offsets.empty() && offsets.front() == 0 && offsets.back() == rows.size[0], ErrorKind::bad_shape,
-          op, "offsets go from ", offsets.empty() ? 0 : offsets.front(), " to ",
+  if (cut && !offsets.empty()) {
+    sequences.held = slice_of(offsets.back(), teams->context->rank(), teams->context->ranks());
+    require(sequences.held->size == rows.size[0], ErrorKind::bad_shape, op, name, " has ", rows.size[0],
+            " rows; of ", offsets.back(), " rows rank ", teams->context->rank(), " has ",
+            sequences.held->size, ", from ", sequences.held->begin, " on");
+  }
+  require(!offsets.empty() && offsets.front() == 0 && (cut || offsets.back() == rows.size[0]),
+          ErrorKind::bad_shape, op, "offsets go from ", offsets.empty() ? 0 : offsets.front(), " to ",
           offsets.empty() ? 0 : offsets.back(), " but ", name, " has ", rows.size[0], " rows; give 0 to ",
           rows.size[0]);
   sequences.offsets = AnyView::packed(offsets.data(), DType::i64, {static_cast<Index>(offsets.size())});
@@ -184,6 +222,12 @@ void bind_layer_box(nb::module_& m) {
            "Writes the parameters by name as one safetensors file, whole or not at all.")
       .def("load", &load, nb::arg("path"), nb::sig("def load(self, path: str) -> None"),
            "Reads such a file: the same names, sizes and dtype.")
+      .def("take_slices", &take_whole, nb::arg("whole"),
+           nb::sig("def take_slices(self, whole: Layer) -> None"),
+           "Copies this rank's slices of the parameters of `whole`, the same layer made without teams.")
+      .def("join_slices", &join_whole, nb::arg("whole"), nb::kw_only(), nb::arg("gradients") = false,
+           nb::sig("def join_slices(self, whole: Layer, *, gradients: bool = False) -> None"),
+           "The way back, on every rank: `whole` gets the slices of all tensor ranks, values or gradients.")
       .def("torch_state", &torch_state, nb::sig("def torch_state(self) -> dict[str, Array]"),
            "A copy of the parameters under the names of torch's module of the same kind.")
       .def("load_torch_state", &load_torch_state, nb::arg("state"),

@@ -21,7 +21,9 @@ struct RowsArray {
   Sequences sequences;
   std::vector<Index> offsets;
 
-  void read(const char* op, const char* name, nb::handle h, nb::handle given_offsets, DType dtype);
+  /// Over a context team of several ranks the rows are this rank's, and the offsets those of all rows.
+  void read(const char* op, const char* name, nb::handle h, nb::handle given_offsets, DType dtype,
+            const Teams* teams = nullptr);
   bool given() const { return rows.given(); }
 };
 
@@ -42,11 +44,13 @@ struct StepInputs {
 };
 
 struct LayerBox {
-  LayerBox(DType dtype, std::uint64_t seed) : params(dtype, seed) {}
+  LayerBox(DType dtype, std::uint64_t seed, const Teams* with = nullptr) : params(dtype, seed), teams(with) {}
   LayerBox(const LayerBox&) = delete;
   LayerBox& operator=(const LayerBox&) = delete;
 
   ParamSet params;
+  const Teams* teams;       // of `teams_object`; null: none
+  nb::object teams_object;  // kept, as layers point into it
   StepMemory memory;
   StepInputs inputs;  // of the last forward
   bool kept = false;  // a backward may follow it
