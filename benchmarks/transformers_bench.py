@@ -3,7 +3,7 @@
 
 Usage: transformers_bench.py [--threads 2] [--clock wall|cpu] [--only WORD] [--out FILE.json]
 A model has 4 layers of 512 with 8 heads, in f32, one text, random weights; both sides are one model that is switched.
-A ratio is sdpa's time over headwise's, the median of alternating rounds. --clock cpu counts the time of the calling
+"packed": the layers leave out padding (headwise.transformers.pack). A ratio is sdpa's time over headwise's, the median of alternating rounds. --clock cpu counts the time of the calling
 thread and wants --threads 1: a busy machine changes little there. The package must be importable."""
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
@@ -91,7 +91,8 @@ def passes(model, ids, mask, training):
     return step if training else forward
 
 
-def pair(name, tokens, turns, training=False, padded=False):
+def pair(name, tokens, turns, kind):
+    training, padded = "training" in kind, "padding" in kind
     torch.manual_seed(1)
     model = MODELS[name](tokens).train(training)
     rows = 2 if padded else 1
@@ -103,6 +104,8 @@ def pair(name, tokens, turns, training=False, padded=False):
     twins = {"sdpa": model, "headwise": copy.deepcopy(model)}
     for how, twin in twins.items():
         twin.set_attn_implementation(how)
+    if "packed" in kind:
+        hw.transformers.pack(twins["headwise"])
     sides = {how: passes(twin, ids, mask, training) for how, twin in twins.items()}
     if not training:
         want, found = (sides[how]()[mask.bool()] for how in ("sdpa", "headwise"))
@@ -149,7 +152,8 @@ def processor():
 
 
 CASES = [(name, kind, tokens) for name in MODELS for kind in ("forward", "training step") for tokens in TOKENS]
-CASES += [(name, "forward, half is padding", tokens) for name in MODELS for tokens in TOKENS]
+CASES += [(name, f"{kind}, half is padding{packed}", tokens)
+          for name in MODELS for kind, packed in (("forward", ""), ("forward", ", packed"), ("training step", ", packed")) for tokens in TOKENS]  # fmt: skip
 
 
 def measure(given):
@@ -161,7 +165,7 @@ def measure(given):
     for name, kind, tokens in CASES:
         if given.only and given.only not in f"{name} {kind} {tokens}":
             continue
-        found = pair(name, tokens, Turns(given.clock, given.rounds, given.seconds), kind == "training step", "padding" in kind)
+        found = pair(name, tokens, Turns(given.clock, given.rounds, given.seconds), kind)
         row = {"model": name, "pass": kind, "tokens": tokens, "ratio": ratio(found),
                "seconds": {side: statistics.median(times) for side, times in found.items()}, "rounds": found}  # fmt: skip
         log["cases"].append(row)

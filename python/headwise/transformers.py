@@ -17,7 +17,7 @@ from . import torch as _torch
 from ._core import Mask
 from ._types import Scores
 
-__all__ = ["attention_forward", "register"]
+__all__ = ["attention_forward", "pack", "register", "unpack"]
 
 NAME = "headwise"
 
@@ -25,23 +25,17 @@ try:
     from transformers import AttentionInterface, AttentionMaskInterface
 
     from ._transformers_mask import Open, make_mask
+    from ._transformers_pack import Packed, pack, unpack
+    from ._transformers_wishes import wants_weights
 except ImportError as error:
     raise ImportError(
         f"headwise.transformers: transformers {_transformers.__version__} is installed, which has no AttentionInterface and "
         "AttentionMaskInterface as they are since 5.0; install transformers 5"
     ) from error
 
-try:  # what gathers the outputs that a call asked for, where this version has it
-    from transformers.utils import output_capturing as _capturing
-
-    _collector: Any = _capturing._active_collector
-except (ImportError, AttributeError):
-    _collector = None
-
 _CAUSAL = Mask.causal()
 _attend: Any = _torch._attend
 _attend_layer: Any = _torch_node.native._node_layer
-_fields_of = object.__getattribute__  # a configuration's own lookup takes longer than the rest of a small call
 _is_compiling = torch.compiler.is_compiling
 
 
@@ -62,7 +56,7 @@ def attention_forward(
     """
     plain = softcap is s_aux is position_bias is None and not dropout and not alibi
     if plain and type(attention_mask) is Open and attention_mask.alone:
-        if not _is_compiling() and "cache" not in words and not _wants_weights(module, words):  # the usual layer: nothing but q, k, v and a mask
+        if not _is_compiling() and "cache" not in words and not wants_weights(module, words):  # the usual layer: nothing but q, k, v and a mask
             found = _attend_layer(query, key, value, attention_mask.made, scaling)
             if found is not NotImplemented:
                 return found, None
@@ -87,12 +81,16 @@ def attention_forward(
         terms["alibi"] = True
     if dropout > 0.0:
         terms.update(dropout=dropout, seed=int(torch.randint(2**62, ()).item()))
-    if _wants_weights(module, words):
+    if wants_weights(module, words):
         terms["probe"] = Scores("weights")
     mask: Mask | None
     if attention_mask is None:
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         mask = _CAUSAL if causal and query.shape[2] > 1 else None
+    elif isinstance(attention_mask, Packed):
+        band, offsets = attention_mask.seen.mask(), attention_mask.offsets
+        out = _torch.attention(q[0], k[0], v[0], mask=band, scale=scaling, q_offsets=offsets, kv_offsets=offsets, **terms)
+        return out[None], None
     elif isinstance(attention_mask, Open):
         if attention_mask.padding is None:
             mask = attention_mask.mask()
@@ -113,19 +111,6 @@ def attention_forward(
         found = _torch.attention(q, k, v, mask=mask, scale=scaling, **terms)
         return found.out, found.probe.scores.to(query.dtype)
     return _torch.attention(q, k, v, mask=mask, scale=scaling, **terms), None
-
-
-def _wants_weights(module: torch.nn.Module, words: dict[str, Any]) -> bool:
-    if "output_attentions" in words:
-        return bool(words["output_attentions"])
-    config = module.__dict__.get("config")
-    fields = {} if config is None else _fields_of(config, "__dict__")
-    wish = fields.get("_output_attentions")
-    if wish or (wish is None and getattr(config, "output_attentions", False)):
-        return True
-    # GPT-2 does not hand the wish to its layers.
-    gathered = None if _collector is None or _is_compiling() else _collector.get()
-    return gathered is not None and any(name.endswith("attentions") for name in gathered)
 
 
 _RAGGED_TERMS = {"softcap", "sinks", "alibi", "dropout", "seed"}
