@@ -13,6 +13,20 @@ namespace {
 
 constexpr Index kMostKeyBytes = 1024;
 
+/// A whole number as JSON has them: 7, 7.0 and 7e0 are one.
+std::optional<Index> whole_number(std::string_view word) {
+  const char* const last = word.data() + word.size();
+  Index x = 0;
+  auto [end, error] = std::from_chars(word.data(), last, x);
+  if (end != last && *end == '.' && last[-1] != '.')
+    end = std::find_if(end + 1, last, [](char c) { return c != '0'; });
+  if (error == std::errc() && end == last) return x;
+  double y = 0;
+  const auto [after, fault] = std::from_chars(word.data(), last, y);
+  const bool fits = std::abs(y) < 0x1p63 && y == std::floor(y) && word.find_first_of("eE") != word.npos;
+  return fault == std::errc() && after == last && fits ? std::optional(static_cast<Index>(y)) : std::nullopt;
+}
+
 }  // namespace
 
 JsonObject::JsonObject(std::string_view json, std::string_view where) : where_(where) {
@@ -78,14 +92,9 @@ const std::string* JsonObject::need(std::string_view key, bool otherwise) const 
 Index JsonObject::integer(std::string_view key, Index low, Index high, std::optional<Index> otherwise) const {
   const std::string* value = need(key, otherwise.has_value());
   if (!value) return *otherwise;
-  Index x = 0;
-  const char* const last = value->data() + value->size();
-  auto [end, error] = std::from_chars(value->data(), last, x);
-  if (end != last && *end == '.')
-    end = std::find_if(end + 1, last, [](char c) { return c != '0'; });  // 7.0 is 7
-  if (error != std::errc() || end != last || last[-1] == '.' || x < low || x > high)
-    refuse(key, "a whole number from ", low, " to ", high, " is needed");
-  return x;
+  const std::optional<Index> x = whole_number(*value);
+  if (!x || *x < low || *x > high) refuse(key, "a whole number from ", low, " to ", high, " is needed");
+  return *x;
 }
 
 double JsonObject::number(std::string_view key, double low, double high,

@@ -94,10 +94,12 @@ TEST(HfConfig, RefusesByKeyAndValue) {
             "c: \"quantization_config\" is {}; give the weights in f32, bf16 or f16");
   EXPECT_EQ(refusal("num_attention_heads", "3"),
             "c: \"num_attention_heads\" is 3; hidden_size (8) must be a multiple of it");
-  for (const char* bad : {"0", "-8", "8.5", "8e0", "\"8\"", "[8]", "18446744073709551624", "65537"})
+  for (const char* bad :
+       {"0", "-8", "8.5", "85e-1", "8e9", "1e99", "\"8\"", "[8]", "18446744073709551624", "65537"})
     EXPECT_EQ(refusal("hidden_size", bad),
               text("c: \"hidden_size\" is ", bad, "; a whole number from 1 to 65536 is needed"));
-  EXPECT_EQ(refusal("hidden_size", "8.0"), "(nothing was thrown)");
+  for (const char* whole : {"8.0", "8e0", "80e-1"})
+    EXPECT_EQ(refusal("hidden_size", whole), "(nothing was thrown)") << whole;
   EXPECT_EQ(refusal("hidden_size", ""), "c: has no \"hidden_size\"; the file needs it");
   EXPECT_EQ(refusal("vocab_size", "null"), "c: has no \"vocab_size\"; the file needs it");
   EXPECT_EQ(refusal("layer_norm_eps", "-1"), "c: \"layer_norm_eps\" is -1; a number from 0 to 1 is needed");

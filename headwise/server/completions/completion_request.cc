@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <random>
 
@@ -61,12 +62,12 @@ class Reader {
     if (value == nullptr) refuse("prompt", "a prompt is needed: a text, a list of ids, or a list of such");
     JsonReader r(*value, text(kWhere, ": \"prompt\""));
     if (!r.try_take('[')) return add_prompt(prompt_text(r));
-    if (r.peek() != '"' && r.peek() != '[' && r.peek() != ']') return add_prompt(prompt_ids(r));
+    if (r.peek() != '"' && r.peek() != '[' && r.peek() != ']') return add_prompt(prompt_ids(r, *value));
     for (bool first = true; !r.try_take(']'); first = false) {
       if (!first) r.take(',', "a list of prompts");
       if (std::ssize(prompts_) >= context_.limits.prompts)
         refuse("prompt", text("a request may have ", context_.limits.prompts, " prompts"));
-      add_prompt(r.try_take('[') ? prompt_ids(r) : prompt_text(r));
+      add_prompt(r.try_take('[') ? prompt_ids(r, *value) : prompt_text(r));
     }
     if (prompts_.empty()) refuse("prompt", "the list of prompts is empty; give one or more");
     if (kind_ == CompletionKind::heads && prompts_.size() > 1)
@@ -76,13 +77,21 @@ class Reader {
     const std::string text = r.string("a prompt", kMost);
     return tokenizer().encode(text);
   }
-  std::vector<TokenId> prompt_ids(JsonReader& r) const {
+  /// What `r` reads next in `all`: an id may be written 129.0, as a client without whole numbers does.
+  std::vector<TokenId> prompt_ids(JsonReader& r, std::string_view all) const {
     std::vector<TokenId> ids;
     for (bool first = true; !r.try_take(']'); first = false) {
       if (!first) r.take(',', "a list of ids");
-      const Index id = r.integer("an id");
-      if (id >= context_.vocabulary)
-        refuse("prompt", text("the prompt has token ", id, "; ids run from 0 to ", context_.vocabulary - 1));
+      r.peek();
+      const std::size_t begin = r.at();
+      r.skip("an id", 1);
+      const std::string_view word = all.substr(begin, r.at() - begin);
+      double id = -1;
+      const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+      const bool whole = error == std::errc() && end == word.data() + word.size() && id == std::floor(id);
+      if (!whole || id < 0 || id >= static_cast<double>(context_.vocabulary))
+        refuse("prompt", text("the prompt has token ", word.substr(0, 20),
+                              "; ids are whole numbers from 0 to ", context_.vocabulary - 1));
       ids.push_back(static_cast<TokenId>(id));
     }
     return ids;
@@ -97,6 +106,7 @@ class Reader {
       for (const std::string& key : m.keys())
         if (key != "role" && key != "content" && key != "name" && m.has(key))
           refuse("messages", text("the key ", quoted(key), " of a message is not known here"));
+      m.word("name", std::string());  // of the right type: templates do not ask for it
       std::string role = m.word("role");
       if (role == "developer") role = "system";
       messages.push_back({std::move(role), content_of(m)});

@@ -57,6 +57,12 @@ def events(port, path, body):
     return [json.loads(p.removeprefix("data: ")) for p in parts[:-2]]
 
 
+def refusal(port, path, body):
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    c.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    return c.getresponse().status
+
+
 def metric(port, name):
     c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     c.request("GET", "/metrics")
@@ -163,9 +169,23 @@ def test_refusals_name_the_key(port, body, status, param):
         assert said["error"]["param"] == param
 
 
+def test_whole_numbers_may_be_written_as_fractions(port):
+    plain = {"prompt": [[1, 30, 7]], "max_tokens": 3, "temperature": 0, "seed": 5 * 10**18}
+    raw = '{"prompt": [[1.0, 3e1, 7]], "max_tokens": 3.0, "temperature": 0, "seed": 5e+18}'
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    c.request("POST", "/v1/completions", raw, {"Content-Type": "application/json"})
+    r = c.getresponse()
+    said = json.loads(r.read())
+    assert r.status == 200 and said["choices"] == ask(port, "/v1/completions", plain)[1]["choices"], said
+    for prompt in ([1.5], [-1], [True], [None], [[[1]]], [1, "a"], [1e300], [2**64]):
+        status, said = ask(port, "/v1/completions", {"prompt": prompt})
+        assert status == 400 and said["error"]["param"] in ("prompt", ""), (prompt, said)
+
+
 def test_other_refusals(port):
     assert ask(port, "/v1/nothing")[0] == 404 and ask(port, "/v1/models", {})[0] == 405
-    for talk in ([], [{"role": "tool", "content": "x"}], "hello", [{"role": "user", "content": [{"type": "image"}]}]):
+    for talk in ([], [{"role": "tool", "content": "x"}], "hello", [{"role": "user", "content": [{"type": "image"}]}],
+                 [{"role": "user", "content": "a", "name": 3}]):
         assert ask(port, "/v1/chat/completions", {"messages": talk})[0] == 400
     c = http.client.HTTPConnection("127.0.0.1", port)
     c.request("POST", "/v1/completions", b'{"prompt": "\xff"}', {"Content-Type": "application/json"})
@@ -282,6 +302,8 @@ def test_openapi_lists_what_is_there(port):
         # What schemathesis sends by this schema is taken: stream_options stand beside a stream alone.
         # So top_logprobs beside logprobs, and top_p from 1e-9 on.
         rules = {rule["if"]["required"][0]: rule["then"]["properties"] for rule in keys["allOf"]}
+        whole = keys["properties"]["stream"]["anyOf"][0] == {"const": False}  # heads come in one piece
+        assert whole == (path == "/v1/heads") == (refusal(port, path, answer | {"stream": True}) == 400)
         assert rules == {"stream_options": {"stream": {"const": True}}, "top_logprobs": {"logprobs": {"const": True}}}
         least = keys["properties"]["top_p"]["anyOf"][0]["minimum"]
         assert ask(port, path, answer | {"top_p": least})[0] == 200 and ask(port, path, answer | {"top_p": 0})[0] == 400
