@@ -12,6 +12,7 @@
 #include "headwise/cli/args/args.h"
 #include "headwise/cli/intent/suggest.h"
 #include "headwise/cli/lab/align.h"
+#include "headwise/cli/ranks/cmd_checkpoint.h"
 #include "headwise/cli/shell/shell.h"
 #include "headwise/distributed/engine.h"
 
@@ -45,6 +46,7 @@ int run(int argc, char** argv) {
   add_survey(app, exit_code);
   add_align(app, exit_code);
   add_suggest(app, exit_code);
+  add_checkpoint(app, exit_code);
   add_shell(app, exit_code);
   try {
     app.parse(argc, argv);

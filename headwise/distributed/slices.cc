@@ -39,6 +39,13 @@ SlicePlace place_of_slice(const std::string& name, const AnyView& whole, const A
   return at;
 }
 
+void put_slice(const InputView& mine, const AnyView& whole, const SlicePlace& at) {
+  const Stretches s = stretches_of(whole, mine, at);
+  for (Index o = 0; o < s.outer && s.mine > 0; ++o)
+    std::memcpy(static_cast<std::byte*>(whole.data) + o * s.whole + s.begin,
+                static_cast<const std::byte*>(mine.data) + o * s.mine, static_cast<std::size_t>(s.mine));
+}
+
 void take_slice(const std::string& name, const AnyView& whole, const AnyView& mine,
                 const Communicator& team) {
   const Stretches s = stretches_of(whole, mine, place_of_slice(name, whole, mine, team.rank(), team.ranks()));

@@ -16,6 +16,9 @@ struct SlicePlace {
 SlicePlace place_of_slice(const std::string& name, const AnyView& whole, const AnyView& mine, int rank,
                           int ranks);
 
+/// The way back for one slice: it is written into its place of `whole`.
+void put_slice(const InputView& mine, const AnyView& whole, const SlicePlace& at);
+
 /// `mine` gets this rank's slice of `whole`, a tensor of that name.
 void take_slice(const std::string& name, const AnyView& whole, const AnyView& mine, const Communicator& team);
 /// Every parameter of `mine` gets this rank's slice of the one with its name: a cut model starts as the whole

@@ -13,57 +13,20 @@
 #include "headwise/base/version.h"
 #include "headwise/kernels/cpu/isa/isa.h"
 #include "headwise/model/file.h"
-#include "headwise/model/safetensors.h"
-#include "headwise/train/crc32c.h"
+#include "headwise/train/checkpoint_file.h"
+#include "headwise/train/sliced_checkpoint.h"
 
 namespace headwise {
 namespace {
 
 namespace fs = std::filesystem;
 constexpr std::string_view kOp = "checkpoint", kFront = "step-", kBack = ".safetensors", kFormat = "1";
-constexpr std::string_view kManifestCrc = "headwise.manifest_crc32c";
 constexpr std::size_t kDigits = 12;
-
-std::string hex(std::uint32_t x) {
-  std::string out(8, '0');
-  for (int i = 7; i >= 0; --i, x >>= 4) out[static_cast<std::size_t>(i)] = "0123456789abcdef"[x & 15];
-  return out;
-}
 
 std::string file_name(Index step) {
   std::string digits = std::to_string(step);
   if (digits.size() < kDigits) digits.insert(0, kDigits - digits.size(), '0');
   return text(kFront, digits, kBack);
-}
-
-std::string crc_of(std::span<const std::byte> bytes) {
-  Crc32c crc;
-  crc.add(bytes);
-  return hex(crc.value());
-}
-std::string crc_of(const ConstView& v) {
-  return crc_of(
-      {static_cast<const std::byte*>(v.data), static_cast<std::size_t>(v.count() * size_of(v.dtype))});
-}
-
-/// Of every key and text but its own, in the order of the file; the tensors' own CRCs are among them, and
-/// their names, dtypes and sizes, so nothing of a file is outside it. This rule holds for every version.
-std::string manifest_crc(const Metadata& metadata, const std::vector<std::string>& tensors) {
-  Crc32c crc;
-  for (const auto& [key, value] : metadata) {
-    if (key == kManifestCrc) continue;
-    crc.add(text(key.size(), ' ', value.size(), ' '));
-    crc.add(key);
-    crc.add(value);
-  }
-  for (const std::string& t : tensors) crc.add(t);
-  return hex(crc.value());
-}
-
-std::string tensor_line(std::string_view name, DType dtype, int rank, const Index* size) {
-  std::string out = text(name.size(), ' ', name, ' ', dtype);
-  for (int axis = 0; axis < rank; ++axis) out += text(' ', size[axis]);
-  return out + ';';
 }
 
 /// What a checkpoint keeps and writes back.
@@ -80,55 +43,18 @@ std::vector<KeptTensor> tensors_of(const Optimizer& optimizer, const ParamSet& p
   return all;
 }
 
-const std::string& value_of(const Safetensors& file, std::string_view key) {
-  const std::string* value = file.metadata(key);
-  require(value != nullptr, ErrorKind::bad_argument, kOp, file.path(), ": has no \"", key,
-          "\"; it is no checkpoint");
-  return *value;
-}
-
-template <class T>
-T number_of(const Safetensors& file, std::string_view key) {
-  const std::string& value = value_of(file, key);
-  T x{};
-  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), x);
-  require(error == std::errc() && end == value.data() + value.size(), ErrorKind::bad_argument, kOp,
-          file.path(), ": \"", key, "\" is no whole number");
-  return x;
-}
-
 /// Counters of a run; those near the end of Index could not be counted on.
 Index count_of(const Safetensors& file, std::string_view key) {
   constexpr Index kMost = Index{1} << 60;
-  const auto n = number_of<Index>(file, key);
+  const auto n = checkpoint_number<Index>(file, key);
   require(n >= 0 && n <= kMost, ErrorKind::bad_argument, kOp, file.path(), ": \"", key, "\" is ", n,
           "; counters go from 0 to ", kMost, ": no run of headwise wrote it");
   return n;
 }
 
-/// Throws when a single bit of names, sizes and counters is not as it was written; reads no tensor.
-void check_manifest(const Safetensors& file) {
-  std::vector<std::string> lines;
-  for (const SafetensorsEntry& e : file.entries()) {
-    const auto dtype = e.as_dtype();
-    require(dtype.has_value(), ErrorKind::bad_argument, kOp, file.path(), ": holds a tensor of ", e.dtype,
-            "; it is no checkpoint");
-    lines.push_back(tensor_line(e.name, *dtype, e.rank, e.size));
-  }
-  require(value_of(file, kManifestCrc) == manifest_crc(file.metadata(), lines), ErrorKind::bad_argument, kOp,
-          file.path(), ": its manifest does not match its CRC; it is damaged");
-}
-
-/// The same of the tensors.
-void check_tensors(const Safetensors& file) {
-  for (const SafetensorsEntry& e : file.entries())
-    require(value_of(file, text("crc32c:", e.name)) == crc_of(file.bytes(e.name)), ErrorKind::bad_argument,
-            kOp, file.path(), ": \"", e.name, "\" does not match its CRC; it is damaged");
-}
-
 void check_same(const Safetensors& file, std::string_view key, std::string_view ours,
                 std::string_view way_out) {
-  const std::string& theirs = value_of(file, key);
+  const std::string& theirs = checkpoint_word(file, key);
   require(theirs == ours, ErrorKind::bad_argument, kOp, file.path(), ": was written with ", key, " \"",
           theirs, "\" but this run has \"", ours, "\"; ", way_out);
 }
@@ -136,7 +62,7 @@ void check_same(const Safetensors& file, std::string_view key, std::string_view 
 /// Throws unless it was written by this run, as its names and sizes say.
 void check_ours(const Safetensors& f, const Optimizer& optimizer, const TrainingIdentity& identity,
                 OtherNumerics other_numerics) {
-  const std::string& version = value_of(f, "headwise.checkpoint");
+  const std::string& version = checkpoint_word(f, "headwise.checkpoint");
   require(version == kFormat, ErrorKind::bad_argument, kOp, f.path(), ": has format ", version,
           " but this library reads ", kFormat, "; use the version that wrote it");
   check_same(f, "config", identity.config, "give the same config or another folder");
@@ -159,9 +85,9 @@ void check_ours(const Safetensors& f, const Optimizer& optimizer, const Training
 
 TrainState state_of(const Safetensors& f) {
   const TrainState state{.step = count_of(f, "step"),
-                         .seed = number_of<std::uint64_t>(f, "seed"),
+                         .seed = checkpoint_number<std::uint64_t>(f, "seed"),
                          .examples = count_of(f, "examples"),
-                         .best = std::bit_cast<double>(number_of<std::uint64_t>(f, "best_bits")),
+                         .best = std::bit_cast<double>(checkpoint_number<std::uint64_t>(f, "best_bits")),
                          .since_best = count_of(f, "since_best")};
   require(!std::isnan(state.best), ErrorKind::bad_argument, kOp, f.path(),
           ": \"best_bits\" is no number; no run of headwise wrote it");
@@ -218,41 +144,75 @@ void Checkpoints::remove_left_parts() const {
   }
 }
 
-std::string Checkpoints::save(const Optimizer& optimizer, const TrainState& state,
-                              const TrainingIdentity& identity) {
+namespace {
+
+Metadata words_of(const Optimizer& optimizer, const TrainState& state, const TrainingIdentity& identity) {
   require(state.step >= 0 && state.examples >= 0, ErrorKind::bad_argument, kOp, "step ", state.step,
           " and examples ", state.examples, "; counters start at 0");
+  return {{"headwise.checkpoint", std::string(kFormat)},
+          {"step", std::to_string(state.step)},
+          {"seed", std::to_string(state.seed)},
+          {"examples", std::to_string(state.examples)},
+          {"best_bits", std::to_string(std::bit_cast<std::uint64_t>(state.best))},
+          {"since_best", std::to_string(state.since_best)},
+          {"optimizer_steps", std::to_string(optimizer.steps())},
+          {"optimizer", optimizer.describe()},
+          {"config", identity.config},
+          {"numerics", identity.numerics}};
+}
+
+}  // namespace
+
+std::string Checkpoints::save(const Optimizer& optimizer, const TrainState& state,
+                              const TrainingIdentity& identity) {
+  Metadata words = words_of(optimizer, state, identity);
   remove_left_parts();
   std::vector<NamedTensor> tensors;
   for (const KeptTensor& t : tensors_of(optimizer, optimizer.params())) tensors.push_back({t.name, t.value});
-  Metadata m = {{"headwise.checkpoint", std::string(kFormat)},
-                {"step", std::to_string(state.step)},
-                {"seed", std::to_string(state.seed)},
-                {"examples", std::to_string(state.examples)},
-                {"best_bits", std::to_string(std::bit_cast<std::uint64_t>(state.best))},
-                {"since_best", std::to_string(state.since_best)},
-                {"optimizer_steps", std::to_string(optimizer.steps())},
-                {"optimizer", optimizer.describe()},
-                {"config", identity.config},
-                {"numerics", identity.numerics}};
-  std::vector<std::string> lines;
-  for (const NamedTensor& t : tensors) {
-    m.emplace_back(text("crc32c:", t.name), crc_of(t.value));
-    lines.push_back(tensor_line(t.name, t.value.dtype, t.value.rank, t.value.size));
-  }
-  m.emplace_back(kManifestCrc, manifest_crc(m, lines));
   const std::string path = text(folder_, '/', file_name(state.step));
-  write_safetensors(path, tensors, m);
-  const std::vector<std::string> all = files();
-  for (std::size_t i = static_cast<std::size_t>(options_.keep); i < all.size(); ++i)
-    if (all[i] != path) ::unlink(all[i].c_str());
+  write_checkpoint_file(path, tensors, std::move(words));
+  remove_old(path);
   return path;
+}
+
+std::string Checkpoints::save_slices(const Optimizer& mine, const CutParams& cut, const TrainState& state,
+                                     const TrainingIdentity& identity) {
+  const Metadata words = words_of(mine, state, identity);
+  remove_left_parts();
+  const std::string json = headwise::save_slices(folder_, state.step, mine, cut, words);
+  if (cut.team().rank() == 0) remove_old(json);
+  return json;
+}
+
+void Checkpoints::remove_old(const std::string& newest) const {
+  const auto keep = static_cast<std::size_t>(options_.keep);
+  const std::vector<std::string> all = files(), slices = sliced_checkpoints(folder_);
+  for (std::size_t i = keep; i < all.size(); ++i)
+    if (all[i] != newest) ::unlink(all[i].c_str());
+  for (std::size_t i = keep; i < slices.size(); ++i)
+    if (slices[i] != newest) remove_slices(slices[i]);
+}
+
+void Checkpoints::join_newest(std::vector<std::string>& damaged) const {
+  const std::vector<std::string> all = files();
+  for (const std::string& json : sliced_checkpoints(folder_)) {
+    const std::string out =
+        json.substr(0, json.size() - std::string_view(".json").size()) + std::string(kBack);
+    if (!all.empty() && all[0] >= out) return;
+    try {
+      return join_checkpoint(json, out);
+    } catch (const Error& e) {
+      if (e.kind() == ErrorKind::out_of_memory) throw;
+      damaged.emplace_back(e.what());
+    }
+  }
 }
 
 std::optional<Checkpoints::Restored> Checkpoints::restore(Optimizer& optimizer,
                                                           const TrainingIdentity& identity) const {
-  const std::vector<std::string> all = files();
   Restored restored;
+  join_newest(restored.damaged);
+  const std::vector<std::string> all = files();
   std::optional<Safetensors> file;
   for (const std::string& path : all) {
     bool whole_manifest = false;  // then what does not fit is a refusal, not damage
@@ -262,11 +222,11 @@ std::optional<Checkpoints::Restored> Checkpoints::restore(Optimizer& optimizer,
       file.emplace(
           path, SafetensorsOptions{.reading = Reading::later,
                                    .limits = {.header_bytes = 100'000'000, .metadata_bytes = 100'000'000}});
-      check_manifest(*file);
+      check_checkpoint_manifest(*file);
       whole_manifest = true;
       check_ours(*file, optimizer, identity, options_.other_numerics);
       whole_manifest = false;
-      check_tensors(*file);
+      check_checkpoint_tensors(*file);
       break;
     } catch (const Error& e) {
       if (whole_manifest || e.kind() == ErrorKind::out_of_memory) throw;
@@ -275,7 +235,8 @@ std::optional<Checkpoints::Restored> Checkpoints::restore(Optimizer& optimizer,
     }
   }
   if (!file) {
-    require(all.empty(), ErrorKind::bad_argument, kOp, folder_, ": none of its ", all.size(),
+    require(all.empty() && restored.damaged.empty(), ErrorKind::bad_argument, kOp, folder_, ": none of its ",
+            max_of(static_cast<Index>(all.size()), 1),
             " checkpoints is whole; move them away to start afresh. The newest: ",
             restored.damaged.empty() ? "" : restored.damaged[0]);
     return std::nullopt;

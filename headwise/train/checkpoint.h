@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "headwise/base/context.h"
+#include "headwise/train/cut_params.h"
 #include "headwise/train/optimizer.h"
 
 #pragma GCC visibility push(default)
@@ -38,6 +39,7 @@ enum class OtherNumerics : std::uint8_t { refuse, accept };
 struct CheckpointOptions {
   Index keep = 2;  // the newest ones; older ones go when a newer one is on the disk
   OtherNumerics other_numerics = OtherNumerics::refuse;
+  bool slices = false;  // each rank of a tensor team writes what it holds (sliced_checkpoint.h)
 };
 
 /// A folder of files "step-000000000042.safetensors", one writer at a time. A file is written beside its
@@ -51,14 +53,18 @@ class Checkpoints {
   /// Returns the file's path.
   std::string save(const Optimizer& optimizer, const TrainState& state, const TrainingIdentity& identity);
 
+  /// The same in slices, on every rank of the team at once.
+  std::string save_slices(const Optimizer& mine, const CutParams& cut, const TrainState& state,
+                          const TrainingIdentity& identity);
+
   struct Restored {
     std::string path;
     TrainState state;
     std::vector<std::string> damaged;  // newer files that are not whole, a sentence each
   };
-  /// Loads the newest whole checkpoint, all of it or, when it throws, nothing; empty when the folder has
-  /// none. One of another config, optimizer, version or numerics is refused, and so is a folder in which none
-  /// is whole.
+  /// Loads the newest whole checkpoint, all of it or, when it throws, nothing; slices are joined to a file
+  /// first; empty when the folder has none. One of another config, optimizer, version or numerics is refused,
+  /// and so is a folder in which none is whole.
   std::optional<Restored> restore(Optimizer& optimizer, const TrainingIdentity& identity) const;
 
   /// Files by step, newest first.
@@ -67,6 +73,9 @@ class Checkpoints {
 
  private:
   void remove_left_parts() const;
+  void remove_old(const std::string& newest) const;
+  /// Newer slices become the newest file; a sentence where they cannot.
+  void join_newest(std::vector<std::string>& damaged) const;
   std::string folder_;
   CheckpointOptions options_;
 };

@@ -15,6 +15,7 @@ class CutParams {
   /// `mine` gets this rank's slices of `whole`. Both sets and the team outlive it.
   CutParams(ParamSet& whole, ParamSet& mine, const Communicator& team);
   const Communicator& team() const { return team_; }
+  const ParamSet& whole() const { return whole_; }
   /// The whole values become those of all ranks' slices, on every rank.
   void join() const;
 

@@ -119,6 +119,10 @@ std::string Trainer::save(Checkpoints& kept, const TrainState& state) {
     return writes() ? kept.save(whole, state, identity()) : "";
   }
   if (!options_.cut) return writes() ? kept.save(optimizer_, state, identity()) : "";
+  if (options_.checkpoints.slices) {
+    const bool first = !options_.data || options_.data->rank() == 0;
+    return first ? kept.save_slices(optimizer_, *options_.cut, state, identity()) : "";
+  }
   const Optimizer whole = options_.cut->joined(optimizer_);
   return writes() ? kept.save(whole, state, identity()) : "";
 }

@@ -6,11 +6,13 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
 
 #include "headwise/base/random.h"
 #include "headwise/distributed/threads_engine.h"
 #include "headwise/layers/transformer/block.h"
+#include "headwise/train/sliced_checkpoint.h"
 #include "headwise/train/trainer.h"
 
 namespace headwise {
@@ -26,6 +28,7 @@ struct Run {
   std::string heads = "gqa:heads=8,kv_heads=2,dim=4";
   std::string folder = {};
   Index steps = kSteps;
+  bool slices = false;
 };
 struct Trained {
   std::string weights, card;
@@ -65,7 +68,8 @@ Trained train_rank(const Run& run, const Communicator& world) {
                    .cut = &cut,
                    .clip = 0.5,
                    .seed = 3,
-                   .folder = run.folder},
+                   .folder = run.folder,
+                   .checkpoints = {.slices = run.slices}},
                   ctx);
   const TrainResult done = trainer.run([&](const MicroBatch& m) {
     memory.reset();
@@ -149,6 +153,65 @@ TEST(TensorTraining, ACheckpointGoesOnInAnyLayout) {
       EXPECT_TRUE(t.weights == never_stopped.weights)
           << from.tensor << "x" << from.data << " to " << to.tensor << "x" << to.data;
     }
+  std::filesystem::remove_all(base);
+}
+
+std::string bytes_in(const std::string& path) {
+  std::ifstream from(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(from), {}};
+}
+
+std::string refusal_of(const std::string& json, const std::string& out) {
+  try {
+    join_checkpoint(json, out);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(TensorTraining, SlicesJoinToTheFileOfOneRank) {
+  const std::filesystem::path base =
+      std::filesystem::temp_directory_path() / text("headwise_slices_", ::getpid());
+  const std::string plain = (base / "plain").string(), out = (base / "joined.safetensors").string();
+  const Trained one = train({.folder = plain, .steps = 2}), never_stopped = train({});
+  for (const Layout l : {Layout{2, 1}, Layout{4, 1}, Layout{8, 1}, Layout{2, 2}}) {
+    const std::string folder = (base / text(l.tensor, 'x', l.data)).string();
+    const Trained cut = train({.layout = l, .folder = folder, .steps = 2, .slices = true});
+    EXPECT_TRUE(cut.card.ends_with("step-000000000002.json")) << cut.card;
+    join_checkpoint(cut.card, out);
+    EXPECT_TRUE(bytes_in(out) == bytes_in(one.card)) << l.tensor << "x" << l.data;
+    // Any other layout goes on from the slices.
+    EXPECT_TRUE(train({.layout = {l.tensor == 2 ? 4 : 2, 1}, .folder = folder}).weights ==
+                never_stopped.weights);
+  }
+  std::filesystem::remove_all(base);
+}
+
+TEST(TensorTraining, ABadSliceIsNamed) {
+  const std::filesystem::path base =
+      std::filesystem::temp_directory_path() / text("headwise_bad_slices_", ::getpid());
+  const std::string folder = (base / "cut").string(), out = (base / "joined.safetensors").string();
+  const std::string json = train({.layout = {2, 1}, .folder = folder, .steps = 2, .slices = true}).card;
+  const std::string slice = folder + "/step-000000000002.rank-1.safetensors", whole = bytes_in(slice);
+  const auto rewrite = [&](const std::string& bytes) {
+    std::ofstream(slice, std::ios::binary | std::ios::trunc) << bytes;
+  };
+  std::string damaged = whole;
+  damaged[damaged.size() - 9] = static_cast<char>(damaged[damaged.size() - 9] ^ 1);
+  rewrite(damaged);
+  EXPECT_NE(refusal_of(json, out).find("does not match its CRC; it is damaged"), std::string::npos);
+  // A training passes it over and says so; there is nothing older here.
+  EXPECT_THROW(train({.folder = folder}), Error);
+  rewrite(whole);
+  const std::string list = bytes_in(json);
+  std::ofstream(json, std::ios::trunc)
+      << list.substr(0, list.find(",\n    {")) << "\n  ]\n}\n";  // rank 1 is not named
+  EXPECT_NE(refusal_of(json, out).find("is in no file; bring the files of all ranks"), std::string::npos);
+  std::ofstream(json, std::ios::trunc) << list;
+  std::filesystem::remove(slice);
+  EXPECT_NE(refusal_of(json, out).find("rank-1"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(out));
   std::filesystem::remove_all(base);
 }
 

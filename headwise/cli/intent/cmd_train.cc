@@ -173,6 +173,8 @@ int train(Request& r) {
             "compound intents that are cut are not learnt over tensor ranks yet; leave out --tensor");
     r.training.tensor = &ranks.teams();
   }
+  require(!r.training.slices || ranks.cuts(), ErrorKind::bad_argument, "train",
+          "--slices writes what each rank of --tensor holds; give --tensor");
   if (!r.gates.empty()) r.training.gate_price = gate_price(r.gates);
   Corpora all = read_corpora_of(r.data, "train");
   if (!r.dev.empty()) all.dev = read_corpora(r.dev, r.data.options());
@@ -338,6 +340,9 @@ void add_train(CLI::App& app, int& exit_code) {
   word->add_flag("--quiet", r->quiet, "No progress");
   add_tensor_option(*word, r->ranks);
   add_data_option(*word, r->ranks);
+  word->add_flag(
+      "--slices", r->training.slices,
+      "Each rank of --tensor writes its slices of a checkpoint; headwise checkpoint join makes one file");
   word->callback([r, word, &exit_code] {
     for (const CLI::Option* option : word->get_options())
       if (option->count() > 0) r->said.insert(option->get_single_name());

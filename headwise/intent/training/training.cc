@@ -398,6 +398,7 @@ TrainerOptions Training::trainer_options() {
       .config = identity_,
       .folder = o_.run_folder,
       .save_every = o_.run_folder.empty() ? 0 : per_epoch_,
+      .checkpoints = {.slices = o_.slices},
       .judge_every = per_epoch_,
       .patience = o_.patience,
       .seconds = 60 * o_.minutes,

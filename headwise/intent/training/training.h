@@ -38,6 +38,7 @@ struct TrainingOptions {
   /// Blocks are cut over its tensor team, in order tree; ranks of it learn from the same rows. Outlives the
   /// call.
   const Teams* tensor = nullptr;
+  bool slices = false;         // its ranks write their slices of a checkpoint, each into a file of its own
   DType compute = DType::f32;  // bf16: products in bf16, f32 masters learn
   std::uint64_t seed = 1;
 

@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 
+import numpy as np
 import pytest
 
 import headwise as hw
@@ -88,15 +89,26 @@ def test_tensor_ranks_leave_the_same_model(room):
         assert (room / f"cut{ranks}/model.safetensors").read_bytes() == model, teams
     # Time is up within the first epoch; the same words over other ranks find its checkpoint.
     long = words.replace("--epochs 2", "--epochs 60")
-    with subprocess.Popen(shlex.split(f"mpirun -n 2 headwise train bank.tsv --out gone --tensor 2 {long}"), cwd=room, env=ENV,
+    with subprocess.Popen(shlex.split(f"mpirun -n 2 headwise train bank.tsv --out gone --tensor 2 --slices {long}"), cwd=room, env=ENV,
                           stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as job:
         end = time.time() + 200
-        while not list(room.glob("gone.run/step-*.safetensors")) and time.time() < end and job.poll() is None:
+        while not list(room.glob("gone.run/step-*.json")) and time.time() < end and job.poll() is None:
             time.sleep(0.05)
         for rank in ranks_of(job.pid)[:1]:
             os.kill(rank, signal.SIGTERM)
         said = job.communicate(timeout=200)[1]
     assert job.returncode != 0 and "nothing is lost; the same command goes on" in said, said
+    # Its slices make one file, which others read, and which goes on over one rank.
+    tensors = pytest.importorskip("safetensors.numpy")
+    kept = sorted(room.glob("gone.run/step-*.json"))[-1]
+    assert run(f"headwise checkpoint join {kept} whole.safetensors", room).stdout == "wrote whole.safetensors\n"
+    slices = [tensors.load_file(kept.with_suffix(f".rank-{rank}.safetensors")) for rank in (0, 1)]
+    whole = tensors.load_file(room / "whole.safetensors")
+    name = next(n for n in whole if n.startswith("param.") and n.endswith("attention.q.weight"))
+    assert np.array_equal(np.concatenate([s[name] for s in slices]), whole[name])
+    assert set(whole) == {n for s in slices for n in s} and len(slices[0]) > len(slices[1])
+    nowhere = run("headwise checkpoint join nowhere.json whole.safetensors", room)
+    assert nowhere.returncode == 1 and "nowhere.json" in nowhere.stderr
     again = run(f"headwise train bank.tsv --out gone --tensor 1 {long}", room)
     assert again.returncode == 0, again.stderr
     assert run(f"headwise train bank.tsv --out straight --tensor 1 {long}", room).returncode == 0
