@@ -130,19 +130,29 @@ def closed_case(kernel, dtype, tq, tk, d, mask, open_, h=4, kv=2, **terms):
 
 def closed_value_cases():
     """Values of closed keys reach no row: the contract's line of NaN and inf in v (docs/numerics.md)."""
-    for kernel, dtypes in (("cuda/decode", (torch.bfloat16, torch.float16)), ("cuda/mma", (torch.bfloat16, torch.float32))):
+    for kernel, dtypes in ((TILES, (torch.bfloat16, torch.float16)), ("cuda/decode", (torch.bfloat16, torch.float16)),
+                           ("cuda/mma", (torch.bfloat16, torch.float32))):
         for dtype in dtypes:
             sizes = ((7, 2500, 64), (1, 300, 128), (16, 1300, 128)) if kernel == "cuda/decode" else ((300, 300, 64), (200, 700, 128), (129, 129, 256))
             for tq, tk, d in sizes:
                 for mask, band in (("causal", (None, 0)), ("window(100, 3)", (100, 3)), ("window(90, 0)", (90, 0))):
                     closed_case(kernel, dtype, tq, tk, d, mask, open_pairs(tq, tk, tk - tq, *band))
     causal = open_pairs(300, 300, 0, None, 0)
-    for kernel in ("cuda/mma",):
+    for kernel in (TILES, "cuda/mma"):
         for terms in ({"softcap": 5.0}, {"slopes": torch.rand(4, device=DEVICE)}, {"sinks": torch.randn(4, device=DEVICE)},
                       {"bias": torch.randn(2, 4, 300, 300, device=DEVICE).bfloat16()}, {"gate": torch.randn(2, 300, 4, device=DEVICE).bfloat16()},
                       {"dropout": 0.3, "seed": 5}):
             closed_case(kernel, torch.bfloat16, 300, 300, 64, "causal", causal, **terms)
     closed_case("cuda/mma", torch.bfloat16, 300, 300, 64, "causal & window(70, 0) & prefix(280)", open_pairs(300, 300, 0, 70, 0, 280))
+    q, v = normal(1, 500, 4, 64), normal(1, 500, 4, 64)
+    run, offsets = Attention(TILES), [torch.tensor([0, 200, 500])] * 2
+    given = dict(mask="causal", q_start=torch.tensor([END]), q_offsets=offsets[0], kv_offsets=offsets[1])
+    clean, bad = run(q, q, v, **given), v.clone()
+    bad[:, 150], bad[:, 430] = math.nan, math.nan
+    got, keeps = run(q, q, bad, **given), torch.ones(500, dtype=torch.bool, device=DEVICE)
+    keeps[150:200], keeps[430:] = False, False
+    check(relative(got[:, keeps].double(), clean[:, keeps].double()) <= GUARD[torch.bfloat16], f"{TILES} ragged", "rows show a value of a key they may not see")
+    check(bool(got[:, ~keeps].isnan().all()), f"{TILES} ragged", "a row hides a value that it sees")
 
 
 EDGE_SELFTEST = [width_cases, alone_cases, one_key_cases, gated_key_cases, closed_value_cases]

@@ -339,6 +339,11 @@ __device__ __forceinline__ std::uint32_t load_word(std::uint32_t from) {
 __device__ __forceinline__ void store_word(std::uint32_t to, std::uint32_t x) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }
+__device__ __forceinline__ int add_shared(std::uint32_t at, int x) {
+  int before;
+  asm volatile("atom.shared.add.s32 %0, [%1], %2;" : "=r"(before) : "r"(at), "r"(x) : "memory");
+  return before;
+}
 __device__ __forceinline__ float load_float(std::uint32_t from) { return __uint_as_float(load_word(from)); }
 __device__ __forceinline__ void store_float(std::uint32_t to, float x) { store_word(to, __float_as_uint(x)); }
 __device__ __forceinline__ float4 load_floats(std::uint32_t from) {

@@ -29,6 +29,22 @@ struct ForwardPages {
   int log_size = 0, piece = 0;  // a page holds 2^log_size tokens
 };
 
+/// q, k and v as memory has them: [batch or page, row, head], columns side by side.
+struct HopperTensors {
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  Index q_step[3] = {}, k_step[3] = {}, v_step[3] = {};
+  Index page_count = 0;
+  int page_size = 0, head_dim = 0, value_dim = 0;
+};
+
+/// Where a group of queries found NaN or infinity in its output, until it is through with its tiles:
+/// [block group place]. Twelve times its even share is room for all but the most uneven runs.
+struct LostGroups {
+  int2* found = nullptr;  // (batch, head) pair and first query of a warp; or null: nobody asks
+  int each = 0;
+};
+inline constexpr int kLostShare = 12;
+
 struct ForwardParams {
   float scale_log2 = 0;  // scale * log2(e): scores to exponents of 2
   bool terms = false;    // instance `terms`: scores are scaled one by one; else it has the others' bits
@@ -61,7 +77,10 @@ struct ForwardParams {
   int pieces = 1;             // of a sequence: batch counts them
   bool side_by_side = false;  // band: order of tiles, see forward_tile
   ForwardPages pages = {};
-  int out_chunks = 0;  // store_rows: of 8 columns in a row of out
+  int out_chunks = 0;          // of 8 columns in a row of out
+  HopperTensors tensors = {};  // for what is mended
+  LostGroups lost = {};        // band
+  int* lost_any = nullptr;     // others: not 0 where some number of the output is NaN or infinite
 };
 
 struct ForwardMaps {

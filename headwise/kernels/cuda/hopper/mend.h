@@ -6,21 +6,14 @@
 
 namespace headwise::cuda::hopper {
 
-/// A run, and its tensors as memory has them: [batch or page, row, head], columns side by side.
 struct MendParams {
   ForwardParams p;
   LostRows lost;
-  const void *q, *k, *v;
-  Index q_step[3], k_step[3], v_step[3];
-  Index page_count;
-  int page_size, head_dim, value_dim;
 };
 
-/// Tiles cut by a mask multiply values of closed keys by weights of 0. NaN that comes of it is mended behind
-/// them.
-MendParams mend_params(const AttentionProblem& p, const AttentionArgs& a, const ForwardParams& f,
-                       const LostRows& lost);
+HopperTensors tensors_of(const AttentionProblem& p, const AttentionArgs& a);
 
+/// Behind a run that found NaN in its output: numbers that values of closed keys made so, anew.
 Status mend(const MendParams& params, DType dtype, int processors, cudaStream_t stream);
 
 }  // namespace headwise::cuda::hopper

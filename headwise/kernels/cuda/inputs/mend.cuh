@@ -11,10 +11,12 @@ namespace headwise::cuda {
 ///
 /// Row: begin, end: its keys; open(j), score(j) in exponents of 2, kept(j): the factor of dropout; value(j,
 /// c); sink in exponents of 2; factor().
-template <class T, class Row>
-__device__ void mend_row(T* out, Index step, int columns, const Row& row) {
-  constexpr int kEach = 8;
+///
+/// kEach: columns of a lane at a time.
+template <int kEach, class T, class Row>
+__device__ __forceinline__ void mend_row(T* out, Index step, int columns, const Row& row) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll 1
   for (int c0 = 0; c0 < columns; c0 += 32 * kEach) {
     bool lost[kEach], any = false;
     for (int n = 0; n < kEach; ++n) {
@@ -25,6 +27,7 @@ __device__ void mend_row(T* out, Index step, int columns, const Row& row) {
     if (!__any_sync(~0u, any)) continue;
     float top = -INFINITY, sum = 0, x[kEach] = {};
     bool hope = true;
+#pragma unroll 1
     for (int j0 = row.begin; j0 < row.end && hope; j0 += 32) {
       const int j = j0 + lane;
       bool open = j < row.end && row.open(j);
@@ -37,6 +40,7 @@ __device__ void mend_row(T* out, Index step, int columns, const Row& row) {
       top = most, sum = sum * old + w;
       const float kept = open ? w * row.kept(j) : 0.f;
       for (int n = 0; n < kEach; ++n) x[n] *= old;
+#pragma unroll 1
       for (unsigned rest = keys; rest != 0; rest &= rest - 1) {
         const int key = __ffs(static_cast<int>(rest)) - 1;
         const float weight = __shfl_sync(~0u, kept, key);

@@ -47,8 +47,8 @@ __global__ void __launch_bounds__(kThreads)
     const float sink = f.sinks.data ? kLog2e * number_of(f.sinks, static_cast<int>(h)) : -INFINITY;
     T* out = static_cast<T*>(f.out.data) + at.tensor_batch * f.out.step[0] + (at.q_row + i) * f.out.step[1] +
              h * f.out.step[2];
-    mend_row(out, f.out.step[3], static_cast<int>(f.v.layout.dim),
-             MaskedRow<T>{f, at, b, h, i, 0, static_cast<int>(at.kv_tokens), sink});
+    mend_row<8>(out, f.out.step[3], static_cast<int>(f.v.layout.dim),
+                MaskedRow<T>{f, at, b, h, i, 0, static_cast<int>(at.kv_tokens), sink});
   });
 }
 

@@ -62,7 +62,8 @@ Status mend_rows(const AttentionProblem& p, const AttentionArgs& a, const Params
   f.back = d.back, f.ahead = d.ahead;
   f.pages.table = d.pages;
   for (int axis = 0; axis < 2; ++axis) f.pages.step[axis] = static_cast<int>(d.pages_step[axis]);
-  return mend(mend_params(p, a, f, lost), p.dtype, facts_of(p.device.index).processors, stream);
+  f.tensors = tensors_of(p, a);
+  return mend({f, lost}, p.dtype, facts_of(p.device.index).processors, stream);
 }
 
 Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, int device,

@@ -7,6 +7,7 @@
 #include "headwise/kernels/cuda/hopper/common.h"
 #include "headwise/kernels/cuda/hopper/forward/block_lists.h"
 #include "headwise/kernels/cuda/hopper/forward_params.h"
+#include "headwise/kernels/cuda/hopper/mend.h"
 #include "headwise/kernels/cuda/inputs/run_inputs.h"
 #include "headwise/kernels/cuda/table/kernels.h"
 
@@ -156,6 +157,38 @@ Status set_maps(const AttentionProblem& p, const AttentionArgs& a, int rows, int
   return status;
 }
 
+/// Places of a group in a block's list, four warps a tile.
+int lost_each(Index tiles, int processors) {
+  return static_cast<int>(min_of(tiles, kLostShare * (tiles / processors + 1)) * 4);
+}
+/// Before the tiles are known: at most those of 128 queries.
+std::size_t lost_bytes(const AttentionProblem& p, const Band& band, int processors) {
+  if (band.whole) return 0;
+  const Index tiles = p.batch * pieces_of(band) * p.heads.q.heads * ceil_div(max_of(p.q_tokens, 1), 128);
+  return static_cast<std::size_t>(3 * processors * lost_each(tiles, processors)) * sizeof(int2);
+}
+
+/// Sections of pairs whose k and v share L2. The last section of a band holds about two of the longest tiles
+/// a block, or they would be the kernel's tail: 15 % of the time idle at 8k with equal sections.
+void set_sections(int processors, double pair_bytes, ForwardParams& f) {
+  const int pairs = f.batch * f.heads;
+  // Where heads have few tiles, a section is what all blocks take at once: k and v then come from memory all
+  // along, not all at once with a section's longest tiles. Causal, 512 tokens: 3 % at D64 and D128, 4 % at
+  // D256; at 2k it lost 1 %.
+  constexpr int kFewTiles = 8;
+  const int at_once = (processors + f.q_tiles * f.group - 1) / (f.q_tiles * f.group);
+  int fitting = static_cast<int>(kL2Share / pair_bytes);
+  if (f.q_tiles <= kFewTiles && at_once < fitting) fitting = at_once;
+  const int cap = (fitting > 1 ? fitting : 1) * f.group;
+  const int even = (4 * processors + f.q_tiles - 1) / f.q_tiles;
+  int last = f.side_by_side ? cap : even < 2 * cap ? even : 2 * cap;
+  last = last < cap ? cap : last;
+  last = last > pairs ? pairs : last;
+  f.sections = (pairs - last + cap - 1) / cap;
+  f.section = f.sections ? (pairs - last) / f.sections / f.group * f.group : pairs;
+  f.section = f.section < f.group ? f.group : f.section;
+}
+
 template <class T>
 Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& state, int device,
              Sequences which) {
@@ -171,8 +204,9 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   const BlockBytes block_bytes = block_bytes_of(p);
   const auto bits_bytes = static_cast<std::size_t>(block_bytes.bits),
              list_bytes = static_cast<std::size_t>(block_bytes.lists);
-  Status status =
-      sequence_places(p, a, state, {1, id_bytes + bits_bytes + list_bytes, which}, f.place, f.places);
+  const std::size_t before = (id_bytes + bits_bytes + list_bytes + 15) / 16 * 16;
+  Status status = sequence_places(
+      p, a, state, {1 + kLostCounters, before + lost_bytes(p, band, processors), which}, f.place, f.places);
   if (status.ok() && ids) {
     auto* to = reinterpret_cast<Index*>(state.scratch);
     status = send_ids(a.inputs.sequence_ids, p.batch, to, state.stream);
@@ -202,27 +236,10 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   f.back = static_cast<int>(band.back), f.ahead = static_cast<int>(band.ahead);
   const int groups = groups_for(p, band, f.place, passes, processors), rows = forward_rows(groups);
   f.q_tiles = static_cast<int>(ceil_div(max_of(f.place.q_tokens, 1), rows));
-  const int pairs = f.batch * f.heads;
-  f.tiles = f.q_tiles * pairs;
-  // Sections of pairs whose k and v share L2. The last section of a band holds about two of the longest tiles
-  // a block, or they would be the kernel's tail: 15 % of the time idle at 8k with equal sections.
-  const double pair_bytes = 2.0 * static_cast<double>(max_of(f.place.kv_tokens, 1)) * (head_dim + value_dim);
-  // Where heads have few tiles, a section is what all blocks take at once: k and v then come from memory all
-  // along, not all at once with a section's longest tiles. Causal, 512 tokens: 3 % at D64 and D128, 4 % at
-  // D256; at 2k it lost 1 %.
-  constexpr int kFewTiles = 8;
-  const int at_once = (processors + f.q_tiles * f.group - 1) / (f.q_tiles * f.group);
-  int fitting = static_cast<int>(kL2Share / pair_bytes);
-  if (f.q_tiles <= kFewTiles && at_once < fitting) fitting = at_once;
-  const int cap = (fitting > 1 ? fitting : 1) * f.group;
-  const int even = (4 * processors + f.q_tiles - 1) / f.q_tiles;
+  f.tiles = f.q_tiles * f.batch * f.heads;
   f.side_by_side = passes == TileTerms::band && band.whole;
-  int last = f.side_by_side ? cap : even < 2 * cap ? even : 2 * cap;
-  last = last < cap ? cap : last;
-  last = last > pairs ? pairs : last;
-  f.sections = (pairs - last + cap - 1) / cap;
-  f.section = f.sections ? (pairs - last) / f.sections / f.group * f.group : pairs;
-  f.section = f.section < f.group ? f.group : f.section;
+  set_sections(processors, 2.0 * static_cast<double>(max_of(f.place.kv_tokens, 1)) * (head_dim + value_dim),
+               f);
 
   const int keys = keys_of(widths);
   if (band.blocks) {
@@ -238,16 +255,25 @@ Status start(const AttentionProblem& p, const AttentionArgs& a, StreamState& sta
   }
   if (paged) f.pages = pages_of(p, a, keys);
   f.out_chunks = value_dim / 8;
+  const LostRows lost = lost_rows(state.counters + 1);
+  if (!band.whole) {
+    f.tensors = tensors_of(p, a);
+    if (passes != TileTerms::band)
+      f.lost_any = lost.found;
+    else
+      f.lost = {reinterpret_cast<int2*>(state.scratch + before), lost_each(f.tiles, processors)};
+  }
   ForwardMaps maps{};
   status = set_maps(p, a, rows, paged ? f.pages.piece : keys, state, f, maps);
   if (!status.ok()) return status;
-  return attend_tiles<T>({.head_dim = widths.head,
-                          .groups = groups,
-                          .passes = passes,
-                          .device = device,
-                          .processors = processors,
-                          .stream = state.stream},
-                         maps, f);
+  status = attend_tiles<T>({.head_dim = widths.head,
+                            .groups = groups,
+                            .passes = passes,
+                            .device = device,
+                            .processors = processors,
+                            .stream = state.stream},
+                           maps, f);
+  return status.ok() && f.lost_any ? mend({f, lost}, p.dtype, processors, state.stream) : status;
 }
 
 Status run(const AttentionProblem& p, const AttentionArgs& a, int device, void* stream) {

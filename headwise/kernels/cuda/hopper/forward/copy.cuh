@@ -37,6 +37,8 @@ struct ForwardConfig {
   static constexpr int kQBytes = kPanels * kRows * kPanelRowBytes;
   static constexpr int kKeyBytes = kPanels * kKeys * kPanelRowBytes;
   static constexpr int kValueBytes = kValuePanels * kKeys * kPanelRowBytes;
+  // Terms and statistics leave no registers to mend rows here: a launch behind this one does.
+  static constexpr bool kMends = Passes == TileTerms::band;
   static constexpr bool kProbes =
       Passes == TileTerms::probes || (Passes == TileTerms::terms && forward_probes(ValueDim));
   // A tile of a bias for each slot of keys, in panels of 64 keys.
@@ -76,9 +78,14 @@ struct ForwardShared {
     bias_at = told_of + 16, sums = q_full + C::kFactBytes;
   }
   // A tile's facts travel with its q: written before the arrival on q_full, read after the wait on it.
+  // How many of a group's warps found NaN in its output.
+  __device__ __forceinline__ std::uint32_t lost_of(int group) const {
+    return q_full + C::kFactBytes - 4 * (group + 1);
+  }
   static constexpr int kInfoBytes = C::kOwnEnd ? 48 + 16 * C::kGroups : C::kListed ? 64 : 48;
-  static_assert(96 + 2 * kInfoBytes + 64 + (C::kBiasTiles ? 16 : 0) <= C::kFactBytes,
-                "facts of two tiles, four entries of a list, four tiles told of, where a bias lies");
+  static_assert(
+      96 + 2 * kInfoBytes + 64 + (C::kBiasTiles ? 16 : 0) + 4 * C::kGroups <= C::kFactBytes,
+      "facts of two tiles, four entries of a list, four tiles told of, where a bias lies, lost rows");
   __device__ __forceinline__ std::uint32_t info_of(int tile) const {
     return info + kInfoBytes * (tile % C::kQSlots);
   }

@@ -8,6 +8,7 @@
 #include "headwise/kernels/cuda/hopper/forward/pairs.cuh"
 #include "headwise/kernels/cuda/hopper/forward/row_sums.cuh"
 #include "headwise/kernels/cuda/hopper/forward/rows.cuh"
+#include "headwise/kernels/cuda/hopper/mend.cuh"
 #include "headwise/kernels/cuda/inputs/per_head.cuh"
 
 namespace headwise::cuda::hopper::forward {
@@ -133,6 +134,7 @@ struct ForwardGroup : GroupRegisters<C> {
 
   // output.cuh
   __device__ __forceinline__ void end_tile(const TileNow& now) const;
+  __device__ __forceinline__ void mend_rows() const;
 
  private:
   __device__ __forceinline__ void move_references(bool first, const TileWeights& w) const;
@@ -157,6 +159,8 @@ struct ForwardGroup : GroupRegisters<C> {
   struct OwnThread {
     int thread, lane, row;
   };
+  __device__ __forceinline__ bool holds_lost() const;
+  __device__ __forceinline__ void note_lost(const TileNow& now) const;
   template <class Location>
   __device__ __forceinline__ void end_row(int r, const OwnThread& own, Location&& location) const;
   __device__ __forceinline__ void store_rows(std::uint32_t staged, const TileLocation& at, int left) const;

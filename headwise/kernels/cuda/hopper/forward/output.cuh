@@ -83,6 +83,46 @@ __device__ __forceinline__ void ForwardGroup<C, kStatistics>::store_output(int s
     }
 }
 
+/// Some number of the output is NaN or infinite.
+template <class C, Statistics kStatistics>
+__device__ __forceinline__ bool ForwardGroup<C, kStatistics>::holds_lost() const {
+  float nothing = 0.f;
+#pragma unroll
+  for (int i = 0; i < kValueDim / 2; ++i) nothing = fmaf(o[i], 0.f, nothing);
+  return nothing != nothing;
+}
+
+/// A warp that holds such a number writes down where.
+template <class C, Statistics kStatistics>
+__device__ __forceinline__ void ForwardGroup<C, kStatistics>::note_lost(const TileNow& now) const {
+  if (!__any_sync(~0u, holds_lost())) return;
+  if (ptx::thread_now() % 32 != 0) return;
+  const int n = ptx::add_shared(shared.lost_of(group), 1);
+  if (n >= p.lost.each) return;
+  const TileLocation at = now.facts.location();
+  const int b = now.facts.sequence().sequence, first = p.places ? p.places[b].q_row : p.place.q_row;
+  p.lost.found[(static_cast<int>(blockIdx.x) * kGroups + group) * p.lost.each + n] =
+      make_int2(b * p.heads + at.head,
+                at.row - first + group * 64 + static_cast<int>(ptx::thread_now()) % 128 / 32 * 16);
+}
+
+/// Weights of 0 times NaN of closed keys are NaN. Behind all tiles such numbers are made anew.
+template <class C, Statistics kStatistics>
+__device__ __forceinline__ void ForwardGroup<C, kStatistics>::mend_rows() const {
+  ptx::barrier_sync(own_barrier, 128);
+  const int count = min(static_cast<int>(ptx::load_word(shared.lost_of(group))), p.lost.each);
+  const int2* found = p.lost.found + (static_cast<int>(blockIdx.x) * kGroups + group) * p.lost.each;
+#pragma unroll 1
+  for (int n = static_cast<int>(ptx::thread_now()) % 128 / 32; n < count; n += 4) {
+    const int2 at = found[n];
+    const int b = at.x / p.heads;
+    const Place place = p.places ? p.places[b] : p.place;
+#pragma unroll 1
+    for (int row = at.y; row < min(at.y + 16, place.q_tokens); ++row)
+      mend_query<2, false, T>(p, place, b, at.x - b * p.heads, row);
+  }
+}
+
 template <class C, Statistics kStatistics>
 __device__ __forceinline__ void ForwardGroup<C, kStatistics>::end_tile(const TileNow& now) const {
   if constexpr (kAllSums) await_sums();  // the last weights leave their registers to the statistics
@@ -103,6 +143,11 @@ __device__ __forceinline__ void ForwardGroup<C, kStatistics>::end_tile(const Til
   if constexpr (!kAllSums) await_sums();
   ++used;
   scale_out();
+  if constexpr (C::kMends) {
+    if (p.lost.found) note_lost(now);
+  } else if (p.lost_any && holds_lost()) {
+    *p.lost_any = 1;
+  }
   store_output(now.tile % C::kQSlots, own, location());
 }
 

@@ -315,6 +315,8 @@ __device__ __forceinline__ void forward_products(const ForwardShared<C>& shared,
     ptx::pin(s);
   }
   if (g.thread_now() == 0) ptx::wait_stores();
+  if constexpr (C::kMends)
+    if (p.lost.found) g.mend_rows();
 }
 
 }  // namespace headwise::cuda::hopper::forward

@@ -22,6 +22,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
           ptx::mbarrier_init(shared.v_empty + 8 * s, C::kGroups * 4);
     }
     for (int s = 0; s < 4; ++s) ptx::mbarrier_init(shared.told + 8 * s, 1);
+    for (int g = 0; g < C::kGroups; ++g) ptx::store_word(shared.lost_of(g), 0);
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
