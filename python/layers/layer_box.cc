@@ -139,6 +139,7 @@ void RowsArray::read(const char* op, const char* name, nb::handle h, nb::handle 
   offsets = read_indices({op, "offsets"}, given_offsets);
   if (cut && !offsets.empty()) {
     sequences.held = slice_of(offsets.back(), teams->context->rank(), teams->context->ranks());
+    team = teams->context;
     require(sequences.held->size == rows.size[0], ErrorKind::bad_shape, op, name, " has ", rows.size[0],
             " rows; of ", offsets.back(), " rows rank ", teams->context->rank(), " has ",
             sequences.held->size, ", from ", sequences.held->begin, " on");
@@ -160,7 +161,8 @@ Call StepInputs::call(Context& ctx, StepMemory& memory) const {
           .source_mask = source_mask,
           .training = training,
           .seed = seed,
-          .step = step};
+          .step = step,
+          .rows_team = x.team};
 }
 
 Call StepInputs::call_back(Context& ctx, StepMemory& memory, double loss_weight) const {

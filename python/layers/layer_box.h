@@ -20,6 +20,7 @@ struct RowsArray {
   AnyView view, rows;  // as it came; [tokens columns]
   Sequences sequences;
   std::vector<Index> offsets;
+  const Communicator* team = nullptr;  // who has the other rows
 
   /// Over a context team of several ranks the rows are this rank's, and the offsets those of all rows.
   void read(const char* op, const char* name, nb::handle h, nb::handle given_offsets, DType dtype,

@@ -1,5 +1,5 @@
 // Laws of the context team: a stack whose tokens are cut over ranks gives the bits of one rank, by heads and
-// by keys, and sends what the table says.
+// by keys, forward and backward, and sends what the table says.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -24,6 +24,9 @@ struct Setting {
   Order order = Order::one_rank;
   int tensor = 1;
   bool source = false;  // a decoder that reads 5 source rows a sequence
+  NormKind norm = NormKind::layer;
+  FeedKind feed = FeedKind::relu;
+  double dropout = 0;
 };
 
 void draw(const AnyView& v, std::uint64_t key) {
@@ -39,15 +42,33 @@ StackOptions options_of(const Setting& s, const Teams* teams) {
              .cross = s.source ? Cross::attention : Cross::none,
              .model_dim = kModel,
              .feed_dim = kFeed,
+             .feed = s.feed,
+             .norm = {.kind = s.norm},
+             .dropout = s.dropout,
              .positions = s.positions,
              .teams = teams};
   return o;
 }
 
 struct Result {
-  std::string y;
+  std::string y;  // where it learns: and dx, the source's, and every gradient
   Counted sent;
 };
+
+/// The backward behind a forward: dx and the gradient of the source.
+std::string learn(const Stack& stack, Call& call, Stack::Saved& saved) {
+  const DType dtype = DType(call.source.given() ? call.source.dtype : saved.blocks[0].norms[0].x.dtype);
+  const AnyView dy = call.memory.take(dtype, {call.sequences.rows(), kModel});
+  draw(dy, 101);
+  if (call.source.given()) {
+    call.dsource = call.memory.take(dtype, {call.source.size[0], kModel});
+    fill_zeros(call.dsource);
+  }
+  call.loss_weight = 0.5;
+  std::string all = bytes_of(stack.backward(dy, call, saved));
+  if (call.source.given()) all += bytes_of(call.dsource);
+  return all;
+}
 
 /// What every rank must see; ranks = context ranks x tensor ranks.
 Result run(const Setting& s, int context, bool training = false) {
@@ -69,6 +90,9 @@ Result run(const Setting& s, int context, bool training = false) {
         StepMemory memory;
         Call call{
             .ctx = ctx, .memory = memory, .sequences = {.batch = 2, .tokens = 13}, .mask = s.mask.set()};
+        call.training = training;
+        call.seed = 7;
+        if (training) mine.make_grads();
         if (!s.offsets.empty())
           call.sequences = {.offsets = ConstView::packed(s.offsets.data(), DType::i64,
                                                          {static_cast<Index>(s.offsets.size())})};
@@ -80,7 +104,18 @@ Result run(const Setting& s, int context, bool training = false) {
         const AnyView x = memory.take(s.dtype, {call.sequences.rows(), kModel});
         draw(x, 100);
         Stack::Saved saved;
-        const std::string y = bytes_of(stack.forward(x, call, training ? &saved : nullptr));
+        std::string y = bytes_of(stack.forward(x, call, training ? &saved : nullptr));
+        if (training) {
+          y += learn(stack, call, saved);
+          // Slices differ from rank to rank: what all see is joined first.
+          ParamSet joined(s.dtype, 1);
+          const Stack as_whole(joined, "stack", options_of(s, nullptr));
+          joined.make_grads();
+          for (std::size_t i = 0; i < mine.all().size(); ++i) {
+            join_slices(mine.all()[i].name, mine.all()[i].grad, joined.all()[i].grad, tensor);
+            y += bytes_of(joined.all()[i].grad);
+          }
+        }
         std::string all(y.size() * static_cast<std::size_t>(world.ranks()), '\0');
         const Counted sent = world.counted();
         world.gather_bytes(y.data(), all.data(), static_cast<Index>(y.size()));
@@ -131,6 +166,43 @@ TEST(Context, EveryHeadHasTheBitsOfOneRank) {
   }
 }
 
+TEST(Context, GradientsHaveTheBitsOfOneRank) {
+  const Setting settings[] = {
+      {.offsets = {0, 1, 1, 20, 22, 31}, .dropout = 0.2},
+      {.heads = "gqa:heads=8,kv_heads=4,dim=4",
+       .positions = Positions::rope,
+       .norm = NormKind::rms,
+       .feed = FeedKind::swiglu},
+      {.heads = "gqa:heads=8,kv_heads=1,dim=4", .positions = Positions::rope, .offsets = {0, 9, 23}},
+      {.positions = Positions::alibi, .mask = Mask::window(3, 2)},
+      {.heads = "entmax:heads=8,dim=4,alpha=1.5,learned=true"},
+      {.heads = "mha:heads=8,dim=4+gated:source=input,act=silu", .positions = Positions::rope},
+      {.heads = "talking:heads=8,dim=4", .offsets = {0, 17, 30}},
+      {.heads = "moh:heads=8,dim=4,shared=2,k=3"},
+      {.heads = "overlapped:heads=8,dim=4,schedule=constant,rim=2"},
+      {.dtype = DType::bf16},
+      {.dtype = DType::f64, .feed = FeedKind::gelu},
+      {.heads = "gqa:heads=8,kv_heads=4,dim=4", .source = true},
+  };
+  for (const Setting& s : settings) {
+    const Result one = run(s, 1, true);
+    for (const int ranks : {2, 3, 4, 8})
+      EXPECT_TRUE(run(s, ranks, true).y == one.y)
+          << s.heads << " " << name_of(s.positions) << " on " << ranks;
+  }
+  const Setting few{.positions = Positions::rope, .offsets = {0, 2, 2, 3}};  // ranks without rows
+  EXPECT_TRUE(run(few, 8, true).y == run(few, 1, true).y);
+}
+
+TEST(Context, LearnsBesideATensorTeam) {
+  const Setting s{
+      .heads = "gqa:heads=8,kv_heads=4,dim=4", .positions = Positions::rope, .order = Order::tree};
+  Setting two = s;
+  two.tensor = 2;
+  const Result one = run(s, 1, true);
+  for (const int ranks : {1, 2, 4}) EXPECT_TRUE(run(two, ranks, true).y == one.y) << ranks;
+}
+
 TEST(Context, JoinsATensorTeam) {
   for (const Order order : {Order::one_rank, Order::tree}) {
     const Setting s{.heads = "gqa:heads=8,kv_heads=4,dim=4", .positions = Positions::rope, .order = order};
@@ -164,9 +236,6 @@ TEST(Context, SendsTheBytesOfTheTable) {
 }
 
 TEST(Context, RefusesInWords) {
-  EXPECT_EQ(
-      refusal({}, 2, true),
-      "stack: tokens are cut over 2 ranks, where no gradient is made yet; learn with --tensor or --data");
   const std::vector<std::uint8_t> open(13 * 13, 1);
   const Mask dense = Mask::dense(ConstView::packed(open.data(), DType::u8, {1, 1, 13, 13}));
   EXPECT_EQ(refusal({.heads = "talking:heads=8,dim=4", .mask = dense}, 2),

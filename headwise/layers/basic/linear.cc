@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "headwise/layers/basic/leaves.h"
+#include "headwise/layers/basic/team_rows.h"
 #include "headwise/ops/projection/backward.h"
 #include "headwise/ops/projection/projection.h"
 
@@ -64,9 +65,8 @@ AnyView project_rows_backward(const AnyView& dy, const AnyView& x, const LinearV
               .out = dx,
               .parts = call.training},
              Activation::none, call.ctx);
-  if (of.dweight.given() || of.dbias.given())
-    projection_backward({.dy = dy, .x = x, .dweight = of.dweight, .dbias = of.dbias, .parts = call.training},
-                        call.ctx);
+  parameter_gradients({.dy = dy, .x = x, .dweight = of.dweight, .dbias = of.dbias, .parts = call.training},
+                      call);
   return dx;
 }
 
@@ -104,12 +104,12 @@ AnyView Linear::backward_together(std::span<const Linear* const> maps, std::span
   for (std::size_t i = 0; i < maps.size(); ++i) {
     const Linear& map = *maps[i];
     products.push_back({.x = dy[i], .weight = turned(map.weight_.value())});
-    projection_backward({.dy = dy[i],
+    parameter_gradients({.dy = dy[i],
                          .x = x,
                          .dweight = map.weight_.grad(),
                          .dbias = map.bias_.grad(),
                          .parts = call.training},
-                        call.ctx);
+                        call);
   }
   const Linear& first = *maps[0];
   return sum_leaves(products, first.own_leaves(), {.residual = residual}, call, *first.options_.teams,

@@ -66,7 +66,10 @@ Index Sequences::longest() const {
 
 DropoutOptions Call::next_dropout(double p) {
   if (!training || p == 0) return {};
-  return {.p = p, .seed = scramble(scramble(seed) ^ step), .site = next_site++};
+  return {.p = p,
+          .seed = scramble(scramble(seed) ^ step),
+          .site = next_site++,
+          .first_row = sequences.held ? sequences.held->begin : 0};
 }
 
 void add(const AnyView& a, const AnyView& b, const AnyView& out, Context& ctx) {

@@ -76,7 +76,8 @@ struct Sequences {
   Index held_rows() const { return held ? held->size : rows(); }
 };
 
-struct Taps;  // taps.h
+struct Taps;         // taps.h
+class Communicator;  // headwise/distributed/communicator.h
 
 /// Called with a block's number and what its heads give before W_O reads it, [rows heads*value_dim], gates
 /// included: changes it in place.
@@ -114,7 +115,9 @@ struct Call {
   const HeadEdit* edit_heads = nullptr;  // changes what heads give, in forwards without a backward
   BlockParts parts = {};                 // of every block, in forwards without a backward
   const RowLook* see_rows = nullptr;     // sees the rows between blocks
-  InputView head_gates = {};             // [blocks heads] floats: W_O reads gate_h times head h; empty: 1
+  const Communicator* rows_team =
+      nullptr;                // who has the rows besides sequences.held, where a backward follows
+  InputView head_gates = {};  // [blocks heads] floats: W_O reads gate_h times head h; empty: 1
   AnyView dhead_gates =
       {};  // [blocks rows heads] floats: backward writes dL / dgate of every token and head there
 

@@ -1,5 +1,6 @@
 #include "headwise/layers/basic/norm_layer.h"
 
+#include "headwise/layers/basic/team_rows.h"
 #include "headwise/ops/norm/layer_norm.h"
 #include "headwise/ops/norm/norm.h"
 
@@ -32,9 +33,34 @@ AnyView NormLayer::forward(const InputView& x, Call& call, Saved* saved) const {
   return y;
 }
 
+/// Of the weight and the bias alone, over the rows of all ranks: every rank makes the whole sums.
+void NormLayer::learn_from_team(const AnyView& dy, Call& call, const Saved& saved) const {
+  const bool layer = options_.kind == NormKind::layer;
+  if (!weight_.grad().given() && !bias_.grad().given()) return;
+  const Scratch scratch(call.memory);
+  const AnyView x = rows_of_team(saved.x, call, "rows of a norm"),
+                d = rows_of_team(dy, call, "rows of a norm");
+  if (layer)
+    return layer_norm_backward({.x = x,
+                                .weight = weight_.value(),
+                                .dout = d,
+                                .moments = rows_of_team(saved.moments, call, "moments of a norm"),
+                                .dweight = weight_.grad(),
+                                .dbias = bias_.grad(),
+                                .eps = options_.eps},
+                               call.ctx);
+  const AnyView dweight = call.memory.take(weight_.grad().dtype, {dim_});
+  rms_norm_backward({.x = x, .weight = weight_.value(), .dout = d, .dweight = dweight}, {.eps = options_.eps},
+                    call.ctx);
+  add_into(weight_.grad(), dweight);
+}
+
 AnyView NormLayer::backward(const InputView& dy, Call& call, const Saved& saved,
                             const InputView& residual) const {
   const AnyView dx = call.memory.take(dy.dtype, {dy.size[0], dim_});
+  const bool cut = call.rows_team != nullptr;
+  if (cut) learn_from_team(dy, call, saved);
+  const AnyView weight_grad = cut ? AnyView{} : weight_.grad(), bias_grad = cut ? AnyView{} : bias_.grad();
   if (options_.kind == NormKind::layer) {
     layer_norm_backward({.x = saved.x,
                          .weight = weight_.value(),
@@ -42,8 +68,8 @@ AnyView NormLayer::backward(const InputView& dy, Call& call, const Saved& saved,
                          .residual = residual,
                          .moments = saved.moments,
                          .dx = dx,
-                         .dweight = weight_.grad(),
-                         .dbias = bias_.grad(),
+                         .dweight = weight_grad,
+                         .dbias = bias_grad,
                          .eps = options_.eps},
                         call.ctx);
     return dx;
@@ -52,10 +78,10 @@ AnyView NormLayer::backward(const InputView& dy, Call& call, const Saved& saved,
     const Scratch scratch(call.memory);
     // rms_norm_backward writes its dweight; a parameter's gradient is added to.
     AnyView dweight;
-    if (weight_.grad().given()) dweight = call.memory.take(weight_.grad().dtype, {dim_});
+    if (weight_grad.given()) dweight = call.memory.take(weight_grad.dtype, {dim_});
     rms_norm_backward({.x = saved.x, .weight = weight_.value(), .dout = dy, .dx = dx, .dweight = dweight},
                       {.eps = options_.eps}, call.ctx);
-    if (dweight.given()) add_into(weight_.grad(), dweight);
+    if (dweight.given()) add_into(weight_grad, dweight);
   }
   if (residual.given()) add(dx, residual, dx, call.ctx);
   return dx;

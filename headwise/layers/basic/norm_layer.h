@@ -27,6 +27,7 @@ class NormLayer {
   AnyView backward(const InputView& dy, Call& call, const Saved& saved, const InputView& residual = {}) const;
 
  private:
+  void learn_from_team(const AnyView& dy, Call& call, const Saved& saved) const;
   Index dim_;
   NormOptions options_;
   Learned weight_, bias_;

@@ -63,7 +63,10 @@ void MultiHead::check_context(const MultiHeadArgs& a, const Call& call, bool kee
     require(allowed, ErrorKind::unsupported, kOp, "tokens are cut over ", team.ranks(), " ranks, where ",
             what);
   };
-  refuse(!keeps && !call.training, "no gradient is made yet; learn with --tensor or --data");
+  refuse(!call.training || options_.dropout == 0,
+         "dropout of attention weights is drawn by heads that a rank does not know yet; set it to 0");
+  require(!keeps || call.rows_team == &team, ErrorKind::bad_argument, kOp,
+          "a backward follows over a context team; set call.rows_team to it, in the backward too");
   refuse(!a.bias.given() && !a.weights.given() && a.taps == nullptr && !a.gates.given() &&
              !a.dgates.given() && a.edit == nullptr && a.memory == nullptr,
          "taps, gates, edits, memories, weights and score biases are not there yet; use one rank");
@@ -76,7 +79,26 @@ void MultiHead::check_context(const MultiHeadArgs& a, const Call& call, bool kee
           " rows over ", team.ranks(), " ranks it must be ", due.size, " from ", due.begin, " on");
 }
 
-AnyView MultiHead::attend_in_context(const MultiHeadArgs& given, Call& call) const {
+/// Rotates this rank's rows by their places among all.
+void MultiHead::turn_held(const AnyView& rows, const HeadLayout& layout, const Sequences& s, bool back,
+                          Call& call) const {
+  const Scratch scratch(call.memory);
+  AnyView places = positions_of(s, call);
+  places.data = static_cast<Index*>(places.data) + s.held->begin;
+  places.size[0] = s.held->size;
+  const AnyView v = AnyView::packed(rows.data, rows.dtype, {1, rows.size[0], layout.slots(), layout.dim});
+  if (s.held->size == 0) return;
+  if (back)
+    rope_backward(v, RopePositions(places), v, *options_.rope, call.ctx);
+  else
+    rope(v, RopePositions(places), v, *options_.rope, call.ctx);
+}
+
+bool MultiHead::exchanges_heads(const MultiHeadArgs& a, bool self) const {
+  return self && context_head_ && !knows_heads(a.mask);
+}
+
+AnyView MultiHead::attend_in_context(const MultiHeadArgs& given, Call& call, Saved* saved) const {
   const bool self = !given.keys.given();
   const MultiHeadArgs a = completed(given);
   AnyView parts[3];
@@ -89,19 +111,12 @@ AnyView MultiHead::attend_in_context(const MultiHeadArgs& given, Call& call) con
   if (cut_.repeats > 1)
     for (int i = 1; i < 3; ++i) parts[i] = repeat_heads(parts[i], head().spec().k.dim, cut_.repeats, call);
   if (options_.rope && self) {
-    const Slice held = *a.sequences.held;
-    AnyView places = positions_of(a.sequences, call);
-    places.data = static_cast<Index*>(places.data) + held.begin;
-    places.size[0] = held.size;
     const HeadSpec spec = head().spec();
-    const auto turn_own = [&](const AnyView& rows, const HeadLayout& layout) {
-      const AnyView v = AnyView::packed(rows.data, rows.dtype, {1, rows.size[0], layout.slots(), layout.dim});
-      if (held.size > 0) rope(v, RopePositions(places), v, *options_.rope, call.ctx);
-    };
-    turn_own(parts[0], spec.q), turn_own(parts[1], spec.k);
+    turn_held(parts[0], spec.q, a.sequences, false, call);
+    turn_held(parts[1], spec.k, a.sequences, false, call);
   }
-  return self && context_head_ && !knows_heads(a.mask) ? context_by_heads(a, parts, call)
-                                                       : context_by_keys(a, parts, call);
+  if (exchanges_heads(a, self)) return context_by_heads(a, parts, call, saved);
+  return saved ? context_whole(a, parts, call, *saved) : context_by_keys(a, parts, call);
 }
 
 /// Of the heads this rank of a tensor team has.
@@ -114,11 +129,13 @@ InputView MultiHead::own_slopes() const {
   return slopes;
 }
 
-AnyView MultiHead::context_by_heads(const MultiHeadArgs& a, const AnyView* parts, Call& call) const {
+AnyView MultiHead::context_by_heads(const MultiHeadArgs& a, const AnyView* parts, Call& call,
+                                    Saved* saved) const {
   const Communicator& team = *options_.teams->context;
   const Index ranks = team.ranks(), out = head().widths().out;
   const AnyView y = call.memory.take(a.x.dtype, {a.x.size[0], out});
-  const Scratch scratch(call.memory);
+  std::optional<Scratch> scratch;
+  if (saved == nullptr) scratch.emplace(call.memory);
   AnyView whole[3];
   for (int i = 0; i < 3; ++i) {
     whole[i] = call.memory.take(a.x.dtype, {a.sequences.rows(), parts[i].size[1] / ranks});
@@ -127,7 +144,8 @@ AnyView MultiHead::context_by_heads(const MultiHeadArgs& a, const AnyView* parts
   MultiHeadArgs all = a;
   all.sequences.held.reset();
   all.kv_sequences = all.sequences;
-  HeadRun run(*context_head_, sizes_of(all), false);
+  std::optional<HeadRun> local;
+  HeadRun& run = (saved ? saved->run : local).emplace(*context_head_, sizes_of(all), saved != nullptr);
   HeadCall& c = run.call;
   c.q = as_sequences(whole[0], all.sequences);
   c.x = c.x_kv = c.q;  // heads that read them are not exchanged

@@ -4,6 +4,7 @@
 
 #include "headwise/layers/basic/embed.h"
 #include "headwise/layers/basic/leaves.h"
+#include "headwise/layers/basic/team_rows.h"
 #include "headwise/layers/multi_head/head_gates.h"
 #include "headwise/layers/multi_head/head_rows.h"
 #include "headwise/layers/multi_head/leaf_heads.h"
@@ -245,12 +246,12 @@ AnyView MultiHead::cut_backward(int first, int last, const AnyView* slopes, cons
       const auto shared = static_cast<int>(cut_.shared);
       all.part(all.rank() / shared * shared, shared).sum(dy, dy, Order::tree, call.ctx, parts_[i]->name());
     }
-    projection_backward({.dy = dy,
+    parameter_gradients({.dy = dy,
                          .x = from,
                          .dweight = parts_[i]->weight().grad(),
                          .dbias = parts_[i]->bias().grad(),
                          .parts = call.training},
-                        call.ctx);
+                        call);
   }
   return dx;
 }
@@ -337,6 +338,14 @@ void MultiHead::run_head(HeadRun& run, Call& call) const {
   run.forward(call.ctx, &call.memory.plans());
 }
 
+void MultiHead::run_head_backward(HeadRun& run, Call& call) const {
+  Arena measure = Arena::measuring();
+  run.book_backward(measure);
+  Arena arena(call.memory.take_bytes(measure.used()));
+  run.book_backward(arena);
+  run.backward(call.ctx, &call.memory.plans());
+}
+
 /// Gates fit the rows W_O reads.
 void MultiHead::check_gates(const MultiHeadArgs& a) const {
   if (!a.gates.given() && !a.dgates.given()) return;
@@ -386,7 +395,7 @@ AnyView MultiHead::forward(const MultiHeadArgs& a, Call& call, Saved* saved) con
   AnyView rows;  // what W_O reads, or the layer's output where the head gives that itself
   if (in_context()) {
     check_context(a, call, saved != nullptr);
-    rows = attend_in_context(a, call);
+    rows = attend_in_context(a, call, saved);
   } else {
     attend(a, call, run, saved != nullptr);
     rows = as_rows(run->call.y, parts_[3] ? head().widths().out : options_.model_dim);
@@ -429,6 +438,7 @@ MultiHeadGrads MultiHead::backward(const InputView& dy, Call& call, Saved& saved
     dhead = call.memory.take(dy.dtype, {dy.size[0], dy.size[1]});
     dropout_backward(dy, saved.tail, dhead, call.ctx);
   }
+  if (in_context()) return backward_in_context(dhead, call, saved, residual);
   return attend_backward(dhead, saved.args, call, *saved.run, residual);
 }
 
@@ -470,12 +480,8 @@ MultiHeadGrads MultiHead::attend_backward(const AnyView& dy, const MultiHeadArgs
     c.dx_kv = self ? c.dx : as_sequences(kv_base, a.kv_sequences);
     c.loss_gradient = call.loss_gradient();
   }
-  Arena measure = Arena::measuring();
-  run.book_backward(measure);
-  Arena arena(call.memory.take_bytes(measure.used()));
-  run.book_backward(arena);
   if (a.dbias.given()) c.run.dbias = a.dbias;
-  run.backward(call.ctx, &call.memory.plans());
+  run_head_backward(run, call);
   if (options_.rope && self) {
     const HeadSpec spec = head().spec();
     turn(dq, spec.q, a.sequences, true, call);

@@ -115,10 +115,20 @@ class MultiHead {
   bool in_context() const { return options_.teams != nullptr && options_.teams->context_ranks() > 1; }
   void make_context_head();
   void check_context(const MultiHeadArgs& args, const Call& call, bool keeps) const;
-  AnyView attend_in_context(const MultiHeadArgs& args, Call& call) const;
-  AnyView context_by_heads(const MultiHeadArgs& args, const AnyView* parts, Call& call) const;
+  AnyView attend_in_context(const MultiHeadArgs& args, Call& call, Saved* saved) const;
+  bool exchanges_heads(const MultiHeadArgs& args, bool self) const;
+  AnyView context_by_heads(const MultiHeadArgs& args, const AnyView* parts, Call& call, Saved* saved) const;
   AnyView context_by_keys(const MultiHeadArgs& args, const AnyView* parts, Call& call) const;
+  /// Where a backward follows and heads are not exchanged, every rank attends with all rows.
+  /// context_backward.cc.
+  AnyView context_whole(const MultiHeadArgs& args, const AnyView* parts, Call& call, Saved& saved) const;
+  MultiHeadGrads backward_in_context(const AnyView& dy, Call& call, Saved& saved,
+                                     const AnyView& residual) const;
+  void backward_by_heads(const AnyView& dy, Call& call, HeadRun& run, const AnyView* slopes) const;
+  void turn_held(const AnyView& rows, const HeadLayout& layout, const Sequences& s, bool back,
+                 Call& call) const;
   void run_head(HeadRun& run, Call& call) const;
+  void run_head_backward(HeadRun& run, Call& call) const;
   InputView own_slopes() const;
   MultiHeadArgs completed(const MultiHeadArgs& args) const;
   AttentionProblem sizes_of(const MultiHeadArgs& args) const;

@@ -63,27 +63,34 @@ Index Stack::most_heads() const {
 AnyView Stack::forward(const InputView& x, Call& call, Saved* saved) const {
   const Teams* const teams = options_.block.teams;
   if (teams == nullptr || teams->context_ranks() == 1) return run(x, call, saved);
-  require(saved == nullptr, ErrorKind::unsupported, "stack", "tokens are cut over ", teams->context_ranks(),
-          " ranks, where no gradient is made yet; learn with --tensor or --data");
   require(call.plain() && call.see_rows == nullptr, ErrorKind::unsupported, "stack", "tokens are cut over ",
           teams->context_ranks(), " ranks, and nothing can be asked of heads and rows there; use one rank");
-  return forward_in_context(x, call);
+  return forward_in_context(x, call, saved);
 }
 
-/// This rank's rows go through all blocks, then they are gathered.
-AnyView Stack::forward_in_context(const InputView& x, Call& call) const {
-  check_activation("stack", "x", x, options_.block.model_dim, call.sequences);
+/// This rank's of all rows.
+AnyView Stack::held_rows(const InputView& x, Call& call) const {
   const Communicator& team = *options_.block.teams->context;
-  const Sequences all = call.sequences;
-  const AnyView y = call.memory.take(x.dtype, {x.size[0], x.size[1]});
-  const Scratch scratch(call.memory);
-  const Slice held = slice_of(all.rows(), team.rank(), team.ranks());
+  const Slice held = slice_of(call.sequences.rows(), team.rank(), team.ranks());
   AnyView own = x;
   own.data = static_cast<std::byte*>(x.data) + held.begin * x.step[0] * size_of(x.dtype);
   own.size[0] = held.size;
   call.sequences.held = held;
-  const AnyView mine = run(own, call, nullptr);
-  call.sequences = all;
+  return own;
+}
+
+/// This rank's rows go through all blocks, then they are gathered.
+AnyView Stack::forward_in_context(const InputView& x, Call& call, Saved* saved) const {
+  check_activation("stack", "x", x, options_.block.model_dim, call.sequences);
+  const Communicator& team = *options_.block.teams->context;
+  const Sequences all = call.sequences;
+  const AnyView y = call.memory.take(x.dtype, {x.size[0], x.size[1]});
+  std::optional<Scratch> scratch;
+  if (saved == nullptr) scratch.emplace(call.memory);
+  const AnyView own = held_rows(x, call);
+  call.rows_team = saved ? &team : nullptr;
+  const AnyView mine = run(own, call, saved);
+  call.sequences = all, call.rows_team = nullptr;
   team.gather(mine, y, 0, "rows of a stack");
   return y;
 }
@@ -109,6 +116,19 @@ AnyView Stack::run(const InputView& x, Call& call, Saved* saved) const {
 }
 
 AnyView Stack::backward(const InputView& dy, Call& call, Saved& saved) const {
+  const Teams* const teams = options_.block.teams;
+  if (teams == nullptr || teams->context_ranks() == 1) return run_backward(dy, call, saved);
+  const Sequences all = call.sequences;
+  const AnyView dx = call.memory.take(dy.dtype, {dy.size[0], dy.size[1]});
+  const AnyView own = held_rows(dy, call);
+  call.rows_team = teams->context;
+  const AnyView mine = run_backward(own, call, saved);
+  call.sequences = all, call.rows_team = nullptr;
+  teams->context->gather(mine, dx, 0, "gradients of a stack");
+  return dx;
+}
+
+AnyView Stack::run_backward(const InputView& dy, Call& call, Saved& saved) const {
   const AnyView home = call.memory.take(dy.dtype, {dy.size[0], dy.size[1]});
   AnyView slope = dy;
   const StepMemory::Mark mark = call.memory.mark();

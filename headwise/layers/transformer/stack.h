@@ -39,7 +39,9 @@ class Stack {
   const Block& block(Index i) const { return blocks_[static_cast<std::size_t>(i / options_.share_layers)]; }
 
  private:
-  AnyView forward_in_context(const InputView& x, Call& call) const;
+  AnyView forward_in_context(const InputView& x, Call& call, Saved* saved) const;
+  AnyView held_rows(const InputView& x, Call& call) const;
+  AnyView run_backward(const InputView& dy, Call& call, Saved& saved) const;
   AnyView run(const InputView& x, Call& call, Saved* saved) const;
 
   StackOptions options_;

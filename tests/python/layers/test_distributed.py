@@ -74,7 +74,10 @@ def test_tensor_ranks_learn_with_one_set_of_bits():
 
 def test_one_rank_and_context_have_the_bits_of_no_teams():
     x = RANDOM.standard_normal((2, 9, 32)).astype(np.float32)
-    want = hw.Stack(**STACK)(x, mask=hw.Mask.causal())
+    dy = RANDOM.standard_normal((2, 9, 32)).astype(np.float32)
+    plain = hw.Stack(**STACK)
+    want = plain(x, mask=hw.Mask.causal())
+    learnt = [*step(plain, x, dy), *plain.gradients().values()]
 
     def tensor(team):
         cut = hw.Stack(**STACK, teams=hw.distributed.Teams(team))
@@ -82,26 +85,33 @@ def test_one_rank_and_context_have_the_bits_of_no_teams():
         return cut(x, mask=hw.Mask.causal())
 
     def context(team):
-        return hw.Stack(**STACK, teams=hw.distributed.Teams(context=team))(x, mask=hw.Mask.causal())
+        cut = hw.Stack(**STACK, teams=hw.distributed.Teams(context=team))
+        return [cut(x, mask=hw.Mask.causal()), *step(cut, x, dy), *cut.gradients().values()]
 
     for ranks in (2, 3, 4):
-        assert all(np.array_equal(y, want) for y in on_ranks(ranks, context))
+        for got in on_ranks(ranks, context):
+            assert all(np.array_equal(a, b) for a, b in zip(got, [want, *learnt], strict=True))
     assert all(np.array_equal(y, want) for y in on_ranks(4, tensor))
 
 
 def test_a_layer_by_itself_holds_its_rows():
     layer = dict(heads="mha:heads=4,dim=8", model_dim=32, seed=1)
     x = RANDOM.standard_normal((11, 32)).astype(np.float32)
-    want = hw.MultiHead(**layer)(x, offsets=[0, 4, 11])
+    dy = RANDOM.standard_normal((11, 32)).astype(np.float32)
+    plain = hw.MultiHead(**layer)
+    want = plain.forward(x, offsets=[0, 4, 11])
+    dx = plain.backward(dy)
 
     def work(team):
         begin, end = 11 * team.rank // team.ranks, 11 * (team.rank + 1) // team.ranks
         cut = hw.MultiHead(**layer, teams=hw.distributed.Teams(context=team))
         with pytest.raises(ValueError, match="give this rank's rows and the offsets of all rows"):
             cut(x[begin:end].copy())
-        return team.gather(cut(x[begin:end].copy(), offsets=[0, 4, 11]))
+        y = team.gather(cut.forward(x[begin:end].copy(), offsets=[0, 4, 11]))
+        return [y, team.gather(cut.backward(dy[begin:end].copy())), *cut.gradients().values()]
 
-    assert all(np.array_equal(y, want) for y in on_ranks(2, work))
+    for got in on_ranks(2, work):
+        assert all(np.array_equal(a, b) for a, b in zip(got, [want, dx, *plain.gradients().values()], strict=True))
 
 
 def test_refusals_are_sentences():
