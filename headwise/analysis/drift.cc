@@ -6,6 +6,7 @@
 #include <set>
 
 #include "headwise/analysis/page.h"
+#include "headwise/analysis/report_words.h"
 #include "headwise/analysis/shown_text.h"
 #include "headwise/text/word_breaks.h"
 
@@ -16,12 +17,13 @@ using Counts = std::map<std::string, std::pair<Index, Index>>;  // texts before,
 constexpr Index kLeastTexts = 5;
 constexpr double kLeastZ = 3;
 constexpr std::size_t kShownRows = 15;
+constexpr const char* kNoLabel = "out of scope";
 
 void count_labels(const Recognizer& r, std::span<const std::string> texts,
                   Index std::pair<Index, Index>::*side, Session& session, Counts& to) {
   for (const Prediction& p : r.predict(texts, session)) {
     for (const Index l : p.labels) ++(to[r.config().labels[static_cast<std::size_t>(l)]].*side);
-    if (p.labels.empty()) ++(to["out of scope"].*side);
+    if (p.labels.empty()) ++(to[kNoLabel].*side);
   }
 }
 
@@ -70,13 +72,15 @@ std::vector<Moved> moved(const Counts& counts, Index before, Index now, double l
 
 double share(Index part, Index whole) { return static_cast<double>(part) / static_cast<double>(whole); }
 
-std::string table(const Drift& d, const std::vector<Moved>& all, const char* what) {
+std::string table(const Drift& d, const std::vector<Moved>& all, const std::string& what,
+                  const ReportWords& say) {
   std::vector<std::vector<std::string>> rows;
   for (std::size_t i = 0; i < std::min(all.size(), kShownRows); ++i)
-    rows.push_back({html(shown(all[i].name, 60)), percent(share(all[i].before, d.texts_before)),
-                    percent(share(all[i].now, d.texts_now)),
+    rows.push_back({html(all[i].name == kNoLabel ? say(kNoLabel) : shown(all[i].name, 60)),
+                    percent(share(all[i].before, d.texts_before)), percent(share(all[i].now, d.texts_now)),
                     (all[i].z < 0 ? "−" : "+") + decimal(std::abs(all[i].z), 1)});
-  return rows.empty() ? "<p class=small>None moved.</p>" : html_table({what, "#before", "#now", "#z"}, rows);
+  return rows.empty() ? text("<p class=small>", say("None moved."), "</p>")
+                      : html_table({what, say("#before"), say("#now"), "#z"}, rows);
 }
 
 }  // namespace
@@ -112,14 +116,15 @@ std::string print(const Drift& d, std::size_t most) {
   return out;
 }
 
-std::string drift_section(const Drift& d) {
+std::string drift_section(const Drift& d, const ReportWords& say) {
   return text(
-      "<h3 style=\"margin-top:28px\">What moved</h3><p class=small>", grouped(d.texts_before),
-      " texts before, ", grouped(d.texts_now),
-      " now: in how many of them a label was given, and a word was said. z is the difference over its "
-      "standard error; beyond 3 it is hardly chance.</p><div class=two><div class=card><h3>Labels</h3>",
-      table(d, d.labels, "label"), "</div><div class=card><h3>Words</h3>", table(d, d.words, "word"),
-      "</div></div>");
+      "<h3 style=\"margin-top:28px\">", say("What moved"), "</h3><p class=small>",
+      say("{0} texts before, {1} now: in how many of them a label was given, and a word was said. z is "
+          "the difference over its standard error; beyond 3 it is hardly chance.",
+          grouped(d.texts_before), grouped(d.texts_now)),
+      "</p><div class=two><div class=card><h3>", say("Labels"), "</h3>",
+      table(d, d.labels, say("label"), say), "</div><div class=card><h3>", say("Words"), "</h3>",
+      table(d, d.words, say("word"), say), "</div></div>");
 }
 
 }  // namespace headwise

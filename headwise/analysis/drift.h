@@ -10,6 +10,8 @@
 #pragma GCC visibility push(default)
 namespace headwise {
 
+class ReportWords;
+
 /// A label or a word: in how many texts it was before and is now.
 struct Moved {
   std::string name;
@@ -28,7 +30,7 @@ Drift drift_between(const Recognizer& recognizer, std::span<const std::string> b
                     std::span<const std::string> now, Session& session);
 /// For a terminal, and a section of the report.
 std::string print(const Drift& drift, std::size_t most = 8);
-std::string drift_section(const Drift& drift);
+std::string drift_section(const Drift& drift, const ReportWords& say);
 
 }  // namespace headwise
 #pragma GCC visibility pop

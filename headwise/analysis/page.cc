@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "headwise/analysis/report.h"
+#include "headwise/analysis/report_words.h"
 #include "headwise/analysis/shown_text.h"
 #include "headwise/base/error.h"
 
@@ -60,7 +61,7 @@ std::string html_bar(double share) {
               "%\"></i></span>");
 }
 
-std::string svg_curve(const Curve& c) {
+std::string svg_curve(const Curve& c, const ReportWords& say) {
   constexpr double kWide = 340, kHigh = 150, kLeft = 8, kTop = 12, kRight = 56, kBottom = 22;
   if (c.points.empty()) return {};
   double low = c.points[0].second, high = low, from = c.points[0].first, to = from;
@@ -76,8 +77,9 @@ std::string svg_curve(const Curve& c) {
     path += text(path.empty() ? "M" : "L", decimal(px(x), 1), ",", decimal(py(y), 1));
   const int digits = high < 10 ? 3 : 1;
   const auto& last = c.points.back();
-  return text("<div class=card><h3>", html(c.name), "</h3><svg viewBox=\"0 0 ", kWide, " ", kHigh,
-              "\" role=img aria-label=\"", html(c.name), " ends at ", decimal(last.second, digits),
+  return text("<div class=card><h3>", html(say(c.name)), "</h3><svg viewBox=\"0 0 ", kWide, " ", kHigh,
+              "\" role=img aria-label=\"",
+              say("{0} ends at {1}", html(say(c.name)), decimal(last.second, digits)),
               "\"><line class=axis x1=", kLeft, " x2=", kWide - kRight, " y1=", kHigh - kBottom,
               " y2=", kHigh - kBottom, " /><path class=curve d=\"", path,
               "\"/><text x=", decimal(px(last.first) + 6, 1), " y=", decimal(py(last.second) + 4, 1), ">",
@@ -87,15 +89,15 @@ std::string svg_curve(const Curve& c) {
 }
 
 std::string svg_confusion(const std::vector<std::string>& labels,
-                          const std::map<std::pair<Index, Index>, Index>& counts) {
+                          const std::map<std::pair<Index, Index>, Index>& counts, const ReportWords& say) {
   const auto n = static_cast<Index>(labels.size());
   std::vector<double> rows(labels.size(), 0);
   for (const auto& [pair, count] : counts)
     rows[static_cast<std::size_t>(pair.first)] += static_cast<double>(count);
   const double cell = 440.0 / static_cast<double>(std::max<Index>(n, 1));
-  std::string out =
-      text("<svg viewBox=\"0 0 440 440\" role=img aria-label=\"confusion of ", n,
-           " labels; the tables say the same\"><rect width=440 height=440 fill=none class=axis />");
+  std::string out = text("<svg viewBox=\"0 0 440 440\" role=img aria-label=\"",
+                         say("confusion of {0} labels; the tables say the same", n),
+                         "\"><rect width=440 height=440 fill=none class=axis />");
   for (const auto& [pair, count] : counts) {
     const auto& [row, column] = pair;
     const double share = static_cast<double>(count) / rows[static_cast<std::size_t>(row)];

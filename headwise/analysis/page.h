@@ -30,10 +30,11 @@ std::string html_table(const std::vector<std::string>& columns,
 std::string html_bar(double share);
 
 struct Curve;
+class ReportWords;
 /// One small picture a curve: axis labels, the curve, its last value.
-std::string svg_curve(const Curve& curve);
+std::string svg_curve(const Curve& curve, const ReportWords& say);
 /// Counts of (row, column); the diagonal is right, everything else a mistake.
 std::string svg_confusion(const std::vector<std::string>& labels,
-                          const std::map<std::pair<Index, Index>, Index>& counts);
+                          const std::map<std::pair<Index, Index>, Index>& counts, const ReportWords& say);
 
 }  // namespace headwise

@@ -34,6 +34,7 @@ struct ReportOptions {
   /// A pretrained encoder whose heads show the gallery's first sentence, and its name.
   const TextEncoder* encoder = nullptr;
   std::string encoder_name = {};
+  std::string language = "en";  // of what the page says: "en" or "zh"
 };
 
 struct Report {

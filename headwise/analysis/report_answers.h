@@ -5,6 +5,7 @@
 
 #include "headwise/analysis/explain.h"
 #include "headwise/analysis/report.h"
+#include "headwise/analysis/report_words.h"
 #include "headwise/analysis/trust.h"
 
 namespace headwise {
@@ -59,18 +60,29 @@ DrawnSentence draw(const TextEncoder& encoder, const std::string& text, const Re
 std::string json_of(const DrawnSentence& s);
 std::string json_of(const Survey& survey, const RoleBook& book);
 
-std::string head_grid(const Survey& survey, const RoleBook& book);
-std::string head_figures(const Survey& survey, const RoleBook& book);
+std::string head_grid(const Survey& survey, const RoleBook& book, const ReportWords& say);
+std::string head_figures(const Survey& survey, const RoleBook& book, const ReportWords& say);
 /// Claimed roles, with both of their figures.
-std::string roles_found(const Survey& survey, const RoleBook& book);
-std::string label_table(const Answers& answers);
-std::string confused_table(const Answers& answers);
+std::string roles_found(const Survey& survey, const RoleBook& book, const ReportWords& say);
+/// A label as the page names it; the last stands for out of scope.
+std::string label_name(const Answers& answers, Index label, const ReportWords& say);
+std::string label_table(const Answers& answers, const ReportWords& say);
+/// Pairs (true, given) that were taken for each other, the most frequent first.
+std::vector<std::pair<Index, std::pair<Index, Index>>> confused_pairs(const Answers& answers);
+std::string confused_table(const Answers& answers, const ReportWords& say);
+/// How good, what goes wrong most, which heads matter: a sentence each.
+std::string summary_of(const Answers& answers, const Survey& survey, const RoleBook& book,
+                       const ReportWords& say);
 /// A mistake to open, each with its note.
 std::string case_list(const Recognizer& recognizer, const Corpus& corpus, const Answers& answers,
-                      std::span<const std::string> notes, bool redact);
+                      std::span<const std::string> notes, bool redact, const ReportWords& say);
 /// Of a mistake: what each missed label has, what it would have needed, and the words against it.
+struct NoteWay {
+  bool redact;
+  const ReportWords& say;
+};
 std::string missed_note(const Recognizer& recognizer, const Utterance& row, const Prediction& given,
-                        bool redact, Session& session);
+                        const NoteWay& way, Session& session);
 /// How sure every answer was and whether it was right.
 std::vector<Trusted> trusted_answers(const Answers& answers);
 

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <numeric>
 
 #include "headwise/analysis/page.h"
 #include "headwise/analysis/report_answers.h"
@@ -13,11 +12,13 @@ std::string role_name(const SurveyedHead& h, const RoleBook& book) {
 }
 std::string signed_number(double x) { return (x < 0 ? "−" : "+") + decimal(x < 0 ? -x : x, 3); }
 
-std::string joined(const std::vector<std::string>& all) {
+std::string joined(const std::vector<std::string>& all, const ReportWords& say) {
   std::string out;
   for (const std::string& s : all) out += (out.empty() ? "" : ", ") + html(shown(s, 60));
-  return out.empty() ? "none" : out;
+  return out.empty() ? say("none") : out;
 }
+
+constexpr std::size_t kMostPairs = 12, kNamedPairs = 3, kNamedHeads = 3;
 
 }  // namespace
 
@@ -27,15 +28,15 @@ std::string shown_sentence(std::string_view text, bool redact) {
   return shown(text, {0, static_cast<Index>(text.size())}, &hide);
 }
 
-std::string head_grid(const Survey& s, const RoleBook& book) {
+std::string head_grid(const Survey& s, const RoleBook& book, const ReportWords& say) {
   if (s.all.empty()) return {};
   double most = 0;
   for (const SurveyedHead& h : s.all) most = std::max(most, h.importance);
   std::string out = "<table class=grid><thead><tr><th></th>";
-  for (Index h = 0; h < s.heads; ++h) out += text("<th>head ", h, "</th>");
+  for (Index h = 0; h < s.heads; ++h) out += text("<th>", say("head {0}", h), "</th>");
   out += "</tr></thead><tbody>";
   for (Index layer = 0; layer < s.layers; ++layer) {
-    out += text("<tr><th>layer ", layer, "</th>");
+    out += text("<tr><th>", say("layer {0}", layer), "</th>");
     for (Index n = 0; n < s.heads; ++n) {
       const SurveyedHead& h = s.at(layer, n);
       if (!h.there) {
@@ -44,16 +45,17 @@ std::string head_grid(const Survey& s, const RoleBook& book) {
       }
       const double v = most > 0 ? h.importance / most : 0;
       const std::string role = role_name(h, book);
-      out += text("<td><button type=button class=\"head", v > 0.72 ? " strong" : "", "\" id=head-", layer,
-                  "-", n, " style=\"--v:", decimal(v, 3), "\" aria-label=\"layer ", layer, " head ", n, " ",
-                  role, "\"><b>", role, "</b><span>", decimal(h.importance, 3), "</span></button></td>");
+      out +=
+          text("<td><button type=button class=\"head", v > 0.72 ? " strong" : "", "\" id=head-", layer, "-",
+               n, " style=\"--v:", decimal(v, 3), "\" aria-label=\"", say("layer {0} head {1}", layer, n),
+               " ", role, "\"><b>", role, "</b><span>", decimal(h.importance, 3), "</span></button></td>");
     }
     out += "</tr>";
   }
   return out + "</tbody></table>";
 }
 
-std::string head_figures(const Survey& s, const RoleBook& book) {
+std::string head_figures(const Survey& s, const RoleBook& book, const ReportWords& say) {
   std::vector<std::vector<std::string>> rows;
   for (const SurveyedHead& h : s.all)
     if (h.there)
@@ -61,12 +63,12 @@ std::string head_figures(const Survey& s, const RoleBook& book) {
                       decimal(h.importance, 4), signed_number(h.hurt), decimal(h.figures.entropy, 2),
                       percent(h.figures.spread), percent(h.figures.confidence),
                       decimal(h.figures.distance, 1)});
-  return html_table({"#layer", "#head", "role", "#importance", "#loss when off", "#entropy", "#of uniform",
-                     "#confidence", "#distance"},
+  return html_table({say("#layer"), say("#head"), say("role"), say("#importance"), say("#loss when off"),
+                     say("#entropy"), say("#of uniform"), say("#confidence"), say("#distance")},
                     rows);
 }
 
-std::string roles_found(const Survey& s, const RoleBook& book) {
+std::string roles_found(const Survey& s, const RoleBook& book, const ReportWords& say) {
   std::vector<std::vector<std::string>> rows;
   std::map<std::string, std::string> form;  // role -> heads that have it
   for (const SurveyedHead& h : s.all)
@@ -79,24 +81,31 @@ std::string roles_found(const Survey& s, const RoleBook& book) {
         heads += text(heads.empty() ? "" : ", ", h.layer, ".", h.head);
         continue;
       }
-      rows.push_back({text("<span class=pill>", name, "</span>"), text("layer ", h.layer, ", head ", h.head),
-                      grouped(score.pairs), decimal(score.ratio(), 1) + " × uniform",
+      rows.push_back({text("<span class=pill>", name, "</span>"), say("layer {0}, head {1}", h.layer, h.head),
+                      grouped(score.pairs), say("{0} × uniform", decimal(score.ratio(), 1)),
                       signed_number(score.hurt_with), signed_number(score.hurt_without),
                       decimal(score.certainty, 1)});
     }
-  std::string out = "<h3 style=\"margin-top:28px\">Roles found</h3>";
-  out += rows.empty() ? "<p class=small>No head has earned a role of meaning on these data.</p>"
-                      : "<div class=wide>" +
-                            html_table({"role", "head", "#pairs", "#looks there",
-                                        "#loss when off, utterances with", "#without", "#standard errors"},
-                                       rows) +
-                            "</div>";
+  std::string out = text("<h3 style=\"margin-top:28px\">", say("Roles found"), "</h3>");
+  out += rows.empty()
+             ? text("<p class=small>", say("No head has earned a role of meaning on these data."), "</p>")
+             : text("<div class=wide>",
+                    html_table(
+                        {say("role"), say("head"), say("#pairs"), say("#looks there"),
+                         say("#loss when off, utterances with"), say("#without"), say("#standard errors")},
+                        rows),
+                    "</div>");
   for (const auto& [name, heads] : form)
-    out += text("<p class=small>By form alone, ", name, " (layer.head): ", heads, ".</p>");
+    out += text("<p class=small>", say("By form alone, {0} (layer.head): {1}.", name, heads), "</p>");
   return out;
 }
 
-std::string label_table(const Answers& a) {
+std::string label_name(const Answers& a, Index label, const ReportWords& say) {
+  const std::string& name = a.labels[static_cast<std::size_t>(label)].name;
+  return label + 1 == static_cast<Index>(a.labels.size()) ? say(name) : shown(name, 60);
+}
+
+std::string label_table(const Answers& a, const ReportWords& say) {
   std::vector<std::size_t> order;
   for (std::size_t l = 0; l < a.labels.size(); ++l)
     if (a.labels[l].right + a.labels[l].missed + a.labels[l].extra > 0) order.push_back(l);
@@ -108,30 +117,64 @@ std::string label_table(const Answers& a) {
     const auto share = [](Index n, Index of) {
       return of > 0 ? percent(static_cast<double>(n) / static_cast<double>(of)) : std::string("–");
     };
-    rows.push_back({html(shown(l.name, 60)), html_bar(l.f1()), decimal(l.f1(), 3),
+    rows.push_back({html(label_name(a, static_cast<Index>(i), say)), html_bar(l.f1()), decimal(l.f1(), 3),
                     share(l.right, l.right + l.extra), share(l.right, l.right + l.missed),
                     grouped(l.right + l.missed)});
   }
-  return html_table({"label", "F1", "#", "#precision", "#recall", "#true"}, rows);
+  return html_table({say("label"), "F1", "#", say("#precision"), say("#recall"), say("#true")}, rows);
 }
 
-std::string confused_table(const Answers& a) {
+std::vector<std::pair<Index, std::pair<Index, Index>>> confused_pairs(const Answers& a) {
   std::vector<std::pair<Index, std::pair<Index, Index>>> pairs;
   for (const auto& [pair, count] : a.counts)
     if (pair.first != pair.second) pairs.push_back({-count, pair});
-  if (pairs.empty()) return {};
   std::sort(pairs.begin(), pairs.end());
-  if (pairs.size() > 12) pairs.resize(12);
+  for (auto& [count, pair] : pairs) count = -count;
+  return pairs;
+}
+
+std::string confused_table(const Answers& a, const ReportWords& say) {
+  auto pairs = confused_pairs(a);
+  if (pairs.empty()) return {};
+  if (pairs.size() > kMostPairs) pairs.resize(kMostPairs);
   std::vector<std::vector<std::string>> rows;
   for (const auto& [count, pair] : pairs)
-    rows.push_back({html(shown(a.labels[static_cast<std::size_t>(pair.first)].name, 60)),
-                    html(shown(a.labels[static_cast<std::size_t>(pair.second)].name, 60)), grouped(-count)});
-  return "<div class=card style=\"margin-top:20px\"><h3>Most frequent confusions</h3>" +
-         html_table({"true", "given", "#times"}, rows) + "</div>";
+    rows.push_back(
+        {html(label_name(a, pair.first, say)), html(label_name(a, pair.second, say)), grouped(count)});
+  return text("<div class=card style=\"margin-top:20px\"><h3>", say("Most frequent confusions"), "</h3>",
+              html_table({say("true"), say("given"), say("#times")}, rows), "</div>");
+}
+
+std::string summary_of(const Answers& a, const Survey& s, const RoleBook& book, const ReportWords& say) {
+  const auto all = static_cast<Index>(a.given.size());
+  std::string out = say("{0} of {1} utterances are right, {2}.", grouped(a.right), grouped(all),
+                        percent(static_cast<double>(a.right) / static_cast<double>(all)));
+  std::string wrong, heads;
+  auto pairs = confused_pairs(a);
+  pairs.resize(std::min(pairs.size(), kNamedPairs));
+  for (const auto& [count, pair] : pairs)
+    wrong += (wrong.empty() ? "" : say("; ")) + say("<b>{0}</b> taken for <b>{1}</b> ({2})",
+                                                    html(label_name(a, pair.first, say)),
+                                                    html(label_name(a, pair.second, say)), grouped(count));
+  if (!wrong.empty()) out += " " + say("What goes wrong most: {0}.", wrong);
+  std::vector<const SurveyedHead*> order;
+  for (const SurveyedHead& h : s.all)
+    if (h.there) order.push_back(&h);
+  std::stable_sort(order.begin(), order.end(),
+                   [](const SurveyedHead* x, const SurveyedHead* y) { return x->hurt > y->hurt; });
+  for (std::size_t i = 0; i < std::min(order.size(), kNamedHeads); ++i) {
+    const SurveyedHead& h = *order[i];
+    if (h.hurt <= 0) break;
+    const std::string role = role_name(h, book);
+    heads += (heads.empty() ? "" : say("; ")) + say("layer {0}, head {1}", h.layer, h.head) +
+             (role.empty() ? "" : " <span class=pill>" + role + "</span>") + " " + signed_number(h.hurt);
+  }
+  if (!heads.empty()) out += " " + say("Heads that matter most, with the loss when each is off: {0}.", heads);
+  return "<p class=card id=summary>" + out + "</p>";
 }
 
 std::string case_list(const Recognizer& r, const Corpus& corpus, const Answers& a,
-                      std::span<const std::string> notes, bool redact) {
+                      std::span<const std::string> notes, bool redact, const ReportWords& say) {
   std::string out;
   for (std::size_t i = 0; i < notes.size(); ++i) {
     const auto u = static_cast<std::size_t>(a.wrong[i]);
@@ -141,19 +184,18 @@ std::string case_list(const Recognizer& r, const Corpus& corpus, const Answers& 
       for (const IntentSpan& s : a.given[u].spans)  // of a recogniser that cuts
         if (s.label == l && !redact)
           given.back() +=
-              text(", said by \"",
-                   shown(corpus.rows[u].text.substr(static_cast<std::size_t>(s.span.begin),
-                                                    static_cast<std::size_t>(s.span.end - s.span.begin)),
-                         60),
-                   '"');
+              say(", said by \"{0}\"",
+                  shown(corpus.rows[u].text.substr(static_cast<std::size_t>(s.span.begin),
+                                                   static_cast<std::size_t>(s.span.end - s.span.begin)),
+                        60));
     }
     out += text("<details class=case><summary><span class=say>",
                 html(shown_sentence(corpus.rows[u].text, redact)), "</span><span class=verdict><em>",
-                joined(corpus.rows[u].labels), "</em> → <s>", joined(given),
+                joined(corpus.rows[u].labels, say), "</em> → <s>", joined(given, say),
                 "</s></span><span class=\"n small\">", percent(a.given[u].confidence), "</span></summary>",
                 notes[i], "</details>");
   }
-  return out.empty() ? "<p class=small>Nothing to show.</p>" : out;
+  return out.empty() ? text("<p class=small>", say("Nothing to show."), "</p>") : out;
 }
 
 std::string json_of(const DrawnSentence& s) {

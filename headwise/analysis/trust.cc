@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "headwise/analysis/page.h"
+#include "headwise/analysis/report_words.h"
 #include "headwise/base/error.h"
 
 namespace headwise {
@@ -22,21 +23,22 @@ struct Frame {
 };
 
 /// Axes with their words; `inside` is drawn between them.
-std::string framed(const std::string& title, const std::string& inside, const char* below,
-                   const char* beside) {
+std::string framed(const std::string& title, const std::string& inside, const std::string& below,
+                   const ReportWords& say) {
+  const std::string beside = say("answers that are right");
   std::string marks;
   for (const double m : {0.0, 0.5, 1.0})
     marks +=
         text("<text x=", decimal(Frame::px(m), 1), " y=", decimal(Frame::kHigh - Frame::kBottom + 16, 1),
              " text-anchor=middle>", decimal(100 * m, 0), " %</text><text x=", decimal(Frame::kLeft - 6, 1),
              " y=", decimal(Frame::py(m) + 4, 1), " text-anchor=end>", decimal(100 * m, 0), " %</text>");
-  return text(
-      "<div class=card><h3>", title, "</h3><svg viewBox=\"0 0 ", Frame::kWide, " ", Frame::kHigh,
-      "\" role=img aria-label=\"", title, "; the table says the same\"><path class=axis fill=none d=\"M",
-      Frame::at(0, 1), "L", Frame::at(0, 0), "L", Frame::at(1, 0), "\"/>", marks, inside,
-      "<text x=", decimal(Frame::px(0.5), 1), " y=", decimal(Frame::kHigh - 8, 1), " text-anchor=middle>",
-      below, "</text><text transform=\"translate(12 ", decimal(Frame::py(0.5), 1),
-      ") rotate(-90)\" text-anchor=middle>", beside, "</text></svg></div>");
+  return text("<div class=card><h3>", title, "</h3><svg viewBox=\"0 0 ", Frame::kWide, " ", Frame::kHigh,
+              "\" role=img aria-label=\"", say("{0}; the table says the same", title),
+              "\"><path class=axis fill=none d=\"M", Frame::at(0, 1), "L", Frame::at(0, 0), "L",
+              Frame::at(1, 0), "\"/>", marks, inside, "<text x=", decimal(Frame::px(0.5), 1),
+              " y=", decimal(Frame::kHigh - 8, 1), " text-anchor=middle>", below,
+              "</text><text transform=\"translate(12 ", decimal(Frame::py(0.5), 1),
+              ") rotate(-90)\" text-anchor=middle>", beside, "</text></svg></div>");
 }
 
 }  // namespace
@@ -74,7 +76,7 @@ Trust trust_of(std::span<const Trusted> answers) {
   return t;
 }
 
-std::string trust_section(std::span<const Trusted> answers) {
+std::string trust_section(std::span<const Trusted> answers, const ReportWords& say) {
   const Trust t = trust_of(answers);
   std::string bars, path;
   for (std::size_t i = 0; i < Trust::kBins; ++i) {
@@ -83,7 +85,7 @@ std::string trust_section(std::span<const Trusted> answers) {
     const double x = b.confidence / static_cast<double>(b.answers), y = of(b.right, b.answers);
     bars += text("<circle class=cell cx=", decimal(Frame::px(x), 1), " cy=", decimal(Frame::py(y), 1),
                  " r=", decimal(3 + 9 * std::sqrt(of(b.answers, static_cast<Index>(answers.size()))), 1),
-                 "><title>", b.answers, " answers: confidence ", percent(x), ", right ", percent(y),
+                 "><title>", say("{0} answers: confidence {1}, right {2}", b.answers, percent(x), percent(y)),
                  "</title></circle>");
   }
   for (const auto& [share, accuracy] : t.curve)
@@ -95,18 +97,21 @@ std::string trust_section(std::span<const Trusted> answers) {
         {percent(abstain), percent(c.share()), percent(c.accuracy()), grouped(c.texts - c.answered)});
   }
   return text(
-      "<h3 style=\"margin-top:28px\">How far a confidence can be trusted</h3><p class=small>A confidence of "
-      "80 % "
-      "should be right 8 times in 10. The mean distance between the two, the expected calibration error, is ",
-      percent(t.error), ". <code>--abstain 0.8</code> holds back what is less sure.</p><div class=two>",
-      framed("Reliability",
+      "<h3 style=\"margin-top:28px\">", say("How far a confidence can be trusted"), "</h3><p class=small>",
+      say("A confidence of 80 % should be right 8 times in 10. The mean distance between the two, the "
+          "expected "
+          "calibration error, is {0}. <code>--abstain 0.8</code> holds back what is less sure.",
+          percent(t.error)),
+      "</p><div class=two>",
+      framed(say("Reliability"),
              text("<path class=axis stroke-dasharray=\"4 4\" d=\"M", Frame::at(0, 0), "L", Frame::at(1, 1),
                   "\"/>", bars),
-             "confidence", "answers that are right"),
-      framed("Accuracy against coverage", text("<path class=curve d=\"", path, "\"/>"),
-             "texts that are answered, the surest first", "answers that are right"),
+             say("confidence"), say),
+      framed(say("Accuracy against coverage"), text("<path class=curve d=\"", path, "\"/>"),
+             say("texts that are answered, the surest first"), say),
       "</div><div class=card style=\"margin-top:20px\">",
-      html_table({"#abstain below", "#answered", "#right of those", "#held back"}, rows), "</div>");
+      html_table({say("#abstain below"), say("#answered"), say("#right of those"), say("#held back")}, rows),
+      "</div>");
 }
 
 }  // namespace headwise

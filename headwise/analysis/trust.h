@@ -12,6 +12,8 @@
 #pragma GCC visibility push(default)
 namespace headwise {
 
+class ReportWords;
+
 /// An answer: how sure it was, and whether it was right.
 struct Trusted {
   double confidence = 0;
@@ -42,7 +44,7 @@ Trust trust_of(std::span<const Trusted> answers);
 Coverage covered(std::span<const Trusted> answers, double abstain);
 
 /// A section of the report: reliability, the curve, and a table of what abstaining brings.
-std::string trust_section(std::span<const Trusted> answers);
+std::string trust_section(std::span<const Trusted> answers, const ReportWords& say);
 
 }  // namespace headwise
 #pragma GCC visibility pop

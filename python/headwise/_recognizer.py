@@ -138,7 +138,8 @@ class Recognizer:
         label_separator: str = "#",
         mistakes: int = 500,
         redact: bool = False,
+        language: str = "en",
     ) -> None:
-        """Writes the page of `headwise report`."""
+        """Writes the page of `headwise report`; language is that of what it says, en or zh."""
         columns = (text_column, label_column, label_separator)
-        self._core.report(_rows("report", data), os.fspath(out), columns, (mistakes, redact))
+        self._core.report(_rows("report", data), os.fspath(out), columns, (mistakes, redact, language))

@@ -116,11 +116,11 @@ std::string evaluated(RecognizerBox& box, const Rows& rows,
 
 void write_report(RecognizerBox& box, const Rows& rows, const std::string& out,
                   const std::tuple<std::string, std::string, std::string>& columns,
-                  const std::tuple<Index, bool>& how) {
+                  const std::tuple<Index, bool, std::string>& how) {
   const Turn turn(box.turn);
   const Flight free;
   ReportOptions options;
-  std::tie(options.mistakes, options.redact) = how;
+  std::tie(options.mistakes, options.redact, options.language) = how;
   const Corpus corpus =
       corpus_of(std::get<0>(rows), std::get<1>(rows), std::get<2>(rows), columns_of(columns));
   options.data = corpus.name;

@@ -157,6 +157,84 @@ TEST(Report, RedactsAndSaysSo) {
             std::string::npos);
 }
 
+/// What a reader sees of a page, and the words read out: no tags but their labels, no style, no script.
+std::string seen_words(const std::string& page) {
+  std::string out;
+  bool hidden = false;
+  for (std::size_t at = 0; at < page.size(); ++at) {
+    if (page[at] != '<') {
+      if (!hidden) out += page[at];
+      continue;
+    }
+    const std::size_t end = page.find('>', at);
+    const std::string tag = page.substr(at, end - at);
+    if (tag.starts_with("<style") || tag.starts_with("<script") || tag.starts_with("<code") ||
+        tag.starts_with("<b>"))
+      hidden = !tag.starts_with("<b>");
+    if (tag.starts_with("</style") || tag.starts_with("</script") || tag.starts_with("</code"))
+      hidden = false;
+    for (const std::string name : {"aria-label=\"", "placeholder=\"", "data-dark=\"", "data-light=\""})
+      if (const std::size_t from = tag.find(name); from != std::string::npos)
+        out += ' ' + tag.substr(from + name.size(), tag.find('"', from + name.size()) - from - name.size());
+    out += ' ';
+    at = end;
+  }
+  return out;
+}
+
+TEST(Report, SpeaksChinese) {
+  Session session;
+  const std::vector<std::string> texts = {"pay 3 now", "no pay", "pay pay", "no no"};
+  const Drift drift = drift_between(small(), texts, texts, session);
+  ReportOptions o{.model = "m", .data = "d", .gallery = {"3 4"}, .curves = {{"loss", {{1, 2}, {2, 1}}}}};
+  o.language = "zh", o.drift = &drift;
+  Corpus corpus = kCorpus;
+  corpus.rows[0].labels = {"y", "z"};
+  for (const std::string heads :
+       {"mha:heads=2,dim=4", "talking:heads=2,dim=4", "gated:heads=2,dim=4,source=heads"})
+    for (const bool multi_label : {false, true}) {
+      const std::string page =
+          make_report(small(heads, multi_label), corpus,
+                      RoleBook::parse("class num: @digits\nclass any: @any\nrole r: num -> any\n", "roles"),
+                      session, o)
+              .page;
+      EXPECT_NE(page.find("<html lang=\"zh\">"), std::string::npos);
+      EXPECT_NE(page.find("\"language\":\"zh\""), std::string::npos);
+      EXPECT_EQ(page.substr(0, page.find("<script")).find("[["), std::string::npos);
+      // No English word of four letters is left but names.
+      const std::string seen = seen_words(page);
+      std::string word, left;
+      for (const char c : seen + ' ') {
+        if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) {
+          word += c;
+          continue;
+        }
+        const bool name = word == "headwise" || word == "report" || word == "previous" || word == "next" ||
+                          word == "separator" || word == "broad" || word == "dgate" || word == "digits";
+        if (word.size() > 3 && !name) left += ' ' + word;
+        word.clear();
+      }
+      EXPECT_EQ(left, "") << heads;
+    }
+  o.language = "fr";
+  EXPECT_EQ(error_of([&] { make_report(small(), kCorpus, RoleBook::builtin(), session, o); }),
+            "report: language is \"fr\"; give en or zh");
+}
+
+TEST(Report, SaysFirstHowGoodItIsAndWhatGoesWrong) {
+  Session session;
+  Corpus corpus = kCorpus;
+  for (Utterance& row : corpus.rows) row.labels = {"z"};
+  const Report made = make_report(small(), corpus, RoleBook::builtin(), session);
+  const std::size_t summary = made.page.find("id=summary"), mistakes = made.page.find("id=\"mistakes\""),
+                    heads = made.page.find("id=\"heads\"");
+  ASSERT_NE(summary, std::string::npos);
+  EXPECT_LT(summary, mistakes);
+  EXPECT_LT(mistakes, heads);
+  EXPECT_NE(made.page.find(text(made.right, " of 4 utterances are right, "), summary), std::string::npos);
+  EXPECT_EQ(made.page.find("What goes wrong most: <b>z</b> taken for") != std::string::npos, made.right < 4);
+}
+
 TEST(Report, EveryKindOfHeadHasAPage) {
   Session session;
   for (const std::string head :

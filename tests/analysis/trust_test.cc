@@ -103,7 +103,8 @@ TEST(Answers, ConfusionsNamePairs) {
   EXPECT_EQ(missed.counts.at({wanted, best}), 1);  // missed beside the one that was given
   EXPECT_EQ(missed.labels.back().name, "out of scope");
   EXPECT_EQ(missed.counts.at({3, best}), 1);  // an out-of-scope text that got a label
-  const std::string note = missed_note(r, corpus.rows[0], missed.given[0], false, session);
+  const std::string note =
+      missed_note(r, corpus.rows[0], missed.given[0], {false, ReportWords("en")}, session);
   EXPECT_NE(note.find("<b>" + other + "</b> was missed: it has "), std::string::npos) << note;
   EXPECT_NE(note.find("would need 99.0 %"), std::string::npos) << note;
   EXPECT_EQ(trusted_answers(missed).size(), 2u);

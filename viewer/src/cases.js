@@ -12,7 +12,7 @@ function words(s, value) {
 
 /** One head's matrix, a pixel a pair, scaled up by the browser. */
 function matrix(s, n) {
-  const size = s.t.length, canvas = make('canvas', { class: 'map', width: size, height: size, role: 'img', 'aria-label': `weights of head ${s.h[n][1]}: rows look, columns are looked at` });
+  const size = s.t.length, canvas = make('canvas', { class: 'map', width: size, height: size, role: 'img', 'aria-label': say('matrix', s.h[n][1]) });
   canvas.style.width = canvas.style.height = '220px';
   const paint = canvas.getContext('2d'), [r, g, b] = getComputedStyle(document.documentElement).getPropertyValue('--heat').split(',').map(Number);
   const image = paint.createImageData(size, size), { from, keys, weights } = rowsIn(s)[n];
@@ -33,12 +33,12 @@ function openCase(details, index) {
   let chosen = 0;
   const draw = () => {
     const sums = s.h.length ? receivedBy(s, chosen) : null, received = (j) => sums[j];
-    const heads = make('div', { class: 'tools' }, make('label', {}, 'Heads that mattered'), ...s.h.slice(0, 8).map((h, n) => make('button', {
+    const heads = make('div', { class: 'tools' }, make('label', {}, say('mattered')), ...s.h.slice(0, 8).map((h, n) => make('button', {
       class: 'chip', 'aria-pressed': n === chosen, style: `--c:${colourOf(h[1])}`, onclick: () => { chosen = n; draw(); },
     }, make('i'), `${h[0]}.${h[1]} ${roleOf(h[0], h[1])} ${signed(h[2])}`.replace('  ', ' '))));
-    fill(box, make('h3', {}, `Words for “${s.pl}”`), words(s, (i) => s.i[i]), ...(s.h.length ? [heads,
-      make('div', { class: 'pair' }, matrix(s, chosen), make('div', {}, make('h3', {}, `What layer ${s.h[chosen][0]}, head ${s.h[chosen][1]} looks at`), words(s, received),
-        make('button', { onclick: () => { state.layer = s.h[chosen][0]; showSentence(report.gallery.length + index); location.hash = 'sentence'; } }, 'Show as curves')))] : []));
+    fill(box, make('h3', {}, say('words_for', s.pl)), words(s, (i) => s.i[i]), ...(s.h.length ? [heads,
+      make('div', { class: 'pair' }, matrix(s, chosen), make('div', {}, make('h3', {}, say('what_looks', s.h[chosen][0], s.h[chosen][1])), words(s, received),
+        make('button', { onclick: () => { state.layer = s.h[chosen][0]; showSentence(report.gallery.length + index); location.hash = 'sentence'; } }, say('as_curves'))))] : []));
   };
   draw();
 }

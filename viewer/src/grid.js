@@ -1,11 +1,11 @@
 // The grid of layers x heads: coloured by a figure, arrow keys move, a head opens its figures and roles.
 'use strict';
 const kFigures = {
-  importance: { name: 'Importance', text: (x) => x.toFixed(3) },
-  hurt: { name: 'Loss when off', text: (x) => signed(x) },
-  entropy: { name: 'Entropy', text: (x) => x.toFixed(2) + ' nats' },
-  confidence: { name: 'Confidence', text: (x) => percent(x) },
-  distance: { name: 'Distance', text: (x) => x.toFixed(1) + ' tokens' },
+  importance: { name: say('importance'), text: (x) => x.toFixed(3) },
+  hurt: { name: say('hurt'), text: (x) => signed(x) },
+  entropy: { name: say('entropies'), text: (x) => say('nats', x.toFixed(2)) },
+  confidence: { name: say('confidence'), text: (x) => percent(x) },
+  distance: { name: say('distances'), text: (x) => say('tokens', x.toFixed(1)) },
 };
 
 function colourGrid(figure) {
@@ -26,7 +26,7 @@ function roleRows(h) {
     make('td', {}, r.name), make('td', { class: 'n' }, String(r.pairs)),
     make('td', { class: 'n' }, r.ratio.toFixed(1) + ' ×'),
     make('td', { class: 'n' }, r.meaning ? `${signed(r.with)} / ${signed(r.without)}` : ''),
-    make('td', { class: r.claimed ? 'yes' : 'no' }, r.claimed ? 'yes' : r.looks ? 'looks only' : 'no')));
+    make('td', { class: r.claimed ? 'yes' : 'no' }, say(r.claimed ? 'yes' : r.looks ? 'looks_only' : 'no'))));
 }
 
 function chooseHead(layer, head, show = true) {
@@ -34,13 +34,13 @@ function chooseHead(layer, head, show = true) {
   document.querySelectorAll('.head.chosen').forEach((c) => c.classList.remove('chosen'));
   document.getElementById(`head-${layer}-${head}`).classList.add('chosen');
   const figure = (name, value) => make('tr', {}, make('td', {}, name), make('td', { class: 'n' }, value));
-  const titles = make('tr', {}, make('th', {}, 'role'), make('th', { class: 'n' }, 'pairs'), make('th', { class: 'n' }, 'of uniform'),
-    make('th', { class: 'n' }, 'loss when off, with / without'), make('th', {}, 'role?'));
+  const titles = make('tr', {}, make('th', {}, say('role')), make('th', { class: 'n' }, say('pairs')), make('th', { class: 'n' }, say('of_uniform')),
+    make('th', { class: 'n' }, say('hurt_with')), make('th', {}, say('role_asked')));
   const figures = make('table', {}, make('tbody', {}, ...Object.entries(kFigures).map(([key, f]) => figure(f.name, f.text(h[key])))));
   const roles = make('table', {}, make('thead', {}, titles), make('tbody', {}, ...roleRows(h)));
   fill(box, make('div', { class: 'two' },
-    make('div', {}, make('h3', {}, `Layer ${layer}, head ${head} `, h.role ? make('span', { class: 'pill' }, h.role) : null), figures),
-    make('div', {}, make('h3', {}, 'Roles tried'), make('div', { class: 'wide' }, roles))));
+    make('div', {}, make('h3', {}, say('layer_head', layer, head), h.role ? make('span', { class: 'pill' }, h.role) : null), figures),
+    make('div', {}, make('h3', {}, say('roles_tried')), make('div', { class: 'wide' }, roles))));
   if (show && typeof showSentence === 'function') showHeadAlone(layer, head);
 }
 

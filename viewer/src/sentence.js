@@ -32,8 +32,8 @@ function startSentence() {
     const options = list.map((s, i) => (s.h.length ? make('option', { value: from + i }, shorten(s.x, 90) + (s.m ? ` (${s.m})` : '')) : null));
     if (options.some((o) => o)) pick.append(make('optgroup', { label: name }, ...options));
   };
-  group('Gallery', report.gallery, 0);
-  group('Mistakes', report.cases, report.gallery.length);
+  group(say('gallery'), report.gallery, 0);
+  group(say('mistakes'), report.cases, report.gallery.length);
   pick.addEventListener('change', () => showSentence(Number(pick.value)));
   document.addEventListener('theme', drawSentence);
   state.layer = all[first].h[0][0];

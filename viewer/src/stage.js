@@ -8,7 +8,7 @@ const partOf = (s) => {
 };
 const data = { parts: sentences().map(partOf) };
 const state = { part: 0, layer: 0, on: null, mode: 'strong', strong: 3, least: 0.1, top: 2, mass: 0.7, sinks: 1, words: 1, values: 0, find: '', token: null };
-language = 'en';
+language = report.language || 'en';
 const partNow = () => data.parts[state.part];
 /** Heads of the layer whose weights the sentence has, by their numbers. */
 function headsOf(part, layer) {
@@ -23,7 +23,7 @@ const normsOf = () => null;
 const headsThere = () => partNow().s.h.filter(([layer]) => layer === state.layer).map(([, head]) => head).sort((a, b) => a - b);
 const headsOn = () => state.on || headsThere();
 const chipName = (head) => `${head} ${roleOf(state.layer, head, partNow().s)}`.trim();
-const headName = (head) => { const role = roleOf(state.layer, head, partNow().s); return `head ${head}${role ? ', ' + role : ''}`; };
+const headName = (head) => { const role = roleOf(state.layer, head, partNow().s); return `${say('head_lower')} ${head}${role ? ', ' + role : ''}`; };
 function look(change) {
   Object.assign(state, change);
   drawSentence();

@@ -4,7 +4,7 @@
   const root = document.documentElement, button = document.getElementById('theme');
   const stored = () => { try { return localStorage.getItem('headwise-theme'); } catch { return null; } };
   const dark = () => (root.dataset.theme ? root.dataset.theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches);
-  const show = () => { button.textContent = dark() ? 'Light' : 'Dark'; };
+  const show = () => { button.textContent = dark() ? button.dataset.light || 'Light' : button.dataset.dark || 'Dark'; };
   if (stored()) root.dataset.theme = stored();
   else if (dark()) root.dataset.theme = 'dark';
   button.addEventListener('click', () => {

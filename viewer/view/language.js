@@ -18,6 +18,9 @@ const kWords = {
     circuit: 'Circuit', qk: 'QK: which token looks at which', ov: 'OV: what a token that is looked at makes likelier', top_pairs: 'Largest of the vocabulary', score: 'score', from: 'from', to: 'to', no_circuit: 'This page holds no circuit of this head. It has: {0}.',
     circuit_text: 'From the weights alone: a token is its embedding behind the layer’s norm, without a position. Blue: more than the mean of the vocabulary; orange: less.', all_pairs: 'all pairs of {0} tokens', some_pairs: 'of {0} tokens, those that stand out against all', first_tokens: 'the first {0} of {1} tokens',
     difference: 'difference', difference_text: '0 where both look alike, 1 where they share nothing', apart: 'The two models part the text into different tokens. Whole words may fit together: try that switch; else their maps cannot be subtracted.',
+    head_lower: 'head', gallery: 'Gallery', mistakes: 'Mistakes', matrix: 'weights of head {0}: rows look, columns are looked at', mattered: 'Heads that mattered', words_for: 'Words for “{0}”',
+    what_looks: 'What layer {0}, head {1} looks at', as_curves: 'Show as curves', importance: 'Importance', hurt: 'Loss when off', entropies: 'Entropy', confidence: 'Confidence', distances: 'Distance', nats: '{0} nats',
+    yes: 'yes', no: 'no', looks_only: 'looks only', role: 'role', pairs: 'pairs', of_uniform: 'of uniform', hurt_with: 'loss when off, with / without', role_asked: 'role?', roles_tried: 'Roles tried', layer_head: 'Layer {0}, head {1} ',
     picture: 'attention of layer {0}; the list beside it says the same', open: 'open layer {0}, head {1}', tokens: '{0} tokens', pair: 'neurons of {0} → {1}',
   },
   zh: {
@@ -37,6 +40,9 @@ const kWords = {
     circuit: '回路', qk: 'QK：哪个词元看向哪个', ov: 'OV：被看的词元使什么更可能', top_pairs: '词表中最大的', score: '分数', from: '从', to: '到', no_circuit: '本页没有这个头的回路。有：{0}。',
     circuit_text: '只由权重得出：词元是该层归一化后的嵌入，不含位置。蓝色高于词表均值，橙色低于。', all_pairs: '{0} 个词元的全部配对', some_pairs: '{0} 个词元中突出者与全部的配对', first_tokens: '{1} 个词元中的前 {0} 个',
     difference: '差异', difference_text: '0 为完全相同，1 为毫无重叠', apart: '两个模型切分文本的方式不同。可试按整词；否则两张图不能相减。',
+    head_lower: '头', gallery: '示例句', mistakes: '错误', matrix: '头 {0} 的权重：行在看，列被看', mattered: '起作用的头', words_for: '支持“{0}”的词',
+    what_looks: '第 {0} 层第 {1} 个头看什么', as_curves: '画成曲线', importance: '重要性', hurt: '关闭时的损失', entropies: '熵', confidence: '置信度', distances: '距离', nats: '{0} 奈特',
+    yes: '是', no: '否', looks_only: '仅看向', role: '角色', pairs: '配对', of_uniform: '相对均匀', hurt_with: '关闭时的损失，有 / 无', role_asked: '是否成立', roles_tried: '检验过的角色', layer_head: '第 {0} 层第 {1} 个头 ',
     picture: '第 {0} 层的注意力；旁边的列表内容相同', open: '打开第 {0} 层第 {1} 个头', tokens: '{0} 个词元', pair: '{0} → {1} 的神经元',
   },
 };

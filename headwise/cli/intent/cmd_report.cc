@@ -11,6 +11,7 @@
 #include "headwise/analysis/shown_text.h"
 #include "headwise/cli/args/args.h"
 #include "headwise/cli/args/corpora.h"
+#include "headwise/cli/intent/surface.h"
 #include "headwise/model/file.h"
 
 namespace headwise::cli {
@@ -83,6 +84,7 @@ int report(Request& r) {
     encoder = std::make_unique<TextEncoder>(r.encoder);
     r.options.encoder = encoder.get(), r.options.encoder_name = name_of_folder(r.encoder);
   }
+  r.options.language = surface_language(r.options.language);
   r.options.model = name_of_folder(r.model);
   r.options.data = corpus.name;
   r.options.curves = curves_of(r.model);
@@ -141,6 +143,8 @@ void add_report(CLI::App& app, int& exit_code) {
   word->add_option("--threads", r->threads, "0: HEADWISE_THREADS, else the CPUs of this process")
       ->capture_default_str();
   word->add_flag("--redact", r->options.redact, "Mask digits and what looks like a name");
+  r->options.language.clear();
+  add_language_option(*word, r->options.language);
   word->add_flag("--table", r->table, "Also print the heads, their figures and roles");
   word->callback([r, &exit_code] { exit_code = report(*r); });
 }

@@ -66,6 +66,11 @@ def test_the_command_line_says_the_same(model, tmp_path):
 def test_it_writes_a_report(model, tmp_path):
     model.report(ROWS[:12], tmp_path / "report.html", mistakes=3)
     assert (tmp_path / "report.html").read_text().lstrip().startswith("<!")
+    model.report(ROWS[:12], tmp_path / "report_zh.html", mistakes=3, language="zh")
+    assert "<h2>错误</h2>" in (tmp_path / "report_zh.html").read_text()
+    with pytest.raises(ValueError, match="give en or zh"):
+        model.report(ROWS[:12], tmp_path / "no.html", language="fr")
+    assert not (tmp_path / "no.html").exists()
 
 
 def test_refusals(model, tmp_path):
