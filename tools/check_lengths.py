@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Lengths: a source file holds at most 500 lines; a header says in its first line what it is for, then names its licence."""
+"""Lengths: a source file holds at most 500 lines; a header says in its first line what it is for, and names its licence on a line
+of its own."""
 import pathlib
 import subprocess
 import sys
@@ -25,6 +26,8 @@ def main(root):
         if file.suffix not in CODE:
             continue
         name, lines = file.relative_to(root), file.read_text().splitlines()
+        if any(f". {LICENCE}" in line for line in lines):
+            faults.append(f"{name}: clang-format joined the SPDX line to a long sentence; wrap that by hand, SPDX stands alone")
         if len(lines) > MOST:
             faults.append(f"{name}: {len(lines)} lines, at most {MOST}; split it by idea")
         if file.suffix in {".h", ".cuh"} and name.parts[0] == "headwise":

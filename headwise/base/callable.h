@@ -1,5 +1,5 @@
-// Callable: a function object that its holder keeps: what std::function does, without the 0.15 s of
-// <functional>. SPDX-License-Identifier: Apache-2.0
+// Callable: a function object its holder keeps; std::function without the 0.15 s of <functional>.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstddef>
 #include <memory>

@@ -1,5 +1,5 @@
-// ChatTemplate: conversations as the tokens a model was trained on, by the model's own template where it is a
-// known one. SPDX-License-Identifier: Apache-2.0
+// ChatTemplate: conversations as the tokens a model was trained on, by its own template if known.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <optional>
 #include <span>

@@ -1,5 +1,5 @@
-// Generator: texts from a decoder, one or many at once; a text depends on model, prompt, options and seed
-// alone. SPDX-License-Identifier: Apache-2.0
+// Generator: texts from a decoder; each depends on its model, prompt, options and seed alone.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <deque>
 #include <map>

@@ -1,5 +1,5 @@
-// draw: the next token from its logits; noise is counted by seed, position and token, so nothing else
-// matters. SPDX-License-Identifier: Apache-2.0
+// draw: the next token from its logits; noise depends on seed, position and token alone.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstdint>
 #include <span>

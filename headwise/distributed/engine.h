@@ -1,5 +1,5 @@
-// Engine: what moves bytes between ranks. It never adds floats but in all_reduce, which Order::engine alone
-// calls. SPDX-License-Identifier: Apache-2.0
+// Engine: moves bytes between ranks; it adds floats in all_reduce alone, for Order::engine.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <memory>
 #include <span>

@@ -1,5 +1,5 @@
-// HttpService: what every service over HTTP shares: routes and who may take them, limits, health, metrics,
-// log and an end that loses nothing. SPDX-License-Identifier: Apache-2.0
+// HttpService: what HTTP services share: routes, limits, health, metrics, log, an end that loses nothing.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <functional>
 #include <memory>

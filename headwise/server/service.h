@@ -1,5 +1,5 @@
-// Service: a model over HTTP: routes, limits, answers in JSON, health, metrics, another model without a gap,
-// and an end that loses nothing. SPDX-License-Identifier: Apache-2.0
+// Service: a model over HTTP: routes, limits, answers, health, metrics, reload, an end that loses nothing.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <functional>
 #include <memory>

@@ -1,5 +1,5 @@
-// CutParams: slices of parameters that learn on a tensor team, beside the whole ones that are judged and
-// kept. SPDX-License-Identifier: Apache-2.0
+// CutParams: slices of parameters that learn on a tensor team, beside the whole ones that are kept.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <vector>
 

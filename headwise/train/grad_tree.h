@@ -1,5 +1,5 @@
-// GradTree: gradients of a step's micro-batches added as a tree, over those of this rank and then over the
-// ranks. SPDX-License-Identifier: Apache-2.0
+// GradTree: gradients of micro-batches added as a tree, over those of this rank, then over ranks.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <vector>
 

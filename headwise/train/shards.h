@@ -1,5 +1,5 @@
-// Shards: which blocks of a set's numbers each rank of a data team keeps and steps, and what travels by them
-// (ZeRO, stage 1). SPDX-License-Identifier: Apache-2.0
+// Shards: which numbers each rank of a data team keeps and steps, and what travels (ZeRO, stage 1).
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <vector>
 

@@ -1,5 +1,5 @@
-// Sliced checkpoints: each rank of a tensor team writes what it holds; one small file makes them a
-// checkpoint, and any of them can be joined to the file of one rank. SPDX-License-Identifier: Apache-2.0
+// Sliced checkpoints: each rank of a tensor team writes its part; a small file joins them.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
-// Circuits: what a head's weights say of single tokens: which looks at which (QK), and what it then writes
-// (OV). SPDX-License-Identifier: Apache-2.0
+// Circuits: what a head's weights say of single tokens: which looks at which (QK), what it writes (OV).
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <string>
 #include <vector>

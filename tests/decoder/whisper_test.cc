@@ -1,5 +1,5 @@
-// Whisper's decoder from CTranslate2's file: logits and taps of cross heads against plain loops in double,
-// the same bits however rows come, hostile files refused in words. SPDX-License-Identifier: Apache-2.0
+// Whisper's decoder from CTranslate2's file: logits and taps against plain loops, bits, refusals.
+// SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -1,5 +1,5 @@
-// Compound intents: connectors, pieces out of rows, drawn texts, the choice of cuts, and a recogniser that
-// cuts. SPDX-License-Identifier: Apache-2.0
+// Compound intents: connectors, pieces out of rows, drawn texts, cuts, and a recogniser that cuts.
+// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
 #include <csignal>

@@ -1,5 +1,5 @@
-// Surveys of weights from elsewhere: planted rows are named, drawn ones are not, and what is no weight is
-// refused. SPDX-License-Identifier: Apache-2.0
+// Surveys of weights from elsewhere: planted rows are named, drawn ones are not, others are refused.
+// SPDX-License-Identifier: Apache-2.0
 #include "headwise/lab/figures/array_subject.h"
 
 #include <cmath>

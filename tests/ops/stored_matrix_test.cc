@@ -1,5 +1,5 @@
-// StoredMatrix: every format against sums in double, its bits whatever the rows, the threads and the ISA
-// level. SPDX-License-Identifier: Apache-2.0
+// StoredMatrix: every format against sums in double; bits whatever the rows, threads and ISA level.
+// SPDX-License-Identifier: Apache-2.0
 #include "headwise/ops/projection/stored_matrix.h"
 
 #include <gtest/gtest.h>

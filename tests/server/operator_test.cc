@@ -1,5 +1,5 @@
-// What operators meet: probes and scrapers, files of tokens, logs, traces, sockets in the file system,
-// another model without a gap, and openapi.json. SPDX-License-Identifier: Apache-2.0
+// What operators meet: probes, scrapers, token files, logs, traces, sockets, reload, openapi.json.
+// SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

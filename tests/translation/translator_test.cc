@@ -1,5 +1,5 @@
-// Translators: a planted head that reads by position, cross-attention against softmax of its own rows,
-// folders, and learning. SPDX-License-Identifier: Apache-2.0
+// Translators: a planted head, cross-attention against its own softmax, folders, and learning.
+// SPDX-License-Identifier: Apache-2.0
 #include "headwise/translation/translator.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// explain --ranks: what a layer sends when its heads are cut over ranks, and the time a link would take for
-// it. SPDX-License-Identifier: Apache-2.0
+// explain --ranks: what a layer sends when its heads are cut over ranks, and how long a link takes.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <CLI/CLI.hpp>
 #include <string>

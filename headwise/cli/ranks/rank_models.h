@@ -1,5 +1,5 @@
-// A recogniser on the ranks of a command: whole on one, cut over several, after all agreed on weights and
-// data. SPDX-License-Identifier: Apache-2.0
+// A recogniser on the ranks of a command, whole or cut, once all agree on weights and data.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <span>
 #include <utility>

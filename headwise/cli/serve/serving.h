@@ -1,5 +1,5 @@
-// Serving: a service while it runs: signals end it or bring the next model, lines go to stderr without
-// waiting. SPDX-License-Identifier: Apache-2.0
+// Serving: a running service: signals end it or bring the next model; its log never waits.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <atomic>
 #include <functional>

@@ -1,5 +1,5 @@
-// DecoderSource: where a decoder's weights come from: a Hugging Face folder, a GGUF, llama2.c or Whisper
-// file. SPDX-License-Identifier: Apache-2.0
+// DecoderSource: a decoder's weights from a Hugging Face folder, a GGUF, llama2.c or Whisper file.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <memory>
 #include <string>

@@ -1,5 +1,5 @@
-// LabDecoder: a language model in a Hugging Face folder that the lab cuts and converts, and its loss on
-// texts. SPDX-License-Identifier: Apache-2.0
+// LabDecoder: a language model's folder that the lab cuts and converts, and its loss on texts.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <functional>
 #include <map>

@@ -1,5 +1,5 @@
-// Sums over leaves: a product whose summed axis is cut into equal leaves, added up as a tree over leaves and
-// ranks. SPDX-License-Identifier: Apache-2.0
+// Sums over leaves: products whose summed axis is cut equally and added as a tree over leaves and ranks.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <span>
 

@@ -1,5 +1,5 @@
-// Rows cut over a context team: the others' rows, and gradients of parameters over the rows of all ranks in
-// the bits of one. SPDX-License-Identifier: Apache-2.0
+// Rows cut over a context team: rows of the others, and gradients over all ranks' rows in one rank's bits.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/layers/basic/module.h"
 #include "headwise/ops/projection/backward.h"

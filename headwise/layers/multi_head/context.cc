@@ -17,9 +17,10 @@ struct HeldSequences {
 
   HeldSequences(const Sequences& all, const Slice& held, Call& call) {
     const Index count = all.count(), end = held.begin + held.size;
-    sequences.offsets = call.memory.take(DType::i64, {count + 1});
+    const AnyView made = call.memory.take(DType::i64, {count + 1});
+    sequences.offsets = made;
     starts = call.memory.take(DType::i64, {count});
-    auto* offsets = const_cast<Index*>(static_cast<const Index*>(sequences.offsets.data));
+    auto* offsets = static_cast<Index*>(made.data);
     auto* first = static_cast<Index*>(starts.data);
     for (Index b = 0; b <= count; ++b) offsets[b] = min_of(max_of(all.at(b), held.begin), end) - held.begin;
     for (Index b = 0; b < count; ++b)

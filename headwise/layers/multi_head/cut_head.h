@@ -1,5 +1,5 @@
-// cut_head: which heads a rank of a tensor team works on, as a head text of their own, or why they cannot be
-// cut. SPDX-License-Identifier: Apache-2.0
+// cut_head: the heads of one rank of a tensor team as a head text, or why they cannot be cut.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <string>
 

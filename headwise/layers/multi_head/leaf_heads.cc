@@ -34,7 +34,7 @@ void copy_columns(const AnyView& whole, const AnyView& part, Index begin, bool b
 /// to += from, both side by side, of one dtype.
 void add_numbers(void* to, const void* from, DType dtype, Index count, Context& ctx) {
   const AnyView a = AnyView::packed(to, dtype, {1, count});
-  add(a, AnyView::packed(const_cast<void*>(from), dtype, {1, count}), a, ctx);
+  add(a, InputView(ConstView::packed(from, dtype, {1, count})), a, ctx);
 }
 
 /// A mask whose answer follows from the place of a sequence in the batch.

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "headwise/base/words.h"
+
 namespace headwise {
 namespace {
 
@@ -11,13 +13,7 @@ void bring_home(const AnyView& y, const AnyView& home, const StepMemory::Mark& m
   call.memory.release(mark);
 }
 
-/// The text without spaces and line ends around it.
-std::string_view trimmed(std::string_view s) {
-  constexpr std::string_view kBlank = " \t\r\n";
-  const std::size_t first = s.find_first_not_of(kBlank);
-  if (first == s.npos) return {};
-  return s.substr(first, s.find_last_not_of(kBlank) - first + 1);
-}
+constexpr std::string_view kBlanks = " \t\r\n";  // around the heads of a layer
 
 }  // namespace
 
@@ -27,10 +23,10 @@ std::string heads_of_layer(std::string_view heads, Index layer, Index layers) {
   for (bool more = true; more; ++count) {
     const std::size_t end = rest.find(';');
     more = end != rest.npos;
-    if (count == layer) found = trimmed(rest.substr(0, end));
+    if (count == layer) found = trimmed(rest.substr(0, end), kBlanks);
     rest.remove_prefix(more ? end + 1 : rest.size());
   }
-  if (count == 1) return std::string(trimmed(heads));
+  if (count == 1) return std::string(trimmed(heads, kBlanks));
   require(count == layers, ErrorKind::bad_argument, "stack", "heads names ", count, " layers but there are ",
           layers, " with weights of their own; give one text for all of them or one for each");
   return std::string(found);

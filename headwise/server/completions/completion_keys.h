@@ -1,5 +1,5 @@
-// The keys that bodies of completions, chat and heads may have, each with its JSON schema: the reader knows
-// no other, and openapi.json prints them. SPDX-License-Identifier: Apache-2.0
+// Keys of completion, chat and heads bodies with their JSON schemas, for the reader and openapi.json.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <string_view>
 

@@ -1,5 +1,5 @@
-// DecoderWorker: one thread that reads requests, steps the generator and answers; texts of all clients share
-// its steps. SPDX-License-Identifier: Apache-2.0
+// DecoderWorker: one thread that reads requests, steps the generator for all texts and answers.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <condition_variable>
 #include <deque>

@@ -1,5 +1,5 @@
-// MapService: one page of attention on this machine: the page itself, and where it is long, its tiles and
-// lines. SPDX-License-Identifier: Apache-2.0
+// MapService: one page of attention on this machine, with its tiles and lines where it is long.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <condition_variable>
 #include <deque>

@@ -1,5 +1,5 @@
-// ByteBpe: byte-level BPE of pretrained models: a vocabulary, ranked merges, a pattern of words, special
-// tokens. SPDX-License-Identifier: Apache-2.0
+// ByteBpe: byte-level BPE of pretrained models: vocabulary, ranked merges, word pattern, special tokens.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <array>
 #include <unordered_map>

@@ -1,5 +1,5 @@
-// Circuits of a decoder's heads, from its weights alone: queries and keys of bare embeddings, and what values
-// write. SPDX-License-Identifier: Apache-2.0
+// Circuits of a decoder's heads from its weights alone: bare embeddings, and what values write.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <functional>
 #include <utility>

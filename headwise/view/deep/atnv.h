@@ -1,5 +1,5 @@
-// AtnvFile: attention kept for looking at (.atnv): a manifest in JSON, then blobs; read without trust,
-// mapped. SPDX-License-Identifier: Apache-2.0
+// AtnvFile: attention kept for viewing (.atnv): a JSON manifest, then blobs; mapped, read without trust.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <span>
 

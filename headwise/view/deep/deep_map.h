@@ -1,5 +1,5 @@
-// DeepMap: heads of any length as pictures: a sampled one at once, tiles when looked at, the exact pyramid
-// behind. SPDX-License-Identifier: Apache-2.0
+// DeepMap: heads of any length as pictures: a sample at once, tiles on demand, then the exact pyramid.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <condition_variable>
 #include <list>

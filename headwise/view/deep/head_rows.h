@@ -1,5 +1,5 @@
-// HeadRows: weights of one head, any rectangle of them, recomputed from queries and keys when they are asked
-// for. SPDX-License-Identifier: Apache-2.0
+// HeadRows: weights of one head; any rectangle is recomputed from queries and keys when asked for.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <atomic>
 

@@ -1,5 +1,5 @@
-// QkSource: queries and keys of every layer and head as they lie in a file, with all that makes weights of
-// them. SPDX-License-Identifier: Apache-2.0
+// QkSource: queries and keys of every layer and head in a file, with all that turns them into weights.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <functional>
 #include <memory>

@@ -1,5 +1,5 @@
-// Rows: rows of attention in double with the bits of ref, its loops turned so that neighbours share a
-// register. SPDX-License-Identifier: Apache-2.0
+// Rows: rows of attention in double with the bits of ref; neighbours in a loop share a register.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstdint>
 

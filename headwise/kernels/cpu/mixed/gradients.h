@@ -1,5 +1,5 @@
-// Shared by the files of cpu/mixed_backward: packed panels of queries and dout, and the steps of one tile of
-// pairs. SPDX-License-Identifier: Apache-2.0
+// Shared by the files of cpu/mixed_backward: packed panels, and the steps of one tile of pairs.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cpu/mixed/block.h"
 #include "headwise/kernels/cpu/mixed/forward.h"

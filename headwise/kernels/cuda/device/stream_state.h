@@ -1,5 +1,5 @@
-// StreamState: what runs on one stream, or in one captured graph, share: counters, scratch memory, tensor
-// maps. SPDX-License-Identifier: Apache-2.0
+// StreamState: counters, scratch memory and tensor maps of one stream or captured graph.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cuda.h>
 

@@ -1,5 +1,5 @@
-// Products of 16-bit numbers where memory or the chain over k decides: one warp copies by tensor maps, the
-// others multiply by mma.sync. The class of mma.cuh. SPDX-License-Identifier: Apache-2.0
+// Products of 16-bit numbers bound by memory: one warp copies, others multiply; the class of mma.cuh.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cuda/gemm/kernels.h"
 #include "headwise/kernels/cuda/gemm/sum_tile.cuh"

@@ -1,5 +1,5 @@
-// What the two roles of decode on Hopper share: items, shared memory, and the warp that copies keys and
-// values. SPDX-License-Identifier: Apache-2.0
+// What the two roles of decode on Hopper share: items, shared memory, the warp that copies.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cuda/device/ptx.cuh"
 #include "headwise/kernels/cuda/device/tile.h"

@@ -1,5 +1,5 @@
-// What a tile of queries is, as it lies in shared memory: the thread that copies queries writes it, groups
-// read it. SPDX-License-Identifier: Apache-2.0
+// What a tile of queries is, in shared memory: its copying thread writes it, groups read it.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstddef>
 
