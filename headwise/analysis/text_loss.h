@@ -10,7 +10,7 @@
 namespace headwise {
 
 /// The cross-entropy of the true label, or the sum of binary ones over all labels, of row `text` of the
-/// logits [texts labels]; its gradient goes to the same row of `slope` where that is given.
+/// logits [texts labels]. Its gradient goes to the same row of `slope` where that is given.
 double text_loss(const Recognizer& recognizer, const AnyView& logits, Index text,
                  const std::vector<Index>& labels, const AnyView& slope);
 

@@ -47,7 +47,7 @@ struct DrawPlace {
   Index top = 0;                         // log-probs wanted beside the drawn one's
 };
 
-/// Order: bias, closed ids, penalties, temperature, min_p, top_k, top_p, then the largest of l + g with g =
+/// Order: bias, closed ids, penalties, temperature, min_p, top_k, top_p, then the largest of l + g. Here g =
 /// -ln(-ln u), u = (x + 0.5) / 2^32, x word id % 4 of Philox4x32-10 of key seed and counter (position, id /
 /// 4). Sums and exponentials in double, by ascending id. NaN, or nothing left to draw, throws.
 Drawn draw(std::span<const float> logits, const SamplingOptions& options, const History& history,

@@ -9,9 +9,9 @@
 
 namespace headwise {
 
-/// The names are GGUF's: q4_0 d (q - 8), q4_1 d q + m, q5_0 d (q - 16), q8_0 d q, each for 32 numbers; q4_k d
-/// s q
-/// - e m and q6_k d s (q - 32), each for 256, with s and m for 32 and s for 16 of them.
+/// The names are GGUF's. For each 32 numbers: q4_0 d (q - 8), q4_1 d q + m, q5_0 d (q - 16), q8_0 d q.
+/// For each 256: q4_k d s q - e m, with s and m for each 32 of them,
+/// and q6_k d s (q - 32), with s for each 16 of them.
 enum class StoredFormat : std::uint8_t { f32, f16, bf16, q4_0, q4_1, q5_0, q8_0, q4_k, q6_k };
 
 struct StoredFacts {

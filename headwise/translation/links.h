@@ -19,10 +19,10 @@ struct Link {
 };
 using WordLinks = std::vector<Link>;  // ascending, each once
 
-/// How links of the two directions become one. argmax: each target word's best source word alone.
-/// grow_diag begins with the intersection and takes links of the union that touch a link, aslant too, and
-/// whose source or target word has none yet; final then takes links of either direction whose source or
-/// target word has none, final_and those where both have none (Koehn, Och and Marcu 2003).
+/// How links of the two directions become one. argmax: each target word's best source word alone. grow_diag
+/// begins with the intersection. It takes links of the union beside a link, aslant too, if their source or
+/// target word has none. final then takes links of either direction whose source or target word has none,
+/// final_and those where both have none (Koehn, Och and Marcu 2003).
 enum class Merge : std::uint8_t {
   argmax,
   intersection,

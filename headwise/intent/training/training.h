@@ -97,8 +97,8 @@ TrainedRecognizer train_recognizer(const Start& start, const Corpus& train, cons
 
 /// The best probabilities to give labels from (multi-label) and to claim anything at all, on dev. What is
 /// refused is judged as if one text in five were out of scope. Without out-of-scope rows the threshold is the
-/// largest that refuses at most `may_lose` of dev's rows that were answered right, but no larger than it
-/// takes to refuse nine in ten of dev's rows with their own labels held out; 0: nothing is refused.
+/// largest that refuses at most `may_lose` of dev's right answers. It is no larger than what refuses nine in
+/// ten of dev's rows with their own labels held out. 0: nothing is refused.
 struct Thresholds {
   double threshold = 0.5, out_of_scope = 0;
 };

@@ -41,8 +41,8 @@ struct ChosenCut {
   std::vector<HeadName> gone = {};   // in the order in which they went; none of a plan that was given
 };
 
-/// Takes heads out in `order` until `keep` are left, or, with keep 0, as long as the loss stays within
-/// (1 + within) times that of the whole model; an encoder's loss begins at 0, so it stays below `within`.
+/// Takes heads out in `order` until `keep` are left. With keep 0, as long as the loss stays within (1 +
+/// within) times that of the whole model; an encoder's loss begins at 0, so it stays below `within`.
 ChosenCut choose_cut(CutTrial& trial, const std::vector<HeadName>& order, Index keep, double within);
 
 /// The model without the heads of the plan: it answers as the whole one does with their gates at 0.

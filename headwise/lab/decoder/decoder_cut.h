@@ -31,8 +31,8 @@ struct DecoderSlots {
   Index group = 1;                                      // query heads of a key/value head
   std::vector<std::vector<Index>> query = {}, kv = {};  // [layers][slots]
 };
-/// A key/value head goes with the last query head that reads it. config.json says one number of heads for
-/// all layers and one for all groups: the pair that needs fewest weights; slots beyond a layer's heads stay
+/// A key/value head goes with the last query head that reads it. config.json says one number of heads for all
+/// layers and one for all groups: the pair that needs fewest weights. Slots beyond a layer's heads stay
 /// empty, and a key/value head of a larger group stands twice.
 DecoderSlots slots_of(const DecoderConfig& config, const HeadPlan& plan);
 

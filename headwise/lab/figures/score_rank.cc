@@ -59,8 +59,8 @@ double largest_square(const SmallMatrix& s) {
     return sum;
   };
   times(s, turned, g);
-  // With h_n = g^(2^n) over its trace: ln of g's largest eigenvalue is the sum of ln trace / 2^n, and what is
-  // left of h_n, by its own square: exact where one eigenvalue is left, or several that are alike.
+  // With h_n = g^(2^n) over its trace, ln of g's largest eigenvalue is the sum of ln trace / 2^n. What is
+  // left of h_n comes by its own square: exact where one eigenvalue is left, or several that are alike.
   constexpr int kMost = 20;
   double size = trace(g), logs = 0, power = 1;
   for (int step = 0; size > 0; ++step, power *= 2) {

@@ -70,9 +70,9 @@ struct HeadSurvey {
   std::vector<double> apart_in_layer() const;
 };
 
-/// A role is claimed where the figure reaches its threshold and lies above every shuffled head of its layer
-/// and chance by a tenth and both intervals; a relation where it beats the best offset, and the shuffled
-/// head, by 10 points. Maps of weights live while their text does; nothing of tokens x tokens is kept.
+/// A role is claimed where its figure reaches a threshold, a tenth and both intervals above chance and every
+/// shuffled head of its layer. A relation must beat the best offset and the shuffled head by 10 points. Maps
+/// of weights live while their text does; nothing of tokens x tokens is kept.
 HeadSurvey survey_model(const std::string& path, const std::vector<std::string>& texts, int threads,
                         const HeadSurveyOptions& options = {});
 /// The same of subjects that are open; without a shuffled one, figures of rows alone.

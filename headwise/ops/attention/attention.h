@@ -55,11 +55,11 @@ class AttentionPlan {
   std::string kernels_;
 };
 
-/// The problem these tensors pose: heads from q, kv heads from k and v by division, terms from what is given,
-/// the device from q. On a CUDA device q, k, v, out, lse, slopes, sinks, bias, relative, gate, alpha, mix_*
-/// and probes lie there too; scale, q_start, offsets, page lengths and sequence_ids lie on the CPU: they are
-/// read before a run returns.
-/// Layouts with a row (overlapped heads) come in `heads`; leave its layouts empty (heads 0) for plain
+/// The problem these tensors pose: heads from q, kv heads from k and v by division, terms from
+/// what is given, the device from q. On a CUDA device q, k, v, out, lse, slopes, sinks, bias,
+/// relative, gate, alpha, mix_* and probes lie there too. scale, q_start, offsets, page
+/// lengths and sequence_ids lie on the CPU: they are read before a run returns. Layouts with a
+/// row (overlapped heads) come in `heads`; leave its layouts empty (heads 0) for plain
 /// tensors.
 AttentionProblem problem_of(const AttentionArgs& args, const ProbeSpec& probe = {},
                             const HeadSpec& heads = {});

@@ -19,7 +19,7 @@ struct DoorOptions {
 
 class Door {
  public:
-  /// How a request may show its token: not at all, and under any Host (probes); in a header of its program;
+  /// How a request may show its token. Not at all, and under any Host (probes); in a header of its program;
   /// the same under any Host where there are tokens (scrapers); or also as a browser's password.
   enum class Lock { open, bearer, scrape, password };
   /// `address` is that of the listener; "": a socket in the file system, which no browser reaches, takes any

@@ -42,8 +42,8 @@ struct HttpFault {
   const char* words = "";
 };
 
-/// What two servers could read in two ways is refused with 400: both lengths or one of them twice, a bare CR
-/// or LF, folded headers, space before a colon, extensions of chunks, trailers, targets that are no path.
+/// What two servers could read in two ways is refused with 400: both lengths, one of them twice, a bare CR or
+/// LF, folded headers. So are space before a colon, chunk extensions, trailers, targets that are no path.
 class HttpParser {
  public:
   enum class Stage { head, body, done, failed };

@@ -66,9 +66,9 @@ inline __m512i transpose_halves(const char* in, Index step, char* out) {
   return most;
 }
 
-/// 2^x: the fraction above the floor through a polynomial with p(0) = 1 and p(1) = 2, 1.0e-7 off at most (the
-/// sum, and so the log-sum-exp, is an f32 result), then scaled by the floor. -inf gives exactly +0 and NaN
-/// stays NaN without a clamp.
+/// 2^x: the fraction above the floor through a polynomial with p(0) = 1 and p(1) = 2, then scaled by the
+/// floor. It is 1.0e-7 off at most, since the sum, and so the log-sum-exp, is an f32 result. -inf gives
+/// exactly +0 and NaN stays NaN without a clamp.
 inline __attribute__((always_inline)) F exp2_floor(F x) {
   const F f = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF);
   F p = Lanes::fma(f, Lanes::set(0.00187931862f), Lanes::set(0.00899099465f));

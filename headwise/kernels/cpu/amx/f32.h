@@ -105,9 +105,9 @@ struct F32OperandsOf {
     p = Lanes::fma(p, f2, low);
     return Lanes::scale2(Lanes::fma(p, f, Lanes::set(u)), n);
   }
-  /// Weights against one top, and their sum as a tile adds up products with values of 1: of every part, the
-  /// first and the second keys of the pairs of a block from 0, then mid, lo, hi onto the sum. So values of 1
-  /// give exactly 1.
+  /// Weights against one top, and their sum as a tile adds up products with values of 1. Of every part, the
+  /// first and the second keys of the pairs of a block come from 0, then mid, lo, hi onto the sum. So values
+  /// of 1 give exactly 1.
   struct Exponent {
     F c[2], top[2], sum[2], chain[3][2];
 

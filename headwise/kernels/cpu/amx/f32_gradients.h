@@ -1,6 +1,6 @@
-// The gradients of f32 in three parts of bf16: weights and dS taken apart once, as rows of keys for dv and dk
-// and as pairs of keys for dq; sums are f32 tiles that start from what is stored. Included by the AMX level;
-// internal linkage throughout.
+// The gradients of f32 in three parts of bf16. Weights and dS are taken apart once, as rows of keys for dv
+// and dk and as pairs of keys for dq. Sums are f32 tiles that start from what is stored. Included by the AMX
+// level; internal linkage throughout.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cpu/amx/f32.h"

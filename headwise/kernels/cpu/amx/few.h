@@ -9,9 +9,9 @@ namespace headwise::cpu {
 namespace {
 
 /// A product of tiles adds to each element the first of its 16 pairs as one chain of fused multiply-adds from
-/// 0, the second ones as another, then their sum; each step rounds to nearest even, denormals are read and
-/// written as 0 (seen on 4.6 million random elements of all exponents; the tests compare again). So vectors
-/// have the bits of tiles while this lives; what it guards stands in functions of their own, since compilers
+/// 0, the second ones as another, then their sum. Each step rounds to nearest even; denormals are read and
+/// written as 0. (Seen on 4.6 million random elements of all exponents; the tests compare again.) So vectors
+/// have the bits of tiles while this lives. What it guards stands in functions of their own, since compilers
 /// do not see that arithmetic depends on it.
 class Flushing {
  public:
@@ -96,8 +96,8 @@ struct FewQueryRowsOnAmx {
     for (int r = 0; r < padded; ++r) Own::read_weights(t, r, weights);
     return Own::weigh(weights, t.from, t.to, task);
   }
-  /// All steps of one granule with keys in the lanes throughout: S and the operand of weigh, a vector for
-  /// every key and most of it idle, are never made (they would fill L1 while memory is waited for).
+  /// All steps of one granule with keys in the lanes throughout. S and the operand of weigh, a vector for
+  /// every key and most of it idle, are never made: they would fill L1 while memory is waited for.
   static bool few_stripe(const Stripe& t, const FewStripeTask& task) {
     const int count = task.count;
     alignas(64) float scores[kRows * kFewGranule], weights[Own::kNumbers];

@@ -1,5 +1,5 @@
-// The gradients of the AMX core: weights and dS rounded to bf16 once, as rows of keys for dv and dk and as
-// pairs of keys for dq; sums are f32 tiles that start from what is stored. Included by the AMX level after
+// The gradients of the AMX core. Weights and dS are rounded to bf16 once, as rows of keys for dv and dk and
+// as pairs of keys for dq. Sums are f32 tiles that start from what is stored. Included by the AMX level after
 // its core; internal linkage throughout.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,5 +1,5 @@
-// Many panels against one granule on AMX: while the weights of panel i are made, slices of steps between
-// them multiply the scores of panel i + 1 and the outputs of panel i - 1. Included by the AMX level; internal
+// Many panels against one granule on AMX. While the weights of panel i are made, slices of steps between them
+// multiply the scores of panel i + 1 and the outputs of panel i - 1. Included by the AMX level; internal
 // linkage throughout.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

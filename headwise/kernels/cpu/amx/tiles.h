@@ -44,8 +44,8 @@ inline void tile_multiply() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
 }
 
-/// Which part of A meets which part of B in one step, part 0 the largest. Three parts: what is below 2^-23 of
-/// the product of the wholes is left out, the largest comes last, and each product takes one operand over
+/// Which part of A meets which part of B in one step, part 0 the largest. Of three parts, what is below 2^-23
+/// of the product of the wholes is left out and the largest comes last. Each product takes one operand over
 /// from the one before it: 14 tile loads for 24 products of tiles.
 template <int Parts>
 struct Products;
@@ -98,9 +98,9 @@ inline __attribute__((always_inline)) void tile_steps(const Step& s) {
   tile_step<Parts, From>(s);
   if constexpr (From + 1 < To) tile_steps<Parts, From + 1, To>(s);
 }
-/// Slice I of a step in Of slices: vector work between slices keeps both units busy, and a tile operation
-/// that waits for a free tile register holds up everything behind it (measured with one part: spread 12
-/// cycles a vector of weights, in one piece 18 to 28).
+/// Slice I of a step in Of slices: vector work between slices keeps both units busy. A tile operation that
+/// waits for a free tile register holds up everything behind it. (Measured with one part: spread 12 cycles a
+/// vector of weights, in one piece 18 to 28.)
 template <int Parts, int I, int Of>
 inline __attribute__((always_inline)) void slice_step(const Step& s) {
   constexpr int all = 4 * Products<Parts>::count, from = I * all / Of, to = (I + 1) * all / Of;

@@ -90,8 +90,8 @@ Index block_rows_for(const BackwardProblem& p, const Core& core);
 void fill_gradients(const BackwardRun& run, const SequenceLocation& at, const forward::RowBlock& rows,
                     BackwardScratch& scratch, GradientPanel& panel, bool needs_rows);
 
-/// One panel against one packed block of keys, at place `i` of the group: its tiles of s and ds become
-/// weights and dS with respect to the logits (the softcap's slope is left to the caller). Trims [from, to) to
+/// One panel against one packed block of keys, at place `i` of the group. Its tiles of s and ds become
+/// weights and dS with respect to the logits; the softcap's slope is left to the caller. Trims [from, to) to
 /// the keys that are open; false: none is.
 bool gradient_tile(const BackwardRun& run, const SequenceLocation& at, BackwardScratch& s,
                    GradientPanel& panel, Index i, forward::TileKeys& t);

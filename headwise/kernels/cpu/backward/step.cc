@@ -20,8 +20,8 @@ void each_unusual(const BackwardRun& run, const Rows& rows, Index row, Index dim
   }
 }
 
-/// Elements that are not finite were packed as 0, since 0 * NaN would reach pairs that may not see them, and
-/// so were those of a size the core does not multiply; open pairs get their products here, one by one.
+/// Elements that are not finite were packed as 0, since 0 * NaN would reach pairs that may not see them. So
+/// were those of a size the core does not multiply. Open pairs get their products here, one by one.
 void add_unusual_keys(const BackwardRun& run, BackwardScratch& s, const GradientPanel& panel, Index i,
                       const Rows& keys, const TileKeys& t) {
   const Index size = run.core.panel;

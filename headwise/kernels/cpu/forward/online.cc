@@ -25,8 +25,8 @@ void close_lost_pairs(const OnlineRun& run, const SequenceLocation& at, const Pa
   }
 }
 
-/// Values that are not finite were packed as 0, since 0 * NaN would reach rows that may not see them, and so
-/// were those the core cannot multiply; the rows that may see them get their products here, one by one.
+/// Values that are not finite were packed as 0, since 0 * NaN would reach rows that may not see them. So were
+/// those the core cannot multiply. The rows that may see them get their products here, one by one.
 void add_unusual_values(const OnlineRun& run, const Panel& panel, const Scratch& s, const Rows& values,
                         const TileKeys& t) {
   const Index panel_size = run.core.panel;
@@ -148,8 +148,8 @@ bool lay_stripe(const OnlineRun& run, const SequenceLocation& at, Scratch& s, Pa
   return true;
 }
 
-/// What is touched after the granule that ends at key `first`: the next keys and values, or at last where the
-/// rows of the task go (of its first head; a single granule leaves too little time).
+/// What is touched after the granule that ends at key `first`: the next keys and values. At last it is where
+/// the rows of the task go (of its first head; a single granule leaves too little time).
 Next after_granule(const OnlineRun& run, const SequenceLocation& at, const KvHeadRows& rows, Index first,
                    const RowBlock& task) {
   const Index value_dim = run.problem.heads.v.dim;

@@ -315,8 +315,8 @@ void fill_panel(const OnlineRun& run, const SequenceLocation& at, const RowBlock
 
 namespace {
 
-/// T5 values of a tile into scratch.term [lane][key]. A bucket depends on q - k alone and grows with |q - k|,
-/// so each head needs one value a distance, and one value in all where both ends of the range share their
+/// T5 values of a tile into scratch.term [lane][key]. A bucket depends on q - k alone and grows with |q -
+/// k|. So each head needs one value a distance, and one in all where both ends of the range share their
 /// bucket.
 void add_relative(const HeadInputs& in, const Panel& panel, Scratch& scratch, const TileKeys& keys,
                   Index granule) {

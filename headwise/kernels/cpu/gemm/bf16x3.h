@@ -8,14 +8,14 @@
 namespace headwise::cpu::gemm {
 namespace {
 
-/// Blocks of 32 lines x 32 k in pairs (k i, k i + 16): rows lie as [rows / 32][k / 32][16 rows][part],
+/// Blocks of 32 lines x 32 k in pairs (k i, k i + 16). Rows lie as [rows / 32][k / 32][16 rows][part],
 /// columns as panels [k / 32][part][16 pairs][32 columns], a word of flags behind each block. k is padded
 /// with zeros.
 ///
 /// Tiles flush what is below 2^-126, and 2^128 is inf. So 32 k of a line are *ordinary* when each is 0 or in
 /// [2^-100, 2^50): every part is then kept, and a sum loses at most 2^-125 a product. Where either line is
-/// not (large, tiny, inf, NaN), its flag is set, its f32 lies in place of the first two parts, and the 32
-/// products are added to the sum by one chain of fused multiply-adds, ascending: no other sum notices.
+/// not (large, tiny, inf, NaN), its flag is set and its f32 lies in place of the first two parts. The 32
+/// products are then added by one chain of fused multiply-adds, ascending: no other sum notices.
 struct InParts {
   static constexpr Index kSide = 32, kHalf = 3 * kTileBytes, kFlagsAt = 2 * kHalf, kBlock = kFlagsAt + 64;
   static constexpr Index kFew = 16;  // rows of one tile

@@ -9,8 +9,8 @@ namespace headwise::cpu::gemm {
 namespace {
 
 /// Rows lie in groups [rows / 4][k][4], columns in panels [k][NV vectors]. A panel of b over Depth stays in
-/// L1 or L2 while the rows of a pass (AVX-512, alone: 99 % of the FMA peak with Depth 256, 98 % with 512,
-/// which comes back to c half as often).
+/// L1 or L2 while the rows of a pass go by. AVX-512, alone: 99 % of the FMA peak with Depth 256, 98 % with
+/// 512, which comes back to c half as often.
 template <class L, int G, int NV, int Depth>
 struct F32 {
   static constexpr int W = Lanes::width, kColumns = NV * W;

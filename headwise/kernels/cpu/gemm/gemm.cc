@@ -40,8 +40,8 @@ Side right_side(const MatrixView& b) {
 /// thread will do.
 struct Cut {
   Index rows, columns, row_blocks, column_blocks;
-  /// Blocks of columns that are packed, then multiplied, before the next: as few as give every thread work,
-  /// so that what was packed is still near (512 rows, k 384, n 1536: 4.6 to 4.2 ms; in parts 4.5 to 3.1).
+  /// Blocks of columns that are packed, then multiplied, before the next. As few as give every thread work,
+  /// so what was packed is still near (512 rows, k 384, n 1536: 4.6 to 4.2 ms; in parts 4.5 to 3.1).
   Index together;
 };
 Cut cut_of(const GemmProblem& p, const GemmCore& core, int threads) {

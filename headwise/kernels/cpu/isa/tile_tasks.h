@@ -103,9 +103,9 @@ struct GradientStripe {
   float* dq;  // null: not asked
 };
 
-/// Heads of a tile of pairs on their way through a mix, y_h = sum_m M[m h] x_m: M is `matrix`, packed
-/// [outs / mix_rows][ins][mix_rows], plus, where `query` is given, diag(query gate + key gate) + sum_r
-/// first_r second_r^T of query and of key. y is not x.
+/// Heads of a tile of pairs on their way through a mix, y_h = sum_m M[m h] x_m. M is `matrix`, packed [outs /
+/// mix_rows][ins][mix_rows]. Where `query` is given, add diag(query gate + key gate) + sum_r first_r
+/// second_r^T of query and of key. y is not x.
 struct MixTile {
   const float* x;  // [ins] tiles [keys][panel], x_step floats from head to head
   Index x_step;

@@ -157,9 +157,9 @@ struct Lanes {
     for (int i = 2; i < 7; ++i) p = vfmaq_f32(load(kExp2[i]), p, f);
     return vmulq_f32(p, vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(shifted), 23)));
   }
-  /// The same for eight vectors, c[0] and c[1] by turns, side by side in the order written here: asm volatile
-  /// keeps it, and addends, which FMLA overwrites, come from memory, not by MOV (Neoverse N1: 9 cycles a
-  /// vector; 13 in the compiler's order).
+  /// The same for eight vectors, c[0] and c[1] by turns, side by side in this order, which asm volatile
+  /// keeps. Addends, which FMLA overwrites, come from memory, not by MOV (Neoverse N1: 9 cycles a vector; 13
+  /// in the compiler's order).
   static inline __attribute__((always_inline)) void exp2_products(F (&d)[8], const F (&c)[2],
                                                                   const F (&lowest)[2],
                                                                   float* clamped = nullptr) {

@@ -7,9 +7,9 @@ namespace headwise::cpu::mixed {
 
 /// A task has a panel of queries and looks at all keys twice: for the deltas of its rows, then for every
 /// gradient. Panels add to a block of keys in ascending order, each waiting for the one before, so every
-/// gradient is one chain in absolute order and bits depend neither on threads nor on batch. Memory: keys
-/// and values packed in three forms and the sums of dk and dv, linear in their tokens; the kept form, taken
-/// while kKeptBytes hold it, keeps scores, weights and slopes of a panel between its two looks.
+/// gradient is one chain in absolute order and bits depend neither on threads nor on batch. Memory: keys and
+/// values packed in three forms and the sums of dk and dv, linear in their tokens. The kept form is taken
+/// while kKeptBytes hold it: it keeps scores, weights and slopes of a panel between its two looks.
 extern const BackwardKernel kBackward;
 
 std::size_t backward_bytes_as(Form form, const BackwardProblem& p, int threads);

@@ -18,7 +18,7 @@ struct MixedBackwardRun {
   Form form;
   bool checks = false;
   // Booked by book_shared. Blocks of keys of all sequences: k and v packed as keys, by granule k packed as
-  // values, and what a block gathers over all queries: [heads][kMixKeys][columns], [kMixKeys][2 rank +
+  // values. What a block gathers over all queries is [heads][kMixKeys][columns], [kMixKeys][2 rank +
   // 1][heads] and, of each key, the lanes that met it.
   std::byte *keys = nullptr, *values = nullptr, *key_values = nullptr;
   float* key_coefficients[2] = {};

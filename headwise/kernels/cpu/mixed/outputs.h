@@ -13,7 +13,7 @@ struct OutPanel {
   std::uint8_t* visited;      // [kept_blocks] keys looked at, for the second look at kept logits
 };
 /// Keys and values of all blocks, packed once for all tasks by the kept form, which is linear in tokens
-/// anyway: keys and coefficients by block, values by granule, and whether all of a granule is finite.
+/// anyway. Keys and coefficients lie by block, values by granule, and whether all of a granule is finite.
 struct PackedBlocks {
   std::byte *keys, *values;
   float* coefficients[2];

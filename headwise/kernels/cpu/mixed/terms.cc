@@ -3,7 +3,7 @@
 #include "headwise/kernels/cpu/backward/bias_sums.h"
 #include "headwise/kernels/cpu/mixed/gradients.h"
 
-// The gradients of a bias and of a relative table with mixed heads: slopes of logits are computed again, all
+// The gradients of a bias and of a relative table with mixed heads. Slopes of logits are computed again, all
 // heads of a panel together, and summed in ascending order by the task that owns the sum.
 
 namespace headwise::cpu::mixed {

@@ -8,7 +8,7 @@ namespace headwise::cpu::stored {
 namespace {
 
 /// Codes stay where they lie in their words: code * 2^s becomes a float as it is, and scale * 2^-s undoes
-/// that. What is counted without a sign then meets one fused step: products of scales and codes are exact in
+/// that. What is counted without a sign then meets one fused step. Products of scales and codes are exact in
 /// f32, and so are scale * (code - offset); with a minimum each number is rounded once.
 template <int Format>
 struct UnitWidener {

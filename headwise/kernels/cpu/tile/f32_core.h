@@ -25,9 +25,9 @@ struct F32Core {
     return (tiles > wide ? tiles : wide) / kGroup * group_step() * 4;
   }
   static Index weight_bytes() { return 0; }
-  /// Floats between a value and the same value of the next key, and between two groups of columns: groups
-  /// [value_dim / kGroup][keys][kGroup] are few streams, or the prefetcher falls behind (AVX-512: 70 % of
-  /// peak from rows, 97 % from groups; Neoverse N1: 89 and 95 %). The pad keeps groups out of one cache set.
+  /// Floats between a value and the same value of the next key, and between two groups of columns. Groups
+  /// [value_dim / kGroup][keys][kGroup] are few streams, as the prefetcher needs (peak from rows and groups:
+  /// AVX-512 70, 97 %; Neoverse N1 89, 95 %). The pad keeps groups out of one cache set.
   static Index value_step() { return kGroup; }
   static Index group_step() { return kGranule * kGroup + kPad; }
 

@@ -25,8 +25,8 @@ struct FewScores : Base {
     constexpr int most = kSums / kVectors < W ? kSums / kVectors : W;
     return left >= 8 && most >= 8 ? 8 : left > 2 && most >= 4 ? 4 : left > 1 ? 2 : 1;
   }
-  /// One query reads numbers that take one step to load in the order they lie: the processor then fetches
-  /// them itself, better than it can be asked to (Neoverse N1, f32, packed: 9.2 -> 8.0 ms of 32k keys).
+  /// One query reads numbers that take one step to load in the order they lie. The processor fetches them
+  /// itself, better than it can be asked to (Neoverse N1, f32, packed: 9.2 -> 8.0 ms of 32k keys).
   template <RowType T>
   static constexpr bool streams(int rows) {
     return Lanes::fetches_rows && rows == 1 && (T == RowType::f32 || T == RowType::bf16);

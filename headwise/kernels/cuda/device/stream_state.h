@@ -20,10 +20,10 @@ struct DeviceFacts {
 DeviceFacts facts_of(int device);
 
 /// [batch rows heads head_dim] of 16-bit numbers as a bulk copy reads it: boxes of rows x panels of 64
-/// columns. With `box_panels` 0, or where head_dim is no multiple of 64, there is one panel of all columns: a
-/// box has 64 of them and starts at its column, and what lies past the last one reads as 0 and is not
-/// written. In shared memory panels follow one another, or, as whole rows, all panels of a row do before the
-/// next row.
+/// columns. With `box_panels` 0, or where head_dim is no multiple of 64, there is one panel of all columns.
+/// A box has 64 of them and starts at its column; what lies past the last one reads as 0 and is not written.
+/// In shared memory panels follow one another, or, as whole rows, all panels of a row do before the next
+/// row.
 struct MapSpec {
   const void* data = nullptr;
   CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;

@@ -33,8 +33,8 @@ double scale_of(const AttentionProblem& p, const AttentionArgs& a);
 inline constexpr Index kMostDecodeRows = 64;
 /// Chunks of queries that have the bits of all at once.
 inline constexpr Index kDecodeChunk = 64;
-/// Queries that fill the tiles of cuda/hopper better than splits of so few keys do. Measured on an H200, time
-/// of decode to that of cuda/hopper: 256 sequences of 24 tokens 2.0, of 48 3.9, one sequence 0.8 to 1.1; 48
+/// Queries that fill the tiles of cuda/hopper better than splits of so few keys do. On an H200, time of
+/// decode over that of cuda/hopper. 256 sequences of 24 tokens 2.0, of 48 3.9, one sequence 0.8 to 1.1. 48
 /// queries and 1,024 keys 1.4 (32 sequences), 0.9 (one); and 8,192 keys 1.5 (8), 0.5 (one).
 constexpr bool tiles_suit(Index q_tokens, Index kv_tokens) {
   return q_tokens >= kDecodeChunk || (q_tokens > 32 && kv_tokens <= 1024) ||

@@ -5,7 +5,7 @@
 
 namespace headwise::cuda::mixed {
 
-/// A token's numbers: two mixes of five rows (w1 of both ranks, w2 of both ranks, the gate) of 16 heads; of a
+/// A token's numbers: two mixes of five rows (w1 of both ranks, w2 of both ranks, the gate) of 16 heads. Of a
 /// query also lse in exponents of 2, delta, and the first and one past the last key it may see.
 inline constexpr int kRecord = 208, kRecordMix = 80, kRecordLse = 160, kRecordDelta = 176, kRecordOpen = 192,
                      kDynamicRank = 2;

@@ -32,8 +32,8 @@ static_assert(kSumsShared <= 232448 && kHeads * kQBytes <= 2 * kBufferBytes && k
 /// multiply.
 constexpr int kFull = 1, kEmpty = 3, kTaken = 5;
 
-/// Scores are divided by 2^4, so that their lower halves and the matrix's are both normal numbers; a block
-/// that finds one past 3750 then, 60000 as it was, or one that is no number, leaves its part to mixed_tiles.
+/// Scores are divided by 2^4, so that their lower halves and the matrix's are both normal numbers. A block
+/// that finds one past 3750 then (60000 as it was), or no number, leaves its part to mixed_tiles.
 constexpr float kScoreUnit = 0.0625f;
 constexpr int kMostBits = 0x6b53;
 /// A query with a sum outside of these is left as well: 2^-100 and 2^120.

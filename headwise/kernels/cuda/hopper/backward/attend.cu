@@ -10,7 +10,7 @@ namespace headwise::cuda::hopper::backward {
 namespace {
 
 constexpr double kL2Share = 28e6;  // bytes of q, dout and sums of dq a section may hold: about half of L2
-/// Heads that share k and v are cut into parts until there are so many (kv head, part): with fewer, a batch
+/// Heads that share k and v are cut into parts until there are so many (kv head, part). With fewer, a batch
 /// of one has long chains of tiles that wait for each other's turn, and the longest is the kernel's tail. A
 /// constant of the heads: bits must not depend on the batch or on the device's size. In short sequences the
 /// parts' sums cost more than they bring.
@@ -75,7 +75,7 @@ class Layout {
   std::size_t bytes_ = 0;
 };
 
-/// Order of tiles that do not wait for each other: what a section's tiles share fits half of L2; the last
+/// Order of tiles that do not wait for each other. What a section's tiles share fits half of L2. The last
 /// section of a band holds about four of the longest tiles a block, or they would be the kernel's tail.
 void set_sections(int units, double unit_bytes, const Band& band, int processors, BackwardParams& f) {
   f.keys_outside = !band.whole;
@@ -89,9 +89,9 @@ void set_sections(int units, double unit_bytes, const Band& band, int processors
   f.section = f.section < 1 ? 1 : f.section;
 }
 
-/// In turns a tile of keys waits for the one before it, so that only two to four of one head should run at a
-/// time; with one, q and dout would no longer be shared in L2 (0.76x at 2k). Sections that begin one after
-/// another, a tile apart, were slower (0.91x at 2k).
+/// In turns a tile of keys waits for the one before it, so only two to four of one head should run at a time.
+/// With one, q and dout would no longer be shared in L2 (0.76x at 2k). Sections that begin one after another,
+/// a tile apart, were slower (0.91x at 2k).
 void set_order(const AttentionProblem& p, const Band& band, bool in_turns, int processors,
                BackwardParams& f) {
   const int units = f.batch * f.kv_heads * f.parts;
@@ -100,9 +100,9 @@ void set_order(const AttentionProblem& p, const Band& band, bool in_turns, int p
     return set_sections(units, 8.0 * f.place.q_tokens * static_cast<double>(width_of(p)) * f.group, band,
                         processors, f);
   f.keys_outside = true;
-  // Units of a section. In a band of 128 columns near 48 of 132 processors: a section of 64 costs 12 % more
-  // than no order at all at 2k and 1k, of 43 and 52 9 %, of 32 17 %; in one of 64 columns 64, 43 and 52 cost
-  // 3, 8 and 7.
+  // Units of a section. A band of 128 columns lies near 48 of 132 processors: there a section of 64 costs 12
+  // % more than no order at all at 2k and 1k, of 43 and 52 9 %, of 32 17 %. In one of 64 columns, 64, 43 and
+  // 52 cost 3, 8 and 7 %.
   const int share = band.whole           ? processors / 4
                     : width_of(p) == 128 ? processors * 4 / 11
                                          : processors / 2,

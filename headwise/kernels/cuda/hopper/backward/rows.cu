@@ -29,7 +29,7 @@ struct RowProducts {
   Index dout_step;
   int count, columns;
 };
-/// out . dout of 16 rows, by the products that make dp = v dout^T and in their order: where a row has one
+/// out . dout of 16 rows, by the products that make dp = v dout^T and in their order. Where a row has one
 /// key, out is its v, and dp - delta is 0 to the last bit. Of a warp's matrix the diagonal counts: rows g and
 /// 8 + g in the lanes with lane % 4 == g / 2.
 template <class T>

@@ -7,8 +7,8 @@
 namespace headwise::cuda::hopper::backward {
 
 // Seven products instead of five. At head_dim 256 the sums of dk, dv and dq do not fit one kernel's
-// registers, and 64 KB of dq would leave for every 64 x 64 scores, as much as q and dout bring; here none
-// leaves, there is no order to wait for, and a tile's bits depend on nothing but its sequence.
+// registers. 64 KB of dq would leave for every 64 x 64 scores, as much as q and dout bring. Here none leaves,
+// no order is waited for, and a tile's bits depend on its sequence alone.
 
 /// What a thread of the kernel of dk and dv holds: sums of its keys, scores or dp, weights or ds as left
 /// factors, weights times slopes of the softcap. References: a struct with arrays is not taken apart into

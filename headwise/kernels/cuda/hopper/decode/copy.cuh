@@ -58,7 +58,7 @@ struct Config {
                        kSlots = ((Shares > 2 ? 96 : 192) << 10) / (2 * kTileBytes);
   static constexpr int kScaleBytes = kEight ? 2 * kKeys * 4 : 0;  // of a slot: keys', then values'
   // The warps' states meet in the slot of the last tile: all columns at once, or some of them in one half of
-  // it while those before are read from the other; one after another where 8 bits leave no registers for it.
+  // it while those before are read from the other. Where 8 bits leave no registers, one after another.
   static constexpr bool kAhead = !kEight && Shares == 1;
   static constexpr int kMergeBytes = kWarps * Rows * HeadDim * 4,
                        kRoom = kAhead && kMergeBytes > 2 * kTileBytes ? kTileBytes : 2 * kTileBytes,

@@ -15,9 +15,9 @@ HW_FN constexpr int rows_of(Index rows, int head_dim, Index items, int processor
   return rows <= 16 || head_dim == 256 || 2 * items <= 3 * processors ? 16 : 32;
 }
 
-/// Keys of one tile. Small ones keep more bytes on their way, since a slot waits for its last; 32 rows have
-/// no registers for two groups of warps that take them in turns, and 8 bits fill as many bytes with twice the
-/// keys. No bit depends on it.
+/// Keys of one tile. Small ones keep more bytes on their way, since a slot waits for its last. 32 rows have
+/// no registers for two groups of warps by turns. 8 bits fill as many bytes with twice the keys. No bit
+/// depends on it.
 HW_FN constexpr int tile_keys(int rows, int head_dim, bool eight) {
   return rows == 32 || eight ? keys_of(head_dim) : 64;
 }

@@ -25,8 +25,8 @@ struct ForwardConfig {
   static constexpr bool kLooksFirst = (kRise < 40 && Passes == TileTerms::band) || HeadDim > 128;
   static constexpr bool kListed = Passes == TileTerms::terms;
   // What a group of 64 queries sees of a tile's keys begins and ends for itself: tiles outside cost it no
-  // product, and where kFew or fewer keys of the last one are open, no others are weighed and multiplied
-  // with v (but statistics of rows look at all).
+  // product. Where kFew or fewer keys of the last one are open, no others are weighed and multiplied with v;
+  // but statistics of rows look at all.
   static constexpr bool kOwnEnd = Passes != TileTerms::terms, kNarrow = Passes == TileTerms::band;
   static constexpr int kFew = forward_few(HeadDim, ValueDim);
   static constexpr int kFactBytes = kOwnEnd ? 384 : 320;  // barriers and what a tile is
@@ -60,8 +60,8 @@ struct ForwardConfig {
                 "a group would wait for registers for ever");
 };
 
-/// Addresses in shared memory. Slot i & 1 of a ring, phase (i >> 1) & 1, always from one counter: with the
-/// pair kept apart ptxas moved the descriptors of wgmma to vector registers and the kernel lost 15 %.
+/// Addresses in shared memory. Slot i & 1 of a ring, phase (i >> 1) & 1, always from one counter. With the
+/// pair kept apart ptxas moved wgmma's descriptors to vector registers and the kernel lost 15 %.
 template <class C>
 struct ForwardShared {
   std::uint32_t q, k, v, bias, q_full, q_empty, k_full, k_empty, v_full, v_empty, info, listed, told, told_of,

@@ -20,9 +20,9 @@ struct TileNow {
   float slope;
 };
 
-/// What a thread holds of its two rows, r = 0 and 1: sums of values, scores that become weights, the
-/// exponent weights are relative to, sums of weights, those of the last tile, and what sums before it are
-/// multiplied with. References: a struct with arrays is not taken apart into registers.
+/// What a thread holds of its two rows, r = 0 and 1: sums of values, scores that become weights, and the
+/// exponent weights are relative to. Then sums of weights, those of the last tile, and what sums before it
+/// are multiplied with. References: a struct with arrays is not taken apart into registers.
 template <class C>
 struct GroupRegisters {
   float (&o)[C::kValueDim / 2], (&s)[C::kKeys / 2];

@@ -150,7 +150,7 @@ struct RowSums {
 };
 
 /// What entropy, top_weight and sink_mass need, of a thread's two rows. Between two tiles it lies where
-/// RowSums has it, the highest weight of the thread's columns in the place of the row's highest score; a tile
+/// RowSums has it, the highest weight of the thread's columns in place of the row's highest score. A tile
 /// fetches it, and puts it back once its weights are those that count.
 struct FewRowSums {
   float exponents[2];

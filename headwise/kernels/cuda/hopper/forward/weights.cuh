@@ -60,7 +60,7 @@ __device__ __forceinline__ void ForwardGroup<C, kStatistics>::mask(int n, FactLo
 }
 
 /// A row's reference is the highest exponent of the tile it began in, and moves to that of a tile with one
-/// more than kRise above it: the choice is each row's own, and a row that keeps its reference has factor 1.
+/// more than kRise above it. The choice is each row's own; a row that keeps its reference has factor 1.
 template <class C, Statistics kStatistics>
 __device__ __forceinline__ void ForwardGroup<C, kStatistics>::move_references(bool first,
                                                                               const TileWeights& w) const {
