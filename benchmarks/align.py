@@ -6,6 +6,7 @@ Usage: align.py HEADWISE MODEL DATA [--tags TREEBANK] [--out FILE]
 HEADWISE is the program, MODEL a translator's folder (translate.py --model), DATA holds train.en.gz, train.de.gz, test_2016_flickr.*.
 Baselines learn from the 29,000 training pairs and the test pairs themselves, in lower case. Without MODEL (give -) they alone are judged.
 TREEBANK is a .conllu.gz of English: a word is a noun or a verb when its form mostly is one there; a form it has not is neither.
+--back FOLDER is a translator of the other direction: its heads say which target word each source word has.
 --beside FILE takes the baselines' rows from an earlier --out instead of making them again."""
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
@@ -76,24 +77,48 @@ def of_heads(asked: argparse.Namespace, pairs: str, way: str, step: str, judge: 
     return [{"by": name, "merge": way, "step": step, **judge(links)} for name, links in every.items()]
 
 
+def shares(w: Any) -> Any:
+    """As `headwise align --shares` has them: by column, then by row."""
+    w = w.astype("float64")
+    w = w / (w.sum(0, keepdims=True) + 1e-12)
+    return w / (w.sum(1, keepdims=True) + 1e-12)
+
+
+def choice(w: Any) -> list[int]:
+    return [int(row.argmax()) for row in w]
+
+
+def choices(model: str, pairs: list[tuple[str, str]]) -> tuple[dict[str, list[Any]], dict[str, list[list[int]]]]:
+    """Shares of every head and of their mean, and the source word that each target word has by them."""
+    import headwise as hw
+
+    found = hw.align(model, pairs, step="writes")
+    maps = {f"{layer}.{head}": [shares(pair.weights[i]) for pair in found] for i, (layer, head) in enumerate(found[0].heads)}
+    maps["merged"] = [shares(pair.weights.mean(0)) for pair in found]
+    return maps, {name: [choice(w) for w in every] for name, every in maps.items()}
+
+
 def of_shares(asked: argparse.Namespace, pairs: list[tuple[str, str]], judge: Judge) -> list[dict[str, Any]]:
-    """The same weights, each divided by what its source word gets in all before a target word chooses: a word that everything looks at
-    wins no row by that. Needs the Python package."""
-    try:
-        import headwise as hw
-    except ImportError:
-        return []
-    found = hw.align(asked.model, pairs, step="writes")
-    maps = {f"{layer}.{head}": [pair.weights[i] for pair in found] for i, (layer, head) in enumerate(found[0].heads)}
-    maps["merged"] = [pair.weights.mean(0) for pair in found]
+    """Heads by shares; with --back every head of one direction merged with every head of the other. Needs the Python package; the links
+    are worked out here, not by the package."""
+    maps, forth = choices(asked.model, pairs)
+    back = {name: [("", [choice(w.T) for w in every])] for name, every in maps.items()}
+    if asked.back:
+        others = choices(asked.back, [(t, s) for s, t in pairs])[1]
+        back = {name: ways + [(f" + {other}", every) for other, every in others.items()] for name, ways in back.items()}
     table = []
-    for name, every in maps.items():
-        forward = [{(int(row.argmax()), t) for t, row in enumerate(w / (w.sum(0, keepdims=True) + 1e-9))} for w in every]
-        backward = [{(s, int(column.argmax())) for s, column in enumerate(w.T)} for w in every]
-        for way in MERGES:
-            row = judge([merge(f, b, way) for f, b in zip(forward, backward)])
-            table.append({"by": name, "merge": way, "step": "shares", **row})
-    return table
+    for name, there in forth.items():
+        forward = [{(s, t) for t, s in enumerate(pair)} for pair in there]
+        for other, here in back[name]:
+            backward = [{(s, t) for s, t in enumerate(pair)} for pair in here]
+            for way in MERGES[1:] if other else MERGES:  # argmax asks one direction alone
+                row = judge([merge(f, b, way) for f, b in zip(forward, backward)])
+                table.append({"by": name + other, "merge": way, "step": "shares", **row})
+    best: dict[str, dict[str, Any]] = {}
+    for row in sorted(table, key=lambda row: row["aer"]):
+        best.setdefault(row["by"], row)
+    # Of heads of both directions the best merge alone, the best of them: there are 169 pairs.
+    return [row for row in table if " + " not in row["by"]] + [row for by, row in best.items() if " + " in by][:40]
 
 
 def of_baselines(asked: argparse.Namespace, test: list[list[str]], judge: Judge) -> list[dict[str, Any]]:
@@ -111,9 +136,9 @@ def of_baselines(asked: argparse.Namespace, test: list[list[str]], judge: Judge)
 
 
 def show(table: list[dict[str, Any]]) -> None:
-    print(f"{'by':<12}{'merge':<21}{'step':<8}{'AER':>7}{'prec.':>8}{'recall':>8}{'links':>7}{'nouns':>8}{'verbs':>8}")
+    print(f"{'by':<18}{'merge':<21}{'step':<8}{'AER':>7}{'prec.':>8}{'recall':>8}{'links':>7}{'nouns':>8}{'verbs':>8}")
     for row in table:
-        print(f"{row['by']:<12}{row['merge']:<21}{row.get('step', ''):<8}{row['aer']:>7.2f}{row['precision']:>8.2f}{row['recall']:>8.2f}{row['links']:>7}"
+        print(f"{row['by']:<18}{row['merge']:<21}{row.get('step', ''):<8}{row['aer']:>7.2f}{row['precision']:>8.2f}{row['recall']:>8.2f}{row['links']:>7}"
               + "".join(f"{row[tag]:>8.2f}" for tag in ("noun", "verb") if tag in row))
 
 
@@ -124,6 +149,7 @@ def main() -> int:
     words.add_argument("data", type=pathlib.Path)
     words.add_argument("--out", type=pathlib.Path)
     words.add_argument("--tags", type=pathlib.Path)
+    words.add_argument("--back")
     words.add_argument("--beside", type=pathlib.Path)
     asked = words.parse_args()
     gold = read_gold(GOLD.read_text().split("\n"))

@@ -156,9 +156,26 @@ std::vector<WordWeights> word_weights(const Translator& model, std::span<const S
   return all;
 }
 
-WordLinks links_of(std::span<const float> weights, Index targets, Index sources, Merge merge) {
-  return merge_links(best_of_rows(weights, targets, sources), best_of_columns(weights, targets, sources),
-                     merge);
+WordLinks links_of(std::span<const float> weights, Index targets, Index sources, const LinkRules& rules,
+                   std::span<const float> back) {
+  const auto chosen = [&](std::span<const float> w, Index rows, Index columns) {
+    return rules.shares ? shares_of(w, rows, columns) : std::vector<float>(w.begin(), w.end());
+  };
+  const std::vector<float> w = chosen(weights, targets, sources);
+  const WordLinks forward = best_of_rows(w, targets, sources);
+  if (back.empty()) return merge_links(forward, best_of_columns(w, targets, sources), rules.merge);
+  require(back.size() == weights.size(), ErrorKind::bad_shape, kOp, "the way back has ", back.size(),
+          " weights, the way there ", weights.size(), "; give one for each pair of words");
+  WordLinks backward = best_of_rows(chosen(back, sources, targets), sources, targets);
+  for (Link& l : backward) std::swap(l.source, l.target);
+  std::sort(backward.begin(), backward.end());
+  return merge_links(forward, backward, rules.merge);
+}
+
+std::vector<SentencePair> turned_pairs(std::span<const SentencePair> pairs) {
+  std::vector<SentencePair> turned;
+  for (const SentencePair& p : pairs) turned.push_back({p.target, p.source});
+  return turned;
 }
 
 std::vector<HeadLinks> align_words(std::span<const WordWeights> weights, const AlignOptions& options,
@@ -166,10 +183,16 @@ std::vector<HeadLinks> align_words(std::span<const WordWeights> weights, const A
   std::vector<HeadLinks> all(1);
   if (!weights.empty())
     for (const LayerHead& h : weights[0].heads) all.push_back({.head = h, .pairs = {}});
-  for (const WordWeights& w : weights) {
-    all[0].pairs.push_back(links_of(w.mean(options.heads), w.targets(), w.sources(), options.merge));
+  require(options.back.empty() || options.back.size() == weights.size(), ErrorKind::bad_shape, kOp,
+          "the way back has ", options.back.size(), " pairs, the way there ", weights.size(),
+          "; give the same ones");
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const WordWeights& w = weights[i];
+    const std::vector<float> back =
+        options.back.empty() ? std::vector<float>() : options.back[i].mean(options.back_heads);
+    all[0].pairs.push_back(links_of(w.mean(options.heads), w.targets(), w.sources(), options.rules, back));
     for (std::size_t h = 0; h < w.heads.size(); ++h)
-      all[h + 1].pairs.push_back(links_of(w.of(h), w.targets(), w.sources(), options.merge));
+      all[h + 1].pairs.push_back(links_of(w.of(h), w.targets(), w.sources(), options.rules, back));
   }
   for (const GoldPair& g : gold) {
     check_gold(g, weights);

@@ -46,8 +46,15 @@ struct WordWeights {
 std::vector<WordWeights> word_weights(const Translator& model, std::span<const SentencePair> pairs,
                                       StepRow step, Session& session);
 
-/// The links of weights [targets, sources].
-WordLinks links_of(std::span<const float> weights, Index targets, Index sources, Merge merge);
+/// How weights become links. `shares`: see shares_of.
+struct LinkRules {
+  Merge merge = Merge::grow_diag;
+  bool shares = false;
+};
+/// The links of weights [targets, sources]. `back`, weights [sources, targets] of a translator of the other
+/// direction, says which target word each source word has; without it the same weights do.
+WordLinks links_of(std::span<const float> weights, Index targets, Index sources, const LinkRules& rules,
+                   std::span<const float> back = {});
 
 /// WordLinks of every pair, by the mean of the heads and by each head.
 struct HeadLinks {
@@ -57,9 +64,14 @@ struct HeadLinks {
 };
 struct AlignOptions {
   StepRow step = StepRow::writes;
-  Merge merge = Merge::grow_diag;
+  LinkRules rules = {};
   std::vector<LayerHead> heads = {};  // that are merged; empty: all
+  // Of a translator of the other direction, pair by pair as turned_pairs has them; empty: there is none.
+  std::span<const WordWeights> back = {};
+  std::vector<LayerHead> back_heads = {};  // whose mean is taken; empty: all
 };
+/// Translation and sentence: the pairs of the other direction.
+std::vector<SentencePair> turned_pairs(std::span<const SentencePair> pairs);
 /// The merged links, then those of every head. With a gold only its pairs are judged; a gold of pairs or
 /// words that are not there is refused.
 std::vector<HeadLinks> align_words(std::span<const WordWeights> weights, const AlignOptions& options,

@@ -140,6 +140,23 @@ WordLinks best_of_columns(std::span<const float> weights, Index targets, Index s
   return links;
 }
 
+std::vector<float> shares_of(std::span<const float> weights, Index targets, Index sources) {
+  std::vector<double> shares(weights.begin(), weights.end());
+  const auto divide = [&](Index lines, Index step, Index count, Index stride) {
+    for (Index i = 0; i < lines; ++i) {
+      double sum = 0;
+      for (Index j = 0; j < count; ++j) sum += shares[static_cast<std::size_t>(i * step + j * stride)];
+      for (Index j = 0; sum > 0 && j < count; ++j)
+        shares[static_cast<std::size_t>(i * step + j * stride)] /= sum;
+    }
+  };
+  divide(sources, 1, targets, sources);
+  divide(targets, sources, sources, 1);
+  std::vector<float> found;
+  for (const double s : shares) found.push_back(static_cast<float>(s));
+  return found;
+}
+
 std::string pharaoh(const WordLinks& links) {
   std::string out;
   for (const Link& l : links) out += text(out.empty() ? "" : " ", l.source, "-", l.target);

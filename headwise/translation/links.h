@@ -43,6 +43,10 @@ WordLinks merge_links(const WordLinks& forward, const WordLinks& backward, Merge
 WordLinks best_of_rows(std::span<const float> weights, Index targets, Index sources);
 WordLinks best_of_columns(std::span<const float> weights, Index targets, Index sources);
 
+/// Each weight over the sum of its column, then over that of its row: a source word that every target word
+/// looks at wins no row by that alone.
+std::vector<float> shares_of(std::span<const float> weights, Index targets, Index sources);
+
 /// "0-0 1-2".
 std::string pharaoh(const WordLinks& links);
 

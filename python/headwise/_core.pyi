@@ -712,13 +712,15 @@ def view_model_page(path: str, other: str, what: ModelText, language: str) -> tu
     The same for a model and a text, beside another model where one is named.
     """
 
-def align_pairs(path: str, pairs: Sequence[tuple[str, str]], step: str, merge: str, heads: Sequence[str], threads: int) -> tuple[list[tuple[int, int]], list[tuple[list[str], list[str], Any, list[tuple[int, int]]]]]:
+def align_pairs(path: str, back: str, pairs: Sequence[tuple[str, str]], rules: tuple[str, str, bool], heads: Sequence[str], back_heads: Sequence[str], threads: int) -> tuple[list[tuple[int, int]], list[tuple[list[str], list[str], Any, Any, list[tuple[int, int]]]]]:
     """
-    Heads; then source words, target words, weights and links of each pair.
+    Heads; then source words, target words, weights, those of the way back and links of each pair.
     """
 
-def word_links(weights: Array, merge: str) -> list[tuple[int, int]]:
-    """Links of weights [target words, source words]."""
+def word_links(weights: Array, merge: str, shares: bool, back: Array | None) -> list[tuple[int, int]]:
+    """
+    Links of weights [target words, source words] and, of the way back, [source words, target words].
+    """
 
 def lab_survey(arg0: str, arg1: Sequence[str], arg2: Sequence[int], arg3: str, arg4: str, /) -> str: ...
 

@@ -35,6 +35,18 @@ TEST(Links, MergesAreThoseOfTheirDefinitions) {
   EXPECT_EQ(merged(Merge::grow_diag_final_and), "0-0 1-1 2-1 3-3 6-6");
 }
 
+TEST(Links, SharesDivideByColumnThenByRow) {
+  // Columns 0 and 1 sum to 1 and 0.4: {0.75, 0.5, 0.25, 0.5} before rows are divided; a column of zeros
+  // stays.
+  const std::vector<float> weights = {0.75F, 0.2F, 0.0F, 0.25F, 0.2F, 0.0F};
+  const std::vector<float> wanted = {0.6F, 0.4F, 0.0F, 1 / 3.0F, 2 / 3.0F, 0.0F};
+  const std::vector<float> got = shares_of(weights, 2, 3);
+  ASSERT_EQ(got.size(), wanted.size());
+  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_FLOAT_EQ(got[i], wanted[i]) << i;
+  EXPECT_EQ(pharaoh(best_of_rows(weights, 2, 3)), "0-0 0-1");
+  EXPECT_EQ(pharaoh(best_of_rows(got, 2, 3)), "0-0 1-1");
+}
+
 TEST(Links, OfEqualWeightsTheFirstIsTakenAndZerosAreNone) {
   const std::vector<float> weights = {0.5F, 0.5F, 0.0F,   // target 0: sources 0 and 1 alike
                                       0.2F, 0.7F, 0.0F,   // target 1

@@ -57,14 +57,14 @@ TEST(AlignWords, PlantedHeadThatReadsByPositionHasNoError) {
   const std::vector<GoldPair> gold = parse_gold("1: 0-0 1-1 2-2 3-3 4-4\n2: 0-0 1-1", "gold");
   const auto weights = word_weights(t, kPairs, StepRow::writes, session);
   for (const Merge m : {Merge::argmax, Merge::intersection, Merge::grow_diag, Merge::grow_diag_final_and}) {
-    const auto all = align_words(weights, {.merge = m}, gold);
+    const auto all = align_words(weights, {.rules = {.merge = m}}, gold);
     ASSERT_EQ(all.size(), 2U);
     for (const HeadLinks& h : all) EXPECT_EQ(h.score.error_rate(), 0) << pharaoh(h.pairs[0]);
   }
   // The step that reads a piece stands one place further: one-letter words go to what follows them, the last
   // one to the end, where no word is.
   const auto read = word_weights(t, kPairs, StepRow::reads, session);
-  const auto all = align_words(read, {.step = StepRow::reads, .merge = Merge::argmax}, gold);
+  const auto all = align_words(read, {.step = StepRow::reads, .rules = {.merge = Merge::argmax}}, gold);
   EXPECT_GT(all[0].score.error_rate(), 0.3);
 }
 

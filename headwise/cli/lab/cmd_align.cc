@@ -17,8 +17,9 @@ constexpr const char* kOp = "align";
 constexpr Index kMostBytes = Index{1} << 30;  // of a file of pairs
 
 struct Request {
-  std::string model, pairs, gold, out, merge = "grow-diag", step = "writes";
-  std::vector<std::string> heads;
+  std::string model, pairs, gold, out, back, merge = "grow-diag", step = "writes";
+  std::vector<std::string> heads, back_heads;
+  bool shares = false;
   int threads = 0;
 };
 
@@ -45,8 +46,12 @@ void print_scores(std::vector<HeadLinks> all, std::size_t pairs) {
 }
 
 int align(const Request& r) {
-  AlignOptions options{.step = parse_step(r.step), .merge = parse_merge(r.merge)};
+  AlignOptions options{.step = parse_step(r.step),
+                       .rules = {.merge = parse_merge(r.merge), .shares = r.shares}};
   for (const std::string& head : r.heads) options.heads.push_back(parse_cross_head(head));
+  for (const std::string& head : r.back_heads) options.back_heads.push_back(parse_cross_head(head));
+  require(!r.back.empty() || r.back_heads.empty(), ErrorKind::bad_argument, kOp,
+          "--back-head names a head of the other direction; give its translator with --back");
   const std::vector<SentencePair> pairs =
       parse_sentence_pairs(read_text(r.pairs, kMostBytes, kOp), text(kOp, ": ", r.pairs));
   require(!pairs.empty(), ErrorKind::bad_argument, kOp, r.pairs,
@@ -59,6 +64,10 @@ int align(const Request& r) {
   Session session({.threads = r.threads});
   const Translator model = Translator::load(r.model);
   const std::vector<WordWeights> weights = word_weights(model, pairs, options.step, session);
+  std::vector<WordWeights> back;
+  if (!r.back.empty())
+    back = word_weights(Translator::load(r.back), turned_pairs(pairs), options.step, session);
+  options.back = back;
   const std::vector<HeadLinks> all = align_words(weights, options, gold);
   if (!r.out.empty())
     replace_folder(r.out, "merged.txt", kOp, [&](const std::string& part) {
@@ -92,6 +101,12 @@ void add_align(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   word->add_option("--step", r->step, "Whose row a target word has: the step that writes it, or reads it")
       ->capture_default_str();
+  word->add_flag("--shares", r->shares,
+                 "Weights count by their share of what a source word gets, then of the target word's row");
+  word->add_option("--back", r->back,
+                   "Folder of a translator of the other direction: it says each source word's target word");
+  word->add_option("--back-head", r->back_heads,
+                   "A head of --back, such as 1.3; may be given again; none: all");
   word->add_option("--gold", r->gold, "File of links by hand, \"12: 0-0 1?2\": error rates of every head");
   word->add_option("--out", r->out, "Folder of the links: merged.txt and a file for each head");
   word->add_option("--threads", r->threads, "0: HEADWISE_THREADS, else the CPUs of this process")

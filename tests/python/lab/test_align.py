@@ -54,6 +54,40 @@ def test_links_follow_from_the_weights(model, step):
     assert single.links == found[2].of_head(1, 0)
 
 
+def shares(weights):
+    weights = weights.astype(np.float64)
+    weights = weights / weights.sum(0, keepdims=True)
+    return weights / weights.sum(1, keepdims=True)
+
+
+def test_shares_divide_by_column_then_by_row(model):
+    for pair in hw.align(model, PAIRS, merge="union", shares=True, threads=1):
+        for links, weights in [(pair.links, pair.weights.mean(0)), (pair.of_head(1, 1), pair.weights[3])]:
+            forth, back = by_formula(shares(weights))
+            assert set(links) == forth | back
+
+
+def test_the_way_back_gives_each_source_word_its_target(model, tmp_path):
+    # Whatever a model was trained for: given the turned pairs, it is the other direction.
+    turned = hw.align(model, [(t, s) for s, t in PAIRS], threads=1)
+    for merge, join in [("union", set.union), ("intersection", set.intersection)]:
+        found = hw.align(model, PAIRS, merge=merge, shares=True, back=model, back_heads=[(0, 1)], threads=1)
+        for pair, other in zip(found, turned):
+            np.testing.assert_array_equal(pair.back, other.weights[1])
+            back = {(s, int(row.argmax())) for s, row in enumerate(shares(other.weights[1]))}
+            for links, weights in [(pair.links, pair.weights.mean(0)), (pair.of_head(0, 0), pair.weights[0])]:
+                assert set(links) == join(by_formula(shares(weights))[0], back)
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join("\t".join(pair) + "\n" for pair in PAIRS), encoding="utf-8")
+    done = subprocess.run([PROGRAM, "align", model, pairs, "--merge", "intersection", "--shares", "--back", model, "--back-head", "0.1"],
+                          capture_output=True, text=True, timeout=300)
+    assert done.stdout.splitlines() == [str(a) for a in found], done.stderr
+    done = subprocess.run([PROGRAM, "align", model, pairs, "--back-head", "0.1"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1 and "give its translator with --back" in done.stderr
+    with pytest.raises(ValueError, match="give its translator as back"):
+        hw.align(model, PAIRS, back_heads=[(0, 1)])
+
+
 def test_the_program_writes_the_same_links(model, tmp_path):
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("".join("\t".join(pair) + "\n" for pair in PAIRS), encoding="utf-8")
