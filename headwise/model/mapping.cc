@@ -92,4 +92,16 @@ bool Mapping::intact() const noexcept {
   return slot_ < 0 || !ranges[slot_].damaged.load(std::memory_order_acquire);
 }
 
+void Mapping::release(std::span<const std::byte> bytes) noexcept {
+  const auto first = reinterpret_cast<std::uintptr_t>(bytes.data()), last = first + bytes.size();
+  for (const Range& r : ranges) {
+    if (first < r.begin.load(std::memory_order_acquire) || last > r.end.load(std::memory_order_acquire))
+      continue;
+    const std::uintptr_t begin = (first + page_bytes - 1) / page_bytes * page_bytes;
+    const std::uintptr_t end = last / page_bytes * page_bytes;
+    if (end > begin) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+    return;
+  }
+}
+
 }  // namespace headwise

@@ -21,6 +21,9 @@ class Mapping {
   ~Mapping();
   std::span<const std::byte> bytes() const noexcept { return {data_, size_}; }
   bool intact() const noexcept;
+  /// Whole pages of these bytes leave this process's memory and come back from the file when they are read
+  /// again. Bytes that lie in no live map stay.
+  static void release(std::span<const std::byte> bytes) noexcept;
 
  private:
   std::byte* data_ = nullptr;

@@ -86,6 +86,10 @@ std::string FileArray::word(Index i) const {
   return out;
 }
 
+void FileArray::release(Index first, Index numbers) const {
+  Mapping::release({data + first * element_bytes, static_cast<std::size_t>(numbers * element_bytes)});
+}
+
 struct ArrayFile::State {
   std::string path;
   std::optional<File> file;

@@ -25,6 +25,8 @@ struct FileArray {
   float number(Index i) const;
   /// Element i of `words` or `bytes` as UTF-8.
   std::string word(Index i) const;
+  /// These numbers leave memory until they are asked for again: a file may be larger than memory.
+  void release(Index first, Index numbers) const;
   bool is_text() const { return kind == ElementKind::words || kind == ElementKind::bytes; }
 };
 

@@ -7,6 +7,8 @@
 namespace headwise {
 namespace {
 
+constexpr Index kHeld = 4 << 20;  // bytes of a head's rows that stay in memory behind the one that is read
+
 template <class... Words>
 [[noreturn]] void refuse(const ArrayFile& file, const Words&... words) {
   throw Error(ErrorKind::bad_argument, text("view: ", file.path(), ": ", words...));
@@ -59,6 +61,10 @@ AttentionMaps weights_of(const ArrayFile& file, const FileArray& a, const std::v
   m.row = [&a, s](Index layer, Index head, Index query, std::span<float> row) {
     const Index from = ((layer * s[1] + head) * s[2] + query) * s[3];
     for (Index j = 0; j < s[3]; ++j) row[static_cast<std::size_t>(j)] = a.number(from + j);
+    // Rows are read in order: those behind by some megabytes are done with.
+    const Index rows = kHeld / max_of(1, s[3] * a.element_bytes) + 1;
+    if (query % rows == rows - 1 || query == s[2] - 1)
+      a.release(from - query % rows * s[3], (query % rows + 1) * s[3]);
   };
   return m;
 }

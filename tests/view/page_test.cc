@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -163,6 +164,47 @@ TEST(View, HostileArraysAreRefusedInWords) {
     } catch (const Error&) {
     }
   }
+}
+
+/// Kilobytes of files that this process holds in memory.
+Index file_kilobytes() {
+  std::ifstream status("/proc/self/status");
+  Index sum = 0;
+  for (std::string word; status >> word;)
+    if (word == "RssFile:" || word == "RssShmem:") {
+      Index part = 0;
+      status >> part;
+      sum += part;
+    }
+  return sum;
+}
+
+TEST(View, RowsThatWereReadLeaveMemory) {
+  const std::string path = testing::TempDir() + "rows.npy";
+  const std::string head =
+      npy_text("{'descr': '<f4', 'fortran_order': False, 'shape': (4, 1024, 4096), }\n", 0);
+  constexpr Index kBytes = Index{4} * 1024 * 4096 * 4;
+  {
+    std::ofstream out(path, std::ios::binary);
+    out << head;
+    const float last = 0.5F;  // the rest is a hole in the file: zeros
+    out.seekp(static_cast<std::streamoff>(head.size()) + kBytes - 4);
+    out.write(reinterpret_cast<const char*>(&last), 4);
+  }
+  const ArrayFile file(path, "view");
+  const AttentionMaps maps = maps_of_arrays(file, {})[0];
+  std::vector<float> row(4096);
+  const Index before = file_kilobytes();
+  for (int round = 0; round < 2; ++round)
+    for (Index h = 0; h < 4; ++h)
+      for (Index i = 0; i < 1024; ++i) {
+        maps.row(0, h, i, row);
+        ASSERT_EQ(row[4095], h == 3 && i == 1023 ? 0.5F : 0.0F);
+        if (i % 256 == 255) {
+          ASSERT_LE(file_kilobytes() - before, 12 * 1024) << h << " " << i;
+        }
+      }
+  std::remove(path.c_str());
 }
 
 }  // namespace
