@@ -1,8 +1,6 @@
 #include "headwise/ops/device/layer_table.h"
 
-#ifdef HEADWISE_CUDA
 #include <dlfcn.h>
-#endif
 
 #include "headwise/ops/attention/backend_cuda.h"
 #include "headwise/ops/device/products.h"
@@ -10,7 +8,6 @@
 namespace headwise {
 namespace {
 
-#ifdef HEADWISE_CUDA
 bool fits(const cuda::LayerTable& t) {
   const auto kernels = cuda_gemm_kernels();
   if (t.version != cuda::kLayerTableVersion || t.gemm_problem_bytes != sizeof(GemmProblem) ||
@@ -21,12 +18,10 @@ bool fits(const cuda::LayerTable& t) {
     if (std::string_view(kernel.name) != t.gemm[kernel.number].name) return false;
   return true;
 }
-#endif
 
 CudaLayers load() {
   CudaLayers l;
   l.why = cuda_backend().why;
-#ifdef HEADWISE_CUDA
   if (!l.why.empty()) return l;
   const auto function =
       reinterpret_cast<cuda::LayerTableFunction>(dlsym(cuda_backend().library, cuda::kLayerTableName));
@@ -36,7 +31,6 @@ CudaLayers load() {
         std::string(cuda::kLibraryName) + " has other layer kernels than this headwise; build both together";
   else
     l.table = table;
-#endif
   return l;
 }
 

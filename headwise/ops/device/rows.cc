@@ -35,7 +35,8 @@ void go(const char* op, cuda::Status (*cuda::RowTable::*which)(const Task&, int,
 void start(const cuda::NormTask& t, Device device, void* stream) {
   constexpr const char* kOp = "norm";
   check_sizes(kOp, t.rows, t.columns);
-  check_rows(kOp, "x", t.x, t.columns), check_rows(kOp, "out", t.out, t.columns);
+  check_rows(kOp, "x", t.x, t.columns);
+  if (t.inverse == nullptr || t.out.data != nullptr) check_rows(kOp, "out", t.out, t.columns);
   go(kOp, &cuda::RowTable::norm, t, device, stream);
 }
 
@@ -46,6 +47,15 @@ void start(const cuda::NormGradTask& t, Device device, void* stream) {
   require(t.inverse != nullptr && (t.mean != nullptr || !t.layer), ErrorKind::bad_argument, kOp,
           "the moments of the forward are missing; give mean and inverse [rows]");
   go(kOp, &cuda::RowTable::norm_backward, t, device, stream);
+}
+
+void start(const cuda::ColumnSumTask& t, Device device, void* stream) {
+  constexpr const char* kOp = "column_sums";
+  check_sizes(kOp, t.rows, t.columns);
+  check_rows(kOp, "x", t.x, t.columns);
+  require(t.sums != nullptr || t.columns == 0, ErrorKind::bad_argument, kOp,
+          "the sums are missing; give f32 [columns] on the device");
+  go(kOp, &cuda::RowTable::column_sums, t, device, stream);
 }
 
 void start(const cuda::ActivationTask& t, Device device, void* stream) {

@@ -9,6 +9,7 @@ namespace headwise {
 /// Each returns at once. Addresses lie on `device`; f32 sums in one order whatever the processors.
 void start(const cuda::NormTask& task, Device device, void* stream);
 void start(const cuda::NormGradTask& task, Device device, void* stream);
+void start(const cuda::ColumnSumTask& task, Device device, void* stream);
 void start(const cuda::ActivationTask& task, Device device, void* stream);
 void start(const cuda::DropoutTask& task, Device device, void* stream);
 void start(const cuda::RopeTask& task, Device device, void* stream);

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = static_cast<int>(threadIdx.x % 32);
   if (row >= t.rows) return;
   const RowSums s = sums_of(t, row, lane, wide_x);
-  for (Index c = 8 * lane; c < t.columns; c += 256) {
+  for (Index c = 8 * lane; t.out.data && c < t.columns; c += 256) {
     const int count = count8(t.columns, c);
     float x[8], w[8];
     load8(t.x, row, c, count, wide_x, x);
@@ -114,7 +114,8 @@ __global__ void __launch_bounds__(kThreads) norm_dx(const __grid_constant__ Norm
   }
 }
 
-/// Leaves [2 leaves columns]: sums of dout n and of dout over kLeafRows rows, ascending.
+/// Leaves [2 leaves columns]: sums of dout n and of dout over kLeafRows rows, ascending. Without moments n is
+/// 0.
 __global__ void __launch_bounds__(kThreads)
     norm_leaves(const __grid_constant__ NormGradTask t, float* leaves) {
   const Index column = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x,
@@ -123,10 +124,12 @@ __global__ void __launch_bounds__(kThreads)
   float weight = 0, bias = 0;
 #pragma unroll 8
   for (Index row = first; row < min(first + kLeafRows, t.rows); ++row) {
-    const float2 m = moments_of(t, row);
     const float g = number_at(t.dout.data, t.dout.dtype, row * t.dout.step + column);
+    bias += g;
+    if (!t.inverse) continue;
+    const float2 m = moments_of(t, row);
     const float n = (number_at(t.x.data, t.x.dtype, row * t.x.step + column) - m.x) * m.y;
-    weight = fmaf(g, n, weight), bias += g;
+    weight = fmaf(g, n, weight);
   }
   leaves[blockIdx.y * t.columns + column] = weight;
   leaves[(gridDim.y + blockIdx.y) * t.columns + column] = bias;
@@ -177,6 +180,12 @@ Status norm_backward(const NormGradTask& t, int device, void* stream) {
     const bool all = wide(t.x) && wide(t.dout) && wide(t.residual) && wide(t.dx) && wide(t.weight.data, 0);
     return launch({"cuda/norm_dx", dim3(blocks_of(t.rows, kWarps)), kThreads, 0, on}, norm_dx, t, all);
   });
+}
+
+Status column_sums(const ColumnSumTask& t, int device, void* stream) {
+  NormGradTask sums;
+  sums.dout = t.x, sums.dbias = t.sums, sums.rows = t.rows, sums.columns = t.columns;
+  return norm_backward(sums, device, stream);
 }
 
 }  // namespace headwise::cuda::row

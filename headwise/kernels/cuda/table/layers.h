@@ -2,11 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/kernels/cuda/table/gemm.h"
+#include "headwise/kernels/cuda/table/memory.h"
 #include "headwise/kernels/cuda/table/rows.h"
 
 namespace headwise::cuda {
 
-inline constexpr std::uint32_t kLayerTableVersion = 2;
+inline constexpr std::uint32_t kLayerTableVersion = 3;
 inline constexpr const char* kLayerTableName = "headwise_cuda_layers";
 
 struct LayerTable {
@@ -15,13 +16,15 @@ struct LayerTable {
   int gemm_count;
   const GemmEntries* gemm;  // in the order of cuda_gemm_kernels()
   RowTable rows;
+  MemoryTable memory;
 };
 using LayerTableFunction = const LayerTable* (*)();
 
 /// Changes with any of the tasks.
-inline constexpr std::uint32_t kRowBytes =
-    sizeof(NormTask) + sizeof(NormGradTask) + sizeof(ActivationTask) + sizeof(DropoutTask) +
-    sizeof(RopeTask) + sizeof(EmbeddingTask) + sizeof(LossTask) + sizeof(AdamWTask) + sizeof(NormOfTask) +
-    sizeof(BinaryLossTask) + sizeof(SgdTask) + sizeof(SgdWords) + sizeof(AdamWParameter);
+inline constexpr std::uint32_t kRowBytes = sizeof(NormTask) + sizeof(NormGradTask) + sizeof(ActivationTask) +
+                                           sizeof(DropoutTask) + sizeof(RopeTask) + sizeof(EmbeddingTask) +
+                                           sizeof(LossTask) + sizeof(AdamWTask) + sizeof(NormOfTask) +
+                                           sizeof(BinaryLossTask) + sizeof(ColumnSumTask) + sizeof(SgdTask) +
+                                           sizeof(SgdWords) + sizeof(AdamWParameter);
 
 }  // namespace headwise::cuda

@@ -20,7 +20,7 @@ struct Numbers {
 };
 
 /// out = (x - mean) * inverse * (added + weight) + bias; RMS norm has no mean and no bias. mean, inverse
-/// [rows]: written where given, the gradient reads them.
+/// [rows]: written where given, the gradient reads them. out null: these alone.
 struct NormTask {
   Rows x = {}, out = {};
   Numbers weight = {}, bias = {};
@@ -40,6 +40,13 @@ struct NormGradTask {
   bool layer = true;
 };
 inline constexpr Index kLeafRows = 128;
+
+/// sums [columns] += the rows of x, in the same leaves.
+struct ColumnSumTask {
+  Rows x = {};
+  float* sums = nullptr;
+  Index rows = 0, columns = 0;
+};
 
 /// gate null: out = act(x), slope: dx = dout act'(x). With a gate: out = x act(gate); backward writes dx and
 /// dgate. Each output may be an input.
@@ -157,6 +164,7 @@ struct NormOfTask {
 struct RowTable {
   Status (*norm)(const NormTask&, int device, void* stream);
   Status (*norm_backward)(const NormGradTask&, int device, void* stream);
+  Status (*column_sums)(const ColumnSumTask&, int device, void* stream);
   Status (*activation)(const ActivationTask&, int device, void* stream);
   Status (*dropout)(const DropoutTask&, int device, void* stream);
   Status (*rope)(const RopeTask&, int device, void* stream);
@@ -170,6 +178,7 @@ struct RowTable {
 namespace row {
 Status norm(const NormTask& task, int device, void* stream);
 Status norm_backward(const NormGradTask& task, int device, void* stream);
+Status column_sums(const ColumnSumTask& task, int device, void* stream);
 Status activation(const ActivationTask& task, int device, void* stream);
 Status dropout(const DropoutTask& task, int device, void* stream);
 Status rope(const RopeTask& task, int device, void* stream);
