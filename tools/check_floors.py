@@ -21,7 +21,7 @@ ORDERS = {
     "kernels/cpu": "isa lanes tile amx row gemm stored forward backward mixed entmax f64 level",
     "kernels/cuda": "device table inputs gemm row hopper hopper/forward hopper/decode hopper/backward mma plain chunk entmax mixed/pairs mixed"
                     " probe row_lists .",
-    "ops": "checks keys row norm attention/checks attention projection device route explain .",
+    "ops": "checks keys attention/checks attention device row norm projection route explain .",
     "layers": "basic multi_head transformer",
     "intent": "corpus compound recognizer training",
     "decoder": "files forward .",

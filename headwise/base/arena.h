@@ -5,6 +5,7 @@
 #include <span>
 #include <string_view>
 
+#include "headwise/base/device.h"
 #include "headwise/base/error.h"
 #include "headwise/base/index.h"
 
@@ -16,7 +17,8 @@ class Arena {
       128;  // two cache lines: the adjacent-line prefetcher makes pairs of them shared
 
   static Arena measuring() { return Arena({}, true); }
-  explicit Arena(std::span<std::byte> memory) : Arena(memory, false) {}
+  /// device: where the memory lies.
+  explicit Arena(std::span<std::byte> memory, Device device = {}) : Arena(memory, false) { device_ = device; }
 
   /// Next `count` items of T, aligned to kAlign from the buffer's start. Null while measuring.
   template <class T>
@@ -34,6 +36,7 @@ class Arena {
     return reinterpret_cast<T*>(memory_.data() + begin);
   }
   std::size_t used() const noexcept { return used_; }
+  Device device() const noexcept { return device_; }
 
  private:
   static constexpr Index kMostBytes =
@@ -43,6 +46,7 @@ class Arena {
   std::span<std::byte> memory_;
   std::size_t used_ = 0;
   bool measuring_;
+  Device device_;
 };
 
 }  // namespace headwise

@@ -33,6 +33,7 @@ struct WorkOf<H> {
 /// The functions of one head type; null: the head has none, so identity.
 struct HeadTable {
   std::string_view name, meets;
+  bool on_devices;  // runs where its tensors lie
   std::string (*settings)(const void*);
   Widths (*widths)(const void*);
   HeadSpec (*spec)(const void*);
@@ -76,6 +77,10 @@ const HeadTable& head_table() {
   static constexpr HeadTable table = [] {
     HeadTable t{};
     t.name = H::name, t.meets = H::meets;
+    if constexpr (requires { H::on_devices; })
+      t.on_devices = H::on_devices;
+    else
+      t.on_devices = !(prepares || finishes);
     t.settings = [](const void* h) { return config_text<H>(of(h).config()); };
     t.widths = [](const void* h) { return of(h).widths(); };
     t.spec = [](const void* h) { return of(h).spec(); };

@@ -25,6 +25,7 @@ constexpr auto names_of(GateGrain) { return std::array<std::string_view, 2>{"ele
 struct Gated {
   static constexpr std::string_view name = "gated";
   static constexpr std::string_view meets = "source=input: in W_O alone; source=heads: in W_1 and W_2";
+  static constexpr bool on_devices = true;
   struct Config {
     Index heads = 8, kv_heads = 0, dim = 0;
     GateSource source = GateSource::input;

@@ -117,6 +117,8 @@ struct Below {
 /// - flops(problem): of prepare and finish; 2 a token and own parameter where it is left out
 /// - window(): keys on each side of a query that prepare joins with the mask; -1: all
 /// - head_share(): heads a token is worked on by, of all, where the others are left out
+/// - on_devices: true where prepare, finish and their backwards call ops alone, and so run where tensors lie;
+///   it is true without one of these
 /// - small(heads, dim): settings for tests of few heads, where the defaults need more
 /// - H(config, params, place, below): lies over another head, `moh:heads=8+gated`
 /// book and book_backward see null tensors while an arena measures: they take memory and compute nothing.
@@ -147,11 +149,11 @@ inline AnyView take(Arena& arena, std::string_view name, DType dtype, std::initi
   Checked bytes(size_of(dtype));
   for (const Index n : sizes) bytes = bytes * Checked(n);
   require(bytes.ok, ErrorKind::out_of_memory, name, "needs more bytes than any address space holds");
-  return AnyView::packed(arena.take<std::byte>(name, bytes.value), dtype, sizes);
+  return AnyView::packed(arena.take<std::byte>(name, bytes.value), dtype, sizes).on(arena.device());
 }
 inline AnyView take_like(Arena& arena, std::string_view name, const AnyView& like) {
   AnyView v = like;
-  v.data = take(arena, name, like.dtype, {like.count()}).data;
+  v.data = take(arena, name, like.dtype, {like.count()}).data, v.device = arena.device().byte();
   Index step = 1;
   for (int axis = v.rank - 1; axis >= 0; --axis) v.step[axis] = step, step *= v.size[axis];
   return v;
@@ -161,11 +163,12 @@ inline AnyView take_like(Arena& arena, std::string_view name, const AnyView& lik
 /// are.
 inline AnyView heads_of(const AnyView& rows, const HeadLayout& layout) {
   if (layout.row > 0) return rows;
-  return AnyView::packed(rows.data, rows.dtype, {rows.size[0], rows.size[1], layout.slots(), layout.dim});
+  return AnyView::packed(rows.data, rows.dtype, {rows.size[0], rows.size[1], layout.slots(), layout.dim})
+      .on(rows.where());
 }
 /// [outer tokens heads dim] as rows.
 inline AnyView rows_of_heads(const AnyView& v) {
-  return AnyView::packed(v.data, v.dtype, {v.size[0], v.size[1], v.size[2] * v.size[3]});
+  return AnyView::packed(v.data, v.dtype, {v.size[0], v.size[1], v.size[2] * v.size[3]}).on(v.where());
 }
 
 /// The width of one head; 0 stands for model_dim / heads.

@@ -2,6 +2,7 @@
 
 #include "headwise/heads/sums.h"
 #include "headwise/ops/attention/backward.h"
+#include "headwise/ops/attention/run_facts.h"
 
 namespace headwise {
 namespace {
@@ -13,6 +14,15 @@ constexpr std::string_view kOp = "head";
 void check_free(const AnyHead& head, const char* input, bool fills, const AnyView& given) {
   require(!fills || !given.given(), ErrorKind::unsupported, kOp, head.name(), " fills ", input,
           " itself; leave inputs.", input, " empty");
+}
+
+/// Heads whose own loops read numbers do so on the CPU.
+void check_device(const AnyHead& head, Device device) {
+  if (device.is_cpu()) return;
+  for (const AnyHead::Stage& s : head.stages())
+    require(s.table->on_devices, ErrorKind::unsupported, kOp, s.table->name,
+            " computes beside attention on the CPU alone, but its rows lie on ", device,
+            "; run it on the CPU, or take another head");
 }
 
 void check_rows(const char* name, const AnyView& v, Index outer, Index tokens, Index columns) {
@@ -50,6 +60,7 @@ void HeadRun::book(Arena& arena) {
 }
 
 void HeadRun::forward(Context& ctx, PlanShelf* shelf) {
+  check_device(head_, call.problem.device);
   const HeadSpec spec = head_.spec();
   const Widths widths = head_.widths();
   AttentionArgs& a = call.run.forward;
@@ -67,6 +78,7 @@ void HeadRun::forward(Context& ctx, PlanShelf* shelf) {
   if (!a.q.given()) a.q = heads_of(call.q, spec.q);
   if (!a.k.given()) a.k = heads_of(call.k, spec.k);
   if (!a.v.given()) a.v = heads_of(call.v, spec.v);
+  call.problem.run = run_facts(call.problem, a);
   if (shelf)
     shelf->forward(call.problem, ctx).run(a, ctx);
   else
@@ -96,7 +108,8 @@ void HeadRun::book_backward(Arena& arena) {
     if (s.table->book_backward) s.table->book_backward(s.head.get(), call, work_[i], arena);
   }
   const Index* n = b.forward.out.size;
-  b.dout = AnyView::packed(d_rows_[0].data, b.forward.out.dtype, {n[0], n[1], n[2], n[3]});
+  b.dout =
+      AnyView::packed(d_rows_[0].data, b.forward.out.dtype, {n[0], n[1], n[2], n[3]}).on(d_rows_[0].where());
   if (!b.dq.given()) b.dq = heads_of(call.dq, spec.q);
   if (!b.dk.given()) b.dk = heads_of(call.dk, spec.k);
   if (!b.dv.given()) b.dv = heads_of(call.dv, spec.v);
@@ -115,7 +128,8 @@ void HeadRun::backward(Context& ctx, PlanShelf* shelf) {
   }
   call.dy = dy;
   call.problem.probe = {}, b.forward.probe = {};  // what was looked at has no gradient
-  const BackwardProblem problem{call.problem, backward_problem_of(b, call.problem.heads).wants};
+  BackwardProblem problem{call.problem, backward_problem_of(b, call.problem.heads).wants};
+  problem.forward.run = run_facts(problem, b);
   if (shelf)
     shelf->backward(problem, ctx).run(b, ctx);
   else

@@ -2,7 +2,10 @@
 
 #include <cstring>
 
+#include "headwise/ops/device/here.h"
+#include "headwise/ops/device/memory.h"
 #include "headwise/ops/projection/backward.h"
+#include "headwise/ops/row/dropout.h"
 
 namespace headwise {
 namespace {
@@ -18,16 +21,24 @@ void each_piece(const AnyView& v, Context& ctx, const F& f) {
   });
 }
 
+/// A row-major tensor as [1 count].
+AnyView in_one_row(const AnyView& v) {
+  return AnyView::packed(v.data, v.dtype, {1, v.count()}).on(v.where());
+}
+
 }  // namespace
 
 void fill(const AnyView& v, double x) {
   for (Index i = 0; i < v.count(); ++i) store_double(v.data, v.dtype, i, x);
 }
 void clear(const AnyView& v, Context& ctx) {
+  if (!v.on_cpu()) return clear_bytes(v, ctx);
   each_piece(v, ctx,
              [&](Index at, std::size_t n) { std::memset(static_cast<std::byte*>(v.data) + at, 0, n); });
 }
 void copy_rows(const InputView& from, const AnyView& to, Context& ctx) {
+  const Device there = device_of("copy", {{"from", from}, {"to", to}});
+  if (!there.is_cpu()) return headwise::to(in_one_row(from), in_one_row(to), ctx);
   each_piece(to, ctx, [&](Index at, std::size_t n) {
     std::memcpy(static_cast<std::byte*>(to.data) + at, static_cast<const std::byte*>(from.data) + at, n);
   });
@@ -48,6 +59,9 @@ void add_to(const AnyView& sum, const InputView& x, Context& ctx) {
   require(sum.count() == x.count(), ErrorKind::bad_shape, "add", "got ", sum, " and ", x,
           "; both must have one size");
   const Index n = sum.count();
+  // Without a share that is dropped, dropout is the sum of its two inputs.
+  if (!device_of("add", {{"sum", sum}, {"x", x}}).is_cpu())
+    return dropout(in_one_row(x), in_one_row(sum), {}, in_one_row(sum), ctx);
   visit_float(sum.dtype, [&]<class S>(Type<S>) {
     visit_float(x.dtype, [&]<class X>(Type<X>) {
       S* const to = static_cast<S*>(sum.data);

@@ -183,8 +183,8 @@ TEST(Devices, MixingThemNamesBothAndTheTensors) {
   const AttentionPlan plan(problem_of(here), any);
   EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { plan.run(t.args, any); }),
             "attention: q lies on CUDA device 0 but the plan is for the CPU; plan for these tensors");
-  EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { rms_norm(t.args.q, {}, t.args.out, {}, any); }),
-            "rms_norm: x lies on CUDA device 0 but is used on the CPU; copy it there");
+  EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [&] { rms_norm(t.args.q, {}, here.out, {}, any); }),
+            "rms_norm: x lies on CUDA device 0 but out on the CPU; bring them together");
   EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [] { Context({.device = Device::cuda(128)}); }),
             "context: the device's number is 128; it runs from 0 to 127");
 }

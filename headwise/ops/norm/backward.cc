@@ -3,6 +3,9 @@
 #include "headwise/base/float_env.h"
 #include "headwise/kernels/cpu/row/norm.h"
 #include "headwise/ops/checks/view.h"
+#include "headwise/ops/device/here.h"
+#include "headwise/ops/device/memory.h"
+#include "headwise/ops/device/rows.h"
 #include "headwise/ops/norm/norm.h"
 #include "headwise/ops/norm/weights.h"
 
@@ -111,10 +114,51 @@ void run(const Op& op, const NormBackwardArgs& a, double added, Context& ctx, co
   if (sums) fold(a.dweight, sums, chunks, each, dim);
 }
 
+/// On a CUDA device: 1/rms of each row into args.room, then the gradients; dweight is written, as on the CPU.
+void rms_norm_backward_there(const Op& op, const NormBackwardArgs& a, const RmsNormOptions& options,
+                             Device there, Context& ctx) {
+  NormBackwardArgs checked = a;
+  checked.x = as_checked(a.x), checked.weight = as_checked(a.weight), checked.dout = as_checked(a.dout);
+  checked.dx = as_checked(a.dx), checked.dweight = as_checked(a.dweight);
+  check(op, checked, options.eps);
+  const Index rows = row_count(a.x);
+  require(a.room.dtype == DType::f32 && a.room.count() >= rows, ErrorKind::bad_argument, op.name, "room is ",
+          a.room, "; on a device give f32 [", rows, "] to work in");
+  auto* inverse = static_cast<float*>(a.room.data);
+  const float added = options.weight_form == WeightForm::one_plus ? 1.0f : 0.0f;
+  const cuda::Rows x = rows_on_device(op.name, "x", a.x);
+  start(cuda::NormTask{.x = x,
+                       .inverse = inverse,
+                       .rows = rows,
+                       .columns = column_count(a.x),
+                       .eps = static_cast<float>(options.eps),
+                       .layer = false},
+        there, ctx.stream());
+  if (a.dweight.given()) clear_bytes(a.dweight, ctx);
+  start(cuda::NormGradTask{.x = x,
+                           .dout = rows_on_device(op.name, "dout", a.dout),
+                           .dx = rows_on_device(op.name, "dx", a.dx),
+                           .weight = numbers_on_device(op.name, op.weight, a.weight),
+                           .inverse = inverse,
+                           .dweight = sums_on_device(op.name, "dweight", a.dweight),
+                           .rows = rows,
+                           .columns = column_count(a.x),
+                           .added = added,
+                           .layer = false},
+        there, ctx.stream());
+}
+
 }  // namespace
 
 void rms_norm_backward(const NormBackwardArgs& args, const RmsNormOptions& options, Context& ctx) {
   constexpr Op kOp{"rms_norm_backward", "weight", false};
+  const Device there = device_of(kOp.name, {{"x", args.x},
+                                            {"weight", args.weight},
+                                            {"dout", args.dout},
+                                            {"dx", args.dx},
+                                            {"dweight", args.dweight},
+                                            {"room", args.room}});
+  if (!there.is_cpu()) return rms_norm_backward_there(kOp, args, options, there, ctx);
   check(kOp, args, options.eps);
   const FloatEnv env;
   const Index dim = args.x.size[args.x.rank - 1];

@@ -5,6 +5,8 @@
 #include "headwise/base/float_env.h"
 #include "headwise/kernels/cpu/row/layer_norm.h"
 #include "headwise/ops/checks/view.h"
+#include "headwise/ops/device/here.h"
+#include "headwise/ops/device/rows.h"
 #include "headwise/ops/norm/weights.h"
 
 namespace headwise {
@@ -58,11 +60,68 @@ double* doubles_of(Arena& arena, const AnyView& v, Index dim) {
   return to;
 }
 
+/// On a CUDA device: f32 [2 rows], all means first; null where v is empty.
+float* moments_there(const char* op, const AnyView& v, Index rows) {
+  if (!v.given()) return nullptr;
+  require(v.rank == 2 && v.dtype == DType::f32 && v.size[0] == 2 && v.size[1] == rows && v.step[0] == rows &&
+              v.step[1] == 1,
+          ErrorKind::bad_shape, op, "moments is ", v, " on ", v.where(), "; give f32 [2 ", rows,
+          "], row-major, there");
+  return static_cast<float*>(v.data);
+}
+
+void layer_norm_there(const LayerNormArgs& a, Device there, Context& ctx) {
+  constexpr const char* kOp = "layer_norm";
+  check_in_out(kOp, as_checked(a.x), as_checked(a.out));
+  check_eps(kOp, a.eps);
+  check_vector(kOp, "weight", as_checked(a.weight), a.x);
+  check_vector(kOp, "bias", as_checked(a.bias), a.x);
+  const Index rows = row_count(a.x);
+  float* moments = moments_there(kOp, a.moments, rows);
+  start(cuda::NormTask{.x = rows_on_device(kOp, "x", a.x),
+                       .out = rows_on_device(kOp, "out", a.out),
+                       .weight = numbers_on_device(kOp, "weight", a.weight),
+                       .bias = numbers_on_device(kOp, "bias", a.bias),
+                       .mean = moments,
+                       .inverse = moments ? moments + rows : nullptr,
+                       .rows = rows,
+                       .columns = column_count(a.x),
+                       .eps = static_cast<float>(a.eps)},
+        there, ctx.stream());
+}
+
+void layer_norm_backward_there(const LayerNormGrads& a, Device there, Context& ctx) {
+  constexpr const char* kOp = "layer_norm_backward";
+  check_in_out(kOp, as_checked(a.x), as_checked(a.dout), "x", "dout");
+  if (a.dx.given()) check_in_out(kOp, as_checked(a.dout), as_checked(a.dx), "dout", "dx");
+  if (a.residual.given()) check_in_out(kOp, as_checked(a.residual), as_checked(a.dx), "residual", "dx");
+  check_vector(kOp, "weight", as_checked(a.weight), a.x);
+  check_vector(kOp, "dweight", as_checked(a.dweight), a.x);
+  check_vector(kOp, "dbias", as_checked(a.dbias), a.x);
+  const Index rows = row_count(a.x);
+  float* moments = moments_there(kOp, a.moments, rows);
+  start(cuda::NormGradTask{.x = rows_on_device(kOp, "x", a.x),
+                           .dout = rows_on_device(kOp, "dout", a.dout),
+                           .residual = rows_on_device(kOp, "residual", a.residual),
+                           .dx = rows_on_device(kOp, "dx", a.dx),
+                           .weight = numbers_on_device(kOp, "weight", a.weight),
+                           .mean = moments,
+                           .inverse = moments ? moments + rows : nullptr,
+                           .dweight = sums_on_device(kOp, "dweight", a.dweight),
+                           .dbias = sums_on_device(kOp, "dbias", a.dbias),
+                           .rows = rows,
+                           .columns = column_count(a.x)},
+        there, ctx.stream());
+}
+
 }  // namespace
 
 void layer_norm(const LayerNormArgs& a, Context& ctx) {
   constexpr const char* kOp = "layer_norm";
   require(a.x.rank >= 1, ErrorKind::bad_shape, kOp, "x is empty; give a tensor of rank 1 to ", kMaxRank);
+  const Device there = device_of(
+      kOp, {{"x", a.x}, {"weight", a.weight}, {"bias", a.bias}, {"out", a.out}, {"moments", a.moments}});
+  if (!there.is_cpu()) return layer_norm_there(a, there, ctx);
   check_in_out(kOp, a.x, a.out);
   check_eps(kOp, a.eps);
   check_vector(kOp, "weight", a.weight, a.x);
@@ -97,6 +156,15 @@ void layer_norm(const LayerNormArgs& a, Context& ctx) {
 void layer_norm_backward(const LayerNormGrads& a, Context& ctx) {
   constexpr const char* kOp = "layer_norm_backward";
   require(a.x.rank >= 1, ErrorKind::bad_shape, kOp, "x is empty; give a tensor of rank 1 to ", kMaxRank);
+  const Device there = device_of(kOp, {{"x", a.x},
+                                       {"weight", a.weight},
+                                       {"dout", a.dout},
+                                       {"residual", a.residual},
+                                       {"moments", a.moments},
+                                       {"dx", a.dx},
+                                       {"dweight", a.dweight},
+                                       {"dbias", a.dbias}});
+  if (!there.is_cpu()) return layer_norm_backward_there(a, there, ctx);
   bool same = a.dout.rank == a.x.rank;
   for (int axis = 0; same && axis < a.x.rank; ++axis) same = a.dout.size[axis] == a.x.size[axis];
   require(same && a.dout.dtype == a.x.dtype && is_float(a.x.dtype),

@@ -9,7 +9,8 @@ namespace headwise {
 /// x, out: rank 1 to 4, any steps, one dtype; out is x itself or apart from it. weight, bias: [dim] of any
 /// float type, or empty (1 and 0). moments: f64 [rows 2] row-major, written where given: each row's mean and
 /// 1 / sqrt(variance + eps), which spare the backward their sums. In double, rounded once; a row's bits
-/// depend on the row alone.
+/// depend on the row alone. On a CUDA device: in f32, moments f32 [2 rows], all means first; the backward
+/// needs them.
 struct LayerNormArgs {
   InputView x = {}, weight = {}, bias = {};
   AnyView out = {}, moments = {};

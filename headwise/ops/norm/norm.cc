@@ -5,6 +5,8 @@
 #include "headwise/base/float_env.h"
 #include "headwise/kernels/cpu/row/norm.h"
 #include "headwise/ops/checks/in_out.h"
+#include "headwise/ops/device/here.h"
+#include "headwise/ops/device/rows.h"
 #include "headwise/ops/norm/weights.h"
 
 namespace headwise {
@@ -47,10 +49,29 @@ void norm_rows(const AnyView& x, const AnyView& out, const Weights& weights, Thr
   });
 }
 
+/// On a CUDA device; what a weight of each head would ask is refused there.
+void rms_norm_there(const AnyView& x, const AnyView& weight, const AnyView& out,
+                    const RmsNormOptions& options, Device there, Context& ctx) {
+  constexpr const char* kOp = "rms_norm";
+  check_norm(kOp, as_checked(x), as_checked(out), options.eps);
+  if (weight.given()) check_weight(kOp, "weight", as_checked(weight), as_checked(x), false);
+  start(cuda::NormTask{.x = rows_on_device(kOp, "x", x),
+                       .out = rows_on_device(kOp, "out", out),
+                       .weight = numbers_on_device(kOp, "weight", weight),
+                       .rows = row_count(x),
+                       .columns = column_count(x),
+                       .eps = static_cast<float>(options.eps),
+                       .added = options.weight_form == WeightForm::one_plus ? 1.0f : 0.0f,
+                       .layer = false},
+        there, ctx.stream());
+}
+
 }  // namespace
 
 void rms_norm(const InputView& x, const InputView& weight, const AnyView& out, const RmsNormOptions& options,
               Context& ctx) {
+  const Device there = device_of("rms_norm", {{"x", x}, {"weight", weight}, {"out", out}});
+  if (!there.is_cpu()) return rms_norm_there(x, weight, out, options, there, ctx);
   check_norm("rms_norm", x, out, options.eps);
   if (weight.given()) {
     check_weight("rms_norm", "weight", weight, x, false);

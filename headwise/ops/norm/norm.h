@@ -32,9 +32,10 @@ void l2_norm(const InputView& x, const InputView& scale, const AnyView& out, con
 
 /// What the gradient of a norm reads and writes. x, weight: the forward's. dout: like x. dx: like x, dout
 /// itself or apart from it. dweight: the sizes of weight, any float type. Empty gradients are not wanted.
+/// room: on a CUDA device, which keeps no memory of its own, f32 [rows] to work in.
 struct NormBackwardArgs {
   InputView x = {}, weight = {}, dout = {};
-  AnyView dx = {}, dweight = {};
+  AnyView dx = {}, dweight = {}, room = {};
 };
 
 /// With r = sqrt(mean(x^2) + eps) and g = dout * weight: dx = (g - x (g.x) / (dim r^2)) / r, dweight = sum

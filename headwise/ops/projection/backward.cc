@@ -8,6 +8,9 @@
 #include "headwise/ops/checks/in_out.h"
 #include "headwise/ops/checks/matrix.h"
 #include "headwise/ops/checks/view.h"
+#include "headwise/ops/device/here.h"
+#include "headwise/ops/device/products.h"
+#include "headwise/ops/device/rows.h"
 
 namespace headwise {
 namespace {
@@ -143,7 +146,60 @@ void ProjectionBackwardPlan::run(const ProjectionGrads& a, std::span<std::byte> 
   if (problem_.wants_dbias) cpu::gemm::add_column_sums(dy, a.dbias, pool);  // y = ... + b  ->  db = sum of dy
 }
 
+namespace {
+
+/// On a CUDA device: two products and column sums in leaves of rows counted from row 0.
+void projection_backward_there(const ProjectionGrads& given, Device there, Context& ctx) {
+  ProjectionGrads a = given;
+  for (InputView* v : {&a.dy, &a.x, &a.weight}) *v = as_checked(*v);
+  for (AnyView* v : {&a.dx, &a.dweight, &a.dbias}) *v = as_checked(*v);
+  ProjectionBackwardProblem p = projection_backward_problem_of(a);
+  const auto product = [&](GemmProblem problem, const GemmArgs& g) {
+    problem.device = there, problem.parts = false;
+    if (problem.m > 0 && problem.n > 0) CudaProductPlan(problem, ctx.kernels()).run(g, ctx.stream());
+  };
+  const Index out = p.wants_dx ? p.dx.k : p.wants_dweight ? p.dweight.m : a.dbias.size[0];
+  const MatrixView dy = matrix_of(kOp, "dy", a.dy, out);
+  if (p.wants_dx) {
+    GemmArgs g;
+    g.a = dy, g.b = matrix_of(kOp, "weight", a.weight, p.dx.n), g.out = matrix_of(kOp, "dx", a.dx, p.dx.n);
+    product(p.dx, g);
+  }
+  if (p.wants_dweight) {
+    GemmArgs g;
+    g.a = dy.transposed(), g.b = matrix_of(kOp, "x", a.x, p.dweight.n);
+    g.out = matrix_of(kOp, "dweight", a.dweight, p.dweight.n);
+    product(p.dweight, g);
+  }
+  if (!p.wants_dbias) return;
+  require(dy.rows.size <= 1 || dy.rows.inner >= dy.rows.size || dy.rows.inner <= 1, ErrorKind::unsupported,
+          kOp, "dy is ", given.dy, " on ", there, " with rows that do not lie at one step; copy it");
+  // Columns may lie in parts, [rows parts width]: each part is rows of its own.
+  const Index width = dy.columns.size <= dy.columns.inner || dy.columns.inner <= 1 ? out : dy.columns.inner;
+  for (Index first = 0; first < out; first += width) {
+    AnyView part =
+        AnyView::packed(static_cast<std::byte*>(dy.data) + dy.columns.at(first) * size_of(dy.dtype), dy.dtype,
+                        {dy.rows.size, width});
+    part.step[0] = dy.rows.size > 1 ? dy.rows.at(1) : width,
+    part.step[1] = dy.columns.at(1) - dy.columns.at(0);
+    start(cuda::ColumnSumTask{.x = rows_on_device(kOp, "dy", part.on(there)),
+                              .sums = sums_on_device(kOp, "dbias", a.dbias.on(there)) + first,
+                              .rows = dy.rows.size,
+                              .columns = width},
+          there, ctx.stream());
+  }
+}
+
+}  // namespace
+
 void projection_backward(const ProjectionGrads& args, Context& ctx) {
+  const Device there = device_of(kOp, {{"dy", args.dy},
+                                       {"x", args.x},
+                                       {"weight", args.weight},
+                                       {"dx", args.dx},
+                                       {"dweight", args.dweight},
+                                       {"dbias", args.dbias}});
+  if (!there.is_cpu()) return projection_backward_there(args, there, ctx);
   ProjectionBackwardPlan(projection_backward_problem_of(args), ctx).run(args, ctx);
 }
 

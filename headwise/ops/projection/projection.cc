@@ -8,6 +8,8 @@
 #include "headwise/ops/checks/in_out.h"
 #include "headwise/ops/checks/matrix.h"
 #include "headwise/ops/checks/view.h"
+#include "headwise/ops/device/here.h"
+#include "headwise/ops/device/products.h"
 
 namespace headwise {
 namespace {
@@ -147,7 +149,39 @@ GemmProblem projection_problem_of(const ProjectionArgs& args, Activation activat
   return p;
 }
 
+namespace {
+
+/// On a CUDA device, where weights lie as they are and f32 has one class.
+void projection_there(const ProjectionArgs& given, Activation activation, Device there, Context& ctx) {
+  require(given.packed == nullptr, ErrorKind::unsupported, kOp,
+          "the weight is packed for the CPU but x lies on ", there, "; give the weight there as it lies");
+  ProjectionArgs a = given;
+  for (InputView* v : {&a.x, &a.weight, &a.bias, &a.residual, &a.factor}) *v = as_checked(*v);
+  for (AnyView* v : {&a.slope, &a.out}) *v = as_checked(*v);
+  GemmProblem p = projection_problem_of(a, activation);
+  p.device = there, p.parts = false;
+  GemmArgs g;
+  g.a = matrix_of(kOp, "x", a.x, p.k);
+  g.b = matrix_of(kOp, "weight", a.weight, p.k).transposed();
+  g.out = matrix_of(kOp, "out", a.out, p.n);
+  g.bias = a.bias;
+  if (p.residual) g.residual = matrix_of(kOp, "residual", a.residual, p.n);
+  if (p.factor) g.factor = matrix_of(kOp, "factor", a.factor, p.n);
+  if (p.slope) g.slope = matrix_of(kOp, "slope", a.slope, p.n);
+  if (p.m > 0 && p.n > 0) CudaProductPlan(p, ctx.kernels()).run(g, ctx.stream());
+}
+
+}  // namespace
+
 void projection(const ProjectionArgs& args, Activation activation, Context& ctx) {
+  const Device there = device_of(kOp, {{"x", args.x},
+                                       {"weight", args.weight},
+                                       {"bias", args.bias},
+                                       {"residual", args.residual},
+                                       {"factor", args.factor},
+                                       {"slope", args.slope},
+                                       {"out", args.out}});
+  if (!there.is_cpu()) return projection_there(args, activation, there, ctx);
   ProjectionPlan(projection_problem_of(args, activation), ctx).run(args, ctx);
 }
 

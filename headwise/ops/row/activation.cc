@@ -9,6 +9,8 @@
 #include "headwise/kernels/ref/activation.h"
 #include "headwise/ops/checks/in_out.h"
 #include "headwise/ops/checks/view.h"
+#include "headwise/ops/device/here.h"
+#include "headwise/ops/device/rows.h"
 
 namespace headwise {
 namespace {
@@ -127,10 +129,31 @@ void run(const Views<In, Out>& v, Context& ctx, const Body& body) {
     over_blocks<float>(v, ctx.pool(), body);
 }
 
+/// On a CUDA device: gate empty for a plain activation; dout given: the gradient.
+struct There {
+  const char* op;
+  Activation act;
+  AnyView x, gate = {}, dout = {}, out, dgate = {};
+};
+void run_there(const There& t, Device there, Context& ctx) {
+  start(cuda::ActivationTask{.x = rows_on_device(t.op, "x", t.x),
+                             .gate = rows_on_device(t.op, "gate", t.gate),
+                             .dout = rows_on_device(t.op, "dout", t.dout),
+                             .out = rows_on_device(t.op, "out", t.out),
+                             .dgate = rows_on_device(t.op, "dgate", t.dgate),
+                             .rows = row_count(t.x),
+                             .columns = column_count(t.x),
+                             .kind = t.act,
+                             .backward = t.dout.given()},
+        there, ctx.stream());
+}
+
 }  // namespace
 
 void activation(Activation act, const InputView& x, const AnyView& out, Context& ctx) {
-  check("activation", {{"x", x}}, {{"out", out}});
+  const Device there = device_of("activation", {{"x", x}, {"out", out}});
+  check("activation", {{"x", as_checked(x)}}, {{"out", as_checked(out)}});
+  if (!there.is_cpu()) return run_there({.op = "activation", .act = act, .x = x, .out = out}, there, ctx);
   run(Views<1, 1>{{x}, {out}}, ctx, [&](const auto& in, Index count, auto& to) noexcept {
     std::remove_cvref_t<decltype(to[0])> slope;
     evaluate(act, in[0], count, to[0], slope);
@@ -139,7 +162,10 @@ void activation(Activation act, const InputView& x, const AnyView& out, Context&
 
 void activation_backward(Activation act, const InputView& x, const InputView& dout, const AnyView& dx,
                          Context& ctx) {
-  check("activation_backward", {{"x", x}, {"dout", dout}}, {{"dx", dx}});
+  constexpr const char* kOp = "activation_backward";
+  const Device there = device_of(kOp, {{"x", x}, {"dout", dout}, {"dx", dx}});
+  check(kOp, {{"x", as_checked(x)}, {"dout", as_checked(dout)}}, {{"dx", as_checked(dx)}});
+  if (!there.is_cpu()) return run_there({.op = kOp, .act = act, .x = x, .dout = dout, .out = dx}, there, ctx);
   run(Views<2, 1>{{x, dout}, {dx}}, ctx, [&](const auto& in, Index count, auto& to) noexcept {
     std::remove_cvref_t<decltype(to[0])> value;
     evaluate(act, in[0], count, value, to[0]);
@@ -148,7 +174,10 @@ void activation_backward(Activation act, const InputView& x, const InputView& do
 }
 
 void gated(Activation act, const InputView& y, const InputView& gate, const AnyView& out, Context& ctx) {
-  check("gated", {{"y", y}, {"gate", gate}}, {{"out", out}});
+  const Device there = device_of("gated", {{"y", y}, {"gate", gate}, {"out", out}});
+  check("gated", {{"y", as_checked(y)}, {"gate", as_checked(gate)}}, {{"out", as_checked(out)}});
+  if (!there.is_cpu())
+    return run_there({.op = "gated", .act = act, .x = y, .gate = gate, .out = out}, there, ctx);
   run(Views<2, 1>{{y, gate}, {out}}, ctx, [&](const auto& in, Index count, auto& to) noexcept {
     std::remove_cvref_t<decltype(to[0])> slope;
     evaluate(act, in[1], count, to[0], slope);
@@ -158,7 +187,14 @@ void gated(Activation act, const InputView& y, const InputView& gate, const AnyV
 
 void gated_backward(Activation act, const InputView& y, const InputView& gate, const InputView& dout,
                     const AnyView& dy, const AnyView& dgate, Context& ctx) {
-  check("gated_backward", {{"y", y}, {"gate", gate}, {"dout", dout}}, {{"dy", dy}, {"dgate", dgate}});
+  constexpr const char* kOp = "gated_backward";
+  const Device there =
+      device_of(kOp, {{"y", y}, {"gate", gate}, {"dout", dout}, {"dy", dy}, {"dgate", dgate}});
+  check(kOp, {{"y", as_checked(y)}, {"gate", as_checked(gate)}, {"dout", as_checked(dout)}},
+        {{"dy", as_checked(dy)}, {"dgate", as_checked(dgate)}});
+  if (!there.is_cpu())
+    return run_there({.op = kOp, .act = act, .x = y, .gate = gate, .dout = dout, .out = dy, .dgate = dgate},
+                     there, ctx);
   run(Views<3, 2>{{y, gate, dout}, {dy, dgate}}, ctx, [&](const auto& in, Index count, auto& to) noexcept {
     evaluate(act, in[1], count, to[0], to[1]);
     for (Index i = 0; i < count; ++i) {

@@ -5,6 +5,8 @@
 #include "headwise/kernels/cpu/isa/isa.h"
 #include "headwise/kernels/cpu/row/row.h"
 #include "headwise/ops/checks/in_out.h"
+#include "headwise/ops/device/here.h"
+#include "headwise/ops/device/rows.h"
 
 namespace headwise {
 namespace {
@@ -37,13 +39,27 @@ void dropout(const InputView& x, const InputView& residual, const DropoutOptions
   require(o.p >= 0 && o.p <= 1, ErrorKind::bad_argument, kOp, "p is ", o.p, "; give a number from 0 to 1");
   require(o.first_row >= 0, ErrorKind::bad_argument, kOp, "first_row is ", o.first_row,
           "; rows count from 0");
-  check_in_out(kOp, x, out);
-  if (residual.given()) check_in_out(kOp, residual, out, "residual");
+  const Device there = device_of(kOp, {{"x", x}, {"residual", residual}, {"out", out}});
+  check_in_out(kOp, as_checked(x), as_checked(out));
+  if (residual.given()) check_in_out(kOp, as_checked(residual), as_checked(out), "residual");
   const FloatEnv env;
   const Index rows = x.size[0], columns = x.size[1];
   if (rows == 0 || columns == 0) return;
   const std::uint32_t threshold = DropoutRule::of(o.p, o.seed).threshold;
   const double scale = o.p < 1 ? 1 / (1 - o.p) : 0;
+  if (!there.is_cpu())
+    return start(cuda::DropoutTask{.x = rows_on_device(kOp, "x", x),
+                                   .residual = rows_on_device(kOp, "residual", residual),
+                                   .out = rows_on_device(kOp, "out", out),
+                                   .rows = rows,
+                                   .columns = columns,
+                                   .first_row = o.first_row,
+                                   .scale = scale,
+                                   .seed = o.seed,
+                                   .threshold = threshold,
+                                   .site = o.site,
+                                   .none = o.p == 1},
+                 there, ctx.stream());
   const Index grain = max_of(1, kTaskElements / columns);
   const auto in_runs = [](const AnyView& v) { return v.dtype == DType::f32 && v.step[1] == 1; };
   if (o.p < 1 && in_runs(x) && in_runs(out) && (!residual.given() || in_runs(residual))) {

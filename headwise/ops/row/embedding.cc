@@ -6,6 +6,8 @@
 #include "headwise/kernels/cpu/row/row.h"
 #include "headwise/ops/checks/in_out.h"
 #include "headwise/ops/checks/view.h"
+#include "headwise/ops/device/here.h"
+#include "headwise/ops/device/rows.h"
 
 namespace headwise {
 namespace {
@@ -23,7 +25,7 @@ struct NamedView {
 };
 /// `rows` is [tokens dim], `table` [rows dim]; `written` is one of the two.
 void check(const char* op, const NamedView& named_table, const AnyView& ids, const NamedView& named_rows,
-           double scale, bool writes_table) {
+           double scale, bool writes_table, bool reads_ids = true) {
   const auto& [table_name, table] = named_table;
   const auto& [rows_name, rows] = named_rows;
   require(table.rank == 2 && is_float(table.dtype), ErrorKind::bad_shape, op, table_name, " is ", table,
@@ -44,15 +46,43 @@ void check(const char* op, const NamedView& named_table, const AnyView& ids, con
           " with steps that put several elements in one place; give each its own");
   check_apart(op, written, writes_table ? rows_name : table_name, writes_table ? rows : table, name);
   check_apart(op, written, "ids", ids, name);
+  if (!reads_ids) return;
   for (Index t = 0; t < ids.size[0]; ++t)
     require(0 <= id_at(ids, t) && id_at(ids, t) < table.size[0], ErrorKind::bad_argument, op, "ids[", t,
             "] is ", id_at(ids, t), " but ", table_name, " has ", table.size[0],
             " rows; give numbers from 0 to ", table.size[0] - 1);
 }
 
+/// On a CUDA device, where nobody can look at ids before they run.
+struct There {
+  const char* op;
+  AnyView table, ids, rows;
+  double scale = 1;
+  bool backward = false;
+};
+void run_there(const There& t, Device there, Context& ctx) {
+  const auto& [op, table, ids, rows, scale, backward] = t;
+  check(op, {backward ? "dtable" : "table", as_checked(table)}, as_checked(ids),
+        {backward ? "dout" : "out", as_checked(rows)}, scale, backward, false);
+  require(ids.step[0] == 1 || ids.size[0] <= 1, ErrorKind::unsupported, op, "ids is ", ids, " on ", there,
+          " with steps; copy them side by side");
+  start(cuda::EmbeddingTask{.table = rows_on_device(op, "table", table),
+                            .out = rows_on_device(op, "rows", rows),
+                            .ids = ids.data,
+                            .wide_ids = ids.dtype == DType::i64,
+                            .tokens = ids.size[0],
+                            .table_rows = table.size[0],
+                            .columns = table.size[1],
+                            .scale = static_cast<float>(scale),
+                            .backward = backward},
+        there, ctx.stream());
+}
+
 }  // namespace
 
 void embedding(const InputView& table, const InputView& ids, double scale, const AnyView& out, Context& ctx) {
+  const Device there = device_of("embedding", {{"table", table}, {"ids", ids}, {"out", out}});
+  if (!there.is_cpu()) return run_there({"embedding", table, ids, out, scale, false}, there, ctx);
   check("embedding", {"table", table}, ids, {"out", out}, scale, false);
   const FloatEnv env;
   const Index tokens = ids.size[0], dim = table.size[1];
@@ -70,7 +100,10 @@ void embedding(const InputView& table, const InputView& ids, double scale, const
 
 void embedding_backward(const InputView& dout, const InputView& ids, double scale, const AnyView& dtable,
                         Context& ctx) {
-  check("embedding_backward", {"dtable", dtable}, ids, {"dout", dout}, scale, true);
+  constexpr const char* kBack = "embedding_backward";
+  const Device there = device_of(kBack, {{"dtable", dtable}, {"ids", ids}, {"dout", dout}});
+  if (!there.is_cpu()) return run_there({kBack, dtable, ids, dout, scale, true}, there, ctx);
+  check(kBack, {"dtable", dtable}, ids, {"dout", dout}, scale, true);
   const FloatEnv env;
   const Index tokens = ids.size[0], dim = dtable.size[1];
   // A task owns columns, so that each sum runs over all tokens in one thread.

@@ -7,7 +7,8 @@
 namespace headwise {
 
 /// out[t] = table[ids[t]] * scale. table [rows dim], out [tokens dim]: one float dtype, any steps. ids
-/// [tokens], i64 or i32; a number outside 0..rows-1 is refused with its place.
+/// [tokens], i64 or i32; a number outside 0..rows-1 is refused with its place; on a CUDA device, where no
+/// kernel can refuse, its row becomes NaN, and a gradient skips it.
 void embedding(const InputView& table, const InputView& ids, double scale, const AnyView& out, Context& ctx);
 
 /// dtable[ids[t]] += dout[t] * scale, tokens in ascending order whatever the threads: f32 sums of a batch cut

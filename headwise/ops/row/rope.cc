@@ -6,6 +6,8 @@
 #include "headwise/base/float_env.h"
 #include "headwise/kernels/cpu/row/rope.h"
 #include "headwise/ops/checks/in_out.h"
+#include "headwise/ops/device/here.h"
+#include "headwise/ops/device/rows.h"
 
 namespace headwise {
 namespace {
@@ -156,8 +158,46 @@ double* fill_frequencies(const RopeRule& rule, Index pairs, Context& ctx) {
   return frequency;
 }
 
+/// On a CUDA device: a task for each sequence; positions there cannot be looked at and are taken as they are.
+void turn_there(const Call& call, const AnyView& x, const RopePositions& p, const AnyView& out,
+                const RopeOptions& options, Device there, Context& ctx) {
+  RopePositions checked = p;
+  checked.tensor = as_checked(p.tensor);
+  check_run(call, as_checked(x), checked, as_checked(out));
+  const Index rotary_dim = rotary_dim_of(call, options, x.size[3]);
+  require(x.step[3] == 1 && out.step[3] == 1, ErrorKind::unsupported, call.op, call.x, " is ", x, " on ",
+          there, " with heads that do not lie side by side; copy it");
+  require(!p.tensor.given() || p.tensor.step[p.tensor.rank - 1] == 1, ErrorKind::unsupported, call.op,
+          "positions are ", p.tensor, " on ", there, " with steps; copy them side by side");
+  const RopeRule rule(options, rotary_dim);
+  require(rotary_dim / 2 <= cuda::RopeTask::kMostPairs, ErrorKind::unsupported, call.op, rotary_dim,
+          " dimensions turn; on a device at most ", 2 * cuda::RopeTask::kMostPairs);
+  cuda::RopeTask t{.dtype = x.dtype,
+                   .tokens = x.size[1],
+                   .heads = x.size[2],
+                   .dim = x.size[3],
+                   .x_step = {x.step[1], x.step[2]},
+                   .out_step = {out.step[1], out.step[2]},
+                   .start = p.start,
+                   .kind = options.kind,
+                   .pairs = static_cast<int>(rotary_dim / 2),
+                   .factor = rule.attention_factor};
+  for (Index i = 0; i < rotary_dim / 2; ++i)
+    t.frequency[i] = options.inverse ? -rule.frequency(i) : rule.frequency(i);
+  for (Index b = 0; b < x.size[0]; ++b) {
+    t.x = static_cast<std::byte*>(x.data) + b * x.step[0] * size_of(x.dtype);
+    t.out = static_cast<std::byte*>(out.data) + b * out.step[0] * size_of(x.dtype);
+    if (p.tensor.given())
+      t.positions =
+          static_cast<const Index*>(p.tensor.data) + (p.tensor.rank == 2 ? b * p.tensor.step[0] : 0);
+    start(t, there, ctx.stream());
+  }
+}
+
 void turn_by_options(const Call& call, const AnyView& x, const RopePositions& positions, const AnyView& out,
                      const RopeOptions& options, Context& ctx) {
+  const Device there = device_of(call.op, {{"x", x}, {"positions", positions.tensor}, {"out", out}});
+  if (!there.is_cpu()) return turn_there(call, x, positions, out, options, there, ctx);
   check_run(call, x, positions, out);
   const Index rotary_dim = rotary_dim_of(call, options, x.size[3]);
   check_reach(call, x, positions, -kRopeReach, kRopeReach, "angles are exact only there");
