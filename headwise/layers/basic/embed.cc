@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "headwise/heads/sums.h"
 #include "headwise/ops/row/embedding.h"
 
 namespace headwise {
@@ -19,11 +20,11 @@ Tensor sinusoidal_positions(Index positions, Index dim, DType dtype) {
 }
 
 AnyView positions_of(const Sequences& sequences, Call& call) {
-  const AnyView places = call.memory.take(DType::i64, {sequences.rows()});
+  const AnyView places = call.memory.on(Device::cpu()).take(DType::i64, {sequences.rows()});
   auto* to = static_cast<Index*>(places.data);
   for (Index b = 0; b < sequences.count(); ++b)
     for (Index row = sequences.at(b); row < sequences.at(b + 1); ++row) to[row] = row - sequences.at(b);
-  return places;
+  return headwise::to(places, call.memory, call.ctx);
 }
 
 Tensor alibi_slopes_of(Index heads, DType dtype) {
@@ -61,6 +62,22 @@ double Embed::scale() const {
   return options_.scaled ? std::sqrt(static_cast<double>(options_.model_dim)) : 1.0;
 }
 
+namespace {
+
+/// Numbers of the CPU where the table lies, each one of its rows: no kernel there can refuse one.
+AnyView beside(const AnyView& table, const char* name, const InputView& ids, Call& call) {
+  if (table.on_cpu() || !ids.on_cpu()) return ids;
+  for (Index t = 0; t < ids.size[0]; ++t) {
+    const double id = load_double(ids.data, ids.dtype, t * ids.step[0]);
+    require(0 <= id && id < static_cast<double>(table.size[0]), ErrorKind::bad_argument, "embedding", name,
+            "[", t, "] is ", static_cast<Index>(id), " but table has ", table.size[0],
+            " rows; give numbers from 0 to ", table.size[0] - 1);
+  }
+  return to(ids, call.memory, call.ctx);
+}
+
+}  // namespace
+
 /// y += table[ids].
 void Embed::add_rows(const InputView& table, const InputView& ids, const AnyView& y, Call& call) const {
   const Scratch scratch(call.memory);
@@ -77,21 +94,25 @@ AnyView Embed::forward(const InputView& ids, const InputView& types, Call& call,
           " token types; give one for each token to a model that has them");
   Saved local;
   Saved& s = saved ? *saved : local;
-  s = {.ids = ids, .places = {}, .types = types, .norm = {}, .dropout = {}};
   const AnyView table = table_.value();
+  require(table.where() == call.memory.device(), ErrorKind::bad_argument, "embed", "the table lies on ",
+          table.where(), " but the call's memory on ", call.memory.device(), "; bring them together");
+  s = {.ids = beside(table, "ids", ids, call), .places = {}, .types = types, .norm = {}, .dropout = {}};
+  if (types.given()) s.types = beside(types_.value(), "types", types, call);
   AnyView y = call.memory.take(table.dtype, {ids.size[0], options_.model_dim});
-  embedding(table, ids, scale(), y, call.ctx);
+  embedding(table, s.ids, scale(), y, call.ctx);
   if (positions_.given() || waves_.view().given()) {
     require(call.sequences.longest() <= options_.max_tokens, ErrorKind::bad_shape, "embed",
             "the longest sequence has ", call.sequences.longest(), " tokens but there are positions for ",
             options_.max_tokens, "; cut it or make max_tokens larger");
     s.places = positions_of(call.sequences, call);
-    add_rows(positions_.given() ? ConstView(positions_.value()) : waves_.view(), s.places, y, call);
+    add_rows(positions_.given() ? positions_.value() : to(waves_.view(), call.memory, call.ctx), s.places, y,
+             call);
   }
   if (types_.given()) {
     if (!types.given()) {
       s.types = call.memory.take(DType::i64, {ids.size[0]});
-      fill_zeros(s.types);
+      clear(s.types, call.ctx);
     }
     add_rows(types_.value(), s.types, y, call);
   }

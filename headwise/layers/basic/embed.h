@@ -34,8 +34,8 @@ class Embed {
     NormLayer::Saved norm;
     DropoutOptions dropout;
   };
-  /// ids and types [tokens], i64 or i32, in the call's sequences; token t of a sequence stands at position t.
-  /// No types: all tokens are of type 0.
+  /// ids and types [tokens], i64 or i32, on the CPU or beside the table, in the call's sequences; token t of
+  /// a sequence stands at position t. No types: all tokens are of type 0.
   AnyView forward(const InputView& ids, const InputView& types, Call& call, Saved* saved) const;
   AnyView forward(const InputView& ids, Call& call, Saved* saved) const {
     return forward(ids, {}, call, saved);
@@ -57,7 +57,8 @@ class Embed {
 /// sin(p / 10000^(2i / dim)) in column 2i, cos in column 2i + 1, rounded once: [positions dim].
 Tensor sinusoidal_positions(Index positions, Index dim, DType dtype);
 
-/// The position of every row inside its sequence, i64 [rows], in the call's memory.
+/// The position of every row inside its sequence, i64 [rows], in the call's memory: numbers of the CPU,
+/// copied where that is a device's.
 AnyView positions_of(const Sequences& sequences, Call& call);
 
 /// The slopes of Press et al. 2022, [heads]: 2^(-8 i / n) for a power of two n; otherwise those of the

@@ -6,6 +6,9 @@
 
 #include "headwise/base/arena.h"
 #include "headwise/kernels/cpu/row/row.h"
+#include "headwise/ops/checks/view.h"
+#include "headwise/ops/device/here.h"
+#include "headwise/ops/row/dropout.h"
 
 namespace headwise {
 namespace {
@@ -29,10 +32,27 @@ std::span<std::byte> StepMemory::take_bytes(std::size_t bytes) {
   const std::size_t room = round_up_bytes(bytes);
   ++pieces_;
   while (chunk_ < chunks_.size() && used_ + room > chunks_[chunk_].size()) ++chunk_, used_ = 0;
-  if (chunk_ == chunks_.size()) chunks_.emplace_back(std::max({room, capacity(), kFirstChunk}));
+  if (chunk_ == chunks_.size()) chunks_.emplace_back(std::max({room, capacity(), kFirstChunk}), device_);
   std::byte* data = chunks_[chunk_].data() + used_;
   used_ += room;
   return {data, bytes};
+}
+
+StepMemory& StepMemory::on(Device device) {
+  if (device == device_) return *this;
+  if (!other_ || other_->device_ != device) other_ = std::make_unique<StepMemory>(device);
+  return *other_;
+}
+
+AnyView to(const InputView& x, StepMemory& memory, Context& ctx) {
+  if (!x.given() || x.where() == memory.device()) return x;
+  AnyView copy = x;
+  copy.data = memory.take_bytes(static_cast<std::size_t>(x.count() * size_of(x.dtype))).data();
+  copy.device = memory.device().byte();
+  Index step = 1;
+  for (int axis = x.rank - 1; axis >= 0; --axis) copy.step[axis] = step, step *= x.size[axis];
+  to(x, copy, ctx);
+  return copy;
 }
 
 AnyView StepMemory::take(DType dtype, std::initializer_list<Index> sizes) {
@@ -40,20 +60,21 @@ AnyView StepMemory::take(DType dtype, std::initializer_list<Index> sizes) {
   for (const Index n : sizes) bytes = bytes * Checked(n);
   require(bytes.ok && bytes.value < std::numeric_limits<Index>::max() / 2, ErrorKind::out_of_memory, "step",
           "an activation needs more bytes than any address space holds; use smaller sizes");
-  return AnyView::packed(take_bytes(static_cast<std::size_t>(bytes.value)).data(), dtype, sizes);
+  return AnyView::packed(take_bytes(static_cast<std::size_t>(bytes.value)).data(), dtype, sizes).on(device_);
 }
 
 void StepMemory::reset() {
   chunk_ = used_ = 0;
+  if (other_) other_->reset();
   if (chunks_.size() < 2) return;
   const std::size_t all = capacity();
   chunks_.clear();
-  chunks_.emplace_back(all);
+  chunks_.emplace_back(all, device_);
 }
 
 std::size_t StepMemory::capacity() const noexcept {
   std::size_t sum = 0;
-  for (const Buffer& b : chunks_) sum += b.size();
+  for (const DeviceBuffer& b : chunks_) sum += b.size();
   return sum;
 }
 
@@ -78,6 +99,8 @@ void add(const AnyView& a, const AnyView& b, const AnyView& out, Context& ctx) {
                     a.dtype == b.dtype && a.dtype == out.dtype;
   require(same, ErrorKind::bad_shape, "add", "got ", a, " and ", b, " into ", out,
           "; give three of one dtype and sizes");
+  // Without a share that is dropped, dropout is the sum of its two inputs.
+  if (!device_of("add", {{"a", a}, {"b", b}, {"out", out}}).is_cpu()) return dropout(a, b, {}, out, ctx);
   const Index rows = a.size[0], columns = a.size[1], grain = max_of(1, kTaskElements / max_of(1, columns));
   const auto sum = [&]<class T>(Type<T>) {
     ctx.pool().parallel_for(ceil_div(rows, grain), [&](Index task, int) noexcept {
@@ -102,6 +125,7 @@ void add(const AnyView& a, const AnyView& b, const AnyView& out, Context& ctx) {
 void add_into(const AnyView& sum, const AnyView& x) {
   require(sum.count() == x.count(), ErrorKind::bad_shape, "add", "got ", x, " to add to ", sum,
           "; give as many numbers");
+  require_here("add", "sum", sum), require_here("add", "x", x);
   for (Index i = 0; i < x.count(); ++i)
     store_double(sum.data, sum.dtype, i,
                  load_double(sum.data, sum.dtype, i) + load_double(x.data, x.dtype, i));
@@ -110,11 +134,13 @@ void add_into(const AnyView& sum, const AnyView& x) {
 void copy_rows(const InputView& from, const AnyView& to) {
   require(from.dtype == to.dtype && from.count() == to.count(), ErrorKind::bad_shape, "copy", "got ", from,
           " for ", to, "; give both one dtype and size");
+  require_here("copy", "from", from), require_here("copy", "to", to);
   if (from.count())
     std::memmove(to.data, from.data, static_cast<std::size_t>(from.count() * size_of(from.dtype)));
 }
 
 void fill_zeros(const AnyView& x) {
+  require_here("fill", "x", x);
   if (x.count()) std::memset(x.data, 0, static_cast<std::size_t>(x.count() * size_of(x.dtype)));
 }
 
@@ -128,7 +154,7 @@ AnyView as_sequences(const AnyView& rows, const Sequences& s) {
 }
 
 AnyView as_rows(const AnyView& v, Index columns) {
-  return AnyView::packed(v.data, v.dtype, {columns ? v.count() / columns : 0, columns});
+  return AnyView::packed(v.data, v.dtype, {columns ? v.count() / columns : 0, columns}).on(v.where());
 }
 
 void check_activation(std::string_view layer, const char* name, const AnyView& x, Index columns,

@@ -1,6 +1,7 @@
 // module: what layers share: the memory of a step, the call around a forward or backward, and small passes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "headwise/distributed/order.h"
 #include "headwise/layers/basic/block_parts.h"
 #include "headwise/ops/attention/plan_shelf.h"
+#include "headwise/ops/device/memory.h"
 #include "headwise/ops/row/dropout.h"
 #include "headwise/spec/mask.h"
 
@@ -20,6 +22,12 @@ namespace headwise {
 /// their plans, so that only a step larger than all before it, or of another shape, allocates.
 class StepMemory {
  public:
+  StepMemory() = default;
+  /// Pieces lie on that device.
+  explicit StepMemory(Device device) : device_(device) {}
+  Device device() const noexcept { return device_; }
+  /// The same step's memory on another device, the CPU included: kept with this one and reset with it.
+  StepMemory& on(Device device);
   /// Row-major, not cleared.
   AnyView take(DType dtype, std::initializer_list<Index> sizes);
   std::span<std::byte> take_bytes(std::size_t bytes);
@@ -40,7 +48,9 @@ class StepMemory {
   PlanShelf& plans() noexcept { return plans_; }
 
  private:
-  std::vector<Buffer> chunks_;
+  Device device_;
+  std::unique_ptr<StepMemory> other_;
+  std::vector<DeviceBuffer> chunks_;
   std::size_t chunk_ = 0, used_ = 0;
   Index pieces_ = 0;
   PlanShelf plans_;
@@ -139,11 +149,14 @@ struct Tail {
   double dropout = 0;
 };
 
+/// x itself where it lies on the memory's device, else a row-major copy of it there.
+AnyView to(const InputView& x, StepMemory& memory, Context& ctx);
+
 /// out = a + b, element by element: [rows columns] of one dtype; out may be a or b.
 void add(const AnyView& a, const AnyView& b, const AnyView& out, Context& ctx);
-/// sum += x for any two float dtypes of one size, row-major.
+/// sum += x for any two float dtypes of one size, row-major, on the CPU.
 void add_into(const AnyView& sum, const AnyView& x);
-/// to = from, both row-major and of one dtype and size.
+/// to = from, both row-major, on the CPU and of one dtype and size.
 void copy_rows(const InputView& from, const AnyView& to);
 void fill_zeros(const AnyView& x);
 

@@ -1,5 +1,6 @@
 #include "headwise/layers/basic/norm_layer.h"
 
+#include "headwise/heads/sums.h"
 #include "headwise/layers/basic/team_rows.h"
 #include "headwise/ops/norm/layer_norm.h"
 #include "headwise/ops/norm/norm.h"
@@ -14,11 +15,21 @@ NormLayer::NormLayer(ParamSet& params, std::string_view name, Index dim, NormOpt
   if (options.kind == NormKind::layer && options.bias) bias_ = params.add("bias", {dim});
 }
 
+namespace {
+
+/// What layer_norm keeps of its rows, in the form it has where x lies.
+AnyView take_moments(const AnyView& x, Call& call) {
+  return x.on_cpu() ? call.memory.take(DType::f64, {x.size[0], 2})
+                    : call.memory.take(DType::f32, {2, x.size[0]});
+}
+
+}  // namespace
+
 AnyView NormLayer::forward(const InputView& x, Call& call, Saved* saved) const {
   const AnyView y = call.memory.take(x.dtype, {x.size[0], dim_});
   AnyView moments;
   if (options_.kind == NormKind::layer) {
-    if (saved) moments = call.memory.take(DType::f64, {x.size[0], 2});
+    if (saved) moments = take_moments(x, call);
     layer_norm({.x = x,
                 .weight = weight_.value(),
                 .bias = bias_.value(),
@@ -79,9 +90,13 @@ AnyView NormLayer::backward(const InputView& dy, Call& call, const Saved& saved,
     // rms_norm_backward writes its dweight; a parameter's gradient is added to.
     AnyView dweight;
     if (weight_grad.given()) dweight = call.memory.take(weight_grad.dtype, {dim_});
-    rms_norm_backward({.x = saved.x, .weight = weight_.value(), .dout = dy, .dx = dx, .dweight = dweight},
-                      {.eps = options_.eps}, call.ctx);
-    if (dweight.given()) add_into(weight_grad, dweight);
+    AnyView room;
+    if (!dy.on_cpu()) room = call.memory.take(DType::f32, {dy.size[0]});
+    rms_norm_backward(
+        {.x = saved.x, .weight = weight_.value(), .dout = dy, .dx = dx, .dweight = dweight, .room = room},
+        {.eps = options_.eps}, call.ctx);
+    if (dweight.given() && dweight.on_cpu()) add_into(weight_grad, dweight);
+    if (dweight.given() && !dweight.on_cpu()) add_to(weight_grad, dweight, call.ctx);
   }
   if (residual.given()) add(dx, residual, dx, call.ctx);
   return dx;

@@ -1,10 +1,12 @@
 #include "headwise/layers/multi_head/head_gates.h"
 
 #include "headwise/heads/sums.h"
+#include "headwise/ops/checks/view.h"
 
 namespace headwise {
 
 void scale_heads(const AnyView& y, const AnyView& gates, const AnyView& out, Context& ctx) {
+  require_here("head gates", "y", y);
   const Index heads = gates.size[0], dim = y.size[1] / heads;
   visit_float(y.dtype, [&]<class T>(Type<T>) {
     using C = Computed<T>;
@@ -21,6 +23,7 @@ void scale_heads(const AnyView& y, const AnyView& gates, const AnyView& out, Con
 }
 
 void gate_gradient(const AnyView& y, const AnyView& dout, const AnyView& dgates, Context& ctx) {
+  require_here("head gates", "y", y);
   const Index heads = dgates.size[1], dim = y.size[1] / heads;
   each_token(y.size[0], ctx, [&](Index t) {
     for (Index h = 0; h < heads; ++h) {

@@ -9,6 +9,8 @@ namespace headwise {
 void keep_mixed_weights(const AttentionProblem& problem, const AttentionArgs& run, const Sequences& q,
                         const Sequences& kv, Call& call, Taps& taps) {
   constexpr Index kMostEntries = Index{1} << 26;
+  require(problem.device.is_cpu(), ErrorKind::unsupported, "taps", "the heads run on ", problem.device,
+          ", and their weights are copied on the CPU alone; run the model there");
   const Index heads = problem.heads.v.heads, wide = problem.kv_tokens;
   const Checked entries = Checked(heads) * Checked(max_of(q.rows(), kv.rows())) * Checked(wide);
   require(entries.ok && entries.value <= kMostEntries, ErrorKind::unsupported, "taps", "copying ",

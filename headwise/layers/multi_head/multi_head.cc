@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "headwise/heads/sums.h"
 #include "headwise/layers/basic/embed.h"
 #include "headwise/layers/basic/leaves.h"
 #include "headwise/layers/basic/team_rows.h"
@@ -73,7 +74,7 @@ AnyView side_by_side(const AnyView& first, Index parts) {
 /// Rows [rows columns] as rope reads them under a layout: [outer tokens slots dim].
 AnyView turned_view(const AnyView& rows, const HeadLayout& layout, const Sequences& s) {
   const Index outer = s.ragged() ? 1 : s.batch, tokens = s.ragged() ? rows.size[0] : s.tokens;
-  return AnyView::packed(rows.data, rows.dtype, {outer, tokens, layout.slots(), layout.dim});
+  return AnyView::packed(rows.data, rows.dtype, {outer, tokens, layout.slots(), layout.dim}).on(rows.where());
 }
 
 }  // namespace
@@ -134,7 +135,7 @@ AttentionProblem MultiHead::sizes_of(const MultiHeadArgs& a) const {
           q.count(), " sequences and keys have ", kv.count(),
           "; give as many, both padded or both with offsets");
   AttentionProblem p;
-  p.dtype = a.x.dtype;
+  p.device = a.x.where(), p.dtype = a.x.dtype;
   p.batch = q.count();
   p.ragged = q.ragged();
   p.q_tokens = q.longest(), p.kv_tokens = kv.longest();
@@ -191,7 +192,8 @@ void MultiHead::take_parts(int first, int last, DType dtype, Index rows, Call& c
     const AnyView all = call.memory.take(dtype, {(end - i) * rows, width});
     for (int j = i; j < end; ++j)
       parts[j] = AnyView::packed(static_cast<std::byte*>(all.data) + (j - i) * rows * width * size_of(dtype),
-                                 dtype, {rows, width});
+                                 dtype, {rows, width})
+                     .on(all.where());
   }
 }
 
@@ -317,7 +319,7 @@ void MultiHead::attend(MultiHeadArgs a, Call& call, std::optional<HeadRun>& run,
   f.mask = a.mask;
   f.q_offsets = a.sequences.offsets, f.kv_offsets = a.kv_sequences.offsets;
   f.inputs.bias = a.bias;
-  if (options_.alibi) f.inputs.slopes = own_slopes();
+  if (options_.alibi) f.inputs.slopes = to(own_slopes(), call.memory, call.ctx);
   // The draws of weights go by sequence, head, query and key; the site keeps layers apart.
   f.inputs.dropout = dropped.p, f.inputs.seed = dropped.seed + dropped.site;
   f.probe.scores = a.weights;
@@ -333,7 +335,7 @@ void MultiHead::attend(MultiHeadArgs a, Call& call, std::optional<HeadRun>& run,
 void MultiHead::run_head(HeadRun& run, Call& call) const {
   Arena measure = Arena::measuring();
   run.book(measure);
-  Arena arena(call.memory.take_bytes(measure.used()));
+  Arena arena(call.memory.take_bytes(measure.used()), call.memory.device());
   run.book(arena);
   run.forward(call.ctx, &call.memory.plans());
 }
@@ -341,7 +343,7 @@ void MultiHead::run_head(HeadRun& run, Call& call) const {
 void MultiHead::run_head_backward(HeadRun& run, Call& call) const {
   Arena measure = Arena::measuring();
   run.book_backward(measure);
-  Arena arena(call.memory.take_bytes(measure.used()));
+  Arena arena(call.memory.take_bytes(measure.used()), call.memory.device());
   run.book_backward(arena);
   run.backward(call.ctx, &call.memory.plans());
 }
@@ -470,11 +472,11 @@ MultiHeadGrads MultiHead::attend_backward(const AnyView& dy, const MultiHeadArgs
   AnyView base = residual, kv_base;
   if (reads_rows(head())) {
     base = call.memory.take(dtype, {rows, options_.model_dim});
-    fill_zeros(base);
+    clear(base, call.ctx);
     if (residual.given()) add(base, residual, base, call.ctx);
     if (!self) {
       kv_base = call.memory.take(dtype, {kv_rows, options_.key_model_dim});
-      fill_zeros(kv_base);
+      clear(kv_base, call.ctx);
     }
     c.dx = as_sequences(base, a.sequences);
     c.dx_kv = self ? c.dx : as_sequences(kv_base, a.kv_sequences);

@@ -14,6 +14,8 @@ bool Taps::wants(Index block) const {
 }
 
 void ask_weights(AttentionProblem& p, ProbeOut& probe, const Sequences& q, Call& call) {
+  require(p.device.is_cpu(), ErrorKind::unsupported, "taps", "the heads run on ", p.device,
+          ", and their weights are copied on the CPU alone; run the model there");
   const Index heads = p.heads.q.heads, rows = heads * q.rows();
   const Checked entries = Checked(rows) * Checked(p.kv_tokens);
   require(entries.ok && entries.value <= kMostEntries, ErrorKind::unsupported, "taps", "copying ", rows,

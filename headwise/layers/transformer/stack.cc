@@ -3,13 +3,14 @@
 #include <cmath>
 
 #include "headwise/base/words.h"
+#include "headwise/heads/sums.h"
 
 namespace headwise {
 namespace {
 
 /// The rows of `y` in `home`, and everything taken since the mark given back.
 void bring_home(const AnyView& y, const AnyView& home, const StepMemory::Mark& mark, Call& call) {
-  copy_rows(y, home);
+  copy_rows(y, home, call.ctx);
   call.memory.release(mark);
 }
 

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "headwise/heads/sums.h"
+
 namespace headwise {
 namespace {
 
@@ -103,7 +105,7 @@ AnyView Transformer::backward(const InputView& dy, Call& call, Saved& saved) con
   call.dsource = {};
   if (source_stack_) {
     call.dsource = call.memory.take(dy.dtype, {saved.source.size[0], saved.source.size[1]});
-    fill_zeros(call.dsource);
+    clear(call.dsource, call.ctx);
   }
   const AnyView drows = stack_->backward(slope, call, saved.stack);
   embed_->backward(drows, call, saved.embed);

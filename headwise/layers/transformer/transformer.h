@@ -66,6 +66,8 @@ class Transformer {
   AnyView backward(const InputView& dy, Call& call, Saved& saved) const;
 
   const TransformerConfig& config() const { return config_; }
+  /// Where its parameters lie, so where it runs.
+  Device device() const { return embed_->table().value().where(); }
   const Stack& stack() const { return *stack_; }
   const Stack* source_stack() const { return source_stack_ ? &*source_stack_ : nullptr; }
 
