@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <numeric>
 
+#include "headwise/layers/transformer/abroad.h"
 #include "headwise/model/hf_bert.h"
 #include "headwise/model/hf_config.h"
 
@@ -68,6 +69,14 @@ TextEncoder::TextEncoder(const std::string& folder, const TextEncoderOptions& op
   weights.load(params_);
 }
 
+void TextEncoder::to(Device device, Context& ctx) {
+  if (device == moved_.device()) return;
+  if (!moved_.device().is_cpu()) moved_.bring_home(ctx);
+  if (device.is_cpu()) return;
+  constexpr std::string_view kAll[] = {""};
+  moved_ = DeviceParams(params_, kAll, device, ctx);
+}
+
 /// Rows of the batch's texts into those of `out` that `numbers` names.
 void TextEncoder::pool(const AnyView& rows, std::span<const Index> numbers, std::span<const Index> offsets,
                        const AnyView& out) const {
@@ -115,10 +124,11 @@ Tensor TextEncoder::embed(std::span<const std::string> texts, Context& ctx, Step
     Call call{.ctx = ctx, .memory = memory};
     if (before) before(call);
     const AnyView rows =
-        model_->forward({.ids = AnyView::packed(ids.data(), DType::i32, {static_cast<Index>(ids.size())}),
-                         .sequences = {.offsets = AnyView::packed(offsets.data(), DType::i64,
-                                                                  {static_cast<Index>(offsets.size())})}},
-                        call, nullptr);
+        forward_abroad(*model_,
+                       {.ids = AnyView::packed(ids.data(), DType::i32, {static_cast<Index>(ids.size())}),
+                        .sequences = {.offsets = AnyView::packed(offsets.data(), DType::i64,
+                                                                 {static_cast<Index>(offsets.size())})}},
+                       call, nullptr);
     pool(rows, std::span(order).subspan(first, end - first), offsets, out.view());
   }
   return out;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "headwise/layers/transformer/transformer.h"
+#include "headwise/ops/device/params.h"
 #include "headwise/text/wordpiece.h"
 
 #pragma GCC visibility push(default)
@@ -33,6 +34,11 @@ class TextEncoder {
   Tensor embed(std::span<const std::string> texts, Context& ctx, StepMemory& memory,
                const std::function<void(Call&)>& before = {}) const;
 
+  /// From now on the encoder runs on that device; texts and pooling stay on the CPU. Throws where the device
+  /// is not there.
+  void to(Device device, Context& ctx);
+  Device device() const { return moved_.device(); }
+
   const Transformer& model() const { return *model_; }
   const WordPiece& tokenizer() const { return *tokenizer_; }
   const ParamSet& params() const { return params_; }
@@ -46,6 +52,7 @@ class TextEncoder {
   TextEncoderOptions options_;
   std::optional<WordPiece> tokenizer_;
   ParamSet params_;
+  DeviceParams moved_;
   std::optional<Transformer> model_;
   Index max_tokens_ = 0;
   enum class Pooling : std::uint8_t { mean, first } pooling_ = Pooling::mean;

@@ -142,6 +142,19 @@ Recognizer::Recognizer(RecognizerConfig config, Vocabulary vocabulary, const Par
   }
 }
 
+void Recognizer::to(Device device, Context& ctx, DType dtype) {
+  mirror_.reset();
+  if (device.is_cpu()) return;
+  require_there(kOp, device);
+  require(!gates_ && !planted_, ErrorKind::unsupported, kOp, "this model has ",
+          gates_ ? "learnt gates" : "a planted head", ", which act on the CPU alone; run it there");
+  require(params_.dtype() == DType::f32, ErrorKind::unsupported, kOp, "this model computes in ",
+          params_.dtype(), "; on a device it runs in f32");
+  require(dtype == DType::f32 || dtype == DType::bf16, ErrorKind::bad_dtype, kOp, "dtype is ", dtype,
+          "; give f32 or bf16");
+  mirror_ = std::make_unique<TransformerMirror>(encoder_->config(), params_, device, dtype, ctx);
+}
+
 Encoding Recognizer::encode(std::string_view text) const {
   const Index most = config_.long_text == LongText::chunks ? kMostTokens : config_.encoder.max_tokens;
   return tokenizer_.encode(text, {.around = true, .most = most});
@@ -172,7 +185,9 @@ AnyView Recognizer::forward(const TextBatch& batch, Call& call, Saved* saved, An
   if (planted_) planted_->forward(batch, call, saved ? &s.planted : nullptr);
   const AnyView given = call.head_gates;
   if (gates_ && !given.given()) call.head_gates = gates_->decided(call.memory);
-  s.rows = encoder_->forward(input, call, saved ? &s.encoder : nullptr);
+  Transformer::Saved* const kept = saved ? &s.encoder : nullptr;
+  s.there = mirror_ && call.plain() && call.see_rows == nullptr && call.parts.whole();
+  s.rows = s.there ? mirror_->forward(input, call, kept) : encoder_->forward(input, call, kept);
   call.head_gates = given;
   if (tags && tags_) *tags = tags_->forward(s.rows, call, &s.tags);
   AnyView pooled = pooling_->forward(s.rows, batch.pooled(), call, &s.pooling);
@@ -186,7 +201,8 @@ AnyView Recognizer::backward(const AnyView& dlogits, Call& call, Saved& saved, c
   if (saved.dropout.p > 0) dropout_backward(dpooled, saved.dropout, dpooled, call.ctx);
   AnyView dout = pooling_->backward(dpooled, call, saved.pooling);
   if (dtags.given()) dout = tags_->backward(dtags, call, saved.tags, dout);
-  const AnyView drows = encoder_->backward(dout, call, saved.encoder);
+  const AnyView drows = saved.there ? mirror_->backward(dout, call, saved.encoder)
+                                    : encoder_->backward(dout, call, saved.encoder);
   if (ngrams_) ngrams_->backward(drows, call, saved.ngrams);
   if (planted_) planted_->backward(*saved.batch, saved.planted);
   return drows;

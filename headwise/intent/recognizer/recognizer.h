@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <array>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,7 +16,7 @@
 #include "headwise/intent/recognizer/ngrams.h"
 #include "headwise/intent/recognizer/planted_head.h"
 #include "headwise/layers/basic/linear.h"
-#include "headwise/layers/transformer/transformer.h"
+#include "headwise/layers/transformer/mirror.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
@@ -146,6 +147,7 @@ class Recognizer {
     Linear::Saved tags;
     AnyView rows;                      // the encoder's, [tokens model_dim]
     const TextBatch* batch = nullptr;  // what forward read
+    bool there = false;                // the encoder ran on its device
   };
   /// Logits [texts classes]; the batch must live until backward. The call's taps and head gates act in the
   /// encoder, whose sequences are the batch's chunks. `tags`, where asked of a recogniser that cuts: logits
@@ -157,6 +159,14 @@ class Recognizer {
   /// What the logits of one text say, by the config's thresholds; of a recogniser that cuts: read as one
   /// span.
   Prediction judge(const AnyView& logits, Index text) const;
+
+  /// From now on the encoder runs on that device, on copies of its parameters. What stands around it,
+  /// n-grams, pooling and labels, runs on the CPU, where all parameters stay. Throws where the device or what
+  /// this model asks of it is not there.
+  /// A call that looks at single heads, or changes them, runs on the CPU all the same.
+  /// dtype: of its computing there, f32 or bf16; only f32 learns.
+  void to(Device device, Context& ctx, DType dtype = DType::f32);
+  Device device() const { return mirror_ ? mirror_->device() : Device(); }
 
   const RecognizerConfig& config() const { return config_; }
   /// What is decided after training: see RecognizerConfig.
@@ -177,6 +187,7 @@ class Recognizer {
   WordPiece tokenizer_;
   ParamSet params_;
   std::optional<Transformer> encoder_;
+  std::unique_ptr<TransformerMirror> mirror_;  // where the encoder runs on a device
   std::optional<Ngrams> ngrams_;
   std::optional<PlantedHead> planted_;
   std::optional<LearntGates> gates_;

@@ -25,6 +25,7 @@ Form form_of(const TrainWords& asked, const char* compound, const Pretrained* pr
   take_recipes(words);
   t.run_folder = given.run_folder.empty() ? "" : text(given.run_folder, '/', compound);
   t.out = given.out, t.screen = given.screen, t.each_epoch = given.each_epoch, t.compute = given.compute;
+  t.device = given.device;
   t.out_of_scope = given.out_of_scope, t.multi_label = given.multi_label, t.patience = given.patience;
   const RecognizerConfig config = config_of(words, pretrained);
   Start start = pretrained ? from_encoder(config, pretrained->vocabulary, pretrained->encoder, train, t)

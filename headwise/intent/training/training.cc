@@ -94,6 +94,7 @@ std::string identity_of(const Start& start, const Corpus& train, const Corpus& d
   std::string settings = config_text(start.config);
   std::replace(settings.begin(), settings.end(), '\n', ' ');
   if (o.gate_price > 0) settings += text(" gate_price=", o.gate_price);
+  if (!o.device.is_cpu()) settings += text(" device=", o.device);  // its sums have other bits
   if (start.all) settings += " weights=given";
   // The default is not told apart from runs of before that had none: learning is the same.
   if (o.may_lose != kMayLose) settings += text(" may_lose=", o.may_lose);
@@ -188,6 +189,10 @@ void check_options(const TrainingOptions& o) {
           "; give a share from 0 and below 1");
   require(o.micro_batches == 0 || o.batch % o.micro_batches == 0, ErrorKind::bad_argument, kOp, "batch is ",
           o.batch, " in ", o.micro_batches, " parts; give a multiple of them");
+  require(o.device.is_cpu() || (o.compute == DType::f32 && !o.tensor && !o.data), ErrorKind::unsupported, kOp,
+          "the device is ", o.device,
+          ", where a recogniser learns in f32 and on one rank; leave out dtype and "
+          "ranks, or the device");
   if (!o.tensor) return;
   require(o.tensor->tensor && o.tensor->order == Order::tree, ErrorKind::unsupported, kOp,
           "blocks are cut in order ", name_of(o.tensor->order),
@@ -262,7 +267,7 @@ std::string curve_of(const std::string& log) {
 
 /// The weights of a training. `computing` and `learning` are `whole`, or stand beside it.
 struct LearntWeights {
-  LearntWeights(const Start& start, const TrainingOptions& o)
+  LearntWeights(const Start& start, const TrainingOptions& o, Context& ctx)
       : whole(start.encoder ? Recognizer(start.config, start.vocabulary, *start.encoder, o.seed)
                             : Recognizer(start.config, start.vocabulary, o.seed)) {
     if (start.all) copy_values(*start.all, whole.params());
@@ -279,6 +284,7 @@ struct LearntWeights {
       set_rates(start, o, own->params());
       cut.emplace(whole.params(), own->params(), *o.tensor->tensor);
     }
+    whole.to(o.device, ctx);
   }
   LearntWeights(const LearntWeights&) = delete;
   LearntWeights& operator=(const LearntWeights&) = delete;
@@ -337,7 +343,7 @@ class Training {
 Training::Training(const Material& m)
     : m_(m),
       o_(m.options),
-      weights_(m.start, o_),
+      weights_(m.start, o_, m.session.ctx),
       optimizer_(weights_.learning(), AdamWOptions{.beta2 = 0.98,
                                                    .weight_decay = o_.weight_decay,
                                                    .decay = Decay::matrices,
@@ -444,6 +450,7 @@ TrainedRecognizer Training::take(const TrainResult& run, std::chrono::steady_clo
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   describe(result, {m_.train, m_.dev, o_, curve_of(log_), numerics_id(m_.session.ctx), scope,
                     m_.start.encoder != nullptr});
+  result.model.to(Device::cpu(), m_.session.ctx);
   return result;
 }
 

@@ -40,6 +40,7 @@ struct TrainingOptions {
   const Teams* tensor = nullptr;
   bool slices = false;         // its ranks write their slices of a checkpoint, each into a file of its own
   DType compute = DType::f32;  // bf16: products in bf16, f32 masters learn
+  Device device = {};  // where the encoder computes; weights, their steps and all else stay on the CPU
   std::uint64_t seed = 1;
 
   Index pieces = 4000;               // of the vocabulary, where it is learnt from the texts
