@@ -151,6 +151,29 @@ TEST_F(IntentWords, TrainEvalPredict) {
   EXPECT_EQ(plain.out.find('\033'), std::string::npos) << "colours went into a pipe";
 }
 
+/// On the double of the CUDA library; without it, one sentence.
+TEST_F(IntentWords, ADeviceIsChosenByItsName) {
+  const std::string there = "LD_LIBRARY_PATH=" HEADWISE_FAKE_CUDA " " HEADWISE_PROGRAM " ";
+  const Answer made = run(there + "train one.tsv --out m --epochs 1 --quiet --device cuda" + kSmall);
+  ASSERT_EQ(made.code, 0) << made.err;
+  refused(headwise("predict m x --device gpu"), "device is \"gpu\"; give cpu, cuda, cuda:0 and on, or auto");
+  refused(headwise("predict m x --device cuda"),
+          "CUDA device 0 cannot be used: libheadwise_cuda.so was not loaded");
+  refused(run(there + "eval m one.tsv --device cuda:1"), "CUDA device 1 is not there; this machine has 1");
+  const Answer chosen = headwise("predict m x --device auto --threads 1");
+  EXPECT_EQ(chosen.code, 0);
+  EXPECT_NE(chosen.err.find("headwise predict: device the CPU: "), std::string::npos) << chosen.err;
+
+  const Answer here = headwise("eval m one.tsv --json --threads 1"),
+               far = run(there + "eval m one.tsv --json --threads 1 --device cuda");
+  ASSERT_EQ(far.code, 0) << far.err;
+  EXPECT_EQ(Json::parse(here.out).at("exact"), Json::parse(far.out).at("exact"));
+  const std::string words = "predict m 'my card is lost' --json --explain --threads 1";
+  const Answer why = run(there + words + " --device cuda");
+  ASSERT_EQ(why.code, 0) << why.err;
+  EXPECT_EQ(Json::parse(why.out).at("labels"), Json::parse(headwise(words).out).at("labels"));
+}
+
 TEST_F(IntentWords, TheSameCommandAgainChangesNothing) {
   ASSERT_EQ(train("one.tsv --out m --epochs 1").code, 0);
   const std::string weights = content(at("m/model.safetensors"));

@@ -10,6 +10,7 @@
 #include "headwise/analysis/weight_survey.h"
 #include "headwise/cli/args/args.h"
 #include "headwise/cli/args/corpora.h"
+#include "headwise/cli/args/device.h"
 #include "headwise/cli/ranks/rank_models.h"
 #include "headwise/intent/training/evaluation.h"
 
@@ -20,6 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Request {
   std::string model, out_of_scope = "oos";
+  DeviceChoice device;
   CorpusChoice data;
   Index wrong = 0;
   double abstain = 0;
@@ -102,6 +104,7 @@ int eval(const Request& r) {
   const Corpus& corpus = r.data.builtin ? all.test : all.train;
   Session session({.threads = r.threads});
   Recognizer model = load_on_ranks(r.model, corpus_crc(corpus), ranks, session.ctx);
+  place_model(model, r.device, "eval", ranks.world().ranks(), session.ctx);
   if (r.abstain > 0)
     model.set_thresholds(model.config().threshold, std::max(r.abstain, model.config().out_of_scope));
   const Evaluation e =
@@ -171,6 +174,7 @@ void add_eval(CLI::App& app, int& exit_code) {
       "How the weights of up to 400 texts look: mass on the own token, entropy, distance between heads");
   word->add_option("--threads", r->threads, "0: HEADWISE_THREADS, else the CPUs of this process")
       ->capture_default_str();
+  add_device_options(*word, r->device);
   word->add_flag("--json", r->json, "One JSON object");
   add_tensor_option(*word, r->ranks);
   add_context_option(*word, r->ranks);

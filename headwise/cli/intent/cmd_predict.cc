@@ -9,6 +9,7 @@
 
 #include "headwise/analysis/answer_json.h"
 #include "headwise/cli/args/args.h"
+#include "headwise/cli/args/device.h"
 #include "headwise/cli/intent/surface.h"
 #include "headwise/cli/ranks/rank_models.h"
 
@@ -17,6 +18,7 @@ namespace {
 
 struct Request {
   std::string model, label, language;
+  DeviceChoice device;
   std::vector<std::string> texts;
   Index top = 3;
   double abstain = 0;
@@ -52,6 +54,7 @@ class Answers {
         say_(predict_words(surface_language(r.language))),
         session_({.threads = r.threads}),
         model_(load_on_ranks(r.model, texts_crc(r.texts), ranks, session_.ctx)) {
+    place_model(model_, r.device, "predict", ranks.world().ranks(), session_.ctx);
     const RecognizerConfig& c = model_.config();
     if (r.abstain > c.out_of_scope) model_.set_thresholds(c.threshold, r.abstain);
   }
@@ -186,6 +189,7 @@ void add_predict(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   word->add_option("--threads", r->threads, "0: HEADWISE_THREADS, else the CPUs of this process")
       ->capture_default_str();
+  add_device_options(*word, r->device);
   word->add_flag("--explain", r->explain,
                  "What speaks for each label: words and heads, in log-odds; below 0 against it");
   word->add_option("--abstain", r->abstain, "Claims nothing below this confidence")

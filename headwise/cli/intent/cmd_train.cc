@@ -8,6 +8,7 @@
 
 #include "headwise/cli/args/args.h"
 #include "headwise/cli/args/corpora.h"
+#include "headwise/cli/args/device.h"
 #include "headwise/cli/intent/run_folder.h"
 #include "headwise/cli/ranks/ranks.h"
 #include "headwise/intent/corpus/report.h"
@@ -17,6 +18,7 @@
 #include "headwise/lab/cut/cut.h"
 #include "headwise/lab/during/epoch_survey.h"
 #include "headwise/lab/model/texts.h"
+#include "headwise/ops/device/named.h"
 #include "headwise/train/crc32c.h"
 
 namespace headwise::cli {
@@ -30,6 +32,7 @@ struct Request : TrainWords {
   std::string out, during;
   bool replace = false, quiet = false;
   int threads = 0;
+  std::string device = "cpu";
   RankRequest ranks;
 };
 
@@ -78,6 +81,7 @@ Json settings_of(const Request& r) {
               {"encoder_rate", t.encoder_rate},
               {"dtype", r.dtype},
               {"seed", t.seed}};
+  if (!t.device.is_cpu()) all["device"] = words_of(t.device);
   if (!r.plant.empty()) all["plant"] = r.plant;
   if (!r.gates.empty()) all["gates"] = r.gates;
   if (!r.scales.empty()) all["scales"] = r.scales;
@@ -157,6 +161,12 @@ void survey_epochs(Request& r, std::vector<std::string> texts, std::optional<Epo
   r.training.each_epoch = [&survey](Index epoch, const Recognizer& model) { survey->look(epoch, model); };
 }
 
+void take_device(Request& r) {
+  r.training.device = named_device(r.device, "train");
+  require(r.training.device.is_cpu() || r.during.empty(), ErrorKind::unsupported, "train",
+          "--during looks at single heads, which are seen on the CPU alone; leave out --device or --during");
+}
+
 int train(Request& r) {
   require(r.during.empty() || r.compound != "auto", ErrorKind::unsupported, "train",
           "--during follows one model and --compound auto trains two; give --compound cut or labels");
@@ -187,6 +197,7 @@ int train(Request& r) {
   if (!r.during.empty()) looked_at = read_texts(r.during);
   while (r.out.size() > 1 && r.out.back() == '/') r.out.pop_back();
   r.training.compute = parse_dtype(r.dtype);
+  take_device(r);
   std::optional<Pretrained> pretrained;
   if (!r.from.empty()) pretrained.emplace(read_pretrained(r.from));
   const RecognizerConfig config = config_of(r, pretrained ? &*pretrained : nullptr);
@@ -333,6 +344,7 @@ void add_train(CLI::App& app, int& exit_code) {
                    "How far heads see, 32,256,all: a third of them 32 tokens, a third 256, the others all");
   word->add_option("--positions", r->positions,
                    "How places of tokens are told: learned (the default), sinusoidal, rope, alibi or none");
+  add_device_option(*word, r->device);
   word->add_option("--threads", r->threads, "0: HEADWISE_THREADS, else the CPUs of this process")
       ->capture_default_str();
   word->add_flag("--replace", r->replace,

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "headwise/cli/args/args.h"
+#include "headwise/cli/args/device.h"
 #include "headwise/cli/ranks/rank_models.h"
 #include "headwise/cli/serve/serve_ranks.h"
 #include "headwise/cli/serve/serving.h"
@@ -28,6 +29,7 @@ struct Request {
   int port = 8080, threads = 0;
   Index top = 5, linger_ms = 2, deadline_ms = 0, drain_ms = 30'000;
   ServiceOptions service;
+  DeviceChoice device;                                             // of a recogniser
   std::string dtype = "stored", rows = "exact", kv_dtype = "f32";  // of a language model
   Index kv_mib = 256, requests = 64;
   RankRequest ranks;
@@ -76,8 +78,10 @@ struct Team {
 };
 
 Served load_model(const Request& r, const Team& team, std::size_t* labels = nullptr) {
-  const Context ctx({.threads = 1});
-  const auto recognizer = std::make_shared<const Recognizer>(load_on_ranks(r.model, 0, team.ranks, ctx));
+  Context ctx({.threads = 1});
+  Recognizer model = load_on_ranks(r.model, 0, team.ranks, ctx);
+  place_model(model, r.device, "serve", team.ranks.world().ranks(), ctx);
+  const auto recognizer = std::make_shared<const Recognizer>(std::move(model));
   if (labels != nullptr) *labels = recognizer->config().labels.size();
   return serve_recognizer(recognizer, {base_name(r.model), r.threads, r.top});
 }
@@ -227,6 +231,8 @@ int serve(const Request& r) {
                                             : std::make_unique<Listener>(r.unix_path);
   require(listener->local() || !r.no_token, ErrorKind::bad_argument, "serve", "--listen ", r.listen,
           " is open to other machines; leave out --no-token");
+  require(!is_decoder(r.model) || named_device(r.device.name, "serve").is_cpu(), ErrorKind::unsupported,
+          "serve", r.model, " is a language model, which runs on the CPU; leave out --device");
   if (is_decoder(r.model)) return serve_decoder(r, *listener, log);
   ServiceOptions options = options_of(r, log);
   options.door.tokens = first_tokens(r, log);
@@ -290,6 +296,7 @@ void add_serve(CLI::App& app, int& exit_code) {
   word->add_option("--report", r->report, "A page of headwise report, served at / and /report");
   option("--top", r->top, "Labels of an answer with their probabilities")->check(CLI::Range(0, 1 << 20));
   option("--threads", r->threads, "Threads of the model; 0: HEADWISE_THREADS, else all CPUs");
+  add_device_option(*word, r->device.name);
   const CLI::Range positive(Index{1}, Index{1} << 40);
   option("--batch-tokens", s.batcher.batch_tokens, "Tokens of requests joined into one batch")
       ->check(positive);
