@@ -584,9 +584,10 @@ def binary_cross_entropy(logits: ArrayT, labels: Array, *, gradient: bool = Fals
 class TextEncoder:
     """A pretrained BERT-style encoder with its tokenizer: texts to vectors."""
 
-    def __init__(self, folder: str, *, max_tokens: int = 0, normalized: bool = True) -> None:
+    def __init__(self, folder: str, *, max_tokens: int = 0, normalized: bool = True, device: str = 'cpu') -> None:
         """
         folder: config.json, model.safetensors and vocab.txt, as sentence-transformers lays them out.
+        device: cpu, cuda, cuda:1 or auto, where the encoder runs.
         """
 
     def embed(self, texts: Sequence[str], *, ctx: Context | None = None) -> Array:
@@ -596,6 +597,9 @@ class TextEncoder:
 
     def tokens(self, text: str) -> list[int]:
         """The ids a text is read as, with [CLS] and [SEP]."""
+
+    @property
+    def device(self) -> str: ...
 
     @property
     def model_dim(self) -> int: ...
@@ -743,13 +747,16 @@ def lab_flow(arg0: str, arg1: str, arg2: int, /) -> list[float]: ...
 def recognizer_train(arg0: tuple[Sequence[str], Sequence[str], Sequence[Sequence[str]]], arg1: tuple[Sequence[str], Sequence[str], Sequence[Sequence[str]]], arg2: str, arg3: Sequence[tuple[str, str]], arg4: tuple[str, str, str], arg5: tuple[int, bool], /) -> str: ...
 
 class RecognizerCore:
-    def __init__(self, folder: str, threads: int) -> None: ...
+    def __init__(self, folder: str, threads: int, device: str) -> None: ...
 
     def predict(self, arg0: Sequence[str], arg1: int, arg2: bool, arg3: str, /) -> list[str]: ...
 
     def evaluate(self, arg0: tuple[Sequence[str], Sequence[str], Sequence[Sequence[str]]], arg1: tuple[str, str, str], arg2: str, /) -> str: ...
 
     def report(self, arg0: tuple[Sequence[str], Sequence[str], Sequence[Sequence[str]]], arg1: str, arg2: tuple[str, str, str], arg3: tuple[int, bool], /) -> None: ...
+
+    @property
+    def device(self) -> str: ...
 
     @property
     def labels(self) -> list[str]: ...

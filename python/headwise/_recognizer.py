@@ -40,14 +40,14 @@ def _option(value: Any) -> str:
 class Recognizer:
     """A recogniser that `headwise train` or `Recognizer.train` wrote. Threads may share it; they take turns."""
 
-    def __init__(self, folder: str | os.PathLike[str], *, threads: int = 0) -> None:
-        self._core = _core.RecognizerCore(os.fspath(folder), threads)
+    def __init__(self, folder: str | os.PathLike[str], *, threads: int = 0, device: str = "cpu") -> None:
+        self._core = _core.RecognizerCore(os.fspath(folder), threads, device)
         self.folder = os.fspath(folder)
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str], *, threads: int = 0) -> "Recognizer":
-        """From its folder; a damaged one is refused in one sentence."""
-        return cls(folder, threads=threads)
+    def load(cls, folder: str | os.PathLike[str], *, threads: int = 0, device: str = "cpu") -> "Recognizer":
+        """From its folder; a damaged one is refused in one sentence. device: cpu, cuda, cuda:1 or auto, of the encoder."""
+        return cls(folder, threads=threads, device=device)
 
     @classmethod
     def train(
@@ -80,6 +80,11 @@ class Recognizer:
         if not metrics:
             raise KeyboardInterrupt("train: stopped before it was done; nothing was written")
         return cls(out, threads=threads)
+
+    @property
+    def device(self) -> str:
+        """Where the encoder runs: "cpu", "cuda:0"."""
+        return str(self._core.device)
 
     @property
     def labels(self) -> list[str]:

@@ -10,6 +10,7 @@
 #include "headwise/analysis/report.h"
 #include "headwise/intent/training/train_forms.h"
 #include "headwise/model/file.h"
+#include "headwise/ops/device/named.h"
 #include "python/arrays/contexts.h"
 #include "python/text/bind_recognizer.h"
 
@@ -22,8 +23,10 @@ using Options = std::vector<std::tuple<std::string, std::string>>;
 using Labels = std::vector<std::vector<std::string>>;
 
 struct RecognizerBox {
-  RecognizerBox(const std::string& folder, int threads)
-      : session({.threads = threads}), model(Recognizer::load(folder)) {}
+  RecognizerBox(const std::string& folder, int threads, const std::string& device)
+      : session({.threads = threads}), model(Recognizer::load(folder)) {
+    model.to(read_device(kOp, device), session.ctx);
+  }
   Session session;
   Recognizer model;
   std::mutex turn;  // callers take turns on its memory
@@ -137,13 +140,14 @@ void bind_recognizer(nb::module_& m) {
   nb::class_<RecognizerBox>(m, "RecognizerCore")
       .def(
           "__init__",
-          [](RecognizerBox* self, const std::string& folder, int threads) {
-            new (self) RecognizerBox(folder, threads);
+          [](RecognizerBox* self, const std::string& folder, int threads, const std::string& device) {
+            new (self) RecognizerBox(folder, threads, device);
           },
-          nb::arg("folder"), nb::arg("threads"))
+          nb::arg("folder"), nb::arg("threads"), nb::arg("device"))
       .def("predict", &predict)
       .def("evaluate", &evaluated)
       .def("report", &write_report)
+      .def_prop_ro("device", [](const RecognizerBox& box) { return words_of(box.model.device()); })
       .def_prop_ro("labels", [](const RecognizerBox& box) { return box.model.config().labels; })
       .def_prop_ro("thresholds", [](const RecognizerBox& box) {
         const RecognizerConfig& c = box.model.config();

@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "headwise/ops/device/named.h"
 #include "headwise/text/text_encoder.h"
 #include "python/arrays/bind.h"
 #include "python/arrays/contexts.h"
@@ -39,12 +40,20 @@ void bind_text(nb::module_& m) {
                              "A pretrained BERT-style encoder with its tokenizer: texts to vectors.")
       .def(
           "__init__",
-          [](TextEncoderBox* self, const std::string& folder, Index max_tokens, bool normalized) {
+          [](TextEncoderBox* self, const std::string& folder, Index max_tokens, bool normalized,
+             const std::string& device) {
+            const Device there = read_device("text encoder", device);
             new (self) TextEncoderBox(folder, {.max_tokens = max_tokens, .normalized = normalized});
+            if (there.is_cpu()) return;
+            Context ctx({.threads = 1});
+            self->encoder.to(there, ctx);
           },
           nb::arg("folder"), nb::kw_only(), nb::arg("max_tokens") = 0, nb::arg("normalized") = true,
-          nb::sig("def __init__(self, folder: str, *, max_tokens: int = 0, normalized: bool = True) -> None"),
-          "folder: config.json, model.safetensors and vocab.txt, as sentence-transformers lays them out.")
+          nb::arg("device") = "cpu",
+          nb::sig("def __init__(self, folder: str, *, max_tokens: int = 0, normalized: bool = True, device: "
+                  "str = 'cpu') -> None"),
+          "folder: config.json, model.safetensors and vocab.txt, as sentence-transformers lays them out.\n"
+          "device: cpu, cuda, cuda:1 or auto, where the encoder runs.")
       .def("embed", &embed, nb::arg("texts"), nb::kw_only(), nb::arg("ctx") = nb::none(),
            nb::sig("def embed(self, texts: Sequence[str], *, ctx: Context | None = None) -> Array"),
            "A NumPy array [texts model_dim], float32; a row depends on its text alone.")
@@ -55,6 +64,7 @@ void bind_text(nb::module_& m) {
           },
           nb::arg("text"), nb::sig("def tokens(self, text: str) -> list[int]"),
           "The ids a text is read as, with [CLS] and [SEP].")
+      .def_prop_ro("device", [](const TextEncoderBox& box) { return words_of(box.encoder.device()); })
       .def_prop_ro("model_dim", [](const TextEncoderBox& box) { return box.encoder.model_dim(); })
       .def_prop_ro("max_tokens", [](const TextEncoderBox& box) { return box.encoder.max_tokens(); });
 }

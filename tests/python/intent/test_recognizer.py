@@ -73,6 +73,16 @@ def test_it_writes_a_report(model, tmp_path):
     assert not (tmp_path / "no.html").exists()
 
 
+def test_a_device_is_chosen_by_its_name(model):
+    assert model.device == "cpu"
+    if not hw.cuda_devices():
+        assert hw.Recognizer.load(model.folder, threads=1, device="auto").device == "cpu"
+        with pytest.raises(NotImplementedError, match="CUDA device 0 cannot be used"):
+            hw.Recognizer(model.folder, device="cuda")
+    with pytest.raises(ValueError, match='device is "gpu"; give cpu, cuda, cuda:0 and on, or auto'):
+        hw.Recognizer(model.folder, device="gpu")
+
+
 def test_refusals(model, tmp_path):
     with pytest.raises(ValueError, match="there is no option \"epoch\""):
         hw.Recognizer.train(ROWS, tmp_path / "x", epoch=3)
