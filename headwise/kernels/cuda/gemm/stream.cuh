@@ -10,6 +10,7 @@ struct StreamProduct {
   CUtensorMap a, b;
   Product p;
   Index row_tiles = 0, tiles = 0;
+  std::uint32_t stage_bytes = 0;  // of a stage that are copied: rows that are not there cost time as zeros
 };
 
 template <int Rows, int Columns, int WarpsDown, int WarpsAcross, int Stages>
@@ -35,7 +36,7 @@ __device__ __forceinline__ void copy_stages(const StreamProduct& w, std::uint32_
       const std::uint32_t slot = use % S::kStages, full = base + S::kBars + 8 * slot,
                           to = base + slot * S::kStageBytes;
       ptx::mbarrier_wait(full + 8 * S::kStages, (use / S::kStages & 1) ^ 1);
-      ptx::mbarrier_expect(full, S::kStageBytes);
+      ptx::mbarrier_expect(full, w.stage_bytes);
 #pragma unroll
       for (std::uint32_t panel = 0; panel < 2; ++panel) {
         const int at = k + 64 * static_cast<int>(panel);
@@ -108,7 +109,7 @@ __device__ __forceinline__ void multiply_stages(const StreamProduct& w, std::uin
 }
 
 template <class T, class S>
-__global__ void __launch_bounds__(S::kThreads + 32) stream_tiles(const __grid_constant__ StreamProduct w) {
+__global__ void __launch_bounds__(S::kThreads + 32, 1) stream_tiles(const __grid_constant__ StreamProduct w) {
   extern __shared__ __align__(1024) std::uint8_t raw[];
   const std::uint32_t base = ptx::shared_address(raw);
   if (base % kTileAlign != 0) __trap();
@@ -121,6 +122,8 @@ __global__ void __launch_bounds__(S::kThreads + 32) stream_tiles(const __grid_co
     }
     ptx::mbarrier_init_fence();
   }
+  ptx::let_follower_start();
+  ptx::wait_for_forerunner();
   __syncthreads();
   if (warp < S::kWarps)
     multiply_stages<T, S>(w, base, warp, lane);
@@ -145,13 +148,16 @@ Status start_stream_tiles(const Product& p, int device, cudaStream_t stream) {
   const std::lock_guard lock(state->mutex);
   StreamProduct w;
   w.p = p, w.row_tiles = ceil_div(p.m, S::kRows), w.tiles = w.row_tiles * ceil_div(p.n, S::kColumns);
-  status = state->map_of(line_map<T>(p.a, p.m, p.k, p.a.rows.step, S::kRows), w.a);
+  // Of one tile only the rows that are there are copied; the others hold what lay there and reach no output.
+  const Index rows = min_of(p.m, S::kRows);
+  w.stage_bytes = static_cast<std::uint32_t>((rows + S::kColumns) * S::kDeep * 2);
+  status = state->map_of(line_map<T>(p.a, p.m, p.k, p.a.rows.step, static_cast<int>(rows)), w.a);
   if (status.ok()) status = state->map_of(line_map<T>(p.b, p.n, p.k, p.b.columns.step, S::kColumns), w.b);
   if (!status.ok()) return status;
   const Index most = static_cast<Index>(facts_of(device).processors) * max_of(blocks, 1);
-  return launch(
-      {kName, dim3(static_cast<unsigned>(min_of(w.tiles, most))), S::kThreads + 32, S::kShared, stream},
-      kernel, w);
+  Launch l{kName, dim3(static_cast<unsigned>(min_of(w.tiles, most))), S::kThreads + 32, S::kShared, stream};
+  l.overlaps_forerunner = true;
+  return launch(l, kernel, w);
 }
 
 template <class T>

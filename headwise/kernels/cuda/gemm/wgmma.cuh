@@ -16,8 +16,9 @@ inline constexpr Index kRowsTogether = 8;
 struct WgmmaProduct {
   CUtensorMap a, b, out;
   Product p;
-  bool plain_end = false;             // out in 16 bits on lines, nothing but a bias: stored by bulk copies
-  int cluster = 1;                    // blocks one below the other share b
+  bool plain_end = false;     // out in 16 bits on lines, nothing but a bias: stored by bulk copies
+  int cluster = 1;            // blocks one below the other share b
+  std::uint32_t a_bytes = 0;  // of a stage that are copied: zeros of rows that are not there take time
   Index row_groups = 0, columns = 0;  // cluster rows and tile columns
 };
 
@@ -109,8 +110,9 @@ struct Copier {
         const std::uint32_t full = base + S::kBars + ring.slot() * 8, empty = full + S::kStages * 8,
                             to = base + ring.slot() * S::kStageBytes;
         ptx::mbarrier_wait(empty, ring.parity() ^ 1);
-        ptx::mbarrier_expect(full, S::kStageBytes);
-        left(at, k * kTileDeep, to, full);
+        const bool there = at.row < w.p.m;
+        ptx::mbarrier_expect(full, there ? w.a_bytes + S::kBBytes : S::kBBytes);
+        if (there) left(at, k * kTileDeep, to, full);
         if (w.cluster > 1) {
           right(at, k * kTileDeep, rank, to + S::kABytes, full);
         } else {
@@ -285,7 +287,7 @@ struct Multiplier {
         store_finished(d, row0, at.column);
       sync();  // the bias of the next tile
     }
-    if (w.plain_end && thread == 0) ptx::wait_stores();
+    if (w.plain_end && thread == 0) ptx::wait_stores_read();
   }
 };
 
@@ -304,6 +306,8 @@ __global__ void __launch_bounds__(kThreads, 1) wgmma_tiles(const __grid_constant
     ptx::mbarrier_init_fence();
     ptx::prefetch_map(&w.a), ptx::prefetch_map(&w.b);
   }
+  ptx::let_follower_start();
+  ptx::wait_for_forerunner();
   __syncthreads();
   if (w.cluster > 1) ptx::cluster_sync();
   const Index first = blockIdx.x / static_cast<unsigned>(w.cluster),
@@ -340,8 +344,10 @@ Status start_wgmma(const Product& p, int device, cudaStream_t stream) {
   w.cluster = blocks > 1 ? 2 : 1, w.row_groups = ceil_div(blocks, w.cluster), w.columns = ceil_div(p.n, N);
   w.plain_end = p.out.dtype == p.a.dtype && p.out.wide && p.activation == Activation::none &&
                 !p.factor.data && !p.residual.data && !p.slope.data && !p.accumulate;
+  const Index rows = TurnA ? kTileRows : min_of(p.m, kTileRows);
+  w.a_bytes = static_cast<std::uint32_t>(rows * kTileDeep * 2);
   status = state->map_of(TurnA ? line_map<T>(p.a, p.k, p.m, p.a.columns.step, 64)
-                               : line_map<T>(p.a, p.m, p.k, p.a.rows.step, kTileRows),
+                               : line_map<T>(p.a, p.m, p.k, p.a.rows.step, static_cast<int>(rows)),
                          w.a);
   if (status.ok())
     status = state->map_of(TurnB ? line_map<T>(p.b, p.k, p.n, p.b.rows.step, 32)
@@ -351,7 +357,7 @@ Status start_wgmma(const Product& p, int device, cudaStream_t stream) {
     status = state->map_of(line_map<T>(p.out, p.m, p.n, p.out.rows.step, 64), w.out);
   if (!status.ok()) return status;
   Launch l{kName, dim3(static_cast<unsigned>(w.cluster)), kThreads, S::kShared, stream};
-  l.cluster = static_cast<unsigned>(w.cluster);
+  l.cluster = static_cast<unsigned>(w.cluster), l.overlaps_forerunner = true;
   Index most = facts_of(device).processors;
   if (w.cluster > 1) {
     static int at_once[64] = {};  // clusters of two, asked once a device
