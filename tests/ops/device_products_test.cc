@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <iterator>
+
 #include "headwise/kernels/cuda/gemm/product.h"
 #include "headwise/kernels/cuda/gemm/tiles.h"
 #include "headwise/ops/device/layer_table.h"
@@ -59,29 +61,33 @@ TEST(DeviceProducts, LinesAreFoundAlongKAndAcrossIt) {
   EXPECT_FALSE(lines(matrix(32, 64, 0, 1), weight).there) << "one row for all";
 }
 
-TEST(DeviceProducts, TilesAreAsWideAsTheLastWaveAllows) {
-  using cuda::gemm::tile_columns;
-  EXPECT_EQ(tile_columns(65536, 4096, 132), 256);
-  EXPECT_EQ(tile_columns(4096, 4096, 132), 256);
-  EXPECT_EQ(tile_columns(1024, 768, 132), 64);
-  EXPECT_EQ(tile_columns(128, 4096, 132), 64);
-  EXPECT_EQ(tile_columns(4096, 768, 132), 192);
-  EXPECT_EQ(tile_columns(4096, 768, 132, {.has_192 = false}), 256);
-  EXPECT_EQ(tile_columns(1024, 768, 132, {.has_64 = false}), 128);
-  for (const Index m : {Index{65}, Index{1000}, Index{70000}})
-    for (const Index n : {Index{1}, Index{768}, Index{50304}}) {
-      const int columns = tile_columns(m, n, 132);
-      EXPECT_TRUE(columns == 64 || columns == 128 || columns == 192 || columns == 256) << m << " " << n;
-    }
+TEST(DeviceProducts, TilesAreWideWhereThereAreManyAndSmallWhereProcessorsWouldIdle) {
+  using namespace cuda::gemm;
+  const auto best = [](Index m, Index n, Index k) {
+    const WgmmaTile& t = wgmma_tile(kTilesBf16, static_cast<int>(std::size(kTilesBf16)), m, n, k, 132);
+    return t.rows * 1000 + t.columns;
+  };
+  EXPECT_EQ(best(65536, 4096, 4096), 128256);
+  EXPECT_EQ(best(4096, 768, 768), 128192);
+  EXPECT_EQ(best(512, 3072, 768), 128128);
+  EXPECT_EQ(best(1024, 768, 3072), 64128) << "48 tiles of 128 x 128 for 132 processors";
+  EXPECT_EQ(best(128, 768, 768), 64064);
+  EXPECT_EQ(wgmma_tile(kTurnedBf16, 3, 128, 768, 768, 132).rows, 128)
+      << "no small tiles of turned lines of a";
 }
 
-TEST(DeviceProducts, FewRowsAndSmallProductsStream) {
+TEST(DeviceProducts, FewRowsStream) {
   using cuda::gemm::stream_tile, cuda::gemm::streams;
-  EXPECT_TRUE(streams(1, 1 << 20, 132) && streams(64, 50304, 132) && streams(256, 768, 132));
-  EXPECT_FALSE(streams(4096, 4096, 132) || streams(1024, 4096, 132));
-  EXPECT_EQ(stream_tile(16, 4096, 132).columns, 16);
-  EXPECT_EQ(stream_tile(16, 50304, 132).columns, 64);
-  EXPECT_EQ(stream_tile(17, 768, 132).rows, 64);
+  EXPECT_TRUE(streams(1, 50304, 132) && streams(64, 4096, 132));
+  EXPECT_FALSE(streams(64, 50304, 132) || streams(65, 768, 132));
+  const auto columns = [](Index m, Index n, Index k) { return stream_tile(m, n, k, 132).columns; };
+  const auto rows = [](Index m, Index n, Index k) { return stream_tile(m, n, k, 132).rows; };
+  EXPECT_EQ(columns(16, 8192, 64), 16) << "four tiles of 16 columns a processor";
+  EXPECT_EQ(columns(16, 50304, 64), 64);
+  EXPECT_EQ(rows(16, 768, 768), 16);
+  EXPECT_EQ(rows(17, 768, 768), 32);
+  EXPECT_EQ(rows(17, 4096, 4096), 64);
+  EXPECT_EQ(rows(33, 768, 768), 64);
 }
 
 TEST(DeviceProducts, WithoutADeviceEveryKernelSaysWhy) {
@@ -91,7 +97,8 @@ TEST(DeviceProducts, WithoutADeviceEveryKernelSaysWhy) {
   EXPECT_EQ(words_of([] { CudaProductPlan(problem_of(8, 8, 8)); }),
             "product: every kernel for CUDA device 0 refused; copy the tensors to the CPU for the rest\n  "
             "cuda/gemm_hopper: " +
-                why + "\n  cuda/gemm_mma: " + why + "\n  cuda/gemm_plain: " + why);
+                why + "\n  cuda/gemm_mma: " + why +
+                "\n  cuda/gemm_plain: " + why);
   EXPECT_EQ(words_of([] { start(cuda::NormOfTask{}, Device::cuda(0), nullptr); }), "norm_of: " + why);
 }
 

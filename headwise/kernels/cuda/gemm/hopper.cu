@@ -14,18 +14,31 @@ void refuse(const GemmProblem& p, char (&words)[kSentenceBytes]) {
   if (facts.major != 9)
     std::snprintf(words, sizeof words, "capability %d.%d has no wgmma; 9.0 has", facts.major, facts.minor);
 }
-template <class T>
+template <class T, int Columns>
+Status start_tile(const WgmmaTile& tile, const Product& p, const Lines& lines, int device,
+                  cudaStream_t stream) {
+  if (tile.rows == 128) return start_width<T, Columns>(p, lines, device, stream);
+  return start_block<T, Columns>(p, lines, device, stream);
+}
+template <int Count>
+const WgmmaTile& best_of(const WgmmaTile (&tiles)[Count], const Product& p, int device, int count = Count) {
+  return wgmma_tile(tiles, count, p.m, p.n, p.k, facts_of(device).processors);
+}
 Status by_wgmma(const Product& p, const Lines& lines, int device, cudaStream_t stream) {
-  constexpr bool wide = has_turned<T>(256);
-  const bool turned = lines.turn_a || lines.turn_b;
-  const int columns = turned && !wide ? 128
-                                      : tile_columns(p.m, p.n, facts_of(device).processors,
-                                                     {.has_192 = wide, .has_64 = !turned});
-  if (columns == 256) return start_width<T, 256>(p, lines, device, stream);
-  if (columns == 64) return start_width<T, 64>(p, lines, device, stream);
-  if constexpr (wide)
-    if (columns == 192) return start_width<T, 192>(p, lines, device, stream);
-  return start_width<T, 128>(p, lines, device, stream);
+  if (p.a.dtype == DType::f16) {
+    const WgmmaTile& tile = lines.turn_b ? kTurnedF16[0] : best_of(kTilesF16, p, device);
+    if (tile.columns == 256) return start_width<f16, 256>(p, lines, device, stream);
+    return tile.columns == 64 ? start_tile<f16, 64>(tile, p, lines, device, stream)
+                              : start_tile<f16, 128>(tile, p, lines, device, stream);
+  }
+  const WgmmaTile& tile =
+      lines.turn_b ? best_of(kTurnedBf16, p, device, lines.turn_a ? 3 : 4) : best_of(kTilesBf16, p, device);
+  switch (tile.columns) {
+    case 256: return start_width<bf16, 256>(p, lines, device, stream);
+    case 192: return start_width<bf16, 192>(p, lines, device, stream);
+    case 128: return start_tile<bf16, 128>(tile, p, lines, device, stream);
+    default: return start_tile<bf16, 64>(tile, p, lines, device, stream);
+  }
 }
 
 Status stream(const Product& p, int device, cudaStream_t on) {
@@ -47,8 +60,7 @@ Status run(const GemmProblem& problem, const GemmArgs& args, int device, void* s
   if (part == Part::stream) return can ? stream(p, device, on) : mma_product(p, device, on);
   if (part == Part::best && can && streams(p.m, p.n, facts_of(device).processors))
     return stream(p, device, on);
-  return p.a.dtype == DType::bf16 ? by_wgmma<bf16>(p, lines, device, on)
-                                  : by_wgmma<f16>(p, lines, device, on);
+  return by_wgmma(p, lines, device, on);
 }
 
 }  // namespace

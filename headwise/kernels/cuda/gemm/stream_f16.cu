@@ -2,6 +2,7 @@
 
 namespace headwise::cuda::gemm {
 
+template Status stream_in_tiles<f16>(const Product&, StreamTile, int, cudaStream_t);
 template Status stream_product<f16>(const Product&, int, cudaStream_t);
 
 }  // namespace headwise::cuda::gemm
