@@ -97,7 +97,7 @@ TEST(DeviceProducts, WithoutADeviceEveryKernelSaysWhy) {
   EXPECT_EQ(words_of([] { CudaProductPlan(problem_of(8, 8, 8)); }),
             "product: every kernel for CUDA device 0 refused; copy the tensors to the CPU for the rest\n  "
             "cuda/gemm_hopper: " +
-                why + "\n  cuda/gemm_mma: " + why +
+                why + "\n  cuda/gemm_mma: " + why + "\n  cuda/gemm_parts: " + why +
                 "\n  cuda/gemm_plain: " + why);
   EXPECT_EQ(words_of([] { start(cuda::NormOfTask{}, Device::cuda(0), nullptr); }), "norm_of: " + why);
 }

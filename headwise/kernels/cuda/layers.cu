@@ -3,8 +3,8 @@
 
 extern "C" __attribute__((visibility("default"))) const headwise::cuda::LayerTable* headwise_cuda_layers() {
   using namespace headwise::cuda;
-  static const GemmEntries products[] = {gemm::kHopper, gemm::kMma, gemm::kPlain, gemm::kStream,
-                                         gemm::kWgmma};
+  static const GemmEntries products[] = {gemm::kHopper, gemm::kMma,      gemm::kPlain, gemm::kStream,
+                                         gemm::kWgmma,  gemm::kCublasLt, gemm::kParts};
   static const LayerTable table = {
       kLayerTableVersion,
       sizeof(headwise::GemmProblem),

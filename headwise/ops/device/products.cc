@@ -27,9 +27,11 @@ void check_matrix(const char* name, const MatrixView& x, Index rows, Index colum
 std::span<const CudaGemmKernel> cuda_gemm_kernels() {
   static constexpr CudaGemmKernel kKernels[] = {{"cuda/gemm_hopper", 0},
                                                 {"cuda/gemm_mma", 1},
+                                                {"cuda/gemm_parts", 6},
                                                 {"cuda/gemm_plain", 2},
                                                 {.name = "cuda/gemm_stream", .number = 3, .by_name = true},
-                                                {.name = "cuda/gemm_wgmma", .number = 4, .by_name = true}};
+                                                {.name = "cuda/gemm_wgmma", .number = 4, .by_name = true},
+                                                {.name = "cuda/cublaslt", .number = 5, .by_name = true}};
   return kKernels;
 }
 
