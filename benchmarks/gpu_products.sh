@@ -11,7 +11,7 @@ begin=$(date +%s)
 cuda=headwise/kernels/cuda
 flags="-std=c++20 -O3 --expt-relaxed-constexpr -lineinfo -I. -I$to/include -Xcompiler=-fPIC -Xptxas=-v,--warn-on-spills"
 pids=""
-for f in "$cuda"/gemm/*.cu "$cuda"/row/*.cu "$cuda/layers.cu" "$cuda/device/stream_state.cu" tests/gpu/layers_*.cu; do
+for f in "$cuda"/gemm/*.cu "$cuda"/row/*.cu "$cuda/layers.cu" "$cuda/memory.cu" "$cuda/device/stream_state.cu" tests/gpu/layers_*.cu; do
   # shellcheck disable=SC2086
   nvcc $flags -gencode=arch=compute_90a,code=sm_90a -c "$f" -o "$to/$(basename "$f" .cu).o" > "$to/$(basename "$f").log" 2>&1 &
   pids="$pids $!"
@@ -24,7 +24,7 @@ for pid in $pids; do wait "$pid"; done
 grep -H "error\|C75\|[1-9][0-9]* bytes spill" "$to"/*.log | head -n 40
 echo "compiled in $(($(date +%s) - begin)) s"
 objects=""
-for f in "$cuda"/gemm/*.cu "$cuda"/row/*.cu "$cuda/layers.cu" "$cuda/device/stream_state.cu"; do
+for f in "$cuda"/gemm/*.cu "$cuda"/row/*.cu "$cuda/layers.cu" "$cuda/memory.cu" "$cuda/device/stream_state.cu"; do
   objects="$objects $to/$(basename "$f" .cu).o"
 done
 # shellcheck disable=SC2086
