@@ -51,7 +51,7 @@ set(HEADWISE_TEXT_PUBLIC_HEADERS
     headwise/c/decoder.h headwise/c/recognizer.h
     headwise/decoder/files/config.h headwise/decoder/files/hf_config.h headwise/decoder/files/save_folder.h
     headwise/decoder/files/source.h
-    headwise/decoder/forward/decoder.h headwise/decoder/forward/kv_file.h headwise/decoder/forward/memory.h
+    headwise/decoder/forward/cut.h headwise/decoder/forward/decoder.h headwise/decoder/forward/kv_file.h headwise/decoder/forward/memory.h
     headwise/decoder/forward/weights.h
     headwise/decoder/chat_template.h headwise/decoder/decoder_host.h headwise/decoder/drafter.h headwise/decoder/generator.h
     headwise/decoder/sampling.h headwise/decoder/text_stream.h)

@@ -10,8 +10,10 @@
 
 #include "headwise/cli/args/args.h"
 #include "headwise/cli/decoder/head_plan.h"
+#include "headwise/cli/ranks/ranks.h"
 #include "headwise/decoder/decoder_host.h"
 #include "headwise/decoder/forward/kv_file.h"
+#include "headwise/train/checkpoint.h"
 
 namespace headwise::cli {
 namespace {
@@ -26,11 +28,18 @@ struct Request {
   std::string draft, kv_file, policy;
   int threads = 0;
   bool stream = false, stats = false, json = false;
+  RankRequest ranks;
 };
 
 DecoderOptions decoder_options(const Request& r) {
   return {.dtype = weights_dtype_named("generate: --dtype", r.dtype),
           .rounded_rows = rounded_rows_named("generate: --rows", r.rows)};
+}
+
+DecoderOptions cut_options(const Request& r, const Ranks& ranks) {
+  DecoderOptions o = decoder_options(r);
+  o.team = ranks.cuts() ? ranks.teams().tensor : nullptr;
+  return o;
 }
 
 KvOptions kv_options(const Request& r, const KvShape& shape) {
@@ -74,17 +83,18 @@ struct Answer {
 
 class Talk {
  public:
-  explicit Talk(const Request& r)
+  Talk(const Request& r, const Ranks& ranks)
       : request_(r),
         ctx_({.threads = r.threads}),
         source_(open_decoder(r.model)),
-        model_(*source_, decoder_options(r), ctx_),
+        model_(*source_, cut_options(r, ranks), ctx_),
         cache_(model_.kv_shape(), kv_options(r, model_.kv_shape())),
         guesses_(r, model_, ctx_),
         generator_(model_, source_->tokenizer(), cache_, {.drafter = guesses_.drafter.get()}) {
     require(source_->tokenizer() != nullptr, ErrorKind::bad_argument, "generate", r.model,
             ": no tokenizer lies beside the model; put its tokenizer.bin or tokenizer.json there");
     if (!r.seed.has_value()) seed_ = std::random_device{}();
+    agree(ranks);
   }
 
   int run() {
@@ -105,6 +115,17 @@ class Talk {
   }
 
  private:
+  /// Ranks draw the same tokens from the same logits.
+  void agree(const Ranks& ranks) {
+    const Request& r = request_;
+    ranks.world().share(&seed_, sizeof seed_, "the seed");
+    std::string said =
+        text(r.kv_dtype, ' ', r.draft, ' ', r.max_tokens, ' ', r.kv_mib, ' ', r.temperature, ' ', r.top_p,
+             ' ', r.min_p, ' ', r.repetition, ' ', r.top_k, ' ', r.seed.value_or(0));
+    for (const auto* list : {&r.prompts, &r.stop})
+      for (const std::string& one : *list) said += text(" | ", one);
+    ranks.agree({{"options and prompts", said}, {"numerics", numerics_id(ctx_)}});
+  }
   /// What was saved goes to the cache's tree, where the prompt finds it.
   void load_beginning() {
     std::error_code code;
@@ -259,6 +280,7 @@ void add_generate(CLI::App& app, int& exit_code) {
                    "Keys and values of the text: read where it exists, written at the end");
   word->add_option("--threads", r->threads, "0: HEADWISE_THREADS, else the CPUs of this process")
       ->capture_default_str();
+  add_tensor_option(*word, r->ranks);
   word->add_flag("--stream", r->stream, "Print the text as it comes; for one prompt");
   word->add_flag("--stats", r->stats, "Entropy, largest weight and weight on the first token of every head");
   word->add_flag("--json", r->json, "One JSON object a prompt");
@@ -269,7 +291,11 @@ void add_generate(CLI::App& app, int& exit_code) {
             "--kv-file keeps one text; give one prompt");
     require(r->kv_file.empty() || r->policy.empty(), ErrorKind::unsupported, "generate",
             "--kv-file keeps all tokens of all heads; leave --policy away");
-    exit_code = Talk(*r).run();
+    require(r->ranks.tensor < 2 || (r->kv_file.empty() && r->policy.empty() && !r->stats),
+            ErrorKind::unsupported, "generate",
+            "--kv-file, --policy and --stats know all heads, and --tensor cuts them; use one rank");
+    const Ranks ranks("generate", r->ranks, Order::one_rank);
+    exit_code = Talk(*r, ranks).run();
   });
 }
 

@@ -11,10 +11,37 @@ namespace {
 /// Turns of so many positions are kept; longer texts compute them, with the same bits.
 constexpr Index kMostTurns = 16'384;
 
+DecoderCut checked_cut(const DecoderConfig& c, const DecoderOptions& o) {
+  const DecoderCut cut{o.team};
+  const Index ranks = cut.ranks();
+  const auto refuse = [&](bool right, const auto&... words) {
+    require(right, ErrorKind::unsupported, "decoder", words..., ", which ", ranks,
+            " ranks cannot share; take fewer");
+  };
+  if (ranks == 1) return cut;
+  refuse(c.heads % ranks == 0, "the model has ", c.heads, " heads");
+  refuse(c.kv_heads >= ranks ? c.kv_heads % ranks == 0 : ranks % c.kv_heads == 0, "the model has ",
+         c.kv_heads, " kv heads");
+  refuse(c.model_dim >= ranks && c.feed_dim >= ranks, "model_dim is ", c.model_dim, " and feed_dim ",
+         c.feed_dim);
+  refuse(!c.cross, "a ", c.family, " model has cross-attention");
+  return cut;
+}
+
 }  // namespace
 
 Decoder::Decoder(DecoderSource& source, const DecoderOptions& options, Context& ctx)
-    : config_(source.config()), options_(options), weights_(source, options.dtype), scale_(DType::f32, {1}) {
+    : config_(source.config()),
+      options_(options),
+      weights_(source, options.dtype, checked_cut(source.config(), options)),
+      scale_(DType::f32, {1}) {
+  // What differs from rank to rank is known before a text is.
+  if (options.team != nullptr)
+    options.team->agree("decoder", {{"family", config_.family},
+                                    {"layers", text(config_.layers)},
+                                    {"feed_dim", text(config_.feed_dim)},
+                                    {"embedding", text(weights_.embed.fingerprint())},
+                                    {"numerics", numerics()}});
   const double plain = 1 / std::sqrt(static_cast<double>(config_.head_dim));
   scale_.values<float>()[0] = static_cast<float>(config_.scale > 0 ? config_.scale : plain);
   if (config_.learned_positions || config_.positions > kMostTurns) return;
@@ -48,7 +75,7 @@ std::string Decoder::numerics() const {
 
 KvShape Decoder::kv_shape() const {
   return {.layers = config_.layers,
-          .kv_heads = config_.kv_heads,
+          .kv_heads = DecoderCut{options_.team}.kv_heads(config_).size,
           .head_dim = config_.head_dim,
           .value_dim = config_.head_dim};
 }

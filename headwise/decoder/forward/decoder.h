@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "headwise/cache/kv_cache.h"
+#include "headwise/decoder/forward/cut.h"
 #include "headwise/decoder/forward/weights.h"
 #include "headwise/layers/basic/block_parts.h"
 #include "headwise/ops/attention/plan_shelf.h"
@@ -65,6 +66,9 @@ struct DecoderOptions {
   /// Rows that meet quantized matrices are rounded to 8 bits first, a scale for every 32 numbers: faster, and
   /// a numerics class of its own. Other matrices are multiplied exactly all the same.
   bool rounded_rows = false;
+  /// Ranks that heads, their keys and values, and the rows of matrices are cut over; every rank computes the
+  /// same rows and has all logits, with the bits of one rank. Outlives the model.
+  const Communicator* team = nullptr;
 };
 
 /// A row's logits depend on its text, the weights and the dtypes alone: not on the other rows, on where a
@@ -73,6 +77,7 @@ class Decoder {
  public:
   Decoder(DecoderSource& source, const DecoderOptions& options, Context& ctx);
   const DecoderConfig& config() const { return config_; }
+  /// Of what this rank keeps.
   KvShape kv_shape() const;
   /// Of all its weights and settings that change what it computes; reads every weight once.
   std::uint64_t fingerprint() const;

@@ -38,11 +38,17 @@ DecoderPass::DecoderPass(const Decoder& model, std::span<const DecoderRow> rows,
                          DecoderStep& step, Context& ctx)
     : model_(model),
       c_(model.config()),
+      cut_{model.options_.team},
+      heads_(cut_.heads(c_).size),
+      kv_heads_(cut_.kv_heads(c_).size),
       rows_(rows),
       cache_(cache),
       step_(step),
       ctx_(ctx),
       n_(static_cast<Index>(rows.size())) {
+  require(cut_.ranks() == 1 || (!step.watch && !step.look && !cache.split()), ErrorKind::unsupported, kOp,
+          "heads are cut over ", cut_.ranks(),
+          " ranks, where statistics and policies of single heads are not there yet; use one rank");
   find_runs();
 }
 
@@ -157,6 +163,23 @@ void DecoderPass::product(const ProductWeights& w, const Product& p) {
   }
 }
 
+AnyView DecoderPass::joined(const AnyView& own, Index columns) {
+  if (cut_.ranks() == 1) return own;
+  const AnyView whole = scratch(Scratch::joined, n_, columns);
+  cut_.team->gather(own, whole, 1, "columns of a decoder");
+  return whole;
+}
+
+void DecoderPass::whole_product(const ProductWeights& w, Product p) {
+  if (cut_.ranks() == 1) return product(w, p);
+  const Slice own = cut_.of(p.out.size[1]);
+  const AnyView whole = p.out;
+  p.out = scratch(Scratch::own, n_, own.size);
+  if (p.residual.given()) p.residual.data = static_cast<float*>(p.residual.data) + own.begin;
+  product(w, p);
+  cut_.team->gather(p.out, whole, 1, "columns of a decoder");
+}
+
 AnyView DecoderPass::heads_of(const AnyView& rows, Index first_column, Index heads) const {
   AnyView v;
   v.data = static_cast<std::byte*>(rows.data) + first_column * size_of(rows.dtype);
@@ -187,14 +210,14 @@ void DecoderPass::turn(Index layer, const AnyView& q, const AnyView& k) {
 
 void DecoderPass::attention(Index layer) {
   const DecoderLayer& w = model_.weights_.layers[at(layer)];
-  const Index q_columns = c_.heads * c_.head_dim, kv_columns = c_.kv_heads * c_.head_dim;
+  const Index q_columns = heads_ * c_.head_dim, kv_columns = kv_heads_ * c_.head_dim;
   const AnyView normed = scratch(Scratch::normed, n_, c_.model_dim);
   const AnyView qkv = scratch(Scratch::qkv, n_, q_columns + 2 * kv_columns);
   const AnyView attended = scratch(Scratch::attended, n_, q_columns);
   norm_part(w.norm_1, x_, normed);
   product(w.qkv, {.x = normed, .out = qkv});
-  const AnyView q = heads_of(qkv, 0, c_.heads), k = heads_of(qkv, q_columns, c_.kv_heads);
-  const AnyView v = heads_of(qkv, q_columns + kv_columns, c_.kv_heads);
+  const AnyView q = heads_of(qkv, 0, heads_), k = heads_of(qkv, q_columns, kv_heads_);
+  const AnyView v = heads_of(qkv, q_columns + kv_columns, kv_heads_);
   turn(layer, q, k);
   if (step_.look) step_.look(layer, q, k, v);
   const auto tokens_of = [](const AnyView& heads, Index first, Index rows) {  // [tokens kv_heads dim]
@@ -212,13 +235,14 @@ void DecoderPass::attention(Index layer) {
       const Index first = run.first + static_cast<Index>(s);
       cache_.write(run.sequences[s], layer, tokens_of(k, first, each), tokens_of(v, first, each), ctx_);
     }
-    attend_all(layer, run, q, heads_of(attended, 0, c_.heads));
+    attend_all(layer, run, q, heads_of(attended, 0, heads_));
   }
+  const AnyView all = joined(attended, c_.heads * c_.head_dim);
   if (c_.norms_behind) {
-    product(w.out, {.x = attended, .out = other_});
+    whole_product(w.out, {.x = all, .out = other_});
     add(w.behind_1, other_);
   } else {
-    product(w.out, {.x = attended, .out = other_, .residual = residual()});
+    whole_product(w.out, {.x = all, .out = other_, .residual = residual()});
     std::swap(x_, other_);
   }
 }
@@ -374,8 +398,8 @@ void DecoderPass::add(const NormWeights& behind, const AnyView& y) {
 void DecoderPass::feed(Index layer) {
   const DecoderLayer& w = model_.weights_.layers[at(layer)];
   const AnyView normed = scratch(Scratch::normed, n_, c_.model_dim);
-  const AnyView up = scratch(Scratch::up, n_, c_.feed_dim),
-                hidden = scratch(Scratch::hidden, n_, c_.feed_dim);
+  const Index columns = cut_.of(c_.feed_dim).size;
+  const AnyView up = scratch(Scratch::up, n_, columns), hidden = scratch(Scratch::hidden, n_, columns);
   norm_part(w.norm_2, x_, normed);
   if (c_.gated) {
     product(w.up, {.x = normed, .out = up});
@@ -383,11 +407,12 @@ void DecoderPass::feed(Index layer) {
   } else {
     product(w.up, {.x = normed, .out = hidden, .activation = c_.activation});
   }
+  const AnyView all = joined(hidden, c_.feed_dim);
   if (c_.norms_behind) {
-    product(w.down, {.x = hidden, .out = other_});
+    whole_product(w.down, {.x = all, .out = other_});
     add(w.behind_2, other_);
   } else {
-    product(w.down, {.x = hidden, .out = other_, .residual = residual()});
+    whole_product(w.down, {.x = all, .out = other_, .residual = residual()});
     std::swap(x_, other_);
   }
 }

@@ -21,7 +21,7 @@ class DecoderPass {
     std::vector<SequenceId> sequences = {};
     std::vector<Index> lengths = {};  // with these rows
   };
-  enum class Scratch : std::uint8_t { x, y, normed, qkv, attended, up, hidden, q16, out16 };
+  enum class Scratch : std::uint8_t { x, y, normed, qkv, attended, up, hidden, q16, out16, own, joined };
 
   void find_runs();
   /// [rows columns] of the step's memory; what is larger is kept.
@@ -39,6 +39,11 @@ class DecoderPass {
   };
   void product(const ProductWeights& weights, const Product& p);
   void product(const StoredMatrix& matrix, const Product& p, const float* bias, Index first_column);
+  /// The same of a cut model: a rank makes the columns of its rows of the matrices, and has the others from
+  /// theirs.
+  void whole_product(const ProductWeights& weights, Product p);
+  /// The columns of all ranks.
+  AnyView joined(const AnyView& own, Index columns);
   void attention(Index layer);
   void turn(Index layer, const AnyView& q, const AnyView& k);
   /// The keys of all heads of a layer, or of one kv head where heads have policies.
@@ -70,6 +75,8 @@ class DecoderPass {
 
   const Decoder& model_;
   const DecoderConfig& c_;
+  DecoderCut cut_;
+  Index heads_ = 0, kv_heads_ = 0;  // of this rank
   std::span<const DecoderRow> rows_;
   KvCache& cache_;
   DecoderStep& step_;

@@ -10,8 +10,8 @@ namespace {
 /// Goes through all weights of a configuration twice: first to check them, then to read them.
 class Loader {
  public:
-  Loader(DecoderSource& source, std::optional<DType> dtype)
-      : source_(source), c_(source.config()), dtype_(dtype) {}
+  Loader(DecoderSource& source, std::optional<DType> dtype, const DecoderCut& cut)
+      : source_(source), c_(source.config()), dtype_(dtype), cut_(cut) {}
 
   void load(DecoderWeights& w) {
     for (const bool reading : {false, true}) {
@@ -24,7 +24,7 @@ class Loader {
  private:
   void walk(DecoderWeights& w) {
     if (reading_)
-      w.embed = matrix({{"embed", c_.vocabulary}}, c_.model_dim);
+      w.embed = matrix({{"embed", c_.vocabulary, {0, c_.vocabulary}}}, c_.model_dim);
     else
       source_.check("embed", c_.vocabulary, c_.model_dim);
     if (c_.learned_positions) table(w.positions, "positions", c_.positions, c_.model_dim);
@@ -33,30 +33,37 @@ class Loader {
       layer(w.layers[static_cast<std::size_t>(i)], text("layers.", i, "."));
     norm(w.norm, "norm");
     if (!c_.tied && !reading_) source_.check("head", c_.vocabulary, c_.model_dim);
-    if (!c_.tied && reading_) w.head = matrix({{"head", c_.vocabulary}}, c_.model_dim);
+    if (!c_.tied && reading_) w.head = matrix({{"head", c_.vocabulary, {0, c_.vocabulary}}}, c_.model_dim);
     if (reading_) w.bytes = bytes_of(w);
   }
 
   void layer(DecoderLayer& l, const std::string& at) {
     const Index d = c_.model_dim, q = c_.heads * c_.head_dim, kv = c_.kv_heads * c_.head_dim;
+    const auto rows = [&](const char* name, Index whole) -> Part {
+      return {at + name, whole, cut_.of(whole)};
+    };
+    const auto heads = [&](const char* name, Index whole, const Slice& own) -> Part {
+      return {at + name, whole, {own.begin * c_.head_dim, own.size * c_.head_dim}};
+    };
+    const Slice own = cut_.heads(c_), own_kv = cut_.kv_heads(c_);
     norm(l.norm_1, at + "norm_1");
-    product(l.qkv, {{at + "q", q}, {at + "k", kv}, {at + "v", kv}}, d, c_.qkv_bias);
+    product(l.qkv, {heads("q", q, own), heads("k", kv, own_kv), heads("v", kv, own_kv)}, d, c_.qkv_bias);
     if (c_.head_norms) {
       vector(l.q_norm, at + "q_norm.weight", c_.head_dim);
       vector(l.k_norm, at + "k_norm.weight", c_.head_dim);
     }
-    product(l.out, {{at + "o", d}}, q, c_.out_bias);
+    product(l.out, {rows("o", d)}, q, c_.out_bias);
     if (c_.norms_behind) norm(l.behind_1, at + "behind_1");
     if (c_.cross) {
       norm(l.cross_norm, at + "cross_norm");
-      product(l.cross_q, {{at + "cross_q", q}}, d, c_.qkv_bias);
-      product(l.cross_kv, {{at + "cross_k", kv}, {at + "cross_v", kv}}, d, c_.qkv_bias);
-      product(l.cross_out, {{at + "cross_o", d}}, q, c_.out_bias);
+      product(l.cross_q, {rows("cross_q", q)}, d, c_.qkv_bias);
+      product(l.cross_kv, {rows("cross_k", kv), rows("cross_v", kv)}, d, c_.qkv_bias);
+      product(l.cross_out, {rows("cross_o", d)}, q, c_.out_bias);
     }
     norm(l.norm_2, at + "norm_2");
-    if (c_.gated) product(l.gate, {{at + "gate", c_.feed_dim}}, d, c_.feed_bias);
-    product(l.up, {{at + "up", c_.feed_dim}}, d, c_.feed_bias);
-    product(l.down, {{at + "down", d}}, c_.feed_dim, c_.feed_bias);
+    if (c_.gated) product(l.gate, {rows("gate", c_.feed_dim)}, d, c_.feed_bias);
+    product(l.up, {rows("up", c_.feed_dim)}, d, c_.feed_bias);
+    product(l.down, {rows("down", d)}, c_.feed_dim, c_.feed_bias);
     if (c_.norms_behind) norm(l.behind_2, at + "behind_2");
   }
 
@@ -78,6 +85,7 @@ class Loader {
   struct Part {
     std::string name;  // of the weight
     Index rows;
+    Slice own;  // rows this rank has
   };
   StoredFormat format(const std::string& name) const {
     if (!dtype_.has_value()) return source_.format(name);
@@ -88,19 +96,19 @@ class Loader {
   /// Parts of one format, one under the other.
   StoredMatrix matrix(std::span<const Part> parts, Index columns) {
     Index rows = 0;
-    for (const Part& p : parts) rows += p.rows;
+    for (const Part& p : parts) rows += p.own.size;
     const StoredFormat as = format(parts[0].name);
     const Index row_bytes = columns / facts_of(as).numbers * facts_of(as).bytes;
-    return {
-        as, rows, columns, [&](Index first, Index count, std::byte* to) {
-          Index begin = 0;  // of the part, in rows of the whole
-          for (const Part& p : parts) {
-            const Index low = std::max(first, begin), high = std::min(first + count, begin + p.rows);
-            if (low < high)
-              rows_as(as, p.name, {p.rows, columns, low - begin, high - low}, to + (low - first) * row_bytes);
-            begin += p.rows;
-          }
-        }};
+    return {as, rows, columns, [&](Index first, Index count, std::byte* to) {
+              Index begin = 0;  // of the part, in rows of the matrix
+              for (const Part& p : parts) {
+                const Index low = std::max(first, begin), high = std::min(first + count, begin + p.own.size);
+                if (low < high)
+                  rows_as(as, p.name, {p.rows, columns, p.own.begin + low - begin, high - low},
+                          to + (low - first) * row_bytes);
+                begin += p.own.size;
+              }
+            }};
   }
   StoredMatrix matrix(std::initializer_list<Part> parts, Index columns) {
     return matrix(std::span(parts.begin(), parts.size()), columns);
@@ -127,12 +135,16 @@ class Loader {
   void product(ProductWeights& to, std::initializer_list<Part> names, Index columns, bool bias) {
     std::vector<Part> parts(names);
     Index all = 0, at = 0;
-    for (Part& p : parts) all += p.rows;
+    for (Part& p : parts) all += p.own.size;
     if (bias && reading_) to.bias = Tensor(DType::f32, {all});
     for (Part& p : parts) {
       if (bias && !reading_) source_.check(p.name + ".bias", 0, p.rows);
-      if (bias && reading_) source_.read(p.name + ".bias", 0, p.rows, to.bias.values<float>().data() + at);
-      p.name += ".weight", at += p.rows;
+      if (bias && reading_) {
+        std::vector<float> whole(static_cast<std::size_t>(p.rows));
+        source_.read(p.name + ".bias", 0, p.rows, whole.data());
+        std::copy_n(whole.data() + p.own.begin, p.own.size, to.bias.values<float>().data() + at);
+      }
+      p.name += ".weight", at += p.own.size;
       if (!reading_) source_.check(p.name, p.rows, columns);
     }
     if (!reading_) return;
@@ -162,16 +174,17 @@ class Loader {
   DecoderSource& source_;
   const DecoderConfig& c_;
   std::optional<DType> dtype_;
+  DecoderCut cut_;
   bool reading_ = false;
   std::vector<float> wide_;
 };
 
 }  // namespace
 
-DecoderWeights::DecoderWeights(DecoderSource& source, std::optional<DType> dtype) {
+DecoderWeights::DecoderWeights(DecoderSource& source, std::optional<DType> dtype, const DecoderCut& cut) {
   require(!dtype || dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, ErrorKind::bad_dtype,
           "decoder", "got weights of ", dtype.value_or(DType::f32), "; they are f32, bf16, f16 or as stored");
-  Loader(source, dtype).load(*this);
+  Loader(source, dtype, cut).load(*this);
 }
 
 std::uint64_t DecoderWeights::fingerprint() const {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "headwise/decoder/files/source.h"
+#include "headwise/decoder/forward/cut.h"
 #include "headwise/ops/projection/stored_matrix.h"
 
 #pragma GCC visibility push(default)
@@ -40,8 +41,8 @@ struct DecoderLayer {
 struct DecoderWeights {
   /// Everything is checked against the file before anything is allocated. dtype: f32, bf16 or f16, which
   /// matrices are rounded to; none: they stay as the file has them. Norms, biases and learned positions are
-  /// f32.
-  DecoderWeights(DecoderSource& source, std::optional<DType> dtype);
+  /// f32. Of a cut model a rank reads its rows alone; the embedding and the head are whole.
+  DecoderWeights(DecoderSource& source, std::optional<DType> dtype, const DecoderCut& cut = {});
   std::vector<DecoderLayer> layers;
   StoredMatrix embed;  // [vocabulary model_dim]
   Tensor positions;    // [positions model_dim]

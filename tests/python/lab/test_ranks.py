@@ -16,6 +16,7 @@ import urllib.request
 
 import numpy as np
 import pytest
+import tiny_decoder
 
 import headwise as hw
 
@@ -48,6 +49,7 @@ def room(tmp_path_factory):
     (folder / "bank.tsv").write_text("\n".join(rows) + "\n")
     done = run(f"headwise train bank.tsv --out model --data 1 {TRAIN}", folder)
     assert done.returncode == 0, done.stderr
+    tiny_decoder.write_llama(folder / "llama")
     return folder
 
 
@@ -140,6 +142,19 @@ def test_orders(room, order):
             assert json.loads(a)["confidence"] == pytest.approx(json.loads(b)["confidence"], rel=1e-5)
     else:
         assert two.stdout == one.stdout
+
+
+def test_ranks_generate_the_text_of_one(room):
+    words = "llama 'the name' 'and the' --max-tokens 30 --temperature 0.8 --seed 4 --json"
+    one = run(f"headwise generate {words}", room)
+    two = run(f"mpirun -n 2 headwise generate {words} --tensor 2 --kv-dtype f32", room)
+    assert one.returncode == two.returncode == 0, two.stderr
+    assert two.stdout == one.stdout and one.stdout.count('"text"') == 2
+    for more, said in [("--stats", "--stats know all heads"), ("--kv-file x", "use one rank")]:
+        done = run(f"mpirun -n 2 headwise generate llama 'the name' --tensor 2 {more}", room)
+        assert done.returncode == 1 and said in done.stderr, done.stderr
+    few = run("mpirun -n 3 headwise generate llama 'the name' --tensor 3", room)
+    assert few.returncode == 1 and "heads, which 3 ranks cannot share; take fewer" in few.stderr
 
 
 def test_context_ranks_answer_alike(room):
