@@ -25,7 +25,7 @@ set(HEADWISE_PUBLIC_HEADERS
     headwise/distributed/communicator.h headwise/distributed/engine.h headwise/distributed/order.h
     headwise/distributed/rank_costs.h headwise/distributed/slices.h headwise/distributed/threads_engine.h
     headwise/layers/basic/block_parts.h headwise/layers/basic/cut_vocabulary.h headwise/layers/basic/embed.h headwise/layers/basic/feed_forward.h headwise/layers/basic/linear.h
-    headwise/layers/basic/leaves.h headwise/layers/basic/module.h headwise/layers/basic/norm_layer.h headwise/layers/multi_head/merged.h headwise/layers/transformer/mirror.h
+    headwise/layers/basic/leaves.h headwise/layers/basic/module.h headwise/layers/basic/norm_layer.h headwise/layers/basic/packed_weights.h headwise/layers/multi_head/merged.h headwise/layers/transformer/mirror.h
     headwise/layers/multi_head/cut_head.h headwise/layers/multi_head/multi_head.h headwise/layers/multi_head/suggest_heads.h headwise/layers/multi_head/taps.h
     headwise/layers/transformer/block.h headwise/layers/transformer/stack.h headwise/layers/transformer/torch_state.h
     headwise/layers/transformer/transformer.h

@@ -81,6 +81,33 @@ TEST(Recognizer, ABatchHasTheBitsOfOneTextAtATime) {
   EXPECT_TRUE(Recognizer(tiny(), vocabulary(), 1).predict(std::vector<std::string>{}, session).empty());
 }
 
+TEST(Recognizer, PackedWeightsGiveTheSameBits) {
+  const Folder folder;
+  for (const Pooling pooling : {Pooling::attention, Pooling::labels, Pooling::mean}) {
+    RecognizerConfig c = tiny(pooling);
+    c.encoder.model_dim = 72, c.encoder.feed_dim = 100;
+    const Recognizer made(c, vocabulary(), 3);
+    EXPECT_EQ(made.packed_weights(), nullptr);
+    made.save(folder.at("model"));
+    Recognizer loaded = Recognizer::load(folder.at("model"));
+    Session session;
+    for (int turn = 0; turn < 2; ++turn)
+      for (const std::string& t : kTexts)
+        EXPECT_EQ(loaded.predict(t, session).probability, made.predict(t, session).probability) << t;
+    ASSERT_NE(loaded.packed_weights(), nullptr);
+    // Of every block: q, k and v together, output, gate, two of the feed-forward layer and the last.
+    const std::size_t count = loaded.packed_weights()->count();
+    EXPECT_GE(count, 8u);
+    loaded.predict(kTexts, session);
+    EXPECT_EQ(loaded.packed_weights()->count(), count);
+    // Who changes weights is answered with the changed ones.
+    Recognizer other(c, vocabulary(), 4);
+    for (std::size_t i = 0; i < other.params().all().size(); ++i)
+      copy_rows(other.params().all()[i].value, loaded.params().all()[i].value);
+    EXPECT_EQ(loaded.predict(kTexts[0], session).probability, other.predict(kTexts[0], session).probability);
+  }
+}
+
 TEST(Recognizer, ATextWithinOneChunkKeepsItsBits) {
   RecognizerConfig c = tiny();
   const Recognizer small(c, vocabulary(), 3);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "headwise/layers/transformer/transformer.h"
 
+#include "headwise/layers/basic/packed_weights.h"
 #include "headwise/layers/multi_head/suggest_heads.h"
 #include "tests/layers/check.h"
 #include "tests/support/count_allocations.h"
@@ -204,6 +205,33 @@ TEST(Transformer, RaggedAndPaddedGiveTheSameBits) {
   ragged.source_sequences = {.offsets = source_offsets.view()};
   const AnyView same = model.forward(ragged, call, nullptr);
   EXPECT_TRUE(same_bits(padded, same));
+}
+
+TEST(Transformer, PackedWeightsGiveTheSameBits) {
+  for (const ModelKind kind : {ModelKind::encoder, ModelKind::decoder, ModelKind::encoder_decoder}) {
+    Bench bench;
+    ParamSet params(DType::f32, 1);
+    const Transformer model(params, tiny(kind));
+    const Ids ids;
+    Call call = bench.call();
+    const AnyView plain = model.forward(ids.input(), call, nullptr);
+    PackedWeights packed;
+    call.packed = &packed;
+    for (int turn = 0; turn < 2; ++turn)
+      EXPECT_TRUE(same_bits(plain, model.forward(ids.input(), call, nullptr))) << static_cast<int>(kind);
+    EXPECT_GT(packed.count(), 3u);
+    EXPECT_GT(packed.bytes(), 0u);
+    // A context of other kernels reads the weights as they lie, and training does.
+    const std::size_t count = packed.count();
+    Context other({.threads = 1, .kernels = "ref"});
+    StepMemory memory;
+    Call there{.ctx = other, .memory = memory, .packed = &packed};
+    model.forward(ids.input(), there, nullptr);
+    Call learns = bench.call({}, true);
+    learns.packed = &packed;
+    model.forward(ids.input(), learns, nullptr);
+    EXPECT_EQ(packed.count(), count);
+  }
 }
 
 TEST(Transformer, AStepHasTheSameBitsForThreadsAndAllocatesOnce) {

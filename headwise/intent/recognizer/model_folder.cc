@@ -245,7 +245,10 @@ Recognizer Recognizer::load(const std::string& name, DType dtype) {
           ErrorKind::bad_argument, kOp, folder,
           ": config.json, vocab.txt and labels.txt are not those that were written with model.safetensors; ",
           "one was changed: train again or take a copy");
-  if (dtype == DType::f32) return model;
+  if (dtype == DType::f32) {
+    model.pack_weights();
+    return model;
+  }
   Recognizer other(model.config_, model.tokenizer_.vocabulary(), model.params_, 0, dtype);
   for (Param& p : other.params_.all()) {
     const AnyView from = model.params_.find(p.name).value();

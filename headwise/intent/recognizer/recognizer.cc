@@ -49,6 +49,21 @@ RecognizerConfig completed(RecognizerConfig c, const Vocabulary& vocabulary) {
   return c;
 }
 
+/// The call reads these packed weights, where given, until the scope ends.
+class PackedScope {
+ public:
+  PackedScope(Call& call, PackedWeights* own) : call_(call), before_(call.packed) {
+    if (own) call.packed = own;
+  }
+  ~PackedScope() { call_.packed = before_; }
+  PackedScope(const PackedScope&) = delete;
+  PackedScope& operator=(const PackedScope&) = delete;
+
+ private:
+  Call& call_;
+  PackedWeights* before_;
+};
+
 }  // namespace
 
 void check(const RecognizerConfig& c) {
@@ -176,6 +191,7 @@ TextBatch Recognizer::batch(std::span<const std::string> texts) const {
 AnyView Recognizer::forward(const TextBatch& batch, Call& call, Saved* saved, AnyView* tags) const {
   Saved local;
   Saved& s = saved ? *saved : local;
+  const PackedScope packed(call, packed_.get());
   TransformerInput input{.ids = batch.id_view(), .sequences = batch.sequences(), .mask = sparse_.set()};
   if (ngrams_) {
     call.sequences = input.sequences;
@@ -195,6 +211,8 @@ AnyView Recognizer::forward(const TextBatch& batch, Call& call, Saved* saved, An
   if (s.dropout.p > 0) dropout(pooled, {}, s.dropout, pooled, call.ctx);
   return scores_->forward(pooled, call, &s.scores);
 }
+
+void Recognizer::pack_weights() { packed_ = std::make_shared<PackedWeights>(); }
 
 AnyView Recognizer::backward(const AnyView& dlogits, Call& call, Saved& saved, const AnyView& dtags) const {
   const AnyView dpooled = scores_->backward(dlogits, call, saved.scores);

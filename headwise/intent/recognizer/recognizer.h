@@ -16,6 +16,7 @@
 #include "headwise/intent/recognizer/ngrams.h"
 #include "headwise/intent/recognizer/planted_head.h"
 #include "headwise/layers/basic/linear.h"
+#include "headwise/layers/basic/packed_weights.h"
 #include "headwise/layers/transformer/mirror.h"
 
 #pragma GCC visibility push(default)
@@ -176,8 +177,17 @@ class Recognizer {
   const Transformer& encoder() const { return *encoder_; }
   /// Null where the config has none. A call without head gates runs with theirs, open or shut.
   const LearntGates* gates() const { return gates_ ? &*gates_ : nullptr; }
-  ParamSet& params() { return params_; }
+  /// To change them: weights are read as they lie from now on.
+  ParamSet& params() {
+    packed_ = nullptr;
+    return params_;
+  }
   const ParamSet& params() const { return params_; }
+  /// From now on products read packed weights, each packed when it is first read: the same bits sooner, for
+  /// the memory of the weights once more. A loaded recogniser does.
+  void pack_weights();
+  /// Null where weights are read as they lie.
+  const PackedWeights* packed_weights() const { return packed_.get(); }
 
  private:
   /// The layers are declared in `params`.
@@ -195,6 +205,7 @@ class Recognizer {
   std::optional<LabelScores> scores_;
   std::optional<Linear> tags_;  // of recognisers that cut
   Mask sparse_;                 // of LongText::sparse
+  std::shared_ptr<PackedWeights> packed_;
 };
 
 /// Refuses, in one sentence, settings that cannot work.

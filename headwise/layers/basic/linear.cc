@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "headwise/layers/basic/leaves.h"
+#include "headwise/layers/basic/packed_weights.h"
 #include "headwise/layers/basic/team_rows.h"
 #include "headwise/ops/projection/backward.h"
 #include "headwise/ops/projection/projection.h"
@@ -32,17 +33,18 @@ Index Linear::own_leaves() const {
   return options_.teams->order == Order::engine ? 1 : options_.leaves / options_.teams->tensor_ranks();
 }
 
+void read_weight(const AnyView& weight, Call& call, ProjectionArgs& args) {
+  args.parts = call.training;
+  if (call.packed && !call.training) args.packed = call.packed->find(weight, args.x.dtype, call.ctx);
+  if (!args.packed) args.weight = weight;
+}
+
 AnyView project_rows(const AnyView& x, const Learned& weight, const Learned& bias, Call& call,
                      const AnyView& residual, Activation activation, const AnyView& slope) {
   const AnyView y = call.memory.take(x.dtype, {x.size[0], weight.value().size[0]});
-  projection({.x = x,
-              .weight = weight.value(),
-              .bias = bias.value(),
-              .residual = residual,
-              .slope = slope,
-              .out = y,
-              .parts = call.training},
-             activation, call.ctx);
+  ProjectionArgs args{.x = x, .bias = bias.value(), .residual = residual, .slope = slope, .out = y};
+  read_weight(weight.value(), call, args);
+  projection(args, activation, call.ctx);
   return y;
 }
 

@@ -12,6 +12,8 @@
 #pragma GCC visibility push(default)
 namespace headwise {
 
+struct ProjectionArgs;
+
 /// How a map is cut over a tensor team. out: this rank makes its columns of y, nothing is gathered. in: x
 /// comes cut, y is whole on every rank.
 enum class Cut : std::uint8_t { none, out, in };
@@ -65,6 +67,8 @@ class Linear {
   Learned weight_, bias_;
 };
 
+/// `args` reads `weight`: packed where the call keeps packed weights, and as it lies where it learns.
+void read_weight(const AnyView& weight, Call& call, ProjectionArgs& args);
 /// y = activation(x W^T + b) + residual into memory of the call; and back, dx = dy W * factor + residual,
 /// gradients added.
 AnyView project_rows(const AnyView& x, const Learned& weight, const Learned& bias, Call& call,

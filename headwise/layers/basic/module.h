@@ -86,8 +86,9 @@ struct Sequences {
   Index held_rows() const { return held ? held->size : rows(); }
 };
 
-struct Taps;         // taps.h
-class Communicator;  // headwise/distributed/communicator.h
+struct Taps;          // taps.h
+class Communicator;   // headwise/distributed/communicator.h
+class PackedWeights;  // packed_weights.h
 
 /// Called with a block's number and what its heads give before W_O reads it, [rows heads*value_dim], gates
 /// included: changes it in place.
@@ -126,8 +127,9 @@ struct Call {
   BlockParts parts = {};                 // of every block, in forwards without a backward
   const RowLook* see_rows = nullptr;     // sees the rows between blocks
   const Communicator* rows_team =
-      nullptr;                // who has the rows besides sequences.held, where a backward follows
-  InputView head_gates = {};  // [blocks heads] floats: W_O reads gate_h times head h; empty: 1
+      nullptr;                      // who has the rows besides sequences.held, where a backward follows
+  PackedWeights* packed = nullptr;  // of weights that do not change: read by forwards without training
+  InputView head_gates = {};        // [blocks heads] floats: W_O reads gate_h times head h; empty: 1
   AnyView dhead_gates =
       {};  // [blocks rows heads] floats: backward writes dL / dgate of every token and head there
 

@@ -203,12 +203,11 @@ void MultiHead::project(int first, int last, const AnyView& from, Call& call, An
     end = end_of_product(i, last);
     const Linear& part = *parts_[i];
     const Index count = end - i;
-    projection({.x = from,
-                .weight = spanned(part.weight().value(), count * part.out()),
-                .bias = spanned(part.bias().value(), count * part.out()),
-                .out = side_by_side(parts[i], count),
-                .parts = call.training},
-               Activation::none, call.ctx);
+    ProjectionArgs args{.x = from,
+                        .bias = spanned(part.bias().value(), count * part.out()),
+                        .out = side_by_side(parts[i], count)};
+    read_weight(spanned(part.weight().value(), count * part.out()), call, args);
+    projection(args, Activation::none, call.ctx);
   }
 }
 
