@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "headwise/kernels/cpu/isa/key_order.h"
+#include "headwise/ops/attention/checks/overlaps.h"
 #include "headwise/ops/checks/view.h"
 #include "headwise/ops/keys/packed_keys.h"
 
@@ -427,12 +428,9 @@ void check_picks(const AttentionProblem& p, const AttentionArgs& a) {
 }
 
 void check_overlaps(const AttentionArgs& a) {
-  each_view(a, [&](const char* written_name, const AnyView& written, bool is_written) {
-    if (!is_written) return;
-    each_view(a, [&](const char* name, const AnyView& v, bool) {
-      kForward.check_apart(written_name, written, name, v);
-    });
-  });
+  Overlaps all;
+  each_view(a, [&](const char* name, const AnyView& v, bool written) { all.add(name, v, written); });
+  all.check(kForward);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "headwise/ops/attention/checks/backward.h"
 
 #include "headwise/ops/attention/checks/arg_checks.h"
+#include "headwise/ops/attention/checks/overlaps.h"
 #include "headwise/ops/checks/view.h"
 
 namespace headwise {
@@ -57,14 +58,11 @@ void check_gradients(const BackwardProblem& problem, const BackwardArgs& a) {
 }
 
 void check_overlaps(const BackwardArgs& a) {
-  each_gradient(a, [&](const char* name, const AnyView& gradient) {
-    each_view(a.forward, [&](const char* read, const AnyView& v, bool) {
-      kChecks.check_apart(name, gradient, read, v);
-    });
-    kChecks.check_apart(name, gradient, "dout", a.dout);
-    each_gradient(
-        a, [&](const char* other, const AnyView& v) { kChecks.check_apart(name, gradient, other, v); });
-  });
+  Overlaps all;
+  each_view(a.forward, [&](const char* name, const AnyView& v, bool) { all.add(name, v, false); });
+  all.add("dout", a.dout, false);
+  each_gradient(a, [&](const char* name, const AnyView& v) { all.add(name, v, true); });
+  all.check(kChecks);
 }
 
 }  // namespace
@@ -126,9 +124,12 @@ BackwardArgs check_backward_args(const BackwardProblem& problem, const BackwardA
   each_gradient(args, [&](const char* name, const AnyView& v) { check_memory(name, v, true); });
 
   BackwardArgs a = args;
-  each_view(a.forward, [](const char*, AnyView& v, bool) { v = without_idle_steps(v); });
-  a.dout = without_idle_steps(a.dout);
-  each_gradient(a, [](const char*, AnyView& v) { v = without_idle_steps(v); });
+  const auto settle = [](AnyView& v) {
+    if (v.given()) v = without_idle_steps(v);
+  };
+  each_view(a.forward, [&](const char*, AnyView& v, bool) { settle(v); });
+  settle(a.dout);
+  each_gradient(a, [&](const char*, AnyView& v) { settle(v); });
   kChecks.check_sequences(p, a.forward);
   kChecks.check_inputs(p, a.forward);
   check_gradients(problem, a);
