@@ -56,6 +56,8 @@ struct StoredCore {
   const char* isa;
   void (*multiply)(const StoredBlock&);
   void (*dots)(const DotBlock&);
+  /// 32 numbers as 8 bits, their scale, and the sums of both halves; the same bits on every level.
+  void (*round)(const float* x, std::int8_t* q, float* scale, std::int32_t* half);
 };
 
 extern const StoredCore kStoredPlain, kStoredNeon, kStoredNeonDot;

@@ -1,6 +1,7 @@
 #include "headwise/kernels/cpu/lanes/avx2.h"
 
 #include "headwise/kernels/cpu/stored/dots.h"
+#include "headwise/kernels/cpu/stored/round.h"
 #include "headwise/kernels/cpu/stored/tiles.h"
 
 namespace headwise::cpu {
@@ -24,7 +25,7 @@ struct Maddubs {
 
 }  // namespace
 
-const StoredCore kStoredAvx2{"avx2", stored::Tiles<Lanes, 6, 12, 8>::multiply,
-                             stored::Dots<Maddubs, 4>::dots};
+const StoredCore kStoredAvx2{"avx2", stored::Tiles<Lanes, 6, 12, 8>::multiply, stored::Dots<Maddubs, 4>::dots,
+                             stored::round_group};
 
 }  // namespace headwise::cpu

@@ -1,6 +1,7 @@
 #include "headwise/kernels/cpu/lanes/avx512.h"
 
 #include "headwise/kernels/cpu/stored/dots.h"
+#include "headwise/kernels/cpu/stored/round.h"
 #include "headwise/kernels/cpu/stored/tiles.h"
 
 namespace headwise::cpu {
@@ -27,6 +28,6 @@ struct Maddubs {
 }  // namespace
 
 const StoredCore kStoredAvx512{"avx512", stored::Tiles<Lanes, 8, 24, 16>::multiply,
-                               stored::Dots<Maddubs, 8>::dots};
+                               stored::Dots<Maddubs, 8>::dots, stored::round_group};
 
 }  // namespace headwise::cpu

@@ -1,6 +1,7 @@
 #include "headwise/kernels/cpu/lanes/avx512.h"
 
 #include "headwise/kernels/cpu/stored/dots.h"
+#include "headwise/kernels/cpu/stored/round.h"
 #include "headwise/kernels/cpu/stored/tiles.h"
 
 namespace headwise::cpu {
@@ -23,6 +24,6 @@ struct Dpbusd {
 }  // namespace
 
 const StoredCore kStoredVnni{"avx512+vnni", stored::Tiles<Lanes, 8, 24, 16>::multiply,
-                             stored::Dots<Dpbusd, 8>::dots};
+                             stored::Dots<Dpbusd, 8>::dots, stored::round_group};
 
 }  // namespace headwise::cpu

@@ -1,6 +1,7 @@
 #include "headwise/kernels/cpu/lanes/neon.h"
 
 #include "headwise/kernels/cpu/stored/dots.h"
+#include "headwise/kernels/cpu/stored/round.h"
 #include "headwise/kernels/cpu/stored/tiles.h"
 
 namespace headwise::cpu {
@@ -19,6 +20,6 @@ struct Sdot {
 }  // namespace
 
 const StoredCore kStoredNeonDot{"neon+dotprod", stored::Tiles<Lanes, 4, 16, 4>::multiply,
-                                stored::Dots<Sdot, 4>::dots};
+                                stored::Dots<Sdot, 4>::dots, stored::round_group};
 
 }  // namespace headwise::cpu

@@ -1,8 +1,5 @@
 #include "headwise/kernels/cpu/stored/stored.h"
 
-#include <bit>
-#include <cmath>
-#include <cstring>
 #include <string_view>
 
 #include "headwise/base/arena.h"
@@ -74,33 +71,6 @@ Memory lay_out(Arena& arena, const Product& p, const Cut& cut, int threads) {
   return m;
 }
 
-/// q = x / scale rounded to the nearest even, scale = the largest |x| / 127. What is not finite makes its
-/// group NaN. Loops are plain: compilers turn them into vectors.
-void round_group(const float* x, std::int8_t* q, float& scale, std::int32_t* half) noexcept {
-  constexpr std::int32_t kInfinite = 0x7f800000;
-  std::int32_t bits[kGroup], most = 0;
-  std::memcpy(bits, x, sizeof bits);
-  for (const std::int32_t b : bits)
-    most = most < (b & 0x7fffffff) ? b & 0x7fffffff : most;  // in the order of |x|
-  half[0] = half[1] = 0;
-  if (most >= kInfinite) {
-    std::memset(q, 0, kGroup);
-    scale = std::nanf("");
-    return;
-  }
-  const float top = std::bit_cast<float>(most), inverse = top > 0 ? 127.0f / top : 0.0f;
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
-  scale = top / 127.0f;
-  std::int32_t whole[kGroup];
-  for (Index i = 0; i < kGroup; ++i) {
-    const float n = (x[i] * inverse + kRound) - kRound;
-    // Beside a top below 4e-37 the inverse is infinite, and 0 times that is no number.
-    whole[i] = static_cast<std::int32_t>(n > 127.0f ? 127.0f : n < -127.0f ? -127.0f : n == n ? n : 0.0f);
-  }
-  for (Index i = 0; i < kGroup; ++i) q[i] = static_cast<std::int8_t>(whole[i]);
-  for (Index i = 0; i < kGroup / 2; ++i) half[0] += whole[i], half[1] += whole[kGroup / 2 + i];
-}
-
 /// Some columns of units times some rows, into c [rows][c_step].
 struct ColumnsTask {
   const std::byte* first;
@@ -164,7 +134,7 @@ void run(const Product& p, std::span<std::byte> workspace, ThreadPool& pool) noe
     for (Index g = 0; g < groups; ++g) {
       const Index at = row * groups + g;
       std::int32_t* half = memory.sum + 2 * at;
-      round_group(p.x + row * p.x_step + g * kGroup, memory.q + at * kGroup, memory.scale[at], half);
+      with.round(p.x + row * p.x_step + g * kGroup, memory.q + at * kGroup, memory.scale + at, half);
       memory.whole[at] = memory.scale[at] * static_cast<float>(half[0] + half[1]);
     }
   };
