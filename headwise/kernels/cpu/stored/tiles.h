@@ -12,6 +12,7 @@ namespace {
 template <class L, int Rows, int Vectors, int Chains>
 struct Tiles {
   static constexpr int W = Lanes::width, NV = kUnitColumns / W;
+  static constexpr Index kAhead = 2048;  // bytes
   using F = Lanes::F;
 
   struct Float {
@@ -51,7 +52,9 @@ struct Tiles {
     bool add;
   };
 
-  template <int M, int Columns, class Numbers>
+  /// Ahead: all rows meet these numbers at once, so memory sets the pace; lines are asked for before they are
+  /// due.
+  template <int M, int Columns, class Numbers, bool Ahead = false>
   static inline __attribute__((always_inline)) void tile(const StoredBlock& t, const Stretch& s, Index row) {
     constexpr int N = Columns * NV;
     const float* x[M];
@@ -79,6 +82,9 @@ struct Tiles {
     }
     for (; k < s.depth; ++k, w += Numbers::kBytes) {
       F n[N];
+      if constexpr (Ahead)
+#pragma GCC unroll 8
+        for (int j = 0; j < Columns; ++j) __builtin_prefetch(w + j * s.w_step + kAhead);
 #pragma GCC unroll 8
       for (int j = 0; j < Columns; ++j) Numbers::load(w + j * s.w_step, n + j * NV);
 #pragma GCC unroll 16
@@ -104,18 +110,18 @@ struct Tiles {
       for (int j = 0; j < NV; ++j) c[i][j] = L::template fma_lane<Lane>(n[j], y[i], c[i][j]);
   }
   /// All rows: whole tiles, then those that are left.
-  template <int M, int Columns, class Numbers>
+  template <int M, int Columns, class Numbers, bool Ahead>
   static void rest(const StoredBlock& t, const Stretch& s, Index row) {
     if constexpr (M > 0) {
-      if (t.rows - row == M) return tile<M, Columns, Numbers>(t, s, row);
-      rest<M - 1, Columns, Numbers>(t, s, row);
+      if (t.rows - row == M) return tile<M, Columns, Numbers, Ahead>(t, s, row);
+      rest<M - 1, Columns, Numbers, Ahead>(t, s, row);
     }
   }
-  template <int Columns, class Numbers>
+  template <int Columns, class Numbers, bool Ahead>
   static void rows(const StoredBlock& t, const Stretch& s) {
     Index row = 0;
-    for (; row + Rows <= t.rows; row += Rows) tile<Rows, Columns, Numbers>(t, s, row);
-    rest<Rows - 1, Columns, Numbers>(t, s, row);
+    for (; row + Rows <= t.rows; row += Rows) tile<Rows, Columns, Numbers, Ahead>(t, s, row);
+    rest<Rows - 1, Columns, Numbers, Ahead>(t, s, row);
   }
 
   /// Numbers that tiles read as they lie.
@@ -197,10 +203,14 @@ struct Tiles {
     for (; j + Columns <= t.columns; j += Columns)
       for (Index k = 0; k < t.k; k += most) {
         const Stretch s = Numbers::template stretch<Columns>(t, j, k, t.k - k < most ? t.k - k : most);
+        constexpr bool ahead = Numbers::in_place && Lanes::prefetches && M != 1;
+        using Tile = typename Numbers::Tile;
         if constexpr (M > 0)
-          tile<M, Columns, typename Numbers::Tile>(t, s, 0);
+          tile<M, Columns, Tile, ahead>(t, s, 0);
+        else if (ahead && t.rows <= Rows)
+          rows<Columns, Tile, ahead>(t, s);
         else
-          rows<Columns, typename Numbers::Tile>(t, s);
+          rows<Columns, Tile, false>(t, s);
       }
     if constexpr (Columns > 1) columns<Numbers, M, Columns == 8 ? 4 : 1>(t, j);
   }
