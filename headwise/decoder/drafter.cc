@@ -67,7 +67,7 @@ std::vector<TokenId> ModelDrafter::guess(const DraftPlace& place, Context& ctx) 
     try {
       const Drawn drawn = draw(step_.logits(0), *place.sampling,
                                {.prompt = view.first(prompt), .output = view.subspan(prompt)},
-                               {.position = static_cast<Index>(all.size())});
+                               {.position = static_cast<Index>(all.size()), .logprobs = false});
       all.push_back(drawn.token), guesses.push_back(drawn.token);
     } catch (const Error&) {
       break;  // a drafter that cannot draw has no guess

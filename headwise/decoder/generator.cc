@@ -148,13 +148,15 @@ void Generator::plan_guesses(RequestId id, Context& ctx) {
   budget_ -= count;
 }
 
+/// One guess at first, since it costs a row: texts that do not repeat are asked ever more seldom.
 void Generator::learn_width(Job& j, Index right) const {
   const auto guessed = static_cast<Index>(j.guesses.size());
+  if (right > 0) j.misses = 0;
   if (right == guessed) {
     j.width = std::min(options_.draft_tokens, 2 * j.width);
   } else if (right == 0) {
-    constexpr Index kRest = 8;
-    if (j.width <= 1) j.rest = kRest;
+    constexpr Index kRest = 8, kMostDoublings = 4;
+    if (j.width <= 1) j.rest = kRest << std::min(j.misses++, kMostDoublings);
     j.width = std::max<Index>(1, j.width / 2);
   } else {
     j.width = std::min(options_.draft_tokens, right + 1);
@@ -298,6 +300,7 @@ bool Generator::draw_for(RequestId id, Index asked, GenerateEvent& e) {
   if (early) place.closed = ends;
   if (tokenizer_ != nullptr) place.tokens = tokenizer_->size();
   place.top = std::max<Index>(r.logprobs, 0);
+  place.logprobs = r.logprobs >= 0;
   Drawn drawn;
   try {
     drawn = draw(step_.logits(asked), r.sampling,

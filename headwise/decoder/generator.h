@@ -92,7 +92,8 @@ class Generator {
     TextStream stream;
     Index planned = 0;  // rows of this step, without guesses
     std::vector<TokenId> guesses;
-    Index width = 4, rest = 0;  // guesses to ask for; steps without any before the next try
+    Index width = 1, rest = 0;  // guesses to ask for; steps without any before the next try
+    Index misses = 0;           // tries in a row of which nothing was right
     explicit Job(GenerateRequest r) : request(std::move(r)), tokens(request.prompt), stream(request.stop) {}
     Index output() const { return static_cast<Index>(tokens.size() - request.prompt.size()); }
   };

@@ -95,6 +95,46 @@ void add_logprobs(std::span<const float> logits, Index top, Drawn& drawn) {
   if (!among) drawn.top.push_back({drawn.token, drawn.logprob});
 }
 
+/// The largest logit where nothing moves or closes any; -1: that takes more than a look.
+TokenId plain_best(std::span<const float> logits, const SamplingOptions& o, const DrawPlace& place) {
+  const bool moved = o.temperature != 0 || !o.bias.empty() || o.repetition_penalty != 1 ||
+                     o.frequency_penalty != 0 || o.presence_penalty != 0;
+  if (moved || !place.closed.empty() || logits.empty()) return -1;
+  std::size_t count = logits.size();
+  if (place.tokens > 0) count = std::min(count, static_cast<std::size_t>(place.tokens));
+  int numbers = 1;
+  for (const float x : logits) numbers &= static_cast<int>(x == x);
+  if (numbers == 0) return -1;
+  float most = logits[0];
+  for (const float x : logits.first(count)) most = x > most ? x : most;
+  if (most == -std::numeric_limits<float>::infinity()) return -1;
+  return static_cast<TokenId>(std::find(logits.begin(), logits.end(), most) - logits.begin());
+}
+
+/// Of all logits after bias, closed ids, penalties and what the options keep.
+TokenId drawn_of(std::span<const float> logits, const SamplingOptions& o, const History& history,
+                 const DrawPlace& place) {
+  std::vector<double> l;
+  l.reserve(logits.size());
+  for (const float x : logits) {
+    require(!std::isnan(x), ErrorKind::bad_argument, kOp, "the model gave NaN for token ", l.size(),
+            "; its weights or this text are broken");
+    l.push_back(static_cast<double>(x));
+  }
+  for (const auto& [id, value] : o.bias) l[static_cast<std::size_t>(id)] += value;
+  for (const TokenId id : place.closed)
+    if (id >= 0 && id < static_cast<TokenId>(l.size())) l[static_cast<std::size_t>(id)] = kClosed;
+  if (place.tokens > 0)
+    for (std::size_t i = static_cast<std::size_t>(place.tokens); i < l.size(); ++i) l[i] = kClosed;
+  penalize(l, o, history);
+  if (o.temperature == 0) {
+    const auto best = std::max_element(l.begin(), l.end());
+    return best != l.end() && *best != kClosed ? static_cast<TokenId>(best - l.begin()) : -1;
+  }
+  for (double& x : l) x /= o.temperature;
+  return noisy_best(kept(l, o), o.seed, place.position);
+}
+
 }  // namespace
 
 void SamplingOptions::check(Index vocabulary) const {
@@ -120,30 +160,12 @@ void SamplingOptions::check(Index vocabulary) const {
 
 Drawn draw(std::span<const float> logits, const SamplingOptions& o, const History& history,
            const DrawPlace& place) {
-  std::vector<double> l;
-  l.reserve(logits.size());
-  for (const float x : logits) {
-    require(!std::isnan(x), ErrorKind::bad_argument, kOp, "the model gave NaN for token ", l.size(),
-            "; its weights or this text are broken");
-    l.push_back(static_cast<double>(x));
-  }
-  for (const auto& [id, value] : o.bias) l[static_cast<std::size_t>(id)] += value;
-  for (const TokenId id : place.closed)
-    if (id >= 0 && id < static_cast<TokenId>(l.size())) l[static_cast<std::size_t>(id)] = kClosed;
-  if (place.tokens > 0)
-    for (std::size_t i = static_cast<std::size_t>(place.tokens); i < l.size(); ++i) l[i] = kClosed;
-  penalize(l, o, history);
   Drawn drawn;
-  if (o.temperature == 0) {
-    const auto best = std::max_element(l.begin(), l.end());
-    if (best != l.end() && *best != kClosed) drawn.token = static_cast<TokenId>(best - l.begin());
-  } else {
-    for (double& x : l) x /= o.temperature;
-    drawn.token = noisy_best(kept(l, o), o.seed, place.position);
-  }
+  drawn.token = plain_best(logits, o, place);
+  if (drawn.token < 0) drawn.token = drawn_of(logits, o, history, place);
   require(drawn.token >= 0, ErrorKind::bad_argument, kOp,
           "every token is closed; open one by fewer biases or closed ids");
-  add_logprobs(logits, place.top, drawn);
+  if (place.logprobs || place.top > 0) add_logprobs(logits, place.top, drawn);
   return drawn;
 }
 

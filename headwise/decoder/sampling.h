@@ -45,6 +45,7 @@ struct DrawPlace {
   std::span<const TokenId> closed = {};  // may not be drawn
   Index tokens = 0;                      // ids from here on are padding and never drawn; 0: all may be
   Index top = 0;                         // log-probs wanted beside the drawn one's
+  bool logprobs = true;                  // false: Drawn has none, which saves their sum
 };
 
 /// Order: bias, closed ids, penalties, temperature, min_p, top_k, top_p, then the largest of l + g. Here g =

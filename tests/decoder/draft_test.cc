@@ -65,6 +65,19 @@ TEST(Drafts, TextsAndLogprobsAreThoseWithout) {
   }
 }
 
+/// A wrong guess costs a row: who is never right is asked ever more seldom.
+TEST(Drafts, WrongGuessesGetRare) {
+  GeneratorBench bench;
+  std::vector<GenerateRequest> requests = some_requests(1);
+  requests[0].max_tokens = 100, requests[0].ignore_end = true;
+  const std::vector<Answer> plain = bench.run(requests, 100, 8, {});
+  KnowingDrafter drafter(whole(requests, plain), 0, 15);
+  GeneratorStats stats;
+  EXPECT_EQ(plain, bench.run(requests, 100, 8, {.step_tokens = 64, .drafter = &drafter}, &stats));
+  EXPECT_EQ(stats.right, 0);
+  EXPECT_EQ(stats.guessed, 4);  // behind 0, 9, 26 and 59 tokens
+}
+
 TEST(Drafts, NgramsAndModelsChangeNothingEither) {
   GeneratorBench bench;
   const std::vector<GenerateRequest> requests = some_requests(12);
@@ -79,7 +92,7 @@ TEST(Drafts, NgramsAndModelsChangeNothingEither) {
     GeneratorStats stats;
     EXPECT_EQ(plain, bench.run(requests, 100, 8, {.drafter = &drafter}, &stats)) << seed;
     EXPECT_TRUE(seed != 1 || stats.right == stats.guessed) << stats.right << " of " << stats.guessed;
-    EXPECT_GT(stats.guessed, 20);
+    EXPECT_GT(stats.guessed, 10);
   }
 }
 

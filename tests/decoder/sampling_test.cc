@@ -31,6 +31,21 @@ TEST(Sampling, TemperatureZeroIsTheLargestAndTheLowestIdAmongEquals) {
   EXPECT_EQ(d.top[1].token, 2);
 }
 
+TEST(Sampling, ALookGivesWhatTheWholeWayGives) {
+  std::mt19937 random(5);
+  for (int trial = 0; trial < 300; ++trial) {
+    std::vector<float> l(2 + random() % 70);
+    for (float& x : l) x = static_cast<float>(static_cast<int>(random() % 9)) - 4;
+    if (trial % 3 == 0) l[random() % l.size()] = -kInf;
+    const auto tokens = trial % 4 == 0 ? Index{0} : static_cast<Index>(2 + random() % (l.size() - 1));
+    const Drawn quick = draw(l, {}, {}, {.tokens = tokens, .logprobs = false});
+    const Drawn slow = draw(l, {.bias = {{0, 0.0}}}, {}, {.tokens = tokens});  // a bias takes the whole way
+    EXPECT_EQ(quick.token, slow.token);
+    EXPECT_EQ(quick.logprob, 0);
+    EXPECT_EQ(draw(l, {}, {}, {.tokens = tokens}).logprob, slow.logprob);
+  }
+}
+
 TEST(Sampling, FrequenciesAreThoseOfTheSoftmax) {
   const std::vector<float> l = {0.5F, -1, 2, 0, 1, -3};
   struct Case {
