@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "headwise/base/half.h"
 #include "headwise/decoder/forward/memory.h"
 #include "headwise/ops/norm/layer_norm.h"
 #include "headwise/ops/norm/norm.h"
@@ -20,6 +21,29 @@ AnyView some_rows(AnyView v, Index first, Index rows) {
   v.data = static_cast<std::byte*>(v.data) + first * v.step[0] * size_of(v.dtype);
   v.size[0] = rows;
   return v;
+}
+
+template <class To, class From>
+void convert_row(const void* from, void* to, Index count) noexcept {
+  const auto* x = static_cast<const From*>(from);
+  auto* y = static_cast<To*>(to);
+  for (Index i = 0; i < count; ++i) y[i] = static_cast<To>(static_cast<float>(x[i]));
+}
+/// [batch tokens heads dim] between f32 and 16 bits; heads lie side by side.
+void convert(const AnyView& from, const AnyView& to, Context& ctx) {
+  const bool narrow = from.dtype == DType::f32, brain = (narrow ? to : from).dtype == DType::bf16;
+  const auto row = narrow ? (brain ? convert_row<bf16, float> : convert_row<f16, float>)
+                          : (brain ? convert_row<float, bf16> : convert_row<float, f16>);
+  constexpr Index kRows = 16;  // of a task
+  const Index tokens = from.size[1], rows = from.size[0] * tokens, each = from.size[2] * from.size[3];
+  ctx.pool().parallel_for(ceil_div(rows, kRows), [&](Index task, int) noexcept {
+    const auto place = [&](const AnyView& v, Index i) {
+      return static_cast<std::byte*>(v.data) +
+             (i / tokens * v.step[0] + i % tokens * v.step[1]) * size_of(v.dtype);
+    };
+    for (Index i = task * kRows; i < min_of(rows, (task + 1) * kRows); ++i)
+      row(place(from, i), place(to, i), each);
+  });
 }
 
 void check_memory(const DecoderConfig& c, const DecoderRow& row) {
@@ -294,20 +318,13 @@ void DecoderPass::attend(const Keys& keys, const Run& run, const AnyView& q, con
   // Keys of 16 bits meet queries of 16 bits: both are rounded once.
   const bool half = dtype == DType::bf16 || dtype == DType::f16;
   const AnyView wide_q = args.q, wide_out = args.out;
-  const auto copy = [](const AnyView& from, const AnyView& to) {
-    for (Index b = 0; b < from.size[0]; ++b)
-      for (Index t = 0; t < from.size[1]; ++t)
-        for (Index i = 0; i < from.size[2] * from.size[3]; ++i)
-          store_double(to.data, to.dtype, b * to.step[0] + t * to.step[1] + i,
-                       load_double(from.data, from.dtype, b * from.step[0] + t * from.step[1] + i));
-  };
   if (half) {
     const Index columns = q.size[2] * c_.head_dim;
     args.q.data = scratch(Scratch::q16, run.rows, columns, dtype).data;
     args.q.dtype = dtype, args.q.step[0] = args.q.step[1] = columns;
     args.out = args.q;
     args.out.data = scratch(Scratch::out16, run.rows, columns, dtype).data;
-    copy(wide_q, args.q);
+    convert(wide_q, args.q, ctx_);
   }
   const KvCache& cache = *keys.cache;
   KvTable table = cache.table(run.sequences, run.lengths);
@@ -318,7 +335,7 @@ void DecoderPass::attend(const Keys& keys, const Run& run, const AnyView& q, con
     attend_watched(keys, run, args);
   else
     step_.plans_.forward(problem_of(args), ctx_).run(args, ctx_);
-  if (half) copy(args.out, wide_out);
+  if (half) convert(args.out, wide_out, ctx_);
 }
 
 /// What the heads of the rows do, from probes beside the same bits of out.
