@@ -35,6 +35,14 @@ MAIN = (
     ("crosswoz", "scratch", "CrossWOZ user acts, from scratch", "linear 76.58", 77.0),
 )
 
+# The same of options that are no row above: data, setting, what it is.
+OPTIONS = (
+    ("mixbanking77", "cut-256", "MixBANKING77, `--compound cut`, batch 256, 3 epochs, bf16"),
+    ("nlupp", "auto", "NLU++ banking, `--compound auto`, from scratch"),
+    ("crosswoz", "auto", "CrossWOZ, `--compound auto`"),
+    ("clinc150", "scratch", "CLINC150 in scope, from scratch"),
+)
+
 
 def read_results(folder: pathlib.Path) -> dict[tuple[str, str], list[dict]]:
     found: dict[tuple[str, str], list[dict]] = {}
@@ -108,6 +116,14 @@ def gap(results: dict) -> str:
     words = (f"Eight heads at equal parameters, exact match: {points(rival)} beside the BiLSTM, {points(one)} beside one head "
              f"({seeds(ours)}).")
     return textwrap.fill(words, 120, break_on_hyphens=False)
+
+
+def options_table(results: dict) -> str:
+    rows = []
+    for data, setting, words in OPTIONS:
+        runs = results.get((data, setting), [])
+        rows.append([words, *(figures(runs) if runs else EMPTY)])
+    return grid(["data and options", *FIGURES], rows)
 
 
 def out_of_scope(results: dict) -> str:
@@ -194,6 +210,7 @@ def tables(folder: pathlib.Path) -> str:
     fusion = [f"fusion-{name}" for name in intent_settings.FUSIONS]
     return "\n\n".join([
         main_table(results), gap(results), out_of_scope(results),
+        "### Other options", options_table(results),
         "### Kinds of heads, MixBANKING77, 12 minutes each", list_table(results, "mixbanking77", kinds, "head"),
         "### Number of heads at equal parameters, 10,000 rows of MixBANKING77", sweep_table(results),
         *(["![What the number of heads changes](intent-heads.svg)"] if sweep_plot(results) else []),
