@@ -141,8 +141,8 @@ std::string confused_table(const Answers& a, const ReportWords& say) {
   for (const auto& [count, pair] : pairs)
     rows.push_back(
         {html(label_name(a, pair.first, say)), html(label_name(a, pair.second, say)), grouped(count)});
-  return text("<div class=card style=\"margin-top:20px\"><h3>", say("Most frequent confusions"), "</h3>",
-              html_table({say("true"), say("given"), say("#times")}, rows), "</div>");
+  return text("<div class=\"card wide\" style=\"margin-top:20px\"><h3>", say("Most frequent confusions"),
+              "</h3>", html_table({say("true"), say("given"), say("#times")}, rows), "</div>");
 }
 
 std::string summary_of(const Answers& a, const Survey& s, const RoleBook& book, const ReportWords& say) {

@@ -109,7 +109,7 @@ std::string trust_section(std::span<const Trusted> answers, const ReportWords& s
              say("confidence"), say),
       framed(say("Accuracy against coverage"), text("<path class=curve d=\"", path, "\"/>"),
              say("texts that are answered, the surest first"), say),
-      "</div><div class=card style=\"margin-top:20px\">",
+      "</div><div class=\"card wide\" style=\"margin-top:20px\">",
       html_table({say("#abstain below"), say("#answered"), say("#right of those"), say("#held back")}, rows),
       "</div>");
 }

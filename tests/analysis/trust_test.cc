@@ -42,6 +42,13 @@ TEST(Trust, ErrorAndCoverageByHand) {
   EXPECT_EQ(trust_of({}).error, 0);
 }
 
+TEST(Trust, ATableWiderThanAPhoneScrollsInItsCard) {
+  const std::string section = trust_section(std::vector<Trusted>{{}, {}}, ReportWords("en"));
+  const std::size_t table = section.find("<table");
+  ASSERT_NE(table, std::string::npos);
+  EXPECT_EQ(section.rfind("<div class=\"card wide\"", table), section.rfind("<div class", table));
+}
+
 TEST(Drift, NamesWhatMoved) {
   const Recognizer r = small();
   Session session({.threads = 1});
