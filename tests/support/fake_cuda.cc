@@ -323,9 +323,9 @@ extern "C" __attribute__((visibility("default"))) const headwise::cuda::Table* h
 extern "C" __attribute__((visibility("default"))) const headwise::cuda::LayerTable* headwise_cuda_layers() {
   using namespace headwise;
   static const auto products = [] {
-    std::vector<cuda::GemmEntries> all;
+    std::vector<cuda::GemmEntries> all(cuda_gemm_kernels().size());
     for (const CudaGemmKernel& k : cuda_gemm_kernels())
-      all.push_back({k.name, fake::take_all<GemmProblem>, fake::product, fake::numerics<GemmProblem>});
+      all[k.number] = {k.name, fake::take_all<GemmProblem>, fake::product, fake::numerics<GemmProblem>};
     return all;
   }();
   static const cuda::LayerTable table = {
