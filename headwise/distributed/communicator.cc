@@ -167,7 +167,8 @@ Communicator Communicator::start(const EngineOptions& options) {
     team.world_->options.seconds = seconds_from("HEADWISE_RANK_SECONDS", options.seconds);
     return team;
   }
-  throw Error(ErrorKind::bad_argument, text(kOp, ": there is no engine \"", word, "\"; give mpi or none"));
+  throw Error(ErrorKind::bad_argument,
+              text(kOp, ": there is no engine \"", word, "\"; give mpi, nccl or none"));
 }
 
 std::string Communicator::engine() const {

@@ -2,11 +2,14 @@
 
 #include <cstdlib>
 
+#include "headwise/distributed/nccl_engine.h"
+
 namespace headwise {
 namespace {
 
 constexpr EngineEntry kEngines[] = {
     {"mpi", "ranks are processes, on one machine or several", &missing_mpi, &start_mpi},
+    {"nccl", "bytes go over GPUs, a GPU a rank", &missing_nccl, &start_nccl},
 };
 
 }  // namespace

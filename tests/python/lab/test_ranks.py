@@ -305,7 +305,8 @@ def test_a_rank_that_is_gone_or_stands_ends_the_run(room, sign, code):
 
 def test_doctor_and_explain(room):
     facts = json.loads(run("headwise doctor --json --no-measure", room).stdout)
-    assert facts["engines"] == [{"name": "mpi", "purpose": "ranks are processes, on one machine or several", "missing": ""}]
+    assert [e["name"] for e in facts["engines"]] == ["mpi", "nccl"]
+    assert facts["engines"][0] == {"name": "mpi", "purpose": "ranks are processes, on one machine or several", "missing": ""}
     sizes = "--q-tokens 512 --batch 8 --heads 8 --head-dim 64"
     said = json.loads(run(f"headwise explain {sizes} --ranks 4 --json", room).stdout)["ranks"]
     # Heads gathered and own columns gathered: 2 x 3/4 x tokens x model_dim x 4 bytes.
