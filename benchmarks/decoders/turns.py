@@ -68,7 +68,9 @@ class LlamaCpp:
         import numpy
         self.lib, self.numpy = lib, numpy
         lib.llama_backend_init()
-        self.model = lib.llama_model_load_from_file(str(models / FILES[dtype]).encode(), lib.llama_model_default_params())
+        file = models / "plain" / FILES[dtype]  # the same without a tokenizer, where it is there
+        file = file if file.exists() else models / FILES[dtype]
+        self.model = lib.llama_model_load_from_file(str(file).encode(), lib.llama_model_default_params())
         c = lib.llama_context_default_params()
         c.n_ctx, c.n_batch, c.n_ubatch, c.n_seq_max, c.n_threads, c.n_threads_batch = 16384, 2048, 512, 16, threads, threads
         if hasattr(c, "kv_unified"):
