@@ -89,10 +89,10 @@ function headsOf(a) {
   const wide = make('div', undefined, 'wide'), table = make('table', undefined, 'heads'), most = largest(a.heads.flat());
   const names = table.createTHead().insertRow();
   names.append(make('th'));
-  a.heads[0].forEach((_, h) => names.append(make('th', say('head', h + 1))));
+  a.heads[0].forEach((_, h) => names.append(make('th', say('head', h))));
   a.heads.forEach((layer, l) => {
     const row = table.insertRow();
-    row.append(make('th', say('layer', l + 1)));
+    row.append(make('th', say('layer', l)));
     for (const x of layer) shade(Object.assign(row.insertCell(), { textContent: signed(x) }), x, most);
   });
   wide.tabIndex = 0;

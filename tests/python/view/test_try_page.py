@@ -82,6 +82,8 @@ def test_a_sentence_is_tried(browser, service, scheme, tmp_path):
     assert b.run("document.querySelector('.given li').textContent") == "card_lost"
     assert b.run("[...document.querySelectorAll('.word')].map((e) => e.firstChild.textContent)") == ["what", "about", "my", "debit", "card"]
     assert b.run("document.querySelectorAll('.heads td').length") == 8
+    # Numbered from 0, as by the program and the report.
+    assert b.run("[...document.querySelectorAll('.heads th')].map((e) => e.textContent).join()") == ",head 0,head 1,head 2,head 3,layer 0,layer 1"
     strongest = b.run("[...document.querySelectorAll('.word')].sort((x, y) => y.style.getPropertyValue('--v') - x.style.getPropertyValue('--v'))[0].firstChild.textContent")
     assert strongest in ("debit", "card")
     assert b.run(LEAST_CONTRAST) >= 4.5
