@@ -88,12 +88,15 @@ typename H::Config parse_config(std::string_view settings) {
   return config;
 }
 
-/// `gqa:heads=8,kv_heads=2,dim=64`, every field in order; parse_config reads what stands behind the colon.
+/// `gqa:heads=8,kv_heads=2,dim=64`, every field in order that the head says; parse_config reads what stands
+/// behind the colon.
 template <class H>
 std::string config_text(const typename H::Config& config) {
   std::string s(H::name);
   char before = ':';
   each_field<H>([&](const auto& f) {
+    if constexpr (requires { H::says(config, f.name); })
+      if (!H::says(config, f.name)) return;
     s += text(before, f.name, '=', value_text(config.*f.member));
     before = ',';
   });

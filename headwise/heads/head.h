@@ -113,6 +113,7 @@ struct Below {
 /// - book_backward(call, work, arena): memory of the backward; points call.run.dgate, .dq, ... at it
 /// - finish_backward(call, work, ctx): call.d_o from call.dy
 /// - prepare_backward(call, work, ctx): call.dq, dk, dv where replaced; adds to dx, dx_kv and parameters
+/// - says(config, key): whether a setting stands in the head's text
 /// - become_mha(): learned values at which as_mha's settings are MHA, where they do not start there
 /// - flops(problem): of prepare and finish; 2 a token and own parameter where it is left out
 /// - window(): keys on each side of a query that prepare joins with the mask; -1: all
@@ -179,6 +180,12 @@ inline Index dim_of(std::string_view head, Index heads, Index dim, const Place& 
   require(place.model_dim > 0 && place.model_dim % heads == 0, ErrorKind::bad_shape, head, "model_dim (",
           place.model_dim, ") must be a multiple of heads (", heads, "); change one of them or give dim");
   return place.model_dim / heads;
+}
+/// The width of one head's values; 0 stands for dim.
+inline Index value_dim_of(std::string_view head, Index dim, Index value_dim) {
+  require(value_dim >= 0, ErrorKind::bad_shape, head, "value_dim is ", value_dim,
+          "; it starts at 1, and 0 stands for dim");
+  return value_dim > 0 ? value_dim : dim;
 }
 /// kv_heads of a config, 0 standing for as many as heads.
 inline Index kv_heads_of(std::string_view head, Index heads, Index kv_heads) {

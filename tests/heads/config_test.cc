@@ -31,7 +31,7 @@ TEST(HeadConfig, UnknownWordsListTheKnownOnes) {
   EXPECT_EQ(sentence(ErrorKind::bad_argument, "gga:heads=8"),
             "heads: there is no head \"gga\"; there are " + head_names());
   EXPECT_EQ(sentence(ErrorKind::bad_argument, "gqa:kvheads=8"),
-            "gqa: has no setting \"kvheads\"; it has heads, kv_heads, dim");
+            "gqa: has no setting \"kvheads\"; it has heads, kv_heads, dim, value_dim");
   EXPECT_EQ(sentence(ErrorKind::bad_argument, "gqa:heads"),
             "gqa: got \"heads\"; settings are written key=value and joined by commas");
   EXPECT_EQ(sentence(ErrorKind::bad_argument, "gqa:heads=8x"),

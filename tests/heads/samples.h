@@ -24,7 +24,8 @@ typename H::Config small_config(Index heads, Index dim) {
 }
 
 /// The small config, then one for every other value of each bool and enum field, and one with groups where
-/// the head has kv_heads. A head file brings its samples by being there.
+/// the head has kv_heads, with wider values where it has value_dim. A head file brings its samples by being
+/// there.
 template <Head H>
 std::vector<std::string> samples() {
   using Config = typename H::Config;
@@ -43,6 +44,7 @@ std::vector<std::string> samples() {
     if constexpr (std::is_enum_v<T>)
       for (const std::string_view word : names_of(T{})) with(f.name, word);
     if (f.name == "kv_heads") with(f.name, "2"), with(f.name, "4");
+    if (f.name == "value_dim") with(f.name, "5");
   });
   return all;
 }

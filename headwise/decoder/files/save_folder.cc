@@ -88,6 +88,7 @@ class Saver {
          "share_layers, token_types or scaled_embedding", "leave them out");
     const std::string name(head().name());
     need(name == "mha" || (llama_ && name == "gqa"), "heads", "mha, and with rope gqa, are known");
+    need(head().widths().out == head().widths().q, "value_dim", "values as wide as queries are known");
     if (llama_) {
       need(c_.norm.kind == NormKind::rms && c_.feed == FeedKind::swiglu, "norm or feed",
            "with rope give rms norms and swiglu");

@@ -54,11 +54,12 @@ std::map<std::string, std::string> head_keys(const JsonObject& json, const Edite
   bool alike = true, plain = true;
   for (Index i = 0; i < layers; ++i) {
     const std::string one = heads_of_layer(edited.heads, i, layers);
-    alike &= one == first, plain &= one.starts_with("mha:");
+    alike &= one == first, plain &= one.starts_with("mha:") && one.find("value_dim") == one.npos;
   }
   if (!edited.pruned.empty() && plain && !json.has("headwise_heads"))
     keys["pruned_heads"] = pruned_text(json, edited.pruned, whole);
-  else if (alike && first.starts_with("gqa:") && setting_in(first, "heads", 0) == whole)
+  else if (alike && first.starts_with("gqa:") && first.find("value_dim") == first.npos &&
+           setting_in(first, "heads", 0) == whole)
     keys["num_key_value_heads"] = text(setting_in(first, "kv_heads", whole));
   else
     keys["headwise_heads"] = json_string(edited.heads);
@@ -136,6 +137,7 @@ Tensor LabModel::gates_of(const HeadPlan& plan) {
 Index LabModel::count_after(const EditedModel& edited) const {
   Index count = 0;
   for (const Param& p : params().all()) {
+    if (edited.dropped.count(p.name)) continue;
     const auto found = edited.values.find(p.name);
     count += found == edited.values.end() ? p.value.count() : found->second.view().count();
   }

@@ -31,8 +31,8 @@ def test_every_head_is_a_record_of_its_settings():
 
 
 def test_settings_are_checked_by_name():
-    assert hw.Gqa(heads=16, kv_heads=4).settings == "gqa:heads=16,kv_heads=4,dim=0"
-    assert repr(hw.Gqa(heads=16)) == "Gqa(heads=16, kv_heads=2, dim=0)"
+    assert hw.Gqa(heads=16, kv_heads=4).settings == "gqa:heads=16,kv_heads=4,dim=0,value_dim=0"
+    assert repr(hw.Gqa(heads=16)) == "Gqa(heads=16, kv_heads=2, dim=0, value_dim=0)"
     joined = hw.Gqa(heads=16) + hw.Gated(act="silu", bias=True)
     assert joined.settings.endswith("source=input,act=silu,grain=element,bias=true") and joined.name == "gqa+gated"
     assert joined == hw.Gqa(heads=16) + hw.Gated(act="silu", bias=True) != hw.Gqa(heads=16) + hw.Gated()
