@@ -275,18 +275,6 @@ TEST(HeadGates, WhatMakesNoSenseIsOneSentence) {
             "out head gates");
 
   ParamSet params(DType::f32, 1);
-  const Transformer both(params, {.kind = ModelKind::encoder_decoder,
-                                  .vocabulary = 5,
-                                  .model_dim = 8,
-                                  .feed_dim = 8,
-                                  .depth = 1,
-                                  .heads = "mha:heads=2"});
-  Bench bench;
-  Call two = bench.call();
-  two.head_gates = fine.view();
-  EXPECT_EQ(error_of([&] { both.forward({}, two, nullptr); }),
-            "transformer: head gates and score biases count the blocks of one stack, and this model has two; "
-            "run its stacks by themselves");
   const Block merged(params, "merged",
                      {.heads = "mha:heads=2", .cross = Cross::merged, .model_dim = 8, .feed_dim = 8});
   Call third = s.call();

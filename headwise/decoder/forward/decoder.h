@@ -12,6 +12,7 @@
 #include "headwise/decoder/forward/cut.h"
 #include "headwise/decoder/forward/weights.h"
 #include "headwise/layers/basic/block_parts.h"
+#include "headwise/masks/mask.h"
 #include "headwise/ops/attention/plan_shelf.h"
 #include "headwise/ops/row/rope.h"
 
@@ -49,6 +50,12 @@ class DecoderStep {
   std::function<void(Index layer, const AnyView& q, const AnyView& k, const AnyView& v)> look = {};
   BlockParts parts = {};  // of every layer; norms of single heads stay
   RowLook see_rows = {};  // sees the rows between layers
+  /// Called in every layer with what its heads give before W_O reads it, [rows heads*head_dim]: changes it in
+  /// place. part: own or cross.
+  std::function<void(AttentionPart part, Index layer, const AnyView& y)> edit = {};
+  /// Pairs a layer's heads may use, beside its own mask; null: all. Of cross-attention the keys are the
+  /// memory's.
+  std::function<const Mask*(AttentionPart part, Index layer)> open = {};
 
  private:
   friend class Decoder;

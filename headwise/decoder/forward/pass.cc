@@ -262,6 +262,7 @@ void DecoderPass::attention(Index layer) {
     attend_all(layer, run, q, heads_of(attended, 0, heads_));
   }
   const AnyView all = joined(attended, c_.heads * c_.head_dim);
+  if (step_.edit) step_.edit(AttentionPart::own, layer, all);
   if (c_.norms_behind) {
     whole_product(w.out, {.x = all, .out = other_});
     add(w.behind_1, other_);
@@ -274,7 +275,8 @@ void DecoderPass::attention(Index layer) {
 /// Heads do not meet before the output product, so a call for each of them has the bits of one call for all.
 void DecoderPass::attend_all(Index layer, const Run& run, const AnyView& q, const AnyView& out) {
   const Index window = c_.window(layer);
-  const Mask seen = window > 0 ? Mask::sliding(window) : Mask::causal();
+  const Mask* const open = step_.open ? step_.open(AttentionPart::own, layer) : nullptr;
+  const Mask all = window > 0 ? Mask::sliding(window) : Mask::causal(), seen = open ? all & *open : all;
   if (!cache_.split()) return attend({layer, 0, &cache_, layer, &seen}, run, q, out);
   const Index group = c_.heads / c_.kv_heads;
   const auto some = [&](AnyView v, Index first) {

@@ -23,6 +23,7 @@ void DecoderPass::cross(Index layer) {
     while (end < n_ && rows_[at(end)].memory == rows_[at(first)].memory) ++end;
     attend_memory(layer, first, end - first, q, out);
   }
+  if (step_.edit) step_.edit(AttentionPart::cross, layer, attended);
   product(w.cross_out, {.x = attended, .out = other_, .residual = residual()});
   std::swap(x_, other_);
 }
@@ -39,6 +40,8 @@ void DecoderPass::attend_memory(Index layer, Index first, Index rows, const AnyV
   args.k = memory.k(layer), args.v = memory.v(layer);
   args.inputs.scale = model_.scale_.view();
   args.inputs.softcap = c_.attention_softcap;
+  if (const Mask* const open = step_.open ? step_.open(AttentionPart::cross, layer) : nullptr)
+    args.mask = open->set();
   std::vector<Index> picks;
   std::vector<std::size_t> watched;  // of asked_
   for (std::size_t a = 0; step_.watch && a < asked_.size(); ++a) {

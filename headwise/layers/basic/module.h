@@ -91,7 +91,7 @@ class Communicator;   // headwise/distributed/communicator.h
 class PackedWeights;  // packed_weights.h
 
 /// Called with a block's number and what its heads give before W_O reads it, [rows heads*value_dim], gates
-/// included: changes it in place.
+/// included: changes it in place. Call::running says of which attention.
 using HeadEdit = Callable<void(Index block, const AnyView& y)>;
 
 /// One forward, and the backward that follows it: y = layer.forward(x, call, saved), dx =
@@ -116,9 +116,11 @@ struct Call {
   double loss_weight = 0;       // of `loss` in the total loss, read by backward; 0: left out
   std::uint32_t next_site = 0;  // dropouts so far: each has draws of its own
   Index head_budget = 0;        // routed heads a token may use (moh); 0: as many as it was made with
-  // Single heads of self-attention; `blocks` of a stack are counted by it, a layer by itself is block 0.
-  Index block = 0;       // the one that runs
-  Taps* taps = nullptr;  // weights are copied there: of blocks with cross-attention, of that one
+  // Single heads; `blocks` of a stack are counted by it, a layer by itself is block 0.
+  Index block = 0;                             // the one that runs
+  AttentionPart running = AttentionPart::own;  // its attention that runs
+  AttentionPart asked = AttentionPart::own;    // whose score biases and gates these are
+  Taps* taps = nullptr;                        // weights are copied there, see Taps::of
   InputView score_bias = {};
   AnyView dscore_bias = {};  // [batch heads q kv], 1 repeats: added to the scores of bias_block;
   Index bias_block = 0;      // backward writes its gradient where there is a place

@@ -110,7 +110,7 @@ AnyView MultiHead::attend_in_context(const MultiHeadArgs& given, Call& call, Sav
     if (!one) project(2, 3, a.values, call, parts);
   }
   if (cut_.repeats > 1)
-    for (int i = 1; i < 3; ++i) parts[i] = repeat_heads(parts[i], head().spec().k.dim, cut_.repeats, call);
+    for (int i = 1; i < 3; ++i) parts[i] = repeat_heads(parts[i], kv_dim(i), cut_.repeats, call);
   if (options_.rope && self) {
     const HeadSpec spec = head().spec();
     turn_held(parts[0], spec.q, a.sequences, false, call);

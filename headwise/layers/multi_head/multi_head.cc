@@ -35,26 +35,6 @@ HeadCut cut_of(std::string_view head, const MultiHeadOptions& o) {
       o.teams->tensor_ranks(), o.teams->order);
 }
 
-/// Row `block` of a tensor [blocks ...]; one that has no such row is refused.
-AnyView block_of(const char* name, const AnyView& v, int rank, Index block) {
-  if (!v.given()) return {};
-  require(v.rank == rank && block < v.size[0], ErrorKind::bad_shape, kOp, name, " is ", v, " but block ",
-          block, " runs; give [blocks ", rank == 3 ? "rows heads]" : "heads]");
-  AnyView row = v;
-  row.rank = rank - 1;
-  row.data = static_cast<std::byte*>(v.data) + block * v.step[0] * size_of(v.dtype);
-  for (int axis = 0; axis + 1 < rank; ++axis)
-    row.size[axis] = v.size[axis + 1], row.step[axis] = v.step[axis + 1];
-  return row;
-}
-
-/// A row of gates made for the layer with most heads, as one of `heads` reads it. Other widths stay, and are
-/// refused by their reader.
-AnyView narrowed(AnyView gates, Index most, Index heads) {
-  if (gates.given() && gates.size[gates.rank - 1] == most) gates.size[gates.rank - 1] = min_of(most, heads);
-  return gates;
-}
-
 /// The values or gradients of parameters that lie side by side as one: rows of all of them.
 AnyView spanned(const AnyView& first, Index rows) {
   AnyView v = first;
@@ -241,7 +221,7 @@ AnyView MultiHead::cut_backward(int first, int last, const AnyView* slopes, cons
   const Scratch scratch(call.memory);
   for (int i = first; i < last; ++i) {
     AnyView dy = slopes[i];
-    if (i > 0 && cut_.repeats > 1) dy = fold_heads(dy, head().spec().k.dim, cut_.repeats, call);
+    if (i > 0 && cut_.repeats > 1) dy = fold_heads(dy, kv_dim(i), cut_.repeats, call);
     if (i > 0 && cut_.shared > 1) {
       const Communicator& all = *options_.teams->tensor;
       const auto shared = static_cast<int>(cut_.shared);
@@ -303,7 +283,7 @@ void MultiHead::attend(MultiHeadArgs a, Call& call, std::optional<HeadRun>& run,
     if (!one) project(2, 3, a.values, call, parts);
   }
   if (cut_.repeats > 1)
-    for (int i = 1; i < 3; ++i) parts[i] = repeat_heads(parts[i], head().spec().k.dim, cut_.repeats, call);
+    for (int i = 1; i < 3; ++i) parts[i] = repeat_heads(parts[i], kv_dim(i), cut_.repeats, call);
   if (options_.rope && self) {
     const HeadSpec spec = head().spec();
     turn(q, spec.q, a.sequences, false, call);
@@ -365,20 +345,10 @@ void MultiHead::check_gates(const MultiHeadArgs& a) const {
 }
 
 AnyView MultiHead::forward(const InputView& x, Call& call, Saved* saved, const Tail& tail) const {
-  const bool biased = call.block == call.bias_block;
-  return forward({.x = x,
-                  .sequences = call.sequences,
-                  .mask = call.mask,
-                  .bias = biased ? call.score_bias : AnyView{},
-                  .dbias = biased ? call.dscore_bias : AnyView{},
-                  .taps = call.taps && call.taps->wants(call.block) ? call.taps : nullptr,
-                  .gates = narrowed(block_of("head_gates", call.head_gates, 2, call.block), call.gate_heads,
-                                    head_count()),
-                  .dgates = narrowed(block_of("dhead_gates", call.dhead_gates, 3, call.block),
-                                     call.gate_heads, head_count()),
-                  .edit = call.edit_heads,
-                  .tail = tail},
-                 call, saved);
+  MultiHeadArgs a = asked(call);
+  a.x = x, a.sequences = call.sequences, a.mask = call.mask, a.tail = tail;
+  a.taps = call.taps && call.taps->wants(call.block) ? call.taps : nullptr;
+  return forward(a, call, saved);
 }
 
 AnyView MultiHead::forward(const MultiHeadArgs& a, Call& call, Saved* saved) const {
@@ -483,6 +453,9 @@ MultiHeadGrads MultiHead::attend_backward(const AnyView& dy, const MultiHeadArgs
   }
   if (a.dbias.given()) c.run.dbias = a.dbias;
   run_head_backward(run, call);
+  if (self && call.taps && call.taps->slopes && call.taps->wants(call.block))
+    keep_slopes(as_rows(c.d_o, c.problem.heads.q.heads * head().spec().v.dim), a.sequences, call.block,
+                *call.taps);
   if (options_.rope && self) {
     const HeadSpec spec = head().spec();
     turn(dq, spec.q, a.sequences, true, call);

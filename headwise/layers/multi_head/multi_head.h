@@ -74,6 +74,8 @@ class MultiHead {
     std::vector<Saved> leaves = {};  // where heads run leaf by leaf, over ranks
   };
   AnyView forward(const MultiHeadArgs& args, Call& call, Saved* saved) const;
+  /// What the call asks of this attention, which runs: gates, score biases, edits.
+  MultiHeadArgs asked(const Call& call) const;
   /// Self-attention in the call's sequences under its mask, with its taps and gates.
   AnyView forward(const InputView& x, Call& call, Saved* saved, const Tail& tail = {}) const;
   /// residual is added to dx.
@@ -107,6 +109,8 @@ class MultiHead {
   /// The same where heads are cut: one sum over leaves and ranks.
   AnyView cut_backward(int first, int last, const AnyView* slopes, const AnyView& from, Call& call,
                        const AnyView& residual) const;
+  /// Columns of one head of k (part 1) or v (part 2).
+  Index kv_dim(int part) const { return part == 1 ? head().spec().k.dim : head().spec().v.dim; }
   bool sums() const { return options_.teams != nullptr && options_.teams->order != Order::one_rank; }
   void check_cut_args(const MultiHeadArgs& args, const Call& call, bool backward) const;
   /// Memory of parts, [rows width] each; those of one product lie in one piece.

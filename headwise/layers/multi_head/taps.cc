@@ -7,6 +7,16 @@ namespace {
 
 constexpr Index kMostEntries = Index{1} << 26;
 
+void copy_tap_rows(const AnyView& from, Index begin, Index end, std::vector<float>& to) {
+  if (from.dtype == DType::f32) {
+    const auto* x = static_cast<const float*>(from.data);
+    to.assign(x + begin * from.size[1], x + end * from.size[1]);
+    return;
+  }
+  for (Index i = begin * from.size[1]; i < end * from.size[1]; ++i)
+    to.push_back(static_cast<float>(load_double(from.data, from.dtype, i)));
+}
+
 }  // namespace
 
 bool Taps::wants(Index block) const {
@@ -34,21 +44,17 @@ void ask_weights(AttentionProblem& p, ProbeOut& probe, const Sequences& q, Call&
 
 void keep_rows(const AnyView& q, const AnyView& k, const AnyView& v, const Sequences& s, Taps& taps) {
   const auto first = static_cast<Index>(taps.all.size()) - s.count();
-  const auto copy = [](const AnyView& from, Index begin, Index end, std::vector<float>& to) {
-    if (from.dtype == DType::f32) {
-      const auto* x = static_cast<const float*>(from.data);
-      to.assign(x + begin * from.size[1], x + end * from.size[1]);
-      return;
-    }
-    for (Index i = begin * from.size[1]; i < end * from.size[1]; ++i)
-      to.push_back(static_cast<float>(load_double(from.data, from.dtype, i)));
-  };
   for (Index b = 0; b < s.count(); ++b) {
     Tap& t = taps.all[static_cast<std::size_t>(first + b)];
-    copy(q, s.at(b), s.at(b + 1), t.q);
-    copy(k, s.at(b), s.at(b + 1), t.k);
-    copy(v, s.at(b), s.at(b + 1), t.v);
+    copy_tap_rows(q, s.at(b), s.at(b + 1), t.q);
+    copy_tap_rows(k, s.at(b), s.at(b + 1), t.k);
+    copy_tap_rows(v, s.at(b), s.at(b + 1), t.v);
   }
+}
+
+void keep_slopes(const AnyView& rows, const Sequences& s, Index block, Taps& taps) {
+  for (Tap& t : taps.all)
+    if (t.block == block) copy_tap_rows(rows, s.at(t.sequence), s.at(t.sequence + 1), t.slopes);
 }
 
 void keep_weights(const AttentionProblem& p, const ProbeOut& probe, const Sequences& q, const Sequences& kv,

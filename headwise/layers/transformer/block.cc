@@ -73,9 +73,12 @@ AnyView Block::forward(const InputView& x, Call& call, Saved* saved) const {
           "parts are left out, of which no backward knows; forward without saving");
   AnyView y = x;
   int i = 0;
-  // Where there are two attentions, what is looked at is the one that reads the source.
   Taps* const taps = call.taps;
-  if (cross_) call.taps = nullptr;
+  const auto looked_at = [&](AttentionPart part) {
+    return taps && taps->looks_at(part, cross_.has_value()) ? taps : nullptr;
+  };
+  const AttentionPart own = call.running;
+  call.taps = looked_at(own);
   if (merged_)
     y = sublayer(i++, y, call, saved, [&](const AnyView& in, const Tail& tail) {
       return merged_->forward(in, call, saved ? &saved->merged : nullptr, tail);
@@ -86,16 +89,15 @@ AnyView Block::forward(const InputView& x, Call& call, Saved* saved) const {
     });
   if (cross_)
     y = sublayer(i++, y, call, saved, [&](const AnyView& in, const Tail& tail) {
-      return cross_->forward({.x = in,
-                              .keys = call.source,
-                              .sequences = call.sequences,
-                              .kv_sequences = call.source_sequences,
-                              .mask = call.source_mask,
-                              .taps = taps && taps->wants(call.block) ? taps : nullptr,
-                              .tail = tail},
-                             call, saved ? &saved->cross : nullptr);
+      call.running = AttentionPart::cross;
+      MultiHeadArgs a = cross_->asked(call);
+      a.x = in, a.keys = call.source, a.tail = tail;
+      a.sequences = call.sequences, a.kv_sequences = call.source_sequences, a.mask = call.source_mask;
+      a.taps = looked_at(AttentionPart::cross);
+      if (a.taps && !a.taps->wants(call.block)) a.taps = nullptr;
+      return cross_->forward(a, call, saved ? &saved->cross : nullptr);
     });
-  call.taps = taps;
+  call.taps = taps, call.running = own;
   if (!call.parts.feed) return y;
   return sublayer(i, y, call, saved, [&](const AnyView& in, const Tail& tail) {
     return feed_->forward(in, call, saved ? &saved->feed : nullptr, tail);

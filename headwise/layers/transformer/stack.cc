@@ -131,9 +131,11 @@ AnyView Stack::run_backward(const InputView& dy, Call& call, Saved& saved) const
   const StepMemory::Mark mark = call.memory.mark();
   if (norm_) bring_home(norm_->backward(dy, call, saved.norm), home, mark, call), slope = home;
   for (Index i = options_.depth - 1; i >= 0; --i) {
+    call.block = i;
     bring_home(block(i).backward(slope, call, saved.blocks[static_cast<std::size_t>(i)]), home, mark, call);
     slope = home;
   }
+  call.block = 0;
   return slope;
 }
 

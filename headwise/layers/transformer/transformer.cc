@@ -70,19 +70,17 @@ void Transformer::set_up(const TransformerInput& input, Call& call) const {
 
 AnyView Transformer::encode(const TransformerInput& input, Call& call, Saved* saved) const {
   call.sequences = input.source_sequences, call.mask = input.source_mask, call.source = {};
-  Taps* const taps = std::exchange(call.taps, nullptr);  // they are the decoder's
+  call.running = AttentionPart::source;
+  // Unless the encoder's are asked for, they are the decoder's.
+  Taps* const taps =
+      std::exchange(call.taps, call.taps && call.taps->of == AttentionPart::source ? call.taps : nullptr);
   const AnyView rows = source_embed_->forward(input.source_ids, call, saved ? &saved->source_embed : nullptr);
   const AnyView source = source_stack_->forward(rows, call, saved ? &saved->source_stack : nullptr);
-  call.taps = taps;
+  call.taps = taps, call.running = AttentionPart::own;
   return source;
 }
 
 AnyView Transformer::forward(const TransformerInput& input, Call& call, Saved* saved) const {
-  require(!source_stack_ || (!call.edit_heads && !call.score_bias.given() && !call.head_gates.given() &&
-                             !call.dhead_gates.given()),
-          ErrorKind::unsupported, "transformer",
-          "head gates and score biases count the blocks of one stack, and this model has two; run its "
-          "stacks by themselves");
   call.source = source_stack_ ? encode(input, call, saved) : AnyView{};
   set_up(input, call);
   const AnyView x = embed_->forward(input.ids, input.types, call, saved ? &saved->embed : nullptr);
