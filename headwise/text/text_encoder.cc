@@ -28,7 +28,7 @@ Index most_tokens(const std::string& folder, Index wanted, Index positions) {
 }
 
 /// True: the mean of all rows; false: the row of [CLS].
-bool pools_mean(const std::string& folder) {
+bool folder_pools_mean(const std::string& folder) {
   const std::string path = folder + "/1_Pooling/config.json";
   if (!std::filesystem::exists(path)) return true;
   const JsonObject json = JsonObject::read(path, kOp);
@@ -64,7 +64,7 @@ TextEncoder::TextEncoder(const std::string& folder, const TextEncoderOptions& op
       read_bert_vocabulary(folder, config.vocabulary),
       WordPieceOptions{.words = read_bert_tokenizer_config(folder + "/tokenizer_config.json").words});
   max_tokens_ = most_tokens(folder, options.max_tokens, config.max_tokens);
-  pooling_ = pools_mean(folder) ? Pooling::mean : Pooling::first;
+  pooling_ = folder_pools_mean(folder) ? Pooling::mean : Pooling::first;
   model_.emplace(params_, config);
   weights.load(params_);
 }

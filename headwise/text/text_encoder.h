@@ -40,6 +40,8 @@ class TextEncoder {
   Device device() const { return moved_.device(); }
 
   const Transformer& model() const { return *model_; }
+  /// A vector is the mean of all rows; else the first row.
+  bool pools_mean() const { return pooling_ == Pooling::mean; }
   const WordPiece& tokenizer() const { return *tokenizer_; }
   const ParamSet& params() const { return params_; }
   Index model_dim() const { return model_->config().model_dim; }

@@ -73,7 +73,7 @@ AnyView Translator::forward(Batch& b, Call& call, Transformer::Saved* saved) con
 }
 
 double Translator::learn(std::span<const PairTokens* const> pairs, const MicroBatch& micro, double smoothing,
-                         Session& session) const {
+                         Session& session, const Before& before) const {
   Batch batch;
   for (const PairTokens* p : pairs) {
     batch.source.add({}, p->source, end());
@@ -83,6 +83,7 @@ double Translator::learn(std::span<const PairTokens* const> pairs, const MicroBa
   session.memory.reset();
   Call call{.ctx = session.ctx, .memory = session.memory};
   call.training = true, call.seed = micro.seed, call.step = static_cast<std::uint64_t>(micro.step);
+  if (before) before(call);
   Transformer::Saved saved;
   const AnyView logits = forward(batch, call, &saved);
   const AnyView dlogits = session.memory.take(logits.dtype, {logits.size[0], logits.size[1]});
@@ -105,7 +106,8 @@ LossSum Translator::judge(std::span<const PairTokens* const> pairs, Session& ses
   return cross_entropy(forward(batch, call, nullptr), batch.labels.view(), {}, session.ctx);
 }
 
-std::vector<Tokens> Translator::translate(std::span<const Tokens> sources, Session& session) const {
+std::vector<Tokens> Translator::translate(std::span<const Tokens> sources, Session& session,
+                                          const Before& before) const {
   std::vector<Tokens> found(sources.size());
   const auto read = [&](std::size_t i) {  // as much of a source as the model reads, before its end
     return std::span(sources[i])
@@ -119,6 +121,7 @@ std::vector<Tokens> Translator::translate(std::span<const Tokens> sources, Sessi
       batch.source.add({}, read(i), end()), batch.inputs.add(begin(), found[i], {});
     session.memory.reset();
     Call call{.ctx = session.ctx, .memory = session.memory};
+    if (before) before(call);
     const AnyView logits = forward(batch, call, nullptr);
     std::vector<std::size_t> still;
     for (std::size_t n = 0; n < open.size(); ++n) {
@@ -132,6 +135,24 @@ std::vector<Tokens> Translator::translate(std::span<const Tokens> sources, Sessi
     open = std::move(still);
   }
   return found;
+}
+
+std::vector<std::vector<float>> Translator::next_scores(std::span<const PairTokens> pairs, Session& session,
+                                                        const Before& before) const {
+  Batch batch;
+  for (const PairTokens& p : pairs)
+    batch.source.add({}, p.source, end()), batch.inputs.add(begin(), p.target, {});
+  session.memory.reset();
+  Call call{.ctx = session.ctx, .memory = session.memory};
+  if (before) before(call);
+  const AnyView logits = forward(batch, call, nullptr);
+  std::vector<std::vector<float>> all;
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    const float* row =
+        static_cast<const float*>(logits.data) + (batch.inputs.offsets[i + 1] - 1) * logits.step[0];
+    all.emplace_back(row, row + logits.size[1]);
+  }
+  return all;
 }
 
 std::vector<Tap> Translator::cross_weights(std::span<const PairTokens* const> pairs, Session& session) const {

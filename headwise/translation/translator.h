@@ -2,6 +2,7 @@
 // cross-attention.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -50,15 +51,20 @@ class Translator {
   /// Whether both sentences, with begin and end, are no longer than that.
   bool fits(const PairTokens& pair) const;
 
+  /// Something asked of single heads: it sees the call of every forward first.
+  using Before = std::function<void(Call&)>;
   /// Mean cross-entropy of some pairs, smoothed by `smoothing`; gradients are added.
   double learn(std::span<const PairTokens* const> pairs, const MicroBatch& micro, double smoothing,
-               Session& session) const;
+               Session& session, const Before& before = {}) const;
   /// Mean cross-entropy of some pairs, and over how many tokens it goes.
   LossSum judge(std::span<const PairTokens* const> pairs, Session& session) const;
   /// The likeliest token again and again, until the end or twice the source's tokens and 5. Sources that are
   /// too long are read to where the model ends.
   std::vector<std::vector<std::int32_t>> translate(std::span<const std::vector<std::int32_t>> sources,
-                                                   Session& session) const;
+                                                   Session& session, const Before& before = {}) const;
+  /// Scores of the token behind each pair's target, [pairs vocabulary + 2].
+  std::vector<std::vector<float>> next_scores(std::span<const PairTokens> pairs, Session& session,
+                                              const Before& before = {}) const;
   /// What the cross-attention of every block weighs while the decoder is given each pair's target: a tap for
   /// each block and pair, in that order. Row t is the step that reads begin (t = 0) or target token t - 1,
   /// and so predicts target token t; the last row predicts the end. Columns are the source's tokens, then its

@@ -95,6 +95,9 @@ void add_survey(CLI::App& app, int& exit_code) {
                    "Texts whose rank collapse is taken, with and without residual, feed-forward and norms")
       ->check(size_check())
       ->capture_default_str();
+  word->add_option("--gradients", r->options.gradients, "Texts of which gradients of the weights are taken")
+      ->check(size_check())
+      ->capture_default_str();
   word->add_flag(
       "--rows-only", r->options.rows_only,
       "Figures of rows of weights alone: no shuffled model, chance, roles, matrices, map or depth");

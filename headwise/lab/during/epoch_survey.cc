@@ -31,7 +31,7 @@ std::vector<FolderFile> EpochSurvey::files() const {
 void EpochSurvey::look(Index epoch, const Recognizer& model) {
   const std::string copy = folder_ + kCopy;
   model.save(copy);
-  history_.add(epoch, survey_model(copy, texts_, threads_, {.flow = 0, .collapse = 0}));
+  history_.add(epoch, survey_model(copy, texts_, threads_, {.flow = 0, .collapse = 0, .gradients = 0}));
   fs::remove_all(copy);
   for (const FolderFile& file : files()) {
     const std::string part = folder_ + "/" + file.name + ".part";

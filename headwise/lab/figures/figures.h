@@ -36,6 +36,8 @@ inline constexpr FigureName kTextFigures[] = {
     {"sparsity", "keys that take 90 % of a row", 0},
     {"value_special", "weight times |v W_O| on [CLS] and [SEP], or the first token", 0},
     {"score_rank", "stable rank of the scores", 0},
+    {"gradient", "size of dL/dweight, mean over all pairs", 0},
+    {"gradient_sep", "the same of weights on [SEP]", 0},
 };
 inline constexpr std::size_t kTextFigureCount = std::size(kTextFigures);
 inline constexpr FigureName kMatrixFigures[] = {
@@ -83,15 +85,19 @@ struct MapOfText {
   Index rarest = -1;  // token of the text; -1: it has none that counts
   const std::vector<double>* value_norm = nullptr;
   double score_rank = -1;
+  const float* slopes = nullptr;  // [tokens tokens]: dL/dweight
 
   double at(Index i, Index j) const {
     return static_cast<double>(weights[i * static_cast<Index>(tokens.size()) + j]);
   }
 };
-/// All figures but induction and duplicate.
+/// All figures but induction and duplicate, and the gradients.
 void add_figures(const MapOfText& map, HeadSums& to);
 /// Induction and duplicate, on a text of SurveySubject::repeated.
 void add_repeats(const MapOfText& map, HeadSums& to);
+
+/// Gradients of the weights.
+void add_slopes(const MapOfText& map, HeadSums& to);
 
 /// kMatrixFigures of one head; zeros where it has no matrices.
 std::vector<double> matrix_figures(const HeadMatrices& m, const SmallMatrix& vocabulary);

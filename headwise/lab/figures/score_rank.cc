@@ -8,14 +8,25 @@ namespace {
 
 std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 
+/// The lower half of a symmetric matrix from its upper one.
+void mirror(SmallMatrix& m) {
+  for (Index i = 0; i < m.rows; ++i)
+    for (Index j = 0; j < i; ++j) m.at(i, j) = m.at(j, i);
+}
+
 /// x^T x of rows.
 SmallMatrix gram_of(const ScoreRows& x) {
   SmallMatrix g(x.dim, x.dim);
-  for (Index t = 0; t < x.count; ++t)
-    for (Index i = 0; i < x.dim; ++i)
-      for (Index j = 0; j < x.dim; ++j)
-        g.at(i, j) +=
-            static_cast<double>(x.first[t * x.step + i]) * static_cast<double>(x.first[t * x.step + j]);
+  std::vector<double> row(at(x.dim));
+  for (Index t = 0; t < x.count; ++t) {
+    for (Index i = 0; i < x.dim; ++i) row[at(i)] = static_cast<double>(x.first[t * x.step + i]);
+    for (Index i = 0; i < x.dim; ++i) {
+      const double own = row[at(i)];
+      double* const to = g.values.data() + i * x.dim;
+      for (Index j = i; j < x.dim; ++j) to[j] += own * row[at(j)];
+    }
+  }
+  mirror(g);
   return g;
 }
 
@@ -43,15 +54,18 @@ double largest_eigenvalue(Index size, F&& times) {
 double largest_square(const SmallMatrix& s) {
   SmallMatrix g(s.rows, s.rows), next(s.rows, s.rows);
   const SmallMatrix turned = transposed(s);
+  // All products here are symmetric: half of one is the other.
   const auto times = [](const SmallMatrix& a, const SmallMatrix& b, SmallMatrix& to) {
     std::fill(to.values.begin(), to.values.end(), 0.0);
-    for (Index i = 0; i < a.rows; ++i)
+    for (Index i = 0; i < a.rows; ++i) {
+      double* const row = &to.values[at(i * b.columns)];
       for (Index k = 0; k < a.columns; ++k) {
         const double x = a.at(i, k);
-        const double* line = &b.values[at(k * b.columns)];
-        double* row = &to.values[at(i * b.columns)];
-        for (Index j = 0; j < b.columns; ++j) row[j] += x * line[j];
+        const double* const line = &b.values[at(k * b.columns)];
+        for (Index j = i; j < b.columns; ++j) row[j] += x * line[j];
       }
+    }
+    mirror(to);
   };
   const auto trace = [](const SmallMatrix& m) {
     double sum = 0;
@@ -68,7 +82,7 @@ double largest_square(const SmallMatrix& s) {
     logs += std::log(size) / power;
     times(g, g, next), std::swap(g, next);
     size = trace(g);
-    if (size > 1 - 1e-12 || step == kMost) return std::exp(logs + std::log(size) / power);
+    if (size > 1 - 1e-9 || step == kMost) return std::exp(logs + std::log(size) / power);
   }
   return 0;
 }
@@ -87,13 +101,16 @@ std::vector<double> norms_under(const SmallMatrix& gram, const ScoreRows& v) {
   for (Index t = 0; t < v.count; ++t) {
     const float* row = v.first + t * v.step;
     std::fill(turned.begin(), turned.end(), 0.0);
+    // Of the symmetric matrix the upper half, twice.
     for (Index j = 0; j < v.dim; ++j) {
       const double x = row[j];
-      const double* line = &gram.values[at(j * v.dim)];
-      for (Index i = 0; i < v.dim; ++i) turned[at(i)] += x * line[i];
+      const double* const line = &gram.values[at(j * v.dim)];
+      double* const to = turned.data();
+      to[j] += 0.5 * x * line[j];
+      for (Index i = j + 1; i < v.dim; ++i) to[i] += x * line[i];
     }
     double sum = 0;
-    for (Index i = 0; i < v.dim; ++i) sum += turned[at(i)] * static_cast<double>(row[i]);
+    for (Index i = 0; i < v.dim; ++i) sum += 2 * turned[at(i)] * static_cast<double>(row[i]);
     all.push_back(std::sqrt(std::max(0.0, sum)));
   }
   return all;

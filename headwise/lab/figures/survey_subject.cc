@@ -8,72 +8,24 @@
 #include "headwise/cache/kv_cache.h"
 #include "headwise/decoder/forward/decoder.h"
 #include "headwise/lab/figures/score_rank.h"
+#include "headwise/lab/figures/stack_subject.h"
 #include "headwise/lab/model/lab_model.h"
-#include "headwise/layers/multi_head/mixed_taps.h"
 #include "headwise/model/json_object.h"
 
 namespace headwise {
 namespace {
 
 constexpr std::string_view kOp = "survey";
-constexpr Index kMostRows = 4096;
 
 std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 
-std::uint32_t draw(std::uint64_t seed, Index i) {
-  return Philox::block(seed, {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i >> 32), 7, 0})[0];
-}
-
-SmallMatrix rows_of(const ConstView& w, Index first, Index count) {
-  SmallMatrix m(count, w.size[1]);
-  for (Index i = 0; i < count; ++i)
-    for (Index c = 0; c < w.size[1]; ++c)
-      m.at(i, c) = load_double(w.data, w.dtype, (first + i) * w.size[1] + c);
-  return m;
-}
-SmallMatrix columns_of(const ConstView& w, Index first, Index count) {
-  SmallMatrix m(w.size[0], count);
-  for (Index r = 0; r < w.size[0]; ++r)
-    for (Index i = 0; i < count; ++i) m.at(r, i) = load_double(w.data, w.dtype, r * w.size[1] + first + i);
-  return m;
-}
-SmallMatrix gram_of(const SmallMatrix& a) { return product(transposed(a), a); }
-
-SmallMatrix product_over(const ConstView& in, const ConstView& out) {
-  const Index rows = in.size[0], wide = in.size[1], step = max_of(1, rows / kMostRows);
-  SmallMatrix m(wide, wide);
-  std::vector<double> a(at(wide)), b(at(wide));
-  for (Index r = 0; r < rows; r += step) {
-    for (Index i = 0; i < wide; ++i)
-      a[at(i)] = load_double(in.data, in.dtype, r * wide + i),
-      b[at(i)] = load_double(out.data, out.dtype, r * wide + i);
-    for (Index i = 0; i < wide; ++i)
-      for (Index j = 0; j < wide; ++j) m.at(i, j) += a[at(i)] * b[at(j)];
-  }
-  return m;
-}
-
 /// An encoder: a recogniser's or a BERT-style one.
-class EncoderSubject : public SurveySubject {
+class EncoderSubject : public StackSubject {
  public:
   EncoderSubject(const std::string& folder, int threads, bool shuffle, std::uint64_t seed)
-      : model_(folder), session_({.threads = threads}) {
-    for (Index i = 0; i < model_.layers(); ++i) {
-      heads_.push_back(model_.attention(i).head_count());
-      if (heads_.back() == 0) heads_.back() = model_.attention(i).head().spec().v.heads;
-      for (int part = 0; shuffle && part < 4; ++part) {
-        if (part == 3 && model_.attention(i).head().widths().out == 0) continue;
-        const AnyView w = model_.attention(i).part(part).weight().value();
-        shuffle_entries(static_cast<float*>(w.data), w.count(),
-                        seed * 1000 + static_cast<std::uint64_t>(4 * i + part));
-      }
-      for (Index h = 0; plain(i) && h < heads_.back(); ++h) out_grams_[{i, h}] = gram_of(matrices(i, h).out);
-    }
+      : StackSubject(threads), model_(folder) {
+    open(model_.layers(), shuffle, seed);
   }
-  Index layers() const override { return model_.layers(); }
-  Index heads(Index layer) const override { return heads_[at(layer)]; }
-  bool causal() const override { return false; }
-  ThreadPool& pool() override { return session_.ctx.pool(); }
 
   SurveyTokens read(const std::string& text, Index most) const override {
     const Encoding e = model_.tokenizer().encode(text, {.around = true, .most = min_of(most, room())});
@@ -91,7 +43,8 @@ class EncoderSubject : public SurveySubject {
     const Index low = v.size() > 2000 ? 1000 : min_of(v.size() - 1, 5);
     for (int turn = 0; turn < 2; ++turn)
       for (Index i = 0; i < count; ++i)
-        ids.push_back(static_cast<TokenId>(low + draw(seed, i) % static_cast<std::uint32_t>(v.size() - low)));
+        ids.push_back(
+            static_cast<TokenId>(low + survey_draw(seed, i) % static_cast<std::uint32_t>(v.size() - low)));
     ids.push_back(around.ids.back());
     SurveyTokens all;
     for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -109,17 +62,20 @@ class EncoderSubject : public SurveySubject {
       ++text;
     });
   }
+  bool run_slopes(const SurveyTokens& text, const SurveyTokens& other, const Look& look) override {
+    if (!has_slopes()) return false;
+    model_.run_slopes(encoding_of(text), encoding_of(other), session_, [&](const SeenText& seen) {
+      for (Tap& t : seen.taps) {
+        const std::vector<float> slopes = weight_slopes(t);
+        LayerMaps maps = maps_of(t);
+        maps.slopes = slopes.data();
+        look(0, t.block, maps);
+      }
+    });
+    return true;
+  }
   void run_parts(const SurveyTokens& text, BlockParts parts, const RowLook& look) override {
     model_.run_parts(encoding_of(text), session_, parts, look);
-  }
-  HeadMatrices matrices(Index layer, Index head) const override {
-    if (!plain(layer)) return {};
-    const MultiHead& a = model_.attention(layer);
-    const HeadSpec s = a.head().spec();
-    const auto part = [&](int i) { return a.part(i).weight().value(); };
-    return {rows_of(part(0), head * s.q.dim, s.q.dim), rows_of(part(1), s.k.slot(head) * s.k.dim, s.k.dim),
-            rows_of(part(2), s.v.slot(head) * s.v.dim, s.v.dim),
-            columns_of(part(3), head * s.v.dim, s.v.dim)};
   }
   SmallMatrix vocabulary_product() const override {
     for (const Param& p : model_.params().all())
@@ -137,14 +93,6 @@ class EncoderSubject : public SurveySubject {
   Index room() const {
     return model_.labels() ? model_.recognizer().config().chunk_tokens : model_.encoder().max_tokens();
   }
-  /// Every head has rows of q, k and v and columns of W_O of its own, or of its group.
-  bool plain(Index layer) const {
-    const MultiHead& a = model_.attention(layer);
-    const HeadSpec s = a.head().spec();
-    const Widths w = a.head().widths();
-    return a.head_count() > 0 && !s.mixes() && s.q.row == 0 && s.q.heads == a.head_count() &&
-           w.q == s.q.heads * s.q.dim && w.k == s.k.slots() * s.k.dim;
-  }
   SurveyToken token(TokenId id, Index begin, Index end) const {
     const std::string& piece = model_.tokenizer().vocabulary().piece(id);
     return {id,
@@ -154,34 +102,9 @@ class EncoderSubject : public SurveySubject {
             piece == "[SEP]" && begin == end,
             begin != end && is_punctuation(piece)};
   }
-  LayerMaps maps_of(Tap& t) {
-    const Index heads = heads_[at(t.block)], n = t.q_tokens, maps = t.heads / heads;
-    LayerMaps m{.heads = heads, .tokens = n, .weights = t.weights.data(), .value_norm = {}, .score_rank = {}};
-    if (maps > 1) {  // a differential head's two maps as one: their mean
-      for (Index h = 0; h < heads; ++h)
-        for (Index i = 0; i < n * n; ++i) {
-          float sum = 0;
-          for (Index k = 0; k < maps; ++k) sum += t.weights[at((h * maps + k) * n * n + i)];
-          t.weights[at(h * n * n + i)] = sum / static_cast<float>(maps);
-        }
-    }
-    if (!plain(t.block) || t.v.empty()) return m;
-    const HeadSpec s = model_.attention(t.block).head().spec();
-    m.value_norm.resize(at(heads)), m.score_rank.resize(at(heads));
-    session_.ctx.pool().parallel_for(heads, [&](Index h, int) {
-      const ScoreRows q{t.q.data() + h * s.q.dim, n, heads * s.q.dim, s.q.dim},
-          k{t.k.data() + s.k.slot(h) * s.k.dim, n, s.k.slots() * s.k.dim, s.k.dim},
-          v{t.v.data() + s.v.slot(h) * s.v.dim, n, s.v.slots() * s.v.dim, s.v.dim};
-      m.value_norm[at(h)] = norms_under(out_grams_.at({t.block, h}), v);
-      m.score_rank[at(h)] = score_rank_of(q, k);
-    });
-    return m;
-  }
+  const MultiHead& attention(Index layer) const override { return model_.attention(layer); }
 
   LabModel model_;
-  Session session_;
-  std::vector<Index> heads_;
-  std::map<std::pair<Index, Index>, SmallMatrix> out_grams_;
 };
 
 /// Another source's weights with the attention matrices out of order.
@@ -261,7 +184,7 @@ class DecoderSubject : public SurveySubject {
     count = min_of(count, (c_.positions - 1) / 2);
     for (int turn = 0; turn < 2; ++turn)
       for (Index i = 0; i < count; ++i)
-        all.push_back({static_cast<TokenId>(low + draw(seed, i) % static_cast<std::uint32_t>(room)),
+        all.push_back({static_cast<TokenId>(low + survey_draw(seed, i) % static_cast<std::uint32_t>(room)),
                        static_cast<Index>(all.size()), static_cast<Index>(all.size()) + 1});
     return all;
   }
@@ -367,9 +290,13 @@ bool is_encoder(const std::string& path) {
 
 }  // namespace
 
+std::uint32_t survey_draw(std::uint64_t seed, Index i) {
+  return Philox::block(seed, {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i >> 32), 7, 0})[0];
+}
+
 void shuffle_entries(float* values, Index count, std::uint64_t seed) {
   for (Index i = count - 1; i > 0; --i)
-    std::swap(values[i], values[draw(seed, i) % static_cast<std::uint32_t>(i + 1)]);
+    std::swap(values[i], values[survey_draw(seed, i) % static_cast<std::uint32_t>(i + 1)]);
 }
 
 bool is_punctuation(std::string_view piece) {
@@ -384,6 +311,7 @@ bool is_punctuation(std::string_view piece) {
 
 std::unique_ptr<SurveySubject> open_subject(const std::string& path, int threads, bool shuffle,
                                             std::uint64_t seed) {
+  if (std::filesystem::exists(path + "/bpe.txt")) return open_translator(path, threads, shuffle, seed);
   if (is_encoder(path)) return std::make_unique<EncoderSubject>(path, threads, shuffle, seed);
   return std::make_unique<DecoderSubject>(path, threads, shuffle, seed);
 }

@@ -34,6 +34,7 @@ struct LayerMaps {
   std::vector<std::vector<double>>
       value_norm;                  // [heads][tokens]: |v_j W_O| of the head; none for mixed heads
   std::vector<double> score_rank;  // [heads]: stable rank of q k^T; none for mixed heads
+  const float* slopes = nullptr;   // [heads tokens tokens]: dL/dweight, where run_slopes looks
 };
 
 /// W_Q, W_K [dim model_dim], W_V [value_dim model_dim], W_O [model_dim value_dim] of one head.
@@ -56,6 +57,12 @@ class SurveySubject {
   using Look = std::function<void(Index text, Index layer, const LayerMaps& maps)>;
   /// values: with value_norm and score_rank.
   virtual void run(std::span<const SurveyTokens> texts, bool values, const Look& look) = 0;
+  /// The gradient of every weight on one text, layer by layer; false: the model has none. L is the loss of a
+  /// recogniser's own answer, of an encoder 1 - cosine between its vector and that of `other`.
+  virtual bool run_slopes(const SurveyTokens& text, const SurveyTokens& other, const Look& look) {
+    static_cast<void>(text), static_cast<void>(other), static_cast<void>(look);
+    return false;
+  }
   /// One text through blocks that lack some parts; `look` sees the rows between them.
   virtual void run_parts(const SurveyTokens& text, BlockParts parts, const RowLook& look) = 0;
   /// For work on single heads.
@@ -66,8 +73,8 @@ class SurveySubject {
   virtual SmallMatrix vocabulary_product() const = 0;
 };
 
-/// A recogniser, a BERT-style encoder, or a decoder. shuffle: its attention matrices with their entries in an
-/// order drawn by the seed: the same numbers without what was learnt.
+/// A recogniser, a BERT-style encoder, a translator's encoder, or a decoder. shuffle: its attention matrices
+/// with their entries in an order drawn by the seed: the same numbers without what was learnt.
 std::unique_ptr<SurveySubject> open_subject(const std::string& path, int threads, bool shuffle = false,
                                             std::uint64_t seed = 0);
 

@@ -36,9 +36,14 @@ SmallMatrix SmallMatrix::identity(Index n) {
 
 SmallMatrix product(const SmallMatrix& a, const SmallMatrix& b) {
   SmallMatrix c(a.rows, b.columns);
-  for (Index i = 0; i < a.rows; ++i)
-    for (Index k = 0; k < a.columns; ++k)
-      for (Index j = 0; j < b.columns; ++j) c.at(i, j) += a.at(i, k) * b.at(k, j);
+  for (Index i = 0; i < a.rows; ++i) {
+    double* const row = c.values.data() + i * c.columns;
+    for (Index k = 0; k < a.columns; ++k) {
+      const double x = a.at(i, k);
+      const double* const line = b.values.data() + k * b.columns;
+      for (Index j = 0; j < b.columns; ++j) row[j] += x * line[j];
+    }
+  }
   return c;
 }
 

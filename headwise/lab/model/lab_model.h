@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@ struct EditedModel {
   std::string heads;
   std::map<std::string, Tensor> values;
   std::vector<std::vector<Index>> pruned = {};  // by layer, where heads were cut and nothing else was done
+  std::set<std::string> dropped = {};           // parameters that the new heads have not
 };
 
 /// One text as the model reads it, and what its heads did: one tap a layer.
@@ -52,6 +54,10 @@ class LabModel {
   /// Texts that are read already, in one forward; see each_text.
   void run(std::span<const Encoding> texts, Session& session, bool rows,
            const std::function<void(const SeenText&)>& look) const;
+  /// One text forth and back: its taps hold v and, of self-attention, the gradients of what it gave. The loss
+  /// is SurveySubject::run_slopes's.
+  void run_slopes(const Encoding& text, const Encoding& other, Session& session,
+                  const std::function<void(const SeenText&)>& look) const;
   /// One text through blocks that lack some parts; `look` sees the rows between them.
   void run_parts(const Encoding& text, Session& session, BlockParts parts, const RowLook& look) const;
   /// Runs texts one by one; of a long one the first tokens that fit at once. rows: taps hold q, k and v too.

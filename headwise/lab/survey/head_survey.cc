@@ -180,17 +180,30 @@ class Walker {
     });
     for (std::size_t text = 0; text < texts_.texts.size() && static_cast<Index>(text) < o_.collapse; ++text)
       if (texts_.texts[text].size() > 1) add_collapse(model_, texts_.texts[text], walk_.depth);
+    look_at_slopes();
     for (HeadSums& h : walk_.heads) h.finish();
     return std::move(walk_);
   }
 
  private:
+  void look_at_slopes() {
+    const std::vector<SurveyTokens>& all = texts_.texts;
+    for (std::size_t text = 0; text < all.size() && static_cast<Index>(text) < o_.gradients; ++text) {
+      const SurveyTokens &own = all[text], &other = all[(text + 1) % all.size()];
+      if (own.size() < 3 || other.size() < 3) continue;
+      const bool there = model_.run_slopes(own, other, [&](Index, Index layer, const LayerMaps& maps) {
+        for (Index h = 0; h < maps.heads; ++h) add_slopes(map_of(own, maps, h), sums(layer, h));
+      });
+      if (!there) return;
+    }
+  }
   HeadSums& sums(Index layer, Index h) { return walk_.heads[at(first_[at(layer)] + h)]; }
   MapOfText map_of(const SurveyTokens& t, const LayerMaps& maps, Index h) const {
     MapOfText m{t, maps.weights + h * maps.tokens * maps.tokens};
     m.causal = model_.causal();
     if (!maps.value_norm.empty()) m.value_norm = &maps.value_norm[at(h)];
     if (!maps.score_rank.empty()) m.score_rank = maps.score_rank[at(h)];
+    if (maps.slopes) m.slopes = maps.slopes + h * maps.tokens * maps.tokens;
     return m;
   }
   /// Texts in groups that are one forward each.
@@ -373,14 +386,17 @@ FigureValue value_of(const Mean& own, const Mean& other, bool alone, bool taken)
 }
 
 void fill_heads(SurveySubject& model, const Findings& f, bool alone, HeadSurvey& s) {
-  for (const Mean& m : f.chance.figures) s.chance.push_back({alone ? kNone : m.value(), m.half(), 0, 0});
+  constexpr std::size_t slopes = figure_at("gradient");  // and those behind it: not of every model
+  for (std::size_t k = 0; k < kTextFigureCount; ++k)
+    s.chance.push_back(
+        {alone || k >= slopes ? kNone : f.chance.figures[k].value(), f.chance.figures[k].half(), 0, 0});
   for (Index layer = 0, n = 0; layer < s.layers; ++layer)
     for (Index h = 0; h < model.heads(layer); ++h, ++n) {
       const HeadSums& sums = f.own.heads[at(n)];
       SurveyedModelHead head{.layer = layer, .head = h, .offset = sums.best_offset()};
       for (std::size_t k = 0; k < kTextFigureCount; ++k)
         head.figures.push_back(value_of(sums.figures[k], alone ? Mean{} : f.other.heads[at(n)].figures[k],
-                                        alone, !alone || sums.figures[k].n > 0));
+                                        alone, (!alone && k < slopes) || sums.figures[k].n > 0));
       for (std::size_t k = 0; k < kMatrixFigureCount; ++k)
         head.figures.push_back(
             {alone ? kNone : f.matrices[at(n)][k], 0, alone ? kNone : f.other_matrices[at(n)][k], 0});

@@ -20,6 +20,7 @@ struct HeadSurveyOptions {
   Index clusters = 8;                // of heads that look alike
   Index flow = 4;                    // short texts of which flow is taken; 0: none
   Index collapse = 8;                // texts of which rank collapse is taken; 0: none
+  Index gradients = 8;               // texts of which gradients of weights are taken; 0: none
   /// Figures of rows of weights alone: no shuffled model, chance, roles, matrices, map or depth.
   bool rows_only = false;
   Index least = 20;                       // relations counted before one may name a head

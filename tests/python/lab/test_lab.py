@@ -118,6 +118,25 @@ def test_weights_of_any_torch_module():
         hw.lab.survey_arrays([[torch.full((1, 4, 4), 0.25)]], causal=True)
 
 
+def test_gradients_of_weights_are_those_of_torch(folder, survey):
+    model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").double().eval()
+    encoder = hw.TextEncoder(folder)
+    ids = [torch.tensor([encoder.tokens(text)]) for text in TEXTS]
+    all_pairs, on_sep = [], []
+    for i, own in enumerate(ids):
+        found = model(own, output_attentions=True)
+        with torch.no_grad():
+            other = model(ids[(i + 1) % len(ids)]).last_hidden_state.mean(1)
+        loss = 1 - torch.cosine_similarity(found.last_hidden_state.mean(1), other)[0]
+        slopes = torch.cat([g[0] for g in torch.autograd.grad(loss, found.attentions)]).abs()
+        all_pairs.append(slopes.mean((1, 2)))
+        on_sep.append(slopes[:, :, own[0] == 102].mean((1, 2)))
+    for name, wanted in (("gradient", all_pairs), ("gradient_sep", on_sep)):
+        wanted = torch.stack(wanted).mean(0).numpy()
+        np.testing.assert_allclose(survey.figures[name], wanted, rtol=1e-3, atol=1e-8, err_msg=name)
+    assert (survey.figures["gradient"] > 0).all() and np.isnan(survey.chance["gradient"])
+
+
 def test_distances_between_heads_are_jensen_and_shannons(survey, eager):
     _, found = eager
     total, rows = np.zeros((72, 72)), 0
