@@ -125,8 +125,8 @@ TEST_F(LabWords, BadCutsAreOneSentenceAndWriteNothing) {
   refused("cut nowhere rows.tsv --keep 3", "nowhere");
   write("other.json", R"({"heads": [4, 4, 4], "cut": {}})");
   refused("cut m --plan other.json", "make a plan for this model");
-  write("layer.json", R"({"heads": [4, 4], "cut": {"1": [0, 1, 2, 3]}})");
-  refused("cut m --plan layer.json", "layer 1 would keep no head");
+  write("all.json", R"({"heads": [4, 4], "cut": {"0": [0, 1, 2, 3], "1": [0, 1, 2, 3]}})");
+  refused("cut m --plan all.json", "no layer would keep a head");
   write("no.json", R"({"heads": [4, 4], "cut": {"0": [7]}})");
   refused("cut m --plan no.json", "name heads 0 to 3");
   write("half.json", R"({"heads": [4, 4], "cut")");

@@ -32,8 +32,9 @@ double difference(const std::vector<std::vector<float>>& a, const std::vector<st
 
 /// The cut model, saved and loaded, against the whole one with gates at 0; and against the whole one, from
 /// which it must differ.
+/// `gone`: a layer of which no head stays, -1: none.
 void expect_cut_as_gated(const std::string& heads, std::initializer_list<HeadName> cut,
-                         Positions positions = Positions::learned) {
+                         Positions positions = Positions::learned, Index gone = -1) {
   SCOPED_TRACE(heads);
   Folder folder;
   lab_recognizer(heads, positions).save(folder.at("whole"));
@@ -45,7 +46,7 @@ void expect_cut_as_gated(const std::string& heads, std::initializer_list<HeadNam
   EXPECT_LT(small.params().count(), whole.params().count());
   EXPECT_EQ(small.params().count(), whole.count_after(edited));
   for (Index i = 0; i < small.layers(); ++i)
-    EXPECT_EQ(small.heads("test")[static_cast<std::size_t>(i)], plan.left(i));
+    EXPECT_EQ(small.heads("test")[static_cast<std::size_t>(i)], i == gone ? 1 : plan.left(i));
   Session session({.threads = 1});
   HeadTrial large(whole, lab_corpus(), 10, session), less(small, lab_corpus(), 10, session);
   Tensor gates = LabModel::gates_of(plan);
@@ -56,16 +57,26 @@ void expect_cut_as_gated(const std::string& heads, std::initializer_list<HeadNam
 
 TEST(Cut, EveryKindThatCanBeCutAnswersAsWithGatesAtZero) {
   const std::initializer_list<HeadName> some = {{0, 1}, {1, 0}, {1, 3}};
-  for (const char* heads :
-       {"mha:heads=4,dim=3", "gqa:heads=4,kv_heads=2,dim=3", "gqa:heads=4,kv_heads=1,dim=3",
-        "mha:heads=4,dim=3+gated:source=input,act=silu", "gated:heads=4,dim=3,grain=head",
-        "gated:heads=4,kv_heads=2,dim=3,bias=true", "entmax:heads=4,dim=3,learned=true",
-        "entmax:heads=4,kv_heads=2,dim=3", "knocking:heads=4,dim=3",
-        "knocking:heads=4,kv_heads=2,dim=3,values=mlp", "differential:heads=4,dim=3",
-        "differential:heads=4,kv_heads=2,dim=3", "differential:heads=4,kv_heads=1,dim=3",
-        "differential:heads=4,dim=3+entmax:learned=true", "collaborative:heads=4,dim=3,shared=7",
-        "talking:heads=4,dim=3", "talking:heads=3,key_heads=2,value_heads=4,dim=3",
-        "gqa:heads=4,kv_heads=2,dim=3+gated:source=input,grain=head"})
+  for (const char* heads : {"mha:heads=4,dim=3",
+                            "gqa:heads=4,kv_heads=2,dim=3",
+                            "gqa:heads=4,kv_heads=1,dim=3",
+                            "mha:heads=4,dim=3+gated:source=input,act=silu",
+                            "gated:heads=4,dim=3,grain=head",
+                            "gated:heads=4,kv_heads=2,dim=3,bias=true",
+                            "entmax:heads=4,dim=3,learned=true",
+                            "entmax:heads=4,kv_heads=2,dim=3",
+                            "knocking:heads=4,dim=3",
+                            "knocking:heads=4,kv_heads=2,dim=3,values=mlp",
+                            "differential:heads=4,dim=3",
+                            "differential:heads=4,kv_heads=2,dim=3",
+                            "differential:heads=4,kv_heads=1,dim=3",
+                            "differential:heads=4,dim=3+entmax:learned=true",
+                            "collaborative:heads=4,dim=3,shared=7",
+                            "talking:heads=4,dim=3",
+                            "talking:heads=3,key_heads=2,value_heads=4,dim=3",
+                            "gqa:heads=4,kv_heads=2,dim=3+gated:source=input,grain=head",
+                            "mha:heads=4,dim=3,value_dim=5",
+                            "gqa:heads=4,kv_heads=2,dim=3,value_dim=2"})
     expect_cut_as_gated(heads, some);
   expect_cut_as_gated("gqa:heads=4,kv_heads=2,dim=4", {{0, 2}, {0, 3}}, Positions::rope);
 }
@@ -137,6 +148,27 @@ TEST(Cut, AnEncoderIsCutWithPrunedHeadsInItsConfig) {
   EXPECT_GT(large.loss_without(plan), 1e-6);
 }
 
+TEST(Cut, AWholeLayerGoesAndItsResidualPathStays) {
+  for (const char* heads :
+       {"mha:heads=4,dim=3", "gqa:heads=4,kv_heads=2,dim=3,value_dim=5", "talking:heads=4,dim=3",
+        "mha:heads=4,dim=3+gated:source=input,act=silu", "dcmha:heads=4,dim=3"})
+    expect_cut_as_gated(heads, {{1, 0}, {1, 1}, {1, 2}, {1, 3}}, Positions::learned, 1);
+  expect_cut_as_gated("mha:heads=4,dim=4", {{0, 0}, {0, 1}, {0, 2}, {0, 3}}, Positions::rope, 0);
+  const TinyBert bert;
+  const LabModel whole(bert.folder.path());
+  Folder folder;
+  const HeadPlan plan = plan_of({2, 2}, {{0, 0}, {0, 1}});
+  whole.save(cut_heads(whole, plan), folder.at("small"), "test");
+  const LabModel small(folder.at("small"));
+  EXPECT_EQ(small.transformer().config().heads, "mha:heads=1,dim=1; mha:heads=2,dim=4");
+  Session session({.threads = 1});
+  const Corpus texts{.name = "t", .rows = {{"my card is lost", {}, {}, 0}}};
+  HeadTrial large(whole, texts, 10, session), less(small, texts, 10, session);
+  EXPECT_LT(difference(large.answers(LabModel::gates_of(plan).view()), less.answers()), 2e-6);
+  HeadTrial trial(whole, texts, 10, session);
+  EXPECT_EQ(rank_heads(trial, {.rank = HeadRank::off, .least_in_layer = 0}, 10).size(), 3u);
+}
+
 TEST(Cut, PlansOfOtherModelsAreRefused) {
   const std::vector<Index> heads = {4, 3};
   const HeadPlan plan = plan_of(heads, {{0, 1}, {0, 3}, {1, 2}});
@@ -145,7 +177,8 @@ TEST(Cut, PlansOfOtherModelsAreRefused) {
   EXPECT_SAYS(parse_plan(R"({"heads": [4, 4], "cut": {}})", "p", heads), "make a plan for this model");
   EXPECT_SAYS(parse_plan(R"({"heads": [4, 3], "cut": {"1": [3]}})", "p", heads), "name heads 0 to 2");
   EXPECT_SAYS(parse_plan(R"({"heads": [4, 3], "cut": {"2": [0]}})", "p", heads), "no layer");
-  EXPECT_SAYS(parse_plan(R"({"heads": [4, 3], "cut": {"1": [0, 1, 2]}})", "p", heads), "would keep no head");
+  EXPECT_SAYS(parse_plan(R"({"heads": [4, 3], "cut": {"0": [0, 1, 2, 3], "1": [0, 1, 2]}})", "p", heads),
+              "no layer would keep a head");
   EXPECT_SAYS(parse_plan(R"({"heads": [4, 3], "cut": {"0": [1, 1]}})", "p", heads), "each once");
 }
 

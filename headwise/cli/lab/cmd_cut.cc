@@ -70,8 +70,9 @@ double right_share(const LabModel& model, const Corpus& corpus, Session& session
 
 void print_plan(const HeadPlan& plan) {
   for (std::size_t i = 0; i < plan.heads.size(); ++i)
-    fmt::print("  layer {:<3} keeps {:>3} of {:<3} cut: {}\n", i, plan.left(static_cast<Index>(i)),
-               plan.heads[i], list_of(plan.cut[i]));
+    fmt::print("  layer {:<3} keeps {:>3} of {:<3} cut: {}{}\n", i, plan.left(static_cast<Index>(i)),
+               plan.heads[i], list_of(plan.cut[i]),
+               plan.left(static_cast<Index>(i)) > 0 ? "" : "; its residual path goes on alone");
 }
 
 nlohmann::ordered_json state_json(const CutState& s) {
@@ -312,8 +313,9 @@ void add_cut(CLI::App& app, int& exit_code) {
       ->check(size_check(2))
       ->capture_default_str();
   word->add_flag("--across-layers", r->across, "michel: compare scores of layers as they are");
-  word->add_option("--least", r->least, "Heads every layer keeps")
-      ->check(size_check(1))
+  word->add_option("--least", r->least,
+                   "Heads every layer keeps; 0: of a layer may stay its residual path alone")
+      ->check(size_check())
       ->capture_default_str();
   word->add_option("--texts", r->texts, "Texts heads are ranked on, at most")
       ->check(size_check(1))

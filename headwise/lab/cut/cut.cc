@@ -35,6 +35,27 @@ double loss_beside(CutTrial& trial, HeadPlan plan, const HeadName& head) {
   return trial.loss_without(plan);
 }
 
+/// The smallest head there is, with weights of 0: the layer adds its output bias alone. Its settings.
+std::string empty_layer(const LabModel& model, Index layer, EditedModel& edited) {
+  const MultiHead& a = model.attention(layer);
+  const Index dim = a.options().rope ? 2 : 1;  // RoPE turns pairs
+  const std::string name = attention_name(layer);
+  for (const char* part : {".q", ".k", ".v"}) {
+    Tensor weight(DType::f32, {dim, a.options().model_dim}), bias(DType::f32, {dim});
+    fill_zeros(weight.view()), fill_zeros(bias.view());
+    edited.values.emplace(name + part + ".weight", std::move(weight));
+    if (a.options().bias) edited.values.emplace(name + part + ".bias", std::move(bias));
+  }
+  Tensor out(DType::f32, {a.options().model_dim, dim});
+  fill_zeros(out.view());
+  edited.values.emplace(name + ".out.weight", std::move(out));
+  for (const Param& p : model.params().all())
+    if (p.name.starts_with(name + '.') && p.name != name + ".out.bias" && !edited.values.count(p.name))
+      edited.dropped.insert(p.name);
+  edited.pruned.clear();  // pruned_heads has no word for it
+  return text("mha:heads=1,dim=", dim);
+}
+
 }  // namespace
 
 std::vector<HeadName> rank_heads(CutTrial& trial, const RankOptions& o, Index most) {
@@ -43,8 +64,9 @@ std::vector<HeadName> rank_heads(CutTrial& trial, const RankOptions& o, Index mo
   const auto tell = [&](double share) {
     if (o.progress) o.progress(share);
   };
-  const Index can_go = static_cast<Index>(all_heads(plan.heads).size()) -
-                       o.least_in_layer * static_cast<Index>(plan.heads.size());
+  const auto all_of_model = static_cast<Index>(all_heads(plan.heads).size());
+  const Index can_go =
+      min_of(all_of_model - 1, all_of_model - o.least_in_layer * static_cast<Index>(plan.heads.size()));
   most = min_of(most, can_go);
   if (o.rank == HeadRank::greedy) {
     for (Index n = 0; n < most; ++n) {
@@ -128,6 +150,10 @@ EditedModel cut_heads(const LabModel& model, const HeadPlan& plan) {
   for (Index layer = 0; layer < model.layers(); ++layer) {
     if (plan.cut[at(layer)].empty()) {
       texts.push_back(model.attention(layer).head().settings());
+      continue;
+    }
+    if (plan.left(layer) == 0) {
+      texts.push_back(empty_layer(model, layer, edited));
       continue;
     }
     const AttentionCut cut =

@@ -77,9 +77,8 @@ HeadPlan parse_plan(std::string_view words, std::string_view where, const std::v
 }
 
 void check_plan(const HeadPlan& plan, std::string_view op) {
-  for (std::size_t i = 0; i < plan.heads.size(); ++i)
-    require(plan.left(static_cast<Index>(i)) > 0, ErrorKind::bad_argument, op, "layer ", i,
-            " would keep no head; only layers with a head are computed, so keep one of it");
+  require(plan.left() > 0, ErrorKind::bad_argument, op,
+          "no layer would keep a head; keep one of the model's ", HeadPlan(plan.heads).left());
 }
 
 }  // namespace headwise

@@ -31,9 +31,9 @@ struct HeadPlan {
 /// {"heads": [8, 8], "cut": {"0": [1, 2]}}
 std::string plan_text(const HeadPlan& plan);
 /// The inverse, for a model of `heads` by layer. Refused: other numbers of heads, heads the model has not, a
-/// layer that keeps none.
+/// model that keeps none.
 HeadPlan parse_plan(std::string_view json, std::string_view where, const std::vector<Index>& heads);
-/// Refuses a layer that keeps no head, in one sentence.
+/// Refuses a model that keeps no head, in one sentence; of a layer that keeps none the residual path goes on.
 void check_plan(const HeadPlan& plan, std::string_view op);
 
 }  // namespace headwise
