@@ -55,7 +55,7 @@ def survey(
 
 # What arrays of weights cannot say: these need the model's matrices, or that it reads random tokens.
 _OF_MODELS = (
-    "induction duplicate score_rank out_norm qk_rank qk_top ov_rank ov_top copying".split()
+    "induction duplicate score_rank gradient gradient_sep out_norm qk_rank qk_top ov_rank ov_top copying".split()
 )
 
 
@@ -269,6 +269,7 @@ def convert(
 class Change:
     """What one head gives instead of its output.
 
+    part names the attention of a decoder or translator: own, cross, or source, the translator's encoder.
     off: nothing. scaled: `factor` times it. noised: normal noise of `factor` standard deviations, by the seed. mean:
     its mean over all rows. patched: `rows` of another run, as head_rows gives them.
     """
@@ -278,6 +279,7 @@ class Change:
     kind: Literal["off", "scaled", "noised", "mean", "patched"] = "off"
     factor: float = 0.0
     seed: int = 0
+    part: Literal["own", "cross", "source"] = "own"
     rows: Any = field(default=None, repr=False)
 
 
@@ -286,27 +288,49 @@ def answers(
     texts: Sequence[str],
     changes: Sequence[Change] = (),
     *,
-    without: Sequence[tuple[int, int, int, int]] = (),
+    without: Sequence[tuple[int, int, int, int] | tuple[int, int, int, int, str]] = (),
+    targets: Sequence[str] = (),
+    states: Any = None,
 ) -> Any:
     """What a model gives while heads are changed: probabilities [texts, labels], or vectors [texts, model_dim].
 
-    without: pairs that are knocked out, as (layer, head, query, key), all of one layer. Tokens are counted from 0 as
-    the model reads a text, [CLS] included. The other weights of the row share what the pair had.
+    A decoder and a translator give the probabilities of the next token, [texts, vocabulary]. targets: what a
+    translator has written of each text. states: what the cross heads of a decoder look at, [tokens, model_dim].
+    without: pairs that are knocked out, as (layer, head, query, key) or with the part behind them, all of one layer.
+    Tokens are counted from 0 as the model reads a text, [CLS] included. The other weights of the row share what the
+    pair had. Decoders take pairs of several layers.
     """
     import numpy as np
 
     all_changes = [
-        (c.kind, c.layer, c.head, c.factor, c.seed, [] if c.rows is None else np.ravel(c.rows).tolist())
+        (c.kind, c.layer, c.head, c.part, c.factor, c.seed, [] if c.rows is None else np.ravel(c.rows).tolist())
         for c in changes
     ]
-    return np.array(_core.lab_answers(model, list(texts), all_changes, list(without)), dtype=np.float32)
+    pairs = [(*pair, "own") if len(pair) == 4 else pair for pair in without]
+    rows = _core.lab_answers(model, list(texts), all_changes, pairs, list(targets), _rows_of(states))
+    return np.array(rows, dtype=np.float32)
 
 
-def head_rows(model: str, texts: Sequence[str], layer: int, head: int) -> Any:
+def head_rows(
+    model: str,
+    texts: Sequence[str],
+    layer: int,
+    head: int,
+    *,
+    part: Literal["own", "cross", "source"] = "own",
+    targets: Sequence[str] = (),
+    states: Any = None,
+) -> Any:
     """What one head gives for every token of the texts, before W_O: float32 [rows * value_dim]."""
     import numpy as np
 
-    return np.array(_core.lab_head_rows(model, list(texts), layer, head), dtype=np.float32)
+    rows = _core.lab_head_rows(model, list(texts), layer, head, part, list(targets), _rows_of(states))
+    return np.array(rows, dtype=np.float32)
+
+
+def _rows_of(states: Any) -> list[list[float]]:
+    rows: list[list[float]] = [] if states is None else _array(states).tolist()
+    return rows
 
 
 def rollout(model: str, text: str) -> Any:

@@ -10,6 +10,7 @@
 #include "headwise/lab/cut/cut.h"
 #include "headwise/lab/decoder/decoder_convert.h"
 #include "headwise/lab/decoder/decoder_cut.h"
+#include "headwise/lab/decoder/token_answers.h"
 #include "headwise/lab/figures/array_subject.h"
 #include "headwise/lab/survey/head_survey.h"
 #include "python/arrays/bind.h"
@@ -190,26 +191,50 @@ std::tuple<std::vector<double>, double, double, double> share(const std::string&
   return {c.energy, change.kl, change.same, change.cosine};
 }
 
-/// (kind, layer, head, factor, seed, rows)
-using Change = std::tuple<std::string, Index, Index, double, std::uint64_t, std::vector<float>>;
-/// (layer, head, query, key)
-using Pair = std::tuple<Index, Index, Index, Index>;
+/// (kind, layer, head, part, factor, seed, rows)
+using Change = std::tuple<std::string, Index, Index, std::string, double, std::uint64_t, std::vector<float>>;
+/// (layer, head, query, key, part)
+using Pair = std::tuple<Index, Index, Index, Index, std::string>;
+using States = std::vector<std::vector<float>>;
+
+/// Texts with what goes beside them; `held` is where the states lie.
+TokenTexts token_texts(const std::vector<std::string>& texts, const std::vector<std::string>& targets,
+                       const States& states, std::vector<float>& held) {
+  TokenTexts all{texts, targets, {}};
+  for (const auto& row : states) {
+    require(row.size() == states[0].size(), ErrorKind::bad_shape, kOp, "states have rows of ",
+            states[0].size(), " and ", row.size(), " columns; give [tokens model_dim]");
+    held.insert(held.end(), row.begin(), row.end());
+  }
+  if (!states.empty())
+    all.states = ConstView::packed(held.data(), DType::f32,
+                                   {std::ssize(states), static_cast<Index>(states[0].size())});
+  return all;
+}
 
 std::vector<std::vector<float>> answers(const std::string& model, const std::vector<std::string>& texts,
-                                        const std::vector<Change>& changes, const std::vector<Pair>& pairs) {
+                                        const std::vector<Change>& changes, const std::vector<Pair>& pairs,
+                                        const std::vector<std::string>& targets, const States& states) {
   const nb::gil_scoped_release free;
-  const LabModel whole(model);
-  Session session;
   HeadChanges all;
-  for (const auto& [kind, layer, head, factor, seed, rows] : changes) {
+  for (const auto& [kind, layer, head, part, factor, seed, rows] : changes) {
     all.heads.push_back({named<Intervention::Kind>("kind", kind, kInterventionNames),
                          {layer, head},
+                         named<AttentionPart>("part", part, kPartNames),
                          factor,
                          seed,
                          rows.empty() ? nullptr : rows.data()});
     all.patch_rows.push_back(static_cast<Index>(rows.size()));
   }
-  for (const auto& [layer, head, query, key] : pairs) all.pairs.push_back({{layer, head}, query, key});
+  for (const auto& [layer, head, query, key, part] : pairs)
+    all.pairs.push_back({{layer, head}, named<AttentionPart>("part", part, kPartNames), query, key});
+  std::vector<float> held;
+  if (holds_token_model(model))
+    return open_token_model(model)->answers(token_texts(texts, targets, states, held), all);
+  require(targets.empty() && states.empty(), ErrorKind::bad_argument, kOp,
+          "targets are a translator's and states a decoder's; leave them out");
+  const LabModel whole(model);
+  Session session;
   return answers_with(whole, texts, all, session);
 }
 
@@ -242,11 +267,32 @@ std::vector<double> flow(const std::string& model, const std::string& words, Ind
 }
 
 /// [rows value_dim] of one head before W_O.
+std::vector<float> token_head_rows(const std::string& model, const TokenTexts& texts, AttentionPart part,
+                                   HeadName head) {
+  const auto whole = open_token_model(model);
+  HeadChanges none;  // scaled by 1: checked as a change is
+  none.heads.push_back({.kind = Intervention::Kind::scaled, .head = head, .part = part, .factor = 1});
+  none.patch_rows.push_back(0);
+  std::vector<float> all;
+  const TokenModel::Look look = [&](AttentionPart of, Index layer, const AnyView& y) {
+    const Index dim = y.size[1] / whole->heads(of, layer);
+    for (Index r = 0; of == part && layer == head.layer && r < y.size[0]; ++r)
+      for (Index i = 0; i < dim; ++i)
+        all.push_back(static_cast<float>(load_double(y.data, y.dtype, r * y.size[1] + head.head * dim + i)));
+  };
+  whole->answers(texts, none, &look);
+  return all;
+}
 std::vector<float> head_rows(const std::string& model, const std::vector<std::string>& texts, Index layer,
-                             Index head) {
+                             Index head, const std::string& part, const std::vector<std::string>& targets,
+                             const States& states) {
   const nb::gil_scoped_release free;
+  std::vector<float> held;
+  const auto of = named<AttentionPart>("part", part, kPartNames);
+  if (holds_token_model(model))
+    return token_head_rows(model, token_texts(texts, targets, states, held), of, {layer, head});
   const LabModel whole(model);
-  const std::vector<Intervention> none = {{.head = {layer, head}}};
+  const std::vector<Intervention> none = {{.head = {layer, head}, .part = of}};
   edit_of(whole, none);  // refuses heads that are not there
   Session session;
   std::vector<float> all;

@@ -1,5 +1,6 @@
 #include "headwise/lab/cut/answers.h"
 
+#include <cmath>
 #include <functional>
 
 namespace headwise {
@@ -39,17 +40,41 @@ Index tokens_of(const LabModel& model, const std::string& words) {
 
 }  // namespace
 
+void check_changes(const HeadChanges& c, const HeadsOf& heads_of) {
+  const auto check = [&](AttentionPart part, const HeadName& h) {
+    const std::string_view word = kPartNames[static_cast<std::size_t>(part)];
+    const Index heads = h.layer < 0 ? 0 : heads_of(part, h.layer);
+    require(heads > 0, ErrorKind::bad_argument, kOp, "layer ", h.layer, " of part ", word,
+            " is named, which the model has not; name another layer or part");
+    require(h.head >= 0 && h.head < heads, ErrorKind::bad_argument, kOp, "head ", h.head, " of layer ",
+            h.layer, " of part ", word, " is named; it has ", heads, " heads");
+  };
+  for (const Intervention& v : c.heads) {
+    check(v.part, v.head);
+    require(std::isfinite(v.factor), ErrorKind::bad_argument, kOp, "a factor is no finite number");
+    require(v.kind != Intervention::Kind::patched || v.rows, ErrorKind::bad_argument, kOp,
+            "a patched head needs the rows of another run");
+  }
+  for (const HeadPair& p : c.pairs) check(p.part, p.head);
+}
+
+void apply_changes(const HeadChanges& c, AttentionPart part, Index layer, Index heads, const AnyView& y) {
+  const Index dim = y.size[1] / heads;
+  for (std::size_t i = 0; i < c.heads.size(); ++i) {
+    const Intervention& v = c.heads[i];
+    if (v.part != part || v.head.layer != layer) continue;
+    require(!v.rows || c.patch_rows[i] == y.size[0] * dim, ErrorKind::bad_shape, kOp, "a patch holds ",
+            c.patch_rows[i], " numbers but this run has ", y.size[0], " rows of ", dim,
+            "; patch runs over texts of the same lengths");
+    change_head(y, v.head.head * dim, dim, v);
+  }
+}
+
 Rows answers_with(const LabModel& model, std::span<const std::string> texts, const HeadChanges& c,
                   Session& session) {
-  const HeadEdit edit = edit_of(model, c.heads);
+  edit_of(model, c.heads);  // refuses heads that are not there
   const HeadEdit checked = [&](Index block, const AnyView& y) {
-    for (std::size_t i = 0; i < c.heads.size(); ++i) {
-      const Index dim = y.size[1] / model.attention(block).head_count();
-      require(c.heads[i].head.layer != block || !c.heads[i].rows || c.patch_rows[i] == y.size[0] * dim,
-              ErrorKind::bad_shape, kOp, "a patch holds ", c.patch_rows[i], " numbers but this run has ",
-              y.size[0], " rows of ", dim, "; patch runs over texts of the same lengths");
-    }
-    edit(block, y);
+    apply_changes(c, AttentionPart::own, block, model.attention(block).head_count(), y);
   };
   const auto change = [&](Call& call) { call.edit_heads = c.heads.empty() ? nullptr : &checked; };
   Rows all;

@@ -43,7 +43,10 @@ void put_mean(const Columns& c) {
   }
 }
 
-void change(const Columns& c, const Intervention& v) {
+}  // namespace
+
+void change_head(const AnyView& y, Index first, Index dim, const Intervention& v) {
+  const Columns c{y, first, dim};
   switch (v.kind) {
     case Intervention::Kind::noised: return add_noise(c, v);
     case Intervention::Kind::mean: return put_mean(c);
@@ -59,6 +62,8 @@ void change(const Columns& c, const Intervention& v) {
                                                    : 0);
 }
 
+namespace {
+
 double cosine(const std::vector<float>& a, const std::vector<float>& b) {
   double ab = 0, aa = 0, bb = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -72,6 +77,8 @@ double cosine(const std::vector<float>& a, const std::vector<float>& b) {
 
 HeadEdit edit_of(const LabModel& model, const std::vector<Intervention>& all) {
   for (const Intervention& v : all) {
+    require(v.part == AttentionPart::own, ErrorKind::unsupported, kOp,
+            "the model has one stack of self-attention; name part own");
     require(v.head.layer >= 0 && v.head.layer < model.layers(), ErrorKind::bad_argument, kOp, "layer ",
             v.head.layer, " is named; the model has 0 to ", model.layers() - 1);
     const Index heads = model.attention(v.head.layer).head_count();
@@ -85,7 +92,7 @@ HeadEdit edit_of(const LabModel& model, const std::vector<Intervention>& all) {
     for (const Intervention& v : all) {
       if (v.head.layer != block) continue;
       const Index dim = y.size[1] / model.attention(block).head_count();
-      change({y, v.head.head * dim, dim}, v);
+      change_head(y, v.head.head * dim, dim, v);
     }
   };
 }

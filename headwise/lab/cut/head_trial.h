@@ -15,12 +15,15 @@ struct Intervention {
   enum class Kind : std::uint8_t { off, scaled, noised, mean, patched };
   Kind kind = Kind::off;
   HeadName head = {};
+  AttentionPart part = AttentionPart::own;
   double factor = 0;       // scaled: of the output; noised: of its standard deviation over all rows
   std::uint64_t seed = 0;  // noised
   const float* rows = {};  // patched: [rows value_dim] of another run over texts of the same lengths
 };
 inline constexpr std::string_view kInterventionNames[] = {"off", "scaled", "noised", "mean", "patched"};
 
+/// Columns first .. first + dim - 1 of the rows W_O reads, [rows columns], as the intervention has them.
+void change_head(const AnyView& y, Index first, Index dim, const Intervention& intervention);
 /// A change of heads' outputs before W_O: pass it as Call::edit_heads. Means are over all rows of a forward.
 /// The model and the interventions must outlive it.
 HeadEdit edit_of(const LabModel& model, const std::vector<Intervention>& all);

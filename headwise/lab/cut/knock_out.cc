@@ -4,8 +4,34 @@
 
 namespace headwise {
 
+namespace {
+
+constexpr std::string_view kOp = "lab";
+
+}  // namespace
+
+Tensor pairs_bias(std::span<const HeadPair> pairs, Index heads, Index q_tokens, Index kv_tokens) {
+  const Index layer = pairs[0].head.layer;
+  Tensor bias(DType::f32, {1, heads, q_tokens, kv_tokens});
+  const std::span<float> to = bias.values<float>();
+  std::fill(to.begin(), to.end(), 0.0f);
+  for (const HeadPair& p : pairs) {
+    require(p.part == pairs[0].part && p.head.layer == layer, ErrorKind::unsupported, kOp, "pairs of layers ",
+            layer, " and ", p.head.layer,
+            ", or of two attentions, are named; knock out "
+            "pairs of one layer at a time");
+    require(p.head.head >= 0 && p.head.head < heads, ErrorKind::bad_argument, kOp, "head ", p.head.head,
+            " of layer ", layer, " is named; it has ", heads, " heads");
+    require(p.query >= 0 && p.query < q_tokens && p.key >= 0 && p.key < kv_tokens, ErrorKind::bad_argument,
+            kOp, "the pair (", p.query, ", ", p.key, ") is outside a text of ", kv_tokens,
+            " tokens; count from 0");
+    to[static_cast<std::size_t>((p.head.head * q_tokens + p.query) * kv_tokens + p.key)] =
+        -std::numeric_limits<float>::infinity();
+  }
+  return bias;
+}
+
 Tensor knocked_out(const LabModel& model, std::span<const HeadPair> pairs, Index tokens) {
-  constexpr std::string_view kOp = "lab";
   require(!pairs.empty(), ErrorKind::bad_argument, kOp, "there are no pairs to knock out; name some");
   const Index layer = pairs[0].head.layer;
   require(layer >= 0 && layer < model.layers(), ErrorKind::bad_argument, kOp, "layer ", layer,
@@ -15,20 +41,9 @@ Tensor knocked_out(const LabModel& model, std::span<const HeadPair> pairs, Index
   require(!spec.mixes() && heads == model.attention(layer).head_count(), ErrorKind::unsupported, kOp,
           "pairs of ", model.attention(layer).head().name(),
           " belong to several heads at once; knock out pairs of heads that do not share scores");
-  Tensor bias(DType::f32, {1, heads, tokens, tokens});
-  const std::span<float> to = bias.values<float>();
-  std::fill(to.begin(), to.end(), 0.0f);
-  for (const HeadPair& p : pairs) {
-    require(p.head.layer == layer, ErrorKind::unsupported, kOp, "pairs of layers ", layer, " and ",
-            p.head.layer, " are named; knock out pairs of one layer at a time");
-    require(p.head.head >= 0 && p.head.head < heads, ErrorKind::bad_argument, kOp, "head ", p.head.head,
-            " of layer ", layer, " is named; it has ", heads, " heads");
-    require(p.query >= 0 && p.query < tokens && p.key >= 0 && p.key < tokens, ErrorKind::bad_argument, kOp,
-            "the pair (", p.query, ", ", p.key, ") is outside a text of ", tokens, " tokens; count from 0");
-    to[static_cast<std::size_t>((p.head.head * tokens + p.query) * tokens + p.key)] =
-        -std::numeric_limits<float>::infinity();
-  }
-  return bias;
+  require(pairs[0].part == AttentionPart::own, ErrorKind::unsupported, kOp,
+          "the model has one stack of self-attention; name part own");
+  return pairs_bias(pairs, heads, tokens, tokens);
 }
 
 }  // namespace headwise

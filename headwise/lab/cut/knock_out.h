@@ -12,9 +12,12 @@ namespace headwise {
 /// Tokens are counted from 0 as the model reads the text, what it puts around it included.
 struct HeadPair {
   HeadName head = {};
+  AttentionPart part = AttentionPart::own;
   Index query = 0, key = 0;
 };
 
+/// -inf at each pair and 0 elsewhere, [1 heads q kv]; all pairs are of one layer and part.
+Tensor pairs_bias(std::span<const HeadPair> pairs, Index heads, Index q_tokens, Index kv_tokens);
 /// Call::score_bias of the pairs' layer for one text: -inf at each pair, 0 elsewhere, [1 heads tokens
 /// tokens]. The other weights of a row share what the pair had. All pairs are of one layer.
 Tensor knocked_out(const LabModel& model, std::span<const HeadPair> pairs, Index tokens);

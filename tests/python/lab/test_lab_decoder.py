@@ -1,6 +1,8 @@
 """hw.lab on decoders: a cut model and a converted one against transformers, which reads the folders that are written."""
+import importlib.util
 import json
 import math
+import pathlib
 
 import numpy as np
 import pytest
@@ -55,6 +57,7 @@ def logits_with_heads_off(model, ids, off, dim=8):
     ("Llama", {"0": [0, 1], "1": [2, 3], "2": [4, 5]}, (4, 2)),  # a kv head goes with its last query head
     ("Llama", {"0": [2, 4], "1": [0, 4], "2": [0, 2]}, (4, 4)),  # groups of 2, 1 and 1: a kv head stands twice
     ("Llama", {"0": [1, 3, 5]}, (6, 3)),  # layers that keep fewer have empty places
+    ("Llama", {"0": [0, 1], "1": [0, 1, 2, 3, 4, 5], "2": [4, 5]}, (4, 2)),  # of a layer its residual path stays alone
     ("Qwen2", {"0": [0, 1, 2], "1": [1, 2, 3], "2": [0, 1, 4]}, (3, 3)),  # biases of q, k and v
     ("Qwen3", {"0": [0, 1], "1": [0, 1], "2": [2, 3]}, (4, 2)),  # norms of every head
 ])
@@ -73,6 +76,91 @@ def test_a_cut_decoder_answers_as_with_its_heads_off(tmp_path, kind, off, heads)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(small, attn_implementation="eager").eval()
     np.testing.assert_allclose(logits_with_heads_off(theirs, ids, {}), wanted, atol=5e-6)
     assert (whole / "model.safetensors").read_bytes() == before
+
+
+def next_token(model, ids, heads_as, mask=None):
+    """Probabilities by transformers, while `heads_as[layer, head]` turns what W_O reads of a head [tokens, dim] into another."""
+    hooks = []
+    for (layer, head), change in heads_as.items():
+        def hook(_, rows, head=head, change=change):
+            rows = rows[0].clone()
+            rows[0, :, 8 * head : 8 * head + 8] = change(rows[0, :, 8 * head : 8 * head + 8])
+            return (rows,)
+        hooks.append(model.model.layers[layer].self_attn.o_proj.register_forward_pre_hook(hook))
+    try:
+        with torch.no_grad():
+            return model(torch.tensor([ids]), attention_mask=mask).logits[0, -1].softmax(-1).numpy()
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def test_heads_are_changed_as_hooks_of_transformers_change_them(tmp_path):
+    whole = tmp_path / "whole"
+    model = write(whole)
+    folder, ids = str(whole), ids_of(whole, TEXTS[1])
+    assert len(ids) == len(hw.lab.head_rows(folder, TEXTS[1:2], 0, 0)) // 8
+    plain = next_token(model, ids, {})
+    np.testing.assert_allclose(hw.lab.answers(folder, TEXTS[1:2])[0], plain, atol=2e-6)
+    for change, theirs in [(hw.lab.Change(1, 4), lambda r: 0 * r),
+                           (hw.lab.Change(2, 0, "scaled", factor=-0.5), lambda r: -0.5 * r),
+                           (hw.lab.Change(0, 3, "mean"), lambda r: r.mean(0, keepdim=True).expand_as(r))]:
+        ours = hw.lab.answers(folder, TEXTS[1:2], [change])[0]
+        np.testing.assert_allclose(ours, next_token(model, ids, {(change.layer, change.head): theirs}), atol=2e-6, err_msg=change.kind)
+        assert np.abs(ours - plain).max() > 1e-5
+    other = hw.lab.head_rows(folder, TEXTS[1:2], 1, 3)
+    patched = hw.lab.answers(folder, TEXTS[1:2], [hw.lab.Change(1, 2, "patched", rows=other)])[0]
+    wanted = next_token(model, ids, {(1, 2): lambda r: torch.tensor(other).reshape(-1, 8)})
+    np.testing.assert_allclose(patched, wanted, atol=2e-6)
+    noised = [hw.lab.answers(folder, TEXTS[:1], [hw.lab.Change(0, 0, "noised", factor=1.0, seed=s)])[0] for s in (1, 1, 2)]
+    assert (noised[0] == noised[1]).all() and (noised[0] != noised[2]).any()
+
+
+def test_pairs_of_a_decoder_are_knocked_out_as_by_a_mask(tmp_path):
+    whole = tmp_path / "whole"
+    model = write(whole, num_hidden_layers=1)
+    ids = ids_of(whole, TEXTS[0])
+    n = len(ids)
+    pairs = [(0, 1, n - 1, 0), (0, 1, n - 1, 2), (0, 4, n - 1, n - 1), (0, 4, 3, 1)]
+    mask = torch.full((1, 6, n, n), 0.0).masked_fill(~torch.ones(n, n).tril().bool(), float("-inf"))
+    for _, head, query, key in pairs:
+        mask[0, head, query, key] = float("-inf")
+    ours = hw.lab.answers(str(whole), TEXTS[:1], without=pairs)[0]
+    np.testing.assert_allclose(ours, next_token(model, ids, {}, mask), atol=2e-6)
+    assert np.abs(ours - next_token(model, ids, {})).max() > 1e-5
+    for without, words in [([(0, 6, 0, 0)], "it has 6 heads"), ([(1, 0, 0, 0)], "layer 1 of part own"), ([(0, 0, n, 0)], "outside a text"),
+                           ([(0, 0, 0, 0, "cross")], "part cross")]:
+        with pytest.raises(ValueError, match=words):
+            hw.lab.answers(str(whole), TEXTS[:1], without=without)
+    with pytest.raises(ValueError, match="leave the states out"):
+        hw.lab.answers(str(whole), TEXTS[:1], states=np.zeros((2, 48)))
+
+
+def test_cross_heads_of_a_decoder(tmp_path):
+    """With one state left open a head gives that state's value to every token; a patch with its own rows changes nothing."""
+    where = pathlib.Path(__file__).parents[1] / "decoder/test_whisper.py"
+    spec = importlib.util.spec_from_file_location("whisper_files", where)
+    whisper = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(whisper)
+    whisper.VOCABULARY = 272
+    path = str(whisper.write_tiny(tmp_path / "tiny"))
+    (tmp_path / "tiny/tokenizer.json").write_text(json.dumps(tokenizer_json(specials=("<|endoftext|>", "<|user|>"))))
+    states = np.random.default_rng(3).standard_normal((9, whisper.DIM)).astype(np.float32)
+    asked = {"texts": ["the cat"], "states": states}
+    plain = hw.lab.answers(path, **asked)
+    assert plain.shape == (1, 272) and plain.sum() == pytest.approx(1, abs=1e-5)
+    rows = hw.lab.head_rows(path, **asked, layer=1, head=1, part="cross").reshape(-1, 8)
+    same = hw.lab.answers(path, **asked, changes=[hw.lab.Change(1, 1, "patched", part="cross", rows=rows)])
+    np.testing.assert_array_equal(same, plain)
+    off = [hw.lab.answers(path, **asked, changes=[hw.lab.Change(1, 1, part=part)]) for part in ("own", "cross")]
+    assert np.abs(off[0] - plain).max() > 1e-4 and np.abs(off[1] - off[0]).max() > 1e-4
+    one = [(1, 1, query, key, "cross") for query in range(len(rows)) for key in range(9) if key != 4]
+    knocked = hw.lab.answers(path, **asked, without=one)
+    alone = {**asked, "states": states[4:5]}  # v of state 4
+    value = np.tile(hw.lab.head_rows(path, **alone, layer=1, head=1, part="cross").reshape(-1, 8)[0], (len(rows), 1))
+    np.testing.assert_allclose(hw.lab.answers(path, **asked, changes=[hw.lab.Change(1, 1, "patched", part="cross", rows=value)]), knocked, atol=1e-6)
+    with pytest.raises(ValueError, match="give them"):
+        hw.lab.answers(path, ["the cat"])
 
 
 def test_heads_are_ranked_by_the_next_tokens_loss(tmp_path):
@@ -94,8 +182,8 @@ def test_heads_are_ranked_by_the_next_tokens_loss(tmp_path):
         assert losses[1] <= losses[0] + 0.2
     with pytest.raises(NotImplementedError, match="without gradients"):
         hw.lab.cut(str(whole), str(tmp_path / "no"), keep=15, texts=TEXTS, rank="michel")
-    with pytest.raises(ValueError, match="would keep no head"):
-        hw.lab.cut(str(whole), str(tmp_path / "no"), plan={"heads": [6] * 3, "cut": {"1": [0, 1, 2, 3, 4, 5]}})
+    with pytest.raises(ValueError, match="no layer would keep a head"):
+        hw.lab.cut(str(whole), str(tmp_path / "no"), plan={"heads": [6] * 3, "cut": {str(i): [0, 1, 2, 3, 4, 5] for i in range(3)}})
     assert not (tmp_path / "no").exists()
 
 
