@@ -46,6 +46,8 @@ def survey_times(folder, texts, rounds, threads):
         "plain_s": median_of(rounds, lambda: [encoder.embed([text]) for text in texts]),
         "plain_batched_s": median_of(rounds, lambda: encoder.embed(texts)),
         "survey_s": median_of(rounds, lambda: hw.lab.survey(folder, texts, most=len(texts))),
+        "rows_only_s": median_of(rounds, lambda: hw.lab.survey(folder, texts, most=len(texts), rows_only=True)),
+        "rows_only_of_one_text_s": median_of(rounds, lambda: hw.lab.survey(folder, texts[:1], rows_only=True)),
         "survey_of_one_text_s": median_of(rounds, lambda: hw.lab.survey(folder, texts[:1])),
         "eager_s": median_of(rounds, eager),
     }
@@ -54,6 +56,8 @@ def survey_times(folder, texts, rounds, threads):
     walks = 1 + min(200, len(texts)) / len(texts)
     found["walk_s"] = (found["survey_s"] - found["survey_of_one_text_s"]) / walks
     found["walk_against_plain"] = found["walk_s"] / found["plain_batched_s"]
+    found["rows_only_against_plain"] = (found["rows_only_s"] - found["rows_only_of_one_text_s"]) / found["plain_batched_s"]
+    found["eager_against_rows_only"] = found["eager_s"] / found["rows_only_s"]
     found["eager_against_survey"] = found["eager_s"] / found["survey_s"]
     return found
 
