@@ -83,7 +83,7 @@ def main():
     import shutil
     import tempfile
 
-    mpirun = ["mpirun", "-n", "2", "--oversubscribe"] if shutil.which("mpirun") else []
+    mpirun = ["mpirun", "-n", "2", "--oversubscribe", "--bind-to", "none"] if shutil.which("mpirun") else []
     env = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     spawn = multiprocessing.get_context("spawn")
     for _ in range(2):  # in turns
