@@ -42,7 +42,8 @@ const std::vector<std::string> kTexts = {"my card", "", "the loan rate pays my f
                                          "卡款 rate", "zzzz \xff q!"};
 
 TEST(Recognizer, PoolingAndScoresHaveTheirGradients) {
-  for (const Pooling pooling : {Pooling::attention, Pooling::labels, Pooling::mean, Pooling::first}) {
+  for (const Pooling pooling :
+       {Pooling::attention, Pooling::labels, Pooling::mean, Pooling::first, Pooling::peak}) {
     Bench bench;
     Recognizer model(tiny(pooling), vocabulary(), 1, DType::f64);
     // The long text lies in two chunks.
@@ -67,7 +68,7 @@ TEST(Recognizer, PoolingAndScoresHaveTheirGradients) {
 }
 
 TEST(Recognizer, ABatchHasTheBitsOfOneTextAtATime) {
-  for (const Pooling pooling : {Pooling::attention, Pooling::labels, Pooling::first}) {
+  for (const Pooling pooling : {Pooling::attention, Pooling::labels, Pooling::first, Pooling::peak}) {
     RecognizerConfig c = tiny(pooling);
     c.encoder.model_dim = 64, c.encoder.feed_dim = 96;
     const Recognizer model(c, vocabulary(), 3);

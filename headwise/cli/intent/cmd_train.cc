@@ -315,7 +315,10 @@ void add_train(CLI::App& app, int& exit_code) {
   word->add_option("--norm", r->norm, "rms (the default) or layer");
   word->add_flag("--norm-after", r->norm_after, "Norms behind the residual sums, not before the layers");
   word->add_option("--dropout", r->dropout, "Of rows; the default is the recipe's");
-  word->add_option("--pooling", r->pooling, "attention (the default), labels, mean (behind --from) or first");
+  word->add_option(
+      "--pooling", r->pooling,
+      "attention (the default), labels, mean (behind --from), first, or peak: a label has nearly "
+      "the largest score that a token gives it, however long the text is");
   word->add_option(
       "--compound", r->compound,
       "How texts of several intents are read: pooled (the default), labels: by a query for every label, "

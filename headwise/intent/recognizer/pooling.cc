@@ -40,6 +40,12 @@ void widen_row(const T* from, W* to, Index dim) {
   for (Index i = 0; i < dim; ++i) to[i] = load(from + i);
 }
 
+void check_texts(const PooledRows& rows) {
+  for (Index b = 0; b < rows.texts(); ++b)
+    require(rows.first(b + 1) > rows.first(b), ErrorKind::bad_shape, "pooling", "text ", b,
+            " has no rows; give one or more");
+}
+
 DType wide_dtype(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
 
 }  // namespace
@@ -57,9 +63,7 @@ AnyView TextPooling::forward(const AnyView& x, const PooledRows& rows, Call& cal
   const Index texts = rows.texts(), pooled = rows.first(texts);
   require(x.rank == 2 && x.size[1] == dim_, ErrorKind::bad_shape, "pooling", "x is ", x, "; give rows of ",
           dim_, " columns");
-  for (Index b = 0; b < texts; ++b)
-    require(rows.first(b + 1) > rows.first(b), ErrorKind::bad_shape, "pooling", "text ", b,
-            " has no rows; give one or more");
+  check_texts(rows);
   const DType wide = wide_dtype(x.dtype);
   const AnyView y = call.memory.take(x.dtype, {texts, outputs_ * dim_});
   const AnyView weights = call.memory.take(wide, {outputs_, pooled});
@@ -160,6 +164,79 @@ AnyView TextPooling::backward(const AnyView& dy, Call& call, const Saved& saved)
     add_into(query_.grad(), sums);
   });
   return dx;
+}
+
+namespace {
+
+/// Rows of a text around row t, from `first` to before `last` of the text's own rows.
+struct Around {
+  Index first, last;
+  Around(Index t, Index begin, Index end, Index reach)
+      : first(max_of(begin, t - reach)), last(min_of(end, t + reach + 1)) {}
+  double share() const { return 1 / static_cast<double>(last - first); }
+};
+
+}  // namespace
+
+AnyView TextPeaks::forward(const AnyView& scores, const PooledRows& rows, Call& call, Saved* saved) {
+  const Index texts = rows.texts(), labels = scores.size[1];
+  check_texts(rows);
+  const AnyView y = call.memory.take(scores.dtype, {texts, labels});
+  const AnyView means = call.memory.take(scores.dtype, {rows.first(texts), labels});
+  const FloatEnv env;
+  visit_float(scores.dtype, [&]<class T>(Type<T>) {
+    const auto* s = static_cast<const T*>(scores.data);
+    auto* m = static_cast<T*>(means.data);
+    call.ctx.pool().parallel_for(texts * labels, [&](Index i, int) noexcept {
+      const Index l = i % labels, begin = rows.first(i / labels), end = rows.first(i / labels + 1);
+      double most = -INFINITY, sum = 0;
+      for (Index t = begin; t < end; ++t) {
+        const Around near(t, begin, end, kReach);
+        double mean = 0;
+        for (Index u = near.first; u < near.last; ++u)
+          mean += near.share() * cpu::widen(s[rows.at(u) * scores.step[0] + l]);
+        m[t * labels + l] = cpu::narrow<T>(mean);
+        const double rounded = kSharpness * cpu::widen(m[t * labels + l]);
+        most = rounded > most ? rounded : most;
+      }
+      for (Index t = begin; t < end; ++t) sum += std::exp(kSharpness * cpu::widen(m[t * labels + l]) - most);
+      static_cast<T*>(y.data)[i] = cpu::narrow<T>((most + std::log(sum)) / kSharpness);
+    });
+  });
+  if (saved) *saved = {means, y, rows, scores.size[0]};
+  return y;
+}
+
+AnyView TextPeaks::backward(const AnyView& dy, Call& call, const Saved& saved) {
+  const PooledRows& rows = saved.rows;
+  const Index texts = rows.texts(), labels = saved.means.size[1];
+  const AnyView ds = call.memory.take(dy.dtype, {saved.all_rows, labels});
+  fill_zeros(ds);
+  const Scratch scratch(call.memory);
+  const AnyView slopes = call.memory.take(wide_dtype(dy.dtype), {rows.first(texts), labels});
+  const FloatEnv env;
+  visit_float(dy.dtype, [&]<class T>(Type<T>) {
+    using W = Wide<T>;
+    auto* dm = static_cast<W*>(slopes.data);
+    call.ctx.pool().parallel_for(texts * labels, [&](Index i, int) noexcept {
+      const Index b = i / labels, l = i % labels, begin = rows.first(b), end = rows.first(b + 1);
+      const double y = cpu::widen(static_cast<const T*>(saved.y.data)[i]);
+      const double slope = cpu::widen(static_cast<const T*>(dy.data)[b * dy.step[0] + l * dy.step[1]]);
+      // dy_l / dm_tl = exp(kSharpness (m_tl - y_l)), over the rows of its mean
+      for (Index t = begin; t < end; ++t) {
+        const double m = cpu::widen(static_cast<const T*>(saved.means.data)[t * labels + l]);
+        dm[t * labels + l] =
+            static_cast<W>(slope * std::exp(kSharpness * (m - y)) * Around(t, begin, end, kReach).share());
+      }
+      for (Index u = begin; u < end; ++u) {
+        const Around near(u, begin, end, kReach);
+        double sum = 0;
+        for (Index t = near.first; t < near.last; ++t) sum += static_cast<double>(dm[t * labels + l]);
+        static_cast<T*>(ds.data)[rows.at(u) * labels + l] = cpu::narrow<T>(sum);
+      }
+    });
+  });
+  return ds;
 }
 
 }  // namespace headwise

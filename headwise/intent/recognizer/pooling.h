@@ -1,4 +1,5 @@
-// TextPooling: rows of a text to its evidence: weighted by learned queries, or their mean.
+// TextPooling: rows of a text to its evidence, by learned queries or their mean; TextPeaks: scores of rows to
+// those of their text.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "headwise/layers/basic/module.h"
@@ -37,6 +38,26 @@ class TextPooling {
  private:
   Index outputs_, dim_;
   Learned query_;
+};
+
+/// m[t, l] = mean of s[u, l] over rows u of the text at most kReach from t;
+/// y[b, l] = ln(sum over rows t of text b of exp(kSharpness m[t, l])) / kSharpness: nearly the largest score
+/// that a stretch of words gives the label, however many words say nothing. A text's bits depend on its own
+/// rows alone.
+class TextPeaks {
+ public:
+  static constexpr double kSharpness = 4;
+  static constexpr Index kReach = 3;
+
+  struct Saved {
+    AnyView means, y;
+    PooledRows rows;
+    Index all_rows = 0;
+  };
+  /// Scores [rows labels] to [texts labels].
+  static AnyView forward(const AnyView& scores, const PooledRows& rows, Call& call, Saved* saved);
+  /// Slopes like the scores; rows that belong to no text get 0.
+  static AnyView backward(const AnyView& dy, Call& call, const Saved& saved);
 };
 
 }  // namespace headwise

@@ -36,7 +36,8 @@ Index queries_of(const RecognizerConfig& c) {
     case Pooling::attention: return c.pool_queries;
     case Pooling::labels: return static_cast<Index>(c.labels.size());
     case Pooling::mean:
-    case Pooling::first: break;
+    case Pooling::first:
+    case Pooling::peak: break;
   }
   return 0;
 }
@@ -206,6 +207,8 @@ AnyView Recognizer::forward(const TextBatch& batch, Call& call, Saved* saved, An
   s.rows = s.there ? mirror_->forward(input, call, kept) : encoder_->forward(input, call, kept);
   call.head_gates = given;
   if (tags && tags_) *tags = tags_->forward(s.rows, call, &s.tags);
+  if (config_.pooling == Pooling::peak)
+    return TextPeaks::forward(scores_->forward(s.rows, call, &s.scores), batch.pooled(), call, &s.peaks);
   AnyView pooled = pooling_->forward(s.rows, batch.pooled(), call, &s.pooling);
   s.dropout = call.next_dropout(config_.pool_dropout);
   if (s.dropout.p > 0) dropout(pooled, {}, s.dropout, pooled, call.ctx);
@@ -215,9 +218,13 @@ AnyView Recognizer::forward(const TextBatch& batch, Call& call, Saved* saved, An
 void Recognizer::pack_weights() { packed_ = std::make_shared<PackedWeights>(); }
 
 AnyView Recognizer::backward(const AnyView& dlogits, Call& call, Saved& saved, const AnyView& dtags) const {
-  const AnyView dpooled = scores_->backward(dlogits, call, saved.scores);
-  if (saved.dropout.p > 0) dropout_backward(dpooled, saved.dropout, dpooled, call.ctx);
-  AnyView dout = pooling_->backward(dpooled, call, saved.pooling);
+  const bool peak = config_.pooling == Pooling::peak;
+  const AnyView dscores = peak ? TextPeaks::backward(dlogits, call, saved.peaks) : dlogits;
+  AnyView dout = scores_->backward(dscores, call, saved.scores);
+  if (!peak) {
+    if (saved.dropout.p > 0) dropout_backward(dout, saved.dropout, dout, call.ctx);
+    dout = pooling_->backward(dout, call, saved.pooling);
+  }
   if (dtags.given()) dout = tags_->backward(dtags, call, saved.tags, dout);
   const AnyView drows = saved.there ? mirror_->backward(dout, call, saved.encoder)
                                     : encoder_->backward(dout, call, saved.encoder);

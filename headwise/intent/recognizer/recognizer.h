@@ -23,9 +23,10 @@
 namespace headwise {
 
 /// attention: a few learned queries. labels: a query and a vector for every label, so that each looks where
-/// it likes. mean: of all tokens. first: the [CLS] token.
-enum class Pooling : std::uint8_t { attention, labels, mean, first };
-inline constexpr std::string_view kPoolingNames[] = {"attention", "labels", "mean", "first"};
+/// it likes. mean: of all tokens. first: the [CLS] token. peak: every token scores the labels, and a label
+/// has nearly the largest of its scores.
+enum class Pooling : std::uint8_t { attention, labels, mean, first, peak };
+inline constexpr std::string_view kPoolingNames[] = {"attention", "labels", "mean", "first", "peak"};
 constexpr std::string_view name_of(Pooling p) { return kPoolingNames[static_cast<int>(p)]; }
 
 /// What happens to a text above chunk_tokens. chunks: overlapping ones, encoded apart, pooled together.
@@ -143,6 +144,7 @@ class Recognizer {
     Ngrams::Saved ngrams;
     PlantedHead::Saved planted;
     TextPooling::Saved pooling;
+    TextPeaks::Saved peaks;
     DropoutOptions dropout;
     LabelScores::Saved scores;
     Linear::Saved tags;
