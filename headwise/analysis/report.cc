@@ -36,7 +36,7 @@ std::string about(const Recognizer& r, const Report& report, const RoleBook& boo
   return text(
       "<p>",
       say("<b>Sentences on this page:</b> {0} utterances of {1} that were answered wrongly and {2} of the "
-          "standing gallery, no others.",
+          "gallery, no others.",
           grouped(report.shown), html(shown(o.data)), o.gallery.size()),
       " ",
       o.redact ? say("Digits and what looks like a name are masked by dots; other words are as they were "

@@ -45,8 +45,8 @@ constexpr std::pair<std::string_view, std::string_view> kChinese[] = {
     {"{0} ends at {1}", "{0} 的终点为 {1}"},
     {"confusion of {0} labels; the tables say the same", "{0} 个标签的混淆；表格内容相同"},
     {"<b>Sentences on this page:</b> {0} utterances of {1} that were answered wrongly and {2} of the "
-     "standing gallery, no others.",
-     "<b>本页的句子：</b>{1} 中答错的 {0} 条话语，以及固定示例句 {2} 条，此外没有别的。"},
+     "gallery, no others.",
+     "<b>本页的句子：</b>{1} 中答错的 {0} 条话语，以及示例句 {2} 条，此外没有别的。"},
     {"Digits and what looks like a name are masked by dots; other words are as they were written, so look "
      "before you pass it on.",
      "数字和像姓名的内容已用点遮盖；其余的词保持原样，转发之前请检查。"},

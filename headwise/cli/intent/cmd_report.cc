@@ -23,7 +23,7 @@ constexpr Index kMostBytes = Index{1} << 28;  // of metrics.json and of a file o
 struct Request {
   std::string model, out = "report.html", encoder;
   CorpusChoice data;
-  std::vector<std::string> roles, compare;
+  std::vector<std::string> roles, compare, sentences;
   ReportOptions options;
   int threads = 0;
   bool table = false;
@@ -84,6 +84,7 @@ int report(Request& r) {
     encoder = std::make_unique<TextEncoder>(r.encoder);
     r.options.encoder = encoder.get(), r.options.encoder_name = name_of_folder(r.encoder);
   }
+  r.options.gallery.insert(r.options.gallery.begin(), r.sentences.begin(), r.sentences.end());
   r.options.language = surface_language(r.options.language);
   r.options.model = name_of_folder(r.model);
   r.options.data = corpus.name;
@@ -138,6 +139,7 @@ void add_report(CLI::App& app, int& exit_code) {
   word->add_option("--utterances", r->options.survey.utterances, "Utterances to judge heads by, at most")
       ->check(size_check())
       ->capture_default_str();
+  word->add_option("--sentence", r->sentences, "Sentences of your own, first in the gallery");
   word->add_option("--encoder", r->encoder,
                    "Folder of a pretrained encoder, to show its heads in the gallery");
   word->add_option("--threads", r->threads, "0: HEADWISE_THREADS, else the CPUs of this process")

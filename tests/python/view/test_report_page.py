@@ -140,3 +140,16 @@ def test_500_mistakes_of_6_layers_x_12_heads(browser, tmp_path):
     browser.click("details.case summary")
     assert count(browser, "canvas.map") == 1
     assert browser.errors == []
+
+
+def test_the_program_speaks_chinese_and_shows_my_sentence_first(tmp_path):
+    rows = [(f"{ask} my {word}", word) for word in ("card", "loan") for ask in ("block", "what about", "i lost", "show", "tell me of")]
+    (tmp_path / "rows.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in rows))
+    subprocess.run([CLI, "train", tmp_path / "rows.tsv", "--out", tmp_path / "model", "--epochs", "1", "--model-dim", "16", "--feed-dim", "16", "--depth", "1",
+                    "--heads", "mha:heads=2", "--ngrams", "0", "--quiet"], check=True, capture_output=True)
+    for words, variable, language in (([], "en_GB.UTF-8", "en"), ([], "zh_CN.UTF-8", "zh"), (["--language", "zh"], "C", "zh")):
+        subprocess.run([CLI, "report", tmp_path / "model", tmp_path / "rows.tsv", "--out", tmp_path / "report.html", "--sentence", "where is my loan", *words],
+                       check=True, capture_output=True, env={**os.environ, "LC_ALL": variable})
+        page = (tmp_path / "report.html").read_text()
+        assert f'<html lang="{language}">' in page and ("<h2>错误</h2>" in page) == (language == "zh")
+        assert '"gallery":[{"x":"where is my loan"' in page
