@@ -78,8 +78,9 @@ TEST(DeviceProducts, TilesAreWideWhereThereAreManyAndSmallWhereProcessorsWouldId
 
 TEST(DeviceProducts, FewRowsStream) {
   using cuda::gemm::stream_tile, cuda::gemm::streams;
-  EXPECT_TRUE(streams(1, 50304, 132) && streams(64, 4096, 132));
-  EXPECT_FALSE(streams(64, 50304, 132) || streams(65, 768, 132));
+  EXPECT_TRUE(streams(1, 50304, 64, 132) && streams(64, 4096, 4096, 132));
+  EXPECT_TRUE(streams(256, 768, 3072, 132)) << "12 tiles of 128 x 128, and a chain of 192 steps";
+  EXPECT_FALSE(streams(64, 50304, 4096, 132) || streams(65, 768, 768, 132) || streams(64, 768, 768, 132));
   const auto columns = [](Index m, Index n, Index k) { return stream_tile(m, n, k, 132).columns; };
   const auto rows = [](Index m, Index n, Index k) { return stream_tile(m, n, k, 132).rows; };
   EXPECT_EQ(columns(16, 8192, 64), 16) << "four tiles of 16 columns a processor";

@@ -58,7 +58,7 @@ Status run(const GemmProblem& problem, const GemmArgs& args, int device, void* s
   if (!lines.there || p.k == 0 || (lines.turn_a && !lines.turn_b)) return mma_product(p, device, on);
   const bool can = !lines.turn_a && !lines.turn_b && !p.accumulate;
   if (part == Part::stream) return can ? stream(p, device, on) : mma_product(p, device, on);
-  if (part == Part::best && can && streams(p.m, p.n, facts_of(device).processors))
+  if (part == Part::best && can && streams(p.m, p.n, p.k, facts_of(device).processors))
     return stream(p, device, on);
   return by_wgmma(p, lines, device, on);
 }

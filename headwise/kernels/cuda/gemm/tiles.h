@@ -51,9 +51,13 @@ constexpr StreamTile stream_tile(Index m, Index n, Index k, int processors) {
   if (narrow <= 2 * processors) return {m <= 32 && n * k <= (1 << 23) ? 32 : 64, 16};
   return {m <= 32 ? 32 : 64, 32};
 }
-/// Few rows are a matter of memory: the chain of mma.sync is the shorter one.
-constexpr bool streams(Index m, Index n, int processors) {
-  return m <= 32 || (m <= kFewRows && ceil_div(n, 16) <= 2 * processors);
+/// Few rows are a matter of memory, and few tiles of a long k of the chain over it, which mma.sync has
+/// shorter.
+constexpr bool streams(Index m, Index n, Index k, int processors) {
+  const Index narrow = ceil_div(n, 16);
+  if (m <= 32) return true;
+  if (m <= kFewRows) return narrow <= 2 * processors && k > 1024;
+  return k > 2048 && ceil_div(m, 64) * narrow <= 3 * processors / 2;
 }
 
 }  // namespace headwise::cuda::gemm
