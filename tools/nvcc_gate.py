@@ -18,7 +18,7 @@ def main(command):
     done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     lines = done.stdout.splitlines()
     source = next((pathlib.Path(a) for a in command if a.endswith(".cu")), None)
-    gated = source and ("hopper" in source.parts or source.name.startswith("wgmma_"))
+    gated = source and ("hopper" in source.parts or source.name.startswith(("wgmma_", "block_")))
     faults = [line for line in lines if FAULT.search(line)] if gated else []
     most = MOST.get("/".join(source.parts[-2:])) if gated else None
     entries = [line for line in lines if ENTRY in line]
