@@ -59,6 +59,6 @@ def align(
     """
     if back_heads and back is None:
         raise ValueError("align: back_heads are heads of the other direction; give its translator as back")
-    asked = [[f"{layer}.{head}" for layer, head in chosen] for chosen in (heads, back_heads)]
-    names, found = _core.align_pairs(os.fspath(model), os.fspath(back or ""), list(pairs), (step, merge, shares), *asked, threads)
+    there, here = ([f"{layer}.{head}" for layer, head in chosen] for chosen in (heads, back_heads))
+    names, found = _core.align_pairs(os.fspath(model), os.fspath(back or ""), list(pairs), (step, merge, shares), there, here, threads)
     return [Aligned(source, target, names, weights, links, merge, shares, turned) for source, target, weights, turned, links in found]
