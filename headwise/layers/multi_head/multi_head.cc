@@ -51,6 +51,16 @@ AnyView side_by_side(const AnyView& first, Index parts) {
   return v;
 }
 
+/// A head's backward; booking begins its gradients anew, so what is asked of the score bias comes behind it.
+void run_backward(HeadRun& run, const AnyView& dbias, Call& call) {
+  Arena measure = Arena::measuring();
+  run.book_backward(measure);
+  Arena arena(call.memory.take_bytes(measure.used()), call.memory.device());
+  run.book_backward(arena);
+  if (dbias.given()) run.call.run.dbias = dbias;
+  run.backward(call.ctx, &call.memory.plans());
+}
+
 /// Rows [rows columns] as rope reads them under a layout: [outer tokens slots dim].
 AnyView turned_view(const AnyView& rows, const HeadLayout& layout, const Sequences& s) {
   const Index outer = s.ragged() ? 1 : s.batch, tokens = s.ragged() ? rows.size[0] : s.tokens;
@@ -319,13 +329,7 @@ void MultiHead::run_head(HeadRun& run, Call& call) const {
   run.forward(call.ctx, &call.memory.plans());
 }
 
-void MultiHead::run_head_backward(HeadRun& run, Call& call) const {
-  Arena measure = Arena::measuring();
-  run.book_backward(measure);
-  Arena arena(call.memory.take_bytes(measure.used()), call.memory.device());
-  run.book_backward(arena);
-  run.backward(call.ctx, &call.memory.plans());
-}
+void MultiHead::run_head_backward(HeadRun& run, Call& call) const { run_backward(run, {}, call); }
 
 /// Gates fit the rows W_O reads.
 void MultiHead::check_gates(const MultiHeadArgs& a) const {
@@ -451,8 +455,7 @@ MultiHeadGrads MultiHead::attend_backward(const AnyView& dy, const MultiHeadArgs
     c.dx_kv = self ? c.dx : as_sequences(kv_base, a.kv_sequences);
     c.loss_gradient = call.loss_gradient();
   }
-  if (a.dbias.given()) c.run.dbias = a.dbias;
-  run_head_backward(run, call);
+  run_backward(run, a.dbias, call);
   if (self && call.taps && call.taps->slopes && call.taps->wants(call.block))
     keep_slopes(as_rows(c.d_o, c.problem.heads.q.heads * head().spec().v.dim), a.sequences, call.block,
                 *call.taps);
