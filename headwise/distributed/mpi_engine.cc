@@ -5,10 +5,11 @@
 #include <sched.h>
 
 #include <chrono>
-#include <cstring>
 #include <exception>
 #include <thread>
 #include <vector>
+
+#include "headwise/base/symbol.h"
 
 namespace headwise {
 namespace {
@@ -46,13 +47,6 @@ struct Found {
   std::string missing;
 };
 
-template <class F>
-bool read(void* library, const char* name, F& to) {
-  void* found = dlsym(library, name);
-  if (found != nullptr) std::memcpy(&to, &found, sizeof found);
-  return found != nullptr;
-}
-
 Found find() {
   Found f;
   // Its own components look for its symbols, so these are global.
@@ -63,16 +57,20 @@ Found find() {
   }
   Mpi& m = f.mpi;
   const bool whole =
-      read(library, "MPI_Init_thread", m.init_thread) && read(library, "MPI_Initialized", m.initialized) &&
-      read(library, "MPI_Finalize", m.finalize) && read(library, "MPI_Comm_rank", m.rank) &&
-      read(library, "MPI_Comm_size", m.size) && read(library, "MPI_Comm_dup", m.dup) &&
-      read(library, "MPI_Comm_set_errhandler", m.errors) && read(library, "MPI_Isend", m.isend) &&
-      read(library, "MPI_Irecv", m.irecv) && read(library, "MPI_Test", m.test) &&
-      read(library, "MPI_Cancel", m.cancel) && read(library, "MPI_Request_free", m.request_free) &&
-      read(library, "MPI_Iallreduce", m.iall_reduce) && read(library, "MPI_Error_string", m.error_string) &&
-      read(library, "ompi_mpi_comm_world", m.world) && read(library, "ompi_mpi_byte", m.byte) &&
-      read(library, "ompi_mpi_float", m.f32) && read(library, "ompi_mpi_double", m.f64) &&
-      read(library, "ompi_mpi_op_sum", m.sum) && read(library, "ompi_mpi_errors_return", m.errors_return);
+      read_symbol(library, "MPI_Init_thread", m.init_thread) &&
+      read_symbol(library, "MPI_Initialized", m.initialized) &&
+      read_symbol(library, "MPI_Finalize", m.finalize) && read_symbol(library, "MPI_Comm_rank", m.rank) &&
+      read_symbol(library, "MPI_Comm_size", m.size) && read_symbol(library, "MPI_Comm_dup", m.dup) &&
+      read_symbol(library, "MPI_Comm_set_errhandler", m.errors) &&
+      read_symbol(library, "MPI_Isend", m.isend) && read_symbol(library, "MPI_Irecv", m.irecv) &&
+      read_symbol(library, "MPI_Test", m.test) && read_symbol(library, "MPI_Cancel", m.cancel) &&
+      read_symbol(library, "MPI_Request_free", m.request_free) &&
+      read_symbol(library, "MPI_Iallreduce", m.iall_reduce) &&
+      read_symbol(library, "MPI_Error_string", m.error_string) &&
+      read_symbol(library, "ompi_mpi_comm_world", m.world) && read_symbol(library, "ompi_mpi_byte", m.byte) &&
+      read_symbol(library, "ompi_mpi_float", m.f32) && read_symbol(library, "ompi_mpi_double", m.f64) &&
+      read_symbol(library, "ompi_mpi_op_sum", m.sum) &&
+      read_symbol(library, "ompi_mpi_errors_return", m.errors_return);
   if (!whole) f.missing = "libmpi.so.40 is not Open MPI's; install the package openmpi-bin";
   return f;
 }

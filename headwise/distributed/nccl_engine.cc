@@ -5,9 +5,10 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <utility>
 #include <vector>
+
+#include "headwise/base/symbol.h"
 
 namespace headwise {
 namespace {
@@ -56,29 +57,29 @@ struct Found {
   std::string missing;
 };
 
-template <class F>
-bool read(void* library, const char* name, F& to) {
-  void* found = dlsym(library, name);
-  if (found != nullptr) std::memcpy(&to, &found, sizeof found);
-  return found != nullptr;
-}
-
 bool read_driver(void* library, Driver& d) {
-  return read(library, "cuInit", d.init) && read(library, "cuDeviceGetCount", d.count) &&
-         read(library, "cuDeviceGet", d.device) && read(library, "cuDevicePrimaryCtxRetain", d.retain) &&
-         read(library, "cuCtxSetCurrent", d.set_current) && read(library, "cuMemAlloc_v2", d.allocate) &&
-         read(library, "cuMemFree_v2", d.release) && read(library, "cuMemcpyHtoDAsync_v2", d.to_device) &&
-         read(library, "cuMemcpyDtoHAsync_v2", d.to_host) && read(library, "cuStreamCreate", d.stream) &&
-         read(library, "cuStreamQuery", d.query) && read(library, "cuStreamDestroy_v2", d.destroy_stream);
+  return read_symbol(library, "cuInit", d.init) && read_symbol(library, "cuDeviceGetCount", d.count) &&
+         read_symbol(library, "cuDeviceGet", d.device) &&
+         read_symbol(library, "cuDevicePrimaryCtxRetain", d.retain) &&
+         read_symbol(library, "cuCtxSetCurrent", d.set_current) &&
+         read_symbol(library, "cuMemAlloc_v2", d.allocate) &&
+         read_symbol(library, "cuMemFree_v2", d.release) &&
+         read_symbol(library, "cuMemcpyHtoDAsync_v2", d.to_device) &&
+         read_symbol(library, "cuMemcpyDtoHAsync_v2", d.to_host) &&
+         read_symbol(library, "cuStreamCreate", d.stream) && read_symbol(library, "cuStreamQuery", d.query) &&
+         read_symbol(library, "cuStreamDestroy_v2", d.destroy_stream);
 }
 
 bool read_nccl(void* library, Nccl& n) {
-  return read(library, "ncclGetUniqueId", n.unique_id) && read(library, "ncclCommInitRank", n.init) &&
-         read(library, "ncclSend", n.send) && read(library, "ncclRecv", n.receive) &&
-         read(library, "ncclAllReduce", n.all_reduce) && read(library, "ncclGroupStart", n.group_start) &&
-         read(library, "ncclGroupEnd", n.group_end) &&
-         read(library, "ncclCommGetAsyncError", n.async_error) && read(library, "ncclCommAbort", n.abort) &&
-         read(library, "ncclCommDestroy", n.destroy) && read(library, "ncclGetErrorString", n.error);
+  return read_symbol(library, "ncclGetUniqueId", n.unique_id) &&
+         read_symbol(library, "ncclCommInitRank", n.init) && read_symbol(library, "ncclSend", n.send) &&
+         read_symbol(library, "ncclRecv", n.receive) && read_symbol(library, "ncclAllReduce", n.all_reduce) &&
+         read_symbol(library, "ncclGroupStart", n.group_start) &&
+         read_symbol(library, "ncclGroupEnd", n.group_end) &&
+         read_symbol(library, "ncclCommGetAsyncError", n.async_error) &&
+         read_symbol(library, "ncclCommAbort", n.abort) &&
+         read_symbol(library, "ncclCommDestroy", n.destroy) &&
+         read_symbol(library, "ncclGetErrorString", n.error);
 }
 
 Found find() {
