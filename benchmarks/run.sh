@@ -11,4 +11,4 @@ else
   shift
 fi
 tools/build.sh headwise_cli headwise_serve_load
-exec .venv/bin/python benchmarks/serve_bench.py "$@"
+exec .venv/bin/python benchmarks/serve/serve_bench.py "$@"

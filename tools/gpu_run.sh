@@ -30,7 +30,7 @@ for stage in $stages; do
         cuobjdump --dump-sass "$build/libheadwise_cuda.so" | python3 tools/check_sass.py || failed=1
       fi ;;
     selftest | module | laws) python3 tests/gpu/check.py "$stage" --json "$parts/$stage.json" || failed=1 ;;
-    tables) python3 benchmarks/gpu_bench.py ${HEADWISE_QUICK:-} --json "$parts/tables.json" || failed=1 ;;
+    tables) python3 benchmarks/gpu/gpu_bench.py ${HEADWISE_QUICK:-} --json "$parts/tables.json" || failed=1 ;;
     *) echo "gpu_run: no stage '$stage'; there are build, selftest, module, laws, tables" >&2; exit 2 ;;
   esac
 done
@@ -49,6 +49,6 @@ if log:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(log, indent=1) + "\n")
     print(f"log: {file}")
-    subprocess.run(["python3", "benchmarks/gpu_report.py", str(file)], check=True)  # its tables, beside it
+    subprocess.run(["python3", "benchmarks/gpu/gpu_report.py", str(file)], check=True)  # its tables, beside it
 END
 exit $failed

@@ -247,7 +247,7 @@ def stage_habits():
         if (ROOT / f"tools/check_{name}.py").exists():
             tally.one(call("python3", f"tools/check_{name}.py")[0], name)
     for log in sorted((ROOT / "benchmarks/results").glob("gpu-*.json")):
-        tally.one(call("python3", "benchmarks/gpu_report.py", log, "--check")[0], f"tables of {log.name}")
+        tally.one(call("python3", "benchmarks/gpu/gpu_report.py", log, "--check")[0], f"tables of {log.name}")
     tally.one(call("python3", "tools/check_isa_objects.py", RELEASE)[0], "isa objects")
     return tally
 

@@ -1,4 +1,4 @@
-// One product of the CUDA library's layer table as a plain function, for Python (benchmarks/gpu_products.py).
+// One product of the CUDA library's layer table as a plain function, for benchmarks/gpu/gpu_products.py.
 #include <dlfcn.h>
 
 #include <cstring>

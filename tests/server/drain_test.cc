@@ -223,7 +223,7 @@ double part(const std::vector<double>& sorted, double p) {
 
 // A model of 4 ms a text is saturated by 250 requests a second: at ten times that, who is taken waits no
 // longer than twice as long as before, and the others are told at once. Figures of a real model:
-// benchmarks/serve_bench.py.
+// benchmarks/serve/serve_bench.py.
 TEST(Overload, TenTimesSaturation) {
   if (std::getenv("HEADWISE_SLOW") == nullptr) GTEST_SKIP() << "times are measured: HEADWISE_SLOW=1";
   ServiceOptions o = with_token();

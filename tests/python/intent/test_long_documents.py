@@ -1,4 +1,4 @@
-"""benchmarks/long_documents.py: what its documents hold, that a way runs to its figures, and what is drawn of them."""
+"""benchmarks/intent/long_documents.py: what its documents hold, that a way runs to its figures, and what is drawn of them."""
 # SPDX-License-Identifier: Apache-2.0
 import gzip
 import json
@@ -9,7 +9,7 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[3]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(ROOT / "benchmarks/intent"))
 import long_documents  # noqa: E402
 
 PROGRAM = os.environ.get("HEADWISE_CLI", "")

@@ -319,6 +319,6 @@ def test_doctor_and_explain(room):
 
 
 def test_the_cost_model_counts_the_same_bytes():
-    model = pathlib.Path(__file__).parents[3] / "benchmarks/ranks_model.py"
+    model = pathlib.Path(__file__).parents[3] / "benchmarks/ranks/ranks_model.py"
     done = subprocess.run([sys.executable, model, "--check", PROGRAM], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and "36 settings, all bytes equal" in done.stdout, done.stderr

@@ -1,4 +1,4 @@
-"""Word alignment by other means: IBM Model 1 on a toy corpus, merges and error rates of benchmarks/word_links.py, the gold by hand."""
+"""Word alignment by other means: IBM Model 1 on a toy corpus, merges and error rates of benchmarks/uses/word_links.py, the gold by hand."""
 # SPDX-License-Identifier: Apache-2.0
 import pathlib
 import random
@@ -7,7 +7,7 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[3]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(ROOT / "benchmarks/uses"))
 
 from word_links import Model1, merge, read_gold, scores, scores_of, split, tags_of  # noqa: E402
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[3]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(ROOT / "benchmarks/decoders"))
 import decoder_bench  # noqa: E402
 
 DATA = os.environ.get("HEADWISE_DATA")
@@ -18,7 +18,7 @@ DATA = os.environ.get("HEADWISE_DATA")
 def run(out):
     model = pathlib.Path(DATA) / "weights_stories260K/stories260K.bin"
     words = [model, "--out", out, "--ids", "3,500", "--rounds", "1", "--contexts", "8", "--batches", "2", "--engines", "headwise f32"]
-    program = ROOT / "benchmarks/decoder_bench.py"
+    program = ROOT / "benchmarks/decoders/decoder_bench.py"
     return subprocess.run([sys.executable, *map(str, [program, *words])], capture_output=True, text=True, timeout=120)
 
 

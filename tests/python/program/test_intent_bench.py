@@ -10,7 +10,7 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[3]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(ROOT / "benchmarks/intent"))
 import intent_data  # noqa: E402
 import intent_run  # noqa: E402
 import intent_settings  # noqa: E402

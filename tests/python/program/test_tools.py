@@ -84,7 +84,7 @@ def test_gpu_tables_follow_the_log(tmp_path):
            "laws": {"passed": 7, "failed": 0}}
     file = tmp_path / "gpu-x.json"
     file.write_text(json.dumps(log))
-    script = ROOT / "benchmarks/gpu_report.py"
+    script = ROOT / "benchmarks/gpu/gpu_report.py"
     run = lambda *words: subprocess.run([sys.executable, script, *words], capture_output=True, check=False).returncode  # noqa: E731
     assert run(file, "--check") == 1 and run(file) == 0 and run(file, "--check") == 0
     page = file.with_suffix(".md").read_text()

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests/gpu"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/gpu"))
 from harness import ROW_PROBES, Attention, Mask, devices, relative  # noqa: E402
 
 HEADWISE, MMA, UNORDERED = Attention(""), Attention("cuda/mma"), Attention("cuda/unordered")

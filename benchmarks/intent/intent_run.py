@@ -2,7 +2,7 @@
 """One run of the recogniser: one data set, one model setting, one seed; trains and judges by the program `headwise`.
 
 The same command again goes on where it stopped, and says so when the run is done. The result (settings, seed, commit, machine,
-figures, time, memory) goes to benchmarks/results/intent/NAME.json; benchmarks/intent_table.py makes the page of them.
+figures, time, memory) goes to benchmarks/results/intent/NAME.json; benchmarks/intent/intent_table.py makes the page of them.
 Usage: intent_run.py DATA SETTING [--seed N] [--program HEADWISE] [--threads N] [-- more words for headwise train]"""
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations

@@ -14,11 +14,13 @@ import math
 import pathlib
 import re
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 
-import intent_data
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "intent"))
+import intent_data  # noqa: E402
 
 
 class Proof:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks/results/intent"
 ROOM = ROOT / "build/intent"  # split files and models: what a run goes on from
 SETS = ("banking77", "mixbanking77", "nlupp", "clinc150", "crosswoz")

@@ -18,7 +18,7 @@ import intent_settings
 
 PAGE = intent_data.ROOT / "docs/intent.md"
 PLOT = PAGE.with_name("intent-heads.svg")
-BEGIN, END = "<!-- made by benchmarks/intent_table.py -->", "<!-- end -->"
+BEGIN, END = "<!-- made by benchmarks/intent/intent_table.py -->", "<!-- end -->"
 NOT_RUN = "not run yet"
 
 # data, setting, what it is, what others reach, must
@@ -231,7 +231,7 @@ def main(words: list[str]) -> int:
     if "--check" in words:
         same = made == page and (plot is None or (PLOT.exists() and plot == PLOT.read_text(encoding="utf-8")))
         print("intent_table: docs/intent.md is up to date" if same else
-              "intent_table: docs/intent.md or its plot differs from its results; run python3 benchmarks/intent_table.py")
+              "intent_table: docs/intent.md or its plot differs from its results; run python3 benchmarks/intent/intent_table.py")
         return 0 if same else 1
     PAGE.write_text(made, encoding="utf-8")
     if plot:

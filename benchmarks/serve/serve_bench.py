@@ -23,7 +23,7 @@ import sys
 import time
 import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHARES = (50, 100, 200, 1000)
 TEXTS = ["what is the interest rate on my savings account", "please block my card, I lost it this morning",
          "我想提前还清房贷", "how do I raise the limit of my credit card?", "第2年第3次调整后的利率是多少", "不需要保险服务",

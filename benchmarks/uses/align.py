@@ -22,7 +22,7 @@ from typing import Any
 
 from word_links import Link, Model1, merge, read_gold, scores, scores_of, split, tags_of
 
-GOLD = pathlib.Path(__file__).parent / "results/multi30k-alignments.txt"
+GOLD = pathlib.Path(__file__).parents[1] / "results/multi30k-alignments.txt"
 MERGES = ("argmax", "intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and")
 TEST = "test_2016_flickr"
 

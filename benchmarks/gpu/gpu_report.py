@@ -10,7 +10,7 @@ import pathlib
 import re
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 GROUPS = {"forward": "Forward", "backward": "Gradients", "decode": "Decode: one query a sequence", "window": "Windows",
           "documents": "Documents", "heads": "Heads that mix, entmax, row lists", "edges": "Edges: unusual widths, pages, few queries over many keys, dropout, a bias, f32, top keys", "probes": "Statistics of rows (headwise: entropy and top_weight; `all` in a case: all six; off: none), top keys, column sums"}
 SAME = {"short": "forward", "gqa": "forward", "widths": "forward"}  # groups of the bench that are one table here
@@ -108,7 +108,7 @@ def sections(log: dict) -> list[str]:
 def document(log: dict) -> str:
     machine = next(s["device"] for s in log.values() if isinstance(s, dict) and "device" in s)
     torch = sorted({s["torch"] for s in log.values() if isinstance(s, dict) and "torch" in s})
-    text = ["# GPU: measured", "", "<!-- written by benchmarks/gpu_report.py; do not edit -->", "",
+    text = ["# GPU: measured", "", "<!-- written by benchmarks/gpu/gpu_report.py; do not edit -->", "",
             f"Device {machine}; torch {', '.join(torch)}. Medians, bf16, headwise and rivals in one process.",
             "A grid cell reads headwise / best rival (how many times as fast); D is head_dim, or head_dim/value_dim.",
             "Where several runs measured a case, the newest stands here; the log has all of them.", ""]
@@ -143,7 +143,7 @@ def main(words: list[str]) -> int:
     page, made = log.with_suffix(".md"), document(json.loads(log.read_text()))
     if "--check" in words:
         if not page.exists() or page.read_text() != made:
-            print(f"gpu_report: {page.name} is not what {log.name} says; run benchmarks/gpu_report.py {files[0]}")
+            print(f"gpu_report: {page.name} is not what {log.name} says; run benchmarks/gpu/gpu_report.py {files[0]}")
             return 1
         return 0
     page.write_text(made)

@@ -1,8 +1,8 @@
 #!/bin/sh
 # On a machine with an NVIDIA GPU: builds the kernels of layers alone, checks them, and times products against torch.
-# Usage: benchmarks/gpu_products.sh [FOLDER] [SECONDS OF TIMES; 0: none]
+# Usage: benchmarks/gpu/gpu_products.sh [FOLDER] [SECONDS OF TIMES; 0: none]
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 to="${1:-build/gpu-products}"
 made="$to/include/headwise/kernels/cuda/device"
 mkdir -p "$made"
@@ -33,5 +33,5 @@ nvcc -o "$to/layers_test" "$to"/layers_test.o "$to"/layers_products.o "$to"/laye
 g++ -shared -o "$to/libheadwise_shim.so" "$to/host_layers_shim.o" -ldl
 "$to/layers_test" "$PWD/$to/libheadwise_layers.so"
 echo "tests ended after $(($(date +%s) - begin)) s"
-[ "${2:-60}" = 0 ] || python3 benchmarks/gpu_products.py "$PWD/$to/libheadwise_shim.so" "$PWD/$to/libheadwise_layers.so" "${2:-60}"
+[ "${2:-60}" = 0 ] || python3 benchmarks/gpu/gpu_products.py "$PWD/$to/libheadwise_shim.so" "$PWD/$to/libheadwise_layers.so" "${2:-60}"
 echo "ended after $(($(date +%s) - begin)) s"

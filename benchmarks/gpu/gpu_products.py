@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Products of the CUDA library against torch's, in turns in one process: correctness first, then times.
 
-Usage: gpu_products.py SHIM.so LIBRARY.so [SECONDS]: both are made by benchmarks/gpu_products.sh"""
+Usage: gpu_products.py SHIM.so LIBRARY.so [SECONDS]: both are made by benchmarks/gpu/gpu_products.sh"""
 import ctypes
 import math
 import statistics
