@@ -27,7 +27,7 @@ test:
 
 slow:
 	@./setup.sh $(TESTED)
-	@HEADWISE_SLOW=1 $(RUN) test
+	@HEADWISE_SLOW=1 $(RUN) test memory
 
 bench:
 	@./setup.sh build python torch tests

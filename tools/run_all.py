@@ -270,7 +270,7 @@ STAGES = {
     "package": stage_package, "format": stage_format, "tidy": stage_tidy, "habits": stage_habits,
     "snippets": stage_snippets, "fuzz": stage_fuzz, "cuda": stage_cuda,
     "asan": lambda: stage_sanitized("asan"), "tsan": lambda: stage_sanitized("tsan"),
-    # What handles memory, under ASan and UBSan; the whole of it is make asan.
+    # What handles memory, under ASan and UBSan, in make slow; the whole of it is make asan.
     "memory": lambda: stage_sanitized("asan", ["memory_tests"], ["-L", "memory"]),
 }
 GROUPS = {
