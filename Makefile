@@ -27,7 +27,8 @@ test:
 
 slow:
 	@./setup.sh $(TESTED)
-	@HEADWISE_SLOW=1 $(RUN) test memory
+	@HEADWISE_SLOW=1 $(RUN) test
+	@$(RUN) memory
 
 bench:
 	@./setup.sh build python torch tests
