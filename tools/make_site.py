@@ -95,8 +95,11 @@ def c_declarations(text):
 
 
 def c_reference():
-    out = ["# C\n", "`#include <headwise/c/headwise.h>`, `<headwise/c/decoder.h>`. How it is used: [c-api](../docs/c-api.md).\n"]
-    for name in ("headwise.h", "decoder.h"):
+    names = [p.name for p in sorted((ROOT / "headwise/c").glob("*.h")) if f"headwise/c/{p.name}" in PUBLIC.read_text()]
+    names.sort(key=lambda name: name != "headwise.h")  # the others build on it
+    brought = ", ".join(f"`<headwise/c/{name}>`" for name in names)
+    out = ["# C\n", f"Headers: {brought}. How they are used: [c-api](../docs/c-api.md).\n"]
+    for name in names:
         out.append(f"## {name}\n")
         for heading, comment, code in c_declarations((ROOT / "headwise/c" / name).read_text()):
             out.append(f"### {heading}\n" if heading else f"```c\n{code}\n```\n\n{escaped(comment)}\n")
@@ -156,18 +159,48 @@ def python_reference():
 
 # ---- C++ ----
 
+def public_headers():
+    """Names of what is installed, those of the heads with it, by room."""
+    listed = re.findall(r"headwise/[\w/]+\.h", re.sub(r"#.*", "", PUBLIC.read_text()))
+    heads = [str(p.relative_to(ROOT)) for p in (ROOT / "headwise/heads").glob("*.h") if "static_assert(Head<" in p.read_text()]
+    rooms = {}
+    for name in sorted({*listed, *heads}):
+        if not name.startswith("headwise/c/"):
+            rooms.setdefault(name.split("/")[1].removesuffix(".h"), []).append(name)
+    return rooms
+
+
+def first_words(name):
+    found = []
+    for line in (ROOT / name).read_text().splitlines():
+        if not line.startswith("//") or line.startswith("// SPDX"):
+            break
+        found.append(line.lstrip("/ "))
+    return " ".join(found)
+
+
+def declared(name):
+    """A header without what only a compiler reads: its first lines, includes and pragmas."""
+    text = re.sub(r"^(//.*\n)+", "", (ROOT / name).read_text())
+    return re.sub(r"^#(pragma|include).*\n", "", text, flags=re.M).strip()
+
+
 def cpp_reference():
-    """Every public header with its first sentence: the header itself is the reference."""
-    out = ["# C++\n", "`#include <headwise/headwise.h>` brings what most programs need. Every installed header, and what it is for:\n",
-           "| header | what it is for |", "|---|---|"]
-    for name in re.findall(r"headwise/[\w/]+\.h", re.sub(r"#.*", "", PUBLIC.read_text())):
-        first = []
-        for line in (ROOT / name).read_text().splitlines():
-            if not line.startswith("//") or line.startswith("// SPDX"):
-                break
-            first.append(line.lstrip("/ "))
-        out.append(f"| `{name}` | {escaped(' '.join(first))} |")
-    return "\n".join(out) + "\n"
+    """{page: text}: the list of installed headers with what each is for, and a page a room with their declarations."""
+    first = ["# C++\n", "`#include <headwise/headwise.h>` brings what most programs need. Every installed header:\n",
+             "| header | what it is for |", "|---|---|"]
+    pages = {}
+    for room, names in public_headers().items():
+        page = f"reference/cpp-{room}.md"
+        first += [f"| [{name}]({pathlib.Path(page).name}#{anchor(name)}) | {escaped(first_words(name))} |" for name in names]
+        parts = [f"## {name}\n\n{escaped(first_words(name))}\n\n```cpp\n{declared(name)}\n```\n" for name in names]
+        pages[page] = "\n".join([f"# C++: {room}\n", *parts])
+    return {"reference/cpp.md": "\n".join(first) + "\n", **pages}
+
+
+def anchor(heading):
+    """As the generator names a heading."""
+    return re.sub(r"[^\w-]", "", heading.lower().replace(" ", "-"))
 
 
 def main(out):
@@ -182,7 +215,7 @@ def main(out):
     pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (ROOT / "site/index.md").read_text())
     for picture in pictures:
         shutil.copyfile(ROOT / picture, source / picture)
-    reference = {"reference/python.md": python_reference(), "reference/c.md": c_reference(), "reference/cpp.md": cpp_reference()}
+    reference = {"reference/python.md": python_reference(), "reference/c.md": c_reference(), **cpp_reference()}
     for name, text in reference.items():
         (source / name).write_text(text)
     write_index(source, list(reference))

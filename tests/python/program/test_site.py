@@ -1,4 +1,5 @@
 """The site: every link leads somewhere, every public name is in the reference, and search works from files, without a network."""
+import html
 import importlib.util
 import os
 import pathlib
@@ -40,12 +41,27 @@ def test_every_page_is_there_and_loads_nothing_from_elsewhere(site):
 
 def test_reference_names_every_function_of_c_and_python(site):
     c = (site / "reference/c.html").read_text()
-    for name in re.findall(r"\b(hw_\w+)\(", (ROOT / "headwise/c/headwise.h").read_text()):
-        assert name in c, name
+    for header in ("headwise.h", "decoder.h", "recognizer.h"):
+        names = re.findall(r"\b(hw_\w+)\(", (ROOT / "headwise/c" / header).read_text())
+        assert names and header in c
+        for name in names:
+            assert name in c, name
     python = re.sub(r"<[^>]*>", "", (site / "reference/python.html").read_text())
     for name in re.findall(r"^(?:def|class) ([a-zA-Z]\w*)", (ROOT / "python/headwise/_core.pyi").read_text(), re.M):
         if name in hw.__all__:
             assert re.search(rf"\b{name}\b", python), name
+
+
+def test_reference_holds_every_declaration_of_public_headers(site):
+    plain = {p.stem: re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", "", p.read_text()))) for p in site.glob("reference/cpp*.html")}
+    for name in re.findall(r"headwise/[\w/]+\.h", re.sub(r"#.*", "", (ROOT / "cmake/public_headers.cmake").read_text())):
+        if name.startswith("headwise/c/"):
+            continue
+        room = name.split("/")[1].removesuffix(".h")
+        assert name in plain["cpp"] and name in plain[f"cpp-{room}"], name
+        for line in (ROOT / name).read_text().splitlines():
+            if re.match(r"(class|struct|enum class) \w+ .*{$|\w.*\);$", line):
+                assert re.sub(r"\s+", " ", line) in plain[f"cpp-{room}"], (name, line)
 
 
 def test_a_link_to_nowhere_is_an_error(tmp_path):
