@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -91,6 +92,20 @@ def test_gpu_tables_follow_the_log(tmp_path):
     assert "| D64 full | 330 / 220 (1.50x) |" in page  # the newest figure of a case
     assert "## Odd" in page and "cudnn 20 (0.50x)" in page  # a group nobody named, and a rival that wins
     assert "| x | 2.0 | 1.0 |" in page and "| `laws` | 7 | 0 |" in page and "B1 keys" not in page
+
+
+def test_plots_are_what_their_scripts_draw(tmp_path):
+    for name in ("cost", "speed"):
+        assert tool(f"plot_{name}.py", tmp_path / f"{name}.svg").returncode == 0
+        assert (tmp_path / f"{name}.svg").read_text() == (ROOT / f"docs/{name}.svg").read_text(), f"tools/plot_{name}.py draws it anew"
+
+
+def test_each_picture_names_its_script():
+    for page in [*(ROOT / "docs").rglob("*.md")]:
+        english = page.with_name(page.name.replace(".zh.md", ".md")).read_text()
+        if re.search(r"!\[[^\]]*\]\([^)]+\)", page.read_text()):
+            named = re.findall(r"\b(?:tools|benchmarks|examples)/\w+\.py", english)
+            assert any("svg" in (ROOT / script).read_text() for script in named), f"{page.name}: no script of its picture is named"
 
 
 def test_a_public_header_includes_public_ones_only(tmp_path):
