@@ -104,7 +104,8 @@ def flash_attn_varlen_func(
             "flash_attn_func for each text"
         )
     words = Words(dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs)
-    return _attend(q, k, v, words, q_offsets=cu_seqlens_q, kv_offsets=cu_seqlens_k)
+    offsets = {"q_offsets": cu_seqlens_q.to("cpu"), "kv_offsets": cu_seqlens_k.to("cpu")}  # lie beside q there, are read here
+    return _attend(q, k, v, words, **offsets)
 
 
 def flash_attn_varlen_kvpacked_func(

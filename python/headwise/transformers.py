@@ -118,7 +118,7 @@ _RAGGED_TERMS = {"softcap", "sinks", "alibi", "dropout", "seed"}
 
 def _start(start: Any, query: Tensor) -> Any:
     if isinstance(start, Tensor):
-        return start.reshape(1).expand(query.shape[0]).to(torch.int64)
+        return start.reshape(1).expand(query.shape[0]).to("cpu", torch.int64)
     return int(start)
 
 

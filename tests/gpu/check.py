@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Is this build right on this GPU? Every kernel against double, its laws, its bits. Ends in "N passed, M failed".
 
-Usage: check.py [selftest] [laws] [module] [backward] [heads] [probes] [growth] [processors] [products] [phase] [blocks] [eight] [graphs] [edges] [--json FILE]
-(the last eleven: what selftest and laws hold of gradients, of mixed heads and entmax, of probes, of rising scores, of the number of processors, of the two kinds
-of products, of cuda/phase, of block masks, of 8-bit keys and values, of graphs, of edges)"""
+Usage: check.py [selftest] [laws] [module] [backward] [heads] [probes] [growth] [processors] [products] [phase] [blocks] [eight] [graphs] [edges] [adapters] [--json FILE]
+(the last twelve: what selftest and laws hold of gradients, of mixed heads and entmax, of probes, of rising scores, of the number of processors, of the two kinds
+of products, of cuda/phase, of block masks, of 8-bit keys and values, of graphs, of edges, of flash_attn's names and
+transformers)"""
 import json
 import math
 import random
@@ -12,6 +13,7 @@ import time
 
 import torch
 
+from adapter_cases import ADAPTERS
 from backward_cases import BACKWARD_LAWS, BACKWARD_SELFTEST
 from block_cases import BLOCK_SELFTEST
 from common import DEVICE, TALLY, check, guarded, normal
@@ -454,7 +456,7 @@ def run_laws():
 
 
 PARTS = {"selftest": [plain_cases, mma_cases, row_cases, some_row_cases, look_cases, mask_cases, hopper_cases, growth_cases, decode_cases, page_cases, ragged_cases, document_cases, length_cases, hostile_cases, refusal_cases] + BLOCK_SELFTEST + EIGHT_SELFTEST + BACKWARD_SELFTEST + HEAD_SELFTEST + EDGE_SELFTEST,
-         "module": MODULE + EIGHT_MODULE, "laws": [bit_laws, growth_laws, mma_laws, look_laws, processor_laws, product_laws, repeat_laws, run_laws] + PHASE_LAWS + EIGHT_LAWS + BACKWARD_LAWS + HEAD_LAWS + GRAPH_LAWS,
+         "module": MODULE + EIGHT_MODULE + ADAPTERS, "adapters": ADAPTERS, "laws": [bit_laws, growth_laws, mma_laws, look_laws, processor_laws, product_laws, repeat_laws, run_laws] + PHASE_LAWS + EIGHT_LAWS + BACKWARD_LAWS + HEAD_LAWS + GRAPH_LAWS,
          "probes": [row_cases, some_row_cases, look_cases, look_laws], "growth": [growth_cases, growth_laws], "processors": [processor_laws], "products": [product_laws], "phase": PHASE_LAWS, "graphs": GRAPH_LAWS, "blocks": BLOCK_SELFTEST, "eight": EIGHT_SELFTEST + EIGHT_LAWS,
          "backward": BACKWARD_SELFTEST + BACKWARD_LAWS, "heads": HEAD_SELFTEST + HEAD_LAWS, "edges": EDGE_SELFTEST}
 

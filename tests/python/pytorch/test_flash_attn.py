@@ -89,6 +89,22 @@ def test_varlen_runs_each_text_alone(words):
         near(lse[:, rows], want_lse)
 
 
+def test_offsets_may_lie_where_q_lies():
+    """flash_attn wants cu_seqlens on the device; headwise reads them on the CPU."""
+
+    class OnDevice:
+        def __init__(self, x):
+            self.x = x
+
+        def to(self, place):
+            assert place == "cpu"
+            return self.x
+
+    q, cu = normal(1, 7, 4, 8), torch.tensor([0, 3, 7], dtype=torch.int32)
+    found = fa.flash_attn_varlen_func(q, q, q, OnDevice(cu), OnDevice(cu), 4, 4, causal=True)
+    assert torch.equal(found, fa.flash_attn_varlen_func(q, q, q, cu, cu, 4, 4, causal=True))
+
+
 def test_packed_forms_are_the_same():
     qkv, cu = normal(4, 2, 7, 3, 4, 8), torch.tensor([0, 3, 7], dtype=torch.int32)
     plain = fa.flash_attn_func(*qkv.unbind(2), causal=True)
