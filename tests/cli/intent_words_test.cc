@@ -75,7 +75,7 @@ TEST_F(IntentWords, SuggestAndCompare) {
   write("none.txt", "\n \n");
   refused(headwise("suggest m none.txt"), "holds no text");
   write("book.xlsx", std::string("PK\x03\x04") + "rest");
-  refused(headwise("train book.xlsx --out x"), "is a workbook");
+  refused(headwise("train book.xlsx --out x"), "is cut short or damaged zip");
 
   const Answer page =
       headwise("report m one.tsv --compare several.tsv --out p.html --mistakes 3 --threads 1");

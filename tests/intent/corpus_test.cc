@@ -65,7 +65,8 @@ TEST(Corpus, ColumnsAsPeopleNameThem) {
     return sentence_of(ErrorKind::bad_argument, [&] { parse_corpus(rows, "d.tsv", o); });
   };
   EXPECT_EQ(says("text\tlabel\nx\ta\n", {.text_column = "said"}),
-            "corpus: d.tsv: its header has no text column \"said\"; it has \"text\", \"label\"; name one");
+            "corpus: d.tsv: its header has no text column \"said\"; it has \"text\", \"label\"; name one: "
+            "--text-column");
   EXPECT_EQ(says("id\tlabel\ttext\n7\ta\n", {}),
             "corpus: d.tsv: line 2 has 2 columns; the header has its text and label in columns 3 and 2");
 }
@@ -99,8 +100,9 @@ TEST(Corpus, Json) {
 TEST(Corpus, Refusals) {
   EXPECT_EQ(sentence_of(ErrorKind::bad_argument, [] { read_corpus("/nowhere/d.tsv"); }),
             "corpus: /nowhere/d.tsv: cannot open: No such file or directory; check the name");
-  EXPECT_EQ(refusal("x\ty", "d.parquet"),
-            "its name does not say what it is; end it in .tsv, .csv, .jsonl or .json, or name the format");
+  EXPECT_EQ(
+      refusal("x\ty", "d.parquet"),
+      "its name does not say what it is; end it in .tsv, .csv, .xlsx, .jsonl or .json, or name the format");
   EXPECT_EQ(refusal("", "d.tsv"), "holds no utterance; give one a line");
   EXPECT_EQ(refusal("a\tb\nno tab\n", "d.tsv"), "line 2 has no tab; a line is text<TAB>label#label");
   EXPECT_EQ(refusal(" \tb\n", "d.tsv"), "line 1 has an empty text; fill or remove it");
@@ -111,7 +113,7 @@ TEST(Corpus, Refusals) {
                     "d.tsv"),
             "is UTF-16; convert it to UTF-8: iconv -f utf-16 -t utf-8");
   EXPECT_EQ(refusal("text,kind\n", "d.csv"),
-            "its header has no label column \"labels\"; it has \"text\", \"kind\"; name one");
+            "its header has no label column \"labels\"; it has \"text\", \"kind\"; name one: --label-column");
   EXPECT_EQ(refusal("text,label\na,b,c\n", "d.csv"),
             "line 2 has 3 fields, the header 2; put fields that hold a comma in quotes");
   EXPECT_EQ(refusal("text,label\n\"a,b\n", "d.csv"),
@@ -142,8 +144,8 @@ TEST(Corpus, ReportsDuplicatesAndLeaks) {
             "train.tsv: 4 utterances, 2 labels, 1.8 words in the mean, 2 at most\n"
             "  rarest label b (2), most frequent a (3, 75.0 % of the utterances)\n"
             "  1 label: 3 utterances\n  2 labels: 1 utterances\n"
-            "  2 texts that stand there before\n    lines 1 and 2: \"Pay  it\"\n"
-            "  1 of them with other labels\n    lines 1 and 3: \"Pay  it\": a and b\n");
+            "  2 texts that stand there before\n    lines 1 and 2: \"pay it\"\n"
+            "  1 of these with other labels than before\n    lines 1 and 3: \"PAY IT \": a and b\n");
   EXPECT_EQ(compare_splits(train, test).print(train, test),
             "1 of 2 texts of test.tsv (50.0 %) stand in train.tsv too\n    line 1, there line 4: \"Other\"\n"
             "  label \"c\" is never shown in training; 1 test utterances have it\n");
@@ -161,6 +163,42 @@ TEST(Corpus, ReportsDuplicatesAndLeaks) {
   require_trainable(parse_corpus("x\ta\ny\t\n", "d.tsv"));
 }
 
+TEST(Corpus, ReportsWhatDiffersInPunctuationAlone) {
+  const Corpus train = parse_corpus("Pay it!\ta\npay, it\tb\n你好，世界\ta\n?\ta\n!\ta\n", "train.tsv");
+  const CorpusReport r = examine(train);
+  EXPECT_TRUE(r.duplicates.empty());
+  ASSERT_EQ(r.near.size(), 1u);  // marks alone are texts of their own
+  EXPECT_EQ(r.near[0].second, 1);
+  EXPECT_NE(
+      r.print(train).find("  1 texts that differ from one before in punctuation alone\n    lines 1 and 2: "
+                          "\"pay, it\"\n  1 of these with other labels than before\n    lines 1 and 2: "
+                          "\"pay, it\": a and b\n"),
+      std::string::npos)
+      << r.print(train);
+  const Corpus test = parse_corpus("你好 ，世界。\ta\n你好世界\ta\nPAY IT!\ta\n", "test.tsv");
+  const SplitReport s = compare_splits(train, test);
+  EXPECT_EQ(s.leaks.size(), 1u);
+  EXPECT_EQ(s.near.size(), 1u);
+  EXPECT_NE(s.print(train, test)
+                .find("  1 more differ from one there in punctuation alone\n    line 2, there line 3: "),
+            std::string::npos);
+}
+
+TEST(Corpus, AHeaderThatIsTakenForARow) {
+  std::string rows;
+  for (int i = 0; i < 12; ++i) rows += text("say ", i, '\t', i % 2 ? "a" : "b", '\n');
+  const Corpus with = parse_corpus("Customer message\tTopic\n" + rows, "d.tsv");
+  EXPECT_NE(
+      examine(with).print(with).find("  line 1 looks like a header; if it is, give --text-column \"Customer "
+                                     "message\" --label-column \"Topic\"\n"),
+      std::string::npos);
+  const Corpus without = parse_corpus("say it\ta\n" + rows, "d.tsv");
+  EXPECT_FALSE(examine(without).header);
+  const Corpus named = parse_corpus("Customer message,Topic\nx,a\ny,b\n", "d.csv",
+                                    {.text_column = "customer MESSAGE", .label_column = "topic"});
+  EXPECT_FALSE(examine(named).header);
+}
+
 /// What the data's own notes count.
 TEST(Corpus, PublicData) {
   const char* const data = std::getenv("HEADWISE_DATA");
@@ -176,6 +214,8 @@ TEST(Corpus, PublicData) {
   EXPECT_EQ(r.conflicts.size(), 0u);
   EXPECT_EQ(test.rows.size(), 3080u);
   EXPECT_EQ(compare_splits(train, test).leaks.size(), 7u);
+  EXPECT_EQ(r.near.size(), 6u);  // counted by a loop over code points in Python, with its own categories
+  EXPECT_EQ(compare_splits(train, test).near.size(), 4u);
   std::vector<std::string> folds;
   for (int i = 0; i < 20; ++i) folds.push_back(text(folder, "/nlupp_banking/fold", i, ".json"));
   // The notes count 461 and 255: one utterance of four intents names one of them twice.

@@ -277,7 +277,8 @@ void add_train(CLI::App& app, int& exit_code) {
       "Example: headwise train bank.tsv --dev dev.tsv --out model\n"
       "         headwise train --builtin --out model --heads gqa:heads=8,kv_heads=2\n"
       "         headwise train bank.tsv --out model --from all-MiniLM-L6-v2\n"
-      "Data: text<TAB>a#b, CSV, JSON lines, gzip; several intents a text are learnt as such. Ctrl-C stops "
+      "Data: text<TAB>a#b, CSV, .xlsx, JSON lines, gzip; several intents a text are learnt as such. Ctrl-C "
+      "stops "
       "after a step.");
   const auto r = std::make_shared<Request>();
   TransformerConfig& e = r->config.encoder;

@@ -7,6 +7,7 @@
 #include "headwise/base/error.h"
 #include "headwise/base/words.h"
 #include "headwise/intent/corpus/csv.h"
+#include "headwise/intent/corpus/workbook.h"
 #include "headwise/model/file.h"
 #include "headwise/model/json_reader.h"
 
@@ -23,6 +24,7 @@ template <class... Parts>
 /// Ends of lines too: a field of a CSV file may hold them.
 std::string_view bare(std::string_view s) { return trimmed(s, " \t\r\n"); }
 bool is_blank(std::string_view s) { return bare(s).empty(); }
+bool is_zip(std::string_view bytes) { return bytes.starts_with("PK\x03\x04"); }
 
 void add_label(Utterance& row, std::string_view label) {
   const std::string_view plain = bare(label);
@@ -80,7 +82,8 @@ std::size_t column(const CsvRow& header, const std::string& wanted, std::span<co
   std::string got;
   for (const std::string& f : header.fields) got += (got.empty() ? "" : ", ") + quoted(f);
   refuse(name, "its header has no ", what, " column ",
-         quoted(wanted.empty() ? std::string(usual[0]) : wanted), "; it has ", got, "; name one");
+         quoted(wanted.empty() ? std::string(usual[0]) : wanted), "; it has ", got, "; name one: --", what,
+         "-column");
 }
 
 CsvRow fields_of(std::string_view line) {
@@ -135,6 +138,30 @@ void parse_csv(std::string_view all, const CorpusOptions& options, Corpus& corpu
       refuse(corpus.name, "line ", row.line, " has ", row.fields.size(), " fields, the header ", columns,
              "; put fields that hold a ", between == ',' ? "comma" : "separator", " in quotes");
     Utterance u{std::move(row.fields[text_at]), {}, {}, row.line};
+    add_labels(u, row.fields[label_at], options.between_labels);
+    add_row(corpus, std::move(u));
+  }
+}
+
+/// The first sheet, whose first row is its header. A formula is refused: its value is the program's that
+/// saved it.
+void parse_workbook(std::string_view all, const CorpusOptions& options, Corpus& corpus) {
+  Sheet sheet = read_workbook(all, options.file_bytes, corpus.name);
+  if (sheet.rows.empty()) return;
+  const CsvRow& header = sheet.rows[0];
+  const std::size_t text_at = column(header, options.text_column, kTextColumns, "text", corpus.name);
+  const std::size_t label_at = column(header, options.label_column, kLabelColumns, "label", corpus.name);
+  for (std::size_t i = 1; i < sheet.rows.size(); ++i) {
+    CsvRow& row = sheet.rows[i];
+    for (const std::size_t at : {text_at, label_at})
+      if (const auto it = sheet.computed.find({row.line, at}); it != sheet.computed.end())
+        refuse(corpus.name, "row ", row.line, ", column ", column_letters(at), " (cell ", column_letters(at),
+               row.line, ") holds ", it->second, "; paste the column's values in its place");
+    row.fields.resize(std::max(row.fields.size(), std::max(text_at, label_at) + 1));
+    Utterance u{std::move(row.fields[text_at]), {}, {}, row.line};
+    if (is_blank(u.text))
+      refuse(corpus.name, "row ", row.line, " has an empty text in column ", column_letters(text_at),
+             "; fill or remove it");
     add_labels(u, row.fields[label_at], options.between_labels);
     add_row(corpus, std::move(u));
   }
@@ -207,15 +234,17 @@ CorpusFormat format_of(std::string_view name) {
   if (name.ends_with(".csv")) return CorpusFormat::csv;
   if (name.ends_with(".jsonl") || name.ends_with(".ndjson")) return CorpusFormat::json_lines;
   if (name.ends_with(".json")) return CorpusFormat::json_list;
-  refuse(name, "its name does not say what it is; end it in .tsv, .csv, .jsonl or .json, or name the format");
+  refuse(
+      name,
+      "its name does not say what it is; end it in .tsv, .csv, .xlsx, .jsonl or .json, or name the format");
 }
 
 void check_encoding(std::string_view all, std::string_view name) {
   const bool old_workbook = all.starts_with("\xd0\xcf\x11\xe0");
-  if (all.starts_with("PK\x03\x04") || old_workbook || name.ends_with(".xlsx") || name.ends_with(".ods"))
+  if (is_zip(all) || old_workbook || name.ends_with(".xlsx") || name.ends_with(".xls"))
     refuse(name,
-           "is a workbook, not text; save the sheet as \"CSV UTF-8\", or convert it: libreoffice "
-           "--headless --convert-to csv (Debian: libreoffice-calc), which writes formulas as their values");
+           "is no .xlsx workbook but an older, locked or other one; save it as .xlsx without a password, ",
+           "or the sheet as \"CSV UTF-8\"");
   if (all.starts_with("\xff\xfe") || all.starts_with("\xfe\xff"))
     refuse(name, "is UTF-16; convert it to UTF-8: iconv -f utf-16 -t utf-8");
   const Index bad = first_bad_utf8(all);
@@ -235,15 +264,19 @@ Corpus parse_corpus(std::string_view bytes, std::string_view name, const CorpusO
     unpacked = unpack_gzip(bytes, options.file_bytes, name);
     bytes = unpacked;
   }
-  check_encoding(bytes, name);
-  if (bytes.starts_with("\xef\xbb\xbf")) bytes.remove_prefix(3);
   Corpus corpus;
   corpus.name = name;
-  switch (options.format == CorpusFormat::by_name ? format_of(name) : options.format) {
-    case CorpusFormat::csv: parse_csv(bytes, options, corpus); break;
-    case CorpusFormat::json_lines: parse_json_lines(bytes, corpus); break;
-    case CorpusFormat::json_list: parse_json_list(bytes, corpus); break;
-    default: parse_tsv(bytes, options, corpus); break;
+  if (is_zip(bytes) && !name.ends_with(".ods")) {
+    parse_workbook(bytes, options, corpus);
+  } else {
+    check_encoding(bytes, name);
+    if (bytes.starts_with("\xef\xbb\xbf")) bytes.remove_prefix(3);
+    switch (options.format == CorpusFormat::by_name ? format_of(name) : options.format) {
+      case CorpusFormat::csv: parse_csv(bytes, options, corpus); break;
+      case CorpusFormat::json_lines: parse_json_lines(bytes, corpus); break;
+      case CorpusFormat::json_list: parse_json_list(bytes, corpus); break;
+      default: parse_tsv(bytes, options, corpus); break;
+    }
   }
   if (corpus.rows.empty()) refuse(name, "holds no utterance; give one a line");
   return corpus;

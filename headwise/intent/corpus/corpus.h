@@ -1,4 +1,4 @@
-// Corpus: labelled utterances read from TSV, CSV, JSON lines or NLU++ folds, plain or gzip, without trust.
+// Corpus: labelled utterances read from TSV, CSV, .xlsx, JSON lines or NLU++ folds without trust.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <string>
@@ -44,7 +44,8 @@ struct CorpusOptions {
 Corpus read_corpus(const std::string& path, const CorpusOptions& options = {});
 /// Several files as one, such as the folds of a split.
 Corpus read_corpora(const std::vector<std::string>& paths, const CorpusOptions& options = {});
-/// The same from memory; `name` only begins sentences.
+/// The same from memory; `name` only begins sentences. An .xlsx workbook is known by its bytes: its first
+/// sheet is read, with a header.
 Corpus parse_corpus(std::string_view bytes, std::string_view name, const CorpusOptions& options = {});
 
 /// What gzip packed; `most` bytes of it at most. Needs a build with zlib.

@@ -14,10 +14,12 @@
 namespace headwise {
 namespace {
 
-std::unordered_map<std::string, Index> first_rows(const Corpus& corpus) {
+using KeyOf = std::string (*)(std::string_view);
+
+std::unordered_map<std::string, Index> first_rows(const Corpus& corpus, KeyOf key) {
   std::unordered_map<std::string, Index> out;
   for (std::size_t i = 0; i < corpus.rows.size(); ++i)
-    out.try_emplace(text_key(corpus.rows[i].text), static_cast<Index>(i));
+    out.try_emplace(key(corpus.rows[i].text), static_cast<Index>(i));
   return out;
 }
 
@@ -31,7 +33,9 @@ std::string percent(Index part, Index whole) {
 
 }  // namespace
 
-std::string text_key(std::string_view text) {
+namespace {
+
+std::string key_of(std::string_view text, bool punctuation) {
   std::string out;
   std::u32string lower;
   bool space = false;
@@ -42,6 +46,7 @@ std::string text_key(std::string_view text) {
       space = true;
       continue;
     }
+    if (!punctuation && is_punctuation(c.value)) continue;
     if (space && !out.empty()) out += ' ';
     space = false;
     lower.clear();
@@ -49,6 +54,15 @@ std::string text_key(std::string_view text) {
     for (const char32_t p : lower) append_utf8(out, p);
   }
   return out;
+}
+
+}  // namespace
+
+std::string text_key(std::string_view text) { return key_of(text, true); }
+
+std::string word_key(std::string_view text) {
+  const std::string words = key_of(text, false);
+  return words.empty() ? text_key(text) : words;
 }
 
 bool CorpusReport::multi_label() const {
@@ -82,20 +96,31 @@ void find_joined_labels(CorpusReport& report) {
     }
 }
 
+/// A label that no other row has, behind a few words, in the first line of a file of many.
+bool looks_like_header(const CorpusReport& report, const Corpus& corpus) {
+  constexpr Index kRows = 10, kWords = 3;
+  if (report.rows < kRows || corpus.rows[0].line != 1 || corpus.rows[0].labels.size() != 1) return false;
+  Index words = 0;
+  split_words(corpus.rows[0].text, {}, [&](const Word&) { ++words; });
+  return report.labels.at(corpus.rows[0].labels[0]) == 1 && words <= kWords;
+}
+
 }  // namespace
 
 CorpusReport examine(const Corpus& corpus) {
   CorpusReport report;
   report.rows = static_cast<Index>(corpus.rows.size());
-  const std::unordered_map<std::string, Index> first = first_rows(corpus);
+  const std::unordered_map<std::string, Index> first = first_rows(corpus, text_key),
+                                               alike = first_rows(corpus, word_key);
   Index words = 0;
   for (Index i = 0; i < report.rows; ++i) {
     const Utterance& row = row_of(corpus, i);
     for (const std::string& label : row.labels) ++report.labels[label];
     ++report.rows_by_labels[static_cast<Index>(row.labels.size())];
-    const Index earlier = first.at(text_key(row.text));
+    const Index same = first.at(text_key(row.text));
+    const Index earlier = same != i ? same : alike.at(word_key(row.text));
     if (earlier != i) {
-      report.duplicates.push_back({earlier, i});
+      (same != i ? report.duplicates : report.near).push_back({earlier, i});
       if (label_set(row_of(corpus, earlier)) != label_set(row)) report.conflicts.push_back({earlier, i});
     }
     Index here = 0;
@@ -104,6 +129,7 @@ CorpusReport examine(const Corpus& corpus) {
     report.most_words = std::max(report.most_words, here);
   }
   find_joined_labels(report);
+  report.header = looks_like_header(report, corpus);
   report.mean_words = report.rows ? double(words) / double(report.rows) : 0;
   return report;
 }
@@ -124,31 +150,39 @@ std::string CorpusReport::print(const Corpus& corpus, Index most) const {
     out +=
         text("  labels such as ", headwise::quoted(joined), " look like several in one; if they are, give ",
              "--label-separator ", headwise::quoted(std::string(1, separator)), '\n');
+  if (header)
+    out += text("  line 1 looks like a header; if it is, give --text-column ",
+                headwise::quoted(corpus.rows[0].text), " --label-column ",
+                headwise::quoted(corpus.rows[0].labels[0]), '\n');
   const auto list = [&](std::string_view what, const std::vector<SameText>& pairs, bool labels_too) {
     if (pairs.empty()) return;
     out += text("  ", pairs.size(), ' ', what, '\n');
     for (std::size_t i = 0; i < pairs.size() && static_cast<Index>(i) < most; ++i)
       out += text("    lines ", row_of(corpus, pairs[i].first).line, " and ",
                   row_of(corpus, pairs[i].second).line, ": ",
-                  headwise::quoted(row_of(corpus, pairs[i].first).text),
+                  headwise::quoted(row_of(corpus, pairs[i].second).text),
                   labels_too ? text(": ", label_list(row_of(corpus, pairs[i].first)), " and ",
                                     label_list(row_of(corpus, pairs[i].second)))
                              : "",
                   '\n');
   };
   list("texts that stand there before", duplicates, false);
-  list("of them with other labels", conflicts, true);
+  list("texts that differ from one before in punctuation alone", near, false);
+  list("of these with other labels than before", conflicts, true);
   return out;
 }
 
 SplitReport compare_splits(const Corpus& train, const Corpus& test, const std::string& out_of_scope) {
   SplitReport report;
-  const std::unordered_map<std::string, Index> first = first_rows(train);
+  const std::unordered_map<std::string, Index> first = first_rows(train, text_key),
+                                               alike = first_rows(train, word_key);
   std::set<std::string> seen = {out_of_scope};
   for (const Utterance& row : train.rows) seen.insert(row.labels.begin(), row.labels.end());
   for (std::size_t i = 0; i < test.rows.size(); ++i) {
     if (const auto at = first.find(text_key(test.rows[i].text)); at != first.end())
       report.leaks.push_back({at->second, static_cast<Index>(i)});
+    else if (const auto near = alike.find(word_key(test.rows[i].text)); near != alike.end())
+      report.near.push_back({near->second, static_cast<Index>(i)});
     for (const std::string& label : test.rows[i].labels)
       if (!seen.contains(label)) ++report.unseen[label];
   }
@@ -160,10 +194,15 @@ std::string SplitReport::print(const Corpus& train, const Corpus& test, Index mo
   std::string out =
       text(leaks.size(), " of ", rows, " texts of ", test.name, " (",
            percent(static_cast<Index>(leaks.size()), rows), ") stand in ", train.name, " too\n");
-  for (std::size_t i = 0; i < leaks.size() && static_cast<Index>(i) < most; ++i)
-    out += text("    line ", row_of(test, leaks[i].second).line, ", there line ",
-                row_of(train, leaks[i].first).line, ": ",
-                headwise::quoted(row_of(test, leaks[i].second).text), '\n');
+  const auto list = [&](const std::vector<SameText>& pairs) {
+    for (std::size_t i = 0; i < pairs.size() && static_cast<Index>(i) < most; ++i)
+      out += text("    line ", row_of(test, pairs[i].second).line, ", there line ",
+                  row_of(train, pairs[i].first).line, ": ",
+                  headwise::quoted(row_of(test, pairs[i].second).text), '\n');
+  };
+  list(leaks);
+  if (!near.empty()) out += text("  ", near.size(), " more differ from one there in punctuation alone\n");
+  list(near);
   for (const auto& [label, count] : unseen)
     out += text("  label ", headwise::quoted(label), " is never shown in training; ", count,
                 " test utterances have it\n");

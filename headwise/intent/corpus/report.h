@@ -19,13 +19,17 @@ struct SameText {
 
 /// A text as duplicates are found by: lower case, white space squeezed to one space and cut off at the ends.
 std::string text_key(std::string_view text);
+/// The same without punctuation, unless there is nothing else: "Card lost!" is "card lost".
+std::string word_key(std::string_view text);
 
 struct CorpusReport {
   Index rows = 0;
   std::map<std::string, Index> labels;    // rows of each
   std::map<Index, Index> rows_by_labels;  // number of labels -> rows; more than one: multi-label
   std::vector<SameText> duplicates;       // a row and the first one with its text
-  std::vector<SameText> conflicts;        // those of them whose labels differ
+  std::vector<SameText> near;             // a row and the first one that differs from it in marks alone
+  std::vector<SameText> conflicts;        // those of both whose labels differ
+  bool header = false;                    // the first row looks like the names of columns
   std::string joined = {};  // a label that falls into other labels at `separator`; "": none does
   char separator = 0;
   double mean_words = 0;
@@ -39,6 +43,7 @@ CorpusReport examine(const Corpus& corpus);
 
 struct SplitReport {
   std::vector<SameText> leaks;          // row of train, row of test
+  std::vector<SameText> near;           // the same where texts differ in marks alone
   std::map<std::string, Index> unseen;  // labels of test that train never shows -> rows of test
 
   std::string print(const Corpus& train, const Corpus& test, Index most = 3) const;
