@@ -143,8 +143,10 @@ std::string Evaluation::print() const {
   if (!one) s += text("  best label    ", of(top), "\n  micro F1      ", percent(micro_f1), '\n');
   s += text("  macro F1      ", percent(macro_f1), '\n');
   if (scope_recall.whole > 0) s += text("  out of scope  ", of(scope_recall), " caught\n");
-  if (scope_precision.whole > 0)
-    s += text("                ", of(scope_precision), " of what was called out of scope is\n");
+  if (scope_precision.whole > 0 && scope_recall.whole > 0)
+    s += text("                ", of(scope_precision), " of the refused texts are out of scope\n");
+  if (scope_precision.whole > 0 && scope_recall.whole == 0)
+    s += text("  refused       ", of({scope_precision.whole, exact.whole}), " as out of scope\n");
   for (std::size_t i = 0; i < confusions.size() && i < 5; ++i)
     s +=
         text("  ", confusions[i].rows, " x ", confusions[i].wanted, " taken for ", confusions[i].given, '\n');
