@@ -45,10 +45,9 @@ std::string head_grid(const Survey& s, const RoleBook& book, const ReportWords& 
       }
       const double v = most > 0 ? h.importance / most : 0;
       const std::string role = role_name(h, book);
-      out +=
-          text("<td><button type=button class=\"head", v > 0.72 ? " strong" : "", "\" id=head-", layer, "-",
-               n, " style=\"--v:", decimal(v, 3), "\" aria-label=\"", say("layer {0} head {1}", layer, n),
-               " ", role, "\"><b>", role, "</b><span>", decimal(h.importance, 3), "</span></button></td>");
+      out += text("<td><button type=button class=head id=head-", layer, "-", n,
+                  " style=\"--v:", decimal(v, 3), "\" aria-label=\"", say("layer {0} head {1}", layer, n),
+                  " ", role, "\"><b>", role, "</b><span>", decimal(h.importance, 3), "</span></button></td>");
     }
     out += "</tr>";
   }

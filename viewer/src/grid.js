@@ -15,7 +15,6 @@ function colourGrid(figure) {
     if (!cell) continue;
     const v = high > low ? (h[figure] - low) / (high - low) : 0;
     cell.style.setProperty('--v', v.toFixed(3));
-    cell.classList.toggle('strong', v > 0.72);
     cell.lastElementChild.textContent = kFigures[figure].text(h[figure]);
   }
   document.querySelectorAll('[data-figure]').forEach((b) => b.setAttribute('aria-pressed', b.dataset.figure === figure));

@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 import chromium
+import contrast
 
 CLI = os.environ.get("HEADWISE_CLI")
 PROGRAM = pathlib.Path(CLI).parents[2] / "tests/write_page" if CLI else None
@@ -87,6 +88,38 @@ def test_click_through(browser, small, tmp_path, scheme):
     browser.click("#theme")
     assert (brightness(browser) > 380) == (scheme == "dark")
     assert browser.errors == []
+
+
+@pytest.mark.parametrize("width", [390, 800, 1400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_can_be_read(small, tmp_path, scheme, width):
+    """WCAG's 4.5:1 for each text, whatever lies behind it; nothing sticks out of the screen."""
+    with chromium.Chromium(width=width) as b:
+        b.prefer(scheme)
+        b.open(small)
+        assert (brightness(b) > 380) == (scheme == "light")
+        b.run("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        b.settle()
+        for figure in ("hurt", "entropy", "importance"):
+            b.click(f"[data-figure={figure}]")
+            seen, weak = contrast.weak_texts(b)
+            assert seen > 400 and weak == [], (seen, weak[:8])
+        b.click("#head-1-2")
+        b.click(".flow g[data-side=q][data-token='3']")
+        assert contrast.weak_texts(b)[1] == []
+        assert b.run("document.documentElement.scrollWidth") <= width
+        b.photograph(tmp_path / f"{scheme}-{width}.png")
+
+
+def test_contrast_is_measured(browser, tmp_path):
+    """The script itself: known pairs of colours, opacity, alpha and a picture."""
+    grey = "<body style='background:#fff;color:#767676'>plain<p style='color:#777'>weak</p><p style='color:#000;opacity:.5'>faded</p>"
+    over = "<p style='background:#000'><b style='background:rgba(255,255,255,.5);color:#fff'>alpha</b></p>"
+    drawn = "<svg><rect width='99' height='40' fill='#00f'/><text y='20' fill='#000'>drawn</text></svg>"
+    (tmp_path / "c.html").write_text(grey + over + drawn)
+    browser.open(tmp_path / "c.html")
+    seen, weak = contrast.weak_texts(browser)
+    assert seen == 5 and [(ratio, text) for ratio, text, _ in weak] == [(2.44, "drawn"), (3.98, "faded"), (3.98, "alpha"), (4.48, "weak")]
 
 
 def test_long_texts_are_whole_and_pieces_are_words(browser, small, tmp_path):
