@@ -81,12 +81,17 @@ std::string parts(const CompletionContext& c) {
   const std::string ids =
       text(R"({"type": "array", "minItems": 1, "maxItems": )", c.positions,
            R"(, "items": {"type": "integer", "minimum": 0, "maximum": )", c.vocabulary - 1, "}}");
+  // A tokenizer that begins each text with a token of its own makes a prompt of nothing too.
+  const bool takes_empty = c.tokenizer != nullptr && !c.tokenizer->encode("").empty();
+  const std::string words = takes_empty ? R"({"type": "string"})" : R"({"type": "string", "minLength": 1})";
   return text(R"("ModelName": {"const": )", page_string(c.model), R"(},
       "TokenName": {"type": "string", "pattern": ")",
               numbers_to(c.vocabulary - 1), R"("},
-      "Prompt": {"anyOf": [{"type": "string", "minLength": 1}, )",
-              ids, R"(, {"type": "array", "minItems": 1, "maxItems": )", c.limits.prompts,
-              R"(, "items": {"anyOf": [{"type": "string", "minLength": 1}, )", ids, R"(]}}]},
+      "Choices": {"type": "integer", "minimum": 1, "maximum": )",
+              c.limits.choices, R"(},
+      "Prompt": {"anyOf": [)",
+              words, ", ", ids, R"(, {"type": "array", "minItems": 1, "maxItems": )", c.limits.prompts,
+              R"(, "items": {"anyOf": [)", words, ", ", ids, R"(]}}]},
       "Messages": {"type": "array", "minItems": 1, "items": {"type": "object", "additionalProperties": false,
         "required": ["role"], "properties": {"role": {"enum": ["system", "developer", "user", "assistant"]}, "name": {"type": ["string", "null"]},
         "content": {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {"type": "object",

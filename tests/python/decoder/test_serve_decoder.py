@@ -308,5 +308,9 @@ def test_openapi_lists_what_is_there(port):
         least = keys["properties"]["top_p"]["anyOf"][0]["minimum"]
         assert ask(port, path, answer | {"top_p": least})[0] == 200 and ask(port, path, answer | {"top_p": 0})[0] == 400
         assert ask(port, path, answer | {"stream_options": {}})[0] == 400
+        assert keys["properties"]["n"]["anyOf"][0] == ({"const": 1} if whole else {"$ref": "#/components/schemas/Choices"})
+        assert ask(port, path, answer | {"n": 2 if whole else schemas["Choices"]["maximum"] + 1})[0] == 400
+    empty = "minLength" not in schemas["Prompt"]["anyOf"][0]  # a tokenizer with a first token of its own
+    assert (ask(port, "/v1/completions", {"prompt": [""], "max_tokens": 1})[0] == 200) == empty
     for path in set(document["paths"]) - {"/metrics"}:
         assert ask(port, path, bodies.get(path))[0] == 200, path
