@@ -83,6 +83,73 @@ TEST(MergedAttention, ZeroSourceValuesGiveTheRunningMean) {
       }
 }
 
+/// A gate, an edit and a pair knocked out act on W_O's rows, the mean and what the head gives together, as
+/// the formula says; the gradient of a gate is that of its part of these rows.
+TEST(MergedAttention, HeadsAreSeenGatedAndEdited) {
+  Bench bench;
+  ParamSet params(DType::f64, 1);
+  const MergedAttention merged(params, "merged", "mha:heads=2,dim=2", {.model_dim = 4, .bias = false});
+  Tensor x = random_normal({7, 4}, DType::f64, 2), source = random_normal({8, 4}, DType::f64, 3),
+         dy = random_normal({7, 4}, DType::f64, 4), offsets = longs({0, 3, 7}), ends = longs({0, 5, 8}),
+         gates(DType::f64, {1, 2}), dgates(DType::f64, {1, 7, 2}), bias(DType::f64, {1, 2, 4, 5});
+  gates.values<double>()[0] = 0.5, gates.values<double>()[1] = -2;
+  std::fill(bias.values<double>().begin(), bias.values<double>().end(), 0.0);
+  bias.values<double>()[(0 * 4 + 2) * 5 + 1] = -std::numeric_limits<double>::infinity();
+  Taps taps;
+  Call call = bench.call({.offsets = offsets.view()});
+  call.source = source.view(), call.source_sequences = {.offsets = ends.view()};
+  call.taps = &taps, call.head_gates = gates.view(), call.dhead_gates = dgates.view();
+  call.score_bias = bias.view();
+  MergedAttention::Saved saved;
+  params.make_grads();
+  const AnyView y = merged.forward(x.view(), call, &saved);
+  merged.backward(dy.view(), call, saved);
+  const AnyView wv = params.find("merged.v.weight").value(), wo = params.find("merged.out.weight").value();
+  const auto projected = [&](const AnyView& from, Index row, Index c) {
+    double sum = 0;
+    for (Index i = 0; i < 4; ++i) sum += value(from, row * 4 + i) * value(wv, c * 4 + i);
+    return sum;
+  };
+  ASSERT_EQ(taps.all.size(), 2u);
+  for (const Tap& tap : taps.all) {
+    EXPECT_EQ(tap.at(0, 2, 1), 0);
+    EXPECT_GT(tap.at(1, 2, 1), 0);
+    const Index q0 = tap.sequence == 0 ? 0 : 3, k0 = tap.sequence == 0 ? 0 : 5;
+    for (Index t = 0; t < tap.q_tokens; ++t) {
+      double rows[4] = {};
+      for (Index c = 0; c < 4; ++c) {
+        for (Index u = 0; u <= t; ++u) rows[c] += projected(x.view(), q0 + u, c) / static_cast<double>(t + 1);
+        for (Index j = 0; j < tap.kv_tokens; ++j)
+          rows[c] += static_cast<double>(tap.at(c / 2, t, j)) * projected(source.view(), k0 + j, c);
+      }
+      double slope[2] = {};
+      for (Index c = 0; c < 4; ++c) {
+        double want = 0;
+        for (Index j = 0; j < 4; ++j) {
+          want += value(wo, c * 4 + j) * gates.values<double>()[static_cast<std::size_t>(j / 2)] * rows[j];
+          slope[j / 2] += value(dy.view(), (q0 + t) * 4 + c) * value(wo, c * 4 + j) * rows[j];
+        }
+        EXPECT_NEAR(value(y, (q0 + t) * 4 + c), want, 1e-6);
+      }
+      for (Index h = 0; h < 2; ++h) EXPECT_NEAR(value(dgates.view(), (q0 + t) * 2 + h), slope[h], 1e-6);
+    }
+  }
+  Call off = bench.call({.offsets = offsets.view()}), edited = bench.call({.offsets = offsets.view()});
+  gates.values<double>()[0] = 1, gates.values<double>()[1] = 0;
+  off.source = edited.source = source.view();
+  off.source_sequences = edited.source_sequences = {.offsets = ends.view()};
+  off.head_gates = gates.view();
+  const HeadEdit edit = [&](Index, const AnyView& rows) {
+    for (Index r = 0; r < 7; ++r)
+      for (Index c = 2; c < 4; ++c) store_double(rows.data, rows.dtype, r * 4 + c, 0);
+  };
+  edited.edit_heads = &edit;
+  const AnyView a = merged.forward(x.view(), off, nullptr), b = merged.forward(x.view(), edited, nullptr);
+  for (Index i = 0; i < 28; ++i) EXPECT_EQ(value(a, i), value(b, i));
+  EXPECT_NE(error_of([&] { merged.forward(x.view(), edited, &saved); }).find("no gradient"),
+            std::string::npos);
+}
+
 TransformerConfig tiny(ModelKind kind) {
   return {.kind = kind,
           .vocabulary = 7,

@@ -1,5 +1,7 @@
 #include "headwise/layers/multi_head/merged.h"
 
+#include "headwise/layers/multi_head/head_gates.h"
+
 namespace headwise {
 namespace {
 
@@ -13,6 +15,35 @@ void each_column(const AnyView& x, const Sequences& s, Context& ctx, const F& f)
     const Index b = task / cuts, begin = task % cuts * kTaskColumns;
     f(s.at(b), s.at(b + 1), begin, min_of(x.size[1], begin + kTaskColumns));
   });
+}
+
+/// What the call asks of single heads. Merged attention stands for self- and cross-attention, so it answers
+/// to both names.
+MultiHeadArgs asked_of_merged(const MultiHead& inner, const InputView& x, Call& call) {
+  const AttentionPart running = call.running;
+  if (call.asked != AttentionPart::source) call.running = call.asked;
+  MultiHeadArgs a = inner.asked(call);
+  call.running = running;
+  a.x = x, a.keys = a.values = call.source;
+  a.sequences = call.sequences, a.kv_sequences = call.source_sequences, a.mask = call.source_mask;
+  const Index heads = inner.head_count();
+  if (a.gates.given())
+    require(a.gates.size[0] == heads && is_float(a.gates.dtype), ErrorKind::bad_shape, "merged",
+            "head gates are ", a.gates, " but there are ", heads, " heads; give a float for each");
+  if (a.dgates.given())
+    require(a.dgates.size[0] == x.size[0] && a.dgates.size[1] == heads && is_float(a.dgates.dtype),
+            ErrorKind::bad_shape, "merged", "gradients of head gates are ", a.dgates, "; give floats [",
+            x.size[0], " ", heads, "], a number for each row and head");
+  return a;
+}
+
+/// What W_O reads before the gates: the running mean of the own values, and what the heads give.
+AnyView merged_rows(const Linear& values, const InputView& x, const AnyView& heads, Call& call) {
+  const AnyView own = values.forward(x, call, nullptr);
+  const AnyView mean = call.memory.take(x.dtype, {x.size[0], own.size[1]});
+  running_mean(own, call.sequences, mean, call.ctx);
+  add(mean, as_rows(heads, own.size[1]), mean, call.ctx);
+  return mean;
 }
 
 }  // namespace
@@ -53,33 +84,29 @@ MergedAttention::MergedAttention(ParamSet& params, std::string_view name, std::s
 AnyView MergedAttention::forward(const InputView& x, Call& call, Saved* saved, const Tail& tail) const {
   require(call.source.given(), ErrorKind::bad_argument, "merged",
           "there are no source rows; set call.source");
-  const Widths w = inner_.head().widths();
+  MultiHeadArgs a = asked_of_merged(inner_, x, call);
+  require(!a.edit || !saved, ErrorKind::unsupported, "merged",
+          "heads that are edited have no gradient; leave out edit_heads where a backward follows");
+  a.taps = call.taps && call.taps->wants(call.block) ? call.taps : nullptr;
   std::optional<HeadRun> local;
   std::optional<HeadRun>& run = saved ? saved->run : local;
-  inner_.attend({.x = x,
-                 .keys = call.source,
-                 .sequences = call.sequences,
-                 .kv_sequences = call.source_sequences,
-                 .mask = call.source_mask},
-                call, run, saved != nullptr);
-  const AnyView own = inner_.part(2).forward(x, call, nullptr);
-  const AnyView mean = call.memory.take(x.dtype, {x.size[0], w.out});
-  running_mean(own, call.sequences, mean, call.ctx);
-  add(mean, as_rows(run->call.y, w.out), mean, call.ctx);
+  inner_.attend(a, call, run, saved != nullptr);
+  const AnyView rows = merged_rows(inner_.part(2), x, run->call.y, call);
+  if (a.gates.given()) scale_heads(rows, a.gates, rows, call.ctx);
+  if (a.edit) (*a.edit)(call.block, rows);
   if (saved) saved->x = x;
-  return inner_.part(3).forward(mean, call, saved ? &saved->out : nullptr, tail);
+  return inner_.part(3).forward(rows, call, saved ? &saved->out : nullptr, tail);
 }
 
 AnyView MergedAttention::backward(const InputView& dy, Call& call, Saved& saved,
                                   const InputView& residual) const {
   const AnyView dsum = inner_.part(3).backward(dy, call, saved.out);
-  const MultiHeadGrads g = inner_.attend_backward(dsum,
-                                                  {.x = saved.x,
-                                                   .keys = call.source,
-                                                   .values = call.source,
-                                                   .sequences = call.sequences,
-                                                   .kv_sequences = call.source_sequences},
-                                                  call, *saved.run, residual);
+  const MultiHeadArgs a = asked_of_merged(inner_, saved.x, call);
+  // W_O reads g y  ->  dg = y . d, dy = g d
+  if (a.dgates.given())
+    gate_gradient(merged_rows(inner_.part(2), saved.x, saved.run->call.y, call), dsum, a.dgates, call.ctx);
+  if (a.gates.given()) scale_heads(dsum, a.gates, dsum, call.ctx);
+  const MultiHeadGrads g = inner_.attend_backward(dsum, a, call, *saved.run, residual);
   if (call.dsource.given()) add(call.dsource, g.dkeys, call.dsource, call.ctx);
   const AnyView down = call.memory.take(dy.dtype, {dsum.size[0], dsum.size[1]});
   fill_zeros(down);

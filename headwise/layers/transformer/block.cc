@@ -65,10 +65,6 @@ AnyView Block::forward(const InputView& x, Call& call, Saved* saved) const {
   check_activation("block", "x", x, options_.model_dim, call.sequences);
   require(options_.cross == Cross::none || call.source.given(), ErrorKind::bad_argument, "block",
           "a decoder with cross-attention needs source rows; set call.source");
-  require(!merged_ || call.plain(), ErrorKind::unsupported, "block",
-          "merged attention adds a running mean to its heads, so taps, head gates and score biases would "
-          "show half of it; "
-          "use cross-attention");
   require(!saved || call.parts.whole(), ErrorKind::bad_argument, "block",
           "parts are left out, of which no backward knows; forward without saving");
   AnyView y = x;
@@ -79,10 +75,14 @@ AnyView Block::forward(const InputView& x, Call& call, Saved* saved) const {
   };
   const AttentionPart own = call.running;
   call.taps = looked_at(own);
-  if (merged_)
+  if (merged_) {  // one attention for both
+    call.taps = taps && taps->of != AttentionPart::source ? taps : nullptr;
+    call.running = AttentionPart::cross;
     y = sublayer(i++, y, call, saved, [&](const AnyView& in, const Tail& tail) {
       return merged_->forward(in, call, saved ? &saved->merged : nullptr, tail);
     });
+    call.running = own;
+  }
   if (self_)
     y = sublayer(i++, y, call, saved, [&](const AnyView& in, const Tail& tail) {
       return self_->forward(in, call, saved ? &saved->self : nullptr, tail);
