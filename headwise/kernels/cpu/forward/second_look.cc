@@ -114,27 +114,47 @@ bool near_is_enough(const OnlineRun& run, Index sequence, Index head) {
   return true;
 }
 
-void write_picked(const OnlineRun& run, Scratch& s, Index pick) {
+struct Pick {
+  Index sequence, head, row;
+};
+Pick pick_at(const AnyView& picks, Index i) {
+  const auto number = [&](Index column) {
+    return static_cast<const Index*>(picks.data)[i * picks.step[0] + column * picks.step[1]];
+  };
+  return {number(0), number(1), number(2)};
+}
+
+/// Weights of the picks from `first` on, as many as stand side by side in one panel: neighbouring rows of a
+/// head share its packed keys. Returns the pick behind them.
+Index write_picked(const OnlineRun& run, Scratch& s, Index first, Index end) {
   const AttentionProblem& p = run.problem;
   const AnyView &picks = run.args.probe.picks, &out = run.args.probe.picked_weights;
-  const auto number = [&](Index i) {
-    return static_cast<const Index*>(picks.data)[pick * picks.step[0] + i * picks.step[1]];
+  const Pick pick = pick_at(picks, first);
+  const SequenceLocation at = place_of(p, run.args, pick.sequence);
+  const auto follows = [&](Index count) {
+    const Pick next = pick_at(picks, first + count);
+    return next.sequence == pick.sequence && next.head == pick.head && next.row == pick.row + count &&
+           next.row < at.q_tokens;
   };
-  const Index sequence = number(0), head = number(1), row = number(2);
-  const SequenceLocation at = place_of(p, run.args, sequence);
-  float* to_row = static_cast<float*>(out.data) + pick * out.step[0];
-  for (Index k = 0; k < out.size[1]; ++k) to_row[k * out.step[1]] = 0.0f;
-  if (row >= at.q_tokens) return;
+  Index count = 1;
+  while (count < run.core.panel && first + count < end && follows(count)) ++count;
+  float* rows = static_cast<float*>(out.data) + first * out.step[0];
+  for (Index i = 0; i < count; ++i)
+    for (Index k = 0; k < out.size[1]; ++k) rows[i * out.step[0] + k * out.step[1]] = 0.0f;
+  if (pick.row >= at.q_tokens) return first + 1;
   Panel& panel = s.panels[0];
-  fill_panel(run, at, {head, row, row + 1}, s, panel);
+  fill_panel(run, at, {pick.head, pick.row, pick.row + count}, s, panel);
   for (Index key0 = 0; key0 < at.kv_tokens; key0 += run.core.granule) {
     const Index n = std::min<Index>(run.core.granule, at.kv_tokens - key0);
-    const Rows keys = granule_keys(run, at, head, {key0, n}, s, 0);
+    const Rows keys = granule_keys(run, at, pick.head, {key0, n}, s, 0);
     const void* packed = keys_for_scores(run, keys, key0, n, s.keys);
     TileKeys t{.key0 = key0, .from = 0, .to = n};
     if (!known_tile(run, at, s, panel, packed, keys, t)) continue;
-    for (Index k = t.from; k < t.to; ++k) to_row[(key0 + k) * out.step[1]] = s.s[k * run.core.panel];
+    for (Index i = 0; i < count; ++i)
+      for (Index k = t.from; k < t.to; ++k)
+        rows[i * out.step[0] + (key0 + k) * out.step[1]] = s.s[k * run.core.panel + i];
   }
+  return first + count;
 }
 
 }  // namespace
@@ -162,11 +182,12 @@ void second_look(const OnlineRun& run, std::span<std::byte> workspace, Index wor
     };
     pool.parallel_for(p.batch * heads * blocks, body);
   }
-  const Index each = p.probe.picked < 256 ? 1 : 16;  // many picks share the booking of a scratch
+  const Index each = 4 * run.core.panel;  // many picks share the booking of a scratch
   const auto body = [&](Index task, int worker) {
     Scratch s = scratch_of(run, worker);
     run.core.begin();
-    for (Index i = task * each; i < min_of((task + 1) * each, p.probe.picked); ++i) write_picked(run, s, i);
+    const Index end = min_of((task + 1) * each, p.probe.picked);
+    for (Index i = task * each; i < end;) i = write_picked(run, s, i, end);
     run.core.end();
   };
   pool.parallel_for(ceil_div(p.probe.picked, each), body);
