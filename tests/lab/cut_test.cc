@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "headwise/lab/cut/answers.h"
 #include "headwise/lab/model/attention_cut.h"
 #include "headwise/model/hf_bert.h"
 #include "tests/lab/tiny_recognizer.h"
@@ -232,6 +233,41 @@ TEST(Cut, RankingsKeepAHeadInEveryLayerAndGreedyIsNoWorse) {
   const ChosenCut none = choose_cut(trial, rank_heads(trial, {.rank = HeadRank::off}, 100), 0, 0);
   EXPECT_LE(none.loss_after, none.loss_before * (1 + 1e-12));
   EXPECT_SAYS(choose_cut(trial, rank_heads(trial, {}, 100), 1, 0), "can keep 2 to 8");
+}
+
+/// A pair of a differential head goes from both of its maps; heads that mix their scores have no pair alone.
+TEST(Cut, PairsOfDifferentialHeadsGoFromBothMaps) {
+  Folder folder;
+  lab_recognizer("differential:heads=2,dim=3").save(folder.at("whole"));
+  const LabModel whole(folder.at("whole"));
+  Session session({.threads = 1});
+  const Encoding read = whole.tokenizer().encode(lab_texts()[0], {.around = true});
+  const auto n = static_cast<Index>(read.ids.size());
+  const HeadPair gone = {{0, 1}, AttentionPart::own, 2, 3};
+  const Tensor bias = knocked_out(whole, std::span(&gone, 1), n);
+  const auto taps_with = [&](const InputView& score_bias) {
+    session.memory.reset();
+    Taps taps;
+    Call call{.ctx = session.ctx, .memory = session.memory};
+    call.taps = &taps, call.score_bias = score_bias;
+    TextBatch batch;
+    whole.recognizer().add_to(batch, read);
+    whole.recognizer().forward(batch, call, nullptr);
+    return taps.all[0];
+  };
+  const Tap before = taps_with({}), after = taps_with(bias.view());
+  ASSERT_EQ(before.heads, 4);
+  for (Index map = 0; map < 4; ++map)
+    for (Index i = 0; i < n; ++i)
+      for (Index j = 0; j < n; ++j) {
+        const bool row = map >= 2 && i == 2;
+        const double left = row ? 1 - static_cast<double>(before.at(map, i, 3)) : 1;
+        EXPECT_NEAR(after.at(map, i, j), row && j == 3 ? 0 : before.at(map, i, j) / left, 1e-6);
+      }
+  EXPECT_NE(answers_with(whole, std::span(lab_texts()).first(1), {{}, {}, {gone}}, session),
+            answers_with(whole, std::span(lab_texts()).first(1), {}, session));
+  lab_recognizer("talking:heads=4,dim=3").save(folder.at("mixed"));
+  EXPECT_SAYS(knocked_out(LabModel(folder.at("mixed")), std::span(&gone, 1), n), "share scores");
 }
 
 TEST(Cut, InterventionsChangeOneHeadAlone) {

@@ -10,9 +10,10 @@ constexpr std::string_view kOp = "lab";
 
 }  // namespace
 
-Tensor pairs_bias(std::span<const HeadPair> pairs, Index heads, Index q_tokens, Index kv_tokens) {
+Tensor pairs_bias(std::span<const HeadPair> pairs, const PairScores& scores) {
+  const auto& [heads, q_tokens, kv_tokens, maps] = scores;
   const Index layer = pairs[0].head.layer;
-  Tensor bias(DType::f32, {1, heads, q_tokens, kv_tokens});
+  Tensor bias(DType::f32, {1, heads * maps, q_tokens, kv_tokens});
   const std::span<float> to = bias.values<float>();
   std::fill(to.begin(), to.end(), 0.0f);
   for (const HeadPair& p : pairs) {
@@ -25,10 +26,20 @@ Tensor pairs_bias(std::span<const HeadPair> pairs, Index heads, Index q_tokens, 
     require(p.query >= 0 && p.query < q_tokens && p.key >= 0 && p.key < kv_tokens, ErrorKind::bad_argument,
             kOp, "the pair (", p.query, ", ", p.key, ") is outside a text of ", kv_tokens,
             " tokens; count from 0");
-    to[static_cast<std::size_t>((p.head.head * q_tokens + p.query) * kv_tokens + p.key)] =
-        -std::numeric_limits<float>::infinity();
+    for (Index map = p.head.head * maps; map < (p.head.head + 1) * maps; ++map)
+      to[static_cast<std::size_t>((map * q_tokens + p.query) * kv_tokens + p.key)] =
+          -std::numeric_limits<float>::infinity();
   }
   return bias;
+}
+
+Index maps_of_head(const MultiHead& a) {
+  const HeadSpec spec = a.head().spec();
+  const Index heads = a.head_count();
+  require(!spec.mixes() && heads > 0 && spec.q.heads % heads == 0, ErrorKind::unsupported, kOp, "pairs of ",
+          a.head().name(),
+          " belong to several heads at once; knock out pairs of heads that do not share scores");
+  return spec.q.heads / heads;
 }
 
 Tensor knocked_out(const LabModel& model, std::span<const HeadPair> pairs, Index tokens) {
@@ -36,14 +47,11 @@ Tensor knocked_out(const LabModel& model, std::span<const HeadPair> pairs, Index
   const Index layer = pairs[0].head.layer;
   require(layer >= 0 && layer < model.layers(), ErrorKind::bad_argument, kOp, "layer ", layer,
           " is named; the model has 0 to ", model.layers() - 1);
-  const HeadSpec spec = model.attention(layer).head().spec();
-  const Index heads = spec.q.heads;
-  require(!spec.mixes() && heads == model.attention(layer).head_count(), ErrorKind::unsupported, kOp,
-          "pairs of ", model.attention(layer).head().name(),
-          " belong to several heads at once; knock out pairs of heads that do not share scores");
+  const MultiHead& attention = model.attention(layer);
+  const Index maps = maps_of_head(attention);
   require(pairs[0].part == AttentionPart::own, ErrorKind::unsupported, kOp,
           "the model has one stack of self-attention; name part own");
-  return pairs_bias(pairs, heads, tokens, tokens);
+  return pairs_bias(pairs, {attention.head_count(), tokens, tokens, maps});
 }
 
 }  // namespace headwise

@@ -74,7 +74,7 @@ class DecoderModel : public TokenModel {
     std::map<std::pair<AttentionPart, Index>, Mask> masks;
     for (const auto& [of, pairs] : by_layer) {
       const Index keys = of.first == AttentionPart::cross ? states : tokens, heads = model_.config().heads;
-      const Tensor bias = pairs_bias(pairs, heads, tokens, keys);
+      const Tensor bias = pairs_bias(pairs, {heads, tokens, keys});
       std::vector<std::uint8_t> open;
       for (const float b : bias.values<float>()) open.push_back(b == 0 ? 1 : 0);
       masks.emplace(of, Mask::dense(AnyView::packed(open.data(), DType::u8, {heads, tokens, keys})));
@@ -151,13 +151,10 @@ class TranslatorModel : public TokenModel {
     if (c.pairs.empty()) return {};
     const AttentionPart part = c.pairs[0].part;
     const MultiHead& a = *attention(part, c.pairs[0].head.layer);
-    const HeadSpec spec = a.head().spec();
-    require(!spec.mixes() && spec.q.heads == a.head_count(), ErrorKind::unsupported, kOp, "pairs of ",
-            a.head().name(),
-            " belong to several heads at once; knock out pairs of heads that do not share scores");
+    const Index maps = maps_of_head(a);
     const Index source = std::ssize(pair.source) + 1, target = std::ssize(pair.target) + 1;
-    return pairs_bias(c.pairs, spec.q.heads, part == AttentionPart::source ? source : target,
-                      part == AttentionPart::own ? target : source);
+    return pairs_bias(c.pairs, {a.head_count(), part == AttentionPart::source ? source : target,
+                                part == AttentionPart::own ? target : source, maps});
   }
   void run(std::span<const PairTokens> pairs, const HeadChanges& c, const Look* look, Rows& to) {
     const Tensor bias = bias_of(c, pairs[0]);
