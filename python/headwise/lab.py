@@ -44,12 +44,15 @@ def survey(
     pairs: str | None = None,
     seed: int = 1,
     rows_only: bool = False,
+    part: Literal["own", "cross", "source"] | None = None,
 ) -> Survey:
     """What every head of a model does on texts, beside a shuffled model and chance.
 
-    rows_only: figures of rows of weights alone; all others are NaN, and there are no roles and no map.
+    rows_only: figures of rows of weights alone; all others are NaN, and there are no roles and no map. part: of a
+    translator, "source" its encoder; "own" and "cross" its decoder, whose texts are a source, a tab and its translation.
     """
-    made = _core.lab_survey(model, list(texts), [most, tokens, seed, int(rows_only)], conllu or "", pairs or "")
+    named = -1 if part is None else ("own", "cross", "source").index(part)
+    made = _core.lab_survey(model, list(texts), [most, tokens, seed, int(rows_only), named], conllu or "", pairs or "")
     return _survey_of(made)
 
 

@@ -32,13 +32,14 @@ E named(const char* option, const std::string& word, std::span<const std::string
   throw Error(ErrorKind::bad_argument, text(kOp, ": ", option, " is ", word, "; give one of ", all));
 }
 
-/// numbers: most, tokens, seed and rows_only.
+/// numbers: most, tokens, seed, rows_only, and the part of a translator, -1 for its encoder.
 std::string survey(const std::string& model, const std::vector<std::string>& texts,
                    const std::vector<Index>& numbers, const std::string& conllu, const std::string& pairs) {
   HeadSurveyOptions o{.texts = numbers.at(0),
                       .tokens = numbers.at(1),
                       .rows_only = numbers.at(3) != 0,
                       .seed = static_cast<std::uint64_t>(numbers.at(2))};
+  if (numbers.at(4) >= 0) o.part = static_cast<AttentionPart>(numbers.at(4));
   if (!conllu.empty()) o.related = read_conllu(conllu);
   if (!pairs.empty())
     for (RelatedText& t : read_pairs(pairs)) o.related.push_back(std::move(t));
@@ -246,8 +247,8 @@ std::vector<SmallMatrix> residual_maps(const std::string& model, const std::stri
           kMostPathTokens, " tokens; give a shorter one");
   require(!read.empty(), ErrorKind::bad_argument, kOp, "the text has no token; give one with words");
   std::vector<SmallMatrix> layers;
-  subject->run(std::span(&read, 1), false, [&](Index, Index, const LayerMaps& maps) {
-    layers.push_back(with_residual(maps.weights, maps.heads, maps.tokens));
+  subject->run(std::span(&read, 1), false, [&](Index, Index, std::span<const LayerMaps> all) {
+    layers.push_back(with_residual(all[0].weights, all[0].heads, all[0].tokens));
   });
   return layers;
 }

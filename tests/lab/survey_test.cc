@@ -237,7 +237,7 @@ TEST(Survey, DistancesBecomePlacesAndClusters) {
   // Two rows without a common key are ln 2 apart, equal ones 0.
   const float a[] = {1, 0, 0, 1}, b[] = {0, 1, 1, 0};
   SmallMatrix sum(3, 3);
-  EXPECT_EQ(add_divergences({a, b, a}, 2, false, sum), 2);
+  EXPECT_EQ(add_divergences({a, b, a}, {2, 2}, sum), 2);
   EXPECT_NEAR(sum.at(0, 1) / 2, std::log(2.0), 1e-12);
   EXPECT_EQ(sum.at(0, 2), 0);
 }

@@ -83,7 +83,7 @@ TEST(TokenAnswers, AKnockedOutPairHasNoWeightInItsPartAlone) {
     const std::vector<Tap> before = taps_of(t, of, pair, nullptr);
     ASSERT_EQ(before.size(), 2u);
     const HeadPair gone = {{1, 1}, of, 2, 1};
-    const Tensor bias = pairs_bias(std::span(&gone, 1), 2, before[1].q_tokens, before[1].kv_tokens);
+    const Tensor bias = pairs_bias(std::span(&gone, 1), {2, before[1].q_tokens, before[1].kv_tokens});
     const std::vector<Tap> after = taps_of(t, of, pair, &bias);
     EXPECT_EQ(after[1].at(1, 2, 1), 0);
     double sum = 0;
@@ -107,17 +107,81 @@ TEST(TokenAnswers, ASurveySeesTheEncoderOfATranslator) {
   ASSERT_EQ(texts[0].size(), 7u);
   EXPECT_TRUE(texts[0].back().sep);
   Index seen = 0;
-  subject->run(texts, true, [&](Index text, Index layer, const LayerMaps& maps) {
-    ++seen;
-    EXPECT_EQ(maps.heads, 2);
-    EXPECT_EQ(maps.value_norm.size(), 2u);
-    for (std::size_t i = 0; text == 0 && i < taps[0].weights.size(); ++i)
-      EXPECT_NEAR(maps.weights[i], taps[static_cast<std::size_t>(layer)].weights[i], 1e-6);
+  subject->run(texts, true, [&](Index layer, Index first, std::span<const LayerMaps> all) {
+    for (std::size_t text = 0; text < all.size(); ++text) {
+      const LayerMaps& maps = all[text];
+      ++seen;
+      EXPECT_EQ(maps.heads, 2);
+      EXPECT_EQ(maps.value_norm.size(), 2u);
+      for (std::size_t i = 0; first + static_cast<Index>(text) == 0 && i < taps[0].weights.size(); ++i)
+        EXPECT_NEAR(maps.weights[i], taps[static_cast<std::size_t>(layer)].weights[i], 1e-6);
+    }
   });
   EXPECT_EQ(seen, 4);
   const HeadSurvey s = survey_model(folder.at("whole"), {"abc de", "a longer text", "more of it"}, 1);
   EXPECT_EQ(s.heads.size(), 4u);
   EXPECT_FALSE(std::isfinite(s.heads[0].figures[figure_at("gradient")].value));
+}
+
+/// Self- and cross-attention of the decoder: maps are those of the taps, figures what their formulas say.
+TEST(TokenAnswers, ASurveySeesTheDecoderOfATranslator) {
+  Folder folder;
+  const Translator t = small_translator();
+  t.save(folder.at("whole"));
+  const std::vector<std::pair<std::string, std::string>> pairs = {
+      {"abc de", "hi jk"}, {"a longer text", "more"}, {"more of it", "yes it is"}};
+  std::vector<std::string> lines;
+  for (const auto& [source, target] : pairs) lines.push_back(text(source, '\t', target));
+  for (const AttentionPart part : {AttentionPart::own, AttentionPart::cross}) {
+    const bool cross = part == AttentionPart::cross;
+    const auto subject = open_subject(folder.at("whole"), 1, false, 0, part);
+    const std::vector<SurveyTokens> read = {subject->read(lines[0], 64)};
+    ASSERT_EQ(read[0].size(), 6u);
+    ASSERT_EQ(read[0].source.size(), 7u);
+    const std::vector<Tap> first = taps_of(t, part, t.encode("abc de", "hi jk"), nullptr);
+    subject->run(read, true, [&](Index layer, Index, std::span<const LayerMaps> maps) {
+      EXPECT_EQ(maps[0].tokens, 6);
+      EXPECT_EQ(maps[0].keys, cross ? 7 : 6);
+      const std::vector<float>& wanted = first[static_cast<std::size_t>(layer)].weights;
+      for (std::size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(maps[0].weights[i], wanted[i], 1e-6);
+    });
+    HeadSurveyOptions o;
+    o.part = part;
+    const HeadSurvey s = survey_model(folder.at("whole"), lines, 1, o);
+    ASSERT_EQ(s.heads.size(), 4u);
+    double entropy = 0, behind = 0, last = 0;  // of layer 0, head 1
+    for (const auto& [source, target] : pairs) {
+      const Tap tap = taps_of(t, part, t.encode(source, target), nullptr)[0];
+      double sum = 0, next = 0, end = 0;
+      for (Index i = 0; i < tap.q_tokens; ++i) {
+        for (Index j = 0; j < tap.kv_tokens; ++j)
+          if (const double w = tap.at(1, i, j); w > 0 && (cross || i > 0)) sum -= w * std::log(w);
+        if (i > 0 && i - 1 < tap.kv_tokens) next += static_cast<double>(tap.at(1, i, i - 1));
+        end += static_cast<double>(tap.at(1, i, tap.kv_tokens - 1));
+      }
+      // Row 0 of a causal map has one key and no choice.
+      entropy += sum / static_cast<double>(cross ? tap.q_tokens : tap.q_tokens - 1) / 3;
+      behind += next / static_cast<double>(min_of(tap.q_tokens - 1, tap.kv_tokens)) / 3;
+      last += end / static_cast<double>(tap.q_tokens) / 3;
+    }
+    const auto figure = [&](std::string_view name) { return s.heads[1].figures[figure_at(name)].value; };
+    EXPECT_NEAR(figure("entropy"), entropy, 1e-5);
+    EXPECT_NEAR(figure("previous"), behind, 1e-5);
+    if (cross) {
+      EXPECT_NEAR(figure("sep"), last, 1e-5);
+    }
+    EXPECT_EQ(std::isnan(figure("induction")), cross);
+    EXPECT_EQ(std::isnan(s.depth[depth_figure_at("rollout_own")][0].value), cross);
+    EXPECT_GT(s.apart.at(0, 1), 0);
+    EXPECT_EQ(survey_page(s, "m", "t").find("nan"), std::string::npos);
+    EXPECT_SAYS(subject->read("no target", 64), "a tab and its translation");
+    o.related = parse_pairs("c\tmy card\tmy\tcard\n", "p");
+    if (cross) {
+      EXPECT_SAYS(survey_model(folder.at("whole"), lines, 1, o), "leave out trees and pairs");
+    }
+  }
+  lab_recognizer("mha:heads=2,dim=3").save(folder.at("labels"));
+  EXPECT_SAYS(open_subject(folder.at("labels"), 1, false, 0, AttentionPart::cross), "only a translator");
 }
 
 TEST(TokenAnswers, GatesActInThePartThatIsAsked) {

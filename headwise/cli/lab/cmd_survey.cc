@@ -4,18 +4,21 @@
 
 #include <filesystem>
 #include <memory>
+#include <sstream>
 
 #include "headwise/cli/args/args.h"
 #include "headwise/intent/recognizer/model_folder.h"
 #include "headwise/lab/survey/head_survey.h"
+#include "headwise/model/file.h"
 
 namespace headwise::cli {
 namespace {
 
 constexpr const char* kOp = "survey";
+constexpr Index kMostBytes = Index{1} << 30;
 
 struct Request {
-  std::string model, texts, out, conllu, pairs;
+  std::string model, texts, out, conllu, pairs, part;
   HeadSurveyOptions options;
   int threads = 0;
 };
@@ -25,8 +28,23 @@ std::string last_of(const std::string& name) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
+/// Texts of the file, their translations behind a tab included where a decoder of a translator reads them.
+std::vector<std::string> texts_of(const Request& r) {
+  std::vector<std::string> texts = read_texts(r.texts);
+  if (!r.options.part || *r.options.part == AttentionPart::source) return texts;
+  std::istringstream lines(read_text(r.texts, kMostBytes, kOp));
+  texts.clear();
+  for (std::string line; std::getline(lines, line);) {
+    if (line.ends_with('\r')) line.pop_back();
+    if (line.find_first_not_of(" \t") != line.npos) texts.push_back(line);
+  }
+  return texts;
+}
+
 int survey(Request& r) {
-  const std::vector<std::string> texts = read_texts(r.texts);
+  for (std::size_t i = 0; !r.part.empty() && i < std::size(kPartNames); ++i)
+    if (kPartNames[i] == r.part) r.options.part = static_cast<AttentionPart>(i);
+  const std::vector<std::string> texts = texts_of(r);
   if (!r.conllu.empty()) r.options.related = read_conllu(r.conllu);
   if (!r.pairs.empty())
     for (RelatedText& t : read_pairs(r.pairs)) r.options.related.push_back(std::move(t));
@@ -72,11 +90,17 @@ void add_survey(CLI::App& app, int& exit_code) {
       "Example: headwise survey model --texts texts.txt --out survey\n"
       "         headwise survey stories260K.bin --texts texts.txt --conllu dev.conllu.gz --out survey");
   const auto r = std::make_shared<Request>();
-  word->add_option("model", r->model,
-                   "A recogniser, a BERT-style encoder, or a decoder as headwise generate reads it")
+  word->add_option(
+          "model", r->model,
+          "A recogniser, a BERT-style encoder, a translator, or a decoder as headwise generate reads it")
       ->required();
   word->add_option("--texts", r->texts, "File of texts, one a line")->required();
   word->add_option("--out", r->out, "Folder of the page and the figures")->required();
+  word->add_option(
+          "--part", r->part,
+          "Of a translator: source, its encoder; own or cross, its decoder, whose texts are a source, "
+          "a tab and its translation")
+      ->check(CLI::IsMember({"own", "cross", "source"}));
   word->add_option("--conllu", r->conllu, "File of dependency trees: which heads find which relation");
   word->add_option("--pairs", r->pairs, "File of pairs: name, text, word and word with tabs between");
   word->add_option("--most", r->options.texts, "Texts that are read, at most")

@@ -4,11 +4,11 @@
 
 namespace headwise {
 
-void TextPath::add(const LayerMaps& maps, DepthSums& to) {
-  const std::size_t layer = static_cast<std::size_t>(seen_++);
+void TextPath::add(const LayerMaps& maps) {
   SmallMatrix own = with_residual(maps.weights, maps.heads, maps.tokens);
-  rolled_ = layer == 0 ? own : product(own, rolled_);
-  const auto put = [&](std::string_view name, double x) { to.figures[depth_figure_at(name)][layer].add(x); };
+  rolled_ = seen_++ == 0 ? own : product(own, rolled_);
+  last_.clear();
+  const auto put = [&](std::string_view name, double x) { last_.emplace_back(name, x); };
   double self = 0, first = 0, broad = 0;
   const Index rows = tokens_ - 1;  // the first one comes from itself alone in causal models
   for (Index i = 1; i < tokens_; ++i) {
@@ -29,6 +29,11 @@ void TextPath::add(const LayerMaps& maps, DepthSums& to) {
   const Index middle = tokens_ / 2;
   const std::vector<double> flow = flow_from(layers_, middle);
   put("flow_own", flow[static_cast<std::size_t>(middle)]), put("flow_first", flow[0]);
+}
+
+void TextPath::give(DepthSums& to) const {
+  for (const auto& [name, x] : last_)
+    to.figures[depth_figure_at(name)][static_cast<std::size_t>(seen_ - 1)].add(x);
 }
 
 ShownPath shown_path(const TextPath& path, const SurveyTokens& tokens, std::string_view words, bool causal) {

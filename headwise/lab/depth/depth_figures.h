@@ -3,6 +3,7 @@
 #pragma once
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "headwise/lab/depth/rollout.h"
@@ -49,7 +50,9 @@ inline constexpr Index kMostFlowTokens = 32;
 class TextPath {
  public:
   TextPath(Index tokens, bool causal, bool flow) : tokens_(tokens), causal_(causal), flow_(flow) {}
-  void add(const LayerMaps& maps, DepthSums& to);
+  void add(const LayerMaps& maps);
+  /// The figures of the layer that went in last.
+  void give(DepthSums& to) const;
   /// As rollout.h takes them, kept where flow was asked for.
   const std::vector<SmallMatrix>& layers() const { return layers_; }
   const SmallMatrix& rolled() const { return rolled_; }
@@ -57,6 +60,7 @@ class TextPath {
  private:
   Index tokens_, seen_ = 0;
   bool causal_, flow_;
+  std::vector<std::pair<std::string_view, double>> last_;
   std::vector<SmallMatrix> layers_;
   SmallMatrix rolled_;
 };

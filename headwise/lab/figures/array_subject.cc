@@ -77,13 +77,13 @@ void ArraySubject::run(std::span<const SurveyTokens> texts, bool values, const L
         weights = mixed.data();
       }
       LayerMaps maps;
-      maps.heads = heads(layer), maps.tokens = n, maps.weights = weights;
+      maps.heads = heads(layer), maps.tokens = maps.keys = n, maps.weights = weights;
       if (values && !own.value_norms.empty())
         for (Index h = 0; h < maps.heads; ++h) {
           const float* norms = own.value_norms[at(layer)] + h * n;
           maps.value_norm.emplace_back(norms, norms + n);
         }
-      look(static_cast<Index>(t), layer, maps);
+      look(layer, static_cast<Index>(t), std::span(&maps, 1));
     }
   }
 }

@@ -77,7 +77,10 @@ struct HeadSums {
   void finish();
 };
 
-/// One map [tokens tokens] of one text.
+/// Shorter texts have no figures.
+inline constexpr Index kFewestTokens = 3;
+
+/// One map [tokens keys] of one text.
 struct MapOfText {
   const SurveyTokens& tokens;
   const float* weights;
@@ -85,11 +88,13 @@ struct MapOfText {
   Index rarest = -1;  // token of the text; -1: it has none that counts
   const std::vector<double>* value_norm = nullptr;
   double score_rank = -1;
-  const float* slopes = nullptr;  // [tokens tokens]: dL/dweight
+  const float* slopes = nullptr;                   // [tokens tokens]: dL/dweight
+  const std::vector<SurveyToken>* keys = nullptr;  // of a cross head; none: the tokens themselves
 
-  double at(Index i, Index j) const {
-    return static_cast<double>(weights[i * static_cast<Index>(tokens.size()) + j]);
-  }
+  const std::vector<SurveyToken>& key_tokens() const { return keys ? *keys : tokens; }
+  Index rows() const { return static_cast<Index>(tokens.size()); }
+  Index wide() const { return static_cast<Index>(key_tokens().size()); }
+  double at(Index i, Index j) const { return static_cast<double>(weights[i * wide() + j]); }
 };
 /// All figures but induction and duplicate, and the gradients.
 void add_figures(const MapOfText& map, HeadSums& to);

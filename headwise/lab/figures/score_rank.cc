@@ -49,42 +49,51 @@ double largest_eigenvalue(Index size, F&& times) {
   return last;
 }
 
-/// The square of the largest singular value: s s^T is squared again and again, so that a step is worth all
-/// before it.
-double largest_square(const SmallMatrix& s) {
-  SmallMatrix g(s.rows, s.rows), next(s.rows, s.rows);
-  const SmallMatrix turned = transposed(s);
-  // All products here are symmetric: half of one is the other.
-  const auto times = [](const SmallMatrix& a, const SmallMatrix& b, SmallMatrix& to) {
-    std::fill(to.values.begin(), to.values.end(), 0.0);
-    for (Index i = 0; i < a.rows; ++i) {
-      double* const row = &to.values[at(i * b.columns)];
-      for (Index k = 0; k < a.columns; ++k) {
-        const double x = a.at(i, k);
-        const double* const line = &b.values[at(k * b.columns)];
-        for (Index j = i; j < b.columns; ++j) row[j] += x * line[j];
-      }
-    }
-    mirror(to);
-  };
-  const auto trace = [](const SmallMatrix& m) {
-    double sum = 0;
-    for (Index i = 0; i < m.rows; ++i) sum += m.at(i, i);
+/// Floats of a square matrix, rows a multiple of four wide so that they go in whole vectors.
+struct Square {
+  Index size, wide;
+  std::vector<float> values;
+  explicit Square(Index n) : size(n), wide((n + 3) / 4 * 4), values(at(n * wide), 0.0f) {}
+  float* row(Index i) { return values.data() + i * wide; }
+  const float* row(Index i) const { return values.data() + i * wide; }
+};
+
+/// to += from[0..count) times the rows of m that begin at it.
+void add_rows(const float* from, Index count, const Square& m, float* to) {
+  for (Index k = 0; k < count; ++k) {
+    const float x = from[k];
+    const float* const line = m.row(k);
+    for (Index j = 0; j < m.wide; ++j) to[j] += x * line[j];
+  }
+}
+
+/// A direction of the largest eigenvalue of a matrix whose eigenvalues are not negative; empty: all are 0.
+/// The matrix is squared again and again, so that a step is worth all before it, until one direction is left,
+/// or several of one size.
+std::vector<double> top_direction(Square g) {
+  constexpr int kMost = 20;
+  const auto trace = [](const Square& m) {
+    float sum = 0;
+    for (Index i = 0; i < m.size; ++i) sum += m.row(i)[i];
     return sum;
   };
-  times(s, turned, g);
-  // With h_n = g^(2^n) over its trace, ln of g's largest eigenvalue is the sum of ln trace / 2^n. What is
-  // left of h_n comes by its own square: exact where one eigenvalue is left, or several that are alike.
-  constexpr int kMost = 20;
-  double size = trace(g), logs = 0, power = 1;
-  for (int step = 0; size > 0; ++step, power *= 2) {
-    for (double& x : g.values) x /= size;
-    logs += std::log(size) / power;
-    times(g, g, next), std::swap(g, next);
+  Square next(g.size);
+  float size = trace(g);
+  for (int step = 0; step < kMost && size > 0; ++step) {
+    for (float& x : g.values) x /= size;
+    std::fill(next.values.begin(), next.values.end(), 0.0f);
+    for (Index i = 0; i < g.size; ++i) add_rows(g.row(i), g.size, g, next.row(i));
+    std::swap(g, next);
     size = trace(g);
-    if (size > 1 - 1e-9 || step == kMost) return std::exp(logs + std::log(size) / power);
+    if (size > 1 - 1e-6f) break;
   }
-  return 0;
+  if (!(size > 0)) return {};
+  Index most = 0;
+  for (Index i = 1; i < g.size; ++i)
+    if (g.row(i)[i] > g.row(most)[most]) most = i;
+  std::vector<double> x;
+  for (Index i = 0; i < g.size; ++i) x.push_back(g.row(i)[most]);
+  return x;
 }
 
 void multiply(const SmallMatrix& m, const std::vector<double>& x, std::vector<double>& y) {
@@ -94,23 +103,62 @@ void multiply(const SmallMatrix& m, const std::vector<double>& x, std::vector<do
   }
 }
 
+/// Few rows: q k^T itself is the smaller matrix, and x^T s s^T x / x^T x the square of its top.
+double rank_by_scores(const ScoreRows& q, const ScoreRows& k) {
+  Square s(q.count), turned(q.count), gram(q.count);
+  turned.values.assign(at(k.dim * turned.wide), 0.0f);
+  for (Index j = 0; j < k.count; ++j)
+    for (Index d = 0; d < k.dim; ++d) turned.row(d)[j] = k.first[j * k.step + d];
+  for (Index i = 0; i < q.count; ++i) add_rows(q.first + i * q.step, q.dim, turned, s.row(i));
+  for (Index i = 0; i < q.count; ++i)
+    for (Index j = 0; j < q.count; ++j) turned.row(j)[i] = s.row(i)[j];
+  for (Index i = 0; i < q.count; ++i) add_rows(s.row(i), q.count, turned, gram.row(i));
+  const std::vector<double> x = top_direction(std::move(gram));
+  if (x.empty()) return 0;
+  double square = 0, top = 0, length = 0;
+  for (Index j = 0; j < q.count; ++j) {
+    double sum = 0;
+    for (Index i = 0; i < q.count; ++i) {
+      const double score = s.row(i)[j];
+      sum += x[at(i)] * score, square += score * score;
+    }
+    top += sum * sum, length += x[at(j)] * x[at(j)];
+  }
+  return square * length / top;
+}
+
+/// Many rows: of the grams a and b, the top of a b by x^T b a b x / x^T b x.
+double rank_by_grams(const SmallMatrix& a, const SmallMatrix& b) {
+  const SmallMatrix m = product(a, b);
+  Square g(m.rows);
+  // Of one size for floats, whatever size q and k have.
+  double most = 0;
+  for (const double v : m.values) most = std::max(most, std::abs(v));
+  for (Index i = 0; most > 0 && i < m.rows; ++i)
+    for (Index j = 0; j < m.rows; ++j) g.row(i)[j] = static_cast<float>(m.at(i, j) / most);
+  const std::vector<double> x = top_direction(std::move(g));
+  if (x.empty()) return 0;
+  std::vector<double> bx(x.size()), mx(x.size());
+  multiply(b, x, bx), multiply(m, x, mx);
+  double top = 0, length = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) top += bx[i] * mx[i], length += bx[i] * x[i];
+  return top > 0 ? inner(a, b) * length / top : 0;
+}
+
 }  // namespace
 
 std::vector<double> norms_under(const SmallMatrix& gram, const ScoreRows& v) {
-  std::vector<double> all, turned(at(v.dim));
+  Square g(v.dim);
+  for (Index i = 0; i < v.dim; ++i)
+    for (Index j = 0; j < v.dim; ++j) g.row(i)[j] = static_cast<float>(gram.at(i, j));
+  std::vector<double> all;
+  std::vector<float> turned(at(g.wide));
   for (Index t = 0; t < v.count; ++t) {
-    const float* row = v.first + t * v.step;
-    std::fill(turned.begin(), turned.end(), 0.0);
-    // Of the symmetric matrix the upper half, twice.
-    for (Index j = 0; j < v.dim; ++j) {
-      const double x = row[j];
-      const double* const line = &gram.values[at(j * v.dim)];
-      double* const to = turned.data();
-      to[j] += 0.5 * x * line[j];
-      for (Index i = j + 1; i < v.dim; ++i) to[i] += x * line[i];
-    }
+    const float* const row = v.first + t * v.step;
+    std::fill(turned.begin(), turned.end(), 0.0f);
+    add_rows(row, v.dim, g, turned.data());
     double sum = 0;
-    for (Index i = 0; i < v.dim; ++i) sum += 2 * turned[at(i)] * static_cast<double>(row[i]);
+    for (Index i = 0; i < v.dim; ++i) sum += static_cast<double>(turned[at(i)]) * static_cast<double>(row[i]);
     all.push_back(std::sqrt(std::max(0.0, sum)));
   }
   return all;
@@ -124,23 +172,7 @@ double largest_singular(const SmallMatrix& a, const SmallMatrix& b) {
 }
 
 double score_rank_of(const ScoreRows& q, const ScoreRows& k) {
-  if (q.count > q.dim) return stable_rank(gram_of(q), gram_of(k));
-  // Few rows: q k^T itself is the smaller matrix.
-  SmallMatrix s(q.count, k.count), turned(k.dim, k.count);
-  for (Index j = 0; j < k.count; ++j)
-    for (Index d = 0; d < k.dim; ++d) turned.at(d, j) = k.first[j * k.step + d];
-  double square = 0;
-  for (Index i = 0; i < q.count; ++i) {
-    double* row = &s.values[at(i * k.count)];
-    for (Index d = 0; d < q.dim; ++d) {
-      const double x = q.first[i * q.step + d];
-      const double* line = &turned.values[at(d * k.count)];
-      for (Index j = 0; j < k.count; ++j) row[j] += x * line[j];
-    }
-    for (Index j = 0; j < k.count; ++j) square += row[j] * row[j];
-  }
-  const double top = largest_square(s);
-  return top > 0 ? square / top : 0;
+  return q.count > q.dim ? rank_by_grams(gram_of(q), gram_of(k)) : rank_by_scores(q, k);
 }
 
 double stable_rank(const SmallMatrix& a, const SmallMatrix& b) {

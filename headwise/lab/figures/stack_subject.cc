@@ -1,7 +1,6 @@
 #include "headwise/lab/figures/stack_subject.h"
 
 #include "headwise/lab/figures/score_rank.h"
-#include "headwise/translation/translator.h"
 
 namespace headwise {
 namespace {
@@ -10,76 +9,16 @@ constexpr Index kMostRows = 4096;
 
 std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 
-/// A translator's tokens and its end, which is the [SEP] of its sentences.
-class TranslatorSubject : public StackSubject {
- public:
-  TranslatorSubject(const std::string& folder, int threads, bool shuffle, std::uint64_t seed)
-      : StackSubject(threads), model_(Translator::load(folder)) {
-    open(stack().options().depth, shuffle, seed);
-  }
-  SurveyTokens read(const std::string& text, Index most) const override {
-    most = min_of(most, model_.config().max_tokens) - 1;
-    SurveyTokens all;
-    Index place = 0;
-    for (const std::int32_t id : model_.bpe().encode(text)) {
-      if (static_cast<Index>(all.size()) == most) {
-        all.shortened = true;
-        break;
-      }
-      const std::string& bytes = model_.bpe().bytes(id);
-      const auto end = place + static_cast<Index>(bytes.size());
-      all.push_back({id, place, end, false, false, is_punctuation(bytes)});
-      place = end;
+/// A differential head's two maps as one: their mean.
+void join_maps(Tap& t, Index heads) {
+  const Index maps = t.heads / heads, size = t.q_tokens * t.kv_tokens;
+  for (Index h = 0; h < heads; ++h)
+    for (Index i = 0; i < size; ++i) {
+      float sum = 0;
+      for (Index k = 0; k < maps; ++k) sum += t.weights[at((h * maps + k) * size + i)];
+      t.weights[at(h * size + i)] = sum / static_cast<float>(maps);
     }
-    all.push_back({.id = -1, .sep = true});
-    return all;
-  }
-  SurveyTokens repeated(std::uint64_t seed, Index count) const override {
-    count = min_of(count, (model_.config().max_tokens - 1) / 2);
-    SurveyTokens all;
-    for (int turn = 0; turn < 2; ++turn)
-      for (Index i = 0; i < count; ++i)
-        all.push_back({static_cast<TokenId>(survey_draw(seed, i) %
-                                            static_cast<std::uint32_t>(model_.bpe().vocabulary())),
-                       static_cast<Index>(all.size()), static_cast<Index>(all.size()) + 1});
-    all.push_back({.id = -1, .sep = true});
-    return all;
-  }
-  void run(std::span<const SurveyTokens> texts, bool values, const Look& look) override {
-    Taps taps;
-    taps.of = AttentionPart::source, taps.rows = values;
-    forward(texts, [&](Call& call) { call.taps = &taps; });
-    for (std::size_t i = 0; i < texts.size(); ++i)
-      for (std::size_t t = i; t < taps.all.size(); t += texts.size())
-        look(static_cast<Index>(i), taps.all[t].block, maps_of(taps.all[t]));
-  }
-  void run_parts(const SurveyTokens& text, BlockParts parts, const RowLook& look) override {
-    Index seen = 0;  // the decoder's rows come behind those of the encoder
-    const RowLook first = [&](Index behind, const AnyView& rows) {
-      if (seen++ <= layers()) look(behind, rows);
-    };
-    forward(std::span(&text, 1), [&](Call& call) { call.parts = parts, call.see_rows = &first; });
-  }
-  SmallMatrix vocabulary_product() const override {
-    const AnyView table = model_.params().find("source_embed.table").value();
-    return product_over(table, table);
-  }
-
- private:
-  const Stack& stack() const { return *model_.model().source_stack(); }
-  const MultiHead& attention(Index layer) const override { return *stack().block(layer).self_attention(); }
-  void forward(std::span<const SurveyTokens> texts, const std::function<void(Call&)>& before) {
-    std::vector<PairTokens> pairs;
-    for (const SurveyTokens& t : texts) {
-      pairs.emplace_back();
-      for (const SurveyToken& token : t)
-        if (token.id >= 0) pairs.back().source.push_back(token.id);
-    }
-    model_.next_scores(pairs, session_, before);
-  }
-
-  mutable Translator model_;
-};
+}
 
 }  // namespace
 
@@ -164,33 +103,36 @@ std::vector<float> StackSubject::weight_slopes(const Tap& t) const {
   return all;
 }
 
-LayerMaps StackSubject::maps_of(Tap& t) {
-  const Index heads = heads_[at(t.block)], n = t.q_tokens, maps = t.heads / heads;
-  LayerMaps m{.heads = heads, .tokens = n, .weights = t.weights.data(), .value_norm = {}, .score_rank = {}};
-  if (maps > 1) {  // a differential head's two maps as one: their mean
-    for (Index h = 0; h < heads; ++h)
-      for (Index i = 0; i < n * n; ++i) {
-        float sum = 0;
-        for (Index k = 0; k < maps; ++k) sum += t.weights[at((h * maps + k) * n * n + i)];
-        t.weights[at(h * n * n + i)] = sum / static_cast<float>(maps);
-      }
+std::vector<LayerMaps> StackSubject::maps_of(std::span<Tap> taps) {
+  const Index block = taps[0].block, heads = heads_[at(block)], count = std::ssize(taps);
+  std::vector<LayerMaps> all(taps.size());
+  for (std::size_t i = 0; i < taps.size(); ++i) {
+    Tap& t = taps[i];
+    if (t.heads > heads) join_maps(t, heads);
+    all[i].heads = heads, all[i].tokens = t.q_tokens, all[i].keys = t.kv_tokens;
+    all[i].weights = t.weights.data();
   }
-  if (!plain(t.block) || t.v.empty()) return m;
-  const HeadSpec s = attention(t.block).head().spec();
-  m.value_norm.resize(at(heads)), m.score_rank.resize(at(heads));
-  session_.ctx.pool().parallel_for(heads, [&](Index h, int) {
-    const ScoreRows q{t.q.data() + h * s.q.dim, n, heads * s.q.dim, s.q.dim},
-        k{t.k.data() + s.k.slot(h) * s.k.dim, n, s.k.slots() * s.k.dim, s.k.dim},
-        v{t.v.data() + s.v.slot(h) * s.v.dim, n, s.v.slots() * s.v.dim, s.v.dim};
-    m.value_norm[at(h)] = norms_under(out_grams_.at({t.block, h}), v);
+  if (!plain(block) || taps[0].v.empty()) return all;
+  const HeadSpec s = attention(block).head().spec();
+  for (LayerMaps& m : all) m.value_norm.resize(at(heads)), m.score_rank.resize(at(heads));
+  session_.ctx.pool().parallel_for(heads * count, [&](Index task, int) {
+    const Index h = task / count;
+    const Tap& t = taps[at(task % count)];
+    LayerMaps& m = all[at(task % count)];
+    const ScoreRows q{t.q.data() + h * s.q.dim, t.q_tokens, heads * s.q.dim, s.q.dim},
+        k{t.k.data() + s.k.slot(h) * s.k.dim, t.q_tokens, s.k.slots() * s.k.dim, s.k.dim},
+        v{t.v.data() + s.v.slot(h) * s.v.dim, t.q_tokens, s.v.slots() * s.v.dim, s.v.dim};
+    m.value_norm[at(h)] = norms_under(out_grams_.at({block, h}), v);
     m.score_rank[at(h)] = score_rank_of(q, k);
   });
-  return m;
+  return all;
 }
 
-std::unique_ptr<SurveySubject> open_translator(const std::string& folder, int threads, bool shuffle,
-                                               std::uint64_t seed) {
-  return std::make_unique<TranslatorSubject>(folder, threads, shuffle, seed);
+void StackSubject::show(Taps& taps, std::size_t texts, const Look& look) {
+  for (std::size_t t = 0; t < taps.all.size(); t += texts) {
+    const std::vector<LayerMaps> maps = maps_of(std::span(taps.all).subspan(t, texts));
+    look(taps.all[t].block, 0, maps);
+  }
 }
 
 }  // namespace headwise

@@ -41,7 +41,10 @@ class StackSubject : public SurveySubject {
   bool has_slopes() const;
   /// dL/dA_ij = dL/do_i . v_j, [heads tokens tokens].
   std::vector<float> weight_slopes(const Tap& t) const;
-  LayerMaps maps_of(Tap& t);
+  /// Of one layer, one tap a text.
+  std::vector<LayerMaps> maps_of(std::span<Tap> taps);
+  /// What a forward over `texts` texts kept, layer by layer.
+  void show(Taps& taps, std::size_t texts, const Look& look);
 
   Session session_;
 
@@ -50,8 +53,8 @@ class StackSubject : public SurveySubject {
   std::map<std::pair<Index, Index>, SmallMatrix> out_grams_;
 };
 
-/// The encoder of a translator.
+/// One attention of a translator.
 std::unique_ptr<SurveySubject> open_translator(const std::string& folder, int threads, bool shuffle,
-                                               std::uint64_t seed);
+                                               std::uint64_t seed, AttentionPart part);
 
 }  // namespace headwise

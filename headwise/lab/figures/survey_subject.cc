@@ -56,20 +56,17 @@ class EncoderSubject : public StackSubject {
   void run(std::span<const SurveyTokens> texts, bool values, const Look& look) override {
     std::vector<Encoding> all;
     for (const SurveyTokens& t : texts) all.push_back(encoding_of(t));
-    Index text = 0;
-    model_.run(all, session_, values, [&](const SeenText& seen) {
-      for (Tap& t : seen.taps) look(text, t.block, maps_of(t));
-      ++text;
-    });
+    Taps taps = model_.taps_of(all, session_, values);
+    show(taps, texts.size(), look);
   }
   bool run_slopes(const SurveyTokens& text, const SurveyTokens& other, const Look& look) override {
     if (!has_slopes()) return false;
     model_.run_slopes(encoding_of(text), encoding_of(other), session_, [&](const SeenText& seen) {
       for (Tap& t : seen.taps) {
         const std::vector<float> slopes = weight_slopes(t);
-        LayerMaps maps = maps_of(t);
-        maps.slopes = slopes.data();
-        look(0, t.block, maps);
+        std::vector<LayerMaps> maps = maps_of(std::span(&t, 1));
+        maps[0].slopes = slopes.data();
+        look(t.block, 0, maps);
       }
     });
     return true;
@@ -192,7 +189,8 @@ class DecoderSubject : public SurveySubject {
     for (std::size_t i = 0; i < texts.size(); ++i) {
       DecoderStep step;
       step.look = [&](Index layer, const AnyView& q, const AnyView& k, const AnyView& v) {
-        look(static_cast<Index>(i), layer, maps_of(layer, values, {q, k, v}));
+        const LayerMaps maps = maps_of(layer, values, {q, k, v});
+        look(layer, static_cast<Index>(i), std::span(&maps, 1));
       };
       run_one(texts[i], step);
     }
@@ -243,8 +241,8 @@ class DecoderSubject : public SurveySubject {
       return static_cast<const float*>(x.data) + t * x.step[1] + h * x.step[2];
     };
     weights_.assign(at(c_.heads * n * n), 0);
-    LayerMaps m{
-        .heads = c_.heads, .tokens = n, .weights = weights_.data(), .value_norm = {}, .score_rank = {}};
+    LayerMaps m;
+    m.heads = c_.heads, m.tokens = m.keys = n, m.weights = weights_.data();
     if (values) m.value_norm.resize(at(c_.heads)), m.score_rank.resize(at(c_.heads));
     pool().parallel_for(c_.heads, [&](Index h, int) {
       std::vector<double> score(at(n));
@@ -310,8 +308,11 @@ bool is_punctuation(std::string_view piece) {
 }
 
 std::unique_ptr<SurveySubject> open_subject(const std::string& path, int threads, bool shuffle,
-                                            std::uint64_t seed) {
-  if (std::filesystem::exists(path + "/bpe.txt")) return open_translator(path, threads, shuffle, seed);
+                                            std::uint64_t seed, std::optional<AttentionPart> part) {
+  if (std::filesystem::exists(path + "/bpe.txt"))
+    return open_translator(path, threads, shuffle, seed, part.value_or(AttentionPart::source));
+  require(part.value_or(AttentionPart::own) == AttentionPart::own, ErrorKind::bad_argument, kOp, path,
+          ": the heads of its one stack are self-attention, part own; only a translator has others");
   if (is_encoder(path)) return std::make_unique<EncoderSubject>(path, threads, shuffle, seed);
   return std::make_unique<DecoderSubject>(path, threads, shuffle, seed);
 }

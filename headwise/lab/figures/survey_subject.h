@@ -3,6 +3,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,14 +24,15 @@ struct SurveyToken {
 };
 struct SurveyTokens : std::vector<SurveyToken> {
   using std::vector<SurveyToken>::vector;
-  bool shortened = false;  // the text has more tokens than were read
-  Index number = -1;       // of the text, where the subject holds what it reads
+  std::vector<SurveyToken> source = {};  // of a translator's decoder: what its cross heads look at
+  bool shortened = false;                // the text has more tokens than were read
+  Index number = -1;                     // of the text, where the subject holds what it reads
 };
 
 /// What the heads of one layer did on one text of n tokens.
 struct LayerMaps {
-  Index heads = 0, tokens = 0;
-  const float* weights = nullptr;  // [heads tokens tokens]
+  Index heads = 0, tokens = 0, keys = 0;
+  const float* weights = nullptr;  // [heads tokens keys]
   std::vector<std::vector<double>>
       value_norm;                  // [heads][tokens]: |v_j W_O| of the head; none for mixed heads
   std::vector<double> score_rank;  // [heads]: stable rank of q k^T; none for mixed heads
@@ -49,13 +51,16 @@ class SurveySubject {
   virtual Index heads(Index layer) const = 0;
   /// Queries see keys before them alone.
   virtual bool causal() const = 0;
+  /// Keys are SurveyTokens::source, not the queries' own tokens.
+  virtual bool cross() const { return false; }
   /// At most `most` tokens of a text.
   virtual SurveyTokens read(const std::string& text, Index most) const = 0;
   /// `count` tokens drawn by the seed, twice, with what the model puts around a text.
   virtual SurveyTokens repeated(std::uint64_t seed, Index count) const = 0;
-  /// Several texts; `look` sees one after another, each through all layers.
-  using Look = std::function<void(Index text, Index layer, const LayerMaps& maps)>;
-  /// values: with value_norm and score_rank.
+  /// What the heads of one layer did on the texts from `first` on. Every text goes through its layers in
+  /// order.
+  using Look = std::function<void(Index layer, Index first, std::span<const LayerMaps> maps)>;
+  /// Several texts; values: with value_norm and score_rank.
   virtual void run(std::span<const SurveyTokens> texts, bool values, const Look& look) = 0;
   /// The gradient of every weight on one text, layer by layer; false: the model has none. L is the loss of a
   /// recogniser's own answer, of an encoder 1 - cosine between its vector and that of `other`.
@@ -73,10 +78,11 @@ class SurveySubject {
   virtual SmallMatrix vocabulary_product() const = 0;
 };
 
-/// A recogniser, a BERT-style encoder, a translator's encoder, or a decoder. shuffle: its attention matrices
-/// with their entries in an order drawn by the seed: the same numbers without what was learnt.
+/// A recogniser, a BERT-style encoder, a translator, or a decoder. shuffle: its attention matrices with their
+/// entries in an order drawn by the seed: the same numbers without what was learnt. part: of a translator,
+/// where none is named its encoder; texts of its other parts are a source and a target with a tab between.
 std::unique_ptr<SurveySubject> open_subject(const std::string& path, int threads, bool shuffle = false,
-                                            std::uint64_t seed = 0);
+                                            std::uint64_t seed = 0, std::optional<AttentionPart> part = {});
 
 /// Entries in an order drawn by the seed.
 void shuffle_entries(float* values, Index count, std::uint64_t seed);

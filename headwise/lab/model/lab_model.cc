@@ -176,8 +176,7 @@ void LabModel::run_parts(const Encoding& text, Session& session, BlockParts part
   forward(std::span(&text, 1), call);
 }
 
-void LabModel::run(std::span<const Encoding> texts, Session& session, bool rows,
-                   const std::function<void(const SeenText&)>& look) const {
+Taps LabModel::taps_of(std::span<const Encoding> texts, Session& session, bool rows) const {
   Taps taps;
   taps.rows = rows;
   session.memory.reset();
@@ -187,6 +186,12 @@ void LabModel::run(std::span<const Encoding> texts, Session& session, bool rows,
   bool mixed = false;
   for (Index layer = 0; layer < layers(); ++layer) mixed |= attention(layer).head().spec().mixes();
   if (mixed) to_shares(taps);
+  return taps;
+}
+
+void LabModel::run(std::span<const Encoding> texts, Session& session, bool rows,
+                   const std::function<void(const SeenText&)>& look) const {
+  Taps taps = taps_of(texts, session, rows);
   for (std::size_t i = 0; i < texts.size(); ++i) {
     std::vector<Tap> own;
     for (std::size_t at = i; at < taps.all.size(); at += texts.size()) own.push_back(std::move(taps.all[at]));

@@ -51,7 +51,9 @@ class LabModel {
   /// weights, are refused with `op`.
   std::vector<Index> heads(std::string_view op) const;
 
-  /// Texts that are read already, in one forward; see each_text.
+  /// What the heads did on texts that are read already, in one forward: by layer, then by text.
+  Taps taps_of(std::span<const Encoding> texts, Session& session, bool rows) const;
+  /// The same, text by text; see each_text.
   void run(std::span<const Encoding> texts, Session& session, bool rows,
            const std::function<void(const SeenText&)>& look) const;
   /// One text forth and back: its taps hold v and, of self-attention, the gradients of what it gave. The loss

@@ -20,17 +20,20 @@ double mean_between(const SmallMatrix& d, const std::vector<Index>& a, const std
 
 }  // namespace
 
-Index add_divergences(const std::vector<const float*>& maps, Index tokens, bool causal, SmallMatrix& sum,
+Index add_divergences(const std::vector<const float*>& maps, const MapSize& size, SmallMatrix& sum,
                       ThreadPool* pool) {
+  const auto& [tokens, keys, causal] = size;
   const auto count = static_cast<Index>(maps.size());
-  const auto end_of = [&](Index i) { return causal ? i + 1 : tokens; };
-  const auto w = [&](Index m, Index i, Index j) { return static_cast<double>(maps[at(m)][i * tokens + j]); };
+  const auto end_of = [causal = causal, keys = keys](Index i) { return causal ? i + 1 : keys; };
+  const auto w = [&, keys = keys](Index m, Index i, Index j) {
+    return static_cast<double>(maps[at(m)][i * keys + j]);
+  };
   const Index first = causal ? 1 : 0;
   SmallMatrix entropy(count, tokens);
   for (Index m = 0; m < count; ++m)
     for (Index i = first; i < tokens; ++i)
       for (Index j = 0; j < end_of(i); ++j) entropy.at(m, i) += entropy_term(w(m, i, j));
-  const auto row = [&](Index a, int) {
+  const auto row = [&, tokens = tokens](Index a, int) {
     for (Index b = a + 1; b < count; ++b)
       for (Index i = first; i < tokens; ++i) {
         double middle = 0;

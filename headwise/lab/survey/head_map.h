@@ -9,9 +9,14 @@
 #pragma GCC visibility push(default)
 namespace headwise {
 
-/// Adds to sum [maps maps] the Jensen-Shannon divergences in nats between the rows of maps [tokens tokens];
-/// returns how many rows there were. A pool shares the pairs; the sums have the same bits.
-Index add_divergences(const std::vector<const float*>& maps, Index tokens, bool causal, SmallMatrix& sum,
+/// Maps of one text: rows, keys, and whether a row has the keys up to its own alone.
+struct MapSize {
+  Index rows = 0, keys = 0;
+  bool causal = false;
+};
+/// Adds to sum [maps maps] the Jensen-Shannon divergences in nats between the rows of the maps; returns how
+/// many rows there were. A pool shares the pairs; the sums have the same bits.
+Index add_divergences(const std::vector<const float*>& maps, const MapSize& size, SmallMatrix& sum,
                       ThreadPool* pool = nullptr);
 /// Numbers of clusters, from 0: the two with the smallest mean distance are joined until `clusters` are left.
 std::vector<Index> clusters_of(const SmallMatrix& distance, Index clusters);

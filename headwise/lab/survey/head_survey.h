@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,10 @@ struct HeadSurveyOptions {
   Index gradients = 8;               // texts of which gradients of weights are taken; 0: none
   /// Figures of rows of weights alone: no shuffled model, chance, roles, matrices, map or depth.
   bool rows_only = false;
-  Index least = 20;                       // relations counted before one may name a head
-  std::uint64_t seed = 1;                 // of the shuffle, the random tokens and chance
-  std::vector<RelatedText> related = {};  // trees or pairs
+  std::optional<AttentionPart> part = {};  // of a translator's attentions; none: that of its encoder
+  Index least = 20;                        // relations counted before one may name a head
+  std::uint64_t seed = 1;                  // of the shuffle, the random tokens and chance
+  std::vector<RelatedText> related = {};   // trees or pairs
   /// Called with the share done, 0 to 1.
   std::function<void(double)> progress = {};
 };
@@ -59,7 +61,7 @@ struct SurveyedModelHead {
 struct HeadSurvey {
   Index layers = 0, texts = 0, tokens = 0;
   Index shortened = 0;  // texts of which the first tokens were read alone
-  bool causal = false;
+  bool causal = false, cross = false;
   std::vector<SurveyedModelHead> heads = {};  // layer by layer
   std::vector<FigureValue> chance = {};       // kTextFigures of heads with random weights
   std::vector<RelationName> relations = {};
