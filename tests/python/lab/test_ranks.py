@@ -5,7 +5,6 @@ import os
 import pathlib
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,41 +15,12 @@ import urllib.request
 
 import numpy as np
 import pytest
-import tiny_decoder
+from rank_runs import ENV, PROGRAM, TRAIN, needs_ranks, ranks_of, room, run  # noqa: F401
 
-import headwise as hw
-
-PROGRAM = pathlib.Path(os.environ.get("HEADWISE_CLI") or pathlib.Path(hw.__file__).parents[2] / "headwise/cli/headwise")
 PAGE = pathlib.Path(__file__).parents[3] / "docs/distributed.md"
-# Ranks may be more than CPUs here, and the user may be root.
-ENV = dict(os.environ, PATH=f"{PROGRAM.parent}:{os.environ['PATH']}", OMPI_ALLOW_RUN_AS_ROOT="1",
-           OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_mpi_yield_when_idle="1",
-           OMPI_MCA_btl_vader_single_copy_mechanism="none", HEADWISE_THREADS="1",
-           NO_COLOR="1")  # mpirun gives its ranks a terminal
-TRAIN = "--epochs 2 --batch 16 --model-dim 32 --feed-dim 64 --depth 1 --ngrams 0 --vocabulary 120 --quiet"
 TEXTS = ["the euro", "my loan", "block a card, please"]
 
-if not shutil.which("mpirun") and os.environ.get("CI") != "true":
-    pytest.skip("mpirun is not installed", allow_module_level=True)
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="the program is not built beside the module")
-
-
-def run(line, room, **more):
-    return subprocess.run(shlex.split(line), cwd=room, env=dict(ENV, **more), capture_output=True, text=True, timeout=300)
-
-
-@pytest.fixture(scope="module")
-def room(tmp_path_factory):
-    """Labelled texts and a small model made of them on one rank, in the order of --data."""
-    folder = tmp_path_factory.mktemp("ranks")
-    words = {"card": ["lost my card", "block the card", "new card please"], "loan": ["ask for a loan", "loan rate", "repay loan"],
-             "rate": ["exchange rate", "rate of euro", "euro to dollar"]}
-    rows = [f"{text} {n}\t{label}" for n in range(12) for label, texts in words.items() for text in texts]
-    (folder / "bank.tsv").write_text("\n".join(rows) + "\n")
-    done = run(f"headwise train bank.tsv --out model --data 1 {TRAIN}", folder)
-    assert done.returncode == 0, done.stderr
-    tiny_decoder.write_llama(folder / "llama")
-    return folder
+pytestmark = needs_ranks
 
 
 def test_the_lines_of_the_page(room):
@@ -264,19 +234,6 @@ def test_refusals(room):
         assert done.returncode != 0 and part in done.stderr, line + done.stderr
     assert not (room / "never").exists()
     assert "no engine" in run("headwise predict model hi --tensor 1", room, HEADWISE_ENGINE="smoke").stderr
-
-
-def ranks_of(parent):
-    """Process ids of the ranks that an mpirun started."""
-    found = []
-    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        try:
-            words = stat.read_text().rsplit(")", 1)[1].split()
-            if int(words[1]) == parent and "headwise" in (stat.parent / "cmdline").read_text():
-                found.append(int(stat.parent.name))
-        except OSError:
-            pass
-    return sorted(found)
 
 
 @pytest.mark.parametrize("sign, code", [(signal.SIGKILL, 137), (signal.SIGSTOP, 75)])
