@@ -8,7 +8,7 @@ set(HEADWISE_PUBLIC_HEADERS
     headwise/base/e4m3.h headwise/base/error.h headwise/base/half.h headwise/base/index.h headwise/base/param.h
     headwise/base/random.h headwise/base/threads.h headwise/base/view.h
     headwise/spec/backward.h headwise/spec/gemm.h headwise/spec/head.h headwise/spec/mask.h headwise/spec/mask_terms.h
-    headwise/spec/key_share.h headwise/spec/packed_keys.h headwise/spec/pages.h headwise/spec/probe.h headwise/spec/problem.h headwise/spec/rope.h
+    headwise/spec/packed_keys.h headwise/spec/pages.h headwise/spec/probe.h headwise/spec/problem.h headwise/spec/rope.h
     headwise/spec/row_lists.h headwise/spec/run_facts.h headwise/spec/score.h headwise/spec/stored.h headwise/spec/terms.h
     headwise/kernels/candidate.h headwise/kernels/device_status.h headwise/kernels/gemm_candidate.h headwise/kernels/takes.h
     headwise/masks/mask.h

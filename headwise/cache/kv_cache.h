@@ -9,7 +9,6 @@
 
 #include "headwise/base/context.h"
 #include "headwise/cache/head_policy.h"
-#include "headwise/spec/key_share.h"
 #include "headwise/spec/pages.h"
 
 #pragma GCC visibility push(default)
@@ -26,9 +25,6 @@ struct KvOptions {
   Index window = 0, first = 0;         // of all heads, as in HeadPolicy; such a cache shares no beginnings
   std::vector<HeadPolicy> heads = {};  // [layers kv_heads]; empty: all heads alike
   bool drop = true;  // heads with a window give pages back; else they keep them, closed by the mask
-  /// Ranks that share out the keys of every text: this one keeps the pages of its splits alone. All decide
-  /// alike what has room. Such a cache shares no beginnings either.
-  KeyShare share = {};
 };
 
 /// Never used twice.
@@ -62,7 +58,9 @@ class KvCache {
   Index page_tokens() const { return options_.page_tokens; }
   /// That the longest text may take.
   Index pages() const {
-    return split() ? nominal_pages_ : options_.window > 0 ? Index{1} << 30 : longest_pages();
+    return split()               ? nominal_pages_
+           : options_.window > 0 ? Index{1} << 30
+                                 : static_cast<Index>(records_.size());
   }
   /// Heads have policies of their own: they lie in caches of their own, one for each policy.
   bool split() const { return !classes_.empty(); }
@@ -146,10 +144,6 @@ class KvCache {
   Index numbers_of(Part part) const;
   bool eight_bit() const { return options_.dtype == DType::i8 || options_.dtype == DType::e4m3; }
   bool writable(std::int32_t page) const;
-  /// Of a text's first pages, those that a rank keeps; the most pages of a text that fit.
-  Index kept_pages(Index pages, int rank) const;
-  Index longest_pages() const;
-  bool fits_all_ranks(const Sequence& s, Index pages) const;
   std::int32_t take_page(const std::string& tenant);
   void give_page(std::int32_t page);
   void copy_page(std::int32_t from, std::int32_t to);

@@ -61,7 +61,6 @@ void KvCache::write(SequenceId id, Index layer, const InputView& k, const InputV
           " more tokens, not for ", k.size[0], "; reserve first");
   for (Index row = 0; row < k.size[0]; ++row) {
     const Index token = s.length + row, page = s.pages[at(token / each)];
-    if (page < 0 && options_.share.ranks > 1) continue;  // another rank's
     require(writable(static_cast<std::int32_t>(page)), ErrorKind::bad_argument, kOp, "page ", page,
             " of sequence ", id, " is shared; reserve first");
     for (const bool key : {true, false}) {
@@ -102,9 +101,8 @@ void KvCache::check() const {
          " has tokens past its pages");
     for (std::size_t i = 0; i < s.pages.size(); ++i) {
       const bool gone = s.pages[i] < 0;
-      const bool elsewhere = !options_.share.has(static_cast<Index>(i) * page_tokens());
-      hold(gone == elsewhere || static_cast<Index>(i + 1) * page_tokens() <= s.dropped, "page ", i,
-           " of sequence ", id, " is ", gone ? "gone" : "another rank's");
+      hold(!gone || static_cast<Index>(i + 1) * page_tokens() <= s.dropped, "page ", i, " of sequence ", id,
+           " is gone");
       if (!gone) ++seen[at(s.pages[i])];
     }
     int node = s.node;

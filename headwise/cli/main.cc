@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
   try {
     return delivered(run(argc, argv));
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "headwise: {}out of memory; use smaller sizes\n", rank_words());
+    fmt::print(stderr, "headwise: out of memory; use smaller sizes\n");
   } catch (const headwise::RankError& e) {
     // Where all ranks know the same, rank 0 says it; the others let it speak first.
     if (e.everywhere() && !rank_words().empty())

@@ -72,37 +72,28 @@ TrainingIdentity Trainer::identity() const {
           numerics_id(ctx_)};
 }
 
-std::vector<const Communicator*> Trainer::teams() const {
-  std::vector<const Communicator*> all;
-  for (const Communicator* team :
-       {options_.data, options_.cut ? &options_.cut->team() : nullptr, options_.context})
-    if (team) all.push_back(team);
-  return all;
-}
-
 /// Ranks start the same training at the same step.
 void Trainer::agree_on(Index first) const {
-  for (const Communicator* team : teams())
-    team->agree("trainer", {{"config", identity().config},
-                            {"numerics", identity().numerics},
-                            {"seed", text(options_.seed)},
-                            {"step", text(first)},
-                            {"steps", text(options_.steps)}});
+  const Communicator* const tensor = options_.cut ? &options_.cut->team() : nullptr;
+  for (const Communicator* team : {options_.data, tensor})
+    if (team)
+      team->agree("trainer", {{"config", identity().config},
+                              {"numerics", identity().numerics},
+                              {"seed", text(options_.seed)},
+                              {"step", text(first)},
+                              {"steps", text(options_.steps)}});
 }
 
 Trainer::Wish Trainer::interruption() { return Interrupt::wished() ? Wish::interrupted : Wish::none; }
 
-/// The strongest wish, and numbers that are not finite, wherever they are: all stop together, and for one
-/// reason.
-Trainer::Word Trainer::word_of_all(Word own) const {
-  for (const Communicator* team : teams()) {
-    std::vector<Word> all(static_cast<std::size_t>(team->ranks()));
-    team->gather_bytes(&own, all.data(), sizeof own, "the word of a step");
-    for (const Word& other : all) {
-      own.wish = std::max(own.wish, other.wish);
-      if (std::isfinite(own.loss)) own.loss = std::isfinite(other.loss) ? own.loss : other.loss;
-      if (std::isfinite(own.norm)) own.norm = std::isfinite(other.norm) ? own.norm : other.norm;
-    }
+/// What the ranks wish, the strongest of them: all stop together, and for one reason.
+Trainer::Wish Trainer::wish_of_all(Wish own) const {
+  const Communicator* const tensor = options_.cut ? &options_.cut->team() : nullptr;
+  for (const Communicator* team : {options_.data, tensor}) {
+    if (!team) continue;
+    std::vector<Wish> all(static_cast<std::size_t>(team->ranks()));
+    team->gather_bytes(&own, all.data(), sizeof own, "wishes to stop");
+    own = *std::max_element(all.begin(), all.end());
   }
   return own;
 }
@@ -129,7 +120,7 @@ std::string Trainer::save(Checkpoints& kept, const TrainState& state) {
   }
   if (!options_.cut) return writes() ? kept.save(optimizer_, state, identity()) : "";
   if (options_.checkpoints.slices) {
-    const bool first = (!options_.data || options_.data->rank() == 0) && first_of_context();
+    const bool first = !options_.data || options_.data->rank() == 0;
     return first ? kept.save_slices(optimizer_, *options_.cut, state, identity()) : "";
   }
   const Optimizer whole = options_.cut->joined(optimizer_);
@@ -228,10 +219,10 @@ TrainResult Trainer::run(const Learn& learn, const Judge& judge) {
   Wish wish = alone() ? wishes() : Wish::none;
   while (state.step < options_.steps && !tired() && wish == Wish::none) {
     const double rate = options_.rate.at(state.step);
-    Word word{.loss = learn_step(learn, order, state, tree ? &*tree : nullptr), .norm = this->norm()};
-    if (!alone()) word.wish = wishes(), word = word_of_all(word), wish = word.wish;
-    const double loss = word.loss, norm = word.norm;
+    const double loss = learn_step(learn, order, state, tree ? &*tree : nullptr);
+    wish = alone() ? Wish::none : wish_of_all(wishes());
     if (!std::isfinite(loss)) refuse("loss", loss);
+    const double norm = this->norm();
     if (!std::isfinite(norm)) refuse("gradient's norm", norm);
     if (options_.clip > 0 && norm + 1e-6 > options_.clip)
       scale_grads(optimizer_.params(), options_.clip / (norm + 1e-6), ctx_);

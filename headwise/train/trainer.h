@@ -5,7 +5,6 @@
 #include <ostream>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "headwise/base/callable.h"
 #include "headwise/distributed/communicator.h"
@@ -43,8 +42,6 @@ struct TrainerOptions {
   /// Parameters are slices of a tensor team, whose ranks learn from the same examples; checkpoints hold whole
   /// ones, so they go on over any ranks.
   const CutParams* cut = nullptr;
-  /// Ranks that share the tokens of each example and learn the same gradients; the first one writes.
-  const Communicator* context = nullptr;
   double clip = 0;  // the largest norm; 0: any
   std::uint64_t seed = 0;
   std::string config = {};  // what a checkpoint must share: the model's and the data's own text
@@ -91,23 +88,15 @@ class Trainer {
   void agree_on(Index first) const;
   bool writes() const {
     return (!options_.data || options_.data->rank() == 0) &&
-           (!options_.cut || options_.cut->team().rank() == 0) && first_of_context();
+           (!options_.cut || options_.cut->team().rank() == 0);
   }
-  bool first_of_context() const { return !options_.context || options_.context->rank() == 0; }
-  bool alone() const { return !options_.data && !options_.cut && !options_.context; }
-  /// Those of the data, tensor and context team that there are.
-  std::vector<const Communicator*> teams() const;
+  bool alone() const { return !options_.data && !options_.cut; }
   std::optional<Checkpoints::Restored> restore(const Checkpoints& kept);
   std::string save(Checkpoints& kept, const TrainState& state);
   double norm() const;
   enum class Wish : std::uint8_t { none, interrupted, late };
   static Wish interruption();
-  /// What ranks tell each other behind each step.
-  struct Word {
-    Wish wish = Wish::none;
-    double loss = 0, norm = 0;
-  };
-  Word word_of_all(Word own) const;
+  Wish wish_of_all(Wish own) const;
   double learn_step(const Learn& learn, ExampleOrder& order, TrainState& state, GradTree* tree);
 
   Optimizer& optimizer_;

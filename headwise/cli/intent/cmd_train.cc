@@ -90,14 +90,8 @@ Json settings_of(const Request& r) {
   if (r.config.cuts.on || r.compound == "auto")
     all["compound"] = r.compound, all["connectors"] = t.connectors;
   if (t.micro_batches > 0) all["micro_batches"] = t.micro_batches;
-  if (t.tensor != nullptr && t.tensor->tensor != nullptr) all["heads_in"] = name_of(t.tensor->order);
+  if (t.tensor != nullptr) all["heads_in"] = name_of(t.tensor->order);
   return all;
-}
-
-std::vector<AgreeField> fields_of(const Json& words) {
-  std::vector<AgreeField> fields;
-  for (const auto& [name, value] : words.items()) fields.push_back({name, value.dump()});
-  return fields;
 }
 
 /// "l0=0.01": what an open head costs.
@@ -173,7 +167,10 @@ void take_device(Request& r) {
           "--during looks at single heads, which are seen on the CPU alone; leave out --device or --during");
 }
 
-void take_ranks(Request& r, const Ranks& ranks) {
+int train(Request& r) {
+  require(r.during.empty() || r.compound != "auto", ErrorKind::unsupported, "train",
+          "--during follows one model and --compound auto trains two; give --compound cut or labels");
+  const Ranks ranks("train", r.ranks, Order::tree);
   if (r.ranks.data > 0) {
     require(!r.config.cuts.on && r.compound != "auto", ErrorKind::unsupported, "train",
             "compound intents that are cut are not learnt in parts yet; leave out --data");
@@ -183,19 +180,11 @@ void take_ranks(Request& r, const Ranks& ranks) {
   }
   if (ranks.cuts()) {
     require(r.compound != "auto", ErrorKind::unsupported, "train",
-            "compound intents that are cut are not learnt over ", ranks.teams().tensor ? "tensor" : "context",
-            " ranks yet; leave out --", ranks.teams().tensor ? "tensor" : "context");
+            "compound intents that are cut are not learnt over tensor ranks yet; leave out --tensor");
     r.training.tensor = &ranks.teams();
   }
-  require(!r.training.slices || ranks.teams().tensor, ErrorKind::bad_argument, "train",
+  require(!r.training.slices || ranks.cuts(), ErrorKind::bad_argument, "train",
           "--slices writes what each rank of --tensor holds; give --tensor");
-}
-
-int train(Request& r) {
-  require(r.during.empty() || r.compound != "auto", ErrorKind::unsupported, "train",
-          "--during follows one model and --compound auto trains two; give --compound cut or labels");
-  const Ranks ranks("train", r.ranks, Order::tree);
-  take_ranks(r, ranks);
   if (!r.gates.empty()) r.training.gate_price = gate_price(r.gates);
   Corpora all = read_corpora_of(r.data, "train");
   if (!r.dev.empty()) all.dev = read_corpora(r.dev, r.data.options());
@@ -215,7 +204,7 @@ int train(Request& r) {
   Json words = settings_of(r);
   words["crc32c"] = crc_of(all, pretrained ? &*pretrained : nullptr);
   const std::string settings = words.dump(2) + "\n";
-  ranks.agree(fields_of(words));
+  ranks.agree({{"settings", words.dump()}});
   std::optional<Leader> leader;
   if (ranks.leads()) leader.emplace(r, settings);
   if (said_by_leader(ranks, leader && leader->run.is_done())) {
@@ -366,7 +355,6 @@ void add_train(CLI::App& app, int& exit_code) {
                  "In the place of a model of that name, when this one is done, or of a run of other words");
   word->add_flag("--quiet", r->quiet, "No progress");
   add_tensor_option(*word, r->ranks);
-  add_context_option(*word, r->ranks);
   add_data_option(*word, r->ranks);
   word->add_flag(
       "--slices", r->training.slices,

@@ -114,8 +114,7 @@ void RankLeader::check() const {
   if (lost_) std::rethrow_exception(lost_);
 }
 
-void follow_leader(const Communicator& world,
-                   const std::function<void(std::span<const std::string> texts)>& work) {
+void follow_leader(const Communicator& world, const Recognizer& model, Session& session) {
   // mpirun sends them to every rank; rank 0 answers what has come and then says when to end.
   std::signal(SIGTERM, SIG_IGN);
   std::signal(SIGINT, SIG_IGN);
@@ -128,7 +127,7 @@ void follow_leader(const Communicator& world,
     std::string all(static_cast<std::size_t>(word.bytes), '\0');
     world.share(all.data(), word.bytes, "texts to serve");
     try {
-      work(unpacked(all));
+      model.predict(unpacked(all), session);
     } catch (const RankError&) {
       throw;
     } catch (const Error&) {

@@ -6,7 +6,6 @@
 
 #include "headwise/base/half.h"
 #include "headwise/decoder/forward/memory.h"
-#include "headwise/ops/attention/shared_keys.h"
 #include "headwise/ops/norm/layer_norm.h"
 #include "headwise/ops/norm/norm.h"
 #include "headwise/ops/row/embedding.h"
@@ -73,10 +72,6 @@ DecoderPass::DecoderPass(const Decoder& model, std::span<const DecoderRow> rows,
       n_(static_cast<Index>(rows.size())) {
   require(cut_.ranks() == 1 || (!step.watch && !step.look && !cache.split()), ErrorKind::unsupported, kOp,
           "heads are cut over ", cut_.ranks(),
-          " ranks, where statistics and policies of single heads are not there yet; use one rank");
-  const KeyShare share = model.key_share();
-  require(share.ranks == 1 || (!step.watch && !cache.split()), ErrorKind::unsupported, kOp,
-          "keys are shared out over ", share.ranks,
           " ranks, where statistics and policies of single heads are not there yet; use one rank");
   find_runs();
 }
@@ -340,34 +335,9 @@ void DecoderPass::attend(const Keys& keys, const Run& run, const AnyView& q, con
   args.page_table = table.view();
   if (step_.watch || keys.kv_head >= 0)
     attend_watched(keys, run, args);
-  else if (model_.key_share().ranks > 1)
-    attend_shared(args);
   else
     step_.plans_.forward(problem_of(args), ctx_).run(args, ctx_);
   if (half) convert(args.out, wide_out, ctx_);
-}
-
-void DecoderPass::attend_shared(const AttentionArgs& args) {
-  const Communicator& team = *model_.options_.context;
-  const SharedKeys keys(args, ctx_);
-  const Index each = keys.state_numbers(), splits = keys.splits(), tokens = splits * kSplitKeys;
-  std::vector<Index> ends;
-  std::vector<const float*> states(at(splits));
-  constexpr Index kColumns = 1024;
-  const AnyView memory = scratch(Scratch::states, ceil_div(splits * each, kColumns), kColumns);
-  auto* first = static_cast<float*>(memory.data);
-  float* mine = first;
-  for (int r = 0; r < team.ranks(); ++r) {
-    float* const from = first + (r == 0 ? 0 : ends.back());
-    const KeyShare share{r, team.ranks()};
-    if (r == team.rank()) mine = from;
-    for (Index i = 0; i < share.splits(tokens); ++i) states[at(r + i * team.ranks())] = from + i * each;
-    ends.push_back(from - first + share.splits(tokens) * each);
-  }
-  const KeyShare own = model_.key_share();
-  keys.own_states(own, {mine, at(own.splits(tokens) * each)});
-  team.gather_pieces(AnyView::packed(first, DType::f32, {splits * each}), ends, "states of keys");
-  keys.join(states);
 }
 
 /// What the heads of the rows do, from probes beside the same bits of out.

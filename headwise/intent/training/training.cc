@@ -194,29 +194,25 @@ void check_options(const TrainingOptions& o) {
           ", where a recogniser learns in f32 and on one rank; leave out dtype and "
           "ranks, or the device");
   if (!o.tensor) return;
+  require(o.tensor->tensor && o.tensor->order == Order::tree, ErrorKind::unsupported, kOp,
+          "blocks are cut in order ", name_of(o.tensor->order),
+          "; training over tensor ranks is in order tree");
   require(o.compute == DType::f32, ErrorKind::unsupported, kOp, "compute is ", o.compute,
-          ", whose sums over ", o.tensor->tensor ? "tensor" : "context",
-          " ranks are not there yet; give f32");
-  if (!o.tensor->tensor) return;
-  require(o.tensor->order == Order::tree, ErrorKind::unsupported, kOp, "blocks are cut in order ",
-          name_of(o.tensor->order), "; training over tensor ranks is in order tree");
+          ", whose sums over tensor ranks are not there yet; give f32");
 }
 
 /// Refuses what asks something of single heads, which lie on different ranks.
-void check_cut(const RecognizerConfig& c, const Teams& teams) {
-  const std::string team = teams.tensor ? "tensor" : "context";
+void check_cut(const RecognizerConfig& c) {
   require(!c.learn_gates && c.planted.empty(), ErrorKind::unsupported, kOp,
-          "learnt gates and designed heads are not there over ", team,
-          " ranks; leave out --gates and --plant, or --", team);
-  require(!c.cuts.on, ErrorKind::unsupported, kOp, "compound intents that are cut are not learnt over ", team,
-          " ranks yet; leave out --", team);
+          "learnt gates and designed heads are not there over tensor ranks; leave out --gates and --plant, "
+          "or --tensor");
+  require(!c.cuts.on, ErrorKind::unsupported, kOp,
+          "compound intents that are cut are not learnt over tensor ranks yet; leave out --tensor");
 }
 
 /// The first rank of every team it is in writes.
 bool writes_files(const TrainingOptions& o) {
-  return (!o.data || o.data->rank() == 0) &&
-         (!o.tensor ||
-          (o.tensor->tensor_rank() == 0 && (!o.tensor->context || o.tensor->context->rank() == 0)));
+  return (!o.data || o.data->rank() == 0) && (!o.tensor || o.tensor->tensor_rank() == 0);
 }
 
 /// Answers of the learning weights on dev; of a recogniser that cuts, after its cuts were calibrated there.
@@ -286,7 +282,7 @@ struct LearntWeights {
     if (o.tensor) {
       own.emplace(cut_over(whole, *o.tensor));
       set_rates(start, o, own->params());
-      cut.emplace(whole.params(), own->params(), o.tensor->tensor ? *o.tensor->tensor : alone);
+      cut.emplace(whole.params(), own->params(), *o.tensor->tensor);
     }
     whole.to(o.device, ctx);
   }
@@ -304,8 +300,7 @@ struct LearntWeights {
   Recognizer whole;
   std::optional<Recognizer> image;  // in bf16
   std::optional<MasterWeights> masters;
-  std::optional<Recognizer> own;  // this rank's part; over a context team alone, all of it
-  const Communicator alone;
+  std::optional<Recognizer> own;  // this rank's part
   std::optional<CutParams> cut;
 };
 
@@ -403,8 +398,7 @@ TrainerOptions Training::trainer_options() {
       .rate = Schedule::cosine(o_.rate, static_cast<Index>(o_.warm_up * static_cast<double>(steps)), steps),
       .tree = o_.micro_batches > 0,
       .data = o_.data,
-      .cut = o_.tensor && o_.tensor->tensor ? &*weights_.cut : nullptr,
-      .context = o_.tensor ? o_.tensor->context : nullptr,
+      .cut = weights_.cut ? &*weights_.cut : nullptr,
       .clip = o_.clip,
       .seed = o_.seed,
       .config = identity_,
@@ -466,7 +460,7 @@ TrainedRecognizer train_recognizer(const Start& asked, const Corpus& all, const 
                                    const TrainingOptions& o, Session& session) {
   const auto begun = std::chrono::steady_clock::now();
   check_options(o);
-  if (o.tensor) check_cut(asked.config, *o.tensor);
+  if (o.tensor) check_cut(asked.config);
   const Corpus train = learnt_rows(asked.config, all, o.out_of_scope);
   require(!train.rows.empty() && !dev.rows.empty(), ErrorKind::bad_argument, kOp, "there are ",
           train.rows.size(), " rows to learn from and ", dev.rows.size(), " to judge by; give some of both");

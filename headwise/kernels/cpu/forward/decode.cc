@@ -4,7 +4,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "headwise/kernels/cpu/forward/decode_run.h"
+#include "headwise/kernels/cpu/forward/panel.h"
 #include "headwise/kernels/cpu/isa/isa.h"
 
 namespace headwise::cpu::forward {
@@ -60,8 +60,11 @@ std::size_t worker_bytes(const AttentionProblem& p, const Core& core, const Cut&
   return aligned_used(count);
 }
 
-}  // namespace
-
+/// One run of heads of one sequence: where its rows and keys lie.
+struct Heads {
+  SequenceLocation at;
+  Index head0, rows, panels;
+};
 Heads heads_of(const OnlineRun& run, Index sequence, Index head0) {
   Heads h{place_of(run.problem, run.args, sequence), head0, 0, 0};
   h.rows = std::min(run.run_heads, run.problem.heads.q.heads - head0) * h.at.q_tokens;
@@ -73,21 +76,17 @@ void fill_panels(const OnlineRun& run, const Heads& h, Scratch& s) {
     fill_panel(run, h.at, {h.head0, i * run.core.panel, h.rows}, s, s.panels[i]);
 }
 
-namespace {
-
 /// Query rows that meet the same keys and values.
 Index rows_together(const AttentionProblem& p) {
   return std::gcd(p.heads.k.group, p.heads.v.group) * p.q_tokens;
 }
-}  // namespace
-
+/// The core of a run: with keys in the lanes where the class has that way and the rows are few. Its panel is
+/// narrow, its bits are the same.
 const Core& decode_core(const AttentionProblem& p, const TileKernels& kernels) {
   const Core& core = core_for(p, kernels);
   const bool multiplies = &core == &kernels.f32 || &core == kernels.narrow;
   return multiplies && kernels.few && rows_together(p) <= kernels.few->few.rows ? *kernels.few : core;
 }
-namespace {
-
 /// Sums over keys want value columns side by side, in whole vectors.
 bool columns_fit(const Rows& values, Index value_dim) {
   return values.column_step == 1 && values.begin == 0 && values.end == value_dim && value_dim % 16 == 0;
@@ -177,13 +176,10 @@ void attend_few(const OnlineRun& run, const Heads& h, Scratch& s, Panel& panel, 
   turn(run, panel, s.rows, false);
 }
 
-}  // namespace
-
+/// few_scores writes the lanes of queries alone; the others start as 0.
 void clear_scores(const OnlineRun& run, Scratch& s) {
   if (run.core.few.scores && !at_once(run)) std::fill_n(s.s, run.core.granule * run.core.panel, 0.0f);
 }
-
-namespace {
 
 /// Keys key0 .. key0 + n as far as they lie in order.
 Ahead keys_ahead(const OnlineRun& run, const Heads& h, Rows keys, Index key0, Index n) {
@@ -200,8 +196,7 @@ bool all_closed(const OnlineRun& run, const Heads& h, const Scratch& s, Index ke
   return true;
 }
 
-}  // namespace
-
+/// All panels against the keys of one split.
 void attend_split(const OnlineRun& run, const Heads& h, Scratch& s, Index split) {
   const AttentionProblem& p = run.problem;
   const Core& core = run.core;
@@ -239,8 +234,6 @@ void attend_split(const OnlineRun& run, const Heads& h, Scratch& s, Index split)
   for (Index i = 0; few && i < h.panels; ++i)
     if (s.panels[i].started) turn(run, s.panels[i], s.rows, true);
 }
-
-namespace {
 
 /// The whole KV in one task.
 void attend_all(const OnlineRun& run, Scratch& s, Index sequence, Index head0) {
