@@ -247,6 +247,138 @@ TEST(DecodeBits, AnyLayout) {
   });
 }
 
+/// What the probes of rows and classes write.
+struct RowLooks {
+  static constexpr ProbeSpec kAsked{.rows = true, .classes = 2};
+  Tensor entropy, top, second, distance, sink, mass, key, out;
+  std::vector<std::int32_t> classes;
+
+  explicit RowLooks(const AttentionArgs& a, DType dtype = DType::f32)
+      : mass(dtype, {a.q.size[0], a.q.size[2], a.q.size[1], 2}),
+        key(DType::i64, {a.q.size[0], a.q.size[2], a.q.size[1]}) {
+    for (Tensor* t : {&entropy, &top, &second, &distance, &sink})
+      *t = Tensor(dtype, {a.q.size[0], a.q.size[2], a.q.size[1]}), poison(*t);
+    poison(mass);
+    for (Index i = 0; i < a.k.size[0] * a.k.size[1]; ++i)
+      classes.push_back(i % a.k.size[1] == 0 ? 0 : i % 5 == 0 ? 1 : -1);
+  }
+  /// `a` with these probes, run.
+  void run(AttentionArgs a, Context& ctx) {
+    ProbeOut& o = a.probe;
+    o.entropy = entropy.view(), o.top_weight = top.view(), o.second_moment = second.view();
+    o.mean_distance = distance.view(), o.sink_mass = sink.view(), o.top_position = key.view();
+    o.class_mass = mass.view();
+    o.class_of = AnyView::packed(classes.data(), DType::i32, {a.k.size[0], a.k.size[1]});
+    attention(a, ctx, kAsked);
+  }
+  auto all() const { return std::array{&entropy, &top, &second, &distance, &sink, &mass, &key}; }
+};
+void expect_same_looks(const RowLooks& want, const RowLooks& got, const std::string& what) {
+  const char* const names[] = {"entropy", "top", "second", "distance", "sink", "mass", "key"};
+  for (std::size_t i = 0; i < want.all().size(); ++i)
+    EXPECT_TRUE(same_bits(*want.all()[i], *got.all()[i])) << what << ": " << names[i];
+}
+/// Probes of cpu/decode: those of cpu/online as integers, beside the bits of a run without them.
+void expect_same_probes(CaseRun& r, const std::string& what) {
+  RowLooks want(r.args);
+  attention(r.args, decoding());
+  const Tensor out = r.out.clone();
+  want.run(r.args, online());
+  for (const int threads : {1, 5}) {
+    RowLooks got(r.args);
+    poison(r.out);
+    got.run(r.args, decoding(threads));
+    EXPECT_TRUE(same_bits(out, r.out)) << what << ", threads " << threads;
+    expect_same_looks(want, got, text(what, ", threads ", threads));
+  }
+}
+
+TEST(DecodeBits, ProbesOfRowsAndClasses) {
+  each_level([] {
+    for (const DType dtype : kFloats)
+      for (const Index q_tokens : {1, 3})
+        for (const Index kv_tokens : {1, 40, 700, 2049, 4100}) {
+          CaseRun r(with_dtype({.name = "probes",
+                                .q_tokens = q_tokens,
+                                .kv_tokens = kv_tokens,
+                                .heads = 6,
+                                .kv_heads = 2,
+                                .head_dim = 16,
+                                .value_dim = 16},
+                               dtype));
+          const std::string what = text(dtype, " ", q_tokens, " rows, ", kv_tokens, " keys");
+          r.args.q_start = at_end().view();
+          const Mask causal = Mask::causal(),
+                     some = Mask::causal() & (Mask::window(300, 0) | Mask::prefix(2));
+          r.args.mask = causal.set();
+          expect_same_probes(r, what);
+          const Terms terms({.name = "", .q_tokens = q_tokens, .kv_tokens = kv_tokens, .heads = 6});
+          r.args.inputs = terms.all();
+          r.args.mask = some.set();
+          expect_same_probes(r, what + ", terms");
+          r.args.inputs = {};
+          const Quantized eight(r.args.k, r.args.v);
+          eight.use(r.args);
+          expect_same_probes(r, what + ", eight bits");
+        }
+  });
+}
+
+/// A granule that is worked on twice counts once.
+TEST(DecodeBits, ProbesBesideUnusualValues) {
+  each_level([] {
+    CaseRun r({.name = "unusual",
+               .q_tokens = 3,
+               .kv_tokens = 2200,
+               .heads = 4,
+               .kv_heads = 2,
+               .head_dim = 16,
+               .value_dim = 32});
+    for (const Index token : {100, 2100, 2198})
+      store_double(r.v.view().data, DType::f32, token * 64 + 3, token == 100 ? kNan : kInf);
+    r.args.q_start = at_end().view();
+    const Mask causal = Mask::causal(), near = Mask::causal() & Mask::window(50, 0);
+    for (const Mask* mask : {&causal, &near}) {
+      r.args.mask = mask->set();
+      expect_same_probes(r, "values");
+    }
+  });
+}
+
+TEST(Decode, ProbesAreThoseOfRef) {
+  each_level([] {
+    CaseRun r({.name = "ref",
+               .batch = 2,
+               .q_tokens = 2,
+               .kv_tokens = 2300,
+               .heads = 6,
+               .kv_heads = 2,
+               .head_dim = 32,
+               .value_dim = 32});
+    r.args.q_start = at_end().view();
+    const Mask causal = Mask::causal();
+    r.args.mask = causal.set();
+    Tensor sinks = filled(6, 0.5);
+    r.args.inputs.sinks = sinks.view();
+    RowLooks got(r.args), truth(r.args, DType::f64);
+    got.run(r.args, decoding(5));
+    const Tensor q = converted(r.args.q, DType::f64), k = converted(r.args.k, DType::f64),
+                 v = converted(r.args.v, DType::f64);
+    Tensor out(DType::f64, {2, 2, 6, 32});
+    AttentionArgs wide = r.args;
+    wide.q = q.view(), wide.k = k.view(), wide.v = v.view(), wide.out = out.view(), wide.lse = {};
+    truth.run(wide, reference());
+    const auto got_all = got.all(), want = truth.all();
+    for (std::size_t i = 0; i + 1 < want.size(); ++i)
+      for (Index n = 0; n < want[i]->view().count(); ++n) {
+        const double x = want[i]->values<double>()[static_cast<std::size_t>(n)];
+        EXPECT_NEAR(got_all[i]->values<float>()[static_cast<std::size_t>(n)], x, 2e-6 * std::fabs(x) + 1e-9)
+            << "probe " << i << " of row " << n;
+      }
+    EXPECT_TRUE(same_bits(truth.key, got.key));
+  });
+}
+
 /// The plan takes decode where it can and says why where it cannot.
 TEST(Decode, ThePlanChoosesAndRefuses) {
   CaseRun r({.name = "plan", .q_tokens = 16, .kv_tokens = 512});
@@ -265,8 +397,11 @@ TEST(Decode, ThePlanChoosesAndRefuses) {
                      "packs keys, is sooner done"),
             0u)
       << why;
-  EXPECT_EQ(AttentionPlan(problem_of(r.args, {.rows = true}), Context({.threads = 1})).refusals()[0].why,
-            "probes are gathered by cpu/online");
+  const AttentionPlan watched(problem_of(r.args, {.rows = true, .classes = 3}), Context({.threads = 1}));
+  EXPECT_STREQ(watched.kernel(), "cpu/decode");
+  for (const ProbeSpec& probe : {ProbeSpec{.top_k = 2}, ProbeSpec{.columns = true}, ProbeSpec{.picked = 1}})
+    EXPECT_EQ(AttentionPlan(problem_of(r.args, probe), Context({.threads = 1})).refusals()[0].why,
+              "of probes this kernel gathers those of rows and classes; cpu/online gathers the others");
 }
 
 }  // namespace

@@ -30,16 +30,18 @@ Cut cut_of(const AttentionProblem& p, const Core& core, int threads) {
 /// The state a panel has after one split.
 struct Slot {
   float *o, *top, *sum;
+  PanelProbes probes;
   bool started;
 };
 Index slot_floats(const AttentionProblem& p, const Core& core) {
-  return (round_up(p.heads.v.dim, 16) + 2) * core.panel;
+  return (round_up(p.heads.v.dim, 16) + 2) * core.panel + probe_floats(p, core);
 }
 
 /// The workspace: slots and their states, the workers' books, then a scratch each.
 struct Books {
   Slot* slots;
   float* states;
+  Index* keys;  // that row probes have found
   Scratch* workers;
 };
 Books book_shared(const AttentionProblem& p, const Core& core, const Cut& cut, int threads, Arena& arena) {
@@ -48,6 +50,7 @@ Books book_shared(const AttentionProblem& p, const Core& core, const Cut& cut, i
   Books b{};
   b.slots = arena.take<Slot>("attention.slots", saturated(slots));
   b.states = arena.take<float>("attention.states", saturated(slots * Checked(slot_floats(p, core))));
+  b.keys = arena.take<Index>("attention.states", saturated(slots * Checked(probe_keys(p, core))));
   b.workers = arena.take<Scratch>("attention.workers", threads);
   return b;
 }
@@ -106,7 +109,8 @@ void turn(const OnlineRun& run, const Panel& panel, float* spare, bool to_column
 
 /// All steps of a granule at once; else its scores, weights and sums one after the other.
 bool at_once(const OnlineRun& run) {
-  return run.core.few.stripe && !run.scaled_first && !run.problem.heads.terms.dropout;
+  return run.core.few.stripe && !run.scaled_first && !run.problem.heads.terms.dropout &&
+         !run.problem.probe.any();
 }
 
 /// One panel against one granule with keys in the lanes; o is [count][value_dim]. A granule with values,
@@ -146,6 +150,7 @@ void attend_few(const OnlineRun& run, const Heads& h, Scratch& s, Panel& panel, 
   } else {
     float *top = s.lane_f[4], *sum = s.lane_f[5];
     std::copy_n(panel.top, core.panel, top), std::copy_n(panel.sum, core.panel, sum);
+    copy_probes(run, probes_of(panel), s.kept);
     core.few.scores({.queries = panel.queries,
                      .count = panel.count,
                      .keys = rows.keys,
@@ -167,6 +172,7 @@ void attend_few(const OnlineRun& run, const Heads& h, Scratch& s, Panel& panel, 
                               .o = panel.o}))
       return;
     std::copy_n(top, core.panel, panel.top), std::copy_n(sum, core.panel, panel.sum);
+    copy_probes(run, s.kept, probes_of(panel));
   }
   turn(run, panel, s.rows, true);
   s.tile_keys = keys_for_scores(run, rows.keys, key0, whole.to, s.keys);
@@ -251,23 +257,36 @@ void attend_all(const OnlineRun& run, Scratch& s, Index sequence, Index head0) {
   run.core.end();
 }
 
-/// One split in a task; its state stays in the slots.
-void attend_one(const OnlineRun& run, Scratch& s, Index sequence, Index head0, Index split, Slot* slots,
-                float* states) {
-  const Heads h = heads_of(run, sequence, head0);
-  const Index n = run.core.panel, rows = run.value_rows(), each = slot_floats(run.problem, run.core);
-  for (Index i = 0; i < h.panels; ++i) {
-    float* at = states + i * each;
-    slots[i] = {at, at + rows * n, at + (rows + 1) * n, false};
+/// The slots of a task of one split, from slot `first` on.
+Slot* lay_slots(const OnlineRun& run, const Books& books, Index first, Index count) {
+  const AttentionProblem& p = run.problem;
+  const Core& core = run.core;
+  const Index n = core.panel, rows = run.value_rows(), floats = slot_floats(p, core),
+              keys = probe_keys(p, core);
+  for (Index i = first; i < first + count; ++i) {
+    float* at = books.states + i * floats;
+    books.slots[i] = {at, at + rows * n, at + (rows + 1) * n,
+                      lay_probes(p, core, at + (rows + 2) * n, books.keys + i * keys), false};
   }
+  return books.slots + first;
+}
+/// A panel works on the state of a slot.
+void use_slot(Panel& panel, const Slot& slot) {
+  panel.o = slot.o, panel.top = slot.top, panel.sum = slot.sum;
+}
+
+/// One split in a task; its state stays in the slots.
+void attend_one(const OnlineRun& run, Scratch& s, Index sequence, Index head0, Index split, Slot* slots) {
+  const Heads h = heads_of(run, sequence, head0);
   if (h.panels == 0 || split * kSplit >= h.at.kv_tokens) return;
   run.core.begin();
-  fill_panels(run, h, s);
-  clear_scores(run, s);
   for (Index i = 0; i < h.panels; ++i) {
     Panel& panel = s.panels[i];
-    panel.o = slots[i].o, panel.top = slots[i].top, panel.sum = slots[i].sum;
+    use_slot(panel, slots[i]);
+    panel.stats = slots[i].probes.stats, panel.class_mass = slots[i].probes.class_mass;
   }
+  fill_panels(run, h, s);
+  clear_scores(run, s);
   attend_split(run, h, s, split);
   for (Index i = 0; i < h.panels; ++i) slots[i].started = s.panels[i].started;
   run.core.end();
@@ -285,7 +304,7 @@ void fold_slots(const OnlineRun& run, const Cut& cut, Scratch& s, Index sequence
     for (Index split = 0; split < cut.splits; ++split) {
       const Slot& slot = slots[split * cut.panels + i];
       if (!slot.started) continue;
-      panel.o = slot.o, panel.top = slot.top, panel.sum = slot.sum;
+      use_slot(panel, slot), take_probes(run, panel, slot.probes);
       fold(run, s, panel);
     }
     finish_panel(run, h.at, s, panel);
@@ -297,7 +316,8 @@ std::string refuse(const AttentionProblem& p) {
   if (p.dtype == DType::f64) return "dtype is f64: this kernel computes in f32";
   if (p.heads.mixes()) return kHeadsAreMixed;
   if (p.heads.norm == Norm::entmax) return "weights are entmax: no running maximum makes them";
-  if (p.probe.any()) return "probes are gathered by cpu/online";
+  if (p.probe.top_k > 0 || p.probe.columns || p.probe.picked > 0 || p.probe.scores != ScoreStage::none)
+    return "of probes this kernel gathers those of rows and classes; cpu/online gathers the others";
   if (p.heads.terms.rows) return "heads list their rows: cpu/online gathers them";
   if (p.keys == KeyForm::paged) return {};  // any number of tokens
   if (p.q_tokens > kMostDecodeQueries)
@@ -355,9 +375,9 @@ Status run_decode(const AttentionProblem& p, const AttentionArgs& args, std::spa
     return Status::ok;
   }
   const auto one = [&](Index task, int worker) {
-    const Index heads = task / cut.splits, first_slot = task * cut.panels;
+    const Index heads = task / cut.splits;
     attend_one(run, books.workers[worker], heads / cut.runs, head0(heads), task % cut.splits,
-               books.slots + first_slot, books.states + first_slot * slot_floats(p, core));
+               lay_slots(run, books, task * cut.panels, cut.panels));
   };
   pool.parallel_for(p.batch * cut.runs * cut.splits, one, threads);
   rebook();  // panels point into slots now

@@ -190,6 +190,10 @@ Scratch book(const AttentionProblem& p, const Core& core, Index task_rows, Arena
   s.opens = arena.take<std::uint64_t>("attention.open", granule * panels);
   s.open = s.opens;
   s.stripes = arena.take<Stripe>("attention.stripes", panels);
+  if (core.few.scores) {
+    float* floats = arena.take<float>("attention.probes", probe_floats(p, core));
+    s.kept = lay_probes(p, core, floats, arena.take<Index>("attention.probes", probe_keys(p, core)));
+  }
   s.words = arena.take<std::uint64_t>("attention.words", 64 * ceil_div(granule, 64));
   for (Index i = 0; i < panels; ++i) {
     Panel pan{};

@@ -55,6 +55,12 @@ bool scale_is_ordinary(const OnlineRun& run);
 /// The number of a sequence that dropout goes by.
 Index sequence_id(const AttentionArgs& args, Index sequence);
 
+/// What probes gather of a panel in one split: statistics of rows, mass of classes [classes][panel].
+struct PanelProbes {
+  RowStats stats;
+  float* class_mass;
+};
+
 /// One panel of queries: who stands in which lane, and the softmax state of every lane.
 struct Panel {
   int count = 0;
@@ -115,6 +121,7 @@ struct Scratch {
   std::uint64_t *opens, *open, *words;  // open: the present panel's part of opens
   Stripe* stripes;
   float* lane_f[6];
+  PanelProbes kept;  // of a panel, in case its granule is worked on again
 };
 
 PagedPool key_pool(const OnlineRun& run, Index head);
@@ -189,7 +196,16 @@ void write_unlisted(const OnlineRun& run, Index sequence, Index head);
 /// Folds what is left, divides, gates, writes the rows and their log-sum-exp.
 void finish_panel(const OnlineRun& run, const SequenceLocation& at, Scratch& s, Panel& panel);
 
-/// Probes: before the weights are made, after, and at the end of a row.
+/// Probes: their state, before the weights are made, after, and at the end of a row.
+Index probe_floats(const AttentionProblem& p, const Core& core);
+Index probe_keys(const AttentionProblem& p, const Core& core);
+/// Lays the state of a panel into so many floats and keys.
+PanelProbes lay_probes(const AttentionProblem& p, const Core& core, float* floats, Index* keys);
+inline PanelProbes probes_of(const Panel& panel) { return {panel.stats, panel.class_mass}; }
+void copy_probes(const OnlineRun& run, const PanelProbes& from, const PanelProbes& to);
+/// The panel has gathered `probes` in a later split than those before: a best key of theirs stays unless a
+/// better one was found.
+void take_probes(const OnlineRun& run, Panel& panel, const PanelProbes& probes);
 void push_best(const OnlineRun& run, const Panel& panel, const float* s, const TileKeys& t);
 void push_classes(const OnlineRun& run, const SequenceLocation& at, const Panel& panel, const float* p,
                   const TileKeys& t);

@@ -14,6 +14,41 @@ float* at3(const AnyView& v, Index b, Index h, Index q) {
 
 }  // namespace
 
+Index probe_floats(const AttentionProblem& p, const Core& core) {
+  return saturated((Checked(p.probe.classes) + Checked(p.probe.rows ? 4 : 0)) * Checked(core.panel));
+}
+Index probe_keys(const AttentionProblem& p, const Core& core) { return p.probe.rows ? core.panel : 0; }
+PanelProbes lay_probes(const AttentionProblem& p, const Core& core, float* floats, Index* keys) {
+  PanelProbes probes{};
+  if (!floats) return probes;  // nothing is asked, or a workspace is measured
+  RowStats& r = probes.stats;
+  if (p.probe.rows)
+    for (float** f : {&r.weighted_score, &r.square, &r.distance, &r.best}) *f = floats, floats += core.panel;
+  r.best_key = keys, probes.class_mass = floats;
+  return probes;
+}
+
+void copy_probes(const OnlineRun& run, const PanelProbes& from, const PanelProbes& to) {
+  const Index panel = run.core.panel, rows = run.problem.probe.rows ? panel : 0;
+  const RowStats &a = from.stats, &b = to.stats;
+  std::copy_n(a.weighted_score, rows, b.weighted_score);
+  std::copy_n(a.square, rows, b.square);
+  std::copy_n(a.distance, rows, b.distance);
+  std::copy_n(a.best, rows, b.best);
+  std::copy_n(a.best_key, rows, b.best_key);
+  std::copy_n(from.class_mass, panel * run.problem.probe.classes, to.class_mass);
+}
+
+void take_probes(const OnlineRun& run, Panel& panel, const PanelProbes& probes) {
+  const RowStats& late = probes.stats;
+  RowStats& own = panel.stats;
+  panel.class_mass = probes.class_mass;
+  if (!run.problem.probe.rows) return;
+  own.weighted_score = late.weighted_score, own.square = late.square, own.distance = late.distance;
+  for (Index i = 0; i < run.core.panel; ++i)
+    if (late.best[i] > own.best[i]) own.best[i] = late.best[i], own.best_key[i] = late.best_key[i];
+}
+
 void push_best(const OnlineRun& run, const Panel& panel, const float* s, const TileKeys& t) {
   const Index k_best = run.problem.probe.top_k, size = run.core.panel;
   for (Index k = t.from; k < t.to; ++k)
