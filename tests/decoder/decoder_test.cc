@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "tests/base/sentence.h"
 #include "tests/decoder/tiny_model.h"
@@ -127,6 +129,67 @@ TEST(Decoder, ChunksPagesThreadsAndWatchingChangeNoBit) {
             << kind.name << " watched " << chunk;
         cache.check();
       }
+    }
+  }
+}
+
+/// What the heads of every row did, of texts that grow by one token each at once, or alone in one piece.
+std::vector<std::vector<HeadStats>> watched_heads(const Decoder& model, KvCache& cache,
+                                                  const std::vector<std::vector<TokenId>>& texts,
+                                                  bool together, Context& ctx) {
+  std::vector<std::vector<HeadStats>> out(texts.size());
+  std::vector<SequenceId> ids;
+  DecoderStep step;
+  step.watch = true;
+  for (std::size_t t = 0; t < texts.size(); ++t) ids.push_back(cache.open());
+  for (std::size_t at = 0; at < (together ? texts[0].size() : texts.size()); ++at) {
+    std::vector<DecoderRow> rows;
+    std::vector<std::size_t> whose;
+    for (std::size_t t = 0; t < texts.size(); ++t)
+      for (std::size_t i = 0; i < texts[t].size(); ++i)
+        if ((together ? i : t) == at) rows.push_back({ids[t], texts[t][i], true}), whose.push_back(t);
+    std::map<SequenceId, std::vector<TokenId>> added;
+    for (const DecoderRow& row : rows) added[row.sequence].push_back(row.token);
+    for (const auto& [id, tokens] : added) EXPECT_TRUE(cache.reserve(id, std::ssize(tokens)));
+    model.forward(rows, cache, step, ctx);
+    for (std::size_t i = 0; i < rows.size(); ++i) out[whose[i]].push_back(step.heads()[i]);
+    for (const auto& [id, tokens] : added) cache.commit(id, tokens);
+  }
+  for (const SequenceId id : ids) cache.close(id);
+  return out;
+}
+
+TEST(Decoder, HeadsOfATextAreTheSameBesideOthersAndCloseToPlainLoops) {
+  Context ctx({.threads = 2});
+  for (const Kind& kind : kinds()) {
+    TinySource source(kind.config);
+    const Decoder model(source, {}, ctx);
+    std::vector<std::vector<TokenId>> texts;
+    for (std::uint64_t t = 0; t < 3; ++t)
+      texts.push_back(some_tokens(static_cast<Index>(23 - 4 * t), kind.config.vocabulary, t + 5));
+    for (const DType dtype : {DType::f32, DType::bf16, DType::i8}) {
+      KvCache cache(model.kv_shape(), {.bytes = 1 << 20, .page_tokens = 8, .dtype = dtype});
+      const auto alone = watched_heads(model, cache, texts, false, ctx),
+                 together = watched_heads(model, cache, texts, true, ctx);
+      for (std::size_t t = 0; t < texts.size(); ++t)
+        for (std::size_t i = 0; i < texts[t].size(); ++i) {
+          EXPECT_EQ(alone[t][i].entropy, together[t][i].entropy) << kind.name << ' ' << t << ' ' << i;
+          EXPECT_EQ(alone[t][i].top_weight, together[t][i].top_weight) << kind.name << ' ' << t << ' ' << i;
+          EXPECT_EQ(alone[t][i].first_mass, together[t][i].first_mass) << kind.name << ' ' << t << ' ' << i;
+        }
+      if (dtype != DType::f32) continue;
+      PlainForward plain(source);
+      plain.logits(texts[0]);
+      for (std::size_t i = 0; i < texts[0].size(); ++i)
+        for (std::size_t h = 0; h < alone[0][i].entropy.size(); ++h) {
+          const auto heads = static_cast<std::size_t>(kind.config.heads);
+          const std::vector<double>& w = plain.own_weights[h / heads][i][h % heads];
+          double entropy = 0;
+          for (const double p : w) entropy -= p > 0 ? p * std::log(p) : 0;
+          EXPECT_NEAR(alone[0][i].entropy[h], entropy, 2e-5) << kind.name;
+          EXPECT_NEAR(alone[0][i].top_weight[h], *std::max_element(w.begin(), w.end()), 2e-5) << kind.name;
+          EXPECT_NEAR(alone[0][i].first_mass[h], w[0], 2e-5) << kind.name;
+        }
     }
   }
 }

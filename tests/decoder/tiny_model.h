@@ -72,6 +72,7 @@ class PlainForward {
         prepare(q[t], at + "q_norm", layer, static_cast<Index>(t));
         prepare(k[t], at + "k_norm", layer, static_cast<Index>(t));
       }
+      own_weights.emplace_back();
       for (std::size_t t = 0; t < x.size(); ++t) {
         auto y = product(attend(q[t], k, v, layer, t), at + "o", d, c_.out_bias);
         if (c_.norms_behind) y = norm(y, at + "behind_1");
@@ -106,6 +107,8 @@ class PlainForward {
   /// states].
   std::vector<std::vector<double>> states;
   std::vector<std::vector<std::vector<double>>> cross_weights;
+  /// Of its own keys, those up to the row's: [layers][tokens][heads][keys].
+  std::vector<std::vector<std::vector<std::vector<double>>>> own_weights;
 
  private:
   using Row = std::vector<double>;
@@ -205,13 +208,13 @@ class PlainForward {
       }
     }
   }
-  Row attend(const Row& q, const std::vector<Row>& k, const std::vector<Row>& v, Index layer,
-             std::size_t t) const {
+  Row attend(const Row& q, const std::vector<Row>& k, const std::vector<Row>& v, Index layer, std::size_t t) {
     const Index dim = c_.head_dim, group = c_.heads / c_.kv_heads, window = c_.window(layer);
     const double scale = c_.scale > 0 ? c_.scale : 1 / std::sqrt(static_cast<double>(dim));
     Row out(q.size(), 0);
+    std::vector<Row>& kept = own_weights.back().emplace_back();
     for (Index h = 0; h < c_.heads; ++h) {
-      Row s;
+      Row s, &weights = kept.emplace_back(t + 1, 0.0);
       double sum = 0;
       const std::size_t mine = static_cast<std::size_t>(h * dim),
                         theirs = static_cast<std::size_t>(h / group * dim);
@@ -225,9 +228,11 @@ class PlainForward {
         s.push_back(std::exp(dot));
         sum += s.back();
       }
-      for (std::size_t j = first; j <= t; ++j)
+      for (std::size_t j = first; j <= t; ++j) {
+        weights[j] = s[j - first] / sum;
         for (std::size_t i = 0; i < static_cast<std::size_t>(dim); ++i)
-          out[mine + i] += s[j - first] / sum * v[j][theirs + i];
+          out[mine + i] += weights[j] * v[j][theirs + i];
+      }
     }
     return out;
   }

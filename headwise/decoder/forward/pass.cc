@@ -94,7 +94,7 @@ void DecoderPass::find_runs() {
     const Index most = cache_.most_rows(id);
     require(end - i <= most, ErrorKind::bad_argument, kOp, "sequence ", id, " has ", end - i,
             " rows, but heads that weigh tokens decide after ", most, "; compute at most so many at once");
-    const bool single = end - i == 1 && !step_.watch;
+    const bool single = end - i == 1;
     if (!(single && !runs_.empty() && runs_.back().singles)) runs_.push_back({.first = i, .singles = single});
     Run& run = runs_.back();
     for (const SequenceId other : run.sequences)
@@ -333,51 +333,74 @@ void DecoderPass::attend(const Keys& keys, const Run& run, const AnyView& q, con
   args.k = cache.k(keys.slot), args.v = cache.v(keys.slot);
   args.k_scale = cache.k_scale(keys.slot), args.v_scale = cache.v_scale(keys.slot);
   args.page_table = table.view();
-  if (step_.watch || keys.kv_head >= 0)
+  if (is_watched(run) || keys.kv_head >= 0)
     attend_watched(keys, run, args);
   else
     step_.plans_.forward(problem_of(args), ctx_).run(args, ctx_);
   if (half) convert(args.out, wide_out, ctx_);
 }
 
+bool DecoderPass::is_watched(const Run& run) const {
+  if (!step_.watch) return false;
+  const auto first = std::lower_bound(asked_.begin(), asked_.end(), run.first);
+  return first != asked_.end() && *first < run.first + run.rows;
+}
+
 /// What the heads of the rows do, from probes beside the same bits of out.
 void DecoderPass::attend_watched(const Keys& keys, const Run& run, AttentionArgs args) {
-  const Index tokens = run.lengths[0], heads = args.q.size[2], q = run.rows;
-  Looks looks;
+  const Index tokens = *std::max_element(run.lengths.begin(), run.lengths.end());
+  const Index heads = args.q.size[2], q = run.rows;
+  const bool rows = is_watched(run);
   ProbeSpec probe;
-  if (step_.watch) {
-    probe.rows = true, probe.classes = 1;
-    looks.entropy = Tensor(DType::f32, {1, heads, q}), looks.top = Tensor(DType::f32, {1, heads, q});
-    looks.mass = Tensor(DType::f32, {1, heads, q, 1});
-    looks.classes.assign(at(tokens), -1);
-    looks.classes[0] = 0;
-    args.probe.entropy = looks.entropy.view(), args.probe.top_weight = looks.top.view();
-    args.probe.class_of = AnyView::packed(looks.classes.data(), DType::i32, {1, tokens});
-    args.probe.class_mass = looks.mass.view();
-  }
-  if (keys.kv_head >= 0) {
+  if (rows) probe.rows = true, probe.classes = 1, ask_rows(args.q, tokens, args);
+  if (keys.kv_head >= 0) {  // of one sequence
     probe.picked = q * heads;
-    looks.weights = Tensor(DType::f32, {q * heads, tokens});
+    looks_.weights = Tensor(DType::f32, {q * heads, tokens});
+    looks_.picks.clear();
     for (Index row = 0; row < q; ++row)
       for (Index head = 0; head < heads; ++head)
-        for (const Index n : {Index{0}, head, row}) looks.picks.push_back(n);
-    args.probe.picks = AnyView::packed(looks.picks.data(), DType::i64, {q * heads, 3});
-    args.probe.picked_weights = looks.weights.view();
+        for (const Index n : {Index{0}, head, row}) looks_.picks.push_back(n);
+    args.probe.picks = AnyView::packed(looks_.picks.data(), DType::i64, {q * heads, 3});
+    args.probe.picked_weights = looks_.weights.view();
   }
   step_.plans_.forward(problem_of(args, probe), ctx_).run(args, ctx_);
   if (keys.kv_head >= 0)
     cache_.weigh(run.sequences[0], keys.layer, keys.kv_head,
-                 {q, heads, tokens, looks.weights.values<const float>().data()});
-  if (!step_.watch) return;
+                 {q, heads, tokens, looks_.weights.values<const float>().data()});
+  if (rows) take_rows(keys, run, heads);
+}
+
+/// Room for entropy, largest weight and weight on the first token; every sequence has the same classes.
+void DecoderPass::ask_rows(const AnyView& q, Index tokens, AttentionArgs& args) {
+  const Index batch = q.size[0], rows = q.size[1], heads = q.size[2];
+  if (looks_.entropy.view().count() < batch * heads * rows)
+    for (Tensor* t : {&looks_.entropy, &looks_.top, &looks_.mass})
+      *t = Tensor(DType::f32, {batch * heads * rows});
+  if (std::ssize(looks_.classes) < tokens) {
+    looks_.classes.assign(at(tokens), -1);
+    looks_.classes[0] = 0;
+  }
+  const auto room = [&](Tensor& t) {
+    return AnyView::packed(t.view().data, DType::f32, {batch, heads, rows});
+  };
+  args.probe.entropy = room(looks_.entropy), args.probe.top_weight = room(looks_.top);
+  args.probe.class_of = AnyView::packed(looks_.classes.data(), DType::i32, {batch, tokens});
+  args.probe.class_of.step[0] = 0;
+  args.probe.class_mass = AnyView::packed(looks_.mass.view().data, DType::f32, {batch, heads, rows, 1});
+}
+
+void DecoderPass::take_rows(const Keys& keys, const Run& run, Index heads) {
+  const Index rows = run.singles ? 1 : run.rows;  // of a sequence
+  const auto entropy = looks_.entropy.values<float>(), top = looks_.top.values<float>(),
+             mass = looks_.mass.values<float>();
   for (std::size_t a = 0; a < asked_.size(); ++a) {
     const Index row = asked_[a] - run.first;
-    if (row < 0 || row >= q) continue;
+    if (row < 0 || row >= run.rows) continue;
     HeadStats& h = step_.heads_[a];
     for (Index head = 0; head < heads; ++head) {
-      const std::size_t to = at(keys.layer * c_.heads + keys.first_head + head), from = at(head * q + row);
-      h.entropy[to] = looks.entropy.values<float>()[from];
-      h.top_weight[to] = looks.top.values<float>()[from];
-      h.first_mass[to] = looks.mass.values<float>()[from];
+      const std::size_t to = at(keys.layer * c_.heads + keys.first_head + head);
+      const std::size_t from = at((row / rows * heads + head) * rows + row % rows);
+      h.entropy[to] = entropy[from], h.top_weight[to] = top[from], h.first_mass[to] = mass[from];
     }
   }
 }

@@ -54,17 +54,21 @@ class DecoderPass {
     const Mask* mask;
     Index kv_head = -1;  // whose policy weighs tokens
   };
-  /// What probes write beside attention.
+  /// What probes write beside attention, [batch heads rows].
   struct Looks {
     Tensor entropy, top, mass, weights;
-    std::vector<std::int32_t> classes;
-    std::vector<Index> picks;
+    std::vector<std::int32_t> classes = {};  // of all keys: 0 for the first, -1
+    std::vector<Index> picks = {};
   };
   void attend_all(Index layer, const Run& run, const AnyView& q, const AnyView& out);
   void attend(const Keys& keys, const Run& run, const AnyView& q, const AnyView& out);
   void attend_weighed(const KvCache::Head& head, const Keys& keys, const Run& run, const AnyView& q,
                       const AnyView& out);
   void attend_watched(const Keys& keys, const Run& run, AttentionArgs args);
+  /// Some row of the run is one whose heads are asked for.
+  bool is_watched(const Run& run) const;
+  void ask_rows(const AnyView& q, Index tokens, AttentionArgs& args);
+  void take_rows(const Keys& keys, const Run& run, Index heads);
   /// Cross-attention: rows of one memory that follow each other are one call.
   void cross(Index layer);
   void attend_memory(Index layer, Index first, Index rows, const AnyView& q, const AnyView& out);
@@ -84,6 +88,7 @@ class DecoderPass {
   Index n_ = 0;
   std::vector<Run> runs_;
   std::vector<Index> positions_, asked_;
+  Looks looks_;
   AnyView x_, other_;  // the residual stream, and where the next one goes
 };
 
