@@ -91,8 +91,8 @@ def test_search_finds_a_word_without_a_server(site):
         browser.run("(() => { const box = document.querySelector('.sidebar-search'); box.value = 'sparsemax'; box.form.submit(); })()")
         while not browser.loaded:
             browser.read()
-        browser.run("""new Promise((done) => { const look = () => document.querySelector('#search-results a') ? done() : setTimeout(look, 50);
-                        look(); })""")
+        browser.run("""new Promise((done) => { const look = () => document.querySelector('#search-results').innerText.startsWith('Search Results')
+                        ? done() : setTimeout(look, 50); look(); })""")
         assert "entmax" in browser.run("document.querySelector('#search-results').innerText")
         assert not browser.errors
         assert all(r.startswith(("file:", "data:")) for r in browser.requests), browser.requests

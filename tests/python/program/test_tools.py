@@ -104,7 +104,7 @@ def test_each_picture_names_its_script():
     for page in [*(ROOT / "docs").rglob("*.md")]:
         english = page.with_name(page.name.replace(".zh.md", ".md")).read_text()
         if re.search(r"!\[[^\]]*\]\([^)]+\)", page.read_text()):
-            named = re.findall(r"\b(?:tools|benchmarks|examples)/\w+\.py", english)
+            named = re.findall(r"\b(?:tools|benchmarks|examples)/[\w/]+\.py", english)
             assert any("svg" in (ROOT / script).read_text() for script in named), f"{page.name}: no script of its picture is named"
 
 
