@@ -14,7 +14,7 @@ using Members = std::vector<std::pair<std::string, std::string>>;
 
 std::string little(std::size_t value, int bytes) {
   std::string out;
-  for (int i = 0; i < bytes; ++i) out += static_cast<char>(value >> (8 * i) & 255);
+  for (int i = 0; i < bytes; ++i, value >>= 8) out += static_cast<char>(value & 255);
   return out;
 }
 
@@ -119,6 +119,13 @@ TEST(Workbook, ColumnLetters) {
   EXPECT_EQ(column_letters(26), "AA");
   EXPECT_EQ(column_letters(701), "ZZ");
   EXPECT_EQ(column_letters(702), "AAA");
+}
+
+TEST(Workbook, AShortFileDoesNotAskForManyEmptyCells) {
+  std::string rows;
+  for (int i = 3; i < 600; ++i) rows += R"(<row><c r="XFD1"><v>1</v></c></row>)";
+  EXPECT_NE(refusal(with_header(rows)).find("is beyond the 8388608 cells read of a sheet"),
+            std::string::npos);
 }
 
 }  // namespace

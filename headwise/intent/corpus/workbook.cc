@@ -13,6 +13,8 @@ namespace {
 
 using Kind = XmlReader::Kind;
 constexpr std::size_t kColumns = 16384;  // of a sheet, as Excel has them
+/// With the empty ones: a short file may name the last column alone in every row.
+constexpr std::size_t kCells = std::size_t{1} << 23;
 
 /// A number of the file; -1 where it is none.
 Index whole(std::string_view digits) {
@@ -132,8 +134,13 @@ class WorkbookReader {
     const auto filled = [](const std::string& f) {
       return f.find_first_not_of(" \t\r\n") != std::string::npos;
     };
-    if (std::any_of(row_.fields.begin(), row_.fields.end(), filled) || computed_here_)
+    if (std::any_of(row_.fields.begin(), row_.fields.end(), filled) || computed_here_) {
+      cells_ += row_.fields.size();
+      if (cells_ > kCells)
+        refuse("row ", row_.line, " is beyond the ", kCells,
+               " cells read of a sheet; keep its text and label alone");
       sheet_.rows.push_back(row_);
+    }
     row_.fields.clear();
     computed_here_ = false;
   }
@@ -170,6 +177,7 @@ class WorkbookReader {
   std::string name_, sheet_at_, strings_at_;
   std::vector<std::string> strings_;
   CsvRow row_;
+  std::size_t cells_ = 0;
   bool computed_here_ = false;
   Sheet sheet_;
 };
