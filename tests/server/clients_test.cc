@@ -2,17 +2,24 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <optional>
+
 #include "tests/server/harness.h"
 
 namespace headwise::server {
 namespace {
 
-/// Patience in milliseconds, so that losing it takes a test no longer.
-ServiceOptions hasty() {
+ServiceOptions at_once() {
   ServiceOptions o = with_token();
-  o.loop.patience = {
-      .head = 150ms, .body = 400ms, .idle = 200ms, .grace = 100ms, .leaving = 100ms, .least_rate = 1000};
   o.batcher.linger = 0ms;
+  return o;
+}
+
+/// Patience of one kind in milliseconds, so that losing it takes a test no longer; a busy machine, which
+/// keeps clients waiting too, loses none of the others.
+ServiceOptions hasty(std::chrono::milliseconds Patience::*kind, std::chrono::milliseconds most) {
+  ServiceOptions o = at_once();
+  o.loop.patience.*kind = most;
   return o;
 }
 
@@ -25,34 +32,36 @@ std::string head_with_length(int port, std::size_t length) {
 bool serves(int port) { return ask_text(port, "still there").status == 200; }
 
 TEST(Clients, SlowHeadersEndInTime) {
-  Running service(hasty());
+  Running service(hasty(&Patience::head, 150ms));
   Client c(service.port());
-  const auto start = Clock::now();
   const std::string bytes = Ask().bytes(c.host());
-  for (std::size_t i = 0; i < bytes.size() && !c.ended;
-       ++i) {  // one byte each 5 ms: always something, never enough
-    if (!c.send(bytes.substr(i, 1)) || c.more(5ms)) break;
+  std::size_t sent = 0;
+  while (sent < bytes.size() && !c.ended) {  // one byte each 5 ms: always something, never enough
+    if (!c.send(bytes.substr(sent++, 1)) || c.more(5ms)) break;
   }
+  EXPECT_LT(sent, bytes.size()) << "it was heard to its end";
   EXPECT_EQ(c.reply().status, 408);
   EXPECT_TRUE(c.hears_end());
-  EXPECT_LT(Clock::now() - start, 1s);
   EXPECT_TRUE(serves(service.port()));
 }
 
 TEST(Clients, SilentOnesAreClosedWithoutAWord) {
-  Running service(hasty());
+  Running service(hasty(&Patience::idle, 200ms));
   Client c(service.port());
-  EXPECT_EQ(c.reply(1s).status, 0);
+  EXPECT_EQ(c.reply(20s).status, 0);
   EXPECT_TRUE(c.ended);
-  Client idle(service.port());
-  idle.send(Ask().bytes(idle.host()));
-  EXPECT_EQ(idle.reply().status, 200);
-  EXPECT_TRUE(idle.hears_end(1s));
+  std::optional<Client> idle;  // one whose question was in time
+  EXPECT_TRUE(becomes([&] {
+    idle.emplace(service.port());
+    idle->send(Ask().bytes(idle->host()));
+    return idle->reply().status == 200;
+  }));
+  EXPECT_TRUE(idle->hears_end(20s));
 }
 
 TEST(Clients, SlowBodiesEndInTime) {
-  ServiceOptions o = hasty();
-  o.loop.patience.body = 1h;
+  ServiceOptions o = hasty(&Patience::grace, 100ms);
+  o.loop.patience.body = 1h, o.loop.patience.least_rate = 1000;
   Running service(o);
   Client slow(service.port());  // at most 100 bytes a second where 1000 are asked
   slow.send(head_with_length(service.port(), 1000));
@@ -62,7 +71,7 @@ TEST(Clients, SlowBodiesEndInTime) {
 }
 
 TEST(Clients, LongBodiesEndInTime) {
-  ServiceOptions o = hasty();
+  ServiceOptions o = hasty(&Patience::body, 400ms);
   o.loop.patience.grace = 1h;  // quick enough at every moment, and without an end
   Running service(o);
   Client c(service.port());
@@ -72,7 +81,7 @@ TEST(Clients, LongBodiesEndInTime) {
 }
 
 TEST(Clients, SlowReadersAreLeft) {
-  ServiceOptions o = hasty();
+  ServiceOptions o = hasty(&Patience::grace, 100ms);
   o.report = std::make_shared<const std::string>(std::size_t{32} << 20, 'x');  // more than sockets hold
   o.loop.patience.least_rate = Index{1} << 30;
   Running service(o);
@@ -82,7 +91,7 @@ TEST(Clients, SlowReadersAreLeft) {
   c.send(a.bytes(c.host()));
   std::this_thread::sleep_for(300ms);
   EXPECT_TRUE(serves(service.port()));
-  EXPECT_TRUE(c.hears_end(10s));
+  EXPECT_TRUE(c.hears_end());
 }
 
 TEST(Clients, ALongPageArrivesWhole) {
@@ -93,11 +102,11 @@ TEST(Clients, ALongPageArrivesWhole) {
   Running service(o);
   Ask a;
   a.method = "GET", a.path = "/report";
-  EXPECT_TRUE(ask(service.port(), a, 20s).body == page);
+  EXPECT_TRUE(ask(service.port(), a).body == page);
 }
 
 TEST(Clients, VanishAtEveryByte) {
-  Running service(hasty());
+  Running service(at_once());
   const std::string bytes = Ask().bytes("127.0.0.1:" + std::to_string(service.port()));
   for (std::size_t i = 0; i <= bytes.size(); ++i) {
     Client c(service.port());
@@ -108,7 +117,7 @@ TEST(Clients, VanishAtEveryByte) {
 }
 
 TEST(Clients, AJobWhoseClientVanishedIsNotRun) {
-  Running service(hasty());
+  Running service(at_once());
   service.facts.held = true;
   Client first(service.port());
   first.send(Ask().bytes(first.host()));
@@ -128,7 +137,7 @@ TEST(Clients, AJobWhoseClientVanishedIsNotRun) {
 }
 
 TEST(Clients, ABodyThatLiesAboutItsLength) {
-  Running service(hasty());
+  Running service(hasty(&Patience::body, 2s));
   Client less(service.port());  // says more than it sends, and closes its side
   less.send(head_with_length(service.port(), 100) + "{\"text\": \"a\"}");
   less.half_close();
@@ -146,7 +155,7 @@ TEST(Clients, ABodyThatLiesAboutItsLength) {
 }
 
 TEST(Clients, AClosedSendingSideStillHearsItsAnswer) {
-  Running service(hasty());
+  Running service(at_once());
   service.facts.delay_ms = 50;
   Client c(service.port());
   c.send(Ask().bytes(c.host()));
@@ -155,7 +164,7 @@ TEST(Clients, AClosedSendingSideStillHearsItsAnswer) {
 }
 
 TEST(Clients, MalformedOnesAreToldAndClosed) {
-  Running service(hasty());
+  Running service(at_once());
   const std::string start = "POST /v1/intents HTTP/1.1\r\nHost: 127.0.0.1:" + std::to_string(service.port()) +
                             "\r\nAuthorization: Bearer " + kToken + "\r\nContent-Type: application/json\r\n";
   std::string many = start;
@@ -208,23 +217,21 @@ std::vector<Client> busy_ones(Running& service, int n) {
 
 TEST(Clients, SilentOnesGiveUpTheirSeats) {
   ServiceOptions o = with_token();
-  o.loop.connections = 8;
+  o.loop.connections = 8, o.loop.patience.head = o.loop.patience.idle = 1h;
   Running service(o);
   std::vector<Client> silent;
   for (int i = 0; i < 7; ++i) silent.emplace_back(service.port());
   Client half(service.port());
   half.send("GET /health");
   std::this_thread::sleep_for(30ms);
-  const auto start = Clock::now();
   std::vector<Client> kept;
   for (int i = 0; i < 8; ++i) {
     kept.emplace_back(service.port());
     kept.back().send(Ask().bytes(kept.back().host()));
-    EXPECT_EQ(kept.back().reply().status, 200) << i;
+    EXPECT_EQ(kept.back().reply().status, 200) << i << ": its seat waited for patience to end";
   }
-  EXPECT_LT(Clock::now() - start, 3s) << "waited for patience to end";
-  for (Client& c : silent) EXPECT_TRUE(c.hears_end(1s));
-  EXPECT_TRUE(half.hears_end(1s));
+  for (Client& c : silent) EXPECT_TRUE(c.hears_end());
+  EXPECT_TRUE(half.hears_end());
 }
 
 TEST(Clients, TooManyAreTurnedAwayButHealthIsAnswered) {
@@ -240,10 +247,29 @@ TEST(Clients, TooManyAreTurnedAwayButHealthIsAnswered) {
   EXPECT_TRUE(ninth.hears_end());
   std::vector<Client> crowd;  // on the spare seats, and silent
   for (int i = 0; i < 100; ++i) crowd.emplace_back(service.port());
-  EXPECT_EQ(ask(service.port(), live()).status, 200);
+  EXPECT_TRUE(becomes([&] { return ask(service.port(), live()).status == 200; }));  // each within a second
   service.facts.held = false;
   for (Client& c : clients) EXPECT_EQ(c.reply().status, 200) << "one that was in before";
   EXPECT_TRUE(becomes([&] { return serves(service.port()); }));
+}
+
+/// A machine that stalls finds all of them at once: whose question lies in the socket was not silent.
+TEST(Clients, WhoHasAskedKeepsItsSeatBeforeItIsRead) {
+  ServiceOptions o = with_token();
+  o.loop.connections = 8, o.batcher.linger = 0ms;
+  ModelFacts facts;
+  Listener listener("127.0.0.1", 0);
+  Service service(model_of(facts), listener, "127.0.0.1", o);
+  std::vector<Client> clients;
+  for (int i = 0; i < 9; ++i) {
+    clients.emplace_back(listener.port());
+    clients.back().send(Ask().bytes(clients.back().host()));
+  }
+  std::thread loop([&] { service.run(); });
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(clients[static_cast<std::size_t>(i)].reply().status, 200) << i;
+  EXPECT_EQ(clients.back().reply().status, 503);
+  service.drain();
+  loop.join();
 }
 
 TEST(Clients, OneAddressHasALimit) {

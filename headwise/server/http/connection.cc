@@ -1,6 +1,7 @@
 #include "headwise/server/http/connection.h"
 
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -123,6 +124,11 @@ void Connection::write(Clock::time_point now) {
   // underway.
   ::shutdown(fd_, SHUT_WR);
   phase = Phase::leaving, in = {};
+}
+
+bool Connection::unheard() const {
+  int waiting = 0;
+  return phase == Phase::reading && ::ioctl(fd_, FIONREAD, &waiting) == 0 && waiting > 0;
 }
 
 bool Connection::slow(Index bytes, const Patience& patience, Clock::time_point now) const {

@@ -62,6 +62,8 @@ class Connection {
   bool evictable() const {
     return phase == Phase::leaving || (phase == Phase::reading && parser.stage() == HttpParser::Stage::head);
   }
+  /// Bytes of a question lie in the socket: it is the service that has not read them yet.
+  bool unheard() const;
   int descriptor() const { return fd_; }
   /// What epoll should watch for.
   std::uint32_t interest() const;

@@ -178,7 +178,7 @@ bool EventLoop::make_room(const std::string& group, bool spare) {
     const Index of_client = group.empty() && !spare ? count_of(c->group) : 0;
     const bool sooner =
         oldest == nullptr || of_client > most || (of_client == most && turn(*c) < turn(*oldest));
-    if (sooner) oldest = c.get(), most = of_client;
+    if (sooner && !c->unheard()) oldest = c.get(), most = of_client;
   }
   if (oldest == nullptr) return false;
   oldest->phase = Phase::gone;
