@@ -8,7 +8,7 @@ set(HEADWISE_PUBLIC_HEADERS
     headwise/base/e4m3.h headwise/base/error.h headwise/base/half.h headwise/base/index.h headwise/base/param.h
     headwise/base/random.h headwise/base/threads.h headwise/base/view.h
     headwise/spec/backward.h headwise/spec/gemm.h headwise/spec/head.h headwise/spec/mask.h headwise/spec/mask_terms.h
-    headwise/spec/packed_keys.h headwise/spec/pages.h headwise/spec/probe.h headwise/spec/problem.h headwise/spec/rope.h
+    headwise/spec/key_share.h headwise/spec/packed_keys.h headwise/spec/pages.h headwise/spec/probe.h headwise/spec/problem.h headwise/spec/rope.h
     headwise/spec/row_lists.h headwise/spec/run_facts.h headwise/spec/score.h headwise/spec/stored.h headwise/spec/terms.h
     headwise/kernels/candidate.h headwise/kernels/device_status.h headwise/kernels/gemm_candidate.h headwise/kernels/takes.h
     headwise/masks/mask.h
@@ -29,11 +29,12 @@ set(HEADWISE_PUBLIC_HEADERS
     headwise/layers/multi_head/cut_head.h headwise/layers/multi_head/multi_head.h headwise/layers/multi_head/suggest_heads.h headwise/layers/multi_head/taps.h
     headwise/layers/transformer/block.h headwise/layers/transformer/stack.h headwise/layers/transformer/torch_state.h
     headwise/layers/transformer/transformer.h
-    headwise/model/gguf.h headwise/model/gguf_blocks.h headwise/model/hf_bert.h headwise/model/hf_config.h
+    headwise/model/gguf/gguf.h headwise/model/gguf/blocks.h headwise/model/hf_bert.h headwise/model/hf_config.h
     headwise/model/json_object.h headwise/model/safetensors.h headwise/model/shards.h headwise/model/word_rules.h
-    headwise/train/checkpoint.h
-    headwise/train/cut_params.h headwise/train/data.h headwise/train/gates.h headwise/train/next_token.h
-    headwise/train/optimizer.h headwise/train/progress.h headwise/train/schedule.h headwise/train/train_log.h
+    headwise/train/checkpoints/checkpoint.h
+    headwise/train/steps/cut_params.h headwise/train/data.h headwise/train/gates.h headwise/train/steps/late_loss.h
+    headwise/train/next_token.h
+    headwise/train/steps/optimizer.h headwise/train/progress.h headwise/train/steps/schedule.h headwise/train/train_log.h
     headwise/train/trainer.h
     headwise/text/bpe.h
     headwise/c/headwise.h)
@@ -47,7 +48,7 @@ set(HEADWISE_TEXT_PUBLIC_HEADERS
     headwise/intent/recognizer/model_folder.h headwise/intent/recognizer/learnt_gates.h headwise/intent/recognizer/ngrams.h
     headwise/intent/recognizer/planted_head.h headwise/intent/recognizer/pooling.h
     headwise/intent/recognizer/recognizer.h headwise/intent/training/evaluation.h headwise/intent/training/pretrained.h
-    headwise/intent/training/training.h
+    headwise/intent/training/scope/strangers.h headwise/intent/training/training.h
     headwise/c/decoder.h headwise/c/recognizer.h
     headwise/decoder/files/config.h headwise/decoder/files/hf_config.h headwise/decoder/files/save_folder.h
     headwise/decoder/files/source.h

@@ -25,6 +25,9 @@ ORDERS = {
     "layers": "basic multi_head transformer",
     "intent": "corpus compound recognizer training",
     "decoder": "files forward .",
+    "train": "steps checkpoints .",
+    "model": ". gguf",
+    "analysis": ". report",
     "lab": "matrix model figures depth survey cut convert decoder during",
     "cli": "args ranks attention decoder intent serve lab shell .",
 }

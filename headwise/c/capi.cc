@@ -1,6 +1,7 @@
 // Contexts, plans and attention of the C interface.
 #include <new>
 
+#include "headwise/base/context.h"
 #include "headwise/base/version.h"
 #include "headwise/c/convert.h"
 #include "headwise/c/plan_calls.h"

@@ -1,4 +1,5 @@
 // Gradients of attention in the C interface.
+#include "headwise/base/context.h"
 #include "headwise/c/convert.h"
 #include "headwise/c/plan_calls.h"
 #include "headwise/c/term_fields.h"

@@ -1,5 +1,6 @@
 #include <atomic>
 
+#include "headwise/base/context.h"
 #include "headwise/c/decoder.h"
 #include "headwise/c/guard.h"
 #include "headwise/decoder/decoder_host.h"

@@ -33,6 +33,12 @@ KvCache::KvCache(const KvShape& shape, const KvOptions& options)
           " kv heads, head_dim ", shape.head_dim, ", value_dim ", shape.value_dim, "; all are 1 or more");
   require(options.window >= 0 && options.first >= 0, ErrorKind::bad_argument, kOp, "got a window of ",
           options.window, " and ", options.first, " first tokens; both are 0 or more");
+  const KeyShare& share = options.share;
+  require(share.ranks >= 1 && share.rank >= 0 && share.rank < share.ranks, ErrorKind::bad_argument, kOp,
+          "got rank ", share.rank, " of ", share.ranks, "; ranks are numbered from 0");
+  require(share.ranks == 1 || (options.heads.empty() && options.window == 0), ErrorKind::unsupported, kOp,
+          "keys are shared out over ", share.ranks,
+          " ranks, where heads have no windows and policies yet; use one rank");
   if (!options.heads.empty()) {
     make_classes();
     return;
@@ -84,6 +90,30 @@ KvCache::Sequence& KvCache::find(SequenceId id) {
   return found->second;
 }
 const KvCache::Sequence& KvCache::find(SequenceId id) const { return const_cast<KvCache*>(this)->find(id); }
+
+Index KvCache::kept_pages(Index pages, int rank) const {
+  const Index each = kSplitKeys / page_tokens(), round = each * options_.share.ranks;
+  return pages / round * each + min_of(each, max_of(0, pages % round - rank * each));
+}
+
+/// Rank 0 keeps the most of every text.
+Index KvCache::longest_pages() const {
+  const auto all = static_cast<Index>(records_.size());
+  if (options_.share.ranks == 1) return all;
+  const Index each = kSplitKeys / page_tokens();
+  return min_of(all / each * each * options_.share.ranks + all % each, kMostPages);
+}
+
+/// Has every rank room when `s` has so many pages? All ranks count for all of them.
+bool KvCache::fits_all_ranks(const Sequence& s, Index pages) const {
+  for (int rank = 0; rank < options_.share.ranks; ++rank) {
+    Index kept = kept_pages(pages, rank);
+    for (const auto& [id, other] : sequences_)
+      if (&other != &s) kept += kept_pages(static_cast<Index>(other.pages.size()), rank);
+    if (kept > static_cast<Index>(records_.size())) return false;
+  }
+  return true;
+}
 
 bool KvCache::writable(std::int32_t page) const {
   const Record& r = records_[at(page)];
@@ -148,6 +178,8 @@ SequenceId KvCache::open(const std::string& tenant) {
 
 SequenceId KvCache::fork(SequenceId other) {
   if (split()) return fork_classes(other);
+  require(options_.share.ranks == 1, ErrorKind::unsupported, kOp, "keys are shared out over ",
+          options_.share.ranks, " ranks, where texts have no forks yet; open another sequence");
   const Sequence& from = find(other);
   Sequence s;
   s.tenant = from.tenant, s.tokens = from.tokens, s.length = from.length;
@@ -169,9 +201,10 @@ Index KvCache::adopt(SequenceId id, std::span<const std::int32_t> prompt) {
   require(s.length == 0, ErrorKind::bad_argument, kOp, "sequence ", id, " has ", s.length,
           " tokens; only an empty one adopts a beginning");
   const Index most = std::max<Index>(static_cast<Index>(prompt.size()) - 1, 0), each = page_tokens();
-  for (const std::int32_t page : s.pages) give_page(page);
+  for (const std::int32_t page : s.pages)
+    if (page >= 0) give_page(page);
   s.pages.clear();
-  if (options_.window > 0 || own_.weighs()) return 0;
+  if (options_.window > 0 || own_.weighs() || options_.share.ranks > 1) return 0;
   ++now_;
   while (s.length + each <= most) {
     const int child = tree_->find(s.node, prompt.subspan(at(s.length), at(each)));
@@ -203,6 +236,14 @@ bool KvCache::reserve(SequenceId id, Index tokens) {
   require(tokens >= 0, ErrorKind::bad_argument, kOp, "got ", tokens, " tokens to reserve; give 0 or more");
   const Index each = page_tokens(),
               needed = ceil_div(s.length + tokens, each) - static_cast<Index>(s.pages.size());
+  if (options_.share.ranks > 1) {
+    if (!fits_all_ranks(s, static_cast<Index>(s.pages.size()) + max_of(0, needed))) return false;
+    for (Index i = 0; i < needed; ++i) {
+      const Index key = static_cast<Index>(s.pages.size()) * each;
+      s.pages.push_back(options_.share.has(key) ? take_page(s.tenant) : -1);
+    }
+    return true;
+  }
   const Index tail = s.length / each;  // the first page that will be written
   const bool copied = tokens > 0 && s.length % each != 0 && !writable(s.pages[at(tail)]);
   if (std::max<Index>(needed, 0) + (copied ? 1 : 0) > static_cast<Index>(free_.size()) + tree_->free_to_go())
@@ -237,7 +278,8 @@ void KvCache::truncate(SequenceId id, Index tokens) {
   const Index keep = ceil_div(tokens, page_tokens());
   require(tokens >= s.dropped || tokens == s.length, ErrorKind::bad_argument, kOp, "sequence ", id,
           " gave tokens before ", s.dropped, " back; it cannot be cut to ", tokens);
-  while (static_cast<Index>(s.pages.size()) > keep) give_page(s.pages.back()), s.pages.pop_back();
+  for (; static_cast<Index>(s.pages.size()) > keep; s.pages.pop_back())
+    if (s.pages.back() >= 0) give_page(s.pages.back());
   s.length = tokens;
   s.tokens.resize(at(tokens));
   s.waiting.clear();
@@ -297,7 +339,7 @@ void KvCache::commit(SequenceId id, std::span<const std::int32_t> tokens) {
     drop_pages(s);
   else if (own_.weighs())
     count_weights(s, n);
-  else
+  else if (options_.share.ranks == 1)
     to_tree(s);
 }
 

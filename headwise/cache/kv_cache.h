@@ -7,12 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "headwise/base/context.h"
+#include "headwise/base/buffer.h"
+#include "headwise/base/view.h"
 #include "headwise/cache/head_policy.h"
+#include "headwise/spec/key_share.h"
 #include "headwise/spec/pages.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
+
+class Context;
 
 struct KvShape {
   Index layers = 0, kv_heads = 0, head_dim = 0, value_dim = 0;
@@ -25,6 +29,9 @@ struct KvOptions {
   Index window = 0, first = 0;         // of all heads, as in HeadPolicy; such a cache shares no beginnings
   std::vector<HeadPolicy> heads = {};  // [layers kv_heads]; empty: all heads alike
   bool drop = true;  // heads with a window give pages back; else they keep them, closed by the mask
+  /// Ranks that share out the keys of every text: this one keeps the pages of its splits alone. All decide
+  /// alike what has room. Such a cache shares no beginnings either.
+  KeyShare share = {};
 };
 
 /// Never used twice.
@@ -58,9 +65,7 @@ class KvCache {
   Index page_tokens() const { return options_.page_tokens; }
   /// That the longest text may take.
   Index pages() const {
-    return split()               ? nominal_pages_
-           : options_.window > 0 ? Index{1} << 30
-                                 : static_cast<Index>(records_.size());
+    return split() ? nominal_pages_ : options_.window > 0 ? Index{1} << 30 : longest_pages();
   }
   /// Heads have policies of their own: they lie in caches of their own, one for each policy.
   bool split() const { return !classes_.empty(); }
@@ -144,6 +149,10 @@ class KvCache {
   Index numbers_of(Part part) const;
   bool eight_bit() const { return options_.dtype == DType::i8 || options_.dtype == DType::e4m3; }
   bool writable(std::int32_t page) const;
+  /// Of a text's first pages, those that a rank keeps; the most pages of a text that fit.
+  Index kept_pages(Index pages, int rank) const;
+  Index longest_pages() const;
+  bool fits_all_ranks(const Sequence& s, Index pages) const;
   std::int32_t take_page(const std::string& tenant);
   void give_page(std::int32_t page);
   void copy_page(std::int32_t from, std::int32_t to);

@@ -1,6 +1,7 @@
 // A cache whose heads keep different tokens: heads of one policy form a class, a KvCache of its own.
 #include <algorithm>
 
+#include "headwise/base/context.h"
 #include "headwise/cache/kv_cache.h"
 #include "headwise/cache/prefix_tree.h"
 

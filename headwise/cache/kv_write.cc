@@ -3,6 +3,7 @@
 #include <cstring>
 #include <set>
 
+#include "headwise/base/context.h"
 #include "headwise/cache/kv_cache.h"
 #include "headwise/cache/prefix_tree.h"
 #include "headwise/ops/keys/quantize_kv.h"
@@ -30,19 +31,21 @@ AnyView row_of(const AnyView& x, Index row) {
   v.step[2] = x.step[1], v.step[3] = x.step[2];
   return v;
 }
-void store(const AnyView& from, const AnyView& to) {
-  const auto* x = static_cast<const float*>(from.data);
-  for (Index h = 0; h < from.size[2]; ++h)
-    for (Index d = 0; d < from.size[3]; ++d) {
-      const float value = x[h * from.step[2] + d * from.step[3]];
-      const Index place = h * to.step[2] + d * to.step[3];
-      if (to.dtype == DType::f32)
-        static_cast<float*>(to.data)[place] = value;
-      else if (to.dtype == DType::bf16)
-        static_cast<bf16*>(to.data)[place] = bf16(value);
-      else
-        static_cast<f16*>(to.data)[place] = f16(value);
-    }
+template <class T>
+void store_as(const AnyView& from, const AnyView& to) noexcept {
+  for (Index h = 0; h < from.size[2]; ++h) {
+    const float* x = static_cast<const float*>(from.data) + h * from.step[2];
+    T* y = static_cast<T*>(to.data) + h * to.step[2];
+    if (from.step[3] == 1 && to.step[3] == 1)
+      for (Index d = 0; d < from.size[3]; ++d) y[d] = static_cast<T>(x[d]);
+    else
+      for (Index d = 0; d < from.size[3]; ++d) y[d * to.step[3]] = static_cast<T>(x[d * from.step[3]]);
+  }
+}
+void store(const AnyView& from, const AnyView& to) noexcept {
+  if (to.dtype == DType::f32) return store_as<float>(from, to);
+  if (to.dtype == DType::bf16) return store_as<bf16>(from, to);
+  store_as<f16>(from, to);
 }
 
 }  // namespace
@@ -59,19 +62,31 @@ void KvCache::write(SequenceId id, Index layer, const InputView& k, const InputV
   const Index each = page_tokens(), room = static_cast<Index>(s.pages.size()) * each - s.length;
   require(k.size[0] <= room, ErrorKind::bad_argument, kOp, "sequence ", id, " has room for ", room,
           " more tokens, not for ", k.size[0], "; reserve first");
-  for (Index row = 0; row < k.size[0]; ++row) {
-    const Index token = s.length + row, page = s.pages[at(token / each)];
-    require(writable(static_cast<std::int32_t>(page)), ErrorKind::bad_argument, kOp, "page ", page,
+  const auto page_of = [&](Index row) { return s.pages[at((s.length + row) / each)]; };
+  const auto elsewhere = [&](Index row) { return page_of(row) < 0 && options_.share.ranks > 1; };
+  for (Index row = 0; row < k.size[0]; ++row)
+    require(elsewhere(row) || writable(page_of(row)), ErrorKind::bad_argument, kOp, "page ", page_of(row),
             " of sequence ", id, " is shared; reserve first");
+  const AnyView keys = this->k(layer), values = this->v(layer);
+  const auto write_row = [&](Index row) {
+    if (elsewhere(row)) return;
+    const Index token = (s.length + row) % each;
     for (const bool key : {true, false}) {
-      const AnyView to = token_of(key ? this->k(layer) : this->v(layer), page, token % each);
-      const AnyView from = row_of(key ? k : v, row);
+      const AnyView to = token_of(key ? keys : values, page_of(row), token), from = row_of(key ? k : v, row);
       if (eight_bit())
-        quantize_kv(from, to, token_of(key ? k_scale(layer) : v_scale(layer), page, token % each), ctx);
+        quantize_kv(from, to, token_of(key ? k_scale(layer) : v_scale(layer), page_of(row), token), ctx);
       else
         store(from, to);
     }
+  };
+  constexpr Index kRows = 16;  // of a task
+  if (eight_bit() || k.size[0] <= kRows) {
+    for (Index row = 0; row < k.size[0]; ++row) write_row(row);
+    return;
   }
+  ctx.pool().parallel_for(ceil_div(k.size[0], kRows), [&](Index task, int) noexcept {
+    for (Index row = task * kRows; row < min_of(k.size[0], (task + 1) * kRows); ++row) write_row(row);
+  });
 }
 
 KvStats KvCache::stats() const {
@@ -101,8 +116,9 @@ void KvCache::check() const {
          " has tokens past its pages");
     for (std::size_t i = 0; i < s.pages.size(); ++i) {
       const bool gone = s.pages[i] < 0;
-      hold(!gone || static_cast<Index>(i + 1) * page_tokens() <= s.dropped, "page ", i, " of sequence ", id,
-           " is gone");
+      const bool elsewhere = !options_.share.has(static_cast<Index>(i) * page_tokens());
+      hold(gone == elsewhere || static_cast<Index>(i + 1) * page_tokens() <= s.dropped, "page ", i,
+           " of sequence ", id, " is ", gone ? "gone" : "another rank's");
       if (!gone) ++seen[at(s.pages[i])];
     }
     int node = s.node;

@@ -13,6 +13,7 @@
 #include "headwise/cli/intent/suggest.h"
 #include "headwise/cli/lab/align.h"
 #include "headwise/cli/ranks/cmd_checkpoint.h"
+#include "headwise/cli/ranks/ranks.h"
 #include "headwise/cli/shell/shell.h"
 #include "headwise/distributed/engine.h"
 
@@ -81,23 +82,18 @@ int delivered(int exit_code) {
   return failed ? lost(exit_code, errno) : exit_code;  // errno is 0 where an earlier write failed
 }
 
-/// "rank 2: " on a rank above 0.
-std::string rank_words() {
-  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  return rank == nullptr || std::string_view(rank) == "0" ? "" : fmt::format("rank {}: ", rank);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
     return delivered(run(argc, argv));
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "headwise: out of memory; use smaller sizes\n");
+    fmt::print(stderr, "headwise: {}out of memory; use smaller sizes\n", rank_words());
   } catch (const headwise::RankError& e) {
-    // Where all ranks know the same, rank 0 says it; the others let it speak first.
+    // Where all ranks know the same, rank 0 says it. The first rank to go takes the others with it: they wait
+    // for rank 0 to speak and go, on a busy machine too; who started them ends them then.
     if (e.everywhere() && !rank_words().empty())
-      ::usleep(500000);
+      ::sleep(20);
     else
       fmt::print(stderr, "headwise: {}{}\n", rank_words(), e.what());
     return e.everywhere() ? int{kFailed} : int{kNoRank};

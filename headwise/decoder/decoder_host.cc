@@ -32,7 +32,8 @@ DecoderHost::DecoderHost(std::unique_ptr<DecoderSource> source, const DecoderHos
     : tokenizer_(source->share_tokenizer()),
       chat_template_(source->chat_template()),
       model_(*source, options.model, ctx),
-      cache_(model_.kv_shape(), {.bytes = options.kv_bytes, .dtype = options.kv_dtype}),
+      cache_(model_.kv_shape(),
+             {.bytes = options.kv_bytes, .dtype = options.kv_dtype, .share = model_.key_share()}),
       generator_(model_, tokenizer_.get(), cache_, options.generator) {}
 
 const Tokenizer& DecoderHost::need_tokenizer(std::string_view op) const {
@@ -42,9 +43,23 @@ const Tokenizer& DecoderHost::need_tokenizer(std::string_view op) const {
 }
 
 RequestId DecoderHost::add(GenerateRequest request) {
-  const RequestId id = generator_.add(std::move(request));
+  require(!lead_ || !request.watch, ErrorKind::unsupported, "decoder",
+          "statistics of heads are not there over ranks yet; leave them out, or serve on one rank");
+  if (!lead_) {
+    const RequestId id = generator_.add(std::move(request));
+    inbox_[id];
+    return id;
+  }
+  const RequestId id = generator_.add(request);
   inbox_[id];
+  turn_.added.push_back(std::move(request));
   return id;
+}
+
+void DecoderHost::follow(const DecoderTurn& turn, Context& ctx) {
+  for (const GenerateRequest& r : turn.added) generator_.add(r);
+  for (const RequestId id : turn.dropped) generator_.cancel(id);
+  generator_.step(ctx);
 }
 
 std::vector<GenerateEvent> DecoderHost::next(std::span<const RequestId> ids, Context& ctx) {
@@ -64,7 +79,14 @@ std::vector<GenerateEvent> DecoderHost::next(std::span<const RequestId> ids, Con
   };
   fetch();
   if (!mine.empty()) return mine;
-  generator_.step(ctx);
+  if (lead_) {
+    // Nothing to do and nothing to say: the others need not wake.
+    const DecoderTurn turn = std::exchange(turn_, {});
+    if (!turn.none() || generator_.running() + generator_.waiting() > 0)
+      lead_(turn, [&] { generator_.step(ctx); });
+  } else {
+    generator_.step(ctx);
+  }
   for (const GenerateEvent& e : generator_.events())
     if (const auto found = inbox_.find(e.id); found != inbox_.end()) found->second.push_back(e);
   fetch();
@@ -74,6 +96,7 @@ std::vector<GenerateEvent> DecoderHost::next(std::span<const RequestId> ids, Con
 void DecoderHost::drop(std::span<const RequestId> ids) {
   for (const RequestId id : ids) {
     generator_.cancel(id);
+    if (lead_) turn_.dropped.push_back(id);
     inbox_.erase(id);
   }
 }

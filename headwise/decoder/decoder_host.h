@@ -1,6 +1,7 @@
 // DecoderHost: a model with its tokenizer, cache and generator in one place: what programs and bindings hold.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,6 +18,16 @@ struct DecoderHostOptions {
   Index kv_bytes = Index{256} << 20;
   GeneratorOptions generator = {};
 };
+
+/// What came between two steps.
+struct DecoderTurn {
+  std::vector<GenerateRequest> added = {};
+  std::vector<RequestId> dropped = {};  // that run no longer
+
+  bool none() const { return added.empty() && dropped.empty(); }
+};
+/// Runs a step; where several ranks have the model, it first tells the others what came.
+using DecoderLead = std::function<void(const DecoderTurn& turn, const std::function<void()>& step)>;
 
 /// Of weights: none for "stored", f32, bf16 or f16; else refused with `name`.
 std::optional<DType> weights_dtype_named(std::string_view name, std::string_view value);
@@ -46,6 +57,11 @@ class DecoderHost {
   Generator& generator() { return generator_; }
 
   RequestId add(GenerateRequest request);
+  /// Every step is run through it from now on, with all requests since. Statistics of heads are refused.
+  void lead(DecoderLead lead) { lead_ = std::move(lead); }
+  /// What another host was told: the same requests get the same numbers and the same step is run. An error of
+  /// the step is that of the other.
+  void follow(const DecoderTurn& turn, Context& ctx);
   /// Of these requests: what waits for them, else what one step brings, which may be nothing yet.
   std::vector<GenerateEvent> next(std::span<const RequestId> ids, Context& ctx);
   /// They end at once and say nothing more.
@@ -67,6 +83,8 @@ class DecoderHost {
   Decoder model_;
   KvCache cache_;
   Generator generator_;
+  DecoderLead lead_;
+  DecoderTurn turn_;                                       // since the last step
   std::map<RequestId, std::vector<GenerateEvent>> inbox_;  // of requests that still run or were not fetched
 };
 

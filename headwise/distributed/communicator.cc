@@ -1,34 +1,15 @@
 #include "headwise/distributed/communicator.h"
 
 #include <cstdlib>
-#include <cstring>
 
+#include "headwise/base/context.h"
 #include "headwise/base/version.h"
+#include "headwise/distributed/world.h"
 
 namespace headwise {
-
-/// What teams of one start share.
-struct Communicator::World {
-  std::unique_ptr<Engine> engine;
-  EngineOptions options;
-  Counted counted;
-  std::string broken;
-  std::vector<std::byte> scratch, second;
-};
-
-/// What every rank must mean alike in one call.
-struct Communicator::Card {
-  enum Kind : std::int32_t { gathers = 1, sums = 2, adds = 3, trades = 4 };
-  std::int32_t kind = 0, dtype = 0;
-  Index bytes = 0, number = 0, check = 0x6865616477697365;
-};
+using namespace ranks;
 
 namespace {
-
-constexpr const char* kOp = "ranks";
-constexpr Index kCheckedCalls = 64;   // calls whose cards are compared without being asked to
-constexpr Index kSmallSum = 1 << 12;  // bytes up to which every rank adds all partials itself
-constexpr Index kGrain = 1 << 14;
 
 const char* name_of_kind(std::int32_t kind) {
   return kind == 1   ? "gather"
@@ -38,67 +19,15 @@ const char* name_of_kind(std::int32_t kind) {
                      : "another call";
 }
 
+/// Messages of so many bytes go to one rank after another: sent to all at once, they would crowd the link of
+/// each.
+constexpr Index kRoundBytes = Index{1} << 18;
+
 std::string amount(Index bytes) {
   const auto tenths = [](Index n, const char* unit) { return text(n / 10, '.', n % 10, unit); };
   if (bytes >= 1000000) return tenths(bytes / 100000, " MB");
   if (bytes >= 1000) return tenths(bytes / 100, " kB");
   return text(bytes, " bytes");
-}
-
-bool row_major(const AnyView& v) {
-  Index step = 1;
-  for (int axis = v.rank - 1; axis >= 0; --axis) {
-    if (v.size[axis] != 1 && v.step[axis] != step) return false;
-    step *= v.size[axis];
-  }
-  return true;
-}
-
-void check_view(const char* name, const AnyView& v) {
-  require(v.given() && v.on_cpu() && row_major(v), ErrorKind::bad_shape, kOp, name, " is ", v,
-          "; give a row-major tensor in the memory of the CPU");
-}
-
-/// What rank r has of `count` numbers, by where the ranks' pieces end.
-Slice piece_of(std::span<const Index> ends, int r, int ranks, Index count) {
-  const auto at = static_cast<std::size_t>(r);
-  require(static_cast<int>(ends.size()) == ranks && ends.back() == count, ErrorKind::bad_argument, kOp,
-          "pieces of ", ends.size(), " ranks end at ", ends.empty() ? 0 : ends.back(), " for ", count,
-          " numbers over ", ranks, " ranks; give an end for each, the last one the count");
-  const Index begin = r == 0 ? 0 : ends[at - 1];
-  require(ends[at] >= begin, ErrorKind::bad_argument, kOp, "the piece of rank ", r, " ends at ", ends[at],
-          " and begins at ", begin, "; give ends in ascending order");
-  return {begin, ends[at] - begin};
-}
-
-/// rows[0] = node(0, ranks) over rows of `count` numbers: neighbours first, then neighbours of those.
-template <class T>
-void add_tree(T* rows, Index count, int ranks, ThreadPool& pool) {
-  pool.parallel_for(ceil_div(count, kGrain), [&](Index task, int) noexcept {
-    const Index begin = task * kGrain, end = min_of(count, begin + kGrain);
-    for (int width = 1; width < ranks; width *= 2)
-      for (int r = 0; r < ranks; r += 2 * width) {
-        T* a = rows + r * count;
-        const T* b = rows + (r + width) * count;
-        for (Index i = begin; i < end; ++i) a[i] += b[i];
-      }
-  });
-}
-
-void add_tree(std::byte* rows, DType dtype, Index count, int ranks, ThreadPool& pool) {
-  if (dtype == DType::f64)
-    add_tree(reinterpret_cast<double*>(rows), count, ranks, pool);
-  else
-    add_tree(reinterpret_cast<float*>(rows), count, ranks, pool);
-}
-
-std::byte* sized(std::vector<std::byte>& memory, Index bytes) {
-  if (static_cast<Index>(memory.size()) < bytes) memory.resize(static_cast<std::size_t>(bytes));
-  return memory.data();
-}
-
-void copy(void* to, const void* from, Index bytes) {
-  if (bytes > 0 && to != from) std::memmove(to, from, static_cast<std::size_t>(bytes));
 }
 
 double seconds_from(const char* variable, double otherwise) {
@@ -118,13 +47,6 @@ Order order_of(std::string_view word) {
     if (name_of(o) == word) return o;
   throw Error(ErrorKind::bad_argument,
               text(kOp, ": there is no order \"", word, "\"; give one_rank, tree or engine"));
-}
-
-Index sum_bytes(Index count, Index width, int ranks) {
-  if (ranks == 1) return 0;
-  if (count * width <= kSmallSum) return count * width * (ranks - 1);
-  // Pieces to their owners, then the sums to all: what one rank sends, where pieces are equal.
-  return 2 * (count - count / ranks) * width;
 }
 
 Communicator::Communicator() : world_(std::make_shared<World>()), members_{0} {}
@@ -216,7 +138,7 @@ void Communicator::compare_cards(const Card& card, std::string_view what) const 
   std::vector<Card> all(static_cast<std::size_t>(ranks_));
   std::vector<Message> messages;
   Card mine = card;
-  mine.number = w.counted.calls;
+  mine.number = w.calls_of[tag_];
   for (int r = 0; r < ranks_; ++r) {
     if (r == rank_) continue;
     messages.push_back({world_rank(r), true, &mine, sizeof(Card)});
@@ -242,28 +164,30 @@ void Communicator::compare_cards(const Card& card, std::string_view what) const 
 
 void Communicator::trade(const Pieces& p, const Card& card, std::string_view what) const {
   World& w = *world_;
-  if (ranks_ > 1 && (w.options.check || w.counted.calls < kCheckedCalls)) compare_cards(card, what);
-  std::vector<Message> messages;
-  Index bytes = 0;
-  for (int i = 0; i < ranks_; ++i) {
-    const auto r = static_cast<std::size_t>(i);
-    if (i == rank_) {
-      copy(p.to + p.take_at[r], p.from + p.send_at[r], p.take[r]);
-      continue;
-    }
+  if (ranks_ > 1 && (w.options.check || w.calls_of[tag_] < kCheckedCalls)) compare_cards(card, what);
+  const auto own = static_cast<std::size_t>(rank_);
+  copy(p.to + p.take_at[own], p.from + p.send_at[own], p.take[own]);
+  const bool in_rounds = card.bytes / ranks_ >= kRoundBytes, pairs = (ranks_ & (ranks_ - 1)) == 0;
+  std::vector<Message>& messages = w.messages;
+  messages.clear();
+  for (int round = 1; round < ranks_; ++round) {
+    const int to = pairs ? rank_ ^ round : (rank_ + round) % ranks_,
+              from = pairs ? to : (rank_ - round + ranks_) % ranks_;
+    const auto t = static_cast<std::size_t>(to), f = static_cast<std::size_t>(from);
     // A sent message is only read.
-    messages.push_back({world_rank(i), true, const_cast<std::byte*>(p.from) + p.send_at[r], p.send[r]});
-    messages.push_back({world_rank(i), false, p.to + p.take_at[r], p.take[r]});
-    bytes += p.send[r];
+    messages.push_back({world_rank(to), true, const_cast<std::byte*>(p.from) + p.send_at[t], p.send[t]});
+    messages.push_back({world_rank(from), false, p.to + p.take_at[f], p.take[f]});
+    w.counted.bytes += p.send[t];
+    if (!in_rounds && round + 1 < ranks_) continue;
+    move(messages, w.options.seconds, what, card.bytes);
+    messages.clear();
   }
-  if (ranks_ > 1) move(messages, w.options.seconds, what, card.bytes);
-  w.counted.bytes += bytes;
   w.counted.messages += ranks_ - 1;
-  ++w.counted.calls;
+  ++w.counted.calls, ++w.calls_of[tag_];
 }
 
 void Communicator::gather_bytes(const void* mine, void* all, Index bytes, std::string_view what) const {
-  Pieces p{.from = static_cast<const std::byte*>(mine), .to = static_cast<std::byte*>(all)};
+  Pieces& p = world_->pieces_of(mine, all);
   for (int r = 0; r < ranks_; ++r)
     p.send_at.push_back(0), p.send.push_back(bytes), p.take_at.push_back(r * bytes), p.take.push_back(bytes);
   trade(p, {.kind = Card::gathers, .bytes = bytes * ranks_}, what);
@@ -320,7 +244,7 @@ void Communicator::gather(const InputView& slice, const AnyView& whole, int axis
   const Index row = whole.size[axis] * inner, mine = slice.size[axis] * inner;
   auto* to = static_cast<std::byte*>(whole.data);
   std::byte* flat = outer == 1 ? to : sized(world_->scratch, outer * row);
-  Pieces p{.from = static_cast<const std::byte*>(slice.data), .to = flat};
+  Pieces& p = world_->pieces_of(slice.data, flat);
   for (int r = 0; r < ranks_; ++r) {
     const Slice s = slice_of(whole.size[axis], r, ranks_);
     p.send_at.push_back(0), p.send.push_back(outer * mine);
@@ -369,8 +293,7 @@ void Communicator::exchange(const InputView& from, int cut_axis, const AnyView& 
     }
   };
   if (spreads) copy_columns(true);
-  Pieces p{.from = spreads ? packed : static_cast<const std::byte*>(from.data),
-           .to = spreads ? static_cast<std::byte*>(to.data) : packed};
+  Pieces& p = world_->pieces_of(spreads ? packed : from.data, spreads ? to.data : packed);
   const Index rows = (spreads ? to : from).size[0];
   for (int r = 0; r < ranks_; ++r) {
     const Slice theirs = slice_of(rows, r, ranks_), cut = slice_of(columns / width, r, ranks_);
@@ -384,47 +307,12 @@ void Communicator::exchange(const InputView& from, int cut_axis, const AnyView& 
   if (!spreads) copy_columns(false);
 }
 
-void Communicator::sum_slice(const InputView& partial, const AnyView& slice, Context& ctx,
-                             std::string_view what) const {
-  std::vector<Index> ends;
-  for (int r = 0; r < ranks_; ++r) {
-    const Slice s = slice_of(partial.count(), r, ranks_);
-    ends.push_back(s.begin + s.size);
-  }
-  sum_pieces(partial, ends, slice, ctx, what);
-}
-
-void Communicator::sum_pieces(const InputView& partial, std::span<const Index> ends, const AnyView& piece,
-                              Context& ctx, std::string_view what) const {
-  check_view("a partial sum", partial);
-  check_view("a slice of a sum", piece);
-  const Index count = partial.count(), width = size_of(partial.dtype);
-  const Slice mine = piece_of(ends, rank_, ranks_, count);
-  require((partial.dtype == DType::f32 || partial.dtype == DType::f64) && piece.dtype == partial.dtype &&
-              piece.count() == mine.size,
-          ErrorKind::bad_shape, kOp, "got ", partial, " to add into ", piece, "; give f32 or f64, and ",
-          mine.size, " numbers");
-  require((ranks_ & (ranks_ - 1)) == 0, ErrorKind::unsupported, kOp, "a tree over ", ranks_,
-          " ranks has leaves of other depths; take 1, 2, 4 or 8 ranks");
-  Pieces p{.from = static_cast<const std::byte*>(partial.data),
-           .to = sized(world_->scratch, mine.size * width * ranks_)};
-  for (int r = 0; r < ranks_; ++r) {
-    const Slice s = piece_of(ends, r, ranks_, count);
-    p.send_at.push_back(s.begin * width), p.send.push_back(s.size * width);
-    p.take_at.push_back(r * mine.size * width), p.take.push_back(mine.size * width);
-  }
-  trade(p, {.kind = Card::sums, .dtype = static_cast<std::int32_t>(partial.dtype), .bytes = count * width},
-        what);
-  add_tree(p.to, partial.dtype, mine.size, ranks_, ctx.pool());
-  copy(piece.data, p.to, mine.size * width);
-}
-
 void Communicator::gather_pieces(const AnyView& flat, std::span<const Index> ends,
                                  std::string_view what) const {
   check_view("what is gathered", flat);
   const Index width = size_of(flat.dtype);
   auto* to = static_cast<std::byte*>(flat.data);
-  Pieces p{.from = to, .to = to};
+  Pieces& p = world_->pieces_of(to, to);
   const Slice mine = piece_of(ends, rank_, ranks_, flat.count());
   for (int r = 0; r < ranks_; ++r) {
     const Slice s = piece_of(ends, r, ranks_, flat.count());
@@ -439,59 +327,13 @@ void Communicator::gather_pieces(const AnyView& flat, std::span<const Index> end
 
 void Communicator::share(void* bytes, Index count, std::string_view what) const {
   auto* to = static_cast<std::byte*>(bytes);
-  Pieces p{.from = to, .to = to};
+  Pieces& p = world_->pieces_of(to, to);
   const auto ranks = static_cast<std::size_t>(ranks_);
   p.send_at.resize(ranks), p.take_at.resize(ranks);
   p.send.resize(ranks, rank_ == 0 ? count : 0);
   p.take.resize(ranks, 0);
   p.take[0] = count;
   trade(p, {.kind = Card::gathers, .bytes = count}, what);
-}
-
-void Communicator::sum(const InputView& partial, const AnyView& out, Order order, Context& ctx,
-                       std::string_view what) const {
-  check_view("a partial sum", partial);
-  check_view("a sum", out);
-  const Index count = partial.count(), width = size_of(partial.dtype);
-  require((partial.dtype == DType::f32 || partial.dtype == DType::f64) && out.dtype == partial.dtype &&
-              out.count() == count,
-          ErrorKind::bad_shape, kOp, "got ", partial, " to add into ", out, "; give f32 or f64 of one size");
-  require(order != Order::one_rank, ErrorKind::unsupported, kOp,
-          "partial sums have lost the order of one rank; gather what is summed, or take order tree");
-  if (ranks_ == 1) return copy(out.data, partial.data, count * width);
-  World& w = *world_;
-  if (order == Order::engine) {
-    require(ranks_ == w.engine->ranks(), ErrorKind::unsupported, kOp,
-            "order engine sums over all ranks alone, and this team has ", ranks_, " of ", w.engine->ranks(),
-            "; take order tree");
-    if (w.options.check || w.counted.calls < kCheckedCalls)
-      compare_cards(
-          {.kind = Card::adds, .dtype = static_cast<std::int32_t>(out.dtype), .bytes = count * width}, what);
-    const std::byte* from = static_cast<const std::byte*>(partial.data);
-    if (partial.data == out.data) {
-      copy(sized(w.scratch, count * width), partial.data, count * width);
-      from = w.scratch.data();
-    }
-    const Outcome done = w.engine->all_reduce(from, out.data, count, out.dtype, w.options.seconds);
-    ++w.counted.calls;
-    if (done.ok()) return;
-    w.broken = text(kOp, ": (", what, ") the engine's sum failed: ",
-                    done.fault.empty() ? text("no end within ", w.options.seconds, " s") : done.fault,
-                    "; start all ranks again");
-    throw RankError(w.broken);
-  }
-  if (count * width <= kSmallSum) {
-    require((ranks_ & (ranks_ - 1)) == 0, ErrorKind::unsupported, kOp, "a tree over ", ranks_,
-            " ranks has leaves of other depths; take 1, 2, 4 or 8 ranks");
-    std::byte* all = sized(w.scratch, count * width * ranks_);
-    gather_bytes(partial.data, all, count * width, what);
-    add_tree(all, out.dtype, count, ranks_, ctx.pool());
-    return copy(out.data, all, count * width);
-  }
-  const Slice mine = slice_of(count, rank_, ranks_);
-  const AnyView slice = AnyView::packed(sized(w.second, mine.size * width), out.dtype, {mine.size});
-  sum_slice(partial, slice, ctx, what);
-  gather(slice, AnyView::packed(out.data, out.dtype, {count}), 0, what);
 }
 
 }  // namespace headwise

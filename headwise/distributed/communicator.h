@@ -7,13 +7,14 @@
 #include <string_view>
 #include <vector>
 
-#include "headwise/base/context.h"
 #include "headwise/base/view.h"
 #include "headwise/distributed/engine.h"
 #include "headwise/distributed/order.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
+
+class Context;
 
 struct EngineOptions {
   std::string engine = {};    // "": HEADWISE_ENGINE, else mpi under mpirun, else one rank without an engine

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "headwise/base/symbol.h"
+#include "headwise/distributed/held_signals.h"
 
 namespace headwise {
 namespace {
@@ -89,6 +90,7 @@ class MpiEngine final : public Engine {
     require(running || over == nullptr, ErrorKind::bad_argument, "ranks",
             "a communicator was given but MPI does not run; call MPI_Init first");
     if (!running) {
+      const HeldSignals held;
       require(mpi_.init_thread(nullptr, nullptr, kSerialized, &provided) == kOk, ErrorKind::device, "ranks",
               "MPI_Init_thread failed; start the program with mpirun");
       owns_ = true;
@@ -111,7 +113,8 @@ class MpiEngine final : public Engine {
   int ranks() const override { return ranks_; }
 
   Outcome exchange(std::span<const Message> messages, int tag, double seconds) override {
-    std::vector<Part> parts;
+    std::vector<Part>& parts = parts_;
+    parts.clear();
     for (const Message& m : messages)
       for (Index at = 0; at < m.bytes || at == 0; at += kPiece)
         parts.push_back(
@@ -136,7 +139,8 @@ class MpiEngine final : public Engine {
     const Handle kind = dtype == DType::f64 ? mpi_.f64 : mpi_.f32;
     const Index width = size_of(dtype), most = kPiece / width;
     for (Index at = 0; at < count && done.ok(); at += most) {
-      std::vector<Part> one(1);
+      std::vector<Part>& one = parts_;
+      one.resize(1);
       one[0] = {.rank = (rank_ + 1) % ranks_, .sends = true, .open = true};
       const int code = mpi_.iall_reduce(
           static_cast<const std::byte*>(in) + at * width, static_cast<std::byte*>(out) + at * width,
@@ -210,6 +214,7 @@ class MpiEngine final : public Engine {
   }
 
   const Mpi& mpi_;
+  std::vector<Part> parts_;  // of one call; kept, so that calls allocate nothing
   Handle team_ = nullptr;
   int rank_ = 0, ranks_ = 1;
   bool owns_ = false, broken_ = false;

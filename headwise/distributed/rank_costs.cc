@@ -1,7 +1,7 @@
 #include "headwise/distributed/rank_costs.h"
 
 #include "headwise/base/error.h"
-#include "headwise/distributed/communicator.h"
+#include "headwise/distributed/small_sum.h"
 
 namespace headwise {
 
@@ -11,9 +11,10 @@ std::vector<RankCost> rank_costs(const RankShape& s, Order order, bool backward)
           " columns; give 1 to 65536 ranks, and 0 or more of the others");
   const Index others = s.ranks - 1;
   const auto gathered = [&](Index columns) { return s.tokens * (columns / s.ranks) * s.width * others; };
-  const Index sum = order == Order::engine ? 2 * gathered(s.model_dim)
-                                           : sum_bytes(s.tokens * s.model_dim, s.width, s.ranks);
-  const bool small = order == Order::tree && sum == s.tokens * s.model_dim * s.width * others;
+  const Index wide = max_of(s.width, 4), numbers = s.tokens * s.model_dim;
+  const Index sum =
+      order == Order::engine ? 2 * gathered(s.model_dim) : rounded_sum_bytes(numbers, wide, s.width, s.ranks);
+  const bool small = order == Order::tree && numbers * wide <= kSmallSum;
   const char* how = order == Order::engine ? "the engine's sum"
                     : small                ? "every partial to all, added as a tree"
                                            : "pieces to their owners, added as a tree, sums to all";

@@ -15,7 +15,7 @@ struct RankShape {
   Index tokens = 0, model_dim = 0;
   Index out_dim = 0;   // columns W_O reads: heads * value_dim
   Index feed_dim = 0;  // 0: attention alone
-  Index width = 4;     // bytes of a number
+  Index width = 4;     // bytes of a number; partial sums of 16-bit rows have 4
   int ranks = 1;
 };
 

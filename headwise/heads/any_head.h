@@ -13,6 +13,8 @@
 #pragma GCC visibility push(default)
 namespace headwise {
 
+class Context;
+
 /// A head's Work, whatever its type: views and numbers, copied with the bytes.
 struct HeadWork {
   static constexpr std::size_t kBytes = 1536;

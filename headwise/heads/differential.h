@@ -4,6 +4,7 @@
 #pragma once
 #include <cmath>
 
+#include "headwise/base/context.h"
 #include "headwise/heads/head.h"
 #include "headwise/heads/sums.h"
 #include "headwise/ops/norm/norm.h"

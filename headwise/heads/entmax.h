@@ -8,6 +8,8 @@
 
 namespace headwise {
 
+class Context;
+
 struct Entmax {
   static constexpr std::string_view name = "entmax";
   static constexpr std::string_view meets = "in W_O alone";

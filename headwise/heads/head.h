@@ -4,7 +4,6 @@
 #include <concepts>
 
 #include "headwise/base/arena.h"
-#include "headwise/base/context.h"
 #include "headwise/base/param.h"
 #include "headwise/spec/terms.h"
 

@@ -7,6 +7,8 @@
 
 namespace headwise {
 
+class Context;
+
 struct Reach {
   static constexpr std::string_view name = "reach";
   static constexpr std::string_view meets = "in W_O alone";

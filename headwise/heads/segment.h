@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 
+#include "headwise/base/context.h"
 #include "headwise/heads/head.h"
 #include "headwise/heads/sums.h"
 #include "headwise/heads/windows.h"

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "headwise/base/context.h"
 #include "headwise/ops/device/here.h"
 #include "headwise/ops/device/memory.h"
 #include "headwise/ops/projection/backward.h"

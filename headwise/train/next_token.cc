@@ -37,20 +37,26 @@ AnyView NextToken::forward(std::span<const Index> examples, Call& call, Transfor
 double NextToken::learn(const MicroBatch& micro) {
   memory_.reset();
   Call call{.ctx = ctx_,
-            .memory = memory_,
+            .memory = memory_.on(model_.device()),
             .training = true,
             .seed = micro.seed,
             .step = static_cast<std::uint64_t>(micro.step)};
   const AnyView logits = forward(micro.examples, call, &saved_);
   const Index counted = counted_labels(labels(), kIgnore);
   const double share = counted ? 1.0 / static_cast<double>(counted) : 0.0;
-  const AnyView dlogits = memory_.take(logits.dtype, {logits.size[0], logits.size[1]});
-  const LossSum sum =
-      cross_entropy(logits, labels(), {.label_smoothing = options_.label_smoothing, .ignore = kIgnore},
-                    dlogits, micro.weight * share, ctx_);
+  const AnyView dlogits = call.memory.take(logits.dtype, {logits.size[0], logits.size[1]});
+  const CrossEntropyOptions o{.label_smoothing = options_.label_smoothing, .ignore = kIgnore};
   call.loss_weight = micro.weight;
+  if (logits.on_cpu()) {
+    const LossSum sum = cross_entropy(logits, labels(), o, dlogits, micro.weight * share, ctx_);
+    model_.backward(dlogits, call, saved_);
+    return sum.mean() + call.loss;
+  }
+  const AnyView sum = micro.late ? micro.late->sum : no_losses(call);
+  late_cross_entropy(logits, labels(), o, dlogits, micro.weight * share, sum, call);
   model_.backward(dlogits, call, saved_);
-  return sum.mean() + call.loss;
+  if (micro.late) micro.late->share = share;
+  return call.loss + (micro.late ? 0 : share * read_losses(sum, call));
 }
 
 double NextToken::judge(Index first, Index count, Index rows) {
@@ -59,10 +65,17 @@ double NextToken::judge(Index first, Index count, Index rows) {
     std::vector<Index> examples(static_cast<std::size_t>(min_of(rows, first + count - at)));
     std::iota(examples.begin(), examples.end(), at);
     memory_.reset();
-    Call call{.ctx = ctx_, .memory = memory_, .head_budget = options_.head_budget};
+    Call call = call_there();
+    call.head_budget = options_.head_budget;
     const AnyView logits = forward(examples, call, nullptr);
-    const LossSum sum = cross_entropy(logits, labels(), {.ignore = kIgnore}, ctx_);
-    total.loss += sum.loss, total.counted += sum.counted;
+    if (logits.on_cpu()) {
+      const LossSum sum = cross_entropy(logits, labels(), {.ignore = kIgnore}, ctx_);
+      total.loss += sum.loss, total.counted += sum.counted;
+    } else {
+      const AnyView sum = no_losses(call);
+      total.counted += late_cross_entropy(logits, labels(), {.ignore = kIgnore}, {}, 1, sum, call);
+      total.loss += read_losses(sum, call);
+    }
   }
   return total.mean();
 }
@@ -73,8 +86,9 @@ double NextToken::accuracy(Index first, Index count, Index rows) {
     std::vector<Index> examples(static_cast<std::size_t>(min_of(rows, first + count - at)));
     std::iota(examples.begin(), examples.end(), at);
     memory_.reset();
-    Call call{.ctx = ctx_, .memory = memory_, .head_budget = options_.head_budget};
-    const AnyView logits = forward(examples, call, nullptr);
+    Call call = call_there();
+    call.head_budget = options_.head_budget;
+    const AnyView logits = to(forward(examples, call, nullptr), memory_, ctx_);
     for (Index row = 0; row < logits.size[0]; ++row) {
       const Index label = labels_[static_cast<std::size_t>(row)];
       if (label == kIgnore) continue;

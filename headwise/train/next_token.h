@@ -8,6 +8,7 @@
 #include "headwise/base/callable.h"
 #include "headwise/layers/transformer/transformer.h"
 #include "headwise/ops/row/cross_entropy.h"
+#include "headwise/train/steps/late_loss.h"
 #include "headwise/train/trainer.h"
 
 #pragma GCC visibility push(default)
@@ -22,6 +23,7 @@ struct NextTokenOptions {
   Index head_budget = 0;  // routed heads a token may use while judged (moh); 0: as in training
 };
 
+/// It runs where the model's parameters lie. A loss on a device is added to MicroBatch::late.
 class NextToken {
  public:
   /// All of them outlive it.
@@ -39,6 +41,7 @@ class NextToken {
   /// Reads examples and computes logits [rows * width vocabulary].
   AnyView forward(std::span<const Index> examples, Call& call, Transformer::Saved* saved);
   ConstView labels() const;
+  Call call_there() { return {.ctx = ctx_, .memory = memory_.on(model_.device())}; }
 
   const Transformer& model_;
   Index width_;

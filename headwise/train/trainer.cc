@@ -4,12 +4,16 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "headwise/base/random.h"
+#include "headwise/ops/attention/backend_cuda.h"
 #include "headwise/train/data.h"
-#include "headwise/train/grad_tree.h"
 #include "headwise/train/interrupt.h"
-#include "headwise/train/shards.h"
+#include "headwise/train/steps/device_steps.h"
+#include "headwise/train/steps/grad_tree.h"
+#include "headwise/train/steps/late_loss.h"
+#include "headwise/train/steps/shards.h"
 #include "headwise/train/train_log.h"
 
 namespace headwise {
@@ -62,6 +66,10 @@ Trainer::Trainer(Optimizer& optimizer, Index examples, TrainerOptions options, C
   require(!optimizer.shards() || (!options_.cut && options_.data == &optimizer.shards()->team()),
           ErrorKind::bad_argument, "trainer",
           "the optimizer's state is spread over the ranks of another training; make a new optimizer");
+  require(
+      !optimizer.there() || (alone() && !options_.tree), ErrorKind::unsupported, "trainer",
+      "the parameters lie on a device, where one rank adds micro-batches one after the other; set neither "
+      "ranks nor tree");
   if (options_.data && !options_.cut && !optimizer.shards()) optimizer.share(*options_.data);
 }
 
@@ -69,33 +77,47 @@ TrainingIdentity Trainer::identity() const {
   return {text(options_.config, " | examples=", examples_, " micro_rows=", options_.micro_rows,
                " micro_batches=", options_.micro_batches, options_.tree ? " order=tree" : "",
                options_.cut ? " cut=tree" : "", " clip=", options_.clip, " rate=", options_.rate.describe()),
-          numerics_id(ctx_)};
+          numerics_id(ctx_) + (optimizer_.there() ? text(" on ", cuda_words()) : "")};
+}
+
+std::vector<const Communicator*> Trainer::teams() const {
+  std::vector<const Communicator*> all;
+  for (const Communicator* team :
+       {options_.data, options_.cut ? &options_.cut->team() : nullptr, options_.context})
+    if (team) all.push_back(team);
+  return all;
 }
 
 /// Ranks start the same training at the same step.
 void Trainer::agree_on(Index first) const {
-  const Communicator* const tensor = options_.cut ? &options_.cut->team() : nullptr;
-  for (const Communicator* team : {options_.data, tensor})
-    if (team)
-      team->agree("trainer", {{"config", identity().config},
-                              {"numerics", identity().numerics},
-                              {"seed", text(options_.seed)},
-                              {"step", text(first)},
-                              {"steps", text(options_.steps)}});
+  for (const Communicator* team : teams())
+    team->agree("trainer", {{"config", identity().config},
+                            {"numerics", identity().numerics},
+                            {"seed", text(options_.seed)},
+                            {"step", text(first)},
+                            {"steps", text(options_.steps)}});
 }
 
 Trainer::Wish Trainer::interruption() { return Interrupt::wished() ? Wish::interrupted : Wish::none; }
 
-/// What the ranks wish, the strongest of them: all stop together, and for one reason.
-Trainer::Wish Trainer::wish_of_all(Wish own) const {
-  const Communicator* const tensor = options_.cut ? &options_.cut->team() : nullptr;
-  for (const Communicator* team : {options_.data, tensor}) {
-    if (!team) continue;
-    std::vector<Wish> all(static_cast<std::size_t>(team->ranks()));
-    team->gather_bytes(&own, all.data(), sizeof own, "wishes to stop");
-    own = *std::max_element(all.begin(), all.end());
+/// The strongest wish, and figures that are not finite, wherever they are: all stop together, and for one
+/// reason.
+Trainer::Wish Trainer::hear_all(Wish wish, Done& done) const {
+  struct Word {
+    Wish wish = Wish::none;
+    double loss = 0, norm = 0;
+  } own{wish, done.loss, done.norm};
+  for (const Communicator* team : teams()) {
+    std::vector<Word> all(static_cast<std::size_t>(team->ranks()));
+    team->gather_bytes(&own, all.data(), sizeof own, "the word of a step");
+    for (const Word& other : all) {
+      own.wish = std::max(own.wish, other.wish);
+      if (std::isfinite(own.loss)) own.loss = std::isfinite(other.loss) ? own.loss : other.loss;
+      if (std::isfinite(own.norm)) own.norm = std::isfinite(other.norm) ? own.norm : other.norm;
+    }
   }
-  return own;
+  done.loss = own.loss, done.norm = own.norm;
+  return own.wish;
 }
 
 std::optional<Checkpoints::Restored> Trainer::restore(const Checkpoints& kept) {
@@ -105,7 +127,11 @@ std::optional<Checkpoints::Restored> Trainer::restore(const Checkpoints& kept) {
     if (restored) optimizer_.take(whole);
     return restored;
   }
-  if (!options_.cut) return kept.restore(optimizer_, identity());
+  if (!options_.cut) {
+    auto restored = kept.restore(optimizer_, identity());
+    if (restored) optimizer_.put();
+    return restored;
+  }
   Optimizer whole = options_.cut->blank(optimizer_);
   auto restored = kept.restore(whole, identity());
   if (restored) options_.cut->take(whole, optimizer_);
@@ -118,9 +144,10 @@ std::string Trainer::save(Checkpoints& kept, const TrainState& state) {
     const Optimizer whole = optimizer_.whole();
     return writes() ? kept.save(whole, state, identity()) : "";
   }
+  optimizer_.fetch();
   if (!options_.cut) return writes() ? kept.save(optimizer_, state, identity()) : "";
   if (options_.checkpoints.slices) {
-    const bool first = !options_.data || options_.data->rank() == 0;
+    const bool first = (!options_.data || options_.data->rank() == 0) && first_of_context();
     return first ? kept.save_slices(optimizer_, *options_.cut, state, identity()) : "";
   }
   const Optimizer whole = options_.cut->joined(optimizer_);
@@ -132,21 +159,29 @@ double Trainer::norm() const {
   return options_.cut ? options_.cut->grad_norm(ctx_) : grad_norm(optimizer_.params(), ctx_);
 }
 
-/// Forward and backward of this rank's micro-batches; the gradients are those of the whole step afterwards.
-/// Returns its mean loss.
-double Trainer::learn_step(const Learn& learn, ExampleOrder& order, TrainState& state, GradTree* tree) {
+/// Forward and backward of this rank's micro-batches; the gradients are those of the whole step afterwards,
+/// and `done` has its mean loss, or what is not late of it, and their norm where they are on the CPU.
+void Trainer::learn_step(const Learn& learn, ExampleOrder& order, TrainState& state, GradTree* tree,
+                         Done& done) {
   const int ranks = options_.data ? options_.data->ranks() : 1,
             rank = options_.data ? options_.data->rank() : 0;
   const Index own = options_.micro_batches / ranks, from = rank * own;
   const double weight = 1.0 / static_cast<double>(options_.micro_batches);
   std::vector<Index> chosen(static_cast<std::size_t>(options_.micro_rows));
   std::vector<double> losses;
-  optimizer_.params().zero_grads();
+  DeviceSteps* const there = optimizer_.there();
+  if (there)
+    there->begin(own);
+  else
+    optimizer_.params().zero_grads();
   for (Index number = from; number < from + own; ++number) {
     for (Index i = 0; i < options_.micro_rows; ++i)
       chosen[static_cast<std::size_t>(i)] = order.at(state.examples + number * options_.micro_rows + i);
-    losses.push_back(learn({state.step, number, chosen, seed_of(options_.seed, state.step, number), weight}));
-    if (masters_) masters_->take_grads(ctx_);
+    LateLoss late{.sum = there ? there->losses(number) : AnyView{}};
+    losses.push_back(learn({state.step, number, chosen, seed_of(options_.seed, state.step, number), weight,
+                            there ? &late : nullptr}));
+    if (there) done.shares.push_back(weight * late.share);
+    if (masters_ && !there) masters_->take_grads(ctx_);
     if (tree) tree->add_leaf(number + 1 == from + own, ctx_);
   }
   state.examples += options_.micro_rows * options_.micro_batches;
@@ -157,9 +192,64 @@ double Trainer::learn_step(const Learn& learn, ExampleOrder& order, TrainState& 
     options_.data->gather_bytes(losses.data(), all.data(), static_cast<Index>(losses.size() * sizeof(double)),
                                 "losses");
   }
-  double loss = 0;
-  for (const double one : all) loss += weight * one;
-  return loss;
+  for (const double one : all) done.loss += weight * one;
+  if (!there) done.norm = norm();
+}
+
+/// On a device nothing waits: the norm, what it scales and whether it is finite stay there.
+void Trainer::take_step(Done& done, const Finite& require_finite) {
+  if (optimizer_.there()) {
+    optimizer_.step(done.rate, ctx_, options_.clip);
+    done.ticket = optimizer_.there()->send();
+    return;
+  }
+  require_finite("loss", done.loss, done.step);
+  require_finite("gradient's norm", done.norm, done.step);
+  if (options_.clip > 0 && done.norm + 1e-6 > options_.clip)
+    scale_grads(optimizer_.params(), options_.clip / (done.norm + 1e-6), ctx_);
+  optimizer_.step(done.rate, ctx_);
+  if (masters_) masters_->publish(ctx_);
+}
+
+void Trainer::refuse(std::string_view what, double value, Index step, const std::string& checkpoint) const {
+  std::string bad = first_not_finite(optimizer_.params());
+  bad = bad.empty() ? "every parameter and gradient is finite: look at the data of this step"
+                    : "the first bad tensor is " + bad;
+  throw Error(ErrorKind::bad_argument,
+              text("trainer: the ", what, " of step ", step, " is ", value, "; ", bad,
+                   "; the last good checkpoint is ", checkpoint.empty() ? "none" : checkpoint));
+}
+
+void Trainer::read_figures(Done& done) const {
+  if (done.ticket < 0) return;
+  const DeviceSteps::Figures figures = optimizer_.there()->read(std::exchange(done.ticket, -1));
+  done.norm = figures.norm;
+  for (std::size_t i = 0; i < done.shares.size(); ++i) done.loss += done.shares[i] * figures.losses[i];
+}
+
+/// How it ended before its last step; "": it did not.
+std::string Trainer::words_of(const TrainResult& r, bool tired, bool keeps) const {
+  if (r.ending == Ending::early)
+    return tired ? text("stopped early at step ", r.step, ": no better than ", r.best, " for ",
+                        options_.patience, " judgements")
+                 : text("stopped at step ", r.step, ": its time is up");
+  if (r.ending != Ending::interrupted) return "";
+  return text("interrupted at step ", r.step, "; ",
+              keeps ? "saved " + r.checkpoint + ": run again to go on"
+                    : "nothing is saved: give a folder to keep checkpoints");
+}
+
+/// From the newest checkpoint, if there is one; what is damaged in the folder, in sentences.
+std::vector<std::string> Trainer::resume(const Checkpoints& kept, TrainState& state, TrainResult& result) {
+  auto restored = restore(kept);
+  if (!restored) return {};
+  require(restored->state.seed == options_.seed, ErrorKind::bad_argument, "trainer", restored->path,
+          " was trained with seed ", restored->state.seed, ", not ", options_.seed,
+          "; give the same seed or another folder");
+  state = restored->state;
+  result.checkpoint = restored->path;
+  if (masters_ && !optimizer_.there()) masters_->publish(ctx_);
+  return std::move(restored->damaged);
 }
 
 TrainResult Trainer::run(const Learn& learn, const Judge& judge) {
@@ -172,16 +262,8 @@ TrainResult Trainer::run(const Learn& learn, const Judge& judge) {
   std::vector<std::string> damaged;
   if (!options_.folder.empty()) {
     kept.emplace(options_.folder, options_.checkpoints);
-    if (auto restored = restore(*kept)) {
-      require(restored->state.seed == options_.seed, ErrorKind::bad_argument, "trainer", restored->path,
-              " was trained with seed ", restored->state.seed, ", not ", options_.seed,
-              "; give the same seed or another folder");
-      state = restored->state;
-      saved = state.step;
-      result.checkpoint = restored->path;
-      damaged = std::move(restored->damaged);
-      if (masters_) masters_->publish(ctx_);
-    }
+    damaged = resume(*kept, state, result);
+    if (!result.checkpoint.empty()) saved = state.step;
   }
   const Index first = state.step;
   agree_on(first);
@@ -199,14 +281,16 @@ TrainResult Trainer::run(const Learn& learn, const Judge& judge) {
     if (std::string path = this->save(*kept, state); writes()) result.checkpoint = path;
     saved = state.step;
   };
-  const auto refuse = [&](std::string_view what, double value) {
-    std::string bad = first_not_finite(optimizer_.params());
-    bad = bad.empty() ? "every parameter and gradient is finite: look at the data of this step"
-                      : "the first bad tensor is " + bad;
+  const Finite require_finite = [&](std::string_view what, double value, Index step) {
+    if (std::isfinite(value)) return;
     progress.finish();
-    throw Error(ErrorKind::bad_argument, text("trainer: the ", what, " of step ", state.step, " is ", value,
-                                              "; ", bad, "; the last good checkpoint is ",
-                                              result.checkpoint.empty() ? "none" : result.checkpoint));
+    refuse(what, value, step, result.checkpoint);
+  };
+  Done pending;  // the last step, before it is written down; of step 0: none
+  const auto read_pending = [&] {
+    read_figures(pending);
+    require_finite("loss", pending.loss, pending.step - 1);
+    require_finite("gradient's norm", pending.norm, pending.step - 1);
   };
 
   const auto tired = [&] { return options_.patience > 0 && state.since_best >= options_.patience; };
@@ -216,50 +300,55 @@ TrainResult Trainer::run(const Learn& learn, const Judge& judge) {
   const auto late = [&] { return options_.seconds > 0 && since_start() >= options_.seconds; };
   // Ranks stop together: what one wishes is heard by all after the step.
   const auto wishes = [&] { return late() ? Wish::late : interruption(); };
+  const auto settle = [&](std::optional<double> judged = {}) {
+    if (pending.step == 0) return;
+    read_pending();
+    const Done& d = pending;
+    const double seconds = since_start();
+    result.loss = d.loss;
+    log.write({.step = d.step,
+               .examples = d.examples,
+               .loss = d.loss,
+               .rate = d.rate,
+               .norm = d.norm,
+               .seconds = seconds,
+               .judged = judged});
+    progress.update(d.step, d.loss, (d.step - first) * options_.micro_rows * options_.micro_batches, seconds);
+    pending = {};
+  };
   Wish wish = alone() ? wishes() : Wish::none;
   while (state.step < options_.steps && !tired() && wish == Wish::none) {
-    const double rate = options_.rate.at(state.step);
-    const double loss = learn_step(learn, order, state, tree ? &*tree : nullptr);
-    wish = alone() ? Wish::none : wish_of_all(wishes());
-    if (!std::isfinite(loss)) refuse("loss", loss);
-    const double norm = this->norm();
-    if (!std::isfinite(norm)) refuse("gradient's norm", norm);
-    if (options_.clip > 0 && norm + 1e-6 > options_.clip)
-      scale_grads(optimizer_.params(), options_.clip / (norm + 1e-6), ctx_);
-    optimizer_.step(rate, ctx_);
-    if (masters_) masters_->publish(ctx_);
-    ++state.step;
-    result.loss = loss;
-
-    LogRow row{.step = state.step, .examples = state.examples, .loss = loss, .rate = rate, .norm = norm};
+    Done done{.step = state.step, .rate = options_.rate.at(state.step)};
+    learn_step(learn, order, state, tree ? &*tree : nullptr, done);
+    if (!alone()) wish = hear_all(wishes(), done);
+    take_step(done, require_finite);
+    done.step = ++state.step, done.examples = state.examples;
+    settle();
+    pending = std::move(done);
+    // On a device the figures of a step are read when the next one has begun, unless somebody looks now.
+    std::optional<double> judged;
     if (options_.judge_every > 0 && state.step % options_.judge_every == 0) {
-      row.judged = judge();
-      if (*row.judged < state.best)
-        state.best = *row.judged, state.since_best = 0;
+      read_pending();
+      judged = judge();
+      if (*judged < state.best)
+        state.best = *judged, state.since_best = 0;
       else
         ++state.since_best;
     }
-    row.seconds = since_start();
-    log.write(row);
-    progress.update(state.step, loss, (state.step - first) * options_.micro_rows * options_.micro_batches,
-                    row.seconds);
-    if (options_.save_every > 0 && state.step % options_.save_every == 0) save();
+    const bool saves = options_.save_every > 0 && state.step % options_.save_every == 0;
+    if (!optimizer_.there() || judged || saves) settle(judged);
+    if (saves) save();
     if (alone()) wish = wishes();
   }
+  settle();
   if (state.step < options_.steps)
     result.ending = !tired() && wish == Wish::interrupted ? Ending::interrupted : Ending::early;
   save();
   result.step = state.step;
   result.best = state.best;
   progress.finish();
-  if (result.ending == Ending::early)
-    progress.say(tired() ? text("stopped early at step ", state.step, ": no better than ", state.best,
-                                " for ", options_.patience, " judgements")
-                         : text("stopped at step ", state.step, ": its time is up"));
-  if (result.ending == Ending::interrupted)
-    progress.say(text("interrupted at step ", state.step, "; ",
-                      kept ? "saved " + result.checkpoint + ": run again to go on"
-                           : "nothing is saved: give a folder to keep checkpoints"));
+  if (const std::string words = words_of(result, tired(), kept.has_value()); !words.empty())
+    progress.say(words);
   return result;
 }
 

@@ -5,27 +5,31 @@
 #include <ostream>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "headwise/base/callable.h"
 #include "headwise/distributed/communicator.h"
-#include "headwise/train/checkpoint.h"
-#include "headwise/train/cut_params.h"
+#include "headwise/train/checkpoints/checkpoint.h"
 #include "headwise/train/progress.h"
-#include "headwise/train/schedule.h"
+#include "headwise/train/steps/cut_params.h"
+#include "headwise/train/steps/schedule.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
+
+struct LateLoss;  // late_loss.h
 
 /// Some of a step's examples, small enough to be computed at once.
 struct MicroBatch {
   Index step = 0;                        // of the run, from 0
   Index number = 0;                      // in the step, from 0: the order in which gradients are added
   std::span<const Index> examples = {};  // which ones
-  std::uint64_t seed = 0;  // of its own draws (dropout): from the run's seed, step and number alone
-  double weight = 1;       // its part of the step's loss: what its gradient is multiplied by
+  std::uint64_t seed = 0;    // of its own draws (dropout): from the run's seed, step and number alone
+  double weight = 1;         // its part of the step's loss: what its gradient is multiplied by
+  LateLoss* late = nullptr;  // where parameters lie on a device: losses may be added there
 };
 /// Forward and backward: adds weight times the gradient of its mean loss to the parameters' gradients and
-/// returns that mean loss.
+/// returns that mean loss, or what `late` does not hold of it.
 using Learn = Callable<double(const MicroBatch&)>;
 /// The loss on data that is not learnt from; it must not change parameters.
 using Judge = Callable<double()>;
@@ -42,6 +46,8 @@ struct TrainerOptions {
   /// Parameters are slices of a tensor team, whose ranks learn from the same examples; checkpoints hold whole
   /// ones, so they go on over any ranks.
   const CutParams* cut = nullptr;
+  /// Ranks that share the tokens of each example and learn the same gradients; the first one writes.
+  const Communicator* context = nullptr;
   double clip = 0;  // the largest norm; 0: any
   std::uint64_t seed = 0;
   std::string config = {};  // what a checkpoint must share: the model's and the data's own text
@@ -88,16 +94,34 @@ class Trainer {
   void agree_on(Index first) const;
   bool writes() const {
     return (!options_.data || options_.data->rank() == 0) &&
-           (!options_.cut || options_.cut->team().rank() == 0);
+           (!options_.cut || options_.cut->team().rank() == 0) && first_of_context();
   }
-  bool alone() const { return !options_.data && !options_.cut; }
+  bool first_of_context() const { return !options_.context || options_.context->rank() == 0; }
+  bool alone() const { return !options_.data && !options_.cut && !options_.context; }
+  /// Those of the data, tensor and context team that there are.
+  std::vector<const Communicator*> teams() const;
   std::optional<Checkpoints::Restored> restore(const Checkpoints& kept);
+  std::vector<std::string> resume(const Checkpoints& kept, TrainState& state, TrainResult& result);
+  std::string words_of(const TrainResult& r, bool tired, bool keeps) const;
   std::string save(Checkpoints& kept, const TrainState& state);
   double norm() const;
   enum class Wish : std::uint8_t { none, interrupted, late };
   static Wish interruption();
-  Wish wish_of_all(Wish own) const;
-  double learn_step(const Learn& learn, ExampleOrder& order, TrainState& state, GradTree* tree);
+  /// A step whose figures may still be on their way.
+  struct Done {
+    Index step = 0, examples = 0;  // after it; while it is taken: its own number
+    double rate = 0, loss = 0, norm = 0;
+    Index ticket = -1;                // of DeviceSteps::read
+    std::vector<double> shares = {};  // of the late losses
+  };
+  Wish hear_all(Wish wish, Done& done) const;
+  void learn_step(const Learn& learn, ExampleOrder& order, TrainState& state, GradTree* tree, Done& done);
+  /// Refuses a figure of a step that is not finite.
+  using Finite = Callable<void(std::string_view what, double value, Index step)>;
+  void take_step(Done& done, const Finite& require_finite);
+  [[noreturn]] void refuse(std::string_view what, double value, Index step,
+                           const std::string& checkpoint) const;
+  void read_figures(Done& done) const;
 
   Optimizer& optimizer_;
   Index examples_;

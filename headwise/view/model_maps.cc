@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "headwise/analysis/explain.h"
-#include "headwise/analysis/shown_text.h"
+#include "headwise/analysis/report/shown_text.h"
 #include "headwise/translation/word_split.h"
 
 namespace headwise {

@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-#include "headwise/analysis/page.h"
-#include "headwise/analysis/shown_text.h"
+#include "headwise/analysis/report/page.h"
+#include "headwise/analysis/report/shown_text.h"
 #include "headwise/base/error.h"
 #include "headwise/base/half.h"
 #include "headwise/view/packed_maps.h"

@@ -2,6 +2,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include "headwise/base/context.h"
 #include "headwise/ops/attention/backend_cuda.h"
 #include "headwise/ops/explain/roofline.h"
 #include "python/arrays/bind.h"

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "headwise/base/context.h"
 #include "headwise/spec/terms.h"
 #include "python/arrays/array.h"
 

@@ -2,6 +2,8 @@
 #include <nanobind/stl/string.h>
 
 #include "headwise/ops/explain/explain.h"
+
+#include "headwise/base/context.h"
 #include "python/arrays/bind.h"
 #include "python/attention/arguments.h"
 #include "python/attention/call.h"

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "headwise/base/context.h"
 #include "headwise/layers/basic/embed.h"
 #include "headwise/ops/attention/run_facts.h"
 #include "python/arrays/long_flight.h"

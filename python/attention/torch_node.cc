@@ -97,7 +97,7 @@ nb::tuple forward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, dou
 /// Gradients that will be differentiated again: whoever does is told that it cannot be done.
 nb::object once(const nb::tuple& gradients, const nb::tuple& inputs) {
   static const nb::handle helper =
-      nb::object(nb::module_::import_("headwise._torch_ops").attr("once")).release();
+      nb::object(nb::module_::import_("headwise._torch.ops").attr("once")).release();
   return helper(gradients, inputs);
 }
 

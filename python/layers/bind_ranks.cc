@@ -14,6 +14,7 @@
 #include "python/arrays/bind.h"
 #include "python/arrays/contexts.h"
 #include "python/arrays/values.h"
+#include "python/layers/layer_box.h"
 
 namespace headwise::python {
 namespace {
@@ -101,10 +102,13 @@ nb::object gather(const CommunicatorBox& box, nb::handle slice, int axis) {
   return whole.object;
 }
 
-nb::object sum(const CommunicatorBox& box, nb::handle partial, const std::string& order, nb::handle ctx) {
+nb::object sum(const CommunicatorBox& box, nb::handle partial, const std::string& order, nb::handle dtype,
+               nb::handle ctx) {
   const Array mine = read_array(kOp, "partial", partial);
   const Order how = order_of(order);
-  MadeArray out = like(mine, partial, sizes_of(mine.view));
+  MadeArray out =
+      make_array(mine.kind, partial, dtype.is_none() ? mine.view.dtype : read_layer_dtype(kOp, dtype),
+                 sizes_of(mine.view));
   run_alone(context_of(kOp, ctx), [&](Context& c) { box.team.sum(mine.view, out.view, how, c); });
   return out.object;
 }
@@ -184,12 +188,11 @@ void bind_communicator(nb::module_& m) {
            "Matrices: this rank's rows of all columns become its columns of all rows (cut_axis 1), or back "
            "(0).")
       .def("sum", &sum, nb::arg("partial"), nb::arg("order") = "tree", nb::kw_only(),
-           nb::arg("ctx") = nb::none(),
-           nb::sig("def sum(self, partial: ArrayT, order: str = \"tree\", *, ctx: Context | None = None) -> "
-                   "ArrayT"),
+           nb::arg("dtype") = nb::none(), nb::arg("ctx") = nb::none(),
+           nb::sig("def sum(self, partial: ArrayT, order: str = \"tree\", *, dtype: str | None = None, ctx: "
+                   "Context | None = None) -> ArrayT"),
            "The sum over ranks, on every rank. tree: neighbours are added, then neighbouring sums. engine: "
-           "the "
-           "engine's own.")
+           "the engine's own. dtype: of the sum; a tree of f32 may give f16 or bf16, which travel so.")
       .def("share", &share, nb::arg("x"), nb::sig("def share(self, x: ArrayT) -> ArrayT"),
            "What rank 0 gave, on every rank.")
       .def(

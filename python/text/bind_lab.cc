@@ -4,6 +4,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "headwise/base/context.h"
 #include "headwise/lab/convert/convert.h"
 #include "headwise/lab/convert/share_scores.h"
 #include "headwise/lab/cut/answers.h"

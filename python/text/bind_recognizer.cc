@@ -7,7 +7,8 @@
 #include <iostream>
 
 #include "headwise/analysis/answer_json.h"
-#include "headwise/analysis/report.h"
+#include "headwise/analysis/report/report.h"
+#include "headwise/intent/training/scope/strangers.h"
 #include "headwise/intent/training/train_forms.h"
 #include "headwise/model/file.h"
 #include "headwise/ops/device/named.h"
@@ -80,6 +81,7 @@ std::string train(const Rows& rows, const Rows& dev_rows, const std::string& out
   std::optional<Pretrained> pretrained;
   if (!words.from.empty()) pretrained.emplace(read_pretrained(words.from));
   const RecognizerConfig config = config_of(words, pretrained ? &*pretrained : nullptr);
+  add_strangers(train, dev, words.compound == "auto" || config.cuts.on, words.training);
   const Start start =
       pretrained ? from_encoder(config, pretrained->vocabulary, pretrained->encoder, train, words.training)
                  : from_scratch(config, train, words.training);

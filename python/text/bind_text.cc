@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "headwise/base/context.h"
 #include "headwise/ops/device/named.h"
 #include "headwise/text/text_encoder.h"
 #include "python/arrays/bind.h"

@@ -1,6 +1,6 @@
 // Survey and report: figures against their definitions, and a page that holds any text as text.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/analysis/report.h"
+#include "headwise/analysis/report/report.h"
 
 #include <gtest/gtest.h>
 

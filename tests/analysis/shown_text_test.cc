@@ -1,6 +1,6 @@
 // Shown text: hostile bytes become plain text of a page, and private ones dots.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/analysis/shown_text.h"
+#include "headwise/analysis/report/shown_text.h"
 
 #include <gtest/gtest.h>
 

@@ -1,14 +1,14 @@
 // Trust, drift and suggestions: figures against their definitions.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/analysis/trust.h"
+#include "headwise/analysis/report/trust.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <set>
 
-#include "headwise/analysis/drift.h"
-#include "headwise/analysis/report_answers.h"
+#include "headwise/analysis/report/drift.h"
+#include "headwise/analysis/report/report_answers.h"
 #include "headwise/intent/training/suggest.h"
 
 namespace headwise {

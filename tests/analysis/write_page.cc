@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "headwise/analysis/report.h"
+#include "headwise/analysis/report/report.h"
 #include "headwise/intent/corpus/builtin.h"
 #include "headwise/text/train_wordpiece.h"
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "headwise/base/buffer.h"
+#include "headwise/base/context.h"
 #include "headwise/ops/attention/attention.h"
 #include "headwise/ops/row/activation.h"
 #include "tests/base/sentence.h"

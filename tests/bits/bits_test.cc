@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "tests/support/online.h"
-#include "tests/support/setting_pose.h"
+#include "tests/support/setting/setting_pose.h"
 
 namespace headwise::test {
 namespace {

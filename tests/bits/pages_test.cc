@@ -114,6 +114,40 @@ TEST(Pages, HaveTheBitsOfOnePiece) { expect_bits_of_one_piece({}); }
 TEST(Pages, HaveTheBitsOfOnePieceInInt8) { expect_bits_of_one_piece(DType::i8); }
 TEST(Pages, HaveTheBitsOfOnePieceInE4m3) { expect_bits_of_one_piece(DType::e4m3); }
 
+/// Rows of a prompt are cut into tasks where threads would wait: 500 rows a kv head, causal, ragged.
+TEST(Pages, RowsOfAPromptAreCutWithoutABit) {
+  each_level([&] {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const Case c = with_dtype({.name = "prompt",
+                                 .batch = 2,
+                                 .q_tokens = 250,
+                                 .kv_tokens = 300,
+                                 .heads = 4,
+                                 .kv_heads = 2,
+                                 .head_dim = 32,
+                                 .value_dim = 32},
+                                dtype);
+      CaseRun r(c);
+      const std::vector<Index> lengths = {300, 251}, starts = {50, 1};
+      const Mask causal = Mask::causal(), mask = causal & Mask::lengths(lengths);
+      r.args.q_start = ConstView::packed(starts.data(), DType::i64, {2});
+      r.args.mask = mask.set();
+      attention(r.args, online(1));
+      Tensor out = r.out.clone(), lse = r.lse.clone();
+      Paged paged(r.args, lengths, 32, false);
+      AttentionArgs a = r.args;
+      a.q_start = at_end().view(), a.mask = causal.set();
+      paged.use(a, false);
+      for (const int threads : {1, 2, 4, 8}) {
+        poison(r.out), poison(r.lse);
+        attention(a, decoding(threads));
+        EXPECT_TRUE(same_bits(out, r.out)) << text(c) << threads;
+        EXPECT_TRUE(same_bits(lse, r.lse)) << text(c) << threads;
+      }
+    }
+  });
+}
+
 TEST(Pages, SplitsAreFoldedAlike) {
   const Case c{.name = "splits",
                .batch = 1,

@@ -181,7 +181,7 @@ TEST(CApi, AContextAtWorkSaysSo) {
     }
   };
   std::thread a(work), b(work);
-  for (int i = 0; i < 5000 && refused == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int i = 0; i < 60000 && refused == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   end = true;
   a.join(), b.join();
   EXPECT_GT(refused, 0);

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "headwise/cache/kv_cache.h"
 
+#include "headwise/base/context.h"
+
 #include <gtest/gtest.h>
 
 #include <cstdlib>

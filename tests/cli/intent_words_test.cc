@@ -174,6 +174,10 @@ TEST_F(IntentWords, ADeviceIsChosenByItsName) {
   const Answer why = run(there + words + " --device cuda");
   ASSERT_EQ(why.code, 0) << why.err;
   EXPECT_EQ(Json::parse(why.out).at("labels"), Json::parse(headwise(words).out).at("labels"));
+  const std::string page = "report m one.tsv --out r.html --threads 1";
+  const Answer shown = headwise(page), shown_there = run(there + page + " --device cuda");
+  ASSERT_EQ(shown_there.code, 0) << shown_there.err;
+  EXPECT_EQ(shown.out.substr(0, shown.out.find('\n')), shown_there.out.substr(0, shown_there.out.find('\n')));
 }
 
 TEST_F(IntentWords, TheSameCommandAgainChangesNothing) {
@@ -335,6 +339,14 @@ TEST_F(IntentWords, NumbersAtTheirEnds) {
   refused(train("one.tsv --out none --epochs 1 --max-tokens 2"), "leave two tokens for [CLS] and [SEP]");
 }
 
+/// A socket that reached the address, or -1.
+int connected(const sockaddr_in& a) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&a), sizeof a) == 0) return fd;
+  ::close(fd);
+  return -1;
+}
+
 TEST_F(IntentWords, AnySecondSignalEndsTheService) {
   ASSERT_EQ(train("one.tsv --out m --epochs 1").code, 0);
   for (const auto& [first, second] : {std::pair(SIGTERM, SIGINT), std::pair(SIGINT, SIGINT)}) {
@@ -356,12 +368,18 @@ TEST_F(IntentWords, AnySecondSignalEndsTheService) {
     a.sin_family = AF_INET, a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     a.sin_port = htons(
         static_cast<std::uint16_t>(std::stoi(std::string(line).substr(std::string(line).rfind(':') + 1))));
-    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ASSERT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&a), sizeof a), 0);
-    ASSERT_EQ(::send(fd, "GET ", 4, MSG_NOSIGNAL), 4);  // half a request: draining waits for its rest
-    ::usleep(200'000);
+    const int fd = connected(a);
+    ASSERT_GE(fd, 0);
+    // One request and half of another: where the first is answered the half was read, and draining waits for
+    // its rest.
+    const std::string asked = "GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\nGET ";
+    ASSERT_EQ(::send(fd, asked.data(), asked.size(), MSG_NOSIGNAL), std::ssize(asked));
+    std::array<char, 4096> answer;
+    ASSERT_GT(::recv(fd, answer.data(), answer.size(), 0), 0);
     ::kill(child, first);
-    ::usleep(200'000);
+    int other = connected(a);
+    for (int i = 0; i < 6000 && other >= 0; ++i, ::usleep(10'000)) ::close(other), other = connected(a);
+    EXPECT_LT(other, 0) << "the first ends what listens";
     int status = 0;
     EXPECT_EQ(::waitpid(child, &status, WNOHANG), 0) << "the first drains";
     ::kill(child, second);
@@ -411,7 +429,7 @@ TEST_F(IntentWords, AServiceReadsItsEnvironmentAndItsFolderAgain) {
   ASSERT_NE(std::fgets(line, sizeof line, said), nullptr) << content(at("log"));
   const int port = std::stoi(std::string(line).substr(std::string(line).rfind(':') + 1));
   const auto says = [&](const std::string& path, const std::string& words) {
-    for (int i = 0; i < 500; ++i, ::usleep(10'000))
+    for (int i = 0; i < 6000; ++i, ::usleep(10'000))
       if (answer_of(port, path).find(words) != std::string::npos) return true;
     return false;
   };

@@ -145,6 +145,8 @@ TEST_F(LabWords, CutKeepsRolesAndGoesOnTraining) {
   refused("cut m rows.tsv --keep 3 --tune strange_rows.tsv", "strange_rows.tsv");
   write("unknown.tsv", "a text\tloan\nanother\trate\nmy card\tlost_card\n");
   refused("cut m rows.tsv --keep 3 --tune unknown.tsv", "which the model has not");
+  refused("cut m rows.tsv --keep 3 --tune rows.tsv --device tpu", "\"tpu\"");
+  refused("cut m rows.tsv --keep 3 --device cuda", "give --tune, or leave it out");
   refused("cut m --plan plan.json --keep-roles positional", "on texts");
   ASSERT_EQ(headwise("cut m rows.tsv --keep 2 --threads 1 --out raw").code, 0);
   const Answer a = headwise(

@@ -6,6 +6,8 @@
 #include <filesystem>
 
 #include "headwise/decoder/forward/kv_file.h"
+
+#include "headwise/base/context.h"
 #include "tests/decoder/generator_bench.h"
 
 namespace headwise {

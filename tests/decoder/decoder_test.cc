@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "headwise/decoder/forward/decoder.h"
 
+#include "headwise/base/context.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "headwise/decoder/drafter.h"
 
+#include "headwise/base/context.h"
+
 #include "tests/base/sentence.h"
 #include "tests/decoder/generator_bench.h"
 

@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "headwise/base/context.h"
 #include "headwise/decoder/generator.h"
 #include "tests/decoder/tiny_model.h"
 

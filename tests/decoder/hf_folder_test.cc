@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "headwise/base/context.h"
 #include "headwise/decoder/files/hf_config.h"
 #include "headwise/decoder/files/weight_names.h"
 #include "headwise/decoder/forward/decoder.h"

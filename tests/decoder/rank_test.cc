@@ -5,6 +5,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "headwise/base/context.h"
 #include "headwise/decoder/generator.h"
 #include "headwise/distributed/threads_engine.h"
 #include "tests/decoder/tiny_model.h"
@@ -101,6 +102,128 @@ TEST(DecoderRanks, HaveThemInSixteenBitsToo) {
   EXPECT_TRUE(run(c, 4, DType::bf16).logits == run(c, 1, DType::bf16).logits);
   EXPECT_TRUE(run(c, 2, {}, DType::bf16).logits == run(c, 1, {}, DType::bf16).logits);
   EXPECT_TRUE(run(c, 2, {}, DType::i8).logits == run(c, 1, {}, DType::i8).logits);
+}
+
+/// Of a text of several splits: its logits, and the pages that all ranks of the context team keep of it.
+struct LongText {
+  std::string logits;
+  Index pages = 0;
+  Counted sent;
+};
+struct LongRun {
+  int tensor = 1, context = 1;
+  std::optional<DType> dtype = {};
+  DType kv = DType::f32;
+};
+LongText read_long(DecoderConfig config, const LongRun& how) {
+  config.positions = 8192;
+  LongText first;
+  std::mutex lock;
+  run_ranks(how.tensor * how.context, [&](Communicator& world) {
+    const Communicator tensor = world.part(world.rank() / how.tensor * how.tensor, how.tensor),
+                       context = world.part(world.rank() % how.tensor, how.context, how.tensor);
+    Context ctx({.threads = 1});
+    TinySource source(config);
+    const Decoder model(source, {.dtype = how.dtype, .team = &tensor, .context = &context}, ctx);
+    KvOptions options;
+    options.bytes = Index{32} << 20, options.dtype = how.kv, options.share = model.key_share();
+    KvCache cache(model.kv_shape(), options);
+    std::string logits;
+    DecoderStep step;
+    const SequenceId id = cache.open(), other = cache.open();
+    const auto read = [&](SequenceId of, Index count) {
+      std::vector<DecoderRow> rows;
+      std::vector<TokenId> tokens;
+      for (Index i = 0; i < count; ++i) {
+        // Each text begins with tokens of its own: one rank would share equal beginnings.
+        tokens.push_back(
+            static_cast<TokenId>(((cache.length(of) + i) * 17 + (of == id ? 0 : 5)) % config.vocabulary));
+        rows.push_back({of, tokens.back(), i + 1 == count});
+      }
+      EXPECT_TRUE(cache.reserve(of, count));
+      model.forward(rows, cache, step, ctx);
+      logits.append(reinterpret_cast<const char*>(step.logits(0).data()),
+                    step.logits(0).size() * sizeof(float));
+      cache.commit(of, tokens);
+      cache.check();
+    };
+    const Counted before = world.counted();
+    for (const Index count : {Index{1800}, Index{400}, Index{2100}, Index{1}}) read(id, count);
+    read(other, 30);
+    cache.truncate(id, 4200);
+    // Both in one step, one row each.
+    EXPECT_TRUE(cache.reserve(id, 1) && cache.reserve(other, 1));
+    model.forward(std::vector<DecoderRow>{{id, 5, true}, {other, 7, true}}, cache, step, ctx);
+    for (const Index row : {Index{0}, Index{1}})
+      logits.append(reinterpret_cast<const char*>(step.logits(row).data()),
+                    step.logits(row).size() * sizeof(float));
+    const Counted after = world.counted();
+    std::vector<Index> held(static_cast<std::size_t>(how.context));
+    const Index mine = cache.stats().held;
+    context.gather_bytes(&mine, held.data(), sizeof mine);
+    const std::lock_guard<std::mutex> one(lock);
+    if (first.logits.empty()) {
+      first.logits = logits;
+      for (const Index pages : held) first.pages += pages;
+    }
+    if (world.rank() == 0) first.sent = {.bytes = after.bytes - before.bytes};
+    EXPECT_TRUE(logits == first.logits) << "rank " << world.rank();
+    // No rank keeps more than the first: two of three splits' worth at most over two ranks.
+    EXPECT_LE(mine, held[0]);
+  });
+  return first;
+}
+
+TEST(DecoderRanks, ShareOutTheKeysOfLongTexts) {
+  for (const DecoderConfig& c : {configs()[0], configs()[2]}) {
+    const LongText one = read_long(c, {});
+    for (const int ranks : {2, 3, 4}) {
+      const LongText shared = read_long(c, {.context = ranks});
+      EXPECT_TRUE(shared.logits == one.logits) << c.family << " on " << ranks;
+      EXPECT_EQ(shared.pages, one.pages) << "each page is kept by one rank";
+    }
+  }
+  const DecoderConfig c = configs()[1];
+  EXPECT_TRUE(read_long(c, {.tensor = 2, .context = 2}).logits == read_long(c, {}).logits);
+  const LongRun half{.dtype = DType::bf16, .kv = DType::bf16}, bytes{.kv = DType::i8};
+  for (LongRun how : {half, bytes}) {
+    const LongText one = read_long(c, how);
+    how.context = 2;
+    EXPECT_TRUE(read_long(c, how).logits == one.logits);
+  }
+}
+
+TEST(DecoderRanks, SendTheStatesOfTheTable) {
+  // [splits heads value_dim + 2] f32 of every row and layer: rank 0 of 2 sends those of splits 0 and 2.
+  const DecoderConfig c = configs()[0];
+  const Index each = c.heads * (c.head_dim + 2) * 4 * c.layers;
+  Index numbers = 0;
+  // Rows of a step, and splits of rank 0 among those of the longest text in it.
+  for (const auto& [rows, splits] :
+       {std::pair<Index, Index>{1800, 1}, {400, 1}, {2100, 2}, {1, 2}, {30, 1}, {2, 2}})
+    numbers += rows * splits;
+  EXPECT_EQ(read_long(c, {.context = 2}).sent.bytes, numbers * each);
+}
+
+TEST(DecoderRanks, DecideAlikeWhatHasRoom) {
+  const KvShape shape{.layers = 1, .kv_heads = 1, .head_dim = 8, .value_dim = 8};
+  KvOptions options;
+  options.bytes = Index{128} * 16 * 8 * 4 * 2;  // one split of pages
+  for (int rank = 0; rank < 2; ++rank) {
+    options.share = {rank, 2};
+    KvCache cache(shape, options);
+    EXPECT_EQ(cache.pages(), 256);
+    const SequenceId a = cache.open(), b = cache.open();
+    EXPECT_TRUE(cache.reserve(a, 4096));
+    EXPECT_FALSE(cache.reserve(a, 4097)) << "rank " << rank;
+    EXPECT_FALSE(cache.reserve(b, 1)) << "rank " << rank;
+    cache.close(a);
+    EXPECT_TRUE(cache.reserve(b, 4096));
+    cache.check();
+    EXPECT_THROW(cache.fork(b), Error);
+  }
+  options.window = 16;
+  EXPECT_THROW(KvCache(shape, options), Error);
 }
 
 std::string refusal(const DecoderConfig& config, int ranks) {

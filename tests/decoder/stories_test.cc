@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "headwise/base/context.h"
 #include "headwise/decoder/generator.h"
 #include "headwise/model/file.h"
 #include "tests/base/sentence.h"

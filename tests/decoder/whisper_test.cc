@@ -5,6 +5,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "headwise/base/context.h"
 #include "headwise/decoder/forward/kv_file.h"
 #include "headwise/decoder/generator.h"
 #include "tests/base/sentence.h"

@@ -9,8 +9,10 @@
 #include <limits>
 #include <vector>
 
+#include "headwise/base/context.h"
 #include "headwise/base/random.h"
 #include "headwise/distributed/threads_engine.h"
+#include "tests/support/count_allocations.h"
 
 namespace headwise {
 namespace {
@@ -270,6 +272,78 @@ TEST(Communicator, ComparesCards) {
             "ranks: (W_O) rank 1 comes with gather of 64 bytes of i32 as call 0, rank 0 with gather of 64 "
             "bytes of f32 "
             "as call 0; give all ranks the same work");
+}
+
+/// The others send back what they are sent.
+class Echo final : public Engine {
+ public:
+  explicit Echo(int ranks) : ranks_(ranks) {}
+  std::string_view name() const override { return "echo"; }
+  int rank() const override { return 0; }
+  int ranks() const override { return ranks_; }
+  Outcome exchange(std::span<const Message> messages, int, double) override {
+    for (std::size_t i = 0; i + 1 < messages.size(); i += 2) {
+      const Message &sent = messages[i], &taken = messages[i + 1];
+      EXPECT_TRUE(sent.sends && !taken.sends && sent.rank == taken.rank);
+      const Index bytes = min_of(sent.bytes, taken.bytes);
+      if (bytes > 0) std::memcpy(taken.data, sent.data, static_cast<std::size_t>(bytes));
+    }
+    return {};
+  }
+  Outcome all_reduce(const void*, void*, Index, DType, double) override { return {}; }
+
+ private:
+  int ranks_;
+};
+
+/// Texts of other lengths need other calls inside a tensor team; the data team across them is none the wiser.
+TEST(Communicator, TeamsCountTheirOwnCalls) {
+  run_ranks(4, [](Communicator& world) {
+    Context ctx({.threads = 1});
+    const Communicator pair = world.part(world.rank() / 2 * 2, 2),
+                       across = world.part(world.rank() % 2, 2, 2);
+    std::vector<float> one = {1};
+    const Index more = world.rank() / 2 * 40;
+    for (Index call = 0; call < more; ++call) pair.sum(flat(one), flat(one), Order::tree, ctx, "rows");
+    for (Index call = 0; call < 80; ++call) {  // past those whose cards are compared
+      one = {1};
+      across.sum(flat(one), flat(one), Order::tree, ctx, "gradients");
+      EXPECT_EQ(one[0], 2);
+    }
+  });
+}
+
+TEST(Communicator, CallsAllocateNothingAndCardsEnd) {
+  for (const int ranks : {1, 4}) {
+    Context ctx({.threads = 1});
+    const Communicator team = Communicator::over(std::make_unique<Echo>(ranks));
+    constexpr Index kRows = 64, kColumns = 128;  // above what is sent to all at once
+    std::vector<float> all(kRows * kColumns, 1.0f), part(static_cast<std::size_t>(kRows * kColumns / ranks)),
+        few(4, 1.0f);
+    const auto rows = [&](std::vector<float>& v, Index r, Index c) {
+      return AnyView::packed(v.data(), DType::f32, {r, c});
+    };
+    std::vector<Index> ends;
+    for (int r = 0; r < ranks; ++r) ends.push_back((r + 1) * kRows * kColumns / ranks);
+    const auto calls = [&] {
+      team.sum(flat(all), flat(all), Order::tree, ctx);
+      team.sum(flat(few), flat(few), Order::tree, ctx);
+      team.sum_slice(flat(all), flat(part), ctx);
+      team.sum_pieces(flat(all), ends, flat(part), ctx);
+      team.gather(rows(part, kRows / ranks, kColumns), rows(all, kRows, kColumns), 0);
+      team.gather(rows(part, kRows, kColumns / ranks), rows(all, kRows, kColumns), 1);
+      team.gather_pieces(flat(all), ends);
+      team.exchange(rows(part, kRows / ranks, kColumns), 1, rows(all, kRows, kColumns / ranks));
+      team.share(few.data(), 4);
+    };
+    for (int i = 0; i < 8; ++i) calls();  // the first 64 compare cards, and lists grow
+    const Counted before = team.counted();
+    const std::uint64_t allocated = test::allocations();
+    for (int i = 0; i < 10; ++i) calls();
+    EXPECT_EQ(test::allocations(), allocated) << ranks << " ranks";
+    EXPECT_EQ(team.counted().card_bytes, before.card_bytes);
+    EXPECT_EQ(team.counted().bytes > before.bytes, ranks > 1);
+  }
 }
 
 TEST(Communicator, RefusesWhatHasNoTree) {

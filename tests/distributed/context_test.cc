@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "headwise/base/context.h"
 #include "headwise/base/random.h"
 #include "headwise/distributed/slices.h"
 #include "headwise/distributed/threads_engine.h"

@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "headwise/base/context.h"
 #include "headwise/base/random.h"
 #include "headwise/distributed/slices.h"
 #include "headwise/distributed/threads_engine.h"

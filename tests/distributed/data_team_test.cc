@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "headwise/base/context.h"
 #include "headwise/base/random.h"
 #include "headwise/distributed/threads_engine.h"
 #include "headwise/layers/basic/feed_forward.h"

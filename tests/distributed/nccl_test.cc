@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "headwise/base/context.h"
 #include "headwise/distributed/communicator.h"
 #include "headwise/distributed/nccl_engine.h"
 

@@ -1,19 +1,25 @@
 // A training over a tensor team: 1, 2, 4 and 8 ranks, with and without a data team, leave the same weights
 // and norms; a checkpoint of one layout goes on in any other.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
+#include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
 
+#include "headwise/base/context.h"
 #include "headwise/base/random.h"
 #include "headwise/distributed/threads_engine.h"
 #include "headwise/layers/transformer/block.h"
-#include "headwise/train/sliced_checkpoint.h"
+#include "headwise/train/checkpoints/sliced_checkpoint.h"
 #include "headwise/train/trainer.h"
+#include "tests/distributed/sines.h"
 
 namespace headwise {
 namespace {
@@ -29,6 +35,7 @@ struct Run {
   std::string folder = {};
   Index steps = kSteps;
   bool slices = false;
+  Index save_every = 0;
 };
 struct Trained {
   std::string weights, card;
@@ -58,19 +65,11 @@ Trained train_rank(const Run& run, const Communicator& world) {
   Context ctx({.threads = 1});
   Optimizer optimizer(mine, AdamWOptions{.decay = Decay::matrices, .average = 0.5});
   StepMemory memory;
-  Trainer trainer(optimizer, kExamples,
-                  {.steps = run.steps,
-                   .micro_rows = 2,
-                   .micro_batches = 4,
-                   .rate = Schedule::constant(1e-2),
-                   .tree = true,
-                   .data = &data,
-                   .cut = &cut,
-                   .clip = 0.5,
-                   .seed = 3,
-                   .folder = run.folder,
-                   .checkpoints = {.slices = run.slices}},
-                  ctx);
+  TrainerOptions asked = options_of_sines(run.steps, run.folder, run.slices);
+  asked.micro_rows = 2, asked.micro_batches = 4;
+  asked.save_every = run.save_every;
+  asked.data = &data, asked.cut = &cut;
+  Trainer trainer(optimizer, kExamples, asked, ctx);
   const TrainResult done = trainer.run([&](const MicroBatch& m) {
     memory.reset();
     const auto texts = static_cast<Index>(m.examples.size());
@@ -82,21 +81,10 @@ Trained train_rank(const Run& run, const Communicator& world) {
               .step = static_cast<std::uint64_t>(m.step)};
     const AnyView x = memory.take(DType::f32, {texts * kTokens, kModel}),
                   dy = memory.take(DType::f32, {texts * kTokens, kModel});
-    constexpr Index kEach = kTokens * kModel;
-    auto* from = static_cast<float*>(x.data);
-    for (Index i = 0; i < x.count(); ++i)
-      from[i] = static_cast<float>(
-          normal_at(9, m.examples[static_cast<std::size_t>(i / kEach)] * kEach + i % kEach));
+    draw_examples(x, m.examples);
     Block::Saved saved;
     const AnyView y = block.forward(x, call, &saved);
-    double loss = 0;
-    for (Index i = 0; i < x.count(); ++i) {
-      const double error =
-          static_cast<double>(static_cast<float*>(y.data)[i]) - std::sin(static_cast<double>(from[i]));
-      loss += error * error / static_cast<double>(x.count());
-      static_cast<float*>(dy.data)[i] =
-          static_cast<float>(m.weight * 2 * error / static_cast<double>(x.count()));
-    }
+    const double loss = distance_from_sines(x, y, dy, m.weight);
     block.backward(dy, call, saved);
     return loss;
   });
@@ -185,6 +173,48 @@ TEST(TensorTraining, SlicesJoinToTheFileOfOneRank) {
     EXPECT_TRUE(train({.layout = {l.tensor == 2 ? 4 : 2, 1}, .folder = folder}).weights ==
                 never_stopped.weights);
   }
+  std::filesystem::remove_all(base);
+}
+
+/// Learns over two ranks and saves their slices after every step, until it is killed.
+[[noreturn]] void live(const std::string& folder) {
+  try {
+    train({.layout = {2, 1}, .folder = folder, .steps = Index{1} << 40, .slices = true, .save_every = 1});
+  } catch (...) {
+  }
+  ::_exit(7);
+}
+
+TEST(TensorTraining, KillsAtRandomPointsOfASaveLoseNothing) {
+  const std::filesystem::path base =
+      std::filesystem::temp_directory_path() / text("headwise_killed_slices_", ::getpid());
+  const std::string folder = (base / "cut").string(), out = (base / "joined.safetensors").string();
+  const int kills = std::getenv("HEADWISE_SLOW") ? 1000 : 50;
+  Index reached = 0;
+  useconds_t scale = 1;  // of the time a life has: doubled until the disk and the cores let one save
+  for (int k = 0; k < kills; ++k) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) live(folder);
+    ::usleep(scale * (5000 + Philox::block(2026, {static_cast<std::uint32_t>(k), 0, 0, 0})[0] % 30000));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "a life ended by itself: code " << WEXITSTATUS(status);
+    if (reached == 0) scale = std::min<useconds_t>(2 * scale, 256);
+    if (!std::filesystem::exists(folder)) continue;
+    // The json file is the checkpoint: where there is one, its slices are there and whole.
+    const std::vector<std::string> kept = sliced_checkpoints(folder);
+    if (kept.empty()) continue;
+    EXPECT_EQ(refusal_of(kept[0], out), "") << "after kill " << k;
+    const Index step = std::stoll(kept[0].substr(kept[0].size() - 17, 12));
+    ASSERT_GE(step, reached);
+    reached = step;
+  }
+  EXPECT_GT(reached, 0);
+  const Index end = reached + 2;
+  EXPECT_TRUE(train({.layout = {4, 1}, .folder = folder, .steps = end}).weights ==
+              train({.steps = end}).weights);
   std::filesystem::remove_all(base);
 }
 

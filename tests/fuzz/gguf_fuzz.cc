@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "headwise/base/error.h"
-#include "headwise/model/gguf.h"
+#include "headwise/model/gguf/gguf.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace headwise;

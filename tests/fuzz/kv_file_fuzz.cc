@@ -10,8 +10,9 @@
 #include <fstream>
 #include <iterator>
 
+#include "headwise/base/context.h"
 #include "headwise/decoder/forward/kv_file.h"
-#include "headwise/train/crc32c.h"
+#include "headwise/train/checkpoints/crc32c.h"
 #include "tests/decoder/tiny_model.h"
 
 namespace headwise {

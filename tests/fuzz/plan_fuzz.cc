@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "headwise/kernels/cpu/isa/isa.h"
-#include "tests/support/setting.h"
+#include "tests/support/setting/setting.h"
 
 namespace {
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "headwise/base/context.h"
 #include "headwise/base/error.h"
 #include "headwise/model/hf_bert.h"
 #include "headwise/model/hf_config.h"

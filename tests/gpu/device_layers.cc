@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "headwise/base/context.h"
 #include "headwise/ops/attention/backend_cuda.h"
 #include "headwise/ops/device/layer_table.h"
 #include "tests/layers/device_cases.h"

@@ -107,6 +107,7 @@ void test_product_bits(const LayerTable& table);
 void test_norms(const RowTable& rows);
 void test_elementwise(const RowTable& rows);
 void test_embeddings(const RowTable& rows);
+void test_texts(const RowTable& rows);
 void test_losses(const RowTable& rows);
 void test_optimizers(const RowTable& rows);
 

@@ -30,6 +30,7 @@ int run(const char* library) {
   part("norms", [&] { test_norms(table.rows); });
   part("elementwise", [&] { test_elementwise(table.rows); });
   part("embedding", [&] { test_embeddings(table.rows); });
+  part("texts", [&] { test_texts(table.rows); });
   part("loss", [&] { test_losses(table.rows); });
   part("adamw", [&] { test_optimizers(table.rows); });
   part("products", [&] { test_products(table); });

@@ -18,9 +18,32 @@ except ImportError as fault:
     hw, WHY = None, fault
 
 
+def layer_cases():
+    """hw.torch.MultiHead and hw.torch.Block there against the CPU's, forward and gradients."""
+    for heads in ("mha:heads=4", "gqa:heads=4,kv_heads=2,dim=32", "talking:heads=4"):
+        for dtype in (torch.float32, torch.bfloat16):
+            part = f"hw.torch.Block {heads} {str(dtype)[6:]}"
+            torch.manual_seed(1)
+            here = hw.torch.Block(heads, 128, 256, feed="swiglu", norm="rms", rope=True)
+            there = hw.torch.Block(heads, 128, 256, feed="swiglu", norm="rms", rope=True)
+            there.load_state_dict(here.state_dict())
+            there.to(DEVICE, dtype)
+            x, dy = torch.randn(2, 65, 128), torch.randn(2, 65, 128)
+            a, b = x.clone().requires_grad_(), x.to(DEVICE, dtype).requires_grad_()
+            want, got = here(a, mask=hw.Mask.causal()), there(b, mask=hw.Mask.causal())
+            want.backward(dy), got.backward(dy.to(DEVICE, dtype))
+            limit = 2e-2 if dtype == torch.bfloat16 else 2e-3
+            check(relative(got.detach().cpu().double(), want.detach().double()) < limit, part, "forward")
+            check(relative(b.grad.cpu().double(), a.grad.double()) < limit, part, "gradient of x")
+            for name, p in there.named_parameters():
+                error = relative(p.grad.cpu().double(), here.get_parameter(name).grad.double())
+                check(error < 2 * limit, part, f"gradient of {name}: {error:.1e}")
+
+
 def module_cases():
     if hw is None:
         return print(f"hw.torch on CUDA tensors: skipped: {WHY}", flush=True)
+    layer_cases()
     causal = hw.Mask.causal()
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         part = f"hw.torch {str(dtype)[6:]}"

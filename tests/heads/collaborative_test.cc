@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "headwise/heads/collaborative_fit.h"
+
+#include "headwise/base/context.h"
 #include "tests/base/sentence.h"
 #include "tests/heads/samples.h"
 #include "tests/support/close.h"

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "headwise/heads/mha.h"
+
+#include "headwise/base/context.h"
 #include "tests/heads/samples.h"
 #include "tests/support/close.h"
 

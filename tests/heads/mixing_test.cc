@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "headwise/base/context.h"
 #include "headwise/heads/dcmha.h"
 #include "headwise/heads/talking.h"
 #include "tests/heads/differences.h"

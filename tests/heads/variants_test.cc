@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "headwise/base/context.h"
 #include "headwise/heads/differential.h"
 #include "headwise/heads/overlapped.h"
 #include "headwise/heads/scales.h"

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
+#include "headwise/base/context.h"
 #include "headwise/intent/training/training.h"
 #include "headwise/text/text_encoder.h"
 #include "tests/intent/support.h"
@@ -97,13 +99,65 @@ TEST(DeviceRecognizer, VectorsOfTextsAreTheCpus) {
   EXPECT_TRUE(std::ranges::equal(here.values<float>(), again.values<float>()));
 }
 
+/// All that a training can ask of the device: labels, pooling, n-grams through a matrix, bf16.
+TEST(DeviceRecognizer, EveryPartLearnsThereAsHere) {
+  const auto run = [](Device device, int which, Session& session) {
+    TrainingOptions o = short_training(device);
+    RecognizerConfig c = small();
+    if (which == 1) c.pooling = Pooling::mean, c.ngrams.columns = 8, c.ngrams.dropout = 0.2;
+    if (which == 2) c.pooling = Pooling::first, o.multi_label = true, o.micro_batches = 2;
+    if (which == 3) o.compute = DType::bf16;
+    if (which == 4) c.pooling = Pooling::peak;
+    const Corpus train = few("train", 0);
+    return train_recognizer(from_scratch(c, train, o), train, few("dev", 32), o, session);
+  };
+  for (const int which : {0, 1, 2, 3, 4}) {
+    Session session({.threads = 2});
+    const TrainedRecognizer here = run(Device::cpu(), which, session), there = run(kThere, which, session);
+    double sum = 0, count = 0;
+    for (std::size_t i = 0; i < here.model.params().all().size(); ++i) {
+      const AnyView a = here.model.params().all()[i].value, b = there.model.params().all()[i].value;
+      for (Index k = 0; k < a.count(); ++k, ++count)
+        sum += std::pow(load_double(a.data, a.dtype, k) - load_double(b.data, b.dtype, k), 2);
+    }
+    EXPECT_LT(std::sqrt(sum / count), which == 3 ? 2e-3 : 3e-4) << which;
+  }
+}
+
+TEST(DeviceRecognizer, StoppedThereItGoesOnWithTheSameBits) {
+  Session session({.threads = 1});
+  const auto run = [&](const std::string& folder, DType compute, double minutes) {
+    TrainingOptions o = short_training(kThere);
+    o.compute = compute, o.run_folder = folder, o.epochs = 4;
+    const Corpus train = few("train", 0);
+    Index epochs = 0;
+    if (minutes > 0)
+      o.each_epoch = [&](Index, const Recognizer&) {
+        if (++epochs == 2) throw Error(ErrorKind::device, "stopped");
+      };
+    return train_recognizer(from_scratch(small(), train, o), train, few("dev", 32), o, session);
+  };
+  for (const DType compute : {DType::f32, DType::bf16}) {
+    Folder folder;
+    const TrainedRecognizer whole = run(folder.at("whole"), compute, 0);
+    EXPECT_SAYS(run(folder.at("parts"), compute, 1), "stopped");
+    const TrainedRecognizer parts = run(folder.at("parts"), compute, 0);
+    for (std::size_t i = 0; i < whole.model.params().all().size(); ++i) {
+      const Param &a = whole.model.params().all()[i], &b = parts.model.params().all()[i];
+      EXPECT_EQ(std::memcmp(a.value.data, b.value.data, a.bytes()), 0) << a.name;
+    }
+  }
+}
+
 TEST(DeviceRecognizer, SettingsThatDoNotRunThereAreRefused) {
   Session session({.threads = 1});
   TrainingOptions o = short_training(kThere);
   o.compute = DType::bf16;
   const Corpus train = few("train", 0);
-  EXPECT_SAYS(train_recognizer(from_scratch(small(), train, o), train, few("dev", 32), o, session),
-              "train: the device is CUDA device 0, where a recogniser learns in f32 and on one rank");
+  RecognizerConfig peak = small();
+  peak.pooling = Pooling::peak;
+  EXPECT_SAYS(train_recognizer(from_scratch(peak, train, o), train, few("dev", 32), o, session),
+              "train: the device is CUDA device 0, where this recogniser learns in f32: its pooling is peak");
   RecognizerConfig gates = small();
   gates.learn_gates = true;
   o.compute = DType::f32;

@@ -9,7 +9,7 @@
 
 #include "headwise/intent/recognizer/model_folder.h"
 #include "headwise/model/safetensors.h"
-#include "headwise/train/crc32c.h"
+#include "headwise/train/checkpoints/crc32c.h"
 #include "tests/intent/support.h"
 #include "tests/layers/check.h"
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 
+#include "headwise/base/context.h"
 #include "headwise/layers/basic/module.h"
 #include "tests/ops/row_op_cases.h"
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "headwise/base/context.h"
 #include "headwise/layers/transformer/abroad.h"
 #include "headwise/ops/device/params.h"
 

@@ -2,6 +2,7 @@
 // (support/fake_cuda.cc).
 #include <gtest/gtest.h>
 
+#include "headwise/base/context.h"
 #include "headwise/ops/attention/backend_cuda.h"
 #include "headwise/ops/device/named.h"
 #include "headwise/ops/norm/norm.h"

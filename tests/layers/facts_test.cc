@@ -1,5 +1,6 @@
 // What docs/facts.md states and no other test shows: counts of weights, sums over heads, subspaces, ranks.
 // SPDX-License-Identifier: Apache-2.0
+#include "headwise/base/context.h"
 #include "headwise/heads/cost.h"
 #include "headwise/layers/multi_head/multi_head.h"
 #include "headwise/ops/attention/attention.h"

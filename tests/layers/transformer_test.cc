@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "headwise/layers/transformer/transformer.h"
 
+#include "headwise/base/context.h"
 #include "headwise/layers/basic/packed_weights.h"
 #include "headwise/layers/multi_head/suggest_heads.h"
 #include "tests/layers/check.h"

@@ -1,6 +1,6 @@
 // Gguf: settings and tensors come back, blocks have the values of their formulas, broken files are refused.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/model/gguf.h"
+#include "headwise/model/gguf/gguf.h"
 
 #include <gtest/gtest.h>
 

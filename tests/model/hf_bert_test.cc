@@ -6,6 +6,7 @@
 
 #include <limits>
 
+#include "headwise/base/context.h"
 #include "headwise/layers/basic/module.h"
 #include "headwise/model/hf_config.h"
 #include "tests/base/sentence.h"

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "headwise/base/context.h"
 #include "headwise/kernels/cpu/isa/gemm_kernels.h"
 #include "tests/ops/projection_cases.h"
 #include "tests/support/count_allocations.h"

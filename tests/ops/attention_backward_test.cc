@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "headwise/ops/attention/backward.h"
 
+#include "headwise/base/context.h"
 #include "headwise/ops/explain/explain.h"
 #include "tests/base/sentence.h"
 #include "tests/support/backward_run.h"

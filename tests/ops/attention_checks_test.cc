@@ -6,6 +6,7 @@
 
 #include <limits>
 
+#include "headwise/base/context.h"
 #include "headwise/ops/attention/attention.h"
 #include "headwise/ops/checks/view.h"
 #include "tests/base/sentence.h"

@@ -2,6 +2,7 @@
 // words, mixing devices is an error that names both, and choices depend on nothing but the problem.
 #include <gtest/gtest.h>
 
+#include "headwise/base/context.h"
 #include "headwise/kernels/cuda/inputs/copies.h"
 #include "headwise/masks/mask.h"
 #include "headwise/ops/attention/backend_cuda.h"

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include "headwise/base/context.h"
 #include "headwise/kernels/cpu/row/norm.h"
 #include "headwise/kernels/ref/norm.h"
 #include "tests/ops/row_op_cases.h"

@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 
+#include "headwise/base/context.h"
 #include "headwise/kernels/ref/attend.h"
 #include "headwise/ops/attention/backward.h"
 #include "headwise/ops/attention/checks/arg_checks.h"

@@ -1,5 +1,7 @@
 #include "headwise/ops/projection/backward.h"
 
+#include "headwise/base/context.h"
+
 #include <gtest/gtest.h>
 
 #include "tests/ops/projection_cases.h"

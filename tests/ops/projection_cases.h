@@ -3,6 +3,7 @@
 #pragma once
 #include <functional>
 
+#include "headwise/base/context.h"
 #include "headwise/kernels/ref/activation.h"
 #include "headwise/ops/projection/projection.h"
 #include "tests/ops/row_op_cases.h"

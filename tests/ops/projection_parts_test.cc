@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "headwise/base/context.h"
 #include "headwise/kernels/cpu/isa/gemm_kernels.h"
 #include "headwise/ops/projection/backward.h"
 #include "tests/ops/projection_cases.h"

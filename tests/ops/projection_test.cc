@@ -1,5 +1,7 @@
 #include "headwise/ops/projection/projection.h"
 
+#include "headwise/base/context.h"
+
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include "headwise/base/context.h"
 #include "headwise/kernels/ref/rope.h"
 #include "tests/ops/row_op_cases.h"
 #include "tests/support/count_allocations.h"

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include "headwise/base/context.h"
 #include "headwise/kernels/ref/norm.h"
 #include "headwise/kernels/ref/rope.h"
 #include "headwise/ops/norm/norm.h"

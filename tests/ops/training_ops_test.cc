@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "headwise/base/context.h"
 #include "headwise/kernels/cpu/isa/isa.h"
 #include "headwise/kernels/ref/cross_entropy.h"
 #include "headwise/kernels/ref/layer_norm.h"

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "tests/support/cover.h"
-#include "tests/support/setting.h"
+#include "tests/support/setting/setting.h"
 
 namespace headwise::test {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "tests/support/setting.h"
+#include "tests/support/setting/setting.h"
 
 namespace headwise::test {
 namespace {

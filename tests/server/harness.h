@@ -22,6 +22,9 @@ namespace headwise::server {
 
 using namespace std::chrono_literals;
 
+/// How long a test waits for what has to come: a machine that is busy may stall for seconds.
+inline constexpr std::chrono::milliseconds kPatience = 60s;
+
 /// What a test sees of its model, and how long a call takes.
 struct ModelFacts {
   std::atomic<int> calls{0}, texts{0}, largest{0};
@@ -168,7 +171,7 @@ class Client {
     return n > 0;
   }
   /// One response. `head` alone for a HEAD.
-  Reply reply(std::chrono::milliseconds patience = 5s, bool head = false) {
+  Reply reply(std::chrono::milliseconds patience = kPatience, bool head = false) {
     Reply r;
     const auto deadline = Clock::now() + patience;
     const auto left = [&] {
@@ -191,7 +194,7 @@ class Client {
     return r;
   }
   /// True when the server closes within `patience`.
-  bool hears_end(std::chrono::milliseconds patience = 5s) {
+  bool hears_end(std::chrono::milliseconds patience = kPatience) {
     const auto deadline = Clock::now() + patience;
     while (Clock::now() < deadline && !ended && !broken) more(20ms);
     return ended || broken;
@@ -223,7 +226,7 @@ struct Ask {
   }
 };
 
-inline Reply ask(int port, const Ask& a, std::chrono::milliseconds patience = 5s) {
+inline Reply ask(int port, const Ask& a, std::chrono::milliseconds patience = kPatience) {
   Client c(port);
   c.send(a.bytes(c.host()));
   return c.reply(patience, a.method == "HEAD");
@@ -239,12 +242,10 @@ inline std::string metrics_of(int port) {
   a.method = "GET", a.path = "/metrics";
   return ask(port, a).body;
 }
-/// Until `so`, 5 s at most.
+/// Until `so`, for as long as patience lasts.
 inline bool becomes(const std::function<bool()>& so) {
-  for (int i = 0; i < 1000; ++i) {
+  for (const auto end = Clock::now() + kPatience; Clock::now() < end; std::this_thread::sleep_for(5ms))
     if (so()) return true;
-    std::this_thread::sleep_for(5ms);
-  }
   return false;
 }
 inline bool metrics_say(int port, const std::string& line) {

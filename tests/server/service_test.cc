@@ -266,7 +266,7 @@ TEST(Service, OneConnectionManyRequests) {
   c.send(get.bytes(c.host()) + post.bytes(c.host()) + head.bytes(c.host()) + post.bytes(c.host()));
   EXPECT_NE(c.reply().body.find("\"ok\""), std::string::npos);
   EXPECT_NE(c.reply().body.find("answers"), std::string::npos);
-  const Reply r = c.reply(5s, true);
+  const Reply r = c.reply(kPatience, true);
   EXPECT_EQ(r.status, 200);
   EXPECT_NE(c.reply().body.find("answers"), std::string::npos);
   post.authorization = "Bearer wrong";  // and a refusal whose body was not read ends it

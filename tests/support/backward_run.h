@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 
+#include "headwise/base/context.h"
 #include "headwise/ops/attention/backward.h"
 #include "tests/support/gradients.h"
 #include "tests/support/online.h"

@@ -5,7 +5,7 @@
 #include <random>
 #include <set>
 
-#include "tests/support/setting.h"
+#include "tests/support/setting/setting.h"
 
 namespace headwise::test {
 

@@ -1,6 +1,7 @@
 // Decode: contexts that allow cpu/decode alone, and a run held to the bits of cpu/online.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include "headwise/base/context.h"
 #include "headwise/ops/keys/packed_keys.h"
 #include "headwise/ops/keys/quantize_kv.h"
 #include "tests/support/online.h"

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "headwise/base/context.h"
 #include "headwise/kernels/ref/row.h"
 #include "headwise/ops/attention/checks/backward.h"
 #include "tests/support/case.h"

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "headwise/ops/attention/backward.h"
-#include "tests/support/setting_pose.h"
+#include "tests/support/setting/setting_pose.h"
 
 namespace headwise::test {
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "headwise/base/context.h"
 #include "headwise/masks/mask.h"
 #include "headwise/ops/attention/attention.h"
 #include "tests/support/bits.h"

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "headwise/base/context.h"
 #include "headwise/heads/config.h"
 #include "headwise/train/data.h"
 #include "tests/base/sentence.h"

@@ -1,7 +1,9 @@
 // Optimizers: torch's numbers, one result for any thread count and any split into micro-batches, masters of
 // bf16 sets.
 // SPDX-License-Identifier: Apache-2.0
-#include "headwise/train/optimizer.h"
+#include "headwise/train/steps/optimizer.h"
+
+#include "headwise/base/context.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 
 #include "headwise/base/random.h"
 #include "headwise/train/gates.h"
-#include "headwise/train/schedule.h"
+#include "headwise/train/steps/schedule.h"
 #include "tests/base/sentence.h"
 
 namespace headwise {

@@ -3,7 +3,8 @@
 #pragma once
 #include <string>
 
-#include "headwise/train/checkpoint.h"
+#include "headwise/base/context.h"
+#include "headwise/train/checkpoints/checkpoint.h"
 #include "headwise/train/gates.h"
 
 namespace headwise {

@@ -11,6 +11,7 @@
 #include <csignal>
 #include <sstream>
 
+#include "headwise/base/context.h"
 #include "headwise/train/train_log.h"
 #include "tests/base/sentence.h"
 #include "tests/model/scratch_folder.h"

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "headwise/base/buffer.h"
+#include "headwise/base/context.h"
 #include "headwise/view/decoder/top_pairs.h"
 
 namespace headwise {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <random>
 
+#include "headwise/base/context.h"
 #include "headwise/base/error.h"
 #include "headwise/view/deep/atnv.h"
 #include "headwise/view/deep/deep_map.h"

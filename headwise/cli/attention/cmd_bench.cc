@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "headwise/base/context.h"
 #include "headwise/base/version.h"
 #include "headwise/cli/args/args.h"
 #include "headwise/cli/attention/machine.h"

@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "headwise/base/context.h"
 #include "headwise/base/version.h"
 #include "headwise/cli/args/args.h"
 #include "headwise/cli/attention/machine.h"
@@ -25,8 +26,9 @@ struct Level {
   Trial trial = Trial::untested;
   std::string how;
 };
-constexpr const char* kVariables[] = {"HEADWISE_ISA", "HEADWISE_KERNELS", "HEADWISE_THREADS",
-                                      "HEADWISE_CUDA_PROCESSORS", "HEADWISE_DATA"};
+constexpr const char* kVariables[] = {"HEADWISE_ISA",         "HEADWISE_KERNELS",
+                                      "HEADWISE_THREADS",     "HEADWISE_CUDA_PROCESSORS",
+                                      "HEADWISE_AMX_WEIGHTS", "HEADWISE_DATA"};
 
 struct Findings {
   Machine machine;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "headwise/base/context.h"
 #include "headwise/cli/args/args.h"
 #include "headwise/cli/attention/explain_model.h"
 #include "headwise/cli/attention/explain_ranks.h"
@@ -233,7 +234,7 @@ struct HeadWork {
 
 /// The layer around these heads, as ranks would cut it.
 CutLayer cut_layer(const Request& r, const AttentionProblem& p) {
-  CutLayer layer{.tokens = p.batch * p.q_tokens, .backward = r.backward};
+  CutLayer layer{.tokens = p.batch * p.q_tokens, .dtype = p.dtype, .backward = r.backward};
   if (const Index heads = plain_heads(r); heads >= 0) {
     layer.heads =
         text("gqa:heads=", heads, ",kv_heads=", r.kv_heads < 0 ? heads : r.kv_heads, ",dim=", r.head_dim);

@@ -33,6 +33,7 @@ Answer answer(const RankQuestion& q, const CutLayer& layer) {
                         .model_dim = layer.place.model_dim,
                         .out_dim = layer.out_dim,
                         .feed_dim = q.feed_dim,
+                        .width = size_of(layer.dtype),
                         .ranks = q.ranks},
                        a.order, layer.backward);
   return a;
@@ -61,7 +62,8 @@ std::string ranks_text(const RankQuestion& q, const CutLayer& layer) {
   std::string s = fmt::format("{:<12}tensor {}, order {}: a rank has {}\n", "ranks", q.ranks,
                               name_of(a.order), a.cut.words);
   for (const RankCost& c : a.costs)
-    s += fmt::format("{:<12}{}: {}; {} from each rank in f32\n", "travels", c.what, c.how, amount(c.bytes));
+    s += fmt::format("{:<12}{}: {}; {} from each rank, rows in {}\n", "travels", c.what, c.how,
+                     amount(c.bytes), name_of(layer.dtype));
   if (a.costs.empty()) s += fmt::format("{:<12}nothing\n", "travels");
   if (layer.backward && a.order == Order::one_rank && q.ranks > 1)
     s += fmt::format("{:<12}order one_rank has no backward over ranks; learn in order tree\n", "backward");

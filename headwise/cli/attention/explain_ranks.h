@@ -20,6 +20,7 @@ struct CutLayer {
   std::string heads = {};
   Place place = {};
   Index tokens = 0, out_dim = 0;
+  DType dtype = DType::f32;  // of rows
   bool backward = false;
 };
 /// Lines for people, and one JSON object. Heads that cannot be cut so are refused in words.

@@ -10,6 +10,7 @@
 #include <optional>
 #include <random>
 
+#include "headwise/base/context.h"
 #include "headwise/cli/args/args.h"
 #include "headwise/decoder/chat_template.h"
 #include "headwise/decoder/decoder_host.h"

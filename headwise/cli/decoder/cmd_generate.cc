@@ -8,12 +8,13 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "headwise/base/context.h"
 #include "headwise/cli/args/args.h"
 #include "headwise/cli/decoder/head_plan.h"
 #include "headwise/cli/ranks/ranks.h"
 #include "headwise/decoder/decoder_host.h"
 #include "headwise/decoder/forward/kv_file.h"
-#include "headwise/train/checkpoint.h"
+#include "headwise/train/checkpoints/checkpoint.h"
 
 namespace headwise::cli {
 namespace {
@@ -38,12 +39,14 @@ DecoderOptions decoder_options(const Request& r) {
 
 DecoderOptions cut_options(const Request& r, const Ranks& ranks) {
   DecoderOptions o = decoder_options(r);
-  o.team = ranks.cuts() ? ranks.teams().tensor : nullptr;
+  o.team = ranks.teams().tensor, o.context = ranks.teams().context;
   return o;
 }
 
-KvOptions kv_options(const Request& r, const KvShape& shape) {
+KvOptions kv_options(const Request& r, const Decoder& model) {
+  const KvShape shape = model.kv_shape();
   KvOptions o;
+  o.share = model.key_share();
   o.bytes = r.kv_mib << 20, o.dtype = kv_dtype_named("generate: --kv-dtype", r.kv_dtype);
   if (!r.policy.empty()) o.heads = read_head_plan(r.policy, shape);
   return o;
@@ -88,7 +91,7 @@ class Talk {
         ctx_({.threads = r.threads}),
         source_(open_decoder(r.model)),
         model_(*source_, cut_options(r, ranks), ctx_),
-        cache_(model_.kv_shape(), kv_options(r, model_.kv_shape())),
+        cache_(model_.kv_shape(), kv_options(r, model_)),
         guesses_(r, model_, ctx_),
         generator_(model_, source_->tokenizer(), cache_, {.drafter = guesses_.drafter.get()}) {
     require(source_->tokenizer() != nullptr, ErrorKind::bad_argument, "generate", r.model,
@@ -281,6 +284,9 @@ void add_generate(CLI::App& app, int& exit_code) {
   word->add_option("--threads", r->threads, "0: HEADWISE_THREADS, else the CPUs of this process")
       ->capture_default_str();
   add_tensor_option(*word, r->ranks);
+  word->add_option("--context", r->ranks.context,
+                   "Ranks that share out the keys of every text: mpirun -n 2 headwise ... --context 2")
+      ->check(size_check(1, 64));
   word->add_flag("--stream", r->stream, "Print the text as it comes; for one prompt");
   word->add_flag("--stats", r->stats, "Entropy, largest weight and weight on the first token of every head");
   word->add_flag("--json", r->json, "One JSON object a prompt");
@@ -294,6 +300,9 @@ void add_generate(CLI::App& app, int& exit_code) {
     require(r->ranks.tensor < 2 || (r->kv_file.empty() && r->policy.empty() && !r->stats),
             ErrorKind::unsupported, "generate",
             "--kv-file, --policy and --stats know all heads, and --tensor cuts them; use one rank");
+    require(r->ranks.context < 2 || (r->kv_file.empty() && r->policy.empty() && !r->stats),
+            ErrorKind::unsupported, "generate",
+            "--kv-file, --policy and --stats know all keys, and --context shares them out; use one rank");
     const Ranks ranks("generate", r->ranks, Order::one_rank);
     exit_code = Talk(*r, ranks).run();
   });

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "headwise/base/context.h"
 #include "headwise/cli/args/args.h"
 #include "headwise/decoder/forward/decoder.h"
 #include "headwise/model/file.h"

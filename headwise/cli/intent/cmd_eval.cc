@@ -6,8 +6,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "headwise/analysis/trust.h"
+#include "headwise/analysis/report/trust.h"
 #include "headwise/analysis/weight_survey.h"
+#include "headwise/base/context.h"
 #include "headwise/cli/args/args.h"
 #include "headwise/cli/args/corpora.h"
 #include "headwise/cli/args/device.h"

@@ -7,10 +7,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "headwise/analysis/report.h"
-#include "headwise/analysis/shown_text.h"
+#include "headwise/analysis/report/report.h"
+#include "headwise/analysis/report/shown_text.h"
 #include "headwise/cli/args/args.h"
 #include "headwise/cli/args/corpora.h"
+#include "headwise/cli/args/device.h"
 #include "headwise/cli/intent/surface.h"
 #include "headwise/model/file.h"
 
@@ -26,6 +27,7 @@ struct Request {
   std::vector<std::string> roles, compare, sentences;
   ReportOptions options;
   int threads = 0;
+  std::string device = "cpu";
   bool table = false;
 };
 
@@ -78,7 +80,9 @@ int report(Request& r) {
   for (const std::string& path : r.roles) book.add(read_text(path, kMostBytes, kOp), path);
   Corpora all = read_corpora_of(r.data, kOp);
   const Corpus corpus = std::move(r.data.builtin ? all.test : all.train);
-  const Recognizer model = Recognizer::load(r.model);
+  Session session({.threads = r.threads});
+  Recognizer model = Recognizer::load(r.model);
+  model.to(named_device(r.device, kOp), session.ctx);
   std::unique_ptr<TextEncoder> encoder;
   if (!r.encoder.empty()) {
     encoder = std::make_unique<TextEncoder>(r.encoder);
@@ -94,7 +98,6 @@ int report(Request& r) {
     r.options.survey.progress = [](double share) {
       fmt::print(stderr, "\rlooking at the heads: {:3.0f} %{}", 100 * share, share < 1 ? "" : "\n");
     };
-  Session session({.threads = r.threads});
   std::optional<Drift> drift;
   if (!r.compare.empty()) {
     const auto texts = [](const Corpus& c) {
@@ -144,6 +147,7 @@ void add_report(CLI::App& app, int& exit_code) {
                    "Folder of a pretrained encoder, to show its heads in the gallery");
   word->add_option("--threads", r->threads, "0: HEADWISE_THREADS, else the CPUs of this process")
       ->capture_default_str();
+  add_device_option(*word, r->device);
   word->add_flag("--redact", r->options.redact, "Mask digits and what looks like a name");
   r->options.language.clear();
   add_language_option(*word, r->options.language);

@@ -13,13 +13,14 @@
 #include "headwise/cli/ranks/ranks.h"
 #include "headwise/intent/corpus/report.h"
 #include "headwise/intent/recognizer/model_folder.h"
+#include "headwise/intent/training/scope/strangers.h"
 #include "headwise/intent/training/train_forms.h"
 #include "headwise/intent/training/train_words.h"
 #include "headwise/lab/cut/cut.h"
 #include "headwise/lab/during/epoch_survey.h"
 #include "headwise/lab/model/texts.h"
 #include "headwise/ops/device/named.h"
-#include "headwise/train/crc32c.h"
+#include "headwise/train/checkpoints/crc32c.h"
 
 namespace headwise::cli {
 namespace {
@@ -87,11 +88,18 @@ Json settings_of(const Request& r) {
   if (!r.scales.empty()) all["scales"] = r.scales;
   if (!r.positions.empty()) all["positions"] = r.positions;
   if (t.may_lose != kMayLose) all["may_lose"] = t.may_lose;
+  if (t.strangers != "auto") all["strangers"] = t.strangers;
   if (r.config.cuts.on || r.compound == "auto")
     all["compound"] = r.compound, all["connectors"] = t.connectors;
   if (t.micro_batches > 0) all["micro_batches"] = t.micro_batches;
-  if (t.tensor != nullptr) all["heads_in"] = name_of(t.tensor->order);
+  if (t.tensor != nullptr && t.tensor->tensor != nullptr) all["heads_in"] = name_of(t.tensor->order);
   return all;
+}
+
+std::vector<AgreeField> fields_of(const Json& words) {
+  std::vector<AgreeField> fields;
+  for (const auto& [name, value] : words.items()) fields.push_back({name, value.dump()});
+  return fields;
 }
 
 /// "l0=0.01": what an open head costs.
@@ -167,10 +175,7 @@ void take_device(Request& r) {
           "--during looks at single heads, which are seen on the CPU alone; leave out --device or --during");
 }
 
-int train(Request& r) {
-  require(r.during.empty() || r.compound != "auto", ErrorKind::unsupported, "train",
-          "--during follows one model and --compound auto trains two; give --compound cut or labels");
-  const Ranks ranks("train", r.ranks, Order::tree);
+void take_ranks(Request& r, const Ranks& ranks) {
   if (r.ranks.data > 0) {
     require(!r.config.cuts.on && r.compound != "auto", ErrorKind::unsupported, "train",
             "compound intents that are cut are not learnt in parts yet; leave out --data");
@@ -180,11 +185,19 @@ int train(Request& r) {
   }
   if (ranks.cuts()) {
     require(r.compound != "auto", ErrorKind::unsupported, "train",
-            "compound intents that are cut are not learnt over tensor ranks yet; leave out --tensor");
+            "compound intents that are cut are not learnt over ", ranks.teams().tensor ? "tensor" : "context",
+            " ranks yet; leave out --", ranks.teams().tensor ? "tensor" : "context");
     r.training.tensor = &ranks.teams();
   }
-  require(!r.training.slices || ranks.cuts(), ErrorKind::bad_argument, "train",
+  require(!r.training.slices || ranks.teams().tensor, ErrorKind::bad_argument, "train",
           "--slices writes what each rank of --tensor holds; give --tensor");
+}
+
+int train(Request& r) {
+  require(r.during.empty() || r.compound != "auto", ErrorKind::unsupported, "train",
+          "--during follows one model and --compound auto trains two; give --compound cut or labels");
+  const Ranks ranks("train", r.ranks, Order::tree);
+  take_ranks(r, ranks);
   if (!r.gates.empty()) r.training.gate_price = gate_price(r.gates);
   Corpora all = read_corpora_of(r.data, "train");
   if (!r.dev.empty()) all.dev = read_corpora(r.dev, r.data.options());
@@ -204,7 +217,7 @@ int train(Request& r) {
   Json words = settings_of(r);
   words["crc32c"] = crc_of(all, pretrained ? &*pretrained : nullptr);
   const std::string settings = words.dump(2) + "\n";
-  ranks.agree({{"settings", words.dump()}});
+  ranks.agree(fields_of(words));
   std::optional<Leader> leader;
   if (ranks.leads()) leader.emplace(r, settings);
   if (said_by_leader(ranks, leader && leader->run.is_done())) {
@@ -223,6 +236,7 @@ int train(Request& r) {
   Session session({.threads = r.threads});
   r.training.run_folder = RunFolder(r.out, settings, r.replace).path();
   r.training.out = r.quiet || !leader ? nullptr : &std::cout;
+  add_strangers(all.train, all.dev, r.compound == "auto" || config.cuts.on, r.training);
   const Start start =
       pretrained ? from_encoder(config, pretrained->vocabulary, pretrained->encoder, all.train, r.training)
                  : from_scratch(config, all.train, r.training);
@@ -266,6 +280,30 @@ int train(Request& r) {
       "{}: {} labels, {} parameters, {} of training; try headwise predict {} \"a sentence\" --explain\n",
       r.out, made.model.config().labels.size(), made.model.params().count(), clock_text(made.seconds), r.out);
   return kDone;
+}
+
+/// How texts of several intents are read, and what is done about texts of none.
+void add_reading_options(CLI::App& word, Request& r) {
+  TrainingOptions& t = r.training;
+  word.add_option(
+      "--compound", r.compound,
+      "How texts of several intents are read: pooled (the default), labels: by a query for every label, "
+      "cut: into spans of one intent each, with the epochs, batch, vocabulary and n-grams of cutting unless "
+      "given, or auto: labels or cut, as dev says");
+  word.add_option(
+      "--connectors", t.connectors,
+      "Words and marks between intents, where texts are cut; the default knows English and Chinese");
+  word.add_option(
+          "--may-lose", t.may_lose,
+          "Share of dev whose right answers may be refused, to refuse unknown texts without oos rows; "
+          "0: refuse none")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  word.add_option(
+          "--strangers", t.strangers,
+          "Everyday texts, as greetings, learnt as texts of no label: auto (the default: where dev is too "
+          "small to choose a threshold and no row is oos), none, or built-in")
+      ->check(CLI::IsMember({"auto", "none", "built-in"}));
 }
 
 }  // namespace
@@ -320,20 +358,7 @@ void add_train(CLI::App& app, int& exit_code) {
       "--pooling", r->pooling,
       "attention (the default), labels, mean (behind --from), first, or peak: a label has nearly "
       "the largest score that a token gives it, however long the text is");
-  word->add_option(
-      "--compound", r->compound,
-      "How texts of several intents are read: pooled (the default), labels: by a query for every label, "
-      "cut: into spans of one intent each, with the epochs, batch, vocabulary and n-grams of cutting unless "
-      "given, or auto: labels or cut, as dev says");
-  word->add_option(
-      "--connectors", t.connectors,
-      "Words and marks between intents, where texts are cut; the default knows English and Chinese");
-  word->add_option(
-          "--may-lose", t.may_lose,
-          "Share of dev whose right answers may be refused, to refuse unknown texts without oos rows; "
-          "0: refuse none")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0));
+  add_reading_options(*word, *r);
   word->add_option("--plant", r->plant,
                    "A designed head, CLASS:HEAD or CLASS:LAYER.HEAD, as number:0; see docs/report.md");
   word->add_option("--gates", r->gates,
@@ -355,6 +380,7 @@ void add_train(CLI::App& app, int& exit_code) {
                  "In the place of a model of that name, when this one is done, or of a run of other words");
   word->add_flag("--quiet", r->quiet, "No progress");
   add_tensor_option(*word, r->ranks);
+  add_context_option(*word, r->ranks);
   add_data_option(*word, r->ranks);
   word->add_flag(
       "--slices", r->training.slices,

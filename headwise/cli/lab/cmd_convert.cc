@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "headwise/base/context.h"
 #include "headwise/cli/lab/lab_tune.h"
 #include "headwise/intent/training/evaluation.h"
 #include "headwise/lab/convert/convert.h"

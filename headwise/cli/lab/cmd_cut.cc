@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "headwise/base/context.h"
 #include "headwise/cli/args/args.h"
 #include "headwise/cli/args/corpora.h"
 #include "headwise/cli/lab/lab_tune.h"

@@ -12,9 +12,11 @@ struct TuneChoice {
   std::vector<std::string> files = {};
   Index epochs = 3, seed = 1;
   double rate = 5e-4;
-  bool on = false;  // asked for, with or without files
+  std::string device = "cpu";
+  bool on = false;    // asked for, with or without files
+  Device where = {};  // --device, behind the parser: where the encoder learns
 
-  /// Behind the parser.
+  /// Behind the parser; refuses a device that is not there before any work begins.
   void read(const CLI::App& word);
 };
 

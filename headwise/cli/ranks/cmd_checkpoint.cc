@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "headwise/cli/args/args.h"
-#include "headwise/train/sliced_checkpoint.h"
+#include "headwise/train/checkpoints/sliced_checkpoint.h"
 
 namespace headwise::cli {
 namespace {

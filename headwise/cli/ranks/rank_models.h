@@ -7,8 +7,8 @@
 #include "headwise/cli/ranks/ranks.h"
 #include "headwise/intent/corpus/corpus.h"
 #include "headwise/intent/recognizer/cut_recognizer.h"
-#include "headwise/train/checkpoint.h"
-#include "headwise/train/crc32c.h"
+#include "headwise/train/checkpoints/checkpoint.h"
+#include "headwise/train/checkpoints/crc32c.h"
 
 namespace headwise::cli {
 

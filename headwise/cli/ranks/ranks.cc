@@ -1,11 +1,85 @@
 #include "headwise/cli/ranks/ranks.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
 
 #include "headwise/cli/args/args.h"
 
 namespace headwise::cli {
+namespace {
+
+/// Ends the process unless it is told in time that all ranks have come: MPI's own start waits without end,
+/// and nothing calls it off.
+class StartWatch {
+ public:
+  explicit StartWatch(double seconds)
+      : seconds_(seconds), thread_([this] {
+          std::unique_lock<std::mutex> lock(mutex_);
+          if (!come_.wait_for(lock, std::chrono::duration<double>(seconds_), [this] { return done_; }))
+            leave();
+        }) {}
+  ~StartWatch() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      done_ = true;
+    }
+    come_.notify_one();
+    thread_.join();
+  }
+  StartWatch(const StartWatch&) = delete;
+  StartWatch& operator=(const StartWatch&) = delete;
+
+ private:
+  [[noreturn]] void leave() const {
+    fmt::print(
+        stderr,
+        "headwise: {}ranks: not all ranks have come to the start for {} s; look which stand, then start "
+        "all ranks again\n",
+        rank_words(), seconds_);
+    std::fflush(stderr);
+    std::_Exit(kNoRank);
+  }
+
+  const double seconds_;
+  std::mutex mutex_;
+  std::condition_variable come_;
+  bool done_ = false;
+  std::thread thread_;
+};
+
+double start_seconds() {
+  constexpr const char* kVariable = "HEADWISE_START_SECONDS";
+  const char* word = std::getenv(kVariable);
+  if (word == nullptr) return EngineOptions{}.start_seconds;
+  char* end = nullptr;
+  const double value = std::strtod(word, &end);
+  require(end != word && *end == '\0' && value > 0, ErrorKind::bad_argument, "ranks", kVariable, " is \"",
+          word, "\"; give seconds above 0");
+  return value;
+}
+
+Communicator started() {
+  EngineOptions options;
+  options.start_seconds = start_seconds();
+  // Without a launcher there is nobody to wait for.
+  if (launched_engine().empty()) return Communicator::start(options);
+  const StartWatch watch(options.start_seconds);
+  return Communicator::start(options);
+}
+
+}  // namespace
+
+std::string rank_words() {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  return rank == nullptr || std::string_view(rank) == "0" ? "" : fmt::format("rank {}: ", rank);
+}
 
 void add_tensor_option(CLI::App& word, RankRequest& request) {
   word.add_option("--tensor", request.tensor,
@@ -33,7 +107,7 @@ void add_data_option(CLI::App& word, RankRequest& request) {
 }
 
 Ranks::Ranks(std::string_view word, const RankRequest& request, Order otherwise)
-    : word_(word), request_(request), world_(Communicator::start()) {
+    : word_(word), request_(request), world_(started()) {
   const Index wanted = max_of(1, request.tensor) * max_of(1, request.context) * max_of(1, request.data);
   require(world_.ranks() == wanted, ErrorKind::bad_argument, word_, world_.ranks(),
           world_.ranks() == 1 ? " rank was started" : " ranks were started", " and the options ask for ",
@@ -46,17 +120,20 @@ Ranks::Ranks(std::string_view word, const RankRequest& request, Order otherwise)
   data_ = world_.part(rank % size, world_.ranks() / size, size);
   if (request.data > 0) teams_.data = &data_;
   if (request.context > 0) teams_.context = &context_;
-  if (request.tensor > 0 || !request.order.empty()) teams_.tensor = &tensor_;
+  if (request.tensor > 0 || !request.order.empty())
+    teams_.tensor = &tensor_;
+  else
+    teams_.order = Order::one_rank;  // nothing is summed over heads
   if (leads()) return;
   require(std::freopen("/dev/null", "w", stdout) != nullptr, ErrorKind::device, word_,
           "cannot open /dev/null, where ranks above 0 print; look at the file system");
 }
 
 void Ranks::agree(std::vector<AgreeField> fields) const {
-  fields.insert(fields.begin(), {{"order", std::string(name_of(teams_.order))},
-                                 {"tensor", text(request_.tensor)},
+  fields.insert(fields.begin(), {{"tensor", text(request_.tensor)},
                                  {"context", text(request_.context)},
-                                 {"data", text(request_.data)}});
+                                 {"data", text(request_.data)},
+                                 {"order", std::string(name_of(teams_.order))}});
   world_.agree(word_, fields);
 }
 

@@ -15,6 +15,9 @@ struct RankRequest {
   std::string order = {};
   bool given() const { return tensor > 0 || context > 0 || data > 0 || !order.empty(); }
 };
+/// "rank 2: " on a rank above 0, for what it says of errors.
+std::string rank_words();
+
 void add_tensor_option(CLI::App& word, RankRequest& request);
 void add_context_option(CLI::App& word, RankRequest& request);
 void add_order_option(CLI::App& word, RankRequest& request);

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "headwise/base/context.h"
 #include "headwise/cli/args/args.h"
 #include "headwise/cli/args/device.h"
 #include "headwise/cli/ranks/rank_models.h"
@@ -168,7 +169,26 @@ int run_service(HttpService& service, const Request& r, const Listener& listener
   return cut == 0 ? kDone : kFailed;
 }
 
-int serve_decoder(const Request& r, Listener& listener, ProgramLog& log) {
+/// A leader that outlives its service tells it nothing.
+struct Forgotten {
+  RankLeader* leader;
+  ~Forgotten() {
+    if (leader) leader->when_lost(nullptr);
+  }
+};
+
+DecoderHostOptions host_options(const Request& r, const Ranks& ranks) {
+  DecoderHostOptions host;
+  host.model.dtype = weights_dtype_named("serve: --dtype", r.dtype);
+  host.model.rounded_rows = rounded_rows_named("serve: --rows", r.rows);
+  host.model.team = ranks.teams().tensor, host.model.context = ranks.teams().context;
+  host.kv_dtype = kv_dtype_named("serve: --kv-dtype", r.kv_dtype);
+  host.kv_bytes = r.kv_mib << 20;
+  ranks.agree({{"rows", r.rows}, {"kv_dtype", r.kv_dtype}, {"kv_mib", text(r.kv_mib)}});
+  return host;
+}
+
+int serve_decoder(const Request& r, const Ranks& ranks, Listener& listener, ProgramLog& log) {
   DecoderServiceOptions options;
   static_cast<HttpServiceOptions&>(options) = r.service;
   set_common(r, log, options);
@@ -178,19 +198,26 @@ int serve_decoder(const Request& r, Listener& listener, ProgramLog& log) {
   options.threads = r.threads;
   require(r.report.empty(), ErrorKind::bad_argument, "serve", "--report is a page of a recogniser; ", r.model,
           " is a language model");
-  DecoderHostOptions host;
-  host.model.dtype = weights_dtype_named("serve: --dtype", r.dtype);
-  host.model.rounded_rows = rounded_rows_named("serve: --rows", r.rows);
-  host.kv_dtype = kv_dtype_named("serve: --kv-dtype", r.kv_dtype);
-  host.kv_bytes = r.kv_mib << 20;
   Context ctx({.threads = r.threads});
-  auto model = std::make_unique<DecoderHost>(r.model, host, ctx);
+  auto model = std::make_unique<DecoderHost>(r.model, host_options(r, ranks), ctx);
   const DecoderConfig& c = model->model().config();
-  const std::string what = fmt::format("{}, {} layers of {} heads", c.family, c.layers, c.heads);
+  const int size = ranks.world().ranks();
+  const std::string what = fmt::format("{}, {} layers of {} heads{}", c.family, c.layers, c.heads,
+                                       size > 1 ? fmt::format(", {} ranks", size) : "");
   options.door.tokens = first_tokens(r, log);
+  std::shared_ptr<RankLeader> leader;
+  if (size > 1) {
+    leader = std::make_shared<RankLeader>(ranks.world());
+    model->lead([leader](const DecoderTurn& turn, const std::function<void()>& step) {
+      leader->run(words_of(turn),
+                  [&](std::span<const std::string>) { return step(), std::vector<std::string>(); });
+    });
+  }
   DecoderService service(std::move(model), base_name(r.model), listener, r.unix_path.empty() ? r.listen : "",
                          std::move(options));
-  return run_service(service, r, listener, log, what, [&] {
+  const Forgotten forgotten{leader.get()};  // goes before the service, whatever ends it
+  if (leader) leader->when_lost([&] { service.drain(); });
+  const int code = run_service(service, r, listener, log, what, [&] {
     try {
       if (!r.token_files.empty()) service.change_tokens(tokens_of(r, log));
       log.say("info", "tokens were read again; a language model stays as it is");
@@ -198,32 +225,32 @@ int serve_decoder(const Request& r, Listener& listener, ProgramLog& log) {
       log.say("error", fmt::format("not reloaded: {}", e.what()));
     }
   });
+  if (leader) leader->check();
+  return code;
 }
 
 /// A rank above 0: no port, no log; it runs what rank 0 says.
 int follow(const Request& r, const Ranks& ranks) {
+  if (is_decoder(r.model)) {
+    Context ctx({.threads = r.threads});
+    DecoderHost host(r.model, host_options(r, ranks), ctx);
+    follow_leader(ranks.world(),
+                  [&](std::span<const std::string> words) { host.follow(turn_of(words), ctx); });
+    return kDone;
+  }
   Session session({.threads = r.threads});
   const Context ctx({.threads = 1});
   const Recognizer model = load_on_ranks(r.model, 0, ranks, ctx);
-  follow_leader(ranks.world(), model, session);
+  follow_leader(ranks.world(), [&](std::span<const std::string> texts) { model.predict(texts, session); });
   return kDone;
 }
 
-/// A leader that outlives its service tells it nothing.
-struct Forgotten {
-  RankLeader* leader;
-  ~Forgotten() {
-    if (leader) leader->when_lost(nullptr);
-  }
-};
-
 int serve(const Request& r) {
   const Ranks ranks("serve", r.ranks, Order::one_rank);
-  if (ranks.cuts() && is_decoder(r.model))
-    throw RankError(text("serve: ", r.model,
-                         " is a language model, which is not cut over ranks yet; leave out --tensor, "
-                         "--context and --order"),
-                    true);
+  if (!r.ranks.order.empty() && is_decoder(r.model))
+    throw RankError(
+        text("serve: ", r.model, " is a language model, whose ranks have the bits of one; leave out --order"),
+        true);
   if (!ranks.leads()) return follow(r, ranks);
   ProgramLog log(format_of(r.log_format));
   // Before the model is read: a port in use is told at once.
@@ -233,7 +260,7 @@ int serve(const Request& r) {
           " is open to other machines; leave out --no-token");
   require(!is_decoder(r.model) || named_device(r.device.name, "serve").is_cpu(), ErrorKind::unsupported,
           "serve", r.model, " is a language model, which runs on the CPU; leave out --device");
-  if (is_decoder(r.model)) return serve_decoder(r, *listener, log);
+  if (is_decoder(r.model)) return serve_decoder(r, ranks, *listener, log);
   ServiceOptions options = options_of(r, log);
   options.door.tokens = first_tokens(r, log);
   Team team{ranks, nullptr};

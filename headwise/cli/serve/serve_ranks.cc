@@ -114,7 +114,8 @@ void RankLeader::check() const {
   if (lost_) std::rethrow_exception(lost_);
 }
 
-void follow_leader(const Communicator& world, const Recognizer& model, Session& session) {
+void follow_leader(const Communicator& world,
+                   const std::function<void(std::span<const std::string> texts)>& work) {
   // mpirun sends them to every rank; rank 0 answers what has come and then says when to end.
   std::signal(SIGTERM, SIG_IGN);
   std::signal(SIGINT, SIG_IGN);
@@ -127,7 +128,7 @@ void follow_leader(const Communicator& world, const Recognizer& model, Session& 
     std::string all(static_cast<std::size_t>(word.bytes), '\0');
     world.share(all.data(), word.bytes, "texts to serve");
     try {
-      model.predict(unpacked(all), session);
+      work(unpacked(all));
     } catch (const RankError&) {
       throw;
     } catch (const Error&) {

@@ -1,4 +1,4 @@
-// A recogniser that several ranks serve: rank 0 listens and says what to run, the others follow.
+// A model that several ranks serve: rank 0 listens and says what to run, the others follow.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <condition_variable>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "headwise/cli/ranks/ranks.h"
-#include "headwise/intent/recognizer/recognizer.h"
+#include "headwise/decoder/decoder_host.h"
 
 namespace headwise::cli {
 
@@ -46,7 +46,12 @@ class RankLeader {
   std::thread beats_;
 };
 
-/// The other ranks' side: until rank 0 ends it.
-void follow_leader(const Communicator& world, const Recognizer& model, Session& session);
+/// The other ranks' side: until rank 0 ends it. An error that is no rank's is one that rank 0 met, too.
+void follow_leader(const Communicator& world,
+                   const std::function<void(std::span<const std::string> texts)>& work);
+
+/// A turn of a language model as texts that a leader sends, and back.
+std::vector<std::string> words_of(const DecoderTurn& turn);
+DecoderTurn turn_of(std::span<const std::string> words);
 
 }  // namespace headwise::cli

@@ -7,7 +7,7 @@
 
 #include "headwise/decoder/files/source.h"
 #include "headwise/decoder/files/weight_names.h"
-#include "headwise/model/gguf.h"
+#include "headwise/model/gguf/gguf.h"
 #include "headwise/text/pieces/tokenizer_gguf.h"
 
 namespace headwise {

@@ -36,12 +36,13 @@ Decoder::Decoder(DecoderSource& source, const DecoderOptions& options, Context& 
       weights_(source, options.dtype, checked_cut(source.config(), options)),
       scale_(DType::f32, {1}) {
   // What differs from rank to rank is known before a text is.
-  if (options.team != nullptr)
-    options.team->agree("decoder", {{"family", config_.family},
-                                    {"layers", text(config_.layers)},
-                                    {"feed_dim", text(config_.feed_dim)},
-                                    {"embedding", text(weights_.embed.fingerprint())},
-                                    {"numerics", numerics()}});
+  for (const Communicator* team : {options.team, options.context})
+    if (team != nullptr)
+      team->agree("decoder", {{"family", config_.family},
+                              {"layers", text(config_.layers)},
+                              {"feed_dim", text(config_.feed_dim)},
+                              {"embedding", text(weights_.embed.fingerprint())},
+                              {"numerics", numerics()}});
   const double plain = 1 / std::sqrt(static_cast<double>(config_.head_dim));
   scale_.values<float>()[0] = static_cast<float>(config_.scale > 0 ? config_.scale : plain);
   if (config_.learned_positions || config_.positions > kMostTurns) return;

@@ -76,6 +76,9 @@ struct DecoderOptions {
   /// Ranks that heads, their keys and values, and the rows of matrices are cut over; every rank computes the
   /// same rows and has all logits, with the bits of one rank. Outlives the model.
   const Communicator* team = nullptr;
+  /// Ranks that the keys of every text are shared out over, in splits; the rest of a step is done on all.
+  /// They have the bits of one rank, too. Outlives the model.
+  const Communicator* context = nullptr;
 };
 
 /// A row's logits depend on its text, the weights and the dtypes alone: not on the other rows, on where a
@@ -86,6 +89,9 @@ class Decoder {
   const DecoderConfig& config() const { return config_; }
   /// Of what this rank keeps.
   KvShape kv_shape() const;
+  KeyShare key_share() const {
+    return options_.context ? KeyShare{options_.context->rank(), options_.context->ranks()} : KeyShare{};
+  }
   /// Of all its weights and settings that change what it computes; reads every weight once.
   std::uint64_t fingerprint() const;
   /// Numerics class of its products: two models with one file and one class give the same bits.

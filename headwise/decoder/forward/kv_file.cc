@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "headwise/model/file.h"
-#include "headwise/train/crc32c.h"
+#include "headwise/train/checkpoints/crc32c.h"
 
 namespace headwise {
 namespace {

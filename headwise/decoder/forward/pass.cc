@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "headwise/base/context.h"
 #include "headwise/base/half.h"
 #include "headwise/decoder/forward/memory.h"
 #include "headwise/ops/norm/layer_norm.h"
@@ -72,6 +73,10 @@ DecoderPass::DecoderPass(const Decoder& model, std::span<const DecoderRow> rows,
       n_(static_cast<Index>(rows.size())) {
   require(cut_.ranks() == 1 || (!step.watch && !step.look && !cache.split()), ErrorKind::unsupported, kOp,
           "heads are cut over ", cut_.ranks(),
+          " ranks, where statistics and policies of single heads are not there yet; use one rank");
+  const KeyShare share = model.key_share();
+  require(share.ranks == 1 || (!step.watch && !cache.split()), ErrorKind::unsupported, kOp,
+          "keys are shared out over ", share.ranks,
           " ranks, where statistics and policies of single heads are not there yet; use one rank");
   find_runs();
 }
@@ -335,6 +340,8 @@ void DecoderPass::attend(const Keys& keys, const Run& run, const AnyView& q, con
   args.page_table = table.view();
   if (is_watched(run) || keys.kv_head >= 0)
     attend_watched(keys, run, args);
+  else if (model_.key_share().ranks > 1)
+    attend_shared(args);
   else
     step_.plans_.forward(problem_of(args), ctx_).run(args, ctx_);
   if (half) convert(args.out, wide_out, ctx_);

@@ -21,7 +21,20 @@ class DecoderPass {
     std::vector<SequenceId> sequences = {};
     std::vector<Index> lengths = {};  // with these rows
   };
-  enum class Scratch : std::uint8_t { x, y, normed, qkv, attended, up, hidden, q16, out16, own, joined };
+  enum class Scratch : std::uint8_t {
+    x,
+    y,
+    normed,
+    qkv,
+    attended,
+    up,
+    hidden,
+    q16,
+    out16,
+    own,
+    joined,
+    states
+  };
 
   void find_runs();
   /// [rows columns] of the step's memory; what is larger is kept.
@@ -64,6 +77,8 @@ class DecoderPass {
   void attend(const Keys& keys, const Run& run, const AnyView& q, const AnyView& out);
   void attend_weighed(const KvCache::Head& head, const Keys& keys, const Run& run, const AnyView& q,
                       const AnyView& out);
+  /// Keys are shared out over the context team.
+  void attend_shared(const AttentionArgs& args);
   void attend_watched(const Keys& keys, const Run& run, AttentionArgs args);
   /// Some row of the run is one whose heads are asked for.
   bool is_watched(const Run& run) const;

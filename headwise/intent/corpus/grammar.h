@@ -38,6 +38,8 @@ struct Grammar {
 
 /// The project's own grammar of 38 financial intents in English ("en") and Chinese ("zh").
 const Grammar& builtin_grammar();
+/// Greetings, weather, food, keys struck at random: what has nothing to do with a bank.
+const Grammar& everyday_grammar();
 
 }  // namespace headwise
 #pragma GCC visibility pop

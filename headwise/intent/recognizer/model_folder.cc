@@ -14,8 +14,8 @@
 #include "headwise/model/file.h"
 #include "headwise/model/json_reader.h"
 #include "headwise/model/safetensors.h"
-#include "headwise/train/crc32c.h"
-#include "headwise/train/optimizer.h"
+#include "headwise/train/checkpoints/crc32c.h"
+#include "headwise/train/steps/optimizer.h"
 
 namespace headwise {
 namespace {

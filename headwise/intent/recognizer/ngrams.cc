@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
+#include "headwise/base/context.h"
 #include "headwise/base/float_env.h"
 #include "headwise/kernels/cpu/row/row.h"
+#include "headwise/ops/device/here.h"
+#include "headwise/ops/device/rows.h"
 #include "headwise/text/unicode.h"
 
 namespace headwise {
@@ -89,6 +93,62 @@ void Ngrams::add_sequence(std::span<const TokenId> ids, const Vocabulary& vocabu
   }
 }
 
+namespace {
+
+/// Side by side on a device, i32: buckets, offsets, then for the gradient the tokens of each bucket in
+/// ascending order, where a bucket's begin, and the buckets. `sizes` on the CPU: how many tokens, n-grams and
+/// buckets there are.
+struct BagLists {
+  AnyView lists, sizes;
+
+  const std::int32_t* at(Index place) const { return static_cast<const std::int32_t*>(lists.data) + place; }
+  Index size(int i) const { return static_cast<const Index*>(sizes.data)[i]; }
+  cuda::BagTask task(Index columns, bool backward) const {
+    const Index bags = size(0), count = size(1), runs = size(2), behind = count + bags + 1;
+    return {.rows = at(0),
+            .offsets = at(count),
+            .tokens = at(behind),
+            .starts = at(behind + count),
+            .runs = at(behind + count + runs + 1),
+            .bags = bags,
+            .run_count = runs,
+            .columns = columns,
+            .backward = backward};
+  }
+};
+
+BagLists lists_there(const std::vector<Index>& buckets, const std::vector<Index>& offsets, Index table_rows,
+                     Call& call) {
+  const auto bags = static_cast<Index>(offsets.size()) - 1, count = static_cast<Index>(buckets.size());
+  const auto at = [](Index i) { return static_cast<std::size_t>(i); };
+  std::vector<std::int32_t> next(at(table_rows) + 1), starts = {0}, runs;
+  for (const Index b : buckets) ++next[at(b)];
+  std::int32_t begin = 0;
+  for (Index b = 0; b < table_rows; ++b) {
+    const std::int32_t own = std::exchange(next[at(b)], begin);
+    begin += own;
+    if (own > 0) starts.push_back(begin), runs.push_back(static_cast<std::int32_t>(b));
+  }
+  StepMemory& here = call.memory.on(Device::cpu());
+  const AnyView lists =
+      here.take(DType::i32, {2 * count + bags + 1 + static_cast<Index>(starts.size() + runs.size())});
+  auto* to = static_cast<std::int32_t*>(lists.data);
+  const auto narrow = [](Index x) { return static_cast<std::int32_t>(x); };
+  to = std::transform(buckets.begin(), buckets.end(), to, narrow);
+  to = std::transform(offsets.begin(), offsets.end(), to, narrow);
+  for (Index t = 0; t < bags; ++t)
+    for (Index i = offsets[at(t)]; i < offsets[at(t + 1)]; ++i)
+      to[next[at(buckets[at(i)])]++] = static_cast<std::int32_t>(t);
+  to = std::copy(starts.begin(), starts.end(), to + count);
+  std::copy(runs.begin(), runs.end(), to);
+  const AnyView sizes = here.take(DType::i64, {3});
+  auto* of = static_cast<Index*>(sizes.data);
+  of[0] = bags, of[1] = count, of[2] = static_cast<Index>(runs.size());
+  return {headwise::to(lists, call.memory, call.ctx), sizes};
+}
+
+}  // namespace
+
 AnyView Ngrams::forward(std::span<const TokenId> ids, const Vocabulary& vocabulary, Call& call,
                         Saved* saved) const {
   const Sequences& s = call.sequences;
@@ -99,6 +159,17 @@ AnyView Ngrams::forward(std::span<const TokenId> ids, const Vocabulary& vocabula
     add_sequence(
         ids.subspan(static_cast<std::size_t>(s.at(b)), static_cast<std::size_t>(s.at(b + 1) - s.at(b))),
         vocabulary, buckets, offsets);
+  if (const AnyView there = table_.value(); !there.on_cpu()) {
+    const BagLists bags = lists_there(buckets, offsets, options_.buckets, call);
+    const AnyView y = call.memory.take(there.dtype, {s.rows(), dim_});
+    cuda::BagTask task = bags.task(dim_, false);
+    task.table = rows_on_device("ngrams", "table", there), task.out = rows_on_device("ngrams", "y", y);
+    start(task, there.where(), call.ctx.stream());
+    const DropoutOptions dropped = call.next_dropout(options_.dropout);
+    if (dropped.p > 0) dropout(y, {}, dropped, y, call.ctx);
+    if (saved) *saved = {bags.lists, bags.sizes, dropped, {}};
+    return widen_ ? widen_->forward(y, call, saved ? &saved->widen : nullptr) : y;
+  }
   const auto keep = [&](const std::vector<Index>& list) {
     const AnyView v = call.memory.take(DType::i64, {static_cast<Index>(list.size())});
     std::copy(list.begin(), list.end(), static_cast<Index*>(v.data));
@@ -145,6 +216,12 @@ void Ngrams::backward(const AnyView& dy, Call& call, const Saved& saved) const {
   if (saved.dropout.p > 0) {
     slope = call.memory.take(dbag.dtype, {dbag.size[0], dbag.size[1]});
     dropout_backward(dbag, saved.dropout, slope, call.ctx);
+  }
+  if (!grad.on_cpu()) {
+    cuda::BagTask task = BagLists{saved.buckets, saved.offsets}.task(dim_, true);
+    task.table = rows_on_device("ngrams", "the table's gradient", grad);
+    task.out = rows_on_device("ngrams", "dy", slope);
+    return start(task, grad.where(), call.ctx.stream());
   }
   const auto* buckets = static_cast<const Index*>(saved.buckets.data);
   const auto* offsets = static_cast<const Index*>(saved.offsets.data);

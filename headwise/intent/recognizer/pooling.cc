@@ -3,8 +3,11 @@
 #include <cmath>
 #include <type_traits>
 
+#include "headwise/base/context.h"
 #include "headwise/base/float_env.h"
 #include "headwise/kernels/cpu/row/row.h"
+#include "headwise/ops/device/here.h"
+#include "headwise/ops/device/rows.h"
 
 namespace headwise {
 namespace {
@@ -46,6 +49,34 @@ void check_texts(const PooledRows& rows) {
             " has no rows; give one or more");
 }
 
+/// The lists of rows as i32 beside x.
+PooledRows rows_there(const PooledRows& rows, Call& call) {
+  const auto moved = [&](const InputView& list) {
+    const AnyView narrow = call.memory.on(Device::cpu()).take(DType::i32, {list.size[0]});
+    for (Index i = 0; i < list.size[0]; ++i)
+      static_cast<std::int32_t*>(narrow.data)[i] =
+          static_cast<std::int32_t>(static_cast<const Index*>(list.data)[i]);
+    return to(narrow, call.memory, call.ctx);
+  };
+  return {moved(rows.rows), moved(rows.offsets)};
+}
+/// What forward and backward on a device share; `weights` [outputs pooled].
+cuda::PoolTask task_of(const AnyView& x, const AnyView& query, const PooledRows& there,
+                       const AnyView& weights, const AnyView& out) {
+  return {.x = rows_on_device("pooling", "x", x),
+          .query = rows_on_device("pooling", "query", query),
+          .out = rows_on_device("pooling", "out", out),
+          .rows = static_cast<const std::int32_t*>(there.rows.data),
+          .offsets = static_cast<const std::int32_t*>(there.offsets.data),
+          .weights = static_cast<float*>(weights.data),
+          .texts = there.texts(),
+          .pooled = weights.size[1],
+          .columns = x.size[1],
+          .outputs = weights.size[0],
+          .queries = query.given(),
+          .scale = 1 / std::sqrt(static_cast<float>(x.size[1]))};
+}
+
 DType wide_dtype(DType t) { return t == DType::f64 ? DType::f64 : DType::f32; }
 
 }  // namespace
@@ -66,6 +97,13 @@ AnyView TextPooling::forward(const AnyView& x, const PooledRows& rows, Call& cal
   check_texts(rows);
   const DType wide = wide_dtype(x.dtype);
   const AnyView y = call.memory.take(x.dtype, {texts, outputs_ * dim_});
+  if (!x.on_cpu()) {
+    const PooledRows there = rows_there(rows, call);
+    const AnyView weights = call.memory.take(DType::f32, {outputs_, pooled});
+    start(task_of(x, query_.value(), there, weights, y), x.where(), call.ctx.stream());
+    if (saved) *saved = {x, there, weights};
+    return y;
+  }
   const AnyView weights = call.memory.take(wide, {outputs_, pooled});
   const AnyView sums = call.memory.take(wide, {texts, 2 * dim_});  // a query and its sum, a text each
   const FloatEnv env;
@@ -102,7 +140,27 @@ AnyView TextPooling::forward(const AnyView& x, const PooledRows& rows, Call& cal
   return y;
 }
 
+namespace {
+
+AnyView backward_there(const AnyView& dy, const Learned& query, Call& call, const TextPooling::Saved& saved) {
+  const AnyView dx = call.memory.take(dy.dtype, {saved.x.size[0], saved.x.size[1]});
+  clear_bytes(dx, call.ctx);
+  const Scratch scratch(call.memory);
+  const AnyView slopes = call.memory.take(DType::f32, {saved.weights.size[0], saved.weights.size[1]});
+  cuda::PoolTask task = task_of(saved.x, query.value(), saved.rows, saved.weights, dy);
+  task.dx = rows_on_device("pooling", "dx", dx), task.slopes = static_cast<float*>(slopes.data);
+  const AnyView grad = query.grad();
+  require(!grad.given() || grad.dtype == DType::f32, ErrorKind::bad_dtype, "pooling",
+          "the query's gradient is ", grad, " on ", grad.where(), "; give f32 there");
+  task.dquery = static_cast<float*>(grad.data), task.backward = true;
+  start(task, dy.where(), call.ctx.stream());
+  return dx;
+}
+
+}  // namespace
+
 AnyView TextPooling::backward(const AnyView& dy, Call& call, const Saved& saved) const {
+  if (!dy.on_cpu()) return backward_there(dy, query_, call, saved);
   const PooledRows& rows = saved.rows;
   const Index texts = rows.texts(), pooled = rows.first(texts), all = saved.x.size[0];
   const DType wide = wide_dtype(dy.dtype);

@@ -285,8 +285,8 @@ std::vector<Prediction> Recognizer::predict(std::span<const std::string> texts, 
   TextBatch group;
   const auto run = [&] {
     session.memory.reset();
-    Call call{.ctx = session.ctx, .memory = session.memory};
-    const AnyView logits = forward(group, call, nullptr);
+    Call call{.ctx = session.ctx, .memory = session.memory.on(encoder_->device())};
+    const AnyView logits = headwise::to(forward(group, call, nullptr), session.memory, session.ctx);
     for (Index i = 0; i < group.count(); ++i) all.push_back(judge(logits, i));
     group = {};
   };

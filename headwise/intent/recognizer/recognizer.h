@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "headwise/base/context.h"
 #include "headwise/intent/compound/cuts.h"
 #include "headwise/intent/recognizer/chunks.h"
 #include "headwise/intent/recognizer/label_scores.h"

@@ -16,6 +16,15 @@ class Learner {
   double learn(const MicroBatch& micro);
 
  private:
+  struct Losses {
+    AnyView logits, dlogits;
+    AnyView there;  // where the sum lies on a device; not given: on the CPU
+    double weight = 0;
+  };
+  bool has_label(Index example) const { return !labels_[static_cast<std::size_t>(example)].empty(); }
+  std::vector<Index> in_order(std::span<const Index> examples) const;
+  double loss_of_several(std::span<const Index> examples, const Losses& l, Call& call) const;
+  double loss_of_one(std::span<const Index> examples, const Losses& l, Call& call) const;
   void drop_tokens(TextBatch& batch, std::uint64_t seed) const;
 
   const Recognizer& model_;

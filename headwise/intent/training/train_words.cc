@@ -26,6 +26,7 @@ Kind kind_named(const char* option, const std::string& name, const std::string_v
 void take_recipe(TrainWords& r, TrainingOptions recipe) {
   const TrainingOptions& given = r.training;
   recipe.seed = given.seed, recipe.minutes = given.minutes, recipe.may_lose = given.may_lose;
+  recipe.strangers = given.strangers;
   recipe.connectors = given.connectors;
   if (r.said.contains("epochs")) recipe.epochs = given.epochs;
   if (r.said.contains("batch")) recipe.batch = given.batch;
@@ -65,6 +66,7 @@ void each_word(TrainWords& w, F&& f) {
   f("vocabulary", t.pieces), f("ngrams", w.config.ngrams.buckets);
   f("norm", w.norm), f("norm-after", w.norm_after), f("dropout", w.dropout), f("pooling", w.pooling);
   f("compound", w.compound), f("connectors", t.connectors), f("may-lose", t.may_lose), f("plant", w.plant);
+  f("strangers", t.strangers);
   f("chunk-tokens", w.config.chunk_tokens), f("long-text", w.long_text), f("scales", w.scales);
   f("positions", w.positions);
 }

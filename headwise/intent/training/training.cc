@@ -12,12 +12,13 @@
 #include "headwise/intent/recognizer/cut_recognizer.h"
 #include "headwise/intent/recognizer/model_folder.h"
 #include "headwise/intent/training/compound_learner.h"
-#include "headwise/intent/training/cut_calibration.h"
 #include "headwise/intent/training/learner.h"
 #include "headwise/intent/training/model_card.h"
+#include "headwise/intent/training/option_checks.h"
+#include "headwise/intent/training/scope/cut_calibration.h"
 #include "headwise/model/file.h"
 #include "headwise/model/json_object.h"
-#include "headwise/train/crc32c.h"
+#include "headwise/train/checkpoints/crc32c.h"
 
 namespace headwise {
 namespace {
@@ -39,10 +40,15 @@ void copy_values(const ParamSet& from, ParamSet& to) {
   }
 }
 
-Corpus learnt_rows(const RecognizerConfig& c, const Corpus& train, const std::string& out_of_scope) {
+/// Rows that are out of scope are left out, or stay as rows without a label.
+Corpus learnt_rows(const RecognizerConfig& c, const Corpus& train, const TrainingOptions& o) {
   Corpus rows{.name = train.name, .rows = {}};
-  for (const Utterance& row : train.rows)
-    if (!is_out_of_scope(row, c.multi_label, out_of_scope)) rows.rows.push_back(row);
+  for (const Utterance& row : train.rows) {
+    const bool outside = is_out_of_scope(row, c.multi_label, o.out_of_scope);
+    if (outside && !o.learn_out_of_scope) continue;
+    rows.rows.push_back(row);
+    if (outside) rows.rows.back().labels.clear();
+  }
   return rows;
 }
 
@@ -173,46 +179,11 @@ class Best {
   RecognizerConfig config_;
 };
 
-void check_options(const TrainingOptions& o) {
-  constexpr Index kMost = Index{1} << 20;  // so that steps and examples of a run can be counted
-  require(o.epochs > 0 && o.batch > 0, ErrorKind::bad_argument, kOp, "epochs is ", o.epochs, " and batch ",
-          o.batch, "; give 1 or more of each");
-  require(o.epochs <= kMost && o.batch <= kMost, ErrorKind::bad_argument, kOp, "epochs is ", o.epochs,
-          " and batch ", o.batch, "; give at most ", kMost, " of each");
-  require(o.layer_decay > 0 && o.layer_decay <= 1, ErrorKind::bad_argument, kOp, "layer_decay is ",
-          o.layer_decay, "; give a factor above 0 and up to 1");
-  require(o.compute == DType::f32 || o.compute == DType::bf16, ErrorKind::bad_dtype, kOp, "compute is ",
-          o.compute, "; give f32 or bf16");
-  require(o.gate_price >= 0 && o.gate_price < 1e6, ErrorKind::bad_argument, kOp, "gate_price is ",
-          o.gate_price, "; give 0 or more");
-  require(o.may_lose >= 0 && o.may_lose < 1, ErrorKind::bad_argument, kOp, "may_lose is ", o.may_lose,
-          "; give a share from 0 and below 1");
-  require(o.micro_batches == 0 || o.batch % o.micro_batches == 0, ErrorKind::bad_argument, kOp, "batch is ",
-          o.batch, " in ", o.micro_batches, " parts; give a multiple of them");
-  require(o.device.is_cpu() || (o.compute == DType::f32 && !o.tensor && !o.data), ErrorKind::unsupported, kOp,
-          "the device is ", o.device,
-          ", where a recogniser learns in f32 and on one rank; leave out dtype and "
-          "ranks, or the device");
-  if (!o.tensor) return;
-  require(o.tensor->tensor && o.tensor->order == Order::tree, ErrorKind::unsupported, kOp,
-          "blocks are cut in order ", name_of(o.tensor->order),
-          "; training over tensor ranks is in order tree");
-  require(o.compute == DType::f32, ErrorKind::unsupported, kOp, "compute is ", o.compute,
-          ", whose sums over tensor ranks are not there yet; give f32");
-}
-
-/// Refuses what asks something of single heads, which lie on different ranks.
-void check_cut(const RecognizerConfig& c) {
-  require(!c.learn_gates && c.planted.empty(), ErrorKind::unsupported, kOp,
-          "learnt gates and designed heads are not there over tensor ranks; leave out --gates and --plant, "
-          "or --tensor");
-  require(!c.cuts.on, ErrorKind::unsupported, kOp,
-          "compound intents that are cut are not learnt over tensor ranks yet; leave out --tensor");
-}
-
 /// The first rank of every team it is in writes.
 bool writes_files(const TrainingOptions& o) {
-  return (!o.data || o.data->rank() == 0) && (!o.tensor || o.tensor->tensor_rank() == 0);
+  return (!o.data || o.data->rank() == 0) &&
+         (!o.tensor ||
+          (o.tensor->tensor_rank() == 0 && (!o.tensor->context || o.tensor->context->rank() == 0)));
 }
 
 /// Answers of the learning weights on dev; of a recogniser that cuts, after its cuts were calibrated there.
@@ -265,6 +236,12 @@ std::string curve_of(const std::string& log) {
   return text('[', curve, "]");
 }
 
+/// Does all of it learn on the device? Else its encoder alone runs there, in f32.
+bool learns_there(const RecognizerConfig& c, const TrainingOptions& o) {
+  const bool pools = c.pooling != Pooling::peak && c.pooling != Pooling::labels;
+  return !o.device.is_cpu() && pools && !c.learn_gates && c.planted.empty() && !c.cuts.on;
+}
+
 /// The weights of a training. `computing` and `learning` are `whole`, or stand beside it.
 struct LearntWeights {
   LearntWeights(const Start& start, const TrainingOptions& o, Context& ctx)
@@ -272,35 +249,46 @@ struct LearntWeights {
                             : Recognizer(start.config, start.vocabulary, o.seed)) {
     if (start.all) copy_values(*start.all, whole.params());
     set_rates(start, o, whole.params());
-    if (o.compute == DType::bf16) {
-      image.emplace(start.config, start.vocabulary, o.seed, DType::bf16);
+    there = learns_there(start.config, o);
+    if (o.compute == DType::bf16 || there) {
+      image.emplace(start.config, start.vocabulary, o.seed, o.compute);
       set_rates(start, o, image->params());
       copy_values(whole.params(), image->params());
+    }
+    if (o.compute == DType::bf16) {
       masters.emplace(image->params());
       copy_values(whole.params(), masters->params());
     }
     if (o.tensor) {
       own.emplace(cut_over(whole, *o.tensor));
       set_rates(start, o, own->params());
-      cut.emplace(whole.params(), own->params(), *o.tensor->tensor);
+      cut.emplace(whole.params(), own->params(), o.tensor->tensor ? *o.tensor->tensor : alone);
     }
-    whole.to(o.device, ctx);
+    if (!there) whole.to(o.device, ctx);
   }
   LearntWeights(const LearntWeights&) = delete;
   LearntWeights& operator=(const LearntWeights&) = delete;
 
   const Recognizer& computing() const { return own ? *own : image ? *image : whole; }
-  ParamSet& learning() { return own ? own->params() : masters ? masters->params() : whole.params(); }
+  ParamSet& learning() {
+    return own ? own->params() : masters ? masters->params() : there ? image->params() : whole.params();
+  }
   /// What was learnt beside `whole` goes there.
-  void join() {
-    if (masters) copy_values(masters->params(), whole.params());
+  void join(const Optimizer& optimizer) {
+    if (masters || there) {
+      optimizer.fetch();
+      for (std::size_t i = 0; i < whole.params().all().size(); ++i)
+        copy_rows(optimizer.home_value(learning().all()[i]), whole.params().all()[i].value);
+    }
     if (cut) cut->join();
   }
 
   Recognizer whole;
-  std::optional<Recognizer> image;  // in bf16
+  bool there = false;               // all of it learns on the device
+  std::optional<Recognizer> image;  // in bf16, or on the device
   std::optional<MasterWeights> masters;
-  std::optional<Recognizer> own;  // this rank's part
+  std::optional<Recognizer> own;  // this rank's part; over a context team alone, all of it
+  const Communicator alone;
   std::optional<CutParams> cut;
 };
 
@@ -359,6 +347,8 @@ Training::Training(const Material& m)
     fs::create_directories(o_.run_folder, code);
     if (code) file_failed(kOp, o_.run_folder, "make this folder", code.value());
   }
+  if (weights_.there)
+    optimizer_.to(o_.device, m.session.ctx, weights_.masters ? &weights_.image->params() : nullptr);
   best_.resume(weights_.whole);
   if (!writes_) best_.keep_in_memory();
   for (const Utterance& row : m.dev.rows) texts_.push_back(row.text);
@@ -367,7 +357,7 @@ Training::Training(const Material& m)
 /// Running means take the weights' place, or give it back.
 void Training::swap_averages() {
   if (o_.average > 0) optimizer_.swap_averages();
-  if (weights_.masters) weights_.masters->publish(m_.session.ctx);
+  if (weights_.masters && !weights_.there) weights_.masters->publish(m_.session.ctx);
 }
 
 double Training::judge() {
@@ -380,7 +370,7 @@ double Training::judge() {
   for (Prediction& p : decided) decide(model.config(), p);
   const Evaluation e =
       evaluate(model.config(), m_.dev, decided, {.out_of_scope = o_.out_of_scope, .bad_cases = 0});
-  weights_.join();
+  weights_.join(optimizer_);
   double judged = 1 - e.exact.value() + 1e-4 * mean_loss(model.config(), m_.dev, given);
   if (model.gates()) judged += o_.gate_price * static_cast<double>(open_heads(*model.gates()));
   best_.offer(model, judged);
@@ -396,9 +386,10 @@ TrainerOptions Training::trainer_options() {
       .micro_rows = o_.batch / max_of(1, o_.micro_batches),
       .micro_batches = max_of(1, o_.micro_batches),
       .rate = Schedule::cosine(o_.rate, static_cast<Index>(o_.warm_up * static_cast<double>(steps)), steps),
-      .tree = o_.micro_batches > 0,
+      .tree = o_.micro_batches > 0 && !weights_.there,
       .data = o_.data,
-      .cut = weights_.cut ? &*weights_.cut : nullptr,
+      .cut = o_.tensor && o_.tensor->tensor ? &*weights_.cut : nullptr,
+      .context = o_.tensor ? o_.tensor->context : nullptr,
       .clip = o_.clip,
       .seed = o_.seed,
       .config = identity_,
@@ -438,6 +429,7 @@ TrainResult Training::run() {
 
 TrainedRecognizer Training::take(const TrainResult& run, std::chrono::steady_clock::time_point begun) {
   best_.give(weights_.whole);
+  if (weights_.there) weights_.whole.to(o_.device, m_.session.ctx);
   TrainedRecognizer result{.model = std::move(weights_.whole),
                            .ending = run.ending,
                            .dev = {},
@@ -445,7 +437,8 @@ TrainedRecognizer Training::take(const TrainResult& run, std::chrono::steady_clo
                            .epochs = run.step / per_epoch_};
   const std::vector<Prediction> given = result.model.predict(texts_, m_.session);
   result.dev = evaluate(result.model.config(), m_.dev, given, {.out_of_scope = o_.out_of_scope});
-  const std::string scope = scope_words(result.model.config(), m_.dev, given, o_.out_of_scope);
+  std::string scope = scope_words(result.model.config(), m_.dev, given, o_.out_of_scope);
+  if (!o_.about_scope.empty()) scope += ' ' + o_.about_scope;
   if (o_.out) *o_.out << "scope: " << scope << '\n';
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
   describe(result, {m_.train, m_.dev, o_, curve_of(log_), numerics_id(m_.session.ctx), scope,
@@ -460,8 +453,12 @@ TrainedRecognizer train_recognizer(const Start& asked, const Corpus& all, const 
                                    const TrainingOptions& o, Session& session) {
   const auto begun = std::chrono::steady_clock::now();
   check_options(o);
-  if (o.tensor) check_cut(asked.config);
-  const Corpus train = learnt_rows(asked.config, all, o.out_of_scope);
+  require(o.device.is_cpu() || o.compute == DType::f32 || learns_there(asked.config, o),
+          ErrorKind::unsupported, kOp, "the device is ", o.device,
+          ", where this recogniser learns in f32: its pooling is ", name_of(asked.config.pooling),
+          ", or it has gates, a planted head or cuts; leave out dtype or the device");
+  if (o.tensor) check_cut(asked.config, *o.tensor);
+  const Corpus train = learnt_rows(asked.config, all, o);
   require(!train.rows.empty() && !dev.rows.empty(), ErrorKind::bad_argument, kOp, "there are ",
           train.rows.size(), " rows to learn from and ", dev.rows.size(), " to judge by; give some of both");
   require_seen_labels(all, dev, o.out_of_scope);

@@ -40,13 +40,16 @@ struct TrainingOptions {
   const Teams* tensor = nullptr;
   bool slices = false;         // its ranks write their slices of a checkpoint, each into a file of its own
   DType compute = DType::f32;  // bf16: products in bf16, f32 masters learn
-  Device device = {};  // where the encoder computes; weights, their steps and all else stay on the CPU
+  Device device = {};          // where it learns: all of it, or of some configs the encoder alone
   std::uint64_t seed = 1;
 
   Index pieces = 4000;               // of the vocabulary, where it is learnt from the texts
   double held_out = 0.05;            // share of the rows that become dev where none is given
-  std::string out_of_scope = "oos";  // rows of this label calibrate and are not learnt
+  std::string out_of_scope = "oos";  // rows of this label calibrate and are not learnt,
+  bool learn_out_of_scope = false;   // unless asked: then as texts of no label
+  std::string about_scope = {};      // a sentence for the card; add_strangers gives it
   double may_lose = kMayLose;  // share of dev that may be right answers refused, where dev has no such rows
+  std::string strangers = "auto";        // what add_strangers does: auto, none or built-in
   std::optional<bool> multi_label = {};  // unset: as the labels are
 
   /// Called after every epoch with its number, from 1, and the weights that were judged; changes nothing.

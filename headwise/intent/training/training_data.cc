@@ -5,7 +5,7 @@
 #include "headwise/intent/corpus/report.h"
 #include "headwise/intent/training/training.h"
 #include "headwise/text/train_wordpiece.h"
-#include "headwise/train/crc32c.h"
+#include "headwise/train/checkpoints/crc32c.h"
 
 namespace headwise {
 namespace {

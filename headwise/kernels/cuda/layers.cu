@@ -13,7 +13,8 @@ extern "C" __attribute__((visibility("default"))) const headwise::cuda::LayerTab
       static_cast<int>(sizeof products / sizeof *products),
       products,
       {row::norm, row::norm_backward, row::column_sums, row::activation, row::dropout, row::rope,
-       row::embedding, row::cross_entropy, row::binary_cross_entropy, row::adamw, row::sgd, row::norm_of},
-      {memory::allocate, memory::release, memory::copy, memory::clear, memory::wait, memory::room}};
+       row::embedding, row::bag, row::pool, row::cross_entropy, row::binary_cross_entropy, row::adamw, row::sgd, row::norm_of},
+      {memory::allocate, memory::release, memory::copy, memory::clear, memory::wait, memory::pin,
+       memory::unpin, memory::mark, memory::reached, memory::unmark, memory::room}};
   return &table;
 }

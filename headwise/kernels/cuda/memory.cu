@@ -36,6 +36,31 @@ Status wait(int device, void* stream) {
   return on_device("cuda/wait", device,
                    [&] { return cudaStreamSynchronize(static_cast<cudaStream_t>(stream)); });
 }
+Status pin(std::size_t bytes, int device, void** memory) {
+  return on_device("cuda/pin", device,
+                   [&] { return cudaHostAlloc(memory, bytes, cudaHostAllocPortable); });
+}
+Status unpin(void* memory, int device) {
+  return on_device("cuda/unpin", device, [&] { return cudaFreeHost(memory); });
+}
+Status mark(int device, void* stream, void** mark) {
+  return on_device("cuda/mark", device, [&] {
+    auto event = static_cast<cudaEvent_t>(*mark);
+    if (event == nullptr) {
+      const cudaError_t made = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+      if (made != cudaSuccess) return made;
+      *mark = event;
+    }
+    return cudaEventRecord(event, static_cast<cudaStream_t>(stream));
+  });
+}
+Status reached(int device, void* mark) {
+  return on_device("cuda/reached", device,
+                   [&] { return cudaEventSynchronize(static_cast<cudaEvent_t>(mark)); });
+}
+Status unmark(int device, void* mark) {
+  return on_device("cuda/unmark", device, [&] { return cudaEventDestroy(static_cast<cudaEvent_t>(mark)); });
+}
 Status room(int device, std::size_t* left, std::size_t* all) {
   return on_device("cuda/room", device, [&] { return cudaMemGetInfo(left, all); });
 }

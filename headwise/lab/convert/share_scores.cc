@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "headwise/base/context.h"
 #include "headwise/heads/collaborative_fit.h"
 #include "headwise/lab/model/attention_cut.h"
 

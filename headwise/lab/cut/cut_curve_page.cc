@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "headwise/analysis/page.h"
-#include "headwise/analysis/shown_text.h"
+#include "headwise/analysis/report/page.h"
+#include "headwise/analysis/report/shown_text.h"
 #include "headwise/lab/cut/cut_curve.h"
 #include "headwise/lab/survey/survey_words.h"
 

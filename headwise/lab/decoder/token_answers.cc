@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 
+#include "headwise/base/context.h"
 #include "headwise/decoder/forward/memory.h"
 #include "headwise/lab/decoder/lab_decoder.h"
 #include "headwise/model/json_object.h"

@@ -30,7 +30,7 @@ class Network {
   /// Room between two nodes of neighbouring levels.
   double& room(Index from, Index to) {
     const Index a = from / n_, b = to / n_;
-    return a > b ? forth_[at(b)].at(from % n_, to % n_) : back_[at(a)].at(to % n_, from % n_);
+    return a > b ? forth_[at(b)].at(from % n_, to % n_) : back_[at(a)].at(from % n_, to % n_);
   }
   bool find(Index from, Index to) {
     constexpr double kLeast = 1e-12;
@@ -42,9 +42,11 @@ class Network {
       const Index here = queue_[head], level = here / n_;
       for (const Index next : {level - 1, level + 1}) {
         if (next < 0 || next > levels()) continue;
+        const double* const rooms =
+            (next < level ? forth_[at(next)] : back_[at(level)]).values.data() + here % n_ * n_;
         for (Index t = 0; t < n_; ++t) {
           const Index there = node(next, t);
-          if (before_[at(there)] >= 0 || room(here, there) <= kLeast) continue;
+          if (rooms[t] <= kLeast || before_[at(there)] >= 0) continue;
           before_[at(there)] = here;
           if (there == last) return true;
           queue_.push_back(there);

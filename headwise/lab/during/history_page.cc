@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <map>
 
-#include "headwise/analysis/page.h"
-#include "headwise/analysis/shown_text.h"
+#include "headwise/analysis/report/page.h"
+#include "headwise/analysis/report/shown_text.h"
 #include "headwise/base/words.h"
 #include "headwise/lab/during/survey_history.h"
 #include "headwise/lab/survey/survey_words.h"

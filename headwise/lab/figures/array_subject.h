@@ -35,7 +35,7 @@ class ArraySubject final : public SurveySubject {
   void run_parts(const SurveyTokens& text, BlockParts parts, const RowLook& look) override;
   ThreadPool& pool() override { return ctx_.pool(); }
   HeadMatrices matrices(Index layer, Index head) const override;
-  SmallMatrix vocabulary_product() const override { return {}; }
+  SmallMatrix vocabulary_product() override { return {}; }
 
  private:
   const std::vector<TextArrays>& texts_;

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <functional>
+
+#include "headwise/lab/figures/entropy_term.h"
 
 namespace headwise {
 namespace {
@@ -11,17 +14,6 @@ namespace {
 constexpr Index kLanes = kRowLanes;
 constexpr Index kMostSorted = 64;  // keys of a row that a network of comparisons sorts
 constexpr double kShare = 0.9;
-
-/// -w ln w, 0 at 0, to 2e-7 of its size: ln is the exponent, and a series in (m - 1) / (m + 1) of the rest.
-inline float entropy_term(float w) {
-  const auto bits = std::bit_cast<std::uint32_t>(w > 1e-30f ? w : 1e-30f);
-  const auto shifted = static_cast<std::int32_t>(bits - 0x3f3504f3u) >> 23;
-  const float m = std::bit_cast<float>(bits - (static_cast<std::uint32_t>(shifted) << 23));
-  const float r = (m - 1) / (m + 1), s = r * r;
-  const float ln = static_cast<float>(shifted) * 0.69314718f +
-                   r * (2 + s * (0.66666669f + s * (0.40000000f + s * (0.28571430f + s * 0.22390900f))));
-  return -w * ln;
-}
 
 /// to[lane] = sum of f(key)[lane].
 template <class Keys>
@@ -49,15 +41,21 @@ void find_top(const std::vector<Index>& keys, const float* tile, float* top, std
   if (argmax) std::copy_n(place, kLanes, argmax);
 }
 
+/// Four lanes, which compilers leave one by one if loops spell them.
+typedef float FourLanes __attribute__((vector_size(16)));
+constexpr Index kFours = kLanes / 4;
+
 /// Puts all lanes in order, the largest first: Batcher's merge exchange (Knuth 5.2.2, algorithm M), whose
 /// comparisons do not depend on the weights.
 void sort_lanes(float* tile, Index keys) {
   const auto exchange = [tile](Index a, Index b) {
-    float *x = tile + a * kLanes, *y = tile + b * kLanes;
-    for (Index l = 0; l < kLanes; ++l) {
-      const float p = x[l], q = y[l];
-      x[l] = p < q ? q : p, y[l] = p < q ? p : q;
+    FourLanes p[kFours], q[kFours];
+    std::memcpy(p, tile + a * kLanes, sizeof p), std::memcpy(q, tile + b * kLanes, sizeof q);
+    for (Index f = 0; f < kFours; ++f) {
+      const FourLanes larger = p[f] < q[f] ? q[f] : p[f], smaller = p[f] < q[f] ? p[f] : q[f];
+      p[f] = larger, q[f] = smaller;
     }
+    std::memcpy(tile + a * kLanes, p, sizeof p), std::memcpy(tile + b * kLanes, q, sizeof q);
   };
   const Index half = static_cast<Index>(std::bit_ceil(static_cast<std::uint64_t>(keys))) / 2;
   for (Index p = half; p > 0; p /= 2)

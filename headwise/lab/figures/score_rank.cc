@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "headwise/lab/matrix/product_rows.h"
+
 namespace headwise {
 namespace {
 
@@ -49,45 +51,38 @@ double largest_eigenvalue(Index size, F&& times) {
   return last;
 }
 
-/// Floats of a square matrix, rows a multiple of four wide so that they go in whole vectors.
+/// Floats of a square matrix, rows a multiple of eight wide so that they go in whole vectors.
 struct Square {
   Index size, wide;
   std::vector<float> values;
-  explicit Square(Index n) : size(n), wide((n + 3) / 4 * 4), values(at(n * wide), 0.0f) {}
+  explicit Square(Index n) : Square(n, n) {}
+  Square(Index rows, Index columns)
+      : size(rows), wide((columns + 7) / 8 * 8), values(at(rows * wide), 0.0f) {}
   float* row(Index i) { return values.data() + i * wide; }
   const float* row(Index i) const { return values.data() + i * wide; }
 };
 
-/// to += from[0..count) times the rows of m that begin at it.
-void add_rows(const float* from, Index count, const Square& m, float* to) {
-  for (Index k = 0; k < count; ++k) {
-    const float x = from[k];
-    const float* const line = m.row(k);
-    for (Index j = 0; j < m.wide; ++j) to[j] += x * line[j];
-  }
+/// Rows of floats that are multiplied by a matrix.
+struct FloatRows {
+  const float* first;
+  Index count, step, terms;
+};
+/// to = the first `terms` columns of x times the first rows of m.
+void multiply(const FloatRows& x, const Square& m, Square& to) {
+  multiply_rows<float>({.x = x.first,
+                        .row_step = x.step,
+                        .term_step = 1,
+                        .m = m.values.data(),
+                        .m_step = m.wide,
+                        .to = to.values.data(),
+                        .to_step = to.wide,
+                        .rows = x.count,
+                        .terms = x.terms,
+                        .columns = m.wide});
 }
 
-/// A direction of the largest eigenvalue of a matrix whose eigenvalues are not negative; empty: all are 0.
-/// The matrix is squared again and again, so that a step is worth all before it, until one direction is left,
-/// or several of one size.
-std::vector<double> top_direction(Square g) {
-  constexpr int kMost = 20;
-  const auto trace = [](const Square& m) {
-    float sum = 0;
-    for (Index i = 0; i < m.size; ++i) sum += m.row(i)[i];
-    return sum;
-  };
-  Square next(g.size);
-  float size = trace(g);
-  for (int step = 0; step < kMost && size > 0; ++step) {
-    for (float& x : g.values) x /= size;
-    std::fill(next.values.begin(), next.values.end(), 0.0f);
-    for (Index i = 0; i < g.size; ++i) add_rows(g.row(i), g.size, g, next.row(i));
-    std::swap(g, next);
-    size = trace(g);
-    if (size > 1 - 1e-6f) break;
-  }
-  if (!(size > 0)) return {};
+/// The column of the largest entry of the diagonal.
+std::vector<double> heaviest_column(const Square& g) {
   Index most = 0;
   for (Index i = 1; i < g.size; ++i)
     if (g.row(i)[i] > g.row(most)[most]) most = i;
@@ -96,7 +91,62 @@ std::vector<double> top_direction(Square g) {
   return x;
 }
 
-void multiply(const SmallMatrix& m, const std::vector<double>& x, std::vector<double>& y) {
+/// g becomes its square over its trace squared; the trace it has then is 1 where one direction is left. 0:
+/// all are 0.
+float sharpen(Square& g, Square& room) {
+  const auto trace = [](const Square& m) {
+    float sum = 0;
+    for (Index i = 0; i < m.size; ++i) sum += m.row(i)[i];
+    return sum;
+  };
+  const float size = trace(g);
+  if (!(size > 0)) return 0;
+  for (float& x : g.values) x /= size;
+  multiply({g.row(0), g.size, g.wide, g.size}, g, room);
+  std::swap(g, room);
+  return trace(g);
+}
+
+/// x becomes g x, of length 1, until g symmetric makes it no longer any more; false: it goes on growing.
+bool stands_still(const Square& g, std::vector<double>& x) {
+  constexpr int kTurns = 5;
+  Square own(1, g.size), next(1, g.size);
+  std::copy(x.begin(), x.end(), own.row(0));
+  float last = 0;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    multiply({own.row(0), 1, own.wide, g.size}, g, next);
+    float square = 0;
+    for (const float v : next.values) square += v * v;
+    const float length = std::sqrt(square);
+    if (!(length > 0)) return false;
+    for (Index i = 0; i < own.wide; ++i) own.row(0)[i] = next.row(0)[i] / length;
+    if (turn > 1 && length - last < 1e-6f * length) {
+      std::copy_n(own.row(0), x.size(), x.begin());
+      return true;
+    }
+    last = length;
+  }
+  return false;
+}
+
+/// A direction of the largest eigenvalue of a matrix whose eigenvalues are not negative; empty: all are 0.
+/// The matrix is squared again and again, so that a step is worth all before it, until one direction is left,
+/// or several of one size; a symmetric one, until a vector that it turns stands still.
+std::vector<double> top_direction(Square g, bool symmetric) {
+  constexpr int kMost = 20, kUnasked = 2;
+  Square room(g.size);
+  for (int step = 1; step <= kMost; ++step) {
+    const float left = sharpen(g, room);
+    if (!(left > 0)) return {};
+    if (left > 1 - 1e-6f) break;
+    if (!symmetric || step < kUnasked) continue;
+    std::vector<double> x = heaviest_column(g);
+    if (stands_still(g, x)) return x;
+  }
+  return heaviest_column(g);
+}
+
+void turn(const SmallMatrix& m, const std::vector<double>& x, std::vector<double>& y) {
   for (Index i = 0; i < m.rows; ++i) {
     y[at(i)] = 0;
     for (Index j = 0; j < m.columns; ++j) y[at(i)] += m.at(i, j) * x[at(j)];
@@ -105,15 +155,14 @@ void multiply(const SmallMatrix& m, const std::vector<double>& x, std::vector<do
 
 /// Few rows: q k^T itself is the smaller matrix, and x^T s s^T x / x^T x the square of its top.
 double rank_by_scores(const ScoreRows& q, const ScoreRows& k) {
-  Square s(q.count), turned(q.count), gram(q.count);
-  turned.values.assign(at(k.dim * turned.wide), 0.0f);
+  Square s(q.count), turned(max_of(q.count, k.dim), q.count), gram(q.count);
   for (Index j = 0; j < k.count; ++j)
     for (Index d = 0; d < k.dim; ++d) turned.row(d)[j] = k.first[j * k.step + d];
-  for (Index i = 0; i < q.count; ++i) add_rows(q.first + i * q.step, q.dim, turned, s.row(i));
+  multiply({q.first, q.count, q.step, q.dim}, turned, s);
   for (Index i = 0; i < q.count; ++i)
     for (Index j = 0; j < q.count; ++j) turned.row(j)[i] = s.row(i)[j];
-  for (Index i = 0; i < q.count; ++i) add_rows(s.row(i), q.count, turned, gram.row(i));
-  const std::vector<double> x = top_direction(std::move(gram));
+  multiply({s.row(0), q.count, s.wide, q.count}, turned, gram);
+  const std::vector<double> x = top_direction(std::move(gram), true);
   if (x.empty()) return 0;
   double square = 0, top = 0, length = 0;
   for (Index j = 0; j < q.count; ++j) {
@@ -136,10 +185,10 @@ double rank_by_grams(const SmallMatrix& a, const SmallMatrix& b) {
   for (const double v : m.values) most = std::max(most, std::abs(v));
   for (Index i = 0; most > 0 && i < m.rows; ++i)
     for (Index j = 0; j < m.rows; ++j) g.row(i)[j] = static_cast<float>(m.at(i, j) / most);
-  const std::vector<double> x = top_direction(std::move(g));
+  const std::vector<double> x = top_direction(std::move(g), false);
   if (x.empty()) return 0;
   std::vector<double> bx(x.size()), mx(x.size());
-  multiply(b, x, bx), multiply(m, x, mx);
+  turn(b, x, bx), turn(m, x, mx);
   double top = 0, length = 0;
   for (std::size_t i = 0; i < x.size(); ++i) top += bx[i] * mx[i], length += bx[i] * x[i];
   return top > 0 ? inner(a, b) * length / top : 0;
@@ -147,18 +196,34 @@ double rank_by_grams(const SmallMatrix& a, const SmallMatrix& b) {
 
 }  // namespace
 
-std::vector<double> norms_under(const SmallMatrix& gram, const ScoreRows& v) {
-  Square g(v.dim);
-  for (Index i = 0; i < v.dim; ++i)
-    for (Index j = 0; j < v.dim; ++j) g.row(i)[j] = static_cast<float>(gram.at(i, j));
+RowNorms::RowNorms(const SmallMatrix& gram) : dim_(gram.rows), wide_((dim_ + 7) / 8 * 8) {
+  // v^T g v by the upper half of g, twice what lies off the diagonal.
+  form_.assign(at(dim_ * wide_), 0.0f);
+  for (Index i = 0; i < dim_; ++i) {
+    form_[at(i * wide_ + i)] = static_cast<float>(gram.at(i, i));
+    for (Index j = i + 1; j < dim_; ++j) form_[at(i * wide_ + j)] = static_cast<float>(2 * gram.at(i, j));
+  }
+}
+
+std::vector<double> RowNorms::of(const ScoreRows& v) const {
+  constexpr Index kLine = 8;
+  std::vector<float> turned(at(v.count * wide_));
+  for (Index c = 0; c < wide_; c += kLine)  // what lies below the diagonal is left out
+    multiply_rows<float>({.x = v.first,
+                          .row_step = v.step,
+                          .term_step = 1,
+                          .m = form_.data() + c,
+                          .m_step = wide_,
+                          .to = turned.data() + c,
+                          .to_step = wide_,
+                          .rows = v.count,
+                          .terms = min_of(dim_, c + kLine),
+                          .columns = kLine});
   std::vector<double> all;
-  std::vector<float> turned(at(g.wide));
   for (Index t = 0; t < v.count; ++t) {
-    const float* const row = v.first + t * v.step;
-    std::fill(turned.begin(), turned.end(), 0.0f);
-    add_rows(row, v.dim, g, turned.data());
+    const float *const row = v.first + t * v.step, *const under = turned.data() + t * wide_;
     double sum = 0;
-    for (Index i = 0; i < v.dim; ++i) sum += static_cast<double>(turned[at(i)]) * static_cast<double>(row[i]);
+    for (Index i = 0; i < dim_; ++i) sum += static_cast<double>(under[i]) * static_cast<double>(row[i]);
     all.push_back(std::sqrt(std::max(0.0, sum)));
   }
   return all;
@@ -168,7 +233,7 @@ double largest_singular(const SmallMatrix& a, const SmallMatrix& b) {
   // The squares of a b^T's singular values are the eigenvalues of (a^T a)(b^T b): by powers from a fixed
   // start.
   const SmallMatrix m = product(a, b);
-  return std::sqrt(largest_eigenvalue(m.rows, [&](const auto& x, auto& y) { multiply(m, x, y); }));
+  return std::sqrt(largest_eigenvalue(m.rows, [&](const auto& x, auto& y) { turn(m, x, y); }));
 }
 
 double score_rank_of(const ScoreRows& q, const ScoreRows& k) {

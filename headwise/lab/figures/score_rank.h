@@ -20,8 +20,17 @@ struct ScoreRows {
 };
 /// The stable rank of q k^T.
 double score_rank_of(const ScoreRows& q, const ScoreRows& k);
-/// sqrt(v^T gram v) of every row; gram is symmetric.
-std::vector<double> norms_under(const SmallMatrix& gram, const ScoreRows& v);
+
+/// sqrt(v^T gram v) of rows, for a gram that is symmetric.
+class RowNorms {
+ public:
+  explicit RowNorms(const SmallMatrix& gram);
+  std::vector<double> of(const ScoreRows& v) const;
+
+ private:
+  Index dim_, wide_;         // of a row; of its floats, in whole vectors
+  std::vector<float> form_;  // [dim wide]
+};
 
 }  // namespace headwise
 #pragma GCC visibility pop

@@ -1,6 +1,7 @@
 #include "headwise/lab/figures/stack_subject.h"
 
-#include "headwise/lab/figures/score_rank.h"
+#include "headwise/base/context.h"
+#include "headwise/lab/matrix/product_rows.h"
 
 namespace headwise {
 namespace {
@@ -37,17 +38,39 @@ SmallMatrix columns_of(const ConstView& w, Index first, Index count) {
 }
 SmallMatrix gram_of(const SmallMatrix& a) { return product(transposed(a), a); }
 
-SmallMatrix product_over(const ConstView& in, const ConstView& out) {
-  const Index rows = in.size[0], wide = in.size[1], step = max_of(1, rows / kMostRows);
+SmallMatrix product_over(const ConstView& in, const ConstView& out, ThreadPool& pool) {
+  constexpr Index kPanel = 64, kTile = 32;  // rows of a pass over the sums; rows of the sums in one task
+  const Index wide = in.size[1], step = max_of(1, in.size[0] / kMostRows), rows = ceil_div(in.size[0], step);
+  const bool same = in.data == out.data;
+  const Index line = (ceil_div(wide, 8) | 1) * 8;  // an odd number of cache lines: columns spread in a cache
   SmallMatrix m(wide, wide);
-  std::vector<double> a(at(wide)), b(at(wide));
-  for (Index r = 0; r < rows; r += step) {
-    for (Index i = 0; i < wide; ++i)
-      a[at(i)] = load_double(in.data, in.dtype, r * wide + i),
-      b[at(i)] = load_double(out.data, out.dtype, r * wide + i);
-    for (Index i = 0; i < wide; ++i)
-      for (Index j = 0; j < wide; ++j) m.at(i, j) += a[at(i)] * b[at(j)];
+  std::vector<double> a(at(kPanel * line)), b(same ? 0 : a.size());
+  for (Index first = 0; first < rows; first += kPanel) {
+    const Index terms = min_of(kPanel, rows - first);
+    pool.parallel_for(terms, [&](Index t, int) {
+      for (Index i = 0; i < wide; ++i) {
+        const Index from = (first + t) * step * wide + i;
+        a[at(t * line + i)] = load_double(in.data, in.dtype, from);
+        if (!same) b[at(t * line + i)] = load_double(out.data, out.dtype, from);
+      }
+    });
+    pool.parallel_for(ceil_div(wide, kTile), [&](Index tile, int) {
+      const Index row = tile * kTile, column = same ? row : 0;
+      multiply_rows<double>({.x = a.data() + row,
+                             .row_step = 1,
+                             .term_step = line,
+                             .m = (same ? a : b).data() + column,
+                             .m_step = line,
+                             .to = m.values.data() + row * wide + column,
+                             .to_step = wide,
+                             .rows = min_of(kTile, wide - row),
+                             .terms = terms,
+                             .columns = wide - column,
+                             .onto = true});
+    });
   }
+  for (Index i = 0; same && i < wide; ++i)
+    for (Index j = 0; j < i; ++j) m.at(i, j) = m.at(j, i);
   return m;
 }
 
@@ -61,7 +84,8 @@ void StackSubject::open(Index layers, bool shuffle, std::uint64_t seed) {
       shuffle_entries(static_cast<float*>(w.data), w.count(),
                       seed * 1000 + static_cast<std::uint64_t>(4 * i + part));
     }
-    for (Index h = 0; plain(i) && h < heads_.back(); ++h) out_grams_[{i, h}] = gram_of(matrices(i, h).out);
+    for (Index h = 0; plain(i) && h < heads_.back(); ++h)
+      out_norms_.emplace(std::pair(i, h), gram_of(matrices(i, h).out));
   }
 }
 
@@ -122,7 +146,7 @@ std::vector<LayerMaps> StackSubject::maps_of(std::span<Tap> taps) {
     const ScoreRows q{t.q.data() + h * s.q.dim, t.q_tokens, heads * s.q.dim, s.q.dim},
         k{t.k.data() + s.k.slot(h) * s.k.dim, t.q_tokens, s.k.slots() * s.k.dim, s.k.dim},
         v{t.v.data() + s.v.slot(h) * s.v.dim, t.q_tokens, s.v.slots() * s.v.dim, s.v.dim};
-    m.value_norm[at(h)] = norms_under(out_grams_.at({block, h}), v);
+    m.value_norm[at(h)] = out_norms_.at({block, h}).of(v);
     m.score_rank[at(h)] = score_rank_of(q, k);
   });
   return all;

@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "headwise/base/context.h"
 #include "headwise/intent/recognizer/recognizer.h"
+#include "headwise/lab/figures/score_rank.h"
 #include "headwise/lab/figures/survey_subject.h"
 #include "headwise/layers/multi_head/taps.h"
 
@@ -20,7 +22,7 @@ SmallMatrix rows_of(const ConstView& w, Index first, Index count);
 SmallMatrix columns_of(const ConstView& w, Index first, Index count);
 SmallMatrix gram_of(const SmallMatrix& a);
 /// in^T out over at most 4096 rows, evenly chosen.
-SmallMatrix product_over(const ConstView& in, const ConstView& out);
+SmallMatrix product_over(const ConstView& in, const ConstView& out, ThreadPool& pool);
 
 class StackSubject : public SurveySubject {
  public:
@@ -50,7 +52,7 @@ class StackSubject : public SurveySubject {
 
  private:
   std::vector<Index> heads_;
-  std::map<std::pair<Index, Index>, SmallMatrix> out_grams_;
+  std::map<std::pair<Index, Index>, RowNorms> out_norms_;
 };
 
 /// One attention of a translator.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "headwise/base/context.h"
 #include "headwise/base/random.h"
 #include "headwise/cache/kv_cache.h"
 #include "headwise/decoder/forward/decoder.h"
@@ -25,6 +26,7 @@ class EncoderSubject : public StackSubject {
   EncoderSubject(const std::string& folder, int threads, bool shuffle, std::uint64_t seed)
       : StackSubject(threads), model_(folder) {
     open(model_.layers(), shuffle, seed);
+    model_.pack_weights();
   }
 
   SurveyTokens read(const std::string& text, Index most) const override {
@@ -74,9 +76,9 @@ class EncoderSubject : public StackSubject {
   void run_parts(const SurveyTokens& text, BlockParts parts, const RowLook& look) override {
     model_.run_parts(encoding_of(text), session_, parts, look);
   }
-  SmallMatrix vocabulary_product() const override {
+  SmallMatrix vocabulary_product() override {
     for (const Param& p : model_.params().all())
-      if (p.name == "embed.table") return product_over(p.value, p.value);
+      if (p.name == "embed.table") return product_over(p.value, p.value, pool());
     return {};
   }
 
@@ -149,7 +151,7 @@ class DecoderSubject : public SurveySubject {
         parts_.push_back(std::move(t));
       };
       read("q", q, wide), read("k", kv, wide), read("v", kv, wide), read("o", wide, q);
-      for (Index h = 0; h < c_.heads; ++h) out_grams_.push_back(gram_of(matrices(i, h).out));
+      for (Index h = 0; h < c_.heads; ++h) out_norms_.emplace_back(gram_of(matrices(i, h).out));
     }
   }
   Index layers() const override { return c_.layers; }
@@ -206,15 +208,15 @@ class DecoderSubject : public SurveySubject {
     return {rows_of(part(0), head * d, d), rows_of(part(1), kv * d, d), rows_of(part(2), kv * d, d),
             columns_of(part(3), head * d, d)};
   }
-  SmallMatrix vocabulary_product() const override {
+  SmallMatrix vocabulary_product() override {
     const auto read = [&](const char* name) {
       Tensor t(DType::f32, {c_.vocabulary, c_.model_dim});
       const_cast<ShuffledSource&>(source_).read(name, c_.vocabulary, c_.model_dim, t.values<float>().data());
       return t;
     };
     const Tensor embed = read("embed");
-    if (c_.tied) return product_over(embed.view(), embed.view());
-    return product_over(embed.view(), read("head").view());
+    if (c_.tied) return product_over(embed.view(), embed.view(), pool());
+    return product_over(embed.view(), read("head").view(), pool());
   }
 
  private:
@@ -265,7 +267,7 @@ class DecoderSubject : public SurveySubject {
       const ScoreRows own_q{row(q, 0, h), n, q.step[1], c_.head_dim},
           own_k{row(k, 0, h / group), n, k.step[1], c_.head_dim},
           own_v{row(v, 0, h / group), n, v.step[1], c_.head_dim};
-      m.value_norm[at(h)] = norms_under(out_grams_[at(layer * c_.heads + h)], own_v);
+      m.value_norm[at(h)] = out_norms_[at(layer * c_.heads + h)].of(own_v);
       m.score_rank[at(h)] = score_rank_of(own_q, own_k);
     });
     return m;
@@ -276,7 +278,7 @@ class DecoderSubject : public SurveySubject {
   Decoder model_;
   const DecoderConfig& c_;
   std::vector<Tensor> parts_;  // q, k, v, o of every layer
-  std::vector<SmallMatrix> out_grams_;
+  std::vector<RowNorms> out_norms_;
   std::vector<float> weights_;
 };
 

@@ -75,7 +75,7 @@ class SurveySubject {
   /// Empty where a head has no matrices of its own.
   virtual HeadMatrices matrices(Index layer, Index head) const = 0;
   /// W_E^T W_U [model_dim model_dim] over at most 4096 tokens, evenly chosen.
-  virtual SmallMatrix vocabulary_product() const = 0;
+  virtual SmallMatrix vocabulary_product() = 0;
 };
 
 /// A recogniser, a BERT-style encoder, a translator, or a decoder. shuffle: its attention matrices with their

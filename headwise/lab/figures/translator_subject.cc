@@ -63,11 +63,11 @@ class TranslatorSubject : public StackSubject {
     };
     forward(std::span(&text, 1), [&](Call& call) { call.parts = parts, call.see_rows = &own; });
   }
-  SmallMatrix vocabulary_product() const override {
+  SmallMatrix vocabulary_product() override {
     const auto table = [&](const char* name) -> AnyView { return model_.params().find(name).value(); };
     const AnyView in = table(part_ == AttentionPart::own ? "embed.table" : "source_embed.table"),
                   out = table(part_ == AttentionPart::source ? "source_embed.table" : "embed.table");
-    return product_over(in, out);
+    return product_over(in, out, pool());
   }
 
  private:

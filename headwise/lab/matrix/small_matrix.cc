@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "headwise/lab/matrix/product_rows.h"
+
 namespace headwise {
 namespace {
 
@@ -36,14 +38,16 @@ SmallMatrix SmallMatrix::identity(Index n) {
 
 SmallMatrix product(const SmallMatrix& a, const SmallMatrix& b) {
   SmallMatrix c(a.rows, b.columns);
-  for (Index i = 0; i < a.rows; ++i) {
-    double* const row = c.values.data() + i * c.columns;
-    for (Index k = 0; k < a.columns; ++k) {
-      const double x = a.at(i, k);
-      const double* const line = b.values.data() + k * b.columns;
-      for (Index j = 0; j < b.columns; ++j) row[j] += x * line[j];
-    }
-  }
+  multiply_rows<double>({.x = a.values.data(),
+                         .row_step = a.columns,
+                         .term_step = 1,
+                         .m = b.values.data(),
+                         .m_step = b.columns,
+                         .to = c.values.data(),
+                         .to_step = c.columns,
+                         .rows = a.rows,
+                         .terms = a.columns,
+                         .columns = b.columns});
   return c;
 }
 

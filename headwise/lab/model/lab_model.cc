@@ -149,6 +149,7 @@ const WordPiece& LabModel::tokenizer() const {
 }
 
 void LabModel::forward(std::span<const Encoding> texts, Call& call) const {
+  call.packed = packed_.get();
   if (recognizer_) {
     TextBatch batch;
     for (const Encoding& e : texts) recognizer_->add_to(batch, e);

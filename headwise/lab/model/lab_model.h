@@ -3,6 +3,7 @@
 #pragma once
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -11,6 +12,7 @@
 
 #include "headwise/intent/recognizer/recognizer.h"
 #include "headwise/lab/model/head_plan.h"
+#include "headwise/layers/basic/packed_weights.h"
 #include "headwise/layers/multi_head/taps.h"
 #include "headwise/model/json_object.h"
 #include "headwise/text/text_encoder.h"
@@ -51,6 +53,9 @@ class LabModel {
   /// weights, are refused with `op`.
   std::vector<Index> heads(std::string_view op) const;
 
+  /// Packs weights for many forwards, which keep their bits; from here on no weight may change.
+  void pack_weights() { packed_ = std::make_shared<PackedWeights>(); }
+
   /// What the heads did on texts that are read already, in one forward: by layer, then by text.
   Taps taps_of(std::span<const Encoding> texts, Session& session, bool rows) const;
   /// The same, text by text; see each_text.
@@ -89,6 +94,7 @@ class LabModel {
   std::string folder_;
   std::optional<Recognizer> recognizer_;
   std::optional<TextEncoder> encoder_;
+  std::shared_ptr<PackedWeights> packed_;
 };
 
 /// Settings of every layer as one text: one where all are alike, else with semicolons between.

@@ -70,6 +70,7 @@ void LabModel::run_slopes(const Encoding& text, const Encoding& other, Session& 
                           const std::function<void(const SeenText&)>& look) const {
   std::vector<double> wanted;
   Call call{.ctx = session.ctx, .memory = session.memory};
+  call.packed = packed_.get();
   session.memory.reset();
   if (encoder_) {
     OneText one(other);

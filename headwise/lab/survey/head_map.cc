@@ -4,12 +4,24 @@
 #include <cmath>
 #include <numeric>
 
+#include "headwise/lab/figures/entropy_term.h"
+
 namespace headwise {
 namespace {
 
 std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 
-double entropy_term(double w) { return w > 0 ? -w * std::log(w) : 0; }
+/// Entropies of the rows of the mean of two maps; of one of them if both are the same. term: room for a map.
+void row_entropies(const float* a, const float* b, Index rows, std::vector<float>& term, double* to) {
+  const Index all = std::ssize(term), keys = all / rows;
+  float* const t = term.data();
+  for (Index e = 0; e < all; ++e) t[e] = entropy_term(0.5f * (a[e] + b[e]));
+  for (Index i = 0; i < rows; ++i) {
+    double sum = 0;
+    for (Index j = 0; j < keys; ++j) sum += static_cast<double>(t[i * keys + j]);
+    to[i] = sum;
+  }
+}
 
 double mean_between(const SmallMatrix& d, const std::vector<Index>& a, const std::vector<Index>& b) {
   double sum = 0;
@@ -24,23 +36,21 @@ Index add_divergences(const std::vector<const float*>& maps, const MapSize& size
                       ThreadPool* pool) {
   const auto& [tokens, keys, causal] = size;
   const auto count = static_cast<Index>(maps.size());
-  const auto end_of = [causal = causal, keys = keys](Index i) { return causal ? i + 1 : keys; };
-  const auto w = [&, keys = keys](Index m, Index i, Index j) {
-    return static_cast<double>(maps[at(m)][i * keys + j]);
-  };
-  const Index first = causal ? 1 : 0;
+  const Index first = causal ? 1 : 0;  // the first row of a causal map has one key
   SmallMatrix entropy(count, tokens);
-  for (Index m = 0; m < count; ++m)
-    for (Index i = first; i < tokens; ++i)
-      for (Index j = 0; j < end_of(i); ++j) entropy.at(m, i) += entropy_term(w(m, i, j));
+  const std::size_t entries = at(tokens * keys);
+  std::vector<float> room(entries);
+  for (Index a = 0; a < count; ++a) row_entropies(maps[at(a)], maps[at(a)], tokens, room, &entropy.at(a, 0));
   const auto row = [&, tokens = tokens](Index a, int) {
-    for (Index b = a + 1; b < count; ++b)
+    std::vector<float> term(entries);
+    std::vector<double> middle(at(tokens));
+    for (Index b = a + 1; b < count; ++b) {
+      row_entropies(maps[at(a)], maps[at(b)], tokens, term, middle.data());
       for (Index i = first; i < tokens; ++i) {
-        double middle = 0;
-        for (Index j = 0; j < end_of(i); ++j) middle += entropy_term(0.5 * (w(a, i, j) + w(b, i, j)));
-        const double js = std::max(0.0, middle - 0.5 * (entropy.at(a, i) + entropy.at(b, i)));
+        const double js = std::max(0.0, middle[at(i)] - 0.5 * (entropy.at(a, i) + entropy.at(b, i)));
         sum.at(a, b) += js, sum.at(b, a) += js;
       }
+    }
   };
   if (pool)
     pool->parallel_for(count, row);

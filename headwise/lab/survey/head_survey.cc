@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <future>
 #include <limits>
 
 #include "headwise/base/error.h"
@@ -223,8 +224,10 @@ HeadSurvey survey_subjects(SurveySubject& model, SurveySubject* shuffled,
 
 HeadSurvey survey_model(const std::string& path, const std::vector<std::string>& texts, int threads,
                         const HeadSurveyOptions& o) {
+  std::future<std::unique_ptr<SurveySubject>> other;  // read while the model is
+  if (!o.rows_only) other = std::async(std::launch::async, open_subject, path, threads, true, o.seed, o.part);
   const auto model = open_subject(path, threads, false, 0, o.part);
-  const auto shuffled = o.rows_only ? nullptr : open_subject(path, threads, true, o.seed, o.part);
+  const auto shuffled = other.valid() ? other.get() : nullptr;
   return survey_subjects(*model, shuffled.get(), texts, o);
 }
 

@@ -1,7 +1,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "headwise/analysis/shown_text.h"
+#include "headwise/analysis/report/shown_text.h"
 #include "headwise/base/words.h"
 #include "headwise/lab/survey/head_survey.h"
 #include "headwise/lab/survey/survey_words.h"

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "headwise/analysis/page.h"
-#include "headwise/analysis/shown_text.h"
+#include "headwise/analysis/report/page.h"
+#include "headwise/analysis/report/shown_text.h"
 #include "headwise/base/error.h"
 #include "headwise/base/words.h"
 #include "headwise/lab/depth/collapse.h"

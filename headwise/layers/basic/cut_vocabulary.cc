@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "headwise/base/context.h"
 #include "headwise/base/float_env.h"
 #include "headwise/kernels/cpu/isa/gemm_kernels.h"
 #include "headwise/kernels/cpu/isa/isa.h"

@@ -2,6 +2,10 @@
 
 #include <vector>
 
+#include "headwise/base/context.h"
+#include "headwise/base/half.h"
+#include "headwise/distributed/small_sum.h"
+#include "headwise/ops/projection/leaf_sums.h"
 #include "headwise/ops/projection/projection.h"
 
 namespace headwise {
@@ -24,24 +28,46 @@ AnyView rows_of(const AnyView& v, Index begin, Index size) {
   return r;
 }
 
-/// y = (y + bias) + residual, row by row.
-void finish_rows(const AnyView& y, const SumTail& tail, Context& ctx) {
-  if (!tail.bias.given() && !tail.residual.given()) return;
-  const Index columns = y.size[1];
-  const auto pass = [&]<class T>(Type<T>) {
-    const T* bias = static_cast<const T*>(tail.bias.data);
-    ctx.pool().parallel_for(ceil_div(y.size[0], 16), [&](Index task, int) noexcept {
-      for (Index row = task * 16; row < min_of(y.size[0], task * 16 + 16); ++row) {
-        T* to = static_cast<T*>(y.data) + row * y.step[0];
-        if (tail.bias.given())
-          for (Index c = 0; c < columns; ++c) to[c] += bias[c];
-        if (!tail.residual.given()) continue;
-        const T* from = static_cast<const T*>(tail.residual.data) + row * tail.residual.step[0];
-        for (Index c = 0; c < columns; ++c) to[c] += from[c];
+/// What sums over leaves are made in: 16-bit rows have sums in f32, rounded once.
+DType wide_of(DType rows) { return rows == DType::f64 ? DType::f64 : DType::f32; }
+
+/// Numbers of rows [rows columns], counted row by row from `begin` on: y = round((sum + bias) + residual).
+struct Ends {
+  const void* sums;  // of the wide dtype, the first one at `begin`
+  Index begin, end;
+};
+void end_numbers(const Ends& e, const SumTail& tail, const AnyView& y, Context& ctx) {
+  const bool there = e.sums == static_cast<std::byte*>(y.data) + e.begin * size_of(y.dtype);
+  if (there && y.dtype == wide_of(y.dtype) && !tail.bias.given() && !tail.residual.given()) return;
+  const Index columns = y.size[1], first = e.begin / columns, rows = ceil_div(e.end, columns) - first;
+  const auto pass = [&]<class Wide, class T>(Type<Wide>, Type<T>) {
+    const auto* sums = static_cast<const Wide*>(e.sums);
+    const auto* bias = static_cast<const T*>(tail.bias.data);
+    ctx.pool().parallel_for(ceil_div(rows, 16), [&](Index task, int) noexcept {
+      for (Index row = first + task * 16; row < first + min_of(rows, task * 16 + 16); ++row) {
+        const Index from = max_of(e.begin, row * columns), count = min_of(e.end, (row + 1) * columns) - from,
+                    column = from - row * columns;
+        const Wide* in = sums + (from - e.begin);
+        T* to = static_cast<T*>(y.data) + row * y.step[0] + column;
+        const T* b = bias ? bias + column : nullptr;
+        const T* r = tail.residual.given()
+                         ? static_cast<const T*>(tail.residual.data) + row * tail.residual.step[0] + column
+                         : nullptr;
+        for (Index c = 0; c < count; ++c) {
+          Wide sum = in[c];
+          if (b) sum += static_cast<Wide>(b[c]);
+          if (r) sum += static_cast<Wide>(r[c]);
+          to[c] = static_cast<T>(sum);
+        }
       }
     });
   };
-  y.dtype == DType::f64 ? pass(Type<double>{}) : pass(Type<float>{});
+  switch (y.dtype) {
+    case DType::f64: return pass(Type<double>{}, Type<double>{});
+    case DType::bf16: return pass(Type<float>{}, Type<bf16>{});
+    case DType::f16: return pass(Type<float>{}, Type<f16>{});
+    default: return pass(Type<float>{}, Type<float>{});
+  }
 }
 
 /// One rank's leaves, block of rows after block of rows.
@@ -64,7 +90,7 @@ class LeafSum {
     const AnyView& p = products_[0].weight;
     for (Index width = 1; width <= leaves_; width *= 2)
       for (int side = 0; side < 2; ++side)
-        memory_.push_back(call_.memory.take(products_[0].x.dtype, {rows, p.size[0]}));
+        memory_.push_back(call_.memory.take(wide_of(products_[0].x.dtype), {rows, p.size[0]}));
   }
 
   /// y = node(begin, end) of rows [first, first + y's).
@@ -110,9 +136,61 @@ class LeafSum {
   std::vector<AnyView> weights_, memory_;
 };
 
-void check_dtype(const AnyView& x) {
-  require(x.dtype == DType::f32 || x.dtype == DType::f64, ErrorKind::unsupported, "ranks", "rows are ",
-          x.dtype, ", whose sums over ranks are not there yet; use f32");
+/// The same bits in one product, where a kernel has leaves.
+bool in_one_pass(std::span<const LeafProduct> products, Index leaves, const SumTail& tail, const AnyView& y,
+                 Call& call) {
+  if (y.count() == 0 || y.dtype == DType::f64) return false;
+  std::vector<LeafTermArgs> terms;
+  for (const LeafProduct& p : products) terms.push_back({p.x, p.weight, p.repeats});
+  return leaf_sums({.terms = terms,
+                    .leaves = leaves,
+                    .bias = tail.bias,
+                    .residual = tail.residual,
+                    .out = y,
+                    .parts = call.training},
+                   call.ctx);
+}
+
+/// y = this rank's leaves and what follows them.
+void add_leaves(std::span<const LeafProduct> products, Index leaves, const SumTail& tail, const AnyView& y,
+                Call& call) {
+  if (in_one_pass(products, leaves, tail, y, call)) return;
+  const Scratch scratch(call.memory);
+  LeafSum sum(products, leaves, call);
+  const Index block = min_of(kBlockRows, max_of(1, y.size[0]));
+  sum.take_memory(block);
+  const AnyView wide =
+      y.dtype == wide_of(y.dtype) ? AnyView{} : call.memory.take(wide_of(y.dtype), {block, y.size[1]});
+  for (Index first = 0; first < y.size[0]; first += block) {
+    const Index count = min_of(block, y.size[0] - first);
+    const AnyView rows = rows_of(y, first, count), sums = wide.given() ? rows_of(wide, 0, count) : rows;
+    sum.node(0, leaves, first, 0, sums);
+    end_numbers({sums.data, 0, rows.count()}, {tail.bias, rows_of(tail.residual, first, count)}, rows,
+                call.ctx);
+  }
+}
+
+/// y = the sum over ranks and what follows it: each rank ends its slice of the numbers, and slices are
+/// gathered in y's own width.
+void add_over_ranks(const AnyView& partial, const SumTail& tail, const AnyView& y, Call& call,
+                    const Teams& teams, std::string_view what) {
+  const Communicator& team = *teams.tensor;
+  const Index count = y.count();
+  if (teams.order == Order::engine || count * size_of(partial.dtype) <= kSmallSum) {
+    team.sum(partial, partial, teams.order, call.ctx, what);
+    return end_numbers({partial.data, 0, count}, tail, y, call.ctx);
+  }
+  std::vector<Index> ends;
+  for (int r = 0; r < team.ranks(); ++r) {
+    const Slice s = slice_of(count, r, team.ranks());
+    ends.push_back(s.begin + s.size);
+  }
+  const Slice mine = slice_of(count, team.rank(), team.ranks());
+  const Scratch scratch(call.memory);
+  const AnyView slice = call.memory.take(partial.dtype, {mine.size});
+  team.sum_pieces(partial, ends, slice, call.ctx, what);
+  end_numbers({slice.data, mine.begin, mine.begin + mine.size}, tail, y, call.ctx);
+  team.gather_pieces(AnyView::packed(y.data, y.dtype, {count}), ends, what);
 }
 
 }  // namespace
@@ -157,38 +235,36 @@ AnyView turned(const AnyView& w) {
 AnyView sum_leaves(std::span<const LeafProduct> products, Index leaves, const SumTail& tail, Call& call,
                    const Teams& teams, std::string_view what) {
   const AnyView& x = products[0].x;
-  check_dtype(x);
-  const bool alone = teams.tensor_ranks() == 1;
   const AnyView y = call.memory.take(x.dtype, {x.size[0], products[0].weight.size[0]});
-  {
-    const Scratch scratch(call.memory);
-    LeafSum sum(products, leaves, call);
-    const Index block = min_of(kBlockRows, max_of(1, x.size[0]));
-    sum.take_memory(block);
-    for (Index first = 0; first < x.size[0]; first += block) {
-      const AnyView rows = rows_of(y, first, min_of(block, x.size[0] - first));
-      sum.node(0, leaves, first, 0, rows);
-      if (alone) finish_rows(rows, {tail.bias, rows_of(tail.residual, first, rows.size[0])}, call.ctx);
-    }
+  if (teams.tensor_ranks() == 1) {
+    add_leaves(products, leaves, tail, y, call);
+    return y;
   }
-  if (alone) return y;
-  teams.tensor->sum(y, y, teams.order, call.ctx, what);
-  finish_rows(y, tail, call.ctx);
+  const Scratch scratch(call.memory);
+  const AnyView partial =
+      x.dtype == wide_of(x.dtype) ? y : call.memory.take(wide_of(x.dtype), {y.size[0], y.size[1]});
+  add_leaves(products, leaves, {}, partial, call);
+  add_over_ranks(partial, tail, y, call, teams, what);
   return y;
 }
 
 AnyView gathered_rows(const AnyView& x, const AnyView& weight, const SumTail& tail, Index out, Call& call,
                       const Teams& teams, std::string_view what) {
-  check_dtype(x);
   const AnyView y = call.memory.take(x.dtype, {x.size[0], out});
   const Scratch scratch(call.memory);
   const AnyView whole = call.memory.take(x.dtype, {x.size[0], weight.size[1]});
   const AnyView own = call.memory.take(x.dtype, {x.size[0], weight.size[0]});
+  const Slice mine = slice_of(out, teams.tensor_rank(), teams.tensor_ranks());
   teams.tensor->gather(x, whole, 1, what);
-  projection({.x = whole, .weight = weight, .bias = tail.bias, .out = own, .parts = call.training},
-             Activation::none, call.ctx);
+  projection(
+      {.x = whole,
+       .weight = weight,
+       .bias = tail.bias,
+       .residual = tail.residual.given() ? columns_of(tail.residual, mine.begin, mine.size) : AnyView{},
+       .out = own,
+       .parts = call.training},
+      Activation::none, call.ctx);
   teams.tensor->gather(own, y, 1, what);
-  finish_rows(y, {{}, tail.residual}, call.ctx);
   return y;
 }
 

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "headwise/base/arena.h"
+#include "headwise/base/context.h"
 #include "headwise/kernels/cpu/row/row.h"
 #include "headwise/ops/checks/view.h"
 #include "headwise/ops/device/here.h"

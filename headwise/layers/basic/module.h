@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "headwise/base/callable.h"
-#include "headwise/base/context.h"
 #include "headwise/base/param.h"
 #include "headwise/distributed/order.h"
 #include "headwise/layers/basic/block_parts.h"
@@ -17,6 +16,8 @@
 
 #pragma GCC visibility push(default)
 namespace headwise {
+
+class Context;
 
 /// Memory of one step: pieces taken in order and given back in reverse. Kept between steps together with
 /// their plans, so that only a step larger than all before it, or of another shape, allocates.

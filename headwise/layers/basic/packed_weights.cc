@@ -5,6 +5,7 @@
 #include <string>
 #include <tuple>
 
+#include "headwise/base/context.h"
 #include "headwise/ops/projection/projection.h"
 
 namespace headwise {

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstring>
 
+#include "headwise/base/context.h"
 #include "headwise/heads/any_head.h"
 #include "headwise/layers/multi_head/head_rows.h"
 
@@ -142,23 +143,29 @@ AnyView repeat_heads(const AnyView& rows, Index dim, Index times, Call& call) {
 }
 
 AnyView fold_heads(const AnyView& rows, Index dim, Index times, Call& call) {
-  const AnyView to = call.memory.take(rows.dtype, {rows.size[0], rows.size[1] / times});
+  const AnyView to = call.memory.take(rows.dtype == DType::f64 ? DType::f64 : DType::f32,
+                                      {rows.size[0], rows.size[1] / times});
   const Index vectors = to.count() / max_of(1, dim);
-  const auto fold = [&]<class T>(Type<T>) {
-    T* from = static_cast<T*>(rows.data);
+  const auto fold = [&]<class From, class T>(Type<From>, Type<T>) {
+    const From* from = static_cast<const From*>(rows.data);
     T* out = static_cast<T*>(to.data);
     call.ctx.pool().parallel_for(ceil_div(vectors, 64), [&](Index task, int) noexcept {
       for (Index v = task * 64; v < min_of(vectors, task * 64 + 64); ++v)
         for (Index d = 0; d < dim; ++d) {
           T sums[kMostLeaves];
-          for (Index i = 0; i < times; ++i) sums[i] = from[(v * times + i) * dim + d];
+          for (Index i = 0; i < times; ++i) sums[i] = static_cast<T>(from[(v * times + i) * dim + d]);
           for (Index width = 1; width < times; width *= 2)
             for (Index i = 0; i < times; i += 2 * width) sums[i] += sums[i + width];
           out[v * dim + d] = sums[0];
         }
     });
   };
-  rows.dtype == DType::f64 ? fold(Type<double>{}) : fold(Type<float>{});
+  switch (rows.dtype) {
+    case DType::f64: fold(Type<double>{}, Type<double>{}); break;
+    case DType::bf16: fold(Type<bf16>{}, Type<float>{}); break;
+    case DType::f16: fold(Type<f16>{}, Type<float>{}); break;
+    default: fold(Type<float>{}, Type<float>{});
+  }
   return to;
 }
 

@@ -1,11 +1,12 @@
 // head_gates: a factor on every head's output before W_O, and the gradient of the factor, token by token.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/base/context.h"
 #include "headwise/base/view.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
+
+class Context;
 
 /// y [rows heads*dim], gates [heads]: out_th = gate_h y_th. A gate of 1 keeps every bit.
 void scale_heads(const AnyView& y, const AnyView& gates, const AnyView& out, Context& ctx);

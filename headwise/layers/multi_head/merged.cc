@@ -1,5 +1,6 @@
 #include "headwise/layers/multi_head/merged.h"
 
+#include "headwise/base/context.h"
 #include "headwise/layers/multi_head/head_gates.h"
 
 namespace headwise {

@@ -231,11 +231,13 @@ AnyView MultiHead::cut_backward(int first, int last, const AnyView* slopes, cons
   const Scratch scratch(call.memory);
   for (int i = first; i < last; ++i) {
     AnyView dy = slopes[i];
-    if (i > 0 && cut_.repeats > 1) dy = fold_heads(dy, kv_dim(i), cut_.repeats, call);
-    if (i > 0 && cut_.shared > 1) {
+    if (i > 0 && (cut_.repeats > 1 || cut_.shared > 1)) {
       const Communicator& all = *options_.teams->tensor;
       const auto shared = static_cast<int>(cut_.shared);
-      all.part(all.rank() / shared * shared, shared).sum(dy, dy, Order::tree, call.ctx, parts_[i]->name());
+      const AnyView folded = fold_heads(dy, kv_dim(i), cut_.repeats, call);
+      dy = call.memory.take(dy.dtype, {folded.size[0], folded.size[1]});
+      all.part(all.rank() / shared * shared, shared)
+          .sum(folded, dy, Order::tree, call.ctx, parts_[i]->name());
     }
     parameter_gradients({.dy = dy,
                          .x = from,

@@ -1,5 +1,6 @@
 #include "headwise/layers/transformer/mirror.h"
 
+#include "headwise/base/context.h"
 #include "headwise/layers/transformer/abroad.h"
 
 namespace headwise {

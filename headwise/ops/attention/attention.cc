@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "headwise/base/context.h"
 #include "headwise/ops/attention/checks/arg_checks.h"
 #include "headwise/ops/attention/choice.h"
 #include "headwise/ops/attention/run_facts.h"
@@ -25,6 +26,9 @@ AttentionProblem in_context(AttentionProblem problem, const Context& ctx, std::s
   problem.device = *ctx.device();
   return problem;
 }
+
+AttentionPlan::AttentionPlan(const AttentionProblem& problem, const Context& ctx)
+    : AttentionPlan(in_context(problem, ctx), ctx.threads(), ctx.kernels()) {}
 
 AttentionPlan::AttentionPlan(const AttentionProblem& problem, int threads, std::string kernels)
     : problem_(problem), threads_(threads), kernels_(std::move(kernels)) {

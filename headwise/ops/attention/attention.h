@@ -13,6 +13,8 @@
 #pragma GCC visibility push(default)
 namespace headwise {
 
+class Context;
+
 struct Refusal {
   std::string kernel, why;
 };
@@ -25,8 +27,7 @@ class AttentionPlan {
   /// Throws for what cannot work; chooses among ctx.kernels(), best first. A list without `ref` is strict:
   /// when every kernel of it refuses, the error holds all refusals. A problem made by hand takes its device
   /// from the context.
-  AttentionPlan(const AttentionProblem& problem, const Context& ctx)
-      : AttentionPlan(in_context(problem, ctx), ctx.threads(), ctx.kernels()) {}
+  AttentionPlan(const AttentionProblem& problem, const Context& ctx);
   /// The same for a pool of `threads` and a list of its own, without a context at hand.
   AttentionPlan(const AttentionProblem& problem, int threads, std::string kernels);
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "headwise/base/context.h"
 #include "headwise/ops/attention/checks/arg_checks.h"
 #include "headwise/ops/attention/checks/backward.h"
 #include "headwise/ops/attention/choice.h"
@@ -15,6 +16,10 @@ Choice<BackwardKernel, BackwardProblem> choice(const BackwardProblem& p) {
 }
 
 }  // namespace
+
+BackwardPlan::BackwardPlan(const BackwardProblem& problem, const Context& ctx)
+    : BackwardPlan({in_context(problem.forward, ctx, "attention_backward"), problem.wants}, ctx.threads(),
+                   ctx.kernels()) {}
 
 BackwardPlan::BackwardPlan(const BackwardProblem& problem, int threads, std::string kernels)
     : problem_(problem), threads_(threads), kernels_(std::move(kernels)) {

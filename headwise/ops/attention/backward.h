@@ -1,6 +1,7 @@
 // attention_backward: the gradients of attention: checked, given to the first kernel that takes them, run.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include "headwise/base/context.h"
 #include "headwise/ops/attention/attention.h"
 #include "headwise/spec/backward.h"
 
@@ -11,9 +12,7 @@ namespace headwise {
 class BackwardPlan {
  public:
   /// As AttentionPlan. A list of kernels is shared by both: names of forward kernels are skipped here.
-  BackwardPlan(const BackwardProblem& problem, const Context& ctx)
-      : BackwardPlan({in_context(problem.forward, ctx, "attention_backward"), problem.wants}, ctx.threads(),
-                     ctx.kernels()) {}
+  BackwardPlan(const BackwardProblem& problem, const Context& ctx);
   BackwardPlan(const BackwardProblem& problem, int threads, std::string kernels);
 
   const BackwardProblem& problem() const noexcept { return problem_; }

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "headwise/ops/attention/plan_shelf.h"
 
+#include "headwise/base/context.h"
+
 namespace headwise {
 namespace {
 

@@ -20,7 +20,8 @@ Device device_of(std::string_view op, std::initializer_list<GivenTensor> tensors
 inline AnyView as_checked(const AnyView& v) { return v.on(Device::cpu()); }
 
 /// A tensor of any rank as rows of its last axis, which lies side by side, one step from row to row.
-cuda::Rows rows_on_device(std::string_view op, const char* name, const AnyView& v);
+__attribute__((visibility("default"))) cuda::Rows rows_on_device(std::string_view op, const char* name,
+                                                                 const AnyView& v);
 /// A vector that lies side by side; empty: not given.
 cuda::Numbers numbers_on_device(std::string_view op, const char* name, const AnyView& v);
 /// The same of f32 that is added to; null: not given.

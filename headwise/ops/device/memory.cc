@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "headwise/base/context.h"
 #include "headwise/ops/attention/backend_cuda.h"
 #include "headwise/ops/attention/choice.h"
 #include "headwise/ops/device/layer_table.h"

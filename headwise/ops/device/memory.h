@@ -5,10 +5,13 @@
 #include <initializer_list>
 #include <string_view>
 
-#include "headwise/base/context.h"
+#include "headwise/base/buffer.h"
+#include "headwise/base/view.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
+
+class Context;
 
 /// Throws, with the reason, unless the device is the CPU or a CUDA device of this machine.
 void require_there(std::string_view op, Device device);

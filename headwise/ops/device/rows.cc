@@ -19,6 +19,11 @@ void check_rows(const char* op, const char* name, const cuda::Rows& r, Index col
           name, " is ", r.dtype, "; give f32, bf16 or f16");
   require(r.step >= 0, ErrorKind::bad_argument, op, name, " has steps of ", r.step, "; give 0 or more");
 }
+/// Of a table of rows, which is added to row by row.
+void check_table_gradient(const char* op, const cuda::Rows& table) {
+  require(table.dtype == DType::f32, ErrorKind::bad_dtype, op, "the gradient of the table is ", table.dtype,
+          "; give f32, since 16 bits lose what is added last");
+}
 /// Starts a checked task, or says in words why not.
 template <class Task>
 void go(const char* op, cuda::Status (*cuda::RowTable::*which)(const Task&, int, void*), const Task& task,
@@ -90,10 +95,31 @@ void start(const cuda::EmbeddingTask& t, Device device, void* stream) {
   check_sizes(kOp, t.tokens, t.columns);
   check_rows(kOp, "table", t.table, t.columns), check_rows(kOp, "out", t.out, t.columns);
   require(t.ids != nullptr || t.tokens == 0, ErrorKind::bad_argument, kOp, "ids are missing");
-  require(!t.backward || t.table.dtype == DType::f32, ErrorKind::bad_dtype, kOp,
-          "the gradient of the table is ", t.table.dtype,
-          "; give f32, since 16 bits lose what is added last");
+  if (t.backward) check_table_gradient(kOp, t.table);
   go(kOp, &cuda::RowTable::embedding, t, device, stream);
+}
+
+void start(const cuda::BagTask& t, Device device, void* stream) {
+  constexpr const char* kOp = "bag";
+  check_sizes(kOp, t.bags, t.columns);
+  check_rows(kOp, "table", t.table, t.columns), check_rows(kOp, "out", t.out, t.columns);
+  require(t.offsets != nullptr && (t.backward ? t.tokens && t.starts && t.runs : t.rows != nullptr),
+          ErrorKind::bad_argument, kOp, "lists of rows are missing");
+  if (t.backward) check_table_gradient(kOp, t.table);
+  go(kOp, &cuda::RowTable::bag, t, device, stream);
+}
+
+void start(const cuda::PoolTask& t, Device device, void* stream) {
+  constexpr const char* kOp = "pool";
+  check_sizes(kOp, t.texts, t.columns);
+  require(t.outputs >= 0 && t.outputs < 65536, ErrorKind::bad_shape, kOp, "got ", t.outputs,
+          " queries; give fewer than 65,536");
+  check_rows(kOp, "x", t.x, t.columns), check_rows(kOp, "out", t.out, t.columns);
+  if (t.queries) check_rows(kOp, "query", t.query, t.columns);
+  if (t.backward) check_rows(kOp, "dx", t.dx, t.columns);
+  require(t.rows && t.offsets && t.weights && (t.slopes || !t.backward || !t.queries),
+          ErrorKind::bad_argument, kOp, "lists of rows or the weights are missing");
+  go(kOp, &cuda::RowTable::pool, t, device, stream);
 }
 
 void start(const cuda::LossTask& t, Device device, void* stream) {

@@ -14,6 +14,10 @@ void start(const cuda::ActivationTask& task, Device device, void* stream);
 void start(const cuda::DropoutTask& task, Device device, void* stream);
 void start(const cuda::RopeTask& task, Device device, void* stream);
 void start(const cuda::EmbeddingTask& task, Device device, void* stream);
+#pragma GCC visibility push(default)  // libheadwise_text starts these two
+void start(const cuda::BagTask& task, Device device, void* stream);
+void start(const cuda::PoolTask& task, Device device, void* stream);
+#pragma GCC visibility pop
 void start(const cuda::LossTask& task, Device device, void* stream);
 void start(const cuda::BinaryLossTask& task, Device device, void* stream);
 void start(const cuda::SgdTask& task, Device device, void* stream);

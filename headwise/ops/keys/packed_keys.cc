@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "headwise/base/context.h"
 #include "headwise/kernels/cpu/isa/key_order.h"
 #include "headwise/ops/checks/in_out.h"
 #include "headwise/ops/checks/view.h"

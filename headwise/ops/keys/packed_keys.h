@@ -1,11 +1,13 @@
 // Packed keys: k stored as the kernels of this machine multiply it, so that decode reads it once, as it lies.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/base/context.h"
+#include "headwise/base/view.h"
 #include "headwise/spec/packed_keys.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
+
+class Context;
 
 /// The description of an empty buffer for keys of `dtype` (f32, bf16, f16, or i8 and e4m3 with scales beside)
 /// in the order this machine's ISA level reads. Bits of attention are the same for plain and packed keys.

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "headwise/base/context.h"
 #include "headwise/ops/checks/in_out.h"
 #include "headwise/ops/checks/view.h"
 

@@ -1,10 +1,12 @@
 // quantize_kv: keys or values as int8 or e4m3 with one scale for each token and kv head.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/base/context.h"
+#include "headwise/base/view.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
+
+class Context;
 
 /// x [batch tokens kv_heads dim], any float type, -> out i8 or e4m3 of the same sizes and scale f32 [batch
 /// tokens kv_heads]:

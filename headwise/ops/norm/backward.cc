@@ -1,6 +1,8 @@
 #include <cmath>
 
+#include "headwise/base/context.h"
 #include "headwise/base/float_env.h"
+#include "headwise/kernels/cpu/isa/isa.h"
 #include "headwise/kernels/cpu/row/norm.h"
 #include "headwise/ops/checks/view.h"
 #include "headwise/ops/device/here.h"
@@ -92,6 +94,7 @@ void run(const Op& op, const NormBackwardArgs& a, double added, Context& ctx, co
   if (double* to = lay_out(arena); a.weight.given()) weights = fill_weights(to, a.weight, added, x);
 
   const int last = x.rank - 1;
+  cpu::chosen_isa();  // an unknown level is said before tasks start
   visit_float(x.dtype, [&]<class T>(Type<T>) {
     ctx.pool().parallel_for(chunks, [&](Index chunk, int) noexcept {
       double* sum = sums ? sums + chunk * each * dim : nullptr;

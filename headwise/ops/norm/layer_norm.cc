@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "headwise/base/context.h"
 #include "headwise/base/float_env.h"
 #include "headwise/kernels/cpu/row/layer_norm.h"
 #include "headwise/ops/checks/view.h"

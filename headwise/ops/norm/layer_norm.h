@@ -1,10 +1,12 @@
 // layer_norm: (x - mean) / sqrt(variance + eps) * weight + bias along the last axis, and its gradients.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/base/context.h"
+#include "headwise/base/view.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
+
+class Context;
 
 /// x, out: rank 1 to 4, any steps, one dtype; out is x itself or apart from it. weight, bias: [dim] of any
 /// float type, or empty (1 and 0). moments: f64 [rows 2] row-major, written where given: each row's mean and

@@ -2,7 +2,9 @@
 
 #include <cmath>
 
+#include "headwise/base/context.h"
 #include "headwise/base/float_env.h"
+#include "headwise/kernels/cpu/isa/isa.h"
 #include "headwise/kernels/cpu/row/norm.h"
 #include "headwise/ops/checks/in_out.h"
 #include "headwise/ops/device/here.h"
@@ -12,7 +14,7 @@
 namespace headwise {
 namespace {
 
-constexpr Index kTaskElements = 1 << 14;
+constexpr Index kTaskElements = 1 << 12;
 
 Weights weights_in(Context& ctx, const char* op, const AnyView& weight, double added, const AnyView& x) {
   if (!weight.given()) return {};
@@ -34,6 +36,7 @@ template <class Factor>
 void norm_rows(const AnyView& x, const AnyView& out, const Weights& weights, ThreadPool& pool,
                const Factor& factor) {
   if (x.count() == 0) return;
+  cpu::chosen_isa();  // an unknown level is said before tasks start
   const Index dim = x.size[x.rank - 1], rows = x.count() / dim, heads = x.rank >= 2 ? x.size[x.rank - 2] : 1;
   const Index grain = max_of(1, kTaskElements / dim), x_step = x.step[x.rank - 1],
               out_step = out.step[x.rank - 1];

@@ -1,10 +1,12 @@
 // Norms of head vectors along the last axis: RMS and L2, as used on q and k before attention.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/base/context.h"
+#include "headwise/base/view.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
+
+class Context;
 
 /// What the weight is added to before it multiplies: plain (0), or 1 for weights stored as a difference from
 /// one (Gemma).

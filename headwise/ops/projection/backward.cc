@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "headwise/base/context.h"
 #include "headwise/base/float_env.h"
 #include "headwise/kernels/cpu/gemm/column_sums.h"
 #include "headwise/ops/attention/choice.h"
@@ -90,6 +91,9 @@ ProjectionBackwardProblem projection_backward_problem_of(const ProjectionGrads& 
   return p;
 }
 
+ProjectionBackwardPlan::ProjectionBackwardPlan(const ProjectionBackwardProblem& problem, const Context& ctx)
+    : ProjectionBackwardPlan(problem, ctx.threads(), ctx.kernels()) {}
+
 ProjectionBackwardPlan::ProjectionBackwardPlan(const ProjectionBackwardProblem& problem, int threads,
                                                std::string kernels)
     : problem_(problem), threads_(threads) {
@@ -155,7 +159,7 @@ void projection_backward_there(const ProjectionGrads& given, Device there, Conte
   for (AnyView* v : {&a.dx, &a.dweight, &a.dbias}) *v = as_checked(*v);
   ProjectionBackwardProblem p = projection_backward_problem_of(a);
   const auto product = [&](GemmProblem problem, const GemmArgs& g) {
-    problem.device = there, problem.parts = false;
+    problem.device = there;
     if (problem.m > 0 && problem.n > 0) CudaProductPlan(problem, ctx.kernels()).run(g, ctx.stream());
   };
   const Index out = p.wants_dx ? p.dx.k : p.wants_dweight ? p.dweight.m : a.dbias.size[0];

@@ -26,8 +26,7 @@ struct ProjectionBackwardProblem {
 
 class ProjectionBackwardPlan {
  public:
-  ProjectionBackwardPlan(const ProjectionBackwardProblem& problem, const Context& ctx)
-      : ProjectionBackwardPlan(problem, ctx.threads(), ctx.kernels()) {}
+  ProjectionBackwardPlan(const ProjectionBackwardProblem& problem, const Context& ctx);
   ProjectionBackwardPlan(const ProjectionBackwardProblem& problem, int threads, std::string kernels);
 
   const ProjectionBackwardProblem& problem() const noexcept { return problem_; }

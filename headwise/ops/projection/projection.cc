@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "headwise/base/context.h"
 #include "headwise/base/float_env.h"
 #include "headwise/ops/attention/choice.h"
 #include "headwise/ops/checks/in_out.h"
@@ -56,6 +57,9 @@ PackedMatrix pack_matrix(const InputView& weight, DType x, Context& ctx, bool pa
                     aligned(r.memory_), ctx.pool());
   return r;
 }
+
+ProjectionPlan::ProjectionPlan(const GemmProblem& problem, const Context& ctx)
+    : ProjectionPlan(problem, ctx.threads(), ctx.kernels()) {}
 
 ProjectionPlan::ProjectionPlan(const GemmProblem& problem, int threads, std::string kernels)
     : problem_(problem), threads_(threads), kernels_(std::move(kernels)) {
@@ -151,7 +155,7 @@ GemmProblem projection_problem_of(const ProjectionArgs& args, Activation activat
 
 namespace {
 
-/// On a CUDA device, where weights lie as they are and f32 has one class.
+/// On a CUDA device, where weights lie as they are.
 void projection_there(const ProjectionArgs& given, Activation activation, Device there, Context& ctx) {
   require(given.packed == nullptr, ErrorKind::unsupported, kOp,
           "the weight is packed for the CPU but x lies on ", there, "; give the weight there as it lies");
@@ -159,7 +163,7 @@ void projection_there(const ProjectionArgs& given, Activation activation, Device
   for (InputView* v : {&a.x, &a.weight, &a.bias, &a.residual, &a.factor}) *v = as_checked(*v);
   for (AnyView* v : {&a.slope, &a.out}) *v = as_checked(*v);
   GemmProblem p = projection_problem_of(a, activation);
-  p.device = there, p.parts = false;
+  p.device = there;
   GemmArgs g;
   g.a = matrix_of(kOp, "x", a.x, p.k);
   g.b = matrix_of(kOp, "weight", a.weight, p.k).transposed();

@@ -48,8 +48,7 @@ struct ProjectionArgs {
 class ProjectionPlan {
  public:
   /// problem: m rows, k in, n out; as AttentionPlan otherwise.
-  ProjectionPlan(const GemmProblem& problem, const Context& ctx)
-      : ProjectionPlan(problem, ctx.threads(), ctx.kernels()) {}
+  ProjectionPlan(const GemmProblem& problem, const Context& ctx);
   ProjectionPlan(const GemmProblem& problem, int threads, std::string kernels);
 
   const GemmProblem& problem() const noexcept { return problem_; }

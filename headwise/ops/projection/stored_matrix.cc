@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "headwise/base/arena.h"
+#include "headwise/base/context.h"
 #include "headwise/base/float_env.h"
 #include "headwise/kernels/cpu/stored/stored.h"
 

@@ -4,12 +4,15 @@
 #include <functional>
 #include <span>
 
-#include "headwise/base/context.h"
+#include "headwise/base/buffer.h"
+#include "headwise/base/view.h"
 #include "headwise/spec/gemm.h"
 #include "headwise/spec/stored.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
+
+class Context;
 
 /// Rows of f32 with a step from row to row; null: not given.
 struct StoredRows {
@@ -28,8 +31,8 @@ struct StoredProductArgs {
 };
 
 /// Exact products: every number is widened to f32, and an output is one chain of fused products over `in`. So
-/// the bits are those of the same weights in f32. They depend on the row and the weights alone, rounded or
-/// not.
+/// the bits are those of the same weights in f32; bf16 at level amx is multiplied in parts and has its own.
+/// They depend on the row and the weights alone, rounded or not.
 class StoredMatrix {
  public:
   StoredMatrix() = default;

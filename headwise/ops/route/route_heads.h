@@ -1,11 +1,13 @@
 // route_heads: which heads work for which token (Mixture-of-Head): routing, gates, row lists, balance loss.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/base/context.h"
+#include "headwise/base/view.h"
 #include "headwise/spec/row_lists.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
+
+class Context;
 
 /// How gates are made of router scores. s, r, a are the softmax of the logits of shared heads, of routed
 /// heads and of the two stages. The gates of a shared head and of a chosen routed one are:

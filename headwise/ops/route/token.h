@@ -3,6 +3,7 @@
 #pragma once
 #include <cmath>
 
+#include "headwise/base/context.h"
 #include "headwise/ops/attention/checks/arg_checks.h"
 #include "headwise/ops/route/route_heads.h"
 

@@ -3,6 +3,7 @@
 #include <initializer_list>
 #include <type_traits>
 
+#include "headwise/base/context.h"
 #include "headwise/base/float_env.h"
 #include "headwise/kernels/cpu/isa/gemm_kernels.h"
 #include "headwise/kernels/cpu/isa/isa.h"

@@ -1,11 +1,13 @@
 // activation: relu, gelu, silu and sigmoid of every element, GLU pairs y * act(g), and the gradients of both.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/base/context.h"
+#include "headwise/base/view.h"
 #include "headwise/spec/gemm.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
+
+class Context;
 
 /// out = act(x). x, out: one dtype and sizes, rank 1 to 4, any steps; out is x itself or apart from it.
 /// Computed in f32 (f64 in f64), rounded once; an element's bits depend on the element alone.

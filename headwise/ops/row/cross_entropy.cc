@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "headwise/base/arena.h"
+#include "headwise/base/context.h"
 #include "headwise/base/float_env.h"
 #include "headwise/kernels/cpu/isa/gemm_kernels.h"
 #include "headwise/kernels/cpu/isa/isa.h"

@@ -1,10 +1,12 @@
 // cross_entropy: losses of logits against labels, one class a row or many (binary), and their gradients.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/base/context.h"
+#include "headwise/base/view.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
+
+class Context;
 
 /// The sum of the losses, and over how many rows (binary: elements) it goes; their quotient is the mean.
 struct LossSum {

@@ -1,11 +1,13 @@
 // dropout: zeroes elements by a counter-based draw and scales the rest, the same for any thread count.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/base/context.h"
 #include "headwise/base/random.h"
+#include "headwise/base/view.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
+
+class Context;
 
 /// Element (row, column) is dropped when word column % 4 of the Philox block with key `seed` and counter
 /// {column / 4, row's low word, row's high word, site} is below p * 2^32. The draw depends on nothing else.

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "headwise/base/context.h"
 #include "headwise/base/float_env.h"
 #include "headwise/kernels/cpu/row/row.h"
 #include "headwise/ops/checks/in_out.h"
@@ -32,7 +33,9 @@ void check(const char* op, const NamedView& named_table, const AnyView& ids, con
           "; give [rows dim] of a float type");
   require(ids.rank == 1 && (ids.dtype == DType::i64 || ids.dtype == DType::i32), ErrorKind::bad_shape, op,
           "ids is ", ids, "; give i64 or i32 [tokens]");
-  require(rows.rank == 2 && rows.dtype == table.dtype && rows.size[0] == ids.size[0] &&
+  // On a device 16-bit rows have f32 gradients.
+  const bool there = writes_table && !reads_ids && is_float(rows.dtype) && table.dtype == DType::f32;
+  require(rows.rank == 2 && (there || rows.dtype == table.dtype) && rows.size[0] == ids.size[0] &&
               rows.size[1] == table.size[1],
           ErrorKind::bad_shape, op, rows_name, " is ", rows, "; give ", table.dtype, " [", ids.size[0], " ",
           table.size[1], "], a row an id");

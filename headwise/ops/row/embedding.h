@@ -1,10 +1,12 @@
 // embedding: rows of a table by number, times a scale, and the gradient that adds rows back into the table.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/base/context.h"
+#include "headwise/base/view.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
+
+class Context;
 
 /// out[t] = table[ids[t]] * scale. table [rows dim], out [tokens dim]: one float dtype, any steps. ids
 /// [tokens], i64 or i32; a number outside 0..rows-1 is refused with its place; on a CUDA device, where no

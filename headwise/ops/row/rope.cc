@@ -3,7 +3,9 @@
 #include <cmath>
 
 #include "headwise/base/arena.h"
+#include "headwise/base/context.h"
 #include "headwise/base/float_env.h"
+#include "headwise/kernels/cpu/isa/isa.h"
 #include "headwise/kernels/cpu/row/rope.h"
 #include "headwise/ops/checks/in_out.h"
 #include "headwise/ops/device/here.h"
@@ -12,8 +14,8 @@
 namespace headwise {
 namespace {
 
-constexpr Index kTaskElements =
-    1 << 14;                   // some microseconds of work: well above the price of handing a task out
+/// A microsecond or more of work: above the price of handing a task out.
+constexpr Index kTaskElements = 1 << 12;
 constexpr Index kPairs = 512;  // turns kept on the stack at once, 8 KB
 
 /// Which op was called, and what it calls its tensors.
@@ -122,6 +124,7 @@ void turn_tokens(const AnyView& x, const RopePositions& positions, const AnyView
                  const cpu::RopePairs& plan, ThreadPool& pool, const Turns& turns) {
   const Index batch = x.size[0], heads = x.size[2], dim = x.size[3];
   if (x.count() == 0) return;
+  cpu::chosen_isa();  // an unknown level is said before tasks start
   const Index rows = batch * x.size[1], grain = max_of(1, kTaskElements / (heads * dim));
   const bool copies = x.data != out.data && plan.rotary_dim < dim;
   visit_float(x.dtype, [&]<class T>(Type<T>) {
@@ -245,7 +248,7 @@ RopeTable::RopeTable(const RopeOptions& options, Index head_dim, Index positions
   const FloatEnv env;
   const RopeRule rule(options, rotary_dim_);
   const double* frequency = fill_frequencies(rule, rotary_dim_ / 2, ctx);
-  const Index grain = max_of(1, kTaskElements / 8 / max_of(1, rotary_dim_));
+  const Index grain = max_of(1, kTaskElements / 2 / max_of(1, rotary_dim_));
   ctx.pool().parallel_for(ceil_div(positions, grain), [&](Index task, int) noexcept {
     for (Index p = task * grain; p < min_of(positions, (task + 1) * grain); ++p)
       cpu::rope_turns(frequency, rotary_dim_ / 2, p, rule.attention_factor, turns(p),

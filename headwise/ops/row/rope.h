@@ -2,11 +2,14 @@
 // distance alone.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/base/context.h"
+#include "headwise/base/buffer.h"
+#include "headwise/base/view.h"
 #include "headwise/spec/rope.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
+
+class Context;
 
 /// Positions of tokens: a tensor of i64, [tokens] or [batch tokens], or the position of token 0.
 struct RopePositions {

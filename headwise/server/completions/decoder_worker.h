@@ -8,6 +8,7 @@
 #include <mutex>
 #include <thread>
 
+#include "headwise/base/context.h"
 #include "headwise/decoder/decoder_host.h"
 #include "headwise/server/clock.h"
 #include "headwise/server/completions/completion_writer.h"

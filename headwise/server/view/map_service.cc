@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "headwise/analysis/shown_text.h"
+#include "headwise/analysis/report/shown_text.h"
 #include "headwise/base/error.h"
 
 namespace headwise::server {

@@ -1,7 +1,7 @@
 // tokenizer_gguf: the tokenizer inside a GGUF file: byte-level BPE ("gpt2") or SentencePiece BPE ("llama").
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "headwise/model/gguf.h"
+#include "headwise/model/gguf/gguf.h"
 #include "headwise/text/pieces/tokenizer.h"
 
 #pragma GCC visibility push(default)

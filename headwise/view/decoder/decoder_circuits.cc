@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "headwise/analysis/shown_text.h"
+#include "headwise/analysis/report/shown_text.h"
 #include "headwise/ops/norm/layer_norm.h"
 #include "headwise/ops/norm/norm.h"
 #include "headwise/ops/projection/projection.h"

@@ -4,11 +4,12 @@
 #include <functional>
 #include <utility>
 
-#include "headwise/base/context.h"
 #include "headwise/decoder/files/source.h"
 #include "headwise/view/circuits.h"
 
 namespace headwise {
+
+class Context;
 
 struct CircuitQuestion {
   std::vector<TokenId> text;                        // whose tokens are set against each other

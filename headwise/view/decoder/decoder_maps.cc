@@ -5,7 +5,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "headwise/analysis/shown_text.h"
+#include "headwise/analysis/report/shown_text.h"
 #include "headwise/decoder/generator.h"
 #include "headwise/view/decoder/decoder_circuits.h"
 #include "headwise/view/decoder/seen_heads.h"

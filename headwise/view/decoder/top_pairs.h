@@ -4,11 +4,13 @@
 #include <span>
 #include <vector>
 
-#include "headwise/base/context.h"
 #include "headwise/base/index.h"
+#include "headwise/base/view.h"
 
 #pragma GCC visibility push(default)
 namespace headwise {
+
+class Context;
 
 struct IndexPair {
   Index row = 0, column = 0;

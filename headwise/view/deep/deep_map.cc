@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "headwise/base/context.h"
 #include "headwise/base/error.h"
 
 namespace headwise {

@@ -5,6 +5,7 @@
 #include <list>
 #include <thread>
 
+#include "headwise/base/context.h"
 #include "headwise/view/deep/pyramid.h"
 
 #pragma GCC visibility push(default)

@@ -1,5 +1,7 @@
 #include "headwise/view/deep/head_rows.h"
 
+#include "headwise/base/context.h"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>

@@ -3,6 +3,7 @@
 #pragma once
 #include <atomic>
 
+#include "headwise/base/context.h"
 #include "headwise/ops/projection/projection.h"
 #include "headwise/view/deep/qk_source.h"
 

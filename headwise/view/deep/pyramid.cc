@@ -1,5 +1,7 @@
 #include "headwise/view/deep/pyramid.h"
 
+#include "headwise/base/context.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>

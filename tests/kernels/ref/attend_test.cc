@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "headwise/base/context.h"
 #include "headwise/ops/attention/attention.h"
 #include "tests/support/bits.h"
 #include "tests/support/close.h"

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "headwise/ops/explain/explain.h"
+
+#include "headwise/base/context.h"
 #include "tests/base/sentence.h"
 #include "tests/support/bits.h"
 #include "tests/support/gradients.h"

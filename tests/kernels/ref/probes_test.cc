@@ -6,6 +6,8 @@
 #include <limits>
 
 #include "headwise/ops/attention/attention.h"
+
+#include "headwise/base/context.h"
 #include "tests/support/bits.h"
 #include "tests/support/case.h"
 #include "tests/support/random_rows.h"

@@ -4,26 +4,33 @@
 #include <cstring>
 #include <numeric>
 
-#include "headwise/kernels/cpu/forward/panel.h"
+#include "headwise/kernels/cpu/forward/decode_run.h"
 #include "headwise/kernels/cpu/isa/isa.h"
 
 namespace headwise::cpu::forward {
 namespace {
 
+constexpr Index kLeastRows = 128;  // of a task where rows are cut: each packs the keys again
+
 /// How a run is cut. `apart`: every split is a task and leaves its state in a slot; else a task takes all
-/// splits of its heads one after the other. No bit depends on it.
+/// splits of some rows of its heads one after the other. No bit depends on it.
 struct Cut {
   Index run_heads, runs, rows, panels, splits;
   bool apart;
+  Index parts;  // of the rows of a run
 };
 Cut cut_of(const AttentionProblem& p, const Core& core, int threads) {
   Cut c{};
   c.run_heads = std::gcd(p.heads.k.group, p.heads.v.group);
   c.runs = ceil_div(p.heads.q.heads, c.run_heads);
   c.rows = round_up(c.run_heads * std::max<Index>(1, p.q_tokens), core.panel);
-  c.panels = c.rows / core.panel;
   c.splits = ceil_div(p.kv_tokens, kSplit);
   c.apart = c.splits > 1 && p.batch * c.runs < Index{4} * threads;
+  const Index least = round_up(kLeastRows, core.panel);
+  const Index rows =
+      c.apart || threads == 1 ? c.rows : std::min(c.rows, std::max(least, task_rows_for(p, core, threads)));
+  c.parts = ceil_div(c.rows, rows), c.rows = rows;
+  c.panels = c.rows / core.panel;
   return c;
 }
 
@@ -63,33 +70,34 @@ std::size_t worker_bytes(const AttentionProblem& p, const Core& core, const Cut&
   return aligned_used(count);
 }
 
-/// One run of heads of one sequence: where its rows and keys lie.
-struct Heads {
-  SequenceLocation at;
-  Index head0, rows, panels;
-};
-Heads heads_of(const OnlineRun& run, Index sequence, Index head0) {
-  Heads h{place_of(run.problem, run.args, sequence), head0, 0, 0};
+}  // namespace
+
+Heads heads_of(const OnlineRun& run, Index sequence, Index head0, Index row0) {
+  Heads h{place_of(run.problem, run.args, sequence), head0, 0, row0, 0};
   h.rows = std::min(run.run_heads, run.problem.heads.q.heads - head0) * h.at.q_tokens;
-  h.panels = ceil_div(h.rows, run.core.panel);
+  h.panels = ceil_div(std::clamp<Index>(h.rows - row0, 0, run.task_rows), run.core.panel);
   return h;
 }
 void fill_panels(const OnlineRun& run, const Heads& h, Scratch& s) {
   for (Index i = 0; i < h.panels; ++i)
-    fill_panel(run, h.at, {h.head0, i * run.core.panel, h.rows}, s, s.panels[i]);
+    fill_panel(run, h.at, {h.head0, h.row0 + i * run.core.panel, h.rows}, s, s.panels[i]);
 }
+
+namespace {
 
 /// Query rows that meet the same keys and values.
 Index rows_together(const AttentionProblem& p) {
   return std::gcd(p.heads.k.group, p.heads.v.group) * p.q_tokens;
 }
-/// The core of a run: with keys in the lanes where the class has that way and the rows are few. Its panel is
-/// narrow, its bits are the same.
+}  // namespace
+
 const Core& decode_core(const AttentionProblem& p, const TileKernels& kernels) {
   const Core& core = core_for(p, kernels);
   const bool multiplies = &core == &kernels.f32 || &core == kernels.narrow;
   return multiplies && kernels.few && rows_together(p) <= kernels.few->few.rows ? *kernels.few : core;
 }
+namespace {
+
 /// Sums over keys want value columns side by side, in whole vectors.
 bool columns_fit(const Rows& values, Index value_dim) {
   return values.column_step == 1 && values.begin == 0 && values.end == value_dim && value_dim % 16 == 0;
@@ -182,10 +190,13 @@ void attend_few(const OnlineRun& run, const Heads& h, Scratch& s, Panel& panel, 
   turn(run, panel, s.rows, false);
 }
 
-/// few_scores writes the lanes of queries alone; the others start as 0.
+}  // namespace
+
 void clear_scores(const OnlineRun& run, Scratch& s) {
   if (run.core.few.scores && !at_once(run)) std::fill_n(s.s, run.core.granule * run.core.panel, 0.0f);
 }
+
+namespace {
 
 /// Keys key0 .. key0 + n as far as they lie in order.
 Ahead keys_ahead(const OnlineRun& run, const Heads& h, Rows keys, Index key0, Index n) {
@@ -202,7 +213,8 @@ bool all_closed(const OnlineRun& run, const Heads& h, const Scratch& s, Index ke
   return true;
 }
 
-/// All panels against the keys of one split.
+}  // namespace
+
 void attend_split(const OnlineRun& run, const Heads& h, Scratch& s, Index split) {
   const AttentionProblem& p = run.problem;
   const Core& core = run.core;
@@ -241,9 +253,11 @@ void attend_split(const OnlineRun& run, const Heads& h, Scratch& s, Index split)
     if (s.panels[i].started) turn(run, s.panels[i], s.rows, true);
 }
 
+namespace {
+
 /// The whole KV in one task.
-void attend_all(const OnlineRun& run, Scratch& s, Index sequence, Index head0) {
-  const Heads h = heads_of(run, sequence, head0);
+void attend_all(const OnlineRun& run, Scratch& s, Index sequence, Index head0, Index row0) {
+  const Heads h = heads_of(run, sequence, head0, row0);
   if (h.panels == 0) return;
   run.core.begin();
   fill_panels(run, h, s);
@@ -341,7 +355,7 @@ std::size_t workspace_bytes(const AttentionProblem& p, int threads) {
 
 /// Threads worth waking: each brings about 6 GB/s, and waking one costs some 10 us.
 int useful_threads(const AttentionProblem& p, const Cut& cut, int threads) {
-  const double bytes = static_cast<double>(p.batch) * static_cast<double>(cut.runs) *
+  const double bytes = static_cast<double>(p.batch) * static_cast<double>(cut.runs * cut.parts) *
                        static_cast<double>(p.kv_tokens) *
                        static_cast<double>((p.heads.k.dim + p.heads.v.dim) * size_of(p.kv_dtype()));
   return static_cast<int>(std::clamp(bytes / 131072, 1.0, static_cast<double>(threads)));
@@ -366,10 +380,12 @@ Status run_decode(const AttentionProblem& p, const AttentionArgs& args, std::spa
   rebook();
   const auto head0 = [&](Index task) { return task % cut.runs * cut.run_heads; };
   if (!cut.apart) {
-    const Index all = p.batch * cut.runs, together = std::max<Index>(1, all / (Index{8} * threads));
+    const Index all = p.batch * cut.runs * cut.parts,
+                together = std::max<Index>(1, all / (Index{8} * threads));
     const auto body = [&](Index task, int worker) {  // neighbours lie one after another in memory
       for (Index i = task * together; i < std::min(all, (task + 1) * together); ++i)
-        attend_all(run, books.workers[worker], i / cut.runs, head0(i));
+        attend_all(run, books.workers[worker], i / cut.parts / cut.runs, head0(i / cut.parts),
+                   (cut.parts - 1 - i % cut.parts) * cut.rows);  // the last rows see most
     };
     pool.parallel_for(ceil_div(all, together), body, threads);
     return Status::ok;

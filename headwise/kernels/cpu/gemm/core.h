@@ -95,22 +95,24 @@ struct F32 {
     const char* ahead;
     Index pace;
   };
-  /// c (4 Groups rows) continues its chains over k. Packed: groups of a lie `group` apart; else rows do.
-  template <int Groups, bool Packed>
-  static inline __attribute__((always_inline)) void tile(const TileTask& t) {
-    const float *a = t.a, *b = t.b;
-    const Index group = t.group, k = t.k, step = t.step, pace = t.pace;
-    float* to = t.to;
-    const bool add = t.add;
-    const char* ahead = t.ahead;
-    F c[Groups][4][NV];
+  template <int Groups>
+  using TileSums = F[Groups][4][NV];
+  /// visit(sum, its place from the first one of rows `step` apart)
+  template <int Groups, class Visit>
+  static inline __attribute__((always_inline)) void each_sum(TileSums<Groups>& c, Index step, Visit&& visit) {
 #pragma GCC unroll 4
     for (int g = 0; g < Groups; ++g)
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i)
 #pragma GCC unroll 4
-        for (int j = 0; j < NV; ++j)
-          c[g][i][j] = add ? Lanes::load(to + (4 * g + i) * step + j * W) : Lanes::zero();
+        for (int j = 0; j < NV; ++j) visit(c[g][i][j], (4 * g + i) * step + j * W);
+  }
+  /// The chains of c go on over t's k.
+  template <int Groups, bool Packed>
+  static inline __attribute__((always_inline)) void chain(const TileTask& t, TileSums<Groups>& c) {
+    const float *a = t.a, *b = t.b;
+    const Index group = t.group, k = t.k, pace = t.pace;
+    const char* ahead = t.ahead;
 #pragma GCC unroll 2
     for (Index l = 0; l < k; ++l) {
       __builtin_prefetch(ahead + l * pace, 0, 2);
@@ -132,19 +134,54 @@ struct F32 {
         }
       }
     }
-#pragma GCC unroll 4
-    for (int g = 0; g < Groups; ++g)
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i)
-#pragma GCC unroll 4
-        for (int j = 0; j < NV; ++j) Lanes::store(to + (4 * g + i) * step + j * W, c[g][i][j]);
+  }
+  /// c (4 Groups rows) continues its chains over k. Packed: groups of a lie `group` apart; else rows do.
+  template <int Groups, bool Packed>
+  static inline __attribute__((always_inline)) void tile(const TileTask& t) {
+    TileSums<Groups> c;
+    each_sum<Groups>(c, t.step, [&](F& x, Index at) { x = t.add ? Lanes::load(t.to + at) : Lanes::zero(); });
+    chain<Groups, Packed>(t, c);
+    each_sum<Groups>(c, t.step, [&](F& x, Index at) { Lanes::store(t.to + at, x); });
+  }
+  /// The same where k is leaves, whose sums wait in L1 for their neighbours; `out` is where this tile's sums
+  /// go.
+  template <int Groups, bool Packed>
+  static inline __attribute__((always_inline)) void tile_of_leaves(const TileTask& t, const GemmBlock& of,
+                                                                   float* out) {
+    constexpr Index kLevels = 3, kEach = Index{4} * Groups * kColumns;
+    alignas(64) float waiting[kLevels * kEach];
+    float* top = waiting;
+    const Index leaves = t.k / of.leaf;
+    TileTask leaf = t;
+    leaf.k = of.leaf;
+    for (Index n = 0;; ++n) {
+      TileSums<Groups> c;
+      if (t.add)  // one leaf in several blocks
+        each_sum<Groups>(c, t.step, [&](F& x, Index at) { x = Lanes::load(t.to + at); });
+      else
+        each_sum<Groups>(c, 0, [](F& x, Index) { x = Lanes::zero(); });
+      chain<Groups, Packed>(leaf, c);
+      for (Index left = n; left & 1; left >>= 1) {
+        top -= kEach;
+        each_sum<Groups>(c, kColumns, [&](F& x, Index at) { x = Lanes::add(Lanes::load(top + at), x); });
+      }
+      if (n + 1 == leaves) {
+        for (Index m = 1; m <= of.merges; ++m)
+          each_sum<Groups>(c, t.step,
+                           [&](F& x, Index at) { x = Lanes::add(Lanes::load(t.to - m * of.plane + at), x); });
+        return each_sum<Groups>(c, of.out_step, [&](F& x, Index at) { Lanes::store(out + at, x); });
+      }
+      each_sum<Groups>(c, kColumns, [&](F& x, Index at) { Lanes::store(top + at, x); });
+      top += kEach;
+      leaf.a += Packed ? 4 * of.leaf : of.leaf, leaf.b += of.leaf * kColumns, leaf.ahead += of.leaf * t.pace;
+    }
   }
   static void multiply(const GemmBlock& t) {
     if constexpr (!L::multiplies_by_lane)
-      if (t.a_step > 0) return multiply_with<false>(t);
-    multiply_with<true>(t);
+      if (t.a_step > 0) return t.leaf > 0 ? multiply_with<false, true>(t) : multiply_with<false, false>(t);
+    t.leaf > 0 ? multiply_with<true, true>(t) : multiply_with<true, false>(t);
   }
-  template <bool Packed>
+  template <bool Packed, bool Leaves>
   static void multiply_with(const GemmBlock& t) {
     const auto* a = static_cast<const float*>(t.a);
     const Index group = Packed ? 4 * t.k : t.a_step, groups = rounded(t.rows, 4) / 4;
@@ -155,13 +192,22 @@ struct F32 {
     for (Index j = 0; j < t.columns; j += kColumns) {
       const auto* b = reinterpret_cast<const float*>(static_cast<const char*>(t.b) + j / kColumns * t.b_step);
       const char* ahead = reinterpret_cast<const char*>(b) + (j + kColumns < t.columns ? t.b_step : 0);
+      const auto task = [&](Index g, Index some) {
+        return TileTask{a + g * apart, group, b,     t.k, t.c + g * 4 * t.c_step + j,
+                        t.c_step,      t.add, ahead, some};
+      };
+      const auto out = [&](Index g) { return t.out + g * 4 * t.out_step + j; };
       Index g = 0;
       for (; g + G <= groups; g += G, ahead += pace * t.k)
-        tile<G, Packed>(
-            {a + g * apart, group, b, t.k, t.c + g * 4 * t.c_step + j, t.c_step, t.add, ahead, pace});
+        if constexpr (Leaves)
+          tile_of_leaves<G, Packed>(task(g, pace), t, out(g));
+        else
+          tile<G, Packed>(task(g, pace));
       for (; g < groups; ++g)
-        tile<1, Packed>(
-            {a + g * apart, group, b, t.k, t.c + g * 4 * t.c_step + j, t.c_step, t.add, ahead, 0});
+        if constexpr (Leaves)
+          tile_of_leaves<1, Packed>(task(g, 0), t, out(g));
+        else
+          tile<1, Packed>(task(g, 0));
     }
   }
   static void nothing() {}

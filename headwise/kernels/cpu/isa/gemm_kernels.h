@@ -31,6 +31,12 @@ struct GemmBlock {
   bool add;          // the sums start at c, else at 0
   Index a_step = 0;  // elements from row to row of rows as they lie; 0: packed
   Index live = 0;    // of the rows, those that exist
+  /// The f32 core alone, 0: none of it. k is 1, 2, 4 or 8 leaves of so many, each a chain, and chains are
+  /// added as a tree. To the sum are added those of `merges` planes before c, each `plane` elements before
+  /// the last; it goes to `out`.
+  Index leaf = 0, merges = 0, plane = 0;
+  float* out = nullptr;
+  Index out_step = 0;
 };
 
 /// How one ISA level multiplies. Every element is one chain over k in ascending order, whatever tile it lies

@@ -59,6 +59,16 @@ struct DropoutTask {
   std::uint32_t threshold, site;
 };
 
+/// n pairs (a, b) of one head turned: a cos - b sin and b cos + a sin in double, rounded once; `inverse`: by
+/// -sin.
+struct TurnTask {
+  const float *a, *b;
+  float *to_a, *to_b;
+  Index n;
+  const double *cos, *sin;
+  bool inverse;
+};
+
 /// The same bits at every level: sums are chains of doubles (layer norm: 32, element i belongs to chain i %
 /// 32; else 8), and no product is contracted with a sum.
 struct RowKernels {
@@ -73,6 +83,9 @@ struct RowKernels {
   /// Sum of squares: chains folded ((0+4)+(2+6)) + ((1+5)+(3+7)).
   double (*sum_squares)(const float* x, Index n);
   void (*dropout)(const DropoutTask&);
+  /// out[i] = x[i] * factor * weight[i] in double, rounded once; weight may be null, out may be x.
+  void (*scale)(const float* x, float* out, Index n, double factor, const double* weight);
+  void (*turn)(const TurnTask&);
 };
 
 }  // namespace headwise::cpu

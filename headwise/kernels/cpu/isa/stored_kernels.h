@@ -60,6 +60,38 @@ struct StoredCore {
   void (*round)(const float* x, std::int8_t* q, float* scale, std::int32_t* half);
 };
 
+/// Matrix tiles multiply bf16 by bf16. A row of f32 goes in as three bf16 parts whose sum it is: for every 32
+/// of k a line of each part, the largest first. 16 rows are a group, and lines of a group lie side by side:
+/// [k / 32][part][rows][32].
+inline constexpr Index kPartsDepth = 32, kPartsLine = 64, kPartsGroup = 16;
+constexpr Index bytes_in_parts(Index k) { return (k + kPartsDepth - 1) / kPartsDepth * 3 * kPartsLine; }
+inline constexpr Index kPartsScratch = 32768;
+/// Tiles flush what is below 2^-126, and parts overflow early. So they take rows of x, and columns of
+/// weights, whose largest number is in [2^-40, 2^50) or 0; `most`: the bits of its size.
+constexpr bool is_ordinary(std::uint32_t most) {
+  constexpr std::uint32_t kLow = 0x2b800000u, kHigh = 0x58800000u;
+  return most == 0 || (most >= kLow && most < kHigh);
+}
+/// c [rows 16 columns] = x times columns of bf16 units. For every 32 of k the products with the last parts
+/// come first, then those with the middle ones, then those with the largest; so whatever the rows and
+/// columns.
+struct PartsBlock {
+  const std::byte* unit;
+  Index columns, unit_bytes, k;
+  const std::byte* x;  // groups of rows in parts
+  Index rows;
+  float* c;
+  Index c_step;
+  std::byte* scratch;    // kPartsScratch, at a multiple of 64
+  std::uint16_t* apart;  // [columns]: a bit for every output whose weights are not ordinary
+};
+struct StoredParts {
+  /// One row of a group of `rows`, from its first line on; false: it is not ordinary, its lines are 0.
+  bool (*split)(const float* x, Index k, Index rows, std::byte* to);
+  void (*multiply)(const PartsBlock&);
+};
+
+extern const StoredParts kStoredAmx;
 extern const StoredCore kStoredPlain, kStoredNeon, kStoredNeonDot;
 extern const StoredCore kStoredAvx2, kStoredAvx512, kStoredVnni;
 

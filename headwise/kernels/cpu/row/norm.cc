@@ -2,12 +2,16 @@
 
 #include <cmath>
 
+#include "headwise/kernels/cpu/isa/gemm_kernels.h"
+#include "headwise/kernels/cpu/isa/isa.h"
 #include "headwise/kernels/cpu/row/row.h"
 
 namespace headwise::cpu {
 
 template <class T>
 double sum_squares(const T* x, Index step, Index dim) noexcept {
+  if constexpr (std::is_same_v<T, float>)
+    if (step == 1) return chosen_isa().gemm()->rows.sum_squares(x, dim);
   constexpr Index kChains = 8;
   static_assert(kRowBlock % kChains == 0);  // element i of a block belongs to chain i % 8 of the row
   double chain[kChains] = {};
@@ -35,6 +39,8 @@ double l2_factor(double sum, double eps) noexcept {
 template <class T>
 void scale_row(const T* x, Index x_step, T* out, Index out_step, Index dim, double factor,
                const double* weight) noexcept {
+  if constexpr (std::is_same_v<T, float>)
+    if (x_step == 1 && out_step == 1) return chosen_isa().gemm()->rows.scale(x, out, dim, factor, weight);
   for (Index begin = 0; begin < dim; begin += kRowBlock) {
     const Index count = min_of(kRowBlock, dim - begin);
     double block[kRowBlock];

@@ -254,8 +254,39 @@ inline void dropout_columns(const DropoutTask& r) {
   }
 }
 
-constexpr RowKernels kRowPasses{layer_norm_of, layer_norm_slopes, adamw_numbers,  exp_run,
-                                column_sums,   squares_of,        dropout_columns};
+inline void scale_run(const float* x, float* out, Index n, double factor, const double* weight) {
+  Index i = 0;
+  for (; i + 8 <= n; i += 8) {
+    Eight v, w;
+    load_eight(x + i, v), v *= factor;
+    if (weight) load_eight(weight + i, w), v *= w;
+    store_eight(v, out + i);
+  }
+  for (; i < n; ++i) {
+    double v = static_cast<double>(x[i]) * factor;
+    if (weight) v *= weight[i];
+    out[i] = static_cast<float>(v);
+  }
+}
+
+inline void turn_pairs(const TurnTask& t) {
+  const double sign = t.inverse ? -1.0 : 1.0;
+  Index i = 0;
+  for (; i + 8 <= t.n; i += 8) {
+    Eight a, b, c, s;
+    load_eight(t.a + i, a), load_eight(t.b + i, b), load_eight(t.cos + i, c), load_eight(t.sin + i, s);
+    s *= sign;
+    store_eight(a * c - b * s, t.to_a + i), store_eight(b * c + a * s, t.to_b + i);
+  }
+  for (; i < t.n; ++i) {
+    const double a = static_cast<double>(t.a[i]), b = static_cast<double>(t.b[i]), s = sign * t.sin[i];
+    t.to_a[i] = static_cast<float>(a * t.cos[i] - b * s);
+    t.to_b[i] = static_cast<float>(b * t.cos[i] + a * s);
+  }
+}
+
+constexpr RowKernels kRowPasses{layer_norm_of, layer_norm_slopes, adamw_numbers, exp_run,   column_sums,
+                                squares_of,    dropout_columns,   scale_run,     turn_pairs};
 
 }  // namespace
 }  // namespace headwise::cpu

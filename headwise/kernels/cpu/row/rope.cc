@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "headwise/kernels/cpu/isa/gemm_kernels.h"
+#include "headwise/kernels/cpu/isa/isa.h"
 #include "headwise/kernels/cpu/row/row.h"
 
 namespace headwise::cpu {
@@ -19,9 +21,26 @@ void rope_turns(const double* frequency, Index pairs, Index position, double fac
   }
 }
 
+namespace {
+
+/// Halves that lie side by side.
+void rotate_halves(View<const float, 2> x, View<float, 2> out, const RopePairs& turn) noexcept {
+  const RowKernels& kernels = chosen_isa().gemm()->rows;
+  const Index apart = turn.rotary_dim / 2;
+  for (Index head = 0; head < x.size[0]; ++head) {
+    const float* from = x.data + head * x.step[0] + turn.first;
+    float* to = out.data + head * out.step[0] + turn.first;
+    kernels.turn({from, from + apart, to, to + apart, turn.pairs, turn.cos, turn.sin, turn.inverse});
+  }
+}
+
+}  // namespace
+
 template <class T>
 void rope_rotate(View<const T, 2> x, View<T, 2> out, const RopePairs& turn) noexcept {
   const bool half = turn.kind == RopeKind::half;
+  if constexpr (std::is_same_v<T, float>)
+    if (half && x.step[1] == 1 && out.step[1] == 1) return rotate_halves(x, out, turn);
   const Index apart = half ? turn.rotary_dim / 2 : 1, stride = half ? 1 : 2;
   const double sign = turn.inverse ? -1.0 : 1.0;
   for (Index begin = 0; begin < turn.pairs; begin += kRowBlock) {

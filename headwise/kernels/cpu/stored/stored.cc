@@ -1,11 +1,13 @@
 #include "headwise/kernels/cpu/stored/stored.h"
 
+#include <cstdlib>
 #include <string_view>
 
 #include "headwise/base/arena.h"
-#include "headwise/kernels/cpu/isa/gemm_kernels.h"
 #include "headwise/kernels/cpu/isa/isa.h"
+#include "headwise/kernels/cpu/stored/columns.h"
 #include "headwise/kernels/cpu/stored/layout.h"
+#include "headwise/kernels/cpu/stored/parts.h"
 
 #if defined(__aarch64__)
 #include <sys/auxv.h>
@@ -16,24 +18,55 @@
 namespace headwise::cpu::stored {
 namespace {
 
-/// The level of tiles that was chosen says how far to go; dot products of bytes are asked of the CPU itself.
+/// Dot products of bytes are asked of the CPU itself, once: in a virtual machine that took 3 us a product.
+bool has_dots() {
+#if defined(__aarch64__)
+  constexpr unsigned long kHwcapDotProducts = 1ul << 20;
+  return (getauxval(AT_HWCAP) & kHwcapDotProducts) != 0;
+#elif defined(__x86_64__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c >> 11 & 1u);
+#else
+  return false;
+#endif
+}
+/// The level of tiles that was chosen says how far to go.
 const StoredCore& core() {
   const std::string_view level = chosen_isa().name;
   if (level == "plain") return kStoredPlain;
+  static const bool dots = has_dots();
 #if defined(__aarch64__)
-  constexpr unsigned long kHwcapDotProducts = 1ul << 20;
-  return (getauxval(AT_HWCAP) & kHwcapDotProducts) != 0 ? kStoredNeonDot : kStoredNeon;
+  return dots ? kStoredNeonDot : kStoredNeon;
 #elif defined(__x86_64__)
   if (level == "avx2") return kStoredAvx2;
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  const bool vnni = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c >> 11 & 1u);
-  return vnni ? kStoredVnni : kStoredAvx512;
+  return dots ? kStoredVnni : kStoredAvx512;
 #else
   return kStoredPlain;
 #endif
 }
 
-constexpr Index kMostRows = 64, kMostColumns = 12, kFewRows = 8;  // of one task; columns of units
+#if defined(__x86_64__)
+/// Tiles have to be asked for until their speed was seen on a CPU that has them.
+bool wants_tiles() {
+  static const bool wanted = [] {
+    const char* set = std::getenv("HEADWISE_AMX_WEIGHTS");
+    return set && std::string_view(set) == "1";
+  }();
+  return wanted && std::string_view(chosen_isa().name) == "amx";
+}
+#endif
+
+/// Which tiles take the rows of p in parts; null: none.
+const StoredParts* parts_of(const Product& p) {
+  if (p.format != StoredFormat::bf16) return nullptr;
+  if (p.parts != nullptr) return p.parts;
+#if defined(__x86_64__)
+  if (wants_tiles()) return &kStoredAmx;
+#endif
+  return nullptr;
+}
+
+constexpr Index kMostRows = 64, kMostColumns = 12;  // of one task; columns of units
 
 /// How a product is cut into tasks; cuts change no bits.
 struct Cut {
@@ -71,53 +104,12 @@ Memory lay_out(Arena& arena, const Product& p, const Cut& cut, int threads) {
   return m;
 }
 
-/// Some columns of units times some rows, into c [rows][c_step].
-struct ColumnsTask {
-  const std::byte* first;
-  Index column_bytes, columns, row0, rows;
-  float* c;
-  Index c_step;
-  float* scratch;
-};
-/// Few rows read columns to their end, as they lie; of more rows one depth stays near while columns pass.
-void exact_columns(const StoredCore& with, const Product& p, const ColumnsTask& t) noexcept {
-  const Index unit = kUnits[static_cast<int>(p.format)].bytes, group = is_quantized(p.format) ? kGroup : 1;
-  const Index depth = t.rows <= kFewRows ? p.k : kStoredDepth;
-  for (Index k0 = 0; k0 < p.k; k0 += depth)
-    with.multiply({.format = static_cast<int>(p.format),
-                   .unit = t.first + k0 / group * unit,
-                   .k = min_of(depth, p.k - k0),
-                   .x = p.x + t.row0 * p.x_step + k0,
-                   .x_step = p.x_step,
-                   .rows = t.rows,
-                   .c = t.c,
-                   .c_step = t.c_step,
-                   .add = k0 > 0,
-                   .scratch = t.scratch,
-                   .columns = t.columns,
-                   .unit_bytes = t.column_bytes});
-}
-
-void finish(const Product& p, const float* c, Index c_step, Index row0, Index rows, Index column0) noexcept {
-  const GemmKernels& kernels = *chosen_isa().gemm();
-  const Index columns = min_of(c_step, p.n - column0);
-  const auto at = [&](const float* all, Index row, Index step) {
-    return all ? all + row * step + column0 : nullptr;
-  };
-  for (Index i = 0; i < rows; ++i) {
-    const Index row = row0 + i;
-    kernels.finish(
-        static_cast<int>(p.activation),
-        {c + i * c_step, at(p.bias, 0, 0), at(p.factor, row, p.factor_step),
-         at(p.residual, row, p.residual_step), nullptr, p.out + row * p.out_step + column0, columns});
-  }
-}
-
 }  // namespace
 
 const char* isa_name() { return core().isa; }
 
 std::size_t workspace_of(const Product& p, int threads) {
+  if (parts_of(p)) return workspace_in_parts(p, threads);
   Arena arena = Arena::measuring();
   lay_out(arena, p, cut_of(p, threads), threads);
   return arena.used();
@@ -126,6 +118,7 @@ std::size_t workspace_of(const Product& p, int threads) {
 void run(const Product& p, std::span<std::byte> workspace, ThreadPool& pool) noexcept {
   if (p.m == 0 || p.n == 0) return;
   const StoredCore& with = core();
+  if (const StoredParts* parts = parts_of(p)) return run_in_parts(p, *parts, with, workspace, pool);
   const Cut cut = cut_of(p, pool.threads());
   Arena arena(workspace);
   const Memory memory = lay_out(arena, p, cut, pool.threads());
@@ -152,7 +145,7 @@ void run(const Product& p, std::span<std::byte> workspace, ThreadPool& pool) noe
     const Index step = columns * kUnitColumns;
     const std::byte* units = p.units + first * column_bytes;
     if (!p.rounded)
-      exact_columns(with, p, {units, column_bytes, columns, row0, rows, c, step, c + memory.c_floats});
+      chain_columns(with, p, {units, column_bytes, columns, row0, rows, c, step, c + memory.c_floats});
     for (Index j = 0; p.rounded && j < columns; ++j)
       with.dots({static_cast<int>(p.format),
                  units + j * column_bytes,

@@ -9,6 +9,9 @@
 #include "headwise/spec/gemm.h"
 #include "headwise/spec/stored.h"
 
+namespace headwise::cpu {
+struct StoredParts;
+}
 namespace headwise::cpu::stored {
 
 /// Of a matrix [n k]; k is a whole number of blocks.
@@ -33,6 +36,8 @@ struct Product {
   Activation activation = Activation::none;
   /// Rows of x are rounded to 8 bits, a scale for every 32 numbers of theirs; quantized formats alone.
   bool rounded = false;
+  /// For tests: what multiplies rows in parts by bf16 weights; null: what the CPU has, if it has it.
+  const StoredParts* parts = nullptr;
 };
 std::size_t workspace_of(const Product& p, int threads);
 /// Bits of a row depend on that row and the weights alone.

@@ -24,7 +24,8 @@ __global__ void __launch_bounds__(kThreads) step_blocks(const __grid_constant__ 
   if (w.skip) return;
   const Index first = (blockIdx.x - p.first_block) * kAdamWBlock, end = min(first + kAdamWBlock, p.count);
   const float gain1 = 1.0f - w.beta1, gain2 = 1.0f - w.beta2,
-              shrink = p.decays ? 1.0f - __fmul_rn(w.rate, w.decay) : 1.0f;
+              size = __fmul_rn(w.size, p.rate),
+              shrink = p.decays ? 1.0f - __fmul_rn(__fmul_rn(w.rate, p.rate), w.decay) : 1.0f;
 #pragma unroll 4
   for (Index i = first + threadIdx.x; i < end; i += kThreads) {
     const float g = __fmul_rn(p.gradient[i], w.factor), m0 = p.m[i], v0 = p.v[i];
@@ -32,8 +33,9 @@ __global__ void __launch_bounds__(kThreads) step_blocks(const __grid_constant__ 
                 v = __fadd_rn(__fmul_rn(v0, w.beta2), __fmul_rn(__fmul_rn(gain2, g), g));
     const float x =
         __fsub_rn(__fmul_rn(p.master[i], shrink),
-                  __fmul_rn(w.size, __fdiv_rn(m, __fadd_rn(__fdiv_rn(__fsqrt_rn(v), w.root), w.eps))));
+                  __fmul_rn(size, __fdiv_rn(m, __fadd_rn(__fdiv_rn(__fsqrt_rn(v), w.root), w.eps))));
     p.m[i] = m, p.v[i] = v, p.master[i] = x;
+    if (p.average) p.average[i] = __fadd_rn(p.average[i], __fmul_rn(w.gain, __fsub_rn(x, p.average[i])));
     if (p.weight) put_number(p.weight, p.weight_dtype, i, x);
     if (t.clear_gradients) p.gradient[i] = 0;
   }
@@ -94,12 +96,11 @@ __global__ void __launch_bounds__(1024) add_squares(const __grid_constant__ Norm
   }
   if (thread != 0) return;
   const double norm = sqrt(sums[0]);
-  if (t.norm) *t.norm = static_cast<float>(norm);
+  if (t.norm) *t.norm = norm;
   if (!t.words) return;
-  t.words->skip = isfinite(norm) ? 0 : 1;
-  t.words->factor = t.limit > 0 && norm > static_cast<double>(t.limit)
-                        ? static_cast<float>(static_cast<double>(t.limit) / norm)
-                        : 1.0f;
+  if (!isfinite(norm)) t.words->skip = 1;
+  const double limit = static_cast<double>(t.limit), factor = limit / (norm + 1e-6);
+  t.words->factor = limit > 0 && factor < 1 ? static_cast<float>(factor) : 1.0f;
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 
 namespace headwise::cuda {
 
-inline constexpr std::uint32_t kLayerTableVersion = 3;
+inline constexpr std::uint32_t kLayerTableVersion = 4;
 inline constexpr const char* kLayerTableName = "headwise_cuda_layers";
 
 struct LayerTable {
@@ -21,10 +21,10 @@ struct LayerTable {
 using LayerTableFunction = const LayerTable* (*)();
 
 /// Changes with any of the tasks.
-inline constexpr std::uint32_t kRowBytes = sizeof(NormTask) + sizeof(NormGradTask) + sizeof(ActivationTask) +
-                                           sizeof(DropoutTask) + sizeof(RopeTask) + sizeof(EmbeddingTask) +
-                                           sizeof(LossTask) + sizeof(AdamWTask) + sizeof(NormOfTask) +
-                                           sizeof(BinaryLossTask) + sizeof(ColumnSumTask) + sizeof(SgdTask) +
-                                           sizeof(SgdWords) + sizeof(AdamWParameter);
+inline constexpr std::uint32_t kRowBytes =
+    sizeof(NormTask) + sizeof(NormGradTask) + sizeof(ActivationTask) + sizeof(DropoutTask) +
+    sizeof(RopeTask) + sizeof(EmbeddingTask) + sizeof(LossTask) + sizeof(AdamWTask) + sizeof(NormOfTask) +
+    sizeof(BinaryLossTask) + sizeof(ColumnSumTask) + sizeof(SgdTask) + sizeof(SgdWords) +
+    sizeof(AdamWParameter) + sizeof(AdamWWords) + sizeof(BagTask) + sizeof(PoolTask);
 
 }  // namespace headwise::cuda

@@ -113,10 +113,34 @@ struct BinaryLossTask {
   double *loss = nullptr, *total = nullptr;
 };
 
+/// out[t] = the sum in double of table[rows[i]], offsets[t] <= i < offsets[t + 1], over the root of their
+/// number. Backward: run r adds out[tokens[i]] over the same roots, starts[r] <= i < starts[r + 1], to its
+/// row runs[r] of the table's gradient, f32.
+struct BagTask {
+  Rows table = {}, out = {};
+  const std::int32_t *rows = nullptr, *offsets = nullptr, *tokens = nullptr, *starts = nullptr,
+                     *runs = nullptr;
+  Index bags = 0, run_count = 0, columns = 0;
+  bool backward = false;
+};
+
+/// out[b, i] = sum over the rows r of text b of a x[rows[r]], a = softmax(query_i . x scale), or the mean
+/// where queries is 0 and outputs 1. weights f32 [outputs pooled] keeps a. Backward reads it and dout, writes
+/// dx of these rows, and in slopes [outputs pooled] the slopes of the scores.
+struct PoolTask {
+  Rows x = {}, query = {}, out = {}, dx = {};
+  const std::int32_t *rows = nullptr, *offsets = nullptr;
+  float *weights = nullptr, *slopes = nullptr, *dquery = nullptr;  // dquery [queries columns]: added to
+  Index texts = 0, pooled = 0, columns = 0, outputs = 0;
+  bool queries = false, backward = false;
+  float scale = 1;
+};
+
 /// One parameter of a set, a row of a table in device memory. weight: the 16-bit copy that layers read, or
-/// null.
+/// null. average: the running mean, or null. rate: times the step's.
 struct AdamWParameter {
-  float *master = nullptr, *gradient = nullptr, *m = nullptr, *v = nullptr;
+  float *master = nullptr, *gradient = nullptr, *m = nullptr, *v = nullptr, *average = nullptr;
+  float rate = 1;
   void* weight = nullptr;
   DType weight_dtype = DType::f32;
   bool decays = true;
@@ -127,7 +151,8 @@ inline constexpr Index kAdamWBlock = 4096;
 struct AdamWWords {
   float rate, beta1, beta2, eps, decay;
   float size, root;  // rate / (1 - beta1^t), sqrt(1 - beta2^t)
-  float factor;      // of the gradients
+  float gain;        // of what a running mean takes
+  float factor;      // of the gradients; written by NormOfTask, as is skip
   int skip;          // not 0: nothing is touched
 };
 struct AdamWTask {
@@ -151,12 +176,13 @@ struct SgdTask {
   Index blocks = 0;
   bool clear_gradients = true;
 };
-/// norm = sqrt(sum of squares), factor = min(1, limit / norm) into words, skip where the norm is not finite.
+/// norm = sqrt(sum of squares), factor = min(1, limit / (norm + 1e-6)) into words; a norm that is not finite
+/// sets skip, which stays set.
 struct NormOfTask {
   const double* squares = nullptr;
   Index blocks = 0;
   float limit = 0;  // 0: no clipping
-  float* norm = nullptr;
+  double* norm = nullptr;
   AdamWWords* words = nullptr;
 };
 
@@ -169,6 +195,8 @@ struct RowTable {
   Status (*dropout)(const DropoutTask&, int device, void* stream);
   Status (*rope)(const RopeTask&, int device, void* stream);
   Status (*embedding)(const EmbeddingTask&, int device, void* stream);
+  Status (*bag)(const BagTask&, int device, void* stream);
+  Status (*pool)(const PoolTask&, int device, void* stream);
   Status (*cross_entropy)(const LossTask&, int device, void* stream);
   Status (*binary_cross_entropy)(const BinaryLossTask&, int device, void* stream);
   Status (*adamw)(const AdamWTask&, int device, void* stream);
@@ -183,6 +211,8 @@ Status activation(const ActivationTask& task, int device, void* stream);
 Status dropout(const DropoutTask& task, int device, void* stream);
 Status rope(const RopeTask& task, int device, void* stream);
 Status embedding(const EmbeddingTask& task, int device, void* stream);
+Status bag(const BagTask& task, int device, void* stream);
+Status pool(const PoolTask& task, int device, void* stream);
 Status cross_entropy(const LossTask& task, int device, void* stream);
 Status binary_cross_entropy(const BinaryLossTask& task, int device, void* stream);
 Status adamw(const AdamWTask& task, int device, void* stream);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include "headwise/base/context.h"
 #include "headwise/kernels/cpu/f64/forward.h"
 #include "headwise/ops/attention/checks/arg_checks.h"
 #include "tests/support/mix_case.h"

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "headwise/base/context.h"
 #include "headwise/kernels/cpu/mixed/backward.h"
 #include "headwise/ops/attention/checks/arg_checks.h"
 #include "tests/support/count_allocations.h"

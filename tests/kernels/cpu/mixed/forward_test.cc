@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "headwise/base/context.h"
 #include "headwise/kernels/cpu/mixed/forward.h"
 #include "headwise/ops/attention/attention.h"
 #include "headwise/ops/attention/checks/arg_checks.h"

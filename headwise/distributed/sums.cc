@@ -1,0 +1,145 @@
+#include "headwise/base/context.h"
+#include "headwise/base/half.h"
+#include "headwise/distributed/small_sum.h"
+#include "headwise/distributed/world.h"
+
+namespace headwise {
+using namespace ranks;
+
+namespace {
+
+constexpr Index kGrain = 1 << 14;
+
+/// Rows of `count` numbers, one of each rank.
+template <class T>
+struct TreeRows {
+  T* spare;      // row r lies at r times `count`, where sums of it may be kept
+  const T* own;  // row `rank`, where it does not lie there
+  int rank, ranks;
+  Index count;
+
+  const T* at(Index r) const { return r == rank && own ? own : spare + r * count; }
+};
+/// out = node(0, ranks): neighbours first, then neighbours of those.
+template <class T>
+void add_tree(const TreeRows<T>& rows, T* out, ThreadPool& pool) {
+  const Index ranks = rows.ranks, count = rows.count;
+  pool.parallel_for(ceil_div(count, kGrain), [&](Index task, int) noexcept {
+    const Index begin = task * kGrain, end = min_of(count, begin + kGrain);
+    for (Index width = 1; width < ranks; width *= 2)
+      for (Index r = 0; r < ranks; r += 2 * width) {
+        const auto row = [&](Index of) { return width == 1 ? rows.at(of) : rows.spare + of * count; };
+        const T *a = row(r), *b = row(r + width);
+        T* to = 2 * width == ranks ? out : rows.spare + r * count;
+        for (Index i = begin; i < end; ++i) to[i] = a[i] + b[i];
+      }
+  });
+}
+
+/// The rows lie in `spare`, but this rank's own where it is given.
+void add_tree(std::byte* spare, const void* own, int rank, int ranks, const AnyView& out, ThreadPool& pool) {
+  const Index count = out.count();
+  const auto add = [&]<class T>(T* first) {
+    const TreeRows<T> rows{first, static_cast<const T*>(own), rank, ranks, count};
+    if (ranks == 1) return copy(out.data, rows.at(0), count * Index{sizeof(T)});
+    add_tree(rows, static_cast<T*>(out.data), pool);
+  };
+  out.dtype == DType::f64 ? add(reinterpret_cast<double*>(spare)) : add(reinterpret_cast<float*>(spare));
+}
+
+/// `count` sums go to out from its number `begin` on, rounded where it has 16 bits.
+void put(const void* sums, const AnyView& out, Index begin, Index count, ThreadPool& pool) {
+  auto* to = static_cast<std::byte*>(out.data) + begin * size_of(out.dtype);
+  if (size_of(out.dtype) != 2) return copy(to, sums, count * size_of(out.dtype));
+  const auto round = [&]<class T>(T* narrow) {
+    const auto* from = static_cast<const float*>(sums);
+    pool.parallel_for(ceil_div(count, kGrain), [&](Index task, int) noexcept {
+      for (Index i = task * kGrain; i < min_of(count, (task + 1) * kGrain); ++i) narrow[i] = T(from[i]);
+    });
+  };
+  out.dtype == DType::bf16 ? round(reinterpret_cast<bf16*>(to)) : round(reinterpret_cast<f16*>(to));
+}
+
+}  // namespace
+
+Index sum_bytes(Index count, Index width, int ranks) { return rounded_sum_bytes(count, width, width, ranks); }
+
+void Communicator::sum_slice(const InputView& partial, const AnyView& slice, Context& ctx,
+                             std::string_view what) const {
+  sum_pieces(partial, world_->even_ends(partial.count(), ranks_), slice, ctx, what);
+}
+
+void Communicator::sum_pieces(const InputView& partial, std::span<const Index> ends, const AnyView& piece,
+                              Context& ctx, std::string_view what) const {
+  check_view("a partial sum", partial);
+  check_view("a slice of a sum", piece);
+  const Index count = partial.count(), width = size_of(partial.dtype);
+  const Slice mine = piece_of(ends, rank_, ranks_, count);
+  require((partial.dtype == DType::f32 || partial.dtype == DType::f64) && piece.dtype == partial.dtype &&
+              piece.count() == mine.size,
+          ErrorKind::bad_shape, kOp, "got ", partial, " to add into ", piece, "; give f32 or f64, and ",
+          mine.size, " numbers");
+  require((ranks_ & (ranks_ - 1)) == 0, ErrorKind::unsupported, kOp, "a tree over ", ranks_,
+          " ranks has leaves of other depths; take 1, 2, 4 or 8 ranks");
+  Pieces& p = world_->pieces_of(partial.data, sized(world_->scratch, mine.size * width * ranks_));
+  for (int r = 0; r < ranks_; ++r) {
+    const Slice s = piece_of(ends, r, ranks_, count);
+    p.send_at.push_back(s.begin * width), p.send.push_back(s.size * width);
+    p.take_at.push_back(r * mine.size * width), p.take.push_back(r == rank_ ? 0 : mine.size * width);
+  }
+  trade(p, {.kind = Card::sums, .dtype = static_cast<std::int32_t>(partial.dtype), .bytes = count * width},
+        what);
+  const auto* own = static_cast<const std::byte*>(partial.data) + mine.begin * width;
+  add_tree(p.to, own, rank_, ranks_, AnyView::packed(piece.data, piece.dtype, {mine.size}), ctx.pool());
+}
+
+void Communicator::sum(const InputView& partial, const AnyView& out, Order order, Context& ctx,
+                       std::string_view what) const {
+  check_view("a partial sum", partial);
+  check_view("a sum", out);
+  const Index count = partial.count(), width = size_of(partial.dtype);
+  const bool rounds = partial.dtype == DType::f32 && size_of(out.dtype) == 2 && order == Order::tree;
+  require((partial.dtype == DType::f32 || partial.dtype == DType::f64) &&
+              (out.dtype == partial.dtype || rounds) && out.count() == count,
+          ErrorKind::bad_shape, kOp, "got ", partial, " to add into ", out,
+          "; give f32 or f64 of one size, or in order tree 16 bits for what is made of f32");
+  require(order != Order::one_rank, ErrorKind::unsupported, kOp,
+          "partial sums have lost the order of one rank; gather what is summed, or take order tree");
+  if (ranks_ == 1) return put(partial.data, out, 0, count, ctx.pool());
+  World& w = *world_;
+  if (order == Order::engine) {
+    require(ranks_ == w.engine->ranks(), ErrorKind::unsupported, kOp,
+            "order engine sums over all ranks alone, and this team has ", ranks_, " of ", w.engine->ranks(),
+            "; take order tree");
+    if (w.options.check || w.calls_of[tag_] < kCheckedCalls)
+      compare_cards(
+          {.kind = Card::adds, .dtype = static_cast<std::int32_t>(out.dtype), .bytes = count * width}, what);
+    const std::byte* from = static_cast<const std::byte*>(partial.data);
+    if (partial.data == out.data) {
+      copy(sized(w.scratch, count * width), partial.data, count * width);
+      from = w.scratch.data();
+    }
+    const Outcome done = w.engine->all_reduce(from, out.data, count, out.dtype, w.options.seconds);
+    ++w.counted.calls, ++w.calls_of[tag_];
+    if (done.ok()) return;
+    w.broken = text(kOp, ": (", what, ") the engine's sum failed: ",
+                    done.fault.empty() ? text("no end within ", w.options.seconds, " s") : done.fault,
+                    "; start all ranks again");
+    throw RankError(w.broken);
+  }
+  if (count * width <= kSmallSum) {
+    require((ranks_ & (ranks_ - 1)) == 0, ErrorKind::unsupported, kOp, "a tree over ", ranks_,
+            " ranks has leaves of other depths; take 1, 2, 4 or 8 ranks");
+    std::byte* all = sized(w.scratch, count * width * ranks_);
+    gather_bytes(partial.data, all, count * width, what);
+    add_tree(all, nullptr, rank_, ranks_, AnyView::packed(all, partial.dtype, {count}), ctx.pool());
+    return put(all, out, 0, count, ctx.pool());
+  }
+  const Slice mine = slice_of(count, rank_, ranks_);
+  const AnyView slice = AnyView::packed(sized(w.second, mine.size * width), partial.dtype, {mine.size});
+  sum_slice(partial, slice, ctx, what);
+  put(slice.data, out, mine.begin, mine.size, ctx.pool());
+  gather_pieces(AnyView::packed(out.data, out.dtype, {count}), w.even_ends(count, ranks_), what);
+}
+
+}  // namespace headwise

@@ -1,0 +1,204 @@
+// Training on a device, by the double of the CUDA library (support/fake_cuda.cc): steps, figures that come
+// late, checkpoints, 16-bit weights.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include "headwise/train/data.h"
+#include "headwise/train/next_token.h"
+#include "tests/model/scratch_folder.h"
+
+namespace headwise {
+namespace {
+
+constexpr Device kThere = Device::cuda(0);
+
+template <class F>
+std::string said(F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "nothing was thrown";
+}
+#define EXPECT_SAYS(call, words) \
+  EXPECT_NE(said([&] { call; }).find(words), std::string::npos) << said([&] { call; })
+
+TransformerConfig tiny(const ToyExamples& t) {
+  return {.kind = ModelKind::decoder,
+          .vocabulary = t.classes(),
+          .model_dim = 16,
+          .feed_dim = 24,
+          .depth = 1,
+          .heads = "mha:heads=2",
+          .max_tokens = t.width(),
+          .dropout = 0.1};
+}
+
+/// A decoder that learns to copy, on the CPU or on a device, in f32 or in bf16 with f32 masters.
+struct Toy {
+  explicit Toy(Device device, DType dtype = DType::f32, double average = 0)
+      : params(dtype, 1), model(params, tiny(toy)) {
+    params.set_rate("stack.", 0.5);
+    if (dtype != DType::f32) masters.emplace(params);
+    optimizer.emplace(masters ? masters->params() : params,
+                      AdamWOptions{.weight_decay = 0.1, .decay = Decay::matrices, .average = average});
+    optimizer->to(device, ctx, masters ? &params : nullptr);
+    next.emplace(
+        model, toy.width(), [this](Index e, auto x, auto y) { toy.read(e, x, y); }, ctx);
+  }
+  TrainResult train(TrainerOptions o) {
+    o.micro_rows = 4, o.rate = Schedule::cosine(3e-3, 2, 30), o.config = "toy";
+    return Trainer(*optimizer, 1 << 20, o, ctx, masters ? &*masters : nullptr)
+        .run([&](const MicroBatch& m) { return next->learn(m); }, [&] { return next->judge(0, 8); });
+  }
+  /// Of all weights that learn, at home.
+  std::vector<double> weights() {
+    optimizer->fetch();
+    std::vector<double> all;
+    for (const Param& p : optimizer->params().all()) {
+      const AnyView v = optimizer->home_value(p);
+      for (Index i = 0; i < v.count(); ++i) all.push_back(load_double(v.data, v.dtype, i));
+    }
+    return all;
+  }
+
+  Context ctx{{.threads = 2}};
+  ToyExamples toy{.task = ToyTask::copy, .length = 3, .symbols = 5, .seed = 5};
+  ParamSet params;
+  Transformer model;
+  std::optional<MasterWeights> masters;
+  std::optional<Optimizer> optimizer;
+  std::optional<NextToken> next;
+};
+
+/// The root of the mean square: AdamW makes steps of noise where a gradient is nothing else.
+double apart(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = a.size() == b.size() ? 0.0 : INFINITY;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
+  return std::sqrt(sum / static_cast<double>(a.size()));
+}
+std::string file_of(const std::string& path) {
+  std::ostringstream out;
+  out << std::ifstream(path, std::ios::binary).rdbuf();
+  return out.str();
+}
+
+TEST(DeviceTraining, LearnsThereWhatItLearnsHere) {
+  for (const Index micro_batches : {1, 3}) {
+    Toy here(Device::cpu()), there(kThere);
+    const TrainerOptions o{.steps = 20, .micro_batches = micro_batches, .clip = 0.5};
+    const double start = there.next->judge(0, 16);
+    EXPECT_NEAR(start, here.next->judge(0, 16), 1e-5);
+    const TrainResult a = here.train(o), b = there.train(o);
+    EXPECT_NEAR(a.loss, b.loss, 1e-4);
+    EXPECT_LT(apart(here.weights(), there.weights()), 1e-4);
+    EXPECT_NEAR(here.next->judge(0, 16), there.next->judge(0, 16), 1e-4);
+    EXPECT_LT(there.next->judge(0, 16), start);
+    EXPECT_NEAR(here.next->accuracy(0, 16), there.next->accuracy(0, 16), 1e-9);
+    there.optimizer->to(Device::cpu(), there.ctx);  // and it goes on here
+    EXPECT_TRUE(there.model.device().is_cpu());
+    const TrainerOptions more{.steps = 5};
+    EXPECT_NEAR(here.train(more).loss, there.train(more).loss, 1e-4);
+  }
+}
+
+TEST(DeviceTraining, StoppedAndResumedItEndsInTheSameFile) {
+  const ScratchFolder folder;
+  const auto run = [&](const char* name, std::initializer_list<Index> stops) {
+    TrainResult r;
+    for (const Index steps : stops)
+      r = Toy(kThere, DType::f32, 0.9)
+              .train({.steps = steps,
+                      .micro_batches = 2,
+                      .clip = 1,
+                      .folder = folder / name,
+                      .log = folder / text(name, ".csv")});
+    return r;
+  };
+  const TrainResult whole = run("whole", {9}), parts = run("parts", {2, 5, 9});
+  EXPECT_EQ(whole.step, 9);
+  EXPECT_EQ(whole.loss, parts.loss);
+  EXPECT_EQ(file_of(whole.checkpoint), file_of(parts.checkpoint));
+  // The CPU's checkpoint has the same tensors; bits of another device are taken when they are accepted.
+  Toy here(Device::cpu(), DType::f32, 0.9);
+  const TrainerOptions other{.steps = 12, .micro_batches = 2, .clip = 1, .folder = folder / "whole"};
+  EXPECT_SAYS(here.train(other), "this run has");
+  TrainerOptions accepted = other;
+  accepted.checkpoints.other_numerics = OtherNumerics::accept;
+  EXPECT_EQ(here.train(accepted).step, 12);
+  std::ifstream log(folder / "parts.csv");
+  std::string line;
+  Index rows = 0;
+  while (std::getline(log, line)) ++rows;
+  EXPECT_EQ(rows, 10);  // its head, then a row a step
+}
+
+TEST(DeviceTraining, RunningMeansChangePlacesThere) {
+  Toy here(Device::cpu(), DType::f32, 0.9), there(kThere, DType::f32, 0.9);
+  const TrainerOptions o{.steps = 6, .judge_every = 2};
+  EXPECT_NEAR(here.train(o).best, there.train(o).best, 1e-4);
+  const std::vector<double> before = there.weights();
+  here.optimizer->swap_averages(), there.optimizer->swap_averages();
+  EXPECT_LT(apart(here.weights(), there.weights()), 1e-4);
+  EXPECT_GT(apart(before, there.weights()), 1e-4);
+  there.optimizer->swap_averages();
+  EXPECT_EQ(before, there.weights());
+}
+
+TEST(DeviceTraining, MastersLearnWhatBf16Computes) {
+  Toy here(Device::cpu(), DType::bf16), there(kThere, DType::bf16);
+  const TrainerOptions o{.steps = 20, .micro_batches = 2, .clip = 0.5};
+  const TrainResult a = here.train(o), b = there.train(o);
+  EXPECT_NEAR(a.loss, b.loss, 0.05);
+  EXPECT_LT(apart(here.weights(), there.weights()), 0.02);
+  there.optimizer->to(Device::cpu(), there.ctx);
+  for (std::size_t i = 0; i < there.params.all().size(); ++i) {
+    const AnyView master = there.masters->params().all()[i].value, weight = there.params.all()[i].value;
+    for (Index k = 0; k < weight.count(); ++k)
+      ASSERT_EQ(load_double(weight.data, weight.dtype, k),
+                static_cast<double>(static_cast<float>(bf16(static_cast<const float*>(master.data)[k]))));
+  }
+}
+
+TEST(DeviceTraining, ANanTouchesNothingAndIsNamed) {
+  const ScratchFolder folder;
+  Toy there(kThere);
+  const TrainResult good = there.train({.steps = 3, .folder = folder.path()});
+  std::vector<double> before;
+  const auto poisoned = [&](const MicroBatch& m) {
+    if (m.step == 5) before = there.weights();
+    const double loss = there.next->learn(m);
+    if (m.step != 5) return loss;
+    float bad = NAN;
+    AnyView first = there.params.all()[2].grad;
+    first.rank = 1, first.size[0] = 1, first.step[0] = 1;
+    to(AnyView::packed(&bad, DType::f32, {1}), first, there.ctx);
+    return loss;
+  };
+  TrainerOptions o{.steps = 9, .folder = folder.path()};
+  o.micro_rows = 4, o.rate = Schedule::cosine(3e-3, 2, 30), o.config = "toy";
+  Trainer trainer(*there.optimizer, 1 << 20, o, there.ctx);
+  EXPECT_SAYS(trainer.run(poisoned),
+              text("trainer: the gradient's norm of step 5 is nan; the first bad tensor is ",
+                   there.params.all()[2].name, " (gradient); the last good checkpoint is ", good.checkpoint));
+  EXPECT_EQ(before, there.weights());
+}
+
+TEST(DeviceTraining, WhatDoesNotLearnThereIsRefused) {
+  Context ctx({.threads = 1});
+  ParamSet params(DType::f32, 1);
+  params.add("w", {3}, Init::normal(1));
+  Optimizer sgd(params, SgdOptions{.momentum = 0.9});
+  EXPECT_SAYS(sgd.to(kThere, ctx), "optimizer: it is SGD; on CUDA device 0 AdamW of one rank takes steps");
+  Optimizer adamw(params, AdamWOptions{});
+  adamw.to(kThere, ctx);
+  EXPECT_SAYS(grad_norm(params, ctx), "has its gradient on CUDA device 0");
+  EXPECT_SAYS(Trainer(adamw, 1, {.steps = 1, .tree = true}, ctx), "the parameters lie on a device");
+}
+
+}  // namespace
+}  // namespace headwise
