@@ -4,6 +4,7 @@ NumPy arrays and torch tensors go in, the same kind comes out, nothing is copied
 """
 # SPDX-License-Identifier: Apache-2.0
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import _main  # noqa: F401  before the module is loaded
@@ -40,20 +41,19 @@ from ._core import (  # noqa: I001
     suggest_heads,
     unpack_keys,
 )
-from . import distributed, lab
-from ._align import Aligned, align
-from ._decoder import Decoder, Generation, HeadStats, Piece, TokenLogprob
-from ._heads import TYPES as _HEADS
-from ._heads import Head
-from ._recognizer import Recognizer
+from . import _core, distributed
 from ._types import T5, AttentionGradients, AttentionResult, Pages, Probe, ProbeResult, Scores, end
-from ._view import View, view, write_atnv
 
 if TYPE_CHECKING:
     from . import flash_attn as flash_attn  # no names of `import *`: their guests may not be installed
     from . import jax as jax
-    from . import onnx, torch
+    from . import lab, onnx, torch
     from . import transformers as transformers
+    from ._align import Aligned, align
+    from ._decoder import Decoder, Generation, HeadStats, Piece, TokenLogprob
+    from ._heads import Head
+    from ._recognizer import Recognizer
+    from ._view import View, view, write_atnv
 
 __all__ = [
     "Aligned",
@@ -114,14 +114,37 @@ __all__ = [
 ]
 
 # Every head of headwise/heads: hw.Mha, hw.Gqa, ...
-globals().update(_HEADS)
-__all__ += list(_HEADS)
+_HEADS = frozenset(name.capitalize() for name, *_ in _core.head_fields())
+__all__ += sorted(_HEADS)
+
+# What is imported when it is first used: torch and other guests may be slow or missing, and making records
+# takes time.
+_MODULES = frozenset(("flash_attn", "jax", "lab", "onnx", "torch", "transformers"))
+_PLACES = {
+    name: module
+    for module, names in {
+        "_align": "Aligned align",
+        "_decoder": "Decoder Generation HeadStats Piece TokenLogprob",
+        "_heads": "Head",
+        "_recognizer": "Recognizer",
+        "_view": "View view write_atnv",
+    }.items()
+    for name in names.split()
+}
 
 
 def __getattr__(name: str) -> Any:
-    # torch is imported when hw.torch is first used, never before; the other guests likewise.
-    if name in ("flash_attn", "jax", "onnx", "torch", "transformers"):
-        import importlib
-
+    if name in _MODULES:
         return importlib.import_module(f".{name}", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _PLACES:
+        found = getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)
+    elif name in _HEADS:
+        found = importlib.import_module("._heads", __name__).head_type(name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -394,9 +394,9 @@ class Communicator:
         Matrices: this rank's rows of all columns become its columns of all rows (cut_axis 1), or back (0).
         """
 
-    def sum(self, partial: ArrayT, order: str = "tree", *, ctx: Context | None = None) -> ArrayT:
+    def sum(self, partial: ArrayT, order: str = "tree", *, dtype: str | None = None, ctx: Context | None = None) -> ArrayT:
         """
-        The sum over ranks, on every rank. tree: neighbours are added, then neighbouring sums. engine: the engine's own.
+        The sum over ranks, on every rank. tree: neighbours are added, then neighbouring sums. engine: the engine's own. dtype: of the sum; a tree of f32 may give f16 or bf16, which travel so.
         """
 
     def share(self, x: ArrayT) -> ArrayT:

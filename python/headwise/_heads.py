@@ -85,4 +85,12 @@ def _made(name: str, meets: str, all_fields: tuple[Any, ...]) -> type[Head]:
     )  # fmt: skip
 
 
-TYPES: dict[str, Any] = {made.__name__: made for made in (_made(*head) for head in _core.head_fields())}
+_types: dict[str, Any] = {}
+
+
+def head_type(name: str) -> Any:
+    """The record of the head "gqa" by its name Gqa; made when it is first asked for, and one for all threads."""
+    if name not in _types:
+        (fields_of,) = (head for head in _core.head_fields() if head[0].capitalize() == name)
+        _types.setdefault(name, _made(*fields_of))
+    return _types[name]

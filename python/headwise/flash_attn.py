@@ -13,8 +13,8 @@ from torch import Tensor
 
 from . import torch as _torch
 from ._core import Mask
-from ._flash_cache import flash_attn_with_kvcache
-from ._flash_words import Words, mask_of, need
+from ._flash.cache import flash_attn_with_kvcache
+from ._flash.words import Words, mask_of, need
 from ._types import end
 
 __all__ = [

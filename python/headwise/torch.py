@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _core, _lists, _torch_node
+from . import _core, _lists
 from ._core import Context, Mask
 from ._heads import Head
-from ._torch_ops import COEFFICIENTS, MASK_TYPE, WORDS, Attention, Call, attention_op, mask_text
+from ._torch import node as _node
+from ._torch.ops import COEFFICIENTS, MASK_TYPE, WORDS, Attention, Call, attention_op, mask_text
 from ._types import T5, AttentionResult, Pages, Probe, Scores
 
-__all__ = ["MultiheadAttention", "Swapped", "attention", "head_plan", "scaled_dot_product_attention", "swap"]
+__all__ = ["Block", "MultiHead", "MultiheadAttention", "Swapped", "attention", "head_plan", "scaled_dot_product_attention", "swap"]
 
 def _autocast(x: Any) -> Any:
     """As autocast wants it; packed keys, 8 bits and float64 stay what they are."""
@@ -33,7 +34,7 @@ def _casts(x: Tensor) -> bool:
     return not x.is_meta and torch.is_autocast_enabled(x.device.type)
 
 
-_attend: Any = _torch_node.native._node_attend
+_attend: Any = _node.native._node_attend
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
 _modes = torch._C._len_torch_dispatch_stack
@@ -221,9 +222,9 @@ def _recorded(q: Tensor, k: Tensor, v: Tensor, *, mask: Any, words: dict[str, An
     """Through autograd, outside of any graph."""
     wants_lse = words.pop("return_lse", False)
     if (mask is None or type(mask) is Mask) and type(k) in _PLAIN and type(v) in _PLAIN:
-        place = _torch_node.place_of(mask, words)
+        place = _node.place_of(mask, words)
         if place is not None:
-            out, lse = _torch_node.attend(q, k, v, bias=words.get("bias"), place=place)
+            out, lse = _node.attend(q, k, v, bias=words.get("bias"), place=place)
             return AttentionResult(out, lse, None) if wants_lse else out
     call = Call(mask, words)
     out, lse = Attention.apply(call, q, k, v, *call.terms.values())
@@ -409,11 +410,12 @@ def head_plan(module: torch.nn.Module, mesh: Any, *, heads: int | None = None, k
     lies on several ranks, and its gradients are summed. Heads that cannot be cut are refused. Counts are the module's
     or its config's where they are not given.
     """
-    from . import _torch_ranks  # torch.distributed takes its time to import
+    from ._torch import ranks  # torch.distributed takes its time to import
 
-    return _torch_ranks.head_plan(module, mesh, heads=heads, kv_heads=kv_heads, head=head)
+    return ranks.head_plan(module, mesh, heads=heads, kv_heads=kv_heads, head=head)
 
 
 _CAUSAL = Mask.causal()
 
-from ._torch_modules import MultiheadAttention, Swapped, swap  # noqa: E402  they use what stands above
+from ._torch.layers import Block, MultiHead  # noqa: E402  they use what stands above
+from ._torch.modules import MultiheadAttention, Swapped, swap  # noqa: E402  they use what stands above

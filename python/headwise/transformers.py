@@ -12,9 +12,9 @@ import torch
 import transformers as _transformers
 from torch import Tensor
 
-from . import _torch_node
 from . import torch as _torch
 from ._core import Mask
+from ._torch import node as _node
 from ._types import Scores
 
 __all__ = ["attention_forward", "pack", "register", "unpack"]
@@ -24,9 +24,9 @@ NAME = "headwise"
 try:
     from transformers import AttentionInterface, AttentionMaskInterface
 
-    from ._transformers_mask import Open, make_mask
-    from ._transformers_pack import Packed, pack, unpack
-    from ._transformers_wishes import wants_weights
+    from ._transformers.mask import Open, make_mask
+    from ._transformers.pack import Packed, pack, unpack
+    from ._transformers.wishes import wants_weights
 except ImportError as error:
     raise ImportError(
         f"headwise.transformers: transformers {_transformers.__version__} is installed, which has no AttentionInterface and "
@@ -35,7 +35,7 @@ except ImportError as error:
 
 _CAUSAL = Mask.causal()
 _attend: Any = _torch._attend
-_attend_layer: Any = _torch_node.native._node_layer
+_attend_layer: Any = _node.native._node_layer
 _is_compiling = torch.compiler.is_compiling
 
 

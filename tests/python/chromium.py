@@ -10,6 +10,9 @@ import time
 import urllib.request
 
 
+PATIENCE = 180  # seconds until a browser that says nothing is given up
+
+
 def find():
     """The program, or None."""
     return next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
@@ -26,28 +29,43 @@ class Chromium:
             [find(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run",
              "--remote-debugging-port=0", "--remote-allow-origins=*", f"--user-data-dir={self.folder}", f"--window-size={width},{height}", "about:blank"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        port_file = pathlib.Path(self.folder) / "DevToolsActivePort"
-        for _ in range(400):
-            if port_file.exists() and len(port_file.read_text().splitlines()) == 2:
-                break
-            time.sleep(0.05)
-        port = port_file.read_text().splitlines()[0]
-        pages = json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=10))
-        self.socket = websocket.create_connection(next(p["webSocketDebuggerUrl"] for p in pages if p["type"] == "page"), timeout=30)
-        self.number, self.errors, self.requests, self.loaded = 0, [], [], False
+        self.number, self.errors, self.requests, self.loads = 0, [], [], set()
+        try:
+            self.socket = websocket.create_connection(self.address(), timeout=PATIENCE)
+        except BaseException:
+            self.end()
+            raise
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.send(f"{domain}.enable")
+        self.send("Page.setLifecycleEventsEnabled", enabled=True)
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         if not scripts:
             self.send("Emulation.setScriptExecutionDisabled", value=True)
+
+    def address(self):
+        """Where its page is driven, once the browser has started; a busy machine takes its time."""
+        port_file, end = pathlib.Path(self.folder) / "DevToolsActivePort", time.monotonic() + PATIENCE
+        while time.monotonic() < end and self.process.poll() is None:
+            if port_file.exists() and len(lines := port_file.read_text().splitlines()) == 2:
+                pages = json.load(urllib.request.urlopen(f"http://127.0.0.1:{lines[0]}/json/list", timeout=PATIENCE))
+                if found := [p["webSocketDebuggerUrl"] for p in pages if p["type"] == "page"]:
+                    return found[0]
+            time.sleep(0.05)
+        raise RuntimeError(f"chromium has no page after {PATIENCE} s")
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self.socket.close()
+        self.end()
+
+    def end(self):
         self.process.terminate()
-        self.process.wait(10)
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def read(self):
@@ -59,8 +77,8 @@ class Chromium:
             self.errors.append(params["entry"]["text"])
         elif method == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
-        elif method == "Page.loadEventFired":
-            self.loaded = True
+        elif method == "Page.lifecycleEvent" and params["name"] == "load":
+            self.loads.add(params["loaderId"])
         return message
 
     def send(self, method, **params):
@@ -72,12 +90,13 @@ class Chromium:
         return message["result"]
 
     def open(self, path):
-        """Seconds until the page has loaded and painted."""
-        self.loaded, begun = False, time.monotonic()
-        self.send("Page.navigate", url=pathlib.Path(path).resolve().as_uri())
-        while not self.loaded:
+        self.visit(pathlib.Path(path).resolve().as_uri())
+
+    def visit(self, url):
+        """Until this page has loaded: the page before it may load late, and says so too."""
+        loader = self.send("Page.navigate", url=url)["loaderId"]
+        while loader not in self.loads:
             self.read()
-        return time.monotonic() - begun
 
     def go(self, path, link=""):
         """A page of the viewer as somebody new to it opens it, by a link into it."""

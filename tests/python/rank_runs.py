@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -42,13 +43,14 @@ def room(tmp_path_factory):
 
 
 def ranks_of(parent):
-    """Process ids of the ranks that an mpirun started."""
-    found = []
+    """Process ids of the ranks that an mpirun started, rank 0 first: numbers of processes may begin anew between two."""
+    found = {}
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:
             words = stat.read_text().rsplit(")", 1)[1].split()
             if int(words[1]) == parent and "headwise" in (stat.parent / "cmdline").read_text():
-                found.append(int(stat.parent.name))
+                if rank := re.search(rb"\bOMPI_COMM_WORLD_RANK=(\d+)", (stat.parent / "environ").read_bytes()):
+                    found[int(rank[1])] = int(stat.parent.name)
         except OSError:
             pass
-    return sorted(found)
+    return [found[rank] for rank in sorted(found)]

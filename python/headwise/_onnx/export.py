@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._torch_ops import COEFFICIENTS, NAMES
+from .._torch.ops import COEFFICIENTS, NAMES
 
 LEAST_OPSET = 23
 _MANY = ("bshd", "bsnh"), ("bhsd", "bnsh")  # before and after tokens and heads change places

@@ -52,14 +52,14 @@ def test_backward_takes_the_same_words():
 
 
 def test_gradients_come_in_one_order():
-    ops = pytest.importorskip("torch") and __import__("headwise._torch_ops", fromlist=["WORDS"])
+    ops = pytest.importorskip("torch") and __import__("headwise._torch.ops", fromlist=["WORDS"])
     assert [f"d{word}" for word in ops.WORDS] == list(hw.AttentionGradients._fields[: len(ops.WORDS)])
     assert len(ops._DIFFERENTIABLE) == len(ops.WORDS)
     assert set(ops._DIFFERENTIABLE) | set(ops.COEFFICIENTS) <= set(ops.NAMES)
 
 
 def test_the_registered_op_takes_every_word_that_a_graph_holds():
-    ops = pytest.importorskip("torch") and __import__("headwise._torch_ops", fromlist=["NAMES"])
+    ops = pytest.importorskip("torch") and __import__("headwise._torch.ops", fromlist=["NAMES"])
     breaks_the_graph = {"out", "probe", "ctx", "pages", "k_scale", "v_scale"}
     beside = {"return_lse", "kernels", "coefficients", "relative"}  # lse, kernels; spread over several inputs
     assert set(NAMES) - breaks_the_graph - beside <= set(ops.NAMES)
@@ -71,7 +71,7 @@ CALLS = {"attention", "attention_backward", "attention_op", "attention_backward_
          "_through_op", "_recorded"}
 
 
-@pytest.mark.parametrize("file", sorted(PACKAGE.glob("*.py")), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("*.py")), ids=lambda file: str(file.relative_to(PACKAGE)))
 def test_no_call_passes_more_than_three_by_position(file):
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Call):

@@ -94,17 +94,28 @@ def test_errors_in_one_thread_do_not_reach_another(cases):
 
 
 def test_the_gil_is_free_while_a_kernel_runs():
-    q, k, v = (f32(i, 1, 400, 4, 64) for i in range(3))
     hw.set_threads(1)
-    worker = threading.Thread(target=lambda: hw.attention(q, k, v, kernels="ref"))
-    worker.start()
-    steps = 0
-    while worker.is_alive() and steps < 20:
-        time.sleep(0.001)
-        steps += 1
-    alive = worker.is_alive()
-    worker.join()
-    assert steps == 20 and alive  # this thread ran on, 20 naps long, before the call was over
+
+    def naps_within_a_call(tokens):
+        """How often this thread came to itself between the begin and the end of a call in another."""
+        q, k, v = (f32(i, 1, tokens, 4, 64) for i in range(3))
+        at, naps = [], []
+
+        def call():
+            at.append(time.monotonic())
+            hw.attention(q, k, v, kernels="ref")
+            at.append(time.monotonic())
+
+        worker = threading.Thread(target=call)
+        worker.start()
+        while worker.is_alive():
+            time.sleep(0.001)
+            naps.append(time.monotonic())
+        worker.join()
+        return sum(at[0] < nap < at[1] for nap in naps)
+
+    # A machine that keeps this thread waiting is asked for longer calls; with the GIL held there is no nap in any.
+    assert any(naps_within_a_call(tokens) >= 20 for tokens in (400, 800, 1600))
 
 
 def test_set_threads_holds_for_every_python_thread():
@@ -187,7 +198,7 @@ def run_program(code, **env):
         env={**os.environ, **env},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
 
@@ -206,7 +217,7 @@ def test_workers_end_with_their_context_and_their_thread():
     import os, threading, time, numpy as np, headwise as hw
     x = np.ones((1, 32, 4, 16), np.float32)
     def count(want):
-        end = time.monotonic() + 10  # a thread that was joined leaves /proc a moment later
+        end = time.monotonic() + 100  # a thread that was joined leaves /proc a moment later
         while len(os.listdir("/proc/self/task")) != want and time.monotonic() < end:
             time.sleep(0.01)
         return len(os.listdir("/proc/self/task")) - before
@@ -299,7 +310,7 @@ hw.attention(x[:, :64], x[:, :64], x[:, :64])
 sent = []
 
 def interrupt():
-    sent.append(time.monotonic())
+    sent.append(time.process_time())
     os.kill(os.getpid(), signal.SIGINT)
 
 threading.Timer(0.3, interrupt).start()
@@ -310,7 +321,7 @@ try:
         y = x[:, :, :2]
         hw.attention_backward(y, y, y, y, y, np.zeros((1, 2, 8192), np.float32))
 except KeyboardInterrupt:
-    print(time.monotonic() - sent[0])
+    print(time.process_time() - sent[0])  # of all threads: a busy machine does not change it
     small = x[:, :64]
     assert np.array_equal(hw.attention(small, small, small), small)
 """
@@ -320,10 +331,10 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("way", ["forward", "backward"])
 def test_ctrl_c_ends_a_long_call(way, threads):
     done = subprocess.run(
-        [sys.executable, "-c", LONG_CALL, str(threads), way], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", LONG_CALL, str(threads), way], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0 and done.stdout, done.stderr
-    assert float(done.stdout) < 3  # 0.05 s and some tiles; a busy machine takes its time
+    assert float(done.stdout) < 3  # 0.05 s and some tiles
 
 
 SUBINTERPRETER = """

@@ -16,7 +16,7 @@ DATA = os.environ.get("HEADWISE_DATA", "")
 
 
 def run(*words):
-    return subprocess.run([PROGRAM, *words], capture_output=True, encoding="utf-8", timeout=120)
+    return subprocess.run([PROGRAM, *words], capture_output=True, encoding="utf-8", timeout=300)
 
 
 def test_a_tiny_model(tmp_path):

@@ -21,7 +21,7 @@ def folder(tmp_path_factory):
 
 
 def run(*words, said=None):
-    done = subprocess.run([PROGRAM, *map(str, words)], input=(said or "").encode(), capture_output=True, timeout=120)
+    done = subprocess.run([PROGRAM, *map(str, words)], input=(said or "").encode(), capture_output=True, timeout=300)
     done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()  # with every \r
     return done
 

@@ -19,28 +19,29 @@ import headwise as hw
 
 PROGRAM = pathlib.Path(os.environ.get("HEADWISE_CLI") or pathlib.Path(hw.__file__).parents[2] / "headwise/cli/headwise")
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="the program is not built beside the module")
-LONG = {"prompt": "the", "max_tokens": 4000, "temperature": 0, "logit_bias": {"116": 100}}  # never the end token
+LONG = {"prompt": "the", "max_tokens": 40_000, "temperature": 0, "logit_bias": {"116": 100}}  # never the end token, and not soon done
+PATIENCE = 200  # seconds: of a server that shares its cores
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     made = tokenizer_json(specials=("<|end|>", "<|im_start|>", "<|im_end|>"))
-    return write_llama(tmp_path_factory.mktemp("served") / "tiny", positions=5000, tokenizer=made, chat=CHATML)
+    return write_llama(tmp_path_factory.mktemp("served") / "tiny", positions=50_000, tokenizer=made, chat=CHATML)
 
 
 @pytest.fixture(scope="module")
 def port(folder):
-    command = [PROGRAM, "serve", folder, "--port", "0", "--no-token", "--kv-mib", "16", "--max-requests", "20"]
+    command = [PROGRAM, "serve", folder, "--port", "0", "--no-token", "--kv-mib", "64", "--max-requests", "20"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     line = child.stdout.readline()
     assert "serving" in line, child.stderr.read()
     yield int(line.rsplit(":", 1)[1])
     child.send_signal(signal.SIGTERM)
-    assert child.wait(60) == 0, child.stderr.read()
+    assert child.wait(PATIENCE) == 0, child.stderr.read()
 
 
 def ask(port, path, body=None, headers=()):
-    c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     c.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body),
               dict(headers) | {"Content-Type": "application/json"})
     r = c.getresponse()
@@ -48,7 +49,7 @@ def ask(port, path, body=None, headers=()):
 
 
 def events(port, path, body):
-    c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     c.request("POST", path, json.dumps(body | {"stream": True}), {"Content-Type": "application/json"})
     r = c.getresponse()
     assert r.status == 200 and r.headers["Content-Type"].startswith("text/event-stream")
@@ -58,21 +59,21 @@ def events(port, path, body):
 
 
 def refusal(port, path, body):
-    c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     c.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
     return c.getresponse().status
 
 
 def metric(port, name):
-    c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     c.request("GET", "/metrics")
     lines = c.getresponse().read().decode().splitlines()
     return int([line for line in lines if line.startswith(name + " ")][0].split()[1])
 
 
 def becomes(so):
-    end = time.time() + 60
-    while time.time() < end:
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
         if so():
             return True
         time.sleep(0.05)
@@ -156,7 +157,7 @@ def test_heads(port, folder):
     ({"prompt": "a", "speed": 9}, 400, "speed"), ({"prompt": "a", "temperature": -1}, 400, "temperature"),
     ({"prompt": "a", "top_p": 2}, 400, "top_p"), ({"prompt": "a", "n": 0}, 400, "n"), ({}, 400, "prompt"), ({"prompt": ""}, 400, "prompt"),
     ({"prompt": []}, 400, "prompt"), ({"prompt": [9999]}, 400, "prompt"), ({"prompt": "a", "model": "gpt"}, 404, "model"),
-    ({"prompt": "a", "max_tokens": 10**9}, 400, None), ({"prompt": [1] * 5001}, 400, "prompt"), ({"prompt": "a", "stop": [""]}, 400, "stop"),
+    ({"prompt": "a", "max_tokens": 10**9}, 400, None), ({"prompt": [1] * 50_001}, 400, "prompt"), ({"prompt": "a", "stop": [""]}, 400, "stop"),
     ({"prompt": "a", "logit_bias": {"x": 1}}, 400, "logit_bias"), ({"prompt": "a", "logprobs": 99}, 400, "logprobs"),
     ({"prompt": "a", "stream_options": {}}, 400, "stream_options"), ({"prompt": ["a"] * 65}, 400, "prompt"), ({"prompt": {"a": 1}}, 400, None),
     ({"prompt": "a", "best_of": 3}, 400, "best_of"), ({"prompt": "a", "min_tokens": -1}, 400, "min_tokens"),
@@ -172,7 +173,7 @@ def test_refusals_name_the_key(port, body, status, param):
 def test_whole_numbers_may_be_written_as_fractions(port):
     plain = {"prompt": [[1, 30, 7]], "max_tokens": 3, "temperature": 0, "seed": 5 * 10**18}
     raw = '{"prompt": [[1.0, 3e1, 7]], "max_tokens": 3.0, "temperature": 0, "seed": 5e+18}'
-    c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    c = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     c.request("POST", "/v1/completions", raw, {"Content-Type": "application/json"})
     r = c.getresponse()
     said = json.loads(r.read())
@@ -204,17 +205,22 @@ def test_a_client_that_leaves_gives_its_pages_back(port):
         assert metric(port, "headwise_decoder_pages_held") > 0
         s.close()
         assert becomes(lambda: metric(port, "headwise_decoder_pages_held") == 0)
-        assert metric(port, "headwise_decoder_tokens_drawn_total") < before + 4000, "it was written to its end"
+        assert metric(port, "headwise_decoder_tokens_drawn_total") < before + LONG["max_tokens"], "it was written to its end"
 
 
 def test_deadlines(port):
     status, said = ask(port, "/v1/completions", LONG, {"Headwise-Deadline-Ms": "50"})
     assert status == 504 and said["error"]["type"] == "server_error"
-    c = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    c.request("POST", "/v1/completions", json.dumps(LONG | {"stream": True}),
-              {"Content-Type": "application/json", "Headwise-Deadline-Ms": "400"})
-    last = c.getresponse().read().decode().split("\n\n")[-2]
-    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "too_late"
+    for _ in range(50):  # where the machine stalls, even the first word may be too late
+        c = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+        c.request("POST", "/v1/completions", json.dumps(LONG | {"stream": True}),
+                  {"Content-Type": "application/json", "Headwise-Deadline-Ms": "400"})
+        r = c.getresponse()
+        said = r.read().decode()
+        if r.status == 200:
+            break
+        assert r.status == 504
+    assert r.status == 200 and json.loads(said.split("\n\n")[-2].removeprefix("data: "))["error"]["code"] == "too_late"
     assert becomes(lambda: metric(port, "headwise_decoder_pages_held") == 0)
 
 
@@ -233,7 +239,7 @@ def test_too_many_requests_are_told_so(port):
         s.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
                   f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
         held.append(s)
-    assert becomes(lambda: ask(port, "/v1/completions", LONG)[0] == 429)
+    assert becomes(lambda: ask(port, "/v1/completions", {"prompt": "the", "max_tokens": 1})[0] == 429)
     for s in held:
         s.close()
     assert becomes(lambda: ask(port, "/v1/completions", SAMPLED)[0] == 200)
@@ -249,14 +255,17 @@ def test_an_idle_server_takes_no_core(folder):
         fields = pathlib.Path(f"/proc/{child.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def idle():
+        before = used()
+        time.sleep(1.5)
+        return used() - before <= 0.02  # one tick or two of 150
+
     assert ask(own, "/v1/completions", {"prompt": "the", "max_tokens": 3})[0] == 200
     time.sleep(0.3)
-    before = used()
-    time.sleep(1.5)
-    idle = used() - before
+    rests = any(idle() for _ in range(5))  # what it does behind an answer may come late; what never ends is in every look
     child.send_signal(signal.SIGTERM)
-    assert child.wait(60) == 0
-    assert idle <= 0.02  # one tick or two of 150
+    assert child.wait(PATIENCE) == 0
+    assert rests
 
 
 def test_a_token_opens_the_door(folder):
@@ -266,7 +275,7 @@ def test_a_token_opens_the_door(folder):
     assert ask(own, "/v1/models")[0] == 401
     assert ask(own, "/v1/models", headers={"Authorization": "Bearer open-this-door-please"})[0] == 200
     child.send_signal(signal.SIGTERM)
-    assert child.wait(60) == 0
+    assert child.wait(PATIENCE) == 0
 
 
 def test_a_model_without_a_template_has_no_conversations(tmp_path):
@@ -279,10 +288,10 @@ def test_a_model_without_a_template_has_no_conversations(tmp_path):
             assert status == 404 and said["error"]["code"] == "no_template" and said["error"]["param"] == "messages"
     finally:
         child.terminate()
-        child.wait(60)
+        child.wait(PATIENCE)
 
 
-def test_openapi_lists_what_is_there(port):
+def test_openapi_lists_what_is_there(port, folder):
     status, document = ask(port, "/openapi.json")
     assert status == 200 and document["openapi"] == "3.1.0"
     text, schemas = json.dumps(document), document["components"]["schemas"]
@@ -312,5 +321,7 @@ def test_openapi_lists_what_is_there(port):
         assert ask(port, path, answer | {"n": 2 if whole else schemas["Choices"]["maximum"] + 1})[0] == 400
     empty = "minLength" not in schemas["Prompt"]["anyOf"][0]  # a tokenizer with a first token of its own
     assert (ask(port, "/v1/completions", {"prompt": [""], "max_tokens": 1})[0] == 200) == empty
+    end = json.loads((folder / "config.json").read_text())["eos_token_id"]
+    bodies["/v1/chat/completions"]["logit_bias"] = {str(end): 100}  # else it may go on through all positions
     for path in set(document["paths"]) - {"/metrics"}:
         assert ask(port, path, bodies.get(path))[0] == 200, path

@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 
+import numpy as np
 import pytest
 
 import headwise as hw
@@ -18,12 +19,12 @@ ROWS = [
 ]
 
 
+SMALL = dict(epochs=10, batch=16, model_dim=32, depth=1, feed_dim=32, ngrams=200, heads="mha:heads=2", threads=1)
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("recognizer") / "m"
-    return hw.Recognizer.train(
-        ROWS, folder, dev=ROWS[::4], epochs=10, batch=16, model_dim=32, depth=1, feed_dim=32, ngrams=200, heads="mha:heads=2", threads=1
-    )
+    return hw.Recognizer.train(ROWS, tmp_path_factory.mktemp("recognizer") / "m", dev=ROWS[::4], strangers="none", **SMALL)
 
 
 def test_it_learns_and_loads(model):
@@ -49,6 +50,21 @@ def test_unknown_texts_are_refused(model):
     assert model.out_of_scope > 1 / 3
     text = open(os.path.join(model.folder, "card.md")).read()
     assert "a text is answered as out of scope" in text and "held out" in text
+
+
+def test_few_rows_learn_from_strangers(model, tmp_path):
+    few = hw.Recognizer.train(ROWS, tmp_path / "m", dev=ROWS[::4], **SMALL)
+    assert "everyday texts" in (tmp_path / "m/card.md").read_text()
+    assert [one["labels"] for one in few.predict(["show my loan", "tell me of my card please"])] == [["loan"], ["card"]]
+    strangers = ["will it rain in Madrid tomorrow", "a recipe for apple pie", "asdf qwer zxcv", "hello", "who was Mozart", "good evening"]
+
+    def sure(one):
+        return np.mean([answer["confidence"] for answer in one.predict(strangers)])
+
+    assert sure(few) < sure(model) - 0.1
+    assert any(answer["out_of_scope"] for answer in few.predict(strangers))
+    with pytest.raises(ValueError, match="give auto, none or built-in"):
+        hw.Recognizer.train(ROWS, tmp_path / "n", dev=ROWS[::4], strangers="some", **SMALL)
 
 
 def test_the_command_line_says_the_same(model, tmp_path):

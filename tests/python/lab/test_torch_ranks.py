@@ -1,4 +1,4 @@
-"""Attention modules cut over two processes of gloo by hw.torch.head_plan, against one process."""
+"""Attention modules over processes of gloo, cut by hw.torch.head_plan or shared out by FSDP2, against one process."""
 
 import os
 import pathlib
@@ -12,10 +12,12 @@ if not torch.distributed.is_available():
     pytest.skip("torch has no distributed package here", allow_module_level=True)
 
 WORKER = '''
+import os
 import sys
 import torch, torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import parallelize_module
 import headwise.torch as hw
 
@@ -32,10 +34,11 @@ class Attend(nn.Module):
         q, k, v = (p(x).unflatten(-1, (-1, self.dim)) for p in (self.q_proj, self.k_proj, self.v_proj))
         return self.o_proj(hw.attention(q, k, v).flatten(-2))
 
-rank, path = int(sys.argv[1]), sys.argv[2]
+ranks, path = int(sys.argv[1]), sys.argv[2]
+rank = next((r for r in range(1, ranks) if os.fork() == 0), 0)  # torch is imported once
 torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
-mesh = init_device_mesh("cpu", (2,))
+dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=ranks)
+mesh = init_device_mesh("cpu", (ranks,))
 for heads, kv_heads in [(4, 4), (4, 2), (4, 1)]:
     torch.manual_seed(7)
     whole = Attend(heads, kv_heads, 6)
@@ -52,24 +55,40 @@ for heads, kv_heads in [(4, 4), (4, 2), (4, 1)]:
     for (name, a), b in zip(cut.named_parameters(), whole.parameters()):
         grad = a.grad.full_tensor() if hasattr(a.grad, "full_tensor") else a.grad
         torch.testing.assert_close(grad, b.grad, rtol=0, atol=1e-4, msg=lambda m: f"{name} of {kv_heads} kv heads: {m}")
-for words, part in [(dict(heads=3), "3 heads cannot be cut over 2 ranks"), (dict(head="talking"), "cut the data instead")]:
+for words, part in [(dict(heads=3), f"3 heads cannot be cut over {ranks} ranks"), (dict(head="talking"), "cut the data instead")]:
     try:
         hw.head_plan(whole, mesh, **words)
     except (ValueError, NotImplementedError) as error:
         assert part in str(error), error
     else:
         raise AssertionError(words)
+# FSDP2: parameters are shared out, and each rank has rows of its own.
+torch.manual_seed(7)
+whole = Attend(4, 2, 6)
+torch.manual_seed(7)
+shared = fully_shard(Attend(4, 2, 6), mesh=mesh)
+x = torch.randn(ranks, 5, 24)
+dist.broadcast(x, 0)
+want, got = whole(x), shared(x[rank:rank + 1])
+torch.testing.assert_close(got, want[rank:rank + 1], rtol=0, atol=1e-6)
+(want * want).sum().div(ranks).backward(), (got * got).sum().backward()
+for (name, a), b in zip(shared.named_parameters(), whole.parameters()):
+    torch.testing.assert_close(a.grad.full_tensor(), b.grad, rtol=0, atol=1e-4, msg=lambda m: f"{name}: {m}")
 dist.destroy_process_group()
-print("done", rank)
+if rank > 0:
+    sys.stdout.flush()
+    os._exit(0)
+for _ in range(1, ranks):
+    assert os.wait()[1] == 0
+print("done")
 '''
 
 
-def test_two_processes_give_what_one_gives(tmp_path):
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_processes_give_what_one_gives(tmp_path, ranks):
     room = str(pathlib.Path(__import__("headwise").__file__).parents[1])
     env = dict(os.environ, PYTHONPATH=os.pathsep.join([room, os.environ.get("PYTHONPATH", "")]), GLOO_SOCKET_IFNAME="lo",
                HEADWISE_THREADS="1")
-    jobs = [subprocess.Popen([sys.executable, "-c", WORKER, str(rank), str(tmp_path / "meet")], env=env, text=True,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in (0, 1)]
-    said = [job.communicate(timeout=300) for job in jobs]
-    for rank, (job, (out, error)) in enumerate(zip(jobs, said)):
-        assert job.returncode == 0 and f"done {rank}" in out, error[-3000:]
+    done = subprocess.run([sys.executable, "-c", WORKER, str(ranks), str(tmp_path / "meet")], env=env, capture_output=True, text=True,
+                          timeout=300)
+    assert done.returncode == 0 and done.stdout == "done\n", done.stderr[-3000:]

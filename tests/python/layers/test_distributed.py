@@ -5,7 +5,9 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
+import threading
 
 import numpy as np
 import pytest
@@ -123,10 +125,14 @@ def test_refusals_are_sentences():
     with pytest.raises(ZeroDivisionError):  # the others wait and are told
         hw.distributed.run(2, lambda team: 1 // team.rank and None or team.gather(np.ones(3, np.float32)))
     with pytest.raises(RuntimeError, match="has not come to rank 0 for 0.2 s"):
+        told = threading.Event()  # by rank 0, that rank 1 did not come
+
         def late(team):
-            import time
-            time.sleep(0.6 * team.rank)
-            team.sum(np.ones(3, np.float32))
+            assert team.rank == 0 or told.wait(60)
+            try:
+                team.sum(np.ones(3, np.float32))
+            finally:
+                told.set()
         hw.distributed.run(2, late, seconds=0.2)
     with pytest.raises(TypeError, match="comm is of type int; give a communicator of mpi4py"):
         hw.distributed.start(comm=3)
@@ -138,6 +144,7 @@ def test_refusals_are_sentences():
 
 
 PROGRAM = """
+    import pathlib
     import sys
     import numpy as np
     import headwise as hw
@@ -156,29 +163,32 @@ PROGRAM = """
     if "fail" in sys.argv:
         world.sum(x)
     assert np.array_equal(world.share(np.array([world.rank], np.float64)), [0.0])
-    print("done", world.rank)
+    # Not by print: mpirun mixes what two ranks say in one line.
+    pathlib.Path(sys.argv[1], str(world.rank)).touch()
 """
 
 
 def mpirun(tmp_path, before="", words="", *args):
-    file = tmp_path / "ranks.py"
+    """The finished program, and the ranks that came to its end."""
+    file, ends = tmp_path / "ranks.py", pathlib.Path(tempfile.mkdtemp(dir=tmp_path))
     file.write_text(textwrap.dedent(PROGRAM).format(before=before, words=words))
-    return subprocess.run(["mpirun", "-n", "2", sys.executable, file, *args], env=ENV, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["mpirun", "-n", "2", sys.executable, file, ends, *args], env=ENV, capture_output=True, text=True, timeout=300)
+    return done, sorted(end.name for end in ends.iterdir())
 
 
 @needs_mpirun
 def test_under_mpirun(tmp_path):
-    done = mpirun(tmp_path)
-    assert done.returncode == 0 and sorted(done.stdout.split("\n")) == ["", "done 0", "done 1"], done.stderr
-    failed = mpirun(tmp_path, "", "", "fail")  # the other rank waits for it: nothing hangs
-    assert failed.returncode != 0 and "this rank fails" in failed.stderr
+    done, ends = mpirun(tmp_path)
+    assert done.returncode == 0 and ends == ["0", "1"], done.stderr
+    failed, ends = mpirun(tmp_path, "", "", "fail")  # the other rank waits for it: nothing hangs
+    assert failed.returncode != 0 and "this rank fails" in failed.stderr and ends == []
 
 
 @needs_mpirun
 def test_a_communicator_of_mpi4py(tmp_path):
     pytest.importorskip("mpi4py")
-    done = mpirun(tmp_path, "from mpi4py import MPI", "comm=MPI.COMM_WORLD")
-    assert done.returncode == 0 and "done 1" in done.stdout, done.stderr
+    done, ends = mpirun(tmp_path, "from mpi4py import MPI", "comm=MPI.COMM_WORLD")
+    assert done.returncode == 0 and ends == ["0", "1"], done.stderr
     split = "from mpi4py import MPI; comm = MPI.COMM_WORLD.Split(0, -MPI.COMM_WORLD.rank)"  # ranks the other way round
-    done = mpirun(tmp_path, split, "comm=comm")
-    assert done.returncode == 0 and "done 1" in done.stdout, done.stderr
+    done, ends = mpirun(tmp_path, split, "comm=comm")
+    assert done.returncode == 0 and ends == ["0", "1"], done.stderr

@@ -19,7 +19,7 @@ def run(out):
     model = pathlib.Path(DATA) / "weights_stories260K/stories260K.bin"
     words = [model, "--out", out, "--ids", "3,500", "--rounds", "1", "--contexts", "8", "--batches", "2", "--engines", "headwise f32"]
     program = ROOT / "benchmarks/decoders/decoder_bench.py"
-    return subprocess.run([sys.executable, *map(str, [program, *words])], capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, *map(str, [program, *words])], capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.skipif(not DATA, reason="HEADWISE_DATA is not set: no model to measure")

@@ -87,9 +87,9 @@ def test_a_link_to_nowhere_is_an_error(tmp_path):
 def test_search_finds_a_word_without_a_server(site):
     with chromium.Chromium() as browser:
         browser.open(site / "index.html")
-        browser.loaded = False
+        before = len(browser.loads)
         browser.run("(() => { const box = document.querySelector('.sidebar-search'); box.value = 'sparsemax'; box.form.submit(); })()")
-        while not browser.loaded:
+        while len(browser.loads) == before:
             browser.read()
         browser.run("""new Promise((done) => { const look = () => document.querySelector('#search-results').innerText.startsWith('Search Results')
                         ? done() : setTimeout(look, 50); look(); })""")

@@ -77,3 +77,25 @@ def test_mypy_accepts_the_package(tmp_path):
     command = [sys.executable, "-m", "mypy", "--cache-dir", tmp_path / "cache"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout
+
+
+LAZY = """
+import sys, threading
+import headwise as hw
+early = {"json", "torch", "numpy", "headwise.lab", "headwise._heads", "headwise._view"} & set(sys.modules)
+assert not early, early
+made, gate = [], threading.Barrier(8)
+def ask():
+    gate.wait()
+    made.append(hw.Gqa)
+threads = [threading.Thread(target=ask) for _ in range(8)]
+[t.start() for t in threads], [t.join() for t in threads]
+assert len({id(x) for x in made}) == 1 and "Gqa" in dir(hw) and isinstance(hw.Gqa(heads=4, kv_heads=2), hw.Head)
+names = {}
+exec("from headwise import *", names)
+assert names["Gqa"] is hw.Gqa and names["view"] is hw.view and names["lab"] is hw.lab
+"""
+
+
+def test_what_an_import_leaves_for_later_comes_when_it_is_asked_for():
+    subprocess.run([sys.executable, "-c", LAZY], check=True)

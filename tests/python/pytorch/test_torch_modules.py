@@ -183,7 +183,7 @@ def test_swap_replaces_in_place_and_says_so():
         assert done.kept == {"3": "SoftmaxAttention takes a softmax by itself; give its q, k and v to hw.torch.attention there"}
         assert "replaced: 0.layers.0.self_attn" in str(done) and "kept: 3: Softmax" in str(done)
         assert state.keys() == model.state_dict().keys()
-        with counted(hw._torch_modules, "attention") as modules, Theirs() as theirs:
+        with counted(hw._torch.modules, "attention") as modules, Theirs() as theirs:
             assert torch.allclose(model(x), want, atol=1e-5)
         assert len(modules) == 2 and not theirs.count  # also in eval mode, where torch has a kernel of its own
     again = hw.torch.swap(model)
@@ -272,7 +272,7 @@ class NoSubclass(Own):
 @pytest.mark.parametrize("kind", [Unreadable("Unread", (nn.Module,), {}), NoSubclass])
 @pytest.mark.parametrize("action", ["default", "error"])
 def test_what_cannot_be_read_or_made_leaves_no_model_half_swapped(kind, action):
-    hw._torch_calls._sort.cache_clear()
+    hw._torch.calls._sort.cache_clear()
     model = nn.Sequential(Own(), kind(), Own())
     with warnings.catch_warnings():
         warnings.simplefilter(action)
@@ -357,7 +357,7 @@ def test_torchs_function_is_found_by_what_it_is(way):
     model, x = written(*TORCHS[way]), normal(3, 2, 4, 5, 16)
     want = model(x)
     assert hw.torch.swap(model).replaced == ["Written"]
-    with Theirs() as theirs, counted(hw._torch_calls, "scaled_dot_product_attention") as ours:
+    with Theirs() as theirs, counted(hw._torch.calls, "scaled_dot_product_attention") as ours:
         assert torch.allclose(model(x), want, atol=1e-5)
     assert len(ours) == 1
     assert not theirs.count or way in ("built in", "name inside", "module inside", "package inside")  # a mode answers those
@@ -367,7 +367,7 @@ def test_torchs_function_is_found_by_what_it_is(way):
 def test_a_function_of_that_name_that_is_not_torchs_is_left(way):
     model = written(*NOT_TORCHS[way])
     done = hw.torch.swap(model)
-    assert not done.replaced and not hw._torch_calls.is_attending(model)
+    assert not done.replaced and not hw._torch.calls.is_attending(model)
     assert way != "function" or "takes a softmax by itself" in done.kept["Written"]
 
 
@@ -375,6 +375,6 @@ def test_a_function_of_that_name_that_is_not_torchs_is_left(way):
 def test_a_method_of_that_name_is_left(kind):
     model = kind()
     done = hw.torch.swap(model)
-    assert not done.replaced and all(not hw._torch_calls.is_attending(x) for x in model.modules())
+    assert not done.replaced and all(not hw._torch.calls.is_attending(x) for x in model.modules())
     names = {OwnMethod: ["OwnMethod"], OfParent: [], OfChild: ["inner"]}[kind]  # what super() reaches is not read
     assert [*done.kept] == names and all("takes a softmax by itself" in why for why in done.kept.values())

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import headwise as hw
-from headwise import _torch_node
+from headwise._torch import node
 
 NODE = "ScaledDotProductFusedAttentionOverrideableBackward0"
 
@@ -36,7 +36,7 @@ def test_torch_records_it_and_gradients_are_those_of_the_python_way(words, monke
     q, k, v = leaves(*[(2, 6, 4, 8)] * 3)
     out = hw.torch.attention(q, k, v, **words)
     assert type(out.grad_fn).__name__ == NODE
-    monkeypatch.setattr(_torch_node, "_op", None)
+    monkeypatch.setattr(node, "_op", None)
     monkeypatch.setattr(hw.torch, "_attend", lambda *_: NotImplemented)
     other = hw.torch.attention(q, k, v, **words)
     assert type(other.grad_fn).__name__ != NODE and torch.equal(out, other)
@@ -64,11 +64,11 @@ def test_only_what_wants_a_gradient_gets_one():
 
 def test_masks_that_hold_arrays_are_not_kept():
     q, k, v = leaves(*[(1, 4, 2, 8)] * 3)
-    before = len(_torch_node._places)
+    before = len(node._places)
     for bits in range(3):
         open_pairs = torch.arange(16).view(4, 4) % 4 >= bits
         hw.torch.attention(q, k, v, hw.Mask.dense(open_pairs), softcap=2.0).sum().backward()
-    assert len(_torch_node._places) == before
+    assert len(node._places) == before
 
 
 def test_saved_tensors_may_be_packed_and_changed_ones_are_noticed():

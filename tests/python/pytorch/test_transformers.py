@@ -145,7 +145,7 @@ def counted():
     """The calls of attention that reach headwise."""
     calls = []
     places = ((hw.torch, "attention"), (hw.transformers, "_attend"), (hw.transformers, "_attend_layer"),
-              (hw._torch_calls, "scaled_dot_product_attention"))  # fmt: skip
+              (hw._torch.calls, "scaled_dot_product_attention"))  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         for where, name in places:
             real = getattr(where, name)

@@ -35,13 +35,6 @@ def browser():
         yield b
 
 
-def go(b, url):
-    b.loaded = False
-    b.send("Page.navigate", url=url)
-    while not b.loaded:
-        b.read()
-
-
 def ask(b, text, token=None):
     """Types and sends; waits until the answer or a word about it is there."""
     if token is not None:
@@ -58,7 +51,7 @@ def test_a_sentence_is_tried(browser, service, scheme, tmp_path):
     b.prefer(scheme)
     b.requests.clear()
     b.errors.clear()
-    go(b, service + "/try")
+    b.visit(service + "/try")
     assert b.run("document.getElementById('answer').hidden && document.getElementById('door').hidden")
     assert "token" in ask(b, "what about my debit card")
     assert "not its token" in ask(b, "what about my debit card", "wrong-token-of-somebody-else")
@@ -86,7 +79,7 @@ def test_a_sentence_is_tried(browser, service, scheme, tmp_path):
 def test_the_surface_speaks_chinese_and_keeps_to_a_phone(browser, service):
     b = browser
     b.send("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
-    go(b, service + "/try")
+    b.visit(service + "/try")
     ask(b, "x")
     ask(b, "tell me of the mortgage and of a-very-long-word-" + "x" * 120, TOKEN)
     assert b.run("document.documentElement.scrollWidth") <= 390
@@ -95,7 +88,7 @@ def test_the_surface_speaks_chinese_and_keeps_to_a_phone(browser, service):
     assert english == "Try a sentence" and b.run("document.querySelector('h1').textContent") == "试一句话"
     assert b.run("document.documentElement.lang") == "zh-CN" and "对数几率" in b.run("document.getElementById('answer').textContent")
     assert b.run("document.querySelector('.given li').textContent") == "loan_rate"  # labels are the model's own
-    go(b, service + "/try")
+    b.visit(service + "/try")
     assert b.run("document.querySelector('h1').textContent") == "试一句话"  # kept
     b.run("localStorage.clear()")
     b.send("Emulation.setDeviceMetricsOverride", width=1200, height=900, deviceScaleFactor=1, mobile=False)

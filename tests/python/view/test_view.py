@@ -137,7 +137,7 @@ def test_the_map_zooms_holds_and_compares(browser, page):
 @needs_browser
 def test_a_script_draws_what_a_page_shows(page, tmp_path):
     script, drawn = pathlib.Path(__file__).parents[3] / "tools/draw_views.py", tmp_path / "heads.svg"
-    subprocess.run([sys.executable, script, page, "view=heads&layer=1&words=0", drawn], check=True, timeout=120)
+    subprocess.run([sys.executable, script, page, "view=heads&layer=1&words=0", drawn], check=True, timeout=300)
     text = drawn.read_text(encoding="utf-8")
     assert text.startswith("<svg") and "crossed" in text and text.count("<path") > 5 and "<img" not in text
 

@@ -134,7 +134,7 @@ def test_what_cannot_be_is_one_sentence(model, tmp_path):
 
 @pytest.mark.skipif(not os.environ.get("HEADWISE_CLI"), reason="needs HEADWISE_CLI")
 def test_the_program_writes_the_page_of_python(model, page, tmp_path):
-    run = lambda *words: subprocess.run([os.environ["HEADWISE_CLI"], "view", *map(str, words)], capture_output=True, text=True, timeout=60)
+    run = lambda *words: subprocess.run([os.environ["HEADWISE_CLI"], "view", *map(str, words)], capture_output=True, text=True, timeout=300)
     said = run(model, "--text", TEXT, "--generate", 12, "--out", tmp_path / "a.html")
     assert said.returncode == 0 and "8 heads" in said.stdout, said
     assert (tmp_path / "a.html").read_text() == page.read_text()

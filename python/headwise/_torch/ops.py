@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _core
-from ._core import Mask
-from ._types import T5, AttentionGradients
+from .. import _core
+from .._core import Mask
+from .._types import T5, AttentionGradients
 
 _HEADS_FIRST = ("bhsd", "bnsh", "htd", "hnd")  # before tokens
 _kept: list[Mask] = []

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
-from ._core import Mask
+from .._core import Mask
 
 
 class Words(NamedTuple):

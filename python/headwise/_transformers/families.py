@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._transformers_mask import Open
-from .transformers import NAME, attention_forward
+from ..transformers import NAME, attention_forward
+from .mask import Open
 
 _BLOOM = "transformers.models.bloom.modeling_bloom"
 _T5 = "transformers.models.t5.modeling_t5"

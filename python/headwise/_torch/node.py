@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _core
+from .. import _core
 
 _OP = "_scaled_dot_product_fused_attention_overrideable"
 _ARGUMENTS = (

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ._transformers_mask import Open
-from ._transformers_wishes import recorded, wants_weights
+from .mask import Open
+from .wishes import recorded, wants_weights
 
 _HOOKS = "_headwise_pack_hooks"
 _PACKED_WORDS = {"position_embeddings", "position_ids"}  # one row a token

@@ -14,7 +14,7 @@ import transformers
 from torch import Tensor
 from transformers import masking_utils
 
-from ._core import Mask
+from .._core import Mask
 
 _is_compiling = torch.compiler.is_compiling
 

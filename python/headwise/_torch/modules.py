@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ._core import Mask
-from ._types import Scores
+from .._core import Mask
+from .._types import Scores
 
 _CAUSAL = Mask.causal()
 
@@ -181,7 +181,7 @@ def _asks(module: Any) -> bool:
 def _swap_transformers(module: Any, name: str, done: Swapped) -> None:
     import importlib
 
-    families = importlib.import_module("headwise._transformers_families")
+    families = importlib.import_module("headwise._transformers.families")
     if module._can_set_attn_implementation():
         if module.config._attn_implementation != "headwise":
             module.set_attn_implementation("headwise")
@@ -191,5 +191,5 @@ def _swap_transformers(module: Any, name: str, done: Swapped) -> None:
         done.kept[name or type(module).__name__] = f"{type(module).__name__} does not ask transformers which attention is wanted; its layers stand one by one"
 
 
-from ._torch_calls import attending_class, calls_sdpa, has_own_scores, is_attending  # noqa: E402  they use what follows
-from .torch import attention  # noqa: E402  hw.torch names what stands here
+from .calls import attending_class, calls_sdpa, has_own_scores, is_attending  # noqa: E402  they use what follows
+from ..torch import attention  # noqa: E402  hw.torch names what stands here

@@ -264,4 +264,4 @@ def _functions(x: Any) -> list[types.FunctionType]:
     return found
 
 
-from .torch import scaled_dot_product_attention  # noqa: E402  it uses what stands above
+from ..torch import scaled_dot_product_attention  # noqa: E402  it uses what stands above

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import torch as _torch
-from ._core import Mask
-from ._flash_words import mask_of, need
-from ._types import Pages
+from .. import torch as _torch
+from .._core import Mask
+from .._types import Pages
+from .words import mask_of, need
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, places: Tensor, interleaved: bool) -> Tensor:

@@ -1,0 +1,2 @@
+"""What headwise.flash_attn is made of."""
+# SPDX-License-Identifier: Apache-2.0

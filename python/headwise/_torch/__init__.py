@@ -1,0 +1,2 @@
+"""What headwise.torch is made of."""
+# SPDX-License-Identifier: Apache-2.0

@@ -1,0 +1,2 @@
+"""What headwise.transformers is made of."""
+# SPDX-License-Identifier: Apache-2.0
