@@ -29,7 +29,7 @@ for f in "$cuda"/gemm/*.cu "$cuda"/row/*.cu "$cuda/layers.cu" "$cuda/memory.cu" 
 done
 # shellcheck disable=SC2086
 nvcc -shared -o "$to/libheadwise_layers.so" $objects
-nvcc -o "$to/layers_test" "$to"/layers_test.o "$to"/layers_products.o "$to"/layers_rows.o $(find "$to" -name 'host_*.o' ! -name host_layers_shim.o) -ldl -lpthread
+nvcc -o "$to/layers_test" "$to"/layers_test.o "$to"/layers_products.o "$to"/layers_rows.o "$to"/layers_texts.o $(find "$to" -name 'host_*.o' ! -name host_layers_shim.o) -ldl -lpthread
 g++ -shared -o "$to/libheadwise_shim.so" "$to/host_layers_shim.o" -ldl
 "$to/layers_test" "$PWD/$to/libheadwise_layers.so"
 echo "tests ended after $(($(date +%s) - begin)) s"

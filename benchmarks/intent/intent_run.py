@@ -3,7 +3,7 @@
 
 The same command again goes on where it stopped, and says so when the run is done. The result (settings, seed, commit, machine,
 figures, time, memory) goes to benchmarks/results/intent/NAME.json; benchmarks/intent/intent_table.py makes the page of them.
-Usage: intent_run.py DATA SETTING [--seed N] [--program HEADWISE] [--threads N] [-- more words for headwise train]"""
+Usage: intent_run.py DATA SETTING [--seed N] [--program HEADWISE] [--threads N] [--device D] [-- more words for headwise train]"""
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import intent_data
 import intent_settings
 
 
-def judge(program: str, model: pathlib.Path, file: pathlib.Path, threads: int) -> tuple[dict, float, float]:
-    """(figures, seconds, memory), the figures in percent and under the names intent_data.figures has."""
-    out, seconds, memory = intent_data.run_measured([program, "eval", str(model), str(file), "--json", "--threads", str(threads)])
+def judge(program: str, model: pathlib.Path, file: pathlib.Path, where: list[str]) -> tuple[dict, float, float]:
+    """(figures, seconds, memory), the figures in percent and under the names intent_data.figures has; `where`: threads and device."""
+    out, seconds, memory = intent_data.run_measured([program, "eval", str(model), str(file), "--json", *where])
     said = json.loads(out)
     found = {"rows": said["exact"]["whole"], "exact_match": 100 * said["exact"]["value"], "micro_f1": 100 * said["micro_f1"],
              "exact_match_by_intents": {n: 100 * share["value"] for n, share in said["by_intents"].items()},
@@ -44,6 +44,7 @@ def main(arguments: list[str]) -> None:
     words.add_argument("--seed", type=int, default=1)
     words.add_argument("--program", default=str(intent_data.ROOT / "build/release/headwise/cli/headwise"))
     words.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    words.add_argument("--device", default="cpu", help="where the encoder learns and is judged: cpu or cuda")
     words.add_argument("--minilm", default=os.environ.get("HEADWISE_MINILM"), help="folder of the pretrained encoder")
     words.add_argument("--out", type=pathlib.Path, default=intent_data.RESULTS)
     own, more = (arguments[:arguments.index("--")], arguments[arguments.index("--") + 1:]) if "--" in arguments else (arguments, [])
@@ -56,8 +57,9 @@ def main(arguments: list[str]) -> None:
     parts = intent_data.write_splits(asked.data)
     model = intent_data.ROOM / name
     options = intent_settings.words_of(asked.setting, asked.minilm)
+    where = ["--threads", str(asked.threads), *(["--device", asked.device] if asked.device != "cpu" else [])]
     command = [asked.program, "train", str(parts["train"]), "--dev", str(parts["dev"]), "--out", str(model), "--seed",
-               str(asked.seed), "--threads", str(asked.threads), *options, *more]
+               str(asked.seed), *where, *options, *more]
     clock = intent_data.ROOM / f"{name}.seconds"  # of earlier, interrupted parts
     clock.parent.mkdir(parents=True, exist_ok=True)
     before = float(clock.read_text()) if clock.exists() else 0.0
@@ -66,21 +68,22 @@ def main(arguments: list[str]) -> None:
         _, _, train_memory = intent_data.run_measured(command, quiet=False)
     finally:
         clock.write_text(str(before + time.monotonic() - start))
-    metrics, seconds, memory = judge(asked.program, model, parts["test"], asked.threads)
+    metrics, seconds, memory = judge(asked.program, model, parts["test"], where)
+    dev = judge(asked.program, model, parts["dev"], where)[0]
     result = {
         "data": asked.data, "setting": asked.setting, "seed": asked.seed, "commit": intent_data.commit(),
-        "machine": intent_data.machine(), "threads": asked.threads,
+        "machine": intent_data.machine(), "threads": asked.threads, "device": asked.device,
         "options": [*intent_settings.words_of(asked.setting, "minilm"), *more],
         "config": {k: v for k, v in json.loads((model / "config.json").read_text()).items() if k != "labels"},
         "parameters": intent_data.parameters_of(model),
         "seconds": {"train": round(float(clock.read_text()), 1), "eval": round(seconds, 2)},
         "memory_mb": {"train": round(train_memory, 1), "eval": round(memory, 1)},
-        "metrics": metrics,
+        "metrics": metrics, "dev": dev,
     }
     if weights := look_at_heads(asked.program, model, parts["test"], asked.threads):
         result["weights"] = weights
     if "oos" in parts:
-        result["out_of_scope_recall"] = judge(asked.program, model, parts["oos"], asked.threads)[0]["out_of_scope_recall"]
+        result["out_of_scope_recall"] = judge(asked.program, model, parts["oos"], where)[0]["out_of_scope_recall"]
     path = intent_data.save(name, result, asked.out)
     print(f"{name}: exact match {metrics['exact_match']:.2f}, micro-F1 {metrics['micro_f1']:.2f}, "
           f"{result['seconds']['train']:.0f} s; {path}")

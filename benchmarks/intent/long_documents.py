@@ -2,11 +2,13 @@
 """One utterance in a long document: which intent does it have, and what does reading cost? Chunks, sparse and full attention and heads of
 three reaches (--scales 32,256,all) beside n-grams without attention and the first 512 tokens, by the program `headwise`.
 
-Usage: long_documents.py HEADWISE DATA --room FOLDER --out FILE [--ways a,b] [--threads N] [--epochs N] [--smoke]
+Usage: long_documents.py HEADWISE DATA --room FOLDER --out FILE [--ways 'a;b'] [--wide] [--minilm FOLDER] [--threads N] [--device D]
+                         [--epochs N] [--smoke]
        long_documents.py --plot FILE.svg RESULT.json...
 A document is an in-scope utterance of CLINC150 at a random place among sentences of UD EWT and, one in a hundred, out-of-scope rows of
-CLINC150 (one in twenty where it is learnt from). Its length counts words and signs. Sentences and out-of-scope rows of judged documents are those of the test parts, which no
-training document has. Results of the same FILE are added to, way by way."""
+CLINC150 (one in twenty where it is learnt from). Its length counts words and signs. Sentences and out-of-scope rows of judged documents
+are those of the test parts, which no training document has. With --wide training documents also hold captions of Multi30k and rows of
+CLINC150's other domains. Results of the same FILE are added to, way by way."""
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ import intent_data
 
 LENGTHS = (2048, 4096, 8192, 16384)
 DOMAINS = ("banking",)
-OOS_SHARE, OOS_LEARNT = 0.01, 0.05  # of the rows around an utterance, judged and learnt from
+OOS_SHARE, OOS_LEARNT, OOS_WIDE = 0.01, 0.05, 0.2  # of the rows around an utterance: judged, learnt from, and that with --wide
 MOST = 32768  # pieces that are read: more than words and signs
 SIZE = ["--heads", "mha:heads=3,dim=32", "--model-dim", "96", "--feed-dim", "192", "--depth", "1", "--positions", "none"]
 WHOLE = ["--long-text", "whole", "--max-tokens", str(MOST)]
@@ -36,9 +38,12 @@ WAYS: dict[str, list[str]] = {
     "sparse": [*SIZE, "--long-text", "sparse", "--chunk-tokens", "512", "--max-tokens", str(MOST)],
     "full": [*SIZE, *WHOLE],
     "scales": [*SIZE, *WHOLE, "--scales", "32,256,all"],
+    "scales, peak": [*SIZE, *WHOLE, "--scales", "32,256,all", "--pooling", "peak"],
+    "minilm, peak": ["--pooling", "peak", "--long-text", "chunks", "--dtype", "f32", "--encoder-rate", "0.1"],
     "n-grams": ["--model-dim", "96", "--depth", "0", "--pooling", "mean", "--positions", "none", *WHOLE],
     "n-grams pooled by attention": ["--model-dim", "96", "--depth", "0", "--positions", "none", *WHOLE],
 }
+ON_TOP = ("minilm, peak",)  # of the encoder that --minilm names
 FIRST = "first 512"  # the way `chunks` given a document's beginning alone
 Row = tuple[str, str]
 
@@ -55,6 +60,11 @@ def sentences_of(data: pathlib.Path, part: str) -> list[str]:
     with gzip.open(path, "rt", encoding="utf-8") as file:
         found = [line[len("# text = "):].strip() for line in file if line.startswith("# text = ")]
     return [text for text in found if " " in text]
+
+
+def captions_of(data: pathlib.Path) -> list[str]:
+    with gzip.open(data / "multi30k_ende/train.en.gz", "rt", encoding="utf-8") as file:
+        return [line.strip() for line in file]
 
 
 def size_of(text: str) -> int:
@@ -104,20 +114,25 @@ def write(path: pathlib.Path, rows: list[Row]) -> pathlib.Path:
 class Documents:
     """The files of one benchmark in a room: train, dev, alone, and one for each length."""
 
-    def __init__(self, data: pathlib.Path, room: pathlib.Path, judged: list[int], smoke: bool) -> None:
+    def __init__(self, data: pathlib.Path, room: pathlib.Path, judged: list[int], smoke: bool, wide: bool = False, share: float = 1) -> None:
         with gzip.open(data / "clinc150/domains.json.gz", "rt", encoding="utf-8") as file:
             domains = json.load(file)
         labels = {label for name in DOMAINS for label in domains[name]}
         parts = {part: rows_of(data, part, labels) for part in ("train", "val", "test")}
         oos = {part: [text for text, _ in rows_of(data, f"oos_{part}", set())] for part in ("train", "val", "test")}
-        learnt = Filler(sentences_of(data, "train"), oos["train"] + oos["val"], OOS_LEARNT, seed=1)
+        around, others = sentences_of(data, "train"), oos["train"] + oos["val"]
+        if wide:
+            around += captions_of(data)
+            others += [text for text, label in rows_of(data, "train", set()) if label not in labels]
+        learnt = Filler(around, others, OOS_WIDE if wide else OOS_LEARNT, seed=1)
         draw = random.Random(2)
         if smoke:
             parts = {part: rows[::max(1, len(rows) // 45)] for part, rows in parts.items()}  # rows stand by label: some of each
         self.folder = room
         self.lengths = LENGTHS[:1] if smoke else LENGTHS
         room.mkdir(parents=True, exist_ok=True)
-        write(room / "train.tsv", self.training(parts["train"], learnt, draw))
+        rows = self.training(parts["train"], learnt, draw)
+        write(room / "train.tsv", draw.sample(rows, round(share * len(rows))) if share < 1 else rows)
         write(room / "dev.tsv", [(learnt.around(text, 512), label) for text, label in parts["val"]])
         write(room / "alone.tsv", parts["test"])
         for length, count in zip(self.lengths, judged):
@@ -147,51 +162,55 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def accuracy(program: str, model: pathlib.Path, file: pathlib.Path, threads: int) -> tuple[dict[str, Any], float, float]:
+def accuracy(program: str, model: pathlib.Path, file: pathlib.Path, where: list[str]) -> tuple[dict[str, Any], float, float]:
     """(share and number of rows, seconds of CPU time, megabytes)."""
     before = cpu_seconds()
-    out, _, memory = intent_data.run_measured([program, "eval", str(model), str(file), "--json", "--threads", str(threads)])
+    out, _, memory = intent_data.run_measured([program, "eval", str(model), str(file), "--json", *where])
     seconds = cpu_seconds() - before
     exact = json.loads(out)["exact"]
     return {"accuracy": round(100 * exact["value"], 2), "rows": exact["whole"]}, seconds, memory
 
 
-def judge(program: str, model: pathlib.Path, documents: Documents, threads: int, first: bool) -> dict[str, Any]:
+def where_of(asked: argparse.Namespace) -> list[str]:
+    return ["--threads", str(asked.threads), *(["--device", asked.device] if asked.device != "cpu" else [])]
+
+
+def judge(program: str, model: pathlib.Path, documents: Documents, where: list[str], first: bool) -> dict[str, Any]:
     """Of the utterances alone, of documents of every length; their time and memory beyond those of one short text."""
-    found: dict[str, Any] = {"alone": accuracy(program, model, documents["alone"], threads)[0]}
-    _, idle, held = accuracy(program, model, documents["one"], threads)
+    found: dict[str, Any] = {"alone": accuracy(program, model, documents["alone"], where)[0]}
+    _, idle, held = accuracy(program, model, documents["one"], where)
     for length in documents.lengths:
         name = f"{length}-first" if first else str(length)
-        figures, seconds, _ = accuracy(program, model, documents[name], threads)
+        figures, seconds, _ = accuracy(program, model, documents[name], where)
         figures["cpu_seconds_a_document"] = round(max(seconds - idle, 0) / figures["rows"], 4)
         if not first:
-            memory = accuracy(program, model, documents[f"{length}-one"], threads)[2]
+            memory = accuracy(program, model, documents[f"{length}-one"], where)[2]
             figures["megabytes_of_a_document"] = round(memory - held, 1)
         found[str(length)] = figures
     return found
 
 
 def run(asked: argparse.Namespace) -> None:
-    documents = Documents(asked.data, asked.room, asked.judged, asked.smoke)
+    documents = Documents(asked.data, asked.room, asked.judged, asked.smoke, asked.wide, asked.share)
     small = ["--vocabulary", "300", "--ngrams", "100"] if asked.smoke else []
     result = json.loads(asked.out.read_text()) if asked.out.exists() else {
         "data": f"CLINC150 ({', '.join(DOMAINS)}) in sentences of UD EWT and {OOS_SHARE:.0%} out-of-scope rows", "ways": {}}
-    for way in asked.ways.split(",") if asked.ways else WAYS:
+    for way in asked.ways.split(";") if asked.ways else [way for way in WAYS if asked.minilm or way not in ON_TOP]:
         if way not in WAYS:
             raise SystemExit(f"long_documents: there is no way {way}; give some of {', '.join(WAYS)}")
         model = asked.room / re.sub(r"\W+", "-", way)
-        options = [*WAYS[way], *small, "--epochs", str(1 if asked.smoke else asked.epochs), "--batch", str(asked.batch), "--rate", str(asked.rate),
+        options = [*WAYS[way], *(small if way not in ON_TOP else []), "--epochs", str(1 if asked.smoke else asked.epochs), "--batch", str(asked.batch), "--rate", str(asked.rate),
                    "--may-lose", "0"]
-        command = [asked.program, "train", str(documents["train"]), "--dev", str(documents["dev"]), "--out", str(model), "--threads",
-                   str(asked.threads), "--replace", *options]
+        command = [asked.program, "train", str(documents["train"]), "--dev", str(documents["dev"]), "--out", str(model), *where_of(asked),
+                   "--replace", *options, *(["--from", asked.minilm] if way in ON_TOP else [])]
         if asked.minutes:
             command += ["--minutes", str(asked.minutes)]
         _, seconds, memory = intent_data.run_measured(command, quiet=False)
-        trained = {"options": options, "threads": asked.threads, "machine": intent_data.machine(), "train_seconds": round(seconds, 1),
+        trained = {"options": options, "wide": asked.wide, "share": asked.share, "threads": asked.threads, "device": asked.device, "machine": intent_data.machine(), "train_seconds": round(seconds, 1),
                    "train_megabytes": round(memory)}
-        result["ways"][way] = {**trained, **judge(asked.program, model, documents, asked.threads, first=False)}
+        result["ways"][way] = {**trained, **judge(asked.program, model, documents, where_of(asked), first=False)}
         if way == "chunks":
-            result["ways"][FIRST] = {**trained, **judge(asked.program, model, documents, asked.threads, first=True)}
+            result["ways"][FIRST] = {**trained, **judge(asked.program, model, documents, where_of(asked), first=True)}
         asked.out.write_text(json.dumps(result, indent=1) + "\n")
         print(table(result), flush=True)
 
@@ -218,7 +237,7 @@ def read(asked: argparse.Namespace) -> None:
         config["long_text"] = "whole" if way in ("scales", "full") else "sparse" if way == "sparse" else "chunks"
         (model / "config.json").write_text(json.dumps(config))
         forget_config(model / "model.safetensors")
-        result["ways"][way] = judge(asked.program, model, documents, asked.threads, first=way == FIRST)
+        result["ways"][way] = judge(asked.program, model, documents, where_of(asked), first=way == FIRST)
         asked.out.write_text(json.dumps(result, indent=1) + "\n")
         print(table(result), flush=True)
 
@@ -286,7 +305,11 @@ def main() -> int:
     words.add_argument("data", type=pathlib.Path)
     words.add_argument("--room", type=pathlib.Path, required=True, help="folder for documents and models")
     words.add_argument("--out", type=pathlib.Path, required=True, help="JSON file")
-    words.add_argument("--ways", default="", help="some of them, joined by commas")
+    words.add_argument("--ways", default="", help="some of them, joined by semicolons")
+    words.add_argument("--wide", action="store_true", help="learn from documents of more kinds of sentences")
+    words.add_argument("--share", type=float, default=1, help="of the rows to learn from")
+    words.add_argument("--minilm", default="", help="folder of the pretrained encoder of `minilm, peak`")
+    words.add_argument("--device", default="cpu", help="where encoders learn and are judged: cpu or cuda")
     words.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     words.add_argument("--epochs", type=int, default=2)
     words.add_argument("--batch", type=int, default=32)

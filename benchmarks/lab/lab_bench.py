@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """Times of the lab on MiniLM-L6: a survey against the plain forward and torch's eager attentions, and a cut model.
 
-Usage: lab_bench.py TEXTS [--count 1000] [--threads 2] [--only survey|cut]
+Usage: lab_bench.py TEXTS [--count 1000] [--rounds 5] [--threads 2] [--only survey|cut]
 TEXTS holds one text a line. All sides run in this process, one after another; medians of --rounds. headwise takes its
-threads from HEADWISE_THREADS, torch from --threads. JSON on stdout."""
+threads from HEADWISE_THREADS, torch from --threads. JSON on stdout.
+
+torch is timed three ways: its forward with output_attentions text by text, the same with the figures of rows that
+headwise has, computed by torch from these attentions, and both with 32 texts of like lengths at a time."""
 # SPDX-License-Identifier: Apache-2.0
 import argparse
 import importlib.util
@@ -26,6 +29,43 @@ def median_of(rounds, call):
     return statistics.median(times)
 
 
+def torch_figures(maps, ids, tokens, points):
+    """Figures of rows as torch computes them of maps [texts, heads, n, n], padded behind tokens [texts]: [figures, heads]."""
+    import torch
+
+    n = maps.shape[-1]
+    place = torch.arange(n)
+    own = (place < tokens[:, None])[:, None, :]  # [texts, 1, n]
+    sep, cls, point = ids == 102, ids == 101, torch.isin(ids, points)
+    rows = tokens[:, None]
+
+    def mean(of_rows, count=rows):
+        return ((of_rows * own).sum(-1) / count).sum(0)
+
+    entropy = -torch.xlogy(maps, maps).sum(-1)
+    top, place_of = maps.masked_fill(sep[:, None, None], -1).max(-1)
+    offsets = []
+    for o in range(-8, 9):  # an offset counts where half of the rows can have it
+        count = rows - abs(o)
+        counts = 2 * count >= rows
+        offsets.append(torch.stack([mean((place_of == place + o) * counts[..., None], count.clamp(min=1)), counts.sum().expand(maps.shape[1])]))
+    heaviest = maps.sort(-1, descending=True).values.cumsum(-1)
+    found = [
+        mean(maps.diagonal(0, -2, -1)),
+        (maps.diagonal(-1, -2, -1) * own[..., 1:]).sum(-1).div(rows - 1).sum(0),
+        (maps.diagonal(1, -2, -1) * own[..., 1:]).sum(-1).div(rows - 1).sum(0),
+        (maps[..., 1:, 0] * own[..., 1:]).sum(-1).div(rows - 1).sum(0),
+        *(mean((maps * mark[:, None, None]).sum(-1)) for mark in (sep, cls, point)),
+        mean(entropy),
+        mean(entropy / torch.log(rows.float())[..., None]),
+        entropy[..., 0].sum(0),
+        mean(top),
+        mean((maps * (place[:, None] - place).abs()).sum(-1)),
+        mean((heaviest < 0.9).sum(-1) + 1.0),
+    ]
+    return torch.stack([*found, *(part for offset in offsets for part in offset)])
+
+
 def survey_times(folder, texts, rounds, threads):
     import torch
     import transformers
@@ -34,11 +74,27 @@ def survey_times(folder, texts, rounds, threads):
     encoder = hw.TextEncoder(folder)
     ids = [torch.tensor([encoder.tokens(text)[:128]]) for text in texts]
     model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    pieces = (pathlib.Path(folder) / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    points = torch.tensor([i for i, piece in enumerate(pieces) if piece and set(piece) <= set(".,;:!?()[]{}\"'`-")])
 
-    def eager():
+    def eager(size=1, figures=False):
+        order = sorted(ids, key=lambda row: row.shape[1])
+        total = 0
         with torch.no_grad():
-            for row in ids:
-                model(row, output_attentions=True)
+            for first in range(0, len(order), size):
+                some = order[first : first + size]
+                tokens = torch.tensor([row.shape[1] for row in some])
+                padded = torch.zeros(len(some), int(tokens.max()), dtype=torch.long)
+                for to, row in zip(padded, some):
+                    to[: row.shape[1]] = row[0]
+                mask = (torch.arange(padded.shape[1]) < tokens[:, None]).long() if size > 1 else None
+                maps = model(padded, attention_mask=mask, output_attentions=True).attentions
+                if figures:
+                    total = total + torch_figures(torch.cat(maps, 1), padded, tokens, points)
+        if not figures:
+            return None
+        hits, counts = total[-34::2], total[-33::2].clamp(min=1)
+        return torch.cat([total[:-34] / len(ids), (hits / counts).max(0).values[None]])
 
     found = {
         "texts": len(texts),
@@ -50,15 +106,24 @@ def survey_times(folder, texts, rounds, threads):
         "rows_only_of_one_text_s": median_of(rounds, lambda: hw.lab.survey(folder, texts[:1], rows_only=True)),
         "survey_of_one_text_s": median_of(rounds, lambda: hw.lab.survey(folder, texts[:1])),
         "eager_s": median_of(rounds, eager),
+        "eager_figures_s": median_of(rounds, lambda: eager(figures=True)),
+        "eager_batched_s": median_of(rounds, lambda: eager(32)),
+        "eager_batched_figures_s": median_of(rounds, lambda: eager(32, True)),
     }
+    names = "self previous next first sep cls punctuation entropy broad first_row_entropy confidence distance sparsity positional"
+    ours = hw.lab.survey(folder, texts, most=len(texts), rows_only=True).figures
+    for name, theirs, batched in zip(names.split(), eager(figures=True), eager(32, True)):
+        apart = max(abs(ours[name] - theirs.numpy()).max(), abs(ours[name] - batched.numpy()).max())
+        found.setdefault("apart", {})[name] = float(apart)
     # A survey walks through the model and, with at most 200 texts, through the shuffled one; what a single text costs is
     # done once.
     walks = 1 + min(200, len(texts)) / len(texts)
     found["walk_s"] = (found["survey_s"] - found["survey_of_one_text_s"]) / walks
     found["walk_against_plain"] = found["walk_s"] / found["plain_batched_s"]
     found["rows_only_against_plain"] = (found["rows_only_s"] - found["rows_only_of_one_text_s"]) / found["plain_batched_s"]
-    found["eager_against_rows_only"] = found["eager_s"] / found["rows_only_s"]
-    found["eager_against_survey"] = found["eager_s"] / found["survey_s"]
+    for name in ("eager", "eager_figures", "eager_batched", "eager_batched_figures"):
+        found[f"{name}_against_rows_only"] = found[f"{name}_s"] / found["rows_only_s"]
+        found[f"{name}_against_survey"] = found[f"{name}_s"] / found["survey_s"]
     return found
 
 

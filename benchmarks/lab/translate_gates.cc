@@ -1,9 +1,12 @@
 // translate_gates: a trained translator goes on learning with a hard-concrete gate on every head of its
 // encoder (Voita et al. 2019); translates a test set with all heads and with those that are left.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <map>
 
 #include "headwise/headwise.h"
 #include "headwise/intent/recognizer/learnt_gates.h"
@@ -26,19 +29,68 @@ std::vector<std::string> lines_of(const std::string& path) {
   return lines;
 }
 
-struct Tuning {
-  double price = 0.01, rate = 2e-4, seconds = 0, gate_rate = 0.03;
-  hw::Index steps = 500, rows = 96;
+/// NAME=VALUE arguments; every one has its number or text here.
+struct Settings {
+  std::map<std::string, std::string> given = {{"price", "0.01"},     {"heads", "0"}, {"rate", "2e-4"},
+                                              {"steps", "500"},      {"rows", "96"}, {"seconds", "0"},
+                                              {"gate_rate", "0.03"}, {"model", ""}};
+  void take(const std::string& argument) {
+    const std::size_t at = argument.find('=');
+    const auto found = given.find(argument.substr(0, at));
+    if (at == argument.npos || found == given.end()) {
+      std::cerr << "translate_gates: got " << argument << "; give";
+      for (const auto& [name, value] : given) std::cerr << " " << name << "=" << value;
+      std::cerr << "\n";
+      std::exit(2);
+    }
+    found->second = argument.substr(at + 1);
+  }
+  double number(const std::string& name) const { return std::atof(given.at(name).c_str()); }
+  hw::Index whole(const std::string& name) const { return std::atoll(given.at(name).c_str()); }
 };
 
 /// Gates have a set and an optimizer of their own: a loaded model takes no more parameters.
 struct Gates {
   hw::ParamSet params{hw::DType::f32, 1};
   hw::LearntGates of;
-  explicit Gates(const std::vector<hw::Index>& heads) : of(params, heads) {}
+  hw::Optimizer steps;
+  bool fixed = false;
+  explicit Gates(const std::vector<hw::Index>& heads)
+      : of(params, heads), steps(params, hw::AdamWOptions{.beta2 = 0.98, .eps = 1e-9, .weight_decay = 0}) {}
+
+  hw::Index left() const {
+    hw::Index all = 0, gone = 0;
+    for (const hw::Index h : of.heads()) all += h;
+    for (const auto& layer : of.shut()) gone += static_cast<hw::Index>(layer.size());
+    return all - gone;
+  }
 };
 
-void tune(hw::Translator& model, Gates& gates, const std::string& folder, const Tuning& t,
+/// What an open head costs. Where a number of heads is wanted, the price follows the expected number of open
+/// ones: the number aimed at falls evenly over the first third of the steps, and from the half on gates are
+/// fixed as soon as no more are open.
+class Price {
+ public:
+  Price(const Settings& s, hw::Index heads)
+      : now_(s.number("price")), wanted_(s.whole("heads")), steps_(s.whole("steps")), heads_(heads) {}
+  double now() const { return now_; }
+  /// Behind step `step`, in which gates cost `price` together.
+  void follow(hw::Index step, double price) {
+    if (wanted_ == 0) return;
+    const double part = std::min(1.0, 3.0 * static_cast<double>(step) / static_cast<double>(steps_)),
+                 aim = static_cast<double>(heads_) - part * static_cast<double>(heads_ - wanted_);
+    now_ *= price / now_ > aim ? 1.03 : 1 / 1.03;
+  }
+  bool ends(hw::Index step, hw::Index left) const {
+    return wanted_ > 0 && 2 * step >= steps_ && left <= wanted_;
+  }
+
+ private:
+  double now_;
+  hw::Index wanted_, steps_, heads_;
+};
+
+void tune(hw::Translator& model, Gates& gates, const std::string& folder, const Settings& s,
           hw::Session& session) {
   const std::vector<std::string> from = lines_of(folder + "train.en"), to = lines_of(folder + "train.de");
   std::vector<hw::PairTokens> pairs;
@@ -46,11 +98,12 @@ void tune(hw::Translator& model, Gates& gates, const std::string& folder, const 
     hw::PairTokens p{model.bpe().encode(from[i]), model.bpe().encode(to[i])};
     if (model.fits(p)) pairs.push_back(std::move(p));
   }
-  hw::Optimizer gate_steps(gates.params, hw::AdamWOptions{.beta2 = 0.98, .eps = 1e-9, .weight_decay = 0});
   hw::Optimizer optimizer(model.params(), hw::AdamWOptions{.beta2 = 0.98, .eps = 1e-9});
-  hw::TrainerOptions options{.steps = t.steps, .micro_rows = t.rows, .clip = 1};
-  options.rate = hw::Schedule::linear(t.rate, 20, t.steps), options.seconds = t.seconds;
-  options.out = &std::cerr, options.seed = 1;
+  hw::TrainerOptions options{.steps = s.whole("steps"), .micro_rows = s.whole("rows"), .clip = 1};
+  options.rate =
+      hw::Schedule::linear(s.number("rate"), std::min<hw::Index>(20, options.steps / 5), options.steps);
+  options.seconds = s.number("seconds"), options.out = &std::cerr, options.seed = 1;
+  Price price(s, gates.left());
   hw::Trainer(optimizer, static_cast<hw::Index>(pairs.size()), options, session.ctx)
       .run([&](const hw::MicroBatch& m) {
         std::vector<const hw::PairTokens*> some;
@@ -62,16 +115,35 @@ void tune(hw::Translator& model, Gates& gates, const std::string& folder, const 
         hw::AnyView slopes;
         const double loss = model.learn(some, m, 0.1, session, [&](hw::Call& call) {
           call.asked = hw::AttentionPart::source;
-          call.head_gates = gates.of.drawn(m.seed, call.memory);
+          call.head_gates = gates.fixed ? gates.of.decided(call.memory) : gates.of.drawn(m.seed, call.memory);
+          if (gates.fixed) return;
           slopes = call.dhead_gates =
               call.memory.take(hw::DType::f32, {call.head_gates.size[0], rows, gates.of.most()});
           hw::fill_zeros(slopes);
         });
+        if (gates.fixed) return loss;
         gates.params.zero_grads();
-        const double price = gates.of.backward(slopes, m.seed, t.price, m.weight);
-        gate_steps.step(t.gate_rate, session.ctx);
-        return loss + price;
+        const double cost = gates.of.backward(slopes, m.seed, price.now(), m.weight);
+        gates.steps.step(s.number("gate_rate"), session.ctx);
+        price.follow(m.step, cost);
+        gates.fixed = price.ends(m.step, gates.left());
+        if (gates.fixed)
+          std::cerr << "gates are fixed at step " << m.step << ", price " << price.now() << "\n";
+        return loss + cost;
       });
+}
+
+/// What shut heads give is read no more: their columns of W_O become 0.
+void silence(hw::Translator& model, const Gates& gates) {
+  const auto gone = gates.of.shut();
+  for (std::size_t layer = 0; layer < gone.size(); ++layer)
+    for (const hw::Param& p : model.params().all()) {
+      if (p.name != "source_stack.layers." + std::to_string(layer) + ".attention.out.weight") continue;
+      const hw::Index wide = p.value.size[1], dim = wide / gates.of.heads()[layer];
+      for (const hw::Index h : gone[layer])
+        for (hw::Index row = 0; row < p.value.size[0]; ++row)
+          std::fill_n(static_cast<float*>(p.value.data) + row * wide + h * dim, dim, 0.0f);
+    }
 }
 
 void translate(const hw::Translator& model, const std::string& folder, const std::string& to,
@@ -92,20 +164,14 @@ void translate(const hw::Translator& model, const std::string& folder, const std
 
 }  // namespace
 
-// Arguments: folder as headwise_translate has it, folder of the translator, price of a head, rate, steps,
-// pairs of a step, seconds (0: no limit), rate of the gates. whole.hyp and gated.hyp are written; the output
-// is JSON.
+// Arguments: folder as headwise_translate has it, folder of the translator, then settings NAME=VALUE. heads:
+// how many are left, 0: as many as the price leaves; model: a folder for what was learnt. whole.hyp and
+// gated.hyp are written; the output is JSON.
 int main(int argc, char** argv) {
-  if (argc < 3) {
-    std::cerr << "translate_gates: give folder, translator [price rate steps rows seconds gate_rate]\n";
-    return 2;
-  }
+  Settings s;
+  for (int i = 3; i < argc; ++i) s.take(argv[i]);
+  if (argc < 3) s.take("no folders");
   const std::string folder = std::string(argv[1]) + "/";
-  const auto number = [&](int i, double otherwise) { return argc > i ? std::atof(argv[i]) : otherwise; };
-  Tuning t;
-  t.price = number(3, t.price), t.rate = number(4, t.rate), t.seconds = number(7, 0);
-  t.gate_rate = number(8, t.gate_rate);
-  t.steps = static_cast<hw::Index>(number(5, 500)), t.rows = static_cast<hw::Index>(number(6, 96));
   hw::Session session;
   hw::Translator model = hw::Translator::load(argv[2]);
   translate(model, folder, "whole.hyp", nullptr, session);
@@ -114,9 +180,12 @@ int main(int argc, char** argv) {
   for (hw::Index i = 0; i < stack.options().depth; ++i)
     heads.push_back(stack.block(i).self_attention()->head_count());
   Gates gates(heads);
-  tune(model, gates, folder, t, session);
+  const auto begin = std::chrono::steady_clock::now();
+  tune(model, gates, folder, s, session);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   translate(model, folder, "gated.hyp", &gates.of, session);
-  hw::Index left = 0;
+  silence(model, gates);
+  if (!s.given.at("model").empty()) model.save(s.given.at("model"));
   std::string kept;
   const auto gone = gates.of.shut();
   for (std::size_t layer = 0; layer < heads.size(); ++layer) {
@@ -124,9 +193,10 @@ int main(int argc, char** argv) {
     bool first = true;
     for (hw::Index h = 0; h < heads[layer]; ++h)
       if (std::find(gone[layer].begin(), gone[layer].end(), h) == gone[layer].end())
-        kept += (first ? "" : ", ") + std::to_string(h), first = false, ++left;
+        kept += (first ? "" : ", ") + std::to_string(h), first = false;
     kept += "]";
   }
-  std::cout << "{\"price\": " << t.price << ", \"steps\": " << t.steps << ", \"left\": " << left
+  std::cout << "{\"steps\": " << s.whole("steps") << ", \"seconds\": " << took.count()
+            << ", \"left\": " << gates.left() << ", \"fixed\": " << (gates.fixed ? "true" : "false")
             << ", \"kept\": [" << kept << "]}\n";
 }

@@ -121,6 +121,13 @@ void blocks(const Communicator& world, int repeats) {
             [&] {
               if (leads) same.step(x, dy);
             });
+      if (order == Order::tree)
+        compare(
+            titled("tree on 1 rank -> ranks"), world, repeats,
+            [&] {
+              if (leads) same.step(x, dy);
+            },
+            [&] { ranks.step(x, dy); });
     }
 }
 

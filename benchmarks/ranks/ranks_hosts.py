@@ -77,27 +77,35 @@ class Hosts:
 
 
 def sums():
-    """On each rank: a tree of 4 MiB of f32 against the engine's all-reduce, of as many numbers and of half the bytes (16 bits)."""
+    """On each rank: a tree of 2^20 numbers, its sums gathered in 32 bits and in 16, against the engine's all-reduce of as many bytes as
+    the numbers have in 32 bits and in 16."""
     import numpy as np
 
     import headwise as hw
 
     world = hw.distributed.start()
     x = np.ones(1 << 20, np.float32)
-    ways = {"tree f32": (x, "tree"), "all-reduce f32": (x, "engine"), "all-reduce of half the bytes": (x[: x.size // 2].copy(), "engine")}
+    half_bytes = x[: x.size // 2].copy()
+    ways = {"tree f32": (x, "tree", None), "tree, sums in f16": (x, "tree", "f16"), "all-reduce f32": (x, "engine", None),
+            "all-reduce of half the bytes": (half_bytes, "engine", None)}
+    sent = {}
     times = {name: [] for name in ways}
     for _ in range(ROUNDS):
-        for name, (values, order) in ways.items():
+        for name, (values, order, dtype) in ways.items():
             world.share(np.zeros(1, np.float32))
+            before = world.counted["bytes"]
             begin = time.perf_counter()
-            world.sum(values, order)
+            world.sum(values, order, dtype=dtype)
+            sent[name] = world.counted["bytes"] - before
             world.gather(np.zeros(1, np.float32))
             times[name].append(1e3 * (time.perf_counter() - begin))
     if world.rank == 0:
         half = statistics.median(times["all-reduce of half the bytes"])
         for name, all_of in times.items():
             mid = statistics.median(all_of)
-            print(f"{world.ranks} hosts, {name}: {mid:.0f} ms ({min(all_of):.0f} to {max(all_of):.0f}), {mid / half:.2f}x", flush=True)
+            bytes_sent = f", {sent[name] / 1e6:.2f} MB from each" if sent[name] else ""
+            print(f"{world.ranks} hosts, {name}: {mid:.0f} ms ({min(all_of):.0f} to {max(all_of):.0f}), {mid / half:.2f}x{bytes_sent}",
+                  flush=True)
 
 
 def main():

@@ -5,6 +5,7 @@ ranks_model.py                         8B and 70B layers on NVLink, NDR and 25 G
 ranks_model.py --machine 600e12 46e9   of a machine: FLOP/s of a rank, bytes/s between ranks
 ranks_model.py --check PROGRAM         the same bytes as `headwise explain --ranks` says; tests count what is sent"""
 import argparse
+import itertools
 import json
 import subprocess
 
@@ -55,17 +56,17 @@ def table(rate, links, tokens=8192):
 
 
 def check(program):
-    """Fails where the program counts other bytes than the model; in f32, as it runs."""
+    """Fails where the program counts other bytes than the model, rows of 32 bits and of 16."""
     done = 0
     for order in ORDERS:
         for ranks in (1, 2, 4, 8):
-            for tokens in (1, 64, 4096):
+            for tokens, (dtype, width) in itertools.product((1, 64, 4096), (("f32", 4), ("bf16", 2))):
                 words = [program, "explain", "--q-tokens", str(tokens), "--heads", "8", "--head-dim", "64", "--feed-dim", "2048",
-                         "--ranks", str(ranks), "--order", order, "--json", "--threads", "1"]
+                         "--dtype", dtype, "--ranks", str(ranks), "--order", order, "--json", "--threads", "1"]
                 said = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)["ranks"]
-                model = forward_bytes(order, tokens, 512, 512, 2048, ranks, 4)
+                model = forward_bytes(order, tokens, 512, 512, 2048, ranks, width)
                 counted = [c["bytes"] for c in said["travels"]] or [0, 0]
-                assert counted == model, f"{order}, {ranks} ranks, {tokens} tokens: {counted} sent, the model says {model}"
+                assert counted == model, f"{order}, {ranks} ranks, {tokens} tokens in {dtype}: {counted} sent, the model says {model}"
                 done += 1
     return f"ranks_model: {done} settings, all bytes equal"
 
