@@ -24,8 +24,12 @@ class Snippets:
         # Each snippet runs in a folder of its own: what it writes is not left in the tree.
         with tempfile.TemporaryDirectory() as room:
             env = dict(os.environ, PATH=f"{self.build / 'headwise/cli'}:{os.environ['PATH']}")
-            done = subprocess.run(command, shell=shell, input=stdin, text=True, capture_output=True, env=env, cwd=room,
-                                  timeout=300)
+            try:
+                done = subprocess.run(command, shell=shell, input=stdin, text=True, capture_output=True, env=env, cwd=room,
+                                      timeout=1800)
+            except subprocess.TimeoutExpired as late:
+                self.faults.append(f"{where}: {late}")
+                return
         if done.returncode:
             self.faults.append(f"{where}: {done.stderr.strip()[-2000:] or done.stdout.strip()[-2000:]}")
         else:

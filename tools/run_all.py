@@ -175,7 +175,7 @@ def stage_cross():
 def stage_python():
     tally, file = Tally(), ROOT / "build/python.xml"
     file.unlink(missing_ok=True)
-    ok, _ = call(PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/python", f"--junitxml={file}",
+    ok, _ = call(PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/python", f"--junitxml={file}", limit=4 * 3600,
                  env={"PYTHONPATH": str(RELEASE / "python"), "HEADWISE_CLI": str(RELEASE / "headwise/cli/headwise")})
     if file.exists():
         junit(tally, file, lambda c: f"{c.get('classname')}.{c.get('name')}")
