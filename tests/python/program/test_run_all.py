@@ -73,3 +73,59 @@ def test_names_data_only_where_it_is(tmp_path, monkeypatch, capsys, there):
     monkeypatch.delenv("HEADWISE_DATA", raising=False)
     assert seen == [str(data) if there else None]
     assert capsys.readouterr().out.endswith("headwise: 0 passed, 0 failed, 0 skipped\n")
+
+
+CASES = """<testsuites><testsuite>
+<testcase classname="tests.python.%s" name="test_a"><failure message="late"/></testcase>
+<testcase classname="tests.python.%s" name="test_b"/>
+</testsuite></testsuites>"""
+
+
+@pytest.mark.parametrize("room, alone, passed, unsteady", [
+    ("program.test_run_all", True, 2, 1),  # it starts processes, and passes when it runs alone
+    ("program.test_run_all", False, 1, 0),
+    ("attention.test_masks", True, 1, 0),  # nothing there waits for anybody
+])  # fmt: skip
+def test_what_waits_runs_once_more(tmp_path, monkeypatch, room, alone, passed, unsteady):
+    run_all, calls = runner(), []
+
+    def call(*command, **_):
+        calls.append([str(word) for word in command])
+        if len(calls) == 1:
+            (tmp_path / "build/python.xml").write_text(CASES % (room, room))
+            return False, ""
+        return alone, ""
+
+    (tmp_path / "build").mkdir()
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    monkeypatch.setattr(run_all, "ROOT", tmp_path)
+    monkeypatch.setattr(run_all, "call", call)
+    tally = run_all.stage_python()
+    assert (tally.passed, tally.failed, len(tally.unsteady)) == (passed, 2 - passed, unsteady)
+    assert len(calls) == 1 + (room != "attention.test_masks")
+    assert all(f"tests/python/{room.replace('.', '/')}.py::test_a" in words for words in calls[1:])
+
+
+@pytest.mark.parametrize("name, passed, failed", [("server_a_test", 1, 0), ("bits_a_test", 0, 1)])
+def test_programs_that_wait_run_once_more(tmp_path, monkeypatch, name, passed, failed):
+    run_all, calls = runner(), []
+
+    def call(*command, **_):
+        calls.append(command)
+        results = tmp_path / "build/release/results"
+        ran = "<failure/>" if len(calls) == 1 else ""
+        (results / f"{name}.xml").write_text(f'<a><testcase classname="A" name="B">{ran}</testcase></a>')
+        if len(calls) == 1:
+            (results / "ctest.junit").write_text(f'<a><testcase name="{name}" status="fail"/></a>')
+        return len(calls) > 1, ""
+
+    monkeypatch.setattr(run_all, "ROOT", tmp_path)
+    monkeypatch.setattr(run_all, "call", call)
+    tally = run_all.ctest("release")
+    assert (tally.passed, tally.failed, tally.unsteady) == (passed, failed, [name] * passed)
+    assert ("-R", f"^{name}$") == calls[-1][-2:] or failed
+
+
+def test_many_failures_are_no_stall():
+    names = [f"server_{i}_test" for i in range(runner().FEW + 1)]
+    assert runner().passed_alone(names, lambda name: True, lambda name: True) == set()
