@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "headwise/intent/training/train_words.h"
 #include "tests/base/sentence.h"
 #include "tests/model/tiny_bert.h"
 
@@ -43,6 +44,25 @@ TEST(Pretrained, IsTheFoldersEncoder) {
         load_double(saved.rows.data, DType::f64, i),
         want[static_cast<std::size_t>(i / TinyBert::kWidth)][static_cast<std::size_t>(i % TinyBert::kWidth)],
         1e-12);
+}
+
+TEST(Pretrained, NoWordIsPassedOver) {
+  const TinyBert tiny;
+  const Pretrained p = read_pretrained(tiny.folder.path());
+  TrainWords chunks;
+  say(chunks, "chunk-tokens", "5");
+  EXPECT_EQ(config_of(chunks, &p).chunk_tokens, 5);
+  constexpr std::pair<const char*, const char*> own[] = {
+      {"heads", "mha:heads=2"}, {"model-dim", "64"}, {"depth", "1"},
+      {"feed-dim", "64"},       {"max-tokens", "9"}, {"vocabulary", "300"},
+      {"ngrams", "100"},        {"norm", "rms"},     {"positions", "rope"}};
+  for (const auto& [word, value] : own) {
+    TrainWords words;
+    say(words, word, value);
+    EXPECT_EQ(
+        sentence_of(ErrorKind::bad_argument, [&] { config_of(words, &p); }),
+        text("train: --from brings heads, sizes, words, norms and positions of its own; leave out --", word));
+  }
 }
 
 TEST(Pretrained, TunesAndKeepsItsFolder) {

@@ -88,6 +88,16 @@ void read_word(std::string_view name, const std::string& value, Number& to) {
           quoted(value), "; give a number");
 }
 
+/// A pretrained encoder has its form; words that ask for another one are not passed over.
+void refuse_sizes(const TrainWords& r) {
+  std::string own;
+  for (const char* word : {"heads", "model-dim", "depth", "feed-dim", "max-tokens", "vocabulary", "ngrams",
+                           "norm", "norm-after", "positions"})
+    if (r.said.contains(word)) own += text(own.empty() ? "--" : ", --", word);
+  require(own.empty(), ErrorKind::bad_argument, "train",
+          "--from brings heads, sizes, words, norms and positions of its own; leave out ", own);
+}
+
 }  // namespace
 
 void say(TrainWords& words, std::string_view option, const std::string& value) {
@@ -121,15 +131,13 @@ RecognizerConfig config_of(const TrainWords& r, const Pretrained* pretrained) {
     if (!r.norm.empty()) c.encoder.norm.kind = kind_named<NormKind>("--norm", r.norm, norms);
     c.encoder.norm_first = !r.norm_after;
     c.encoder.final_norm = c.encoder.norm_first;
-    c.chunk_tokens = min_of(c.chunk_tokens, c.encoder.max_tokens);
-    // As for a given encoder: short chunks overlap by an eighth, not by more than they have.
-    c.chunk_overlap = min_of(c.chunk_overlap, c.chunk_tokens / 8);
   } else {
-    require(!r.said.contains("heads") && r.norm.empty() && !r.norm_after && r.positions.empty(),
-            ErrorKind::bad_argument, "train",
-            "--from brings heads, norms and positions of its own; leave out --heads, --norm, --norm-after "
-            "and --positions");
+    refuse_sizes(r);
+    if (r.said.contains("chunk-tokens")) c.chunk_tokens = r.config.chunk_tokens;
   }
+  c.chunk_tokens = min_of(c.chunk_tokens, c.encoder.max_tokens);
+  // Short chunks overlap by an eighth, not by more than they have.
+  c.chunk_overlap = min_of(c.chunk_overlap, c.chunk_tokens / 8);
   if (!r.scales.empty()) c.encoder.heads = with_scales(c.encoder.heads, r.scales);
   // Refused here, before anything is written.
   ParamSet unused = ParamSet::blank();
