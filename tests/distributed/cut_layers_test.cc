@@ -28,6 +28,7 @@ struct Setting {
   bool bias = true, backward = true;
   DType dtype = DType::f32;
   Index tokens = kTokens;
+  bool team = true;  // false: the order alone is given
 };
 
 BlockOptions options_of(const Setting& s, const Teams* teams) {
@@ -62,7 +63,7 @@ Result run(const Setting& s, int ranks, bool teams_given = true) {
       ranks,
       [&](Communicator& world) {
         Context ctx({.threads = 1});
-        const Teams teams{.tensor = &world, .order = s.order};
+        const Teams teams{.tensor = s.team ? &world : nullptr, .order = s.order};
         ParamSet whole(s.dtype, 1), mine(s.dtype, 1);
         const Block reference(whole, "block", options_of(s, nullptr));
         std::uint64_t key = 1;
@@ -166,6 +167,16 @@ TEST(CutLayers, TreeIsTheSameBlock) {
     EXPECT_LT(worst(cut.y, plain.y), 1e-13);
     EXPECT_LT(worst(cut.dx, plain.dx), 1e-12);
     for (const auto& [name, bytes] : plain.grads) EXPECT_LT(worst(cut.grads.at(name), bytes), 1e-12) << name;
+  }
+}
+
+TEST(CutLayers, TreeNeedsNoTeam) {
+  for (const char* heads : {"mha:heads=8,dim=4", "gqa:heads=8,kv_heads=2,dim=4", "talking:heads=8,dim=4",
+                            "collaborative:heads=8,dim=4"}) {
+    const Result one = run({.heads = heads}, 1), none = run({.heads = heads, .team = false}, 1);
+    EXPECT_EQ(none.y, one.y) << heads;
+    EXPECT_EQ(none.dx, one.dx) << heads;
+    EXPECT_EQ(none.grads, one.grads) << heads;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "headwise/distributed/communicator.h"
 #include "headwise/layers/multi_head/multi_head.h"
 
 namespace headwise {
@@ -42,7 +43,7 @@ class LeafHeads {
   };
 
   bool by_heads() const { return cut_.by == CutBy::leaf_heads; }
-  const Communicator& team() const { return *options_.teams->tensor; }
+  const Communicator& team() const { return options_.teams->tensor ? *options_.teams->tensor : alone_; }
   Index own_leaves() const { return static_cast<Index>(leaves_.size()); }
   void check(const MultiHeadArgs& args, const Call& call) const;
   Rows rows_of_leaf(const Sequences& s, Index leaf) const;
@@ -62,6 +63,7 @@ class LeafHeads {
 
   MultiHeadOptions options_;
   HeadCut cut_;
+  Communicator alone_;  // of one rank, where the order of sums is given and no team
   Index all_leaves_ = 1;
   mutable std::deque<Leaf> leaves_;  // their gradients are memory of a backward
 };

@@ -232,7 +232,8 @@ AnyView MultiHead::cut_backward(int first, int last, const AnyView* slopes, cons
   for (int i = first; i < last; ++i) {
     AnyView dy = slopes[i];
     if (i > 0 && (cut_.repeats > 1 || cut_.shared > 1)) {
-      const Communicator& all = *options_.teams->tensor;
+      const Communicator alone;  // where nothing is cut over ranks the order of sums is the same
+      const Communicator& all = options_.teams->tensor ? *options_.teams->tensor : alone;
       const auto shared = static_cast<int>(cut_.shared);
       const AnyView folded = fold_heads(dy, kv_dim(i), cut_.repeats, call);
       dy = call.memory.take(dy.dtype, {folded.size[0], folded.size[1]});
