@@ -42,9 +42,13 @@ const Tokenizer& DecoderHost::need_tokenizer(std::string_view op) const {
   return *tokenizer_;
 }
 
-RequestId DecoderHost::add(GenerateRequest request) {
-  require(!lead_ || !request.watch, ErrorKind::unsupported, "decoder",
+void DecoderHost::require_alone() const {
+  require(!lead_, ErrorKind::unsupported, "decoder",
           "statistics of heads are not there over ranks yet; leave them out, or serve on one rank");
+}
+
+RequestId DecoderHost::add(GenerateRequest request) {
+  if (request.watch) require_alone();
   if (!lead_) {
     const RequestId id = generator_.add(std::move(request));
     inbox_[id];
@@ -82,8 +86,8 @@ std::vector<GenerateEvent> DecoderHost::next(std::span<const RequestId> ids, Con
   if (lead_) {
     // Nothing to do and nothing to say: the others need not wake.
     const DecoderTurn turn = std::exchange(turn_, {});
-    if (!turn.none() || generator_.running() + generator_.waiting() > 0)
-      lead_(turn, [&] { generator_.step(ctx); });
+    if (turn.none() && generator_.running() + generator_.waiting() == 0) return mine;
+    lead_(turn, [&] { generator_.step(ctx); });
   } else {
     generator_.step(ctx);
   }
@@ -104,6 +108,7 @@ void DecoderHost::drop(std::span<const RequestId> ids) {
 DecoderRows DecoderHost::rows(std::span<const TokenId> ids, const Asked& asked, Context& ctx) {
   constexpr std::string_view kOp = "decoder";
   constexpr Index kChunk = 256;
+  require_alone();  // the others' caches would not change as this one does
   const auto n = static_cast<Index>(ids.size());
   const DecoderConfig& c = model_.config();
   require(n <= c.positions, ErrorKind::bad_argument, kOp, "got ", n, " tokens; the model has ", c.positions,

@@ -57,8 +57,11 @@ class DecoderHost {
   Generator& generator() { return generator_; }
 
   RequestId add(GenerateRequest request);
-  /// Every step is run through it from now on, with all requests since. Statistics of heads are refused.
+  /// Every step is run through it from now on, with all requests since. Statistics of heads and rows are
+  /// refused.
   void lead(DecoderLead lead) { lead_ = std::move(lead); }
+  /// Refuses what is computed on one rank alone, where this one leads others.
+  void require_alone() const;
   /// What another host was told: the same requests get the same numbers and the same step is run. An error of
   /// the step is that of the other.
   void follow(const DecoderTurn& turn, Context& ctx);
@@ -68,7 +71,7 @@ class DecoderHost {
   void drop(std::span<const RequestId> ids);
 
   /// Every row of a text, computed anew. Throws when the cache has no room beside the texts that are written
-  /// now. memory: of models with cross-attention.
+  /// now, and where others are led. memory: of models with cross-attention.
   struct Asked {
     bool logits = false, heads = false;
     const DecoderMemory* memory = nullptr;

@@ -95,6 +95,7 @@ void DecoderWorker::begin(DecoderJob job) {
   CompletionFault fault;
   std::vector<RequestId> ids;
   try {
+    if (job.kind == CompletionKind::heads) host_->require_alone();
     CompletionRequest request = read_completion(job.body, job.kind, context_);
     job.body = {};
     for (const GenerateRequest& r : request.requests) ids.push_back(host_->add(r));
