@@ -110,6 +110,17 @@ TEST_F(KvFile, WhatDoesNotFitIsRefusedInWords) {
   small.check();
 }
 
+/// Pages that went behind a window are nobody's, and have no place in a file.
+TEST_F(KvFile, WhatIsNotWholeIsNotSaved) {
+  KvCache cache(bench.model.kv_shape(), {.bytes = 1 << 18, .page_tokens = 8, .window = 4});
+  const SequenceId id = cache.open();
+  compute(cache, id, text);
+  EXPECT_EQ(sentence_of(ErrorKind::unsupported, [&] { save_kv(cache, id, bench.model, path); }),
+            "kv file: some pages of the sequence lie on other ranks or were dropped behind a window; a file "
+            "holds whole sequences, so use one rank and a cache without a window");
+  EXPECT_FALSE(fs::exists(path));
+}
+
 TEST_F(KvFile, EveryChangedByteAndEveryCutIsRefused) {
   KvCache cache(bench.model.kv_shape(), {.bytes = 1 << 18, .page_tokens = 8});
   const SequenceId id = cache.open();

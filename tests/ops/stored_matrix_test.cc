@@ -95,6 +95,17 @@ bool has_own_bits(StoredFormat f, std::string_view level) {
   return f == StoredFormat::bf16 && level == "amx" && std::getenv("HEADWISE_AMX_WEIGHTS") != nullptr;
 }
 
+/// Parts are a numerics class of their own, which whoever keeps results must name.
+TEST(StoredMatrix, SaysWhetherRowsMeetItInParts) {
+  const char* asked = std::getenv("HEADWISE_AMX_WEIGHTS");
+  const bool wanted =
+      asked && std::string_view(asked) == "1" && std::string_view(cpu::chosen_isa().name) == "amx";
+  for (const StoredFormat f : {StoredFormat::f32, StoredFormat::bf16, StoredFormat::f16}) {
+    const std::vector<std::byte> zeros(32 * 32 * 4);
+    EXPECT_EQ(matrix(f, 32, 32, zeros).in_parts(), wanted && f == StoredFormat::bf16);
+  }
+}
+
 TEST(StoredMatrix, ExactProductsHaveTheBitsOfWideWeights) {
   for (const StoredFormat f : kAll)
     for (const auto& [out, in] : {std::pair<Index, Index>{40, 512}, {16, 256}, {7, 768}}) {

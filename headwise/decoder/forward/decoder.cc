@@ -71,7 +71,8 @@ std::uint64_t Decoder::fingerprint() const {
 
 std::string Decoder::numerics() const {
   return text("weights ", options_.dtype.has_value() ? name_of(*options_.dtype) : "as stored", ", rows ",
-              options_.rounded_rows ? "rounded to 8 bits before quantized matrices" : "exact");
+              options_.rounded_rows ? "rounded to 8 bits before quantized matrices" : "exact",
+              weights_.in_parts() ? ", bf16 weights in parts" : "");
 }
 
 KvShape Decoder::kv_shape() const {

@@ -1,5 +1,6 @@
 #include "headwise/decoder/forward/kv_file.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -76,6 +77,14 @@ void clear_behind(const KvCache& cache, Index used, std::span<std::byte> page) {
   });
 }
 
+/// Every page of the sequence lies here: none on another rank, and none was dropped behind a window.
+void require_whole(const KvTable& table) {
+  require(std::none_of(table.pages.begin(), table.pages.end(), [](std::int32_t page) { return page < 0; }),
+          ErrorKind::unsupported, kOp,
+          "some pages of the sequence lie on other ranks or were dropped behind a window; a file holds whole "
+          "sequences, so use one rank and a cache without a window");
+}
+
 [[noreturn]] void refuse(const std::string& path, std::string_view why) {
   throw Error(ErrorKind::bad_argument, text(kOp, ": ", path, ": ", why));
 }
@@ -124,10 +133,11 @@ void save_kv(const KvCache& cache, SequenceId id, const Decoder& model, const st
   require(length > 0, ErrorKind::bad_argument, kOp, "the sequence has no token; there is nothing to save");
   Head head = head_of(cache, model, length);
   head.crc = crc_of(head, tokens);
+  const KvTable table = cache.table(std::span(&id, 1), std::span(&length, 1));
+  require_whole(table);
   Replacement out(path, kOp);
   out.file().write(std::as_bytes(std::span(&head, 1)));
   out.file().write(std::as_bytes(tokens));
-  const KvTable table = cache.table(std::span(&id, 1), std::span(&length, 1));
   std::vector<std::byte> page;
   for (std::size_t i = 0; i < table.pages.size(); ++i) {
     page.clear();
@@ -163,6 +173,7 @@ SequenceId load_kv(KvCache& cache, const Decoder& model, const std::string& path
       return -1;
     }
     const KvTable table = cache.table(std::span(&id, 1), std::span(&length, 1));
+    require_whole(table);
     for (Index i = 0; i < pages; ++i) {
       read(i);
       std::size_t at = 0;

@@ -187,6 +187,15 @@ DecoderWeights::DecoderWeights(DecoderSource& source, std::optional<DType> dtype
   Loader(source, dtype, cut).load(*this);
 }
 
+bool DecoderWeights::in_parts() const {
+  bool some = embed.in_parts() || head.in_parts();
+  for (const DecoderLayer& l : layers)
+    l.each_product([&](const ProductWeights& p) {
+      for (const StoredMatrix& m : p.matrices) some |= m.in_parts();
+    });
+  return some;
+}
+
 std::uint64_t DecoderWeights::fingerprint() const {
   std::uint64_t state = 1;
   const auto mix = [&](std::uint64_t word) {

@@ -50,6 +50,8 @@ struct DecoderWeights {
   StoredMatrix head;  // empty: the embedding
   const StoredMatrix& logits() const { return head.out() > 0 ? head : embed; }
   std::uint64_t fingerprint() const;
+  /// Whether rows meet some matrix in parts.
+  bool in_parts() const;
   /// Of all of it.
   Index bytes = 0;
 };

@@ -39,6 +39,8 @@ const std::byte* StoredMatrix::units() const noexcept {
   return memory_.data() + (past > 0 ? Arena::kAlign - past : 0);
 }
 
+bool StoredMatrix::in_parts() const noexcept { return cpu::stored::in_parts(format_); }
+
 std::uint64_t StoredMatrix::fingerprint() const noexcept {
   std::uint64_t state = 0x9e3779b97f4a7c15u;
   const auto mix = [&](std::uint64_t word) {

@@ -42,6 +42,8 @@ class StoredMatrix {
   StoredMatrix(StoredFormat format, Index out, Index in, const Reader& read);
 
   StoredFormat format() const noexcept { return format_; }
+  /// Whether rows are multiplied in parts here, which is a numerics class of its own.
+  bool in_parts() const noexcept;
   Index out() const noexcept { return out_; }
   Index in() const noexcept { return in_; }
   Index bytes() const noexcept { return static_cast<Index>(memory_.size()); }

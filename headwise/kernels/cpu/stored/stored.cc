@@ -106,7 +106,7 @@ Memory lay_out(Arena& arena, const Product& p, const Cut& cut, int threads) {
 
 }  // namespace
 
-const char* isa_name() { return core().isa; }
+bool in_parts(StoredFormat format) { return parts_of({.format = format}) != nullptr; }
 
 std::size_t workspace_of(const Product& p, int threads) {
   if (parts_of(p)) return workspace_in_parts(p, threads);

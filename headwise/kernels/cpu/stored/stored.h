@@ -42,7 +42,7 @@ struct Product {
 std::size_t workspace_of(const Product& p, int threads);
 /// Bits of a row depend on that row and the weights alone.
 void run(const Product& p, std::span<std::byte> workspace, ThreadPool& pool) noexcept;
-/// The ISA level that computes it.
-const char* isa_name();
+/// Whether rows meet weights of this format in parts here: other bits than those of a chain.
+bool in_parts(StoredFormat format);
 
 }  // namespace headwise::cpu::stored
