@@ -118,6 +118,14 @@ TEST(Survey, ScoreRankIsThatOfTheSingularValues) {
     const ScoreRows rows_q{q.data(), kRows, kDim, kDim}, rows_k{k.data(), kRows, kDim, kDim};
     EXPECT_NEAR(score_rank_of(rows_q, rows_k), square / (top * top), 1e-6) << trial;
   }
+  // Many small rows of another direction: a vector among them alone stands still, and is not the largest.
+  for (const auto& [rows, size] : {std::pair{Index{21}, 0.25f}, std::pair{Index{4}, 0.6f}}) {
+    const double top = static_cast<double>(rows - 1) * static_cast<double>(size * size);  // beside 1
+    std::vector<float> x(static_cast<std::size_t>(rows * kWide), 0);
+    for (Index i = 0; i < rows; ++i) x[static_cast<std::size_t>(i * kWide + (i > 0))] = i > 0 ? size : 1;
+    const ScoreRows all{x.data(), rows, kWide, kWide};
+    EXPECT_NEAR(score_rank_of(all, all), 1 + 1 / (top * top), 1e-4) << rows;
+  }
   const std::vector<float> zeros(kRows * kDim, 0);
   const ScoreRows none{zeros.data(), kRows, kDim, kDim};
   EXPECT_EQ(score_rank_of(none, none), 0);

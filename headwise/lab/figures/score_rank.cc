@@ -107,8 +107,9 @@ float sharpen(Square& g, Square& room) {
   return trace(g);
 }
 
-/// x becomes g x, of length 1, until g symmetric makes it no longer any more; false: it goes on growing.
-bool stands_still(const Square& g, std::vector<double>& x) {
+/// x becomes g x, of length 1, until g symmetric makes it no longer any more; how long that is, or 0 where it
+/// goes on growing.
+float stands_still(const Square& g, std::vector<double>& x) {
   constexpr int kTurns = 5;
   Square own(1, g.size), next(1, g.size);
   std::copy(x.begin(), x.end(), own.row(0));
@@ -118,20 +119,21 @@ bool stands_still(const Square& g, std::vector<double>& x) {
     float square = 0;
     for (const float v : next.values) square += v * v;
     const float length = std::sqrt(square);
-    if (!(length > 0)) return false;
+    if (!(length > 0)) return 0;
     for (Index i = 0; i < own.wide; ++i) own.row(0)[i] = next.row(0)[i] / length;
     if (turn > 1 && length - last < 1e-6f * length) {
       std::copy_n(own.row(0), x.size(), x.begin());
-      return true;
+      return length;
     }
     last = length;
   }
-  return false;
+  return 0;
 }
 
 /// A direction of the largest eigenvalue of a matrix whose eigenvalues are not negative; empty: all are 0.
 /// The matrix is squared again and again, so that a step is worth all before it, until one direction is left,
-/// or several of one size; a symmetric one, until a vector that it turns stands still.
+/// or several of one size; a symmetric one, until a vector that it turns stands still with more than half of
+/// the trace, so that no other direction has more.
 std::vector<double> top_direction(Square g, bool symmetric) {
   constexpr int kMost = 20, kUnasked = 2;
   Square room(g.size);
@@ -141,7 +143,7 @@ std::vector<double> top_direction(Square g, bool symmetric) {
     if (left > 1 - 1e-6f) break;
     if (!symmetric || step < kUnasked) continue;
     std::vector<double> x = heaviest_column(g);
-    if (stands_still(g, x)) return x;
+    if (2 * stands_still(g, x) > left) return x;
   }
   return heaviest_column(g);
 }
