@@ -165,13 +165,18 @@ TEST(LeafSums, LeaveToOthersWhatTheyCannotAdd) {
 }
 
 TEST(LeafSums, RefuseInWords) {
-  const Case c{4, 8, 3, {{64, 1}}};
-  bool taken = false;
-  try {
-    Drawn(c).sums(c, 1, DType::f32, taken);
-    FAIL();
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("leaves that divide in"), std::string::npos) << e.what();
+  const std::pair<Case, const char*> cases[] = {
+      {{4, 8, 3, {{64, 1}}}, "leaves that divide in"},
+      {{4, 16, 2, {{64, 4}}}, "repeats that divide leaves"},  // a leaf would go behind the weights
+      {{4, 16, 8, {{96, 3}}}, "repeats that divide leaves"}};
+  for (const auto& [c, words] : cases) {
+    bool taken = false;
+    try {
+      Drawn(c).sums(c, 1, DType::f32, taken);
+      FAIL() << words;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(words), std::string::npos) << e.what();
+    }
   }
 }
 

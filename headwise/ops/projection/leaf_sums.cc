@@ -27,11 +27,13 @@ void check_like_out(std::string_view name, const AnyView& v, const AnyView& out)
 
 cpu::gemm::LeafTerm term_of(const LeafTermArgs& t, const LeafSumsArgs& a) {
   for (const InputView* v : {&t.x, &t.weight}) check_matrix_memory(kOp, v == &t.x ? "x" : "weight", *v);
-  require(t.x.rank == 2 && t.weight.rank == 2 && t.repeats > 0 &&
+  require(t.x.rank == 2 && t.weight.rank == 2 && t.repeats > 0 && a.leaves % t.repeats == 0 &&
               t.x.size[1] == t.weight.size[1] * t.repeats && t.x.size[1] % a.leaves == 0 &&
               t.x.size[0] == a.out.size[0] && t.weight.size[0] == a.out.size[1],
           ErrorKind::bad_shape, kOp, "x is ", t.x, ", weight ", t.weight, " and out ", a.out, " in ",
-          a.leaves, " leaves; give [rows in], [columns in] and [rows columns], and leaves that divide in");
+          a.leaves,
+          " leaves; give [rows in], [columns in] and [rows columns], leaves that divide in, "
+          "and repeats that divide leaves");
   check_apart(kOp, a.out, "x", t.x);
   check_apart(kOp, a.out, "weight", t.weight);
   return {.a = matrix_of(kOp, "x", t.x, t.x.size[1]),
