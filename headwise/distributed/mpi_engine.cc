@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "headwise/base/symbol.h"
-#include "headwise/distributed/held_signals.h"
 
 namespace headwise {
 namespace {
@@ -90,7 +89,6 @@ class MpiEngine final : public Engine {
     require(running || over == nullptr, ErrorKind::bad_argument, "ranks",
             "a communicator was given but MPI does not run; call MPI_Init first");
     if (!running) {
-      const HeldSignals held;
       require(mpi_.init_thread(nullptr, nullptr, kSerialized, &provided) == kOk, ErrorKind::device, "ranks",
               "MPI_Init_thread failed; start the program with mpirun");
       owns_ = true;

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "headwise/cli/args/args.h"
+#include "headwise/cli/ranks/held_signals.h"
 
 namespace headwise::cli {
 namespace {
@@ -62,7 +63,7 @@ double start_seconds() {
   const double value = std::strtod(word, &end);
   require(end != word && *end == '\0' && value > 0, ErrorKind::bad_argument, "ranks", kVariable, " is \"",
           word, "\"; give seconds above 0");
-  return value;
+  return std::min(value, 1e9);  // clocks count nanoseconds
 }
 
 Communicator started() {
@@ -70,6 +71,7 @@ Communicator started() {
   options.start_seconds = start_seconds();
   // Without a launcher there is nobody to wait for.
   if (launched_engine().empty()) return Communicator::start(options);
+  const HeldSignals held;
   const StartWatch watch(options.start_seconds);
   return Communicator::start(options);
 }

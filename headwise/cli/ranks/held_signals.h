@@ -1,9 +1,9 @@
-// HeldSignals: SIGTERM and SIGINT wait while an engine starts. Private to this folder.
+// HeldSignals: SIGTERM and SIGINT wait while an engine starts.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <csignal>
 
-namespace headwise {
+namespace headwise::cli {
 
 /// While it lives both are kept; at its end the old handlers are back and what came is raised. A rank that
 /// ends while MPI starts can leave Open MPI's mpirun standing for minutes, with no rank alive. One at a time.
@@ -19,4 +19,4 @@ class HeldSignals {
   }, old_int_{};
 };
 
-}  // namespace headwise
+}  // namespace headwise::cli

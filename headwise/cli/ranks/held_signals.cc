@@ -1,6 +1,6 @@
-#include "headwise/distributed/held_signals.h"
+#include "headwise/cli/ranks/held_signals.h"
 
-namespace headwise {
+namespace headwise::cli {
 namespace {
 
 volatile std::sig_atomic_t term_came = 0, int_came = 0;
@@ -31,4 +31,4 @@ HeldSignals::~HeldSignals() {
   if (term_came != 0) ::raise(SIGTERM);
 }
 
-}  // namespace headwise
+}  // namespace headwise::cli
