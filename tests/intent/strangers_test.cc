@@ -79,6 +79,10 @@ TEST(Strangers, AreLeftOutWhereDataSayMore) {
   Corpus known = toy(200);
   add(known, "what is love", {"oos"});
   EXPECT_EQ(added(known, toy(12), {}), 0u) << "rows say what is unknown";
+  Corpus unlabelled = toy(200);
+  add(unlabelled, "what is love", {});
+  EXPECT_EQ(added(unlabelled, toy(12), {}), 0u) << "a row without a label says it too";
+  EXPECT_EQ(added(toy(200), unlabelled, {}), 0u);
   EXPECT_SAYS(added(toy(200), toy(12), {.strangers = "built-in"}, true), "leave out one");
   EXPECT_SAYS(added(toy(200), toy(12), {.strangers = "some"}), "give auto, none or built-in");
 }

@@ -252,6 +252,24 @@ void scope_is_bounded_by_held_out_labels() {
   EXPECT_NE(scope_words(c, dev, sure, "oos").find("Nothing is refused"), words.npos);
 }
 
+/// Of few rows four in five unknown ones are refused, rounded up: eight of ten, one of one.
+TEST(Training, AFewUnknownRowsAreRefusedFourInFive) {
+  RecognizerConfig c;
+  c.labels = {"a", "b"};
+  for (const auto& [unknown, refused] : {std::pair{10, 8}, {1, 1}, {4, 4}, {60, 48}}) {
+    Corpus dev = corpus_of({{"known", {"a"}}});
+    std::vector<Prediction> p = {{.probability = {0.999f, 0.001f}}};
+    for (int i = 1; i <= unknown; ++i) {
+      dev.rows.push_back(corpus_of({{"unknown", {"oos"}}}).rows[0]);
+      const float x = 0.5f + 0.4f * static_cast<float>(i) / static_cast<float>(unknown);
+      p.push_back({.probability = {x, 1 - x}});
+    }
+    const auto least = static_cast<float>(calibrate(c, dev, p, "oos", 0.018).out_of_scope);
+    const auto below = [&](const Prediction& one) { return one.probability[0] < least; };
+    EXPECT_EQ(std::count_if(p.begin(), p.end(), below), refused) << unknown;
+  }
+}
+
 TEST(Training, ThresholdsComeFromDev) {
   RecognizerConfig c;
   c.labels = {"a", "b"};

@@ -31,12 +31,12 @@ std::vector<Judged> judged_answers(const RecognizerConfig& c, const Corpus& dev,
   return all;
 }
 
-/// The confidence below which four in five rows that are out of scope lie; `all` ascends.
+/// The confidence below which four in five rows that are out of scope lie, rounded up; `all` ascends.
 double refuses_most(std::span<const Judged> all) {
   std::vector<double> unknown;
   for (const Judged& j : all)
     if (j.answer == Answer::out_of_scope) unknown.push_back(j.confidence);
-  return std::min(unknown[unknown.size() * 4 / 5] + 1e-6, 0.999999);
+  return std::min(unknown[(4 * unknown.size() + 4) / 5 - 1] + 1e-6, 0.999999);
 }
 
 Index count(std::span<const Judged> all, Answer answer) {

@@ -90,6 +90,15 @@ Index add_unknown(const Seen& seen, const Corpus& drawn, const std::string& labe
   return added;
 }
 
+/// Some row says what is unknown: by its label, or by having none where every text has one.
+bool says_unknown(const Corpus& c, const TrainingOptions& o) {
+  const bool several =
+      std::any_of(c.rows.begin(), c.rows.end(), [](const Utterance& row) { return row.labels.size() > 1; });
+  return has_label(c, o.out_of_scope) ||
+         (!several &&
+          std::any_of(c.rows.begin(), c.rows.end(), [](const Utterance& row) { return row.labels.empty(); }));
+}
+
 bool wanted(const Corpus& train, const Corpus& dev, bool cuts, const TrainingOptions& o) {
   const bool automatic = o.strangers == "auto";
   require(automatic || o.strangers == "none" || o.strangers == "built-in", ErrorKind::bad_argument, kOp,
@@ -99,8 +108,8 @@ bool wanted(const Corpus& train, const Corpus& dev, bool cuts, const TrainingOpt
           "out one");
   if (!automatic) return o.strangers == "built-in";
   return !cuts && o.may_lose > 0 && o.may_lose * static_cast<double>(dev.rows.size()) < 1 &&
-         static_cast<Index>(train.rows.size()) >= kLeastRows && !has_label(train, o.out_of_scope) &&
-         !has_label(dev, o.out_of_scope);
+         static_cast<Index>(train.rows.size()) >= kLeastRows && !says_unknown(train, o) &&
+         !says_unknown(dev, o);
 }
 
 }  // namespace
