@@ -35,11 +35,8 @@ TEST(Clients, SlowHeadersEndInTime) {
   Running service(hasty(&Patience::head, 150ms));
   Client c(service.port());
   const std::string bytes = Ask().bytes(c.host());
-  std::size_t sent = 0;
-  while (sent < bytes.size() && !c.ended) {  // one byte each 5 ms: always something, never enough
-    if (!c.send(bytes.substr(sent++, 1)) || c.more(5ms)) break;
-  }
-  EXPECT_LT(sent, bytes.size()) << "it was heard to its end";
+  c.send(bytes.substr(0, bytes.find("\r\n") + 2) + "X: ");
+  while (!c.ended && c.send("x") && !c.more(5ms)) continue;  // always something, never its end
   EXPECT_EQ(c.reply().status, 408);
   EXPECT_TRUE(c.hears_end());
   EXPECT_TRUE(serves(service.port()));
@@ -48,7 +45,7 @@ TEST(Clients, SlowHeadersEndInTime) {
 TEST(Clients, SilentOnesAreClosedWithoutAWord) {
   Running service(hasty(&Patience::idle, 200ms));
   Client c(service.port());
-  EXPECT_EQ(c.reply(20s).status, 0);
+  EXPECT_EQ(c.reply().status, 0);
   EXPECT_TRUE(c.ended);
   std::optional<Client> idle;  // one whose question was in time
   EXPECT_TRUE(becomes([&] {
@@ -56,12 +53,12 @@ TEST(Clients, SilentOnesAreClosedWithoutAWord) {
     idle->send(Ask().bytes(idle->host()));
     return idle->reply().status == 200;
   }));
-  EXPECT_TRUE(idle->hears_end(20s));
+  EXPECT_TRUE(idle->hears_end());
 }
 
 TEST(Clients, SlowBodiesEndInTime) {
   ServiceOptions o = hasty(&Patience::grace, 100ms);
-  o.loop.patience.body = 1h, o.loop.patience.least_rate = 1000;
+  o.loop.patience.least_rate = 1000;
   Running service(o);
   Client slow(service.port());  // at most 100 bytes a second where 1000 are asked
   slow.send(head_with_length(service.port(), 1000));
@@ -71,9 +68,7 @@ TEST(Clients, SlowBodiesEndInTime) {
 }
 
 TEST(Clients, LongBodiesEndInTime) {
-  ServiceOptions o = hasty(&Patience::body, 400ms);
-  o.loop.patience.grace = 1h;  // quick enough at every moment, and without an end
-  Running service(o);
+  Running service(hasty(&Patience::body, 400ms));  // quick enough at every moment, and without an end
   Client c(service.port());
   c.send(head_with_length(service.port(), 1 << 20));
   while (c.send(std::string(100, 'x')) && !c.more(10ms)) continue;
@@ -217,7 +212,7 @@ std::vector<Client> busy_ones(Running& service, int n) {
 
 TEST(Clients, SilentOnesGiveUpTheirSeats) {
   ServiceOptions o = with_token();
-  o.loop.connections = 8, o.loop.patience.head = o.loop.patience.idle = 1h;
+  o.loop.connections = 8;
   Running service(o);
   std::vector<Client> silent;
   for (int i = 0; i < 7; ++i) silent.emplace_back(service.port());
@@ -247,7 +242,8 @@ TEST(Clients, TooManyAreTurnedAwayButHealthIsAnswered) {
   EXPECT_TRUE(ninth.hears_end());
   std::vector<Client> crowd;  // on the spare seats, and silent
   for (int i = 0; i < 100; ++i) crowd.emplace_back(service.port());
-  EXPECT_TRUE(becomes([&] { return ask(service.port(), live()).status == 200; }));  // each within a second
+  EXPECT_TRUE(
+      becomes([&] { return ask(service.port(), live()).status == 200; }));  // on the seat of a silent one
   service.facts.held = false;
   for (Client& c : clients) EXPECT_EQ(c.reply().status, 200) << "one that was in before";
   EXPECT_TRUE(becomes([&] { return serves(service.port()); }));

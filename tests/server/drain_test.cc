@@ -12,7 +12,7 @@ namespace {
 
 TEST(Drain, EverythingTakenIsAnswered) {
   ServiceOptions o = with_token();
-  o.loop.drain_grace = 5s;
+  o.loop.drain_grace = 15s;
   Running service(o);
   service.facts.held = true;
   std::vector<Client> waiting;
@@ -81,7 +81,7 @@ TEST(Drain, StopsWhatNobodyHears) {
   service->stop();
   EXPECT_EQ(service->cut, 1);
   service.reset();
-  EXPECT_LT(Clock::now() - start, 20s);
+  EXPECT_LT(Clock::now() - start, kPatience);
 }
 
 // Answers and the model's count agree: what was computed was heard, what was heard was computed.

@@ -73,6 +73,9 @@ inline ServiceOptions with_token() {
   ::setenv("HEADWISE_TEST_TOKEN", kToken, 1);
   ServiceOptions o;
   o.door.tokens = {Token::from_environment("HEADWISE_TEST_TOKEN")};
+  // A machine that stalls loses nobody's patience; a test that is about one kind of it sets that alone.
+  o.loop.patience = {.head = 1h, .body = 1h, .idle = 1h, .grace = 1h, .spare = 1h};
+  o.deadline = 1h, o.loop.drain = 5min;
   return o;
 }
 
