@@ -106,13 +106,16 @@ def test_what_waits_runs_once_more(tmp_path, monkeypatch, room, alone, passed, u
     assert all(f"tests/python/{room.replace('.', '/')}.py::test_a" in words for words in calls[1:])
 
 
-@pytest.mark.parametrize("name, passed, failed", [("server_a_test", 1, 0), ("bits_a_test", 0, 1)])
-def test_programs_that_wait_run_once_more(tmp_path, monkeypatch, name, passed, failed):
+@pytest.mark.parametrize("preset, name, passed, failed", [
+    ("release", "server_a_test", 1, 0), ("release", "bits_a_test", 0, 1),
+    ("tsan", "server_a_test", 0, 1),  # a race that was seen once is there
+])  # fmt: skip
+def test_programs_that_wait_run_once_more(tmp_path, monkeypatch, preset, name, passed, failed):
     run_all, calls = runner(), []
 
     def call(*command, **_):
         calls.append(command)
-        results = tmp_path / "build/release/results"
+        results = tmp_path / f"build/{preset}/results"
         ran = "<failure/>" if len(calls) == 1 else ""
         (results / f"{name}.xml").write_text(f'<a><testcase classname="A" name="B">{ran}</testcase></a>')
         if len(calls) == 1:
@@ -121,7 +124,7 @@ def test_programs_that_wait_run_once_more(tmp_path, monkeypatch, name, passed, f
 
     monkeypatch.setattr(run_all, "ROOT", tmp_path)
     monkeypatch.setattr(run_all, "call", call)
-    tally = run_all.ctest("release")
+    tally = run_all.ctest(preset)
     assert (tally.passed, tally.failed, tally.unsteady) == (passed, failed, [name] * passed)
     assert ("-R", f"^{name}$") == calls[-1][-2:] or failed
 
