@@ -67,7 +67,7 @@ def _check(self: Any) -> None:
 def _made(name: str, meets: str, all_fields: tuple[Any, ...]) -> type[Head]:
     lines = [f"    {word}: {help}{'' if words is None else ' (' + ', '.join(words) + ')'}"
              for word, _, words, help in all_fields]  # fmt: skip
-    return make_dataclass(
+    made = make_dataclass(
         name.capitalize(),
         [(word, type(start), field(default=start, metadata={"words": words}))
          for word, start, words, _ in all_fields],
@@ -77,12 +77,14 @@ def _made(name: str, meets: str, all_fields: tuple[Any, ...]) -> type[Head]:
             "meets": meets,
             "settings": property(_settings),
             "__post_init__": _check,
-            "__module__": "headwise",
             "__doc__": f"The head {name!r}: heads meet {meets}.\n\n" + "\n".join(lines),
         },
         frozen=True,
         kw_only=True,
     )  # fmt: skip
+    # Where pickle looks for it. From Python 3.12 on make_dataclass writes its caller's over one of the namespace.
+    made.__module__ = "headwise"
+    return made
 
 
 _types: dict[str, Any] = {}

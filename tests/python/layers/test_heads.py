@@ -1,6 +1,8 @@
 """hw.Mha, hw.Gqa, ... and hw.attention(head=...), against formulas in NumPy."""
 
+import copy
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
@@ -28,6 +30,13 @@ def test_every_head_is_a_record_of_its_settings():
         assert head.settings.split(":")[0] == name
         with pytest.raises(dataclasses.FrozenInstanceError):
             head.heads = 3
+
+
+def test_heads_are_pickled_and_copied():
+    for head in (hw.Gqa(heads=4), hw.Gqa(heads=4) + hw.Gated(act="silu")):
+        for again in (pickle.loads(pickle.dumps(head)), copy.copy(head), copy.deepcopy(head)):
+            assert again == head and again.settings == head.settings
+    assert hw.Gqa.__module__ == "headwise"  # from Python 3.12 on make_dataclass writes one of its own
 
 
 def test_settings_are_checked_by_name():
