@@ -45,9 +45,10 @@ from . import _core, distributed
 from ._types import T5, AttentionGradients, AttentionResult, Pages, Probe, ProbeResult, Scores, end
 
 if TYPE_CHECKING:
-    from . import flash_attn as flash_attn  # no names of `import *`: their guests may not be installed
+    from . import flash_attn as flash_attn  # no names of `import *` and dir: their guests may not be installed
     from . import jax as jax
-    from . import lab, onnx, torch
+    from . import lab, onnx
+    from . import torch as torch
     from . import transformers as transformers
     from ._align import Aligned, align
     from ._decoder import Decoder, Generation, HeadStats, Piece, TokenLogprob
@@ -107,7 +108,6 @@ __all__ = [
     "rope",
     "set_threads",
     "suggest_heads",
-    "torch",
     "unpack_keys",
     "view",
     "write_atnv",

@@ -99,3 +99,25 @@ assert names["Gqa"] is hw.Gqa and names["view"] is hw.view and names["lab"] is h
 
 def test_what_an_import_leaves_for_later_comes_when_it_is_asked_for():
     subprocess.run([sys.executable, "-c", LAZY], check=True)
+
+
+ALONE = """
+import inspect, pydoc, sys
+sys.modules.update(dict.fromkeys(("torch", "jax", "transformers")))  # as if they were not installed
+import headwise as hw
+names = {}
+exec("from headwise import *", names)
+assert names["Gqa"] is hw.Gqa and "torch" not in names
+assert "attention" in dict(inspect.getmembers(hw))
+assert "attention_backward" in pydoc.plain(pydoc.render_doc(hw))
+try:
+    hw.torch
+except ModuleNotFoundError as missing:
+    assert missing.name == "torch"
+else:
+    raise AssertionError("hw.torch came without torch")
+"""
+
+
+def test_everything_of_the_package_can_be_looked_at_without_its_guests():
+    subprocess.run([sys.executable, "-c", ALONE], check=True)
