@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -39,7 +40,8 @@ class MultiHead(nn.Module):
         if rope and info["settings"].startswith("overlapped"):
             raise ValueError("MultiHead: heads of overlapped share columns, which rope cannot turn; leave out rope")
         self.settings, self.dropout, self.rope = info["settings"], dropout, rope
-        self.widths, self.dim = (widths["q"], widths["k"], widths["v"]), info["attends"][2]
+        self.widths, self.dim = (widths["q"], widths["k"], widths["v"]), _setting(info["settings"], "dim")
+        self.value_dim = _setting(info["settings"], "value_dim") or self.dim
         like = _core.MultiHead(text, model_dim, bias=bias, seed=seed)
         made = {n: torch.from_numpy(x.copy()).to(device, dtype) for n, x in like.parameters().items()}
 
@@ -61,11 +63,12 @@ class MultiHead(nn.Module):
         return str(self.settings)
 
     def forward(self, x: Tensor, keys: Tensor | None = None, values: Tensor | None = None, mask: Mask | None = None) -> Tensor:
-        """x [batch tokens model_dim]; keys and values default to x."""
+        """x [batch tokens model_dim]; keys and values default to x. rope turns where keys are not given."""
+        turns = self.rope and keys is None
         keys = x if keys is None else keys
         values = keys if values is None else values
         q, k, v = self._project(x, keys, values)
-        if self.rope:
+        if turns:
             q, k = _turned(q), _turned(k)
         terms: dict[str, Any] = {}
         if self.training and self.dropout > 0.0:
@@ -83,19 +86,25 @@ class MultiHead(nn.Module):
             weights = self.in_proj_weight.split(self.widths)
             biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.split(self.widths)
             rows = tuple(F.linear(r, w, b) for r, w, b in zip((x, keys, values), weights, biases))
-        return [r.unflatten(-1, (-1, self.dim)) for r in rows]
+        return [r.unflatten(-1, (-1, dim)) for r, dim in zip(rows, (self.dim, self.dim, self.value_dim))]
 
 
 _ALONE = ("mha", "gqa", "talking", "overlapped", "entmax")
 
 
+def _setting(settings: str, field: str) -> int:
+    """A field of the first head of settings that are filled in; 0 where they leave it out."""
+    found = re.search(rf"[:,]{field}=(\d+)", settings)
+    return int(found[1]) if found else 0
+
+
 def _turned(x: Tensor) -> Tensor:
-    """Rotary embedding of the halves of each head, from position 0."""
-    half = x.shape[-1] // 2
+    """Rotary embedding of the halves of each head, from position 0; in f32, or in f64 where x is."""
+    half, kept = x.shape[-1] // 2, torch.promote_types(x.dtype, torch.float32)
     rates = 10000.0 ** (-torch.arange(half, dtype=torch.float64, device=x.device) / half)
     angles = torch.arange(x.shape[1], dtype=torch.float64, device=x.device)[:, None] * rates
-    cos, sin = (f.to(torch.float32)[:, None, :] for f in (angles.cos(), angles.sin()))
-    a, b = x[..., :half].float(), x[..., half:].float()
+    cos, sin = (f.to(kept)[:, None, :] for f in (angles.cos(), angles.sin()))
+    a, b = x[..., :half].to(kept), x[..., half:].to(kept)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
 
 

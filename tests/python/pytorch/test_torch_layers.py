@@ -38,7 +38,9 @@ def same_backward(layer, module, x, mask=None, sources=()):
         near(r.grad, w)
 
 
-HEADS = ["mha:heads=4", "gqa:heads=4,kv_heads=2,dim=8", "talking:heads=4", "overlapped:heads=4", "entmax:heads=4"]
+HEADS = ["mha:heads=4", "mha:heads=4,dim=8,value_dim=16", "mha:heads=4,dim=8,value_dim=12", "gqa:heads=4,kv_heads=2,dim=8",
+         "gqa:heads=4,kv_heads=2,dim=8,value_dim=12", "talking:heads=4", "overlapped:heads=4",
+         "overlapped:heads=4,schedule=constant,rim=2", "entmax:heads=4"]  # fmt: skip
 
 
 @pytest.mark.parametrize("heads", HEADS)
@@ -54,8 +56,18 @@ def test_multi_head_has_the_numbers_of_the_layer(heads, rope):
     for name, x in module.state_dict().items():
         assert torch.equal(x, own[name]), name
     same_backward(layer, module, normal(1, 2, 7, 32), hw.Mask.causal())
-    if not rope:
-        same_backward(layer, module, normal(1, 2, 7, 32), None, (normal(2, 2, 5, 32),))
+    same_backward(layer, module, normal(1, 2, 7, 32), None, (normal(2, 2, 5, 32),))
+    x = normal(1, 2, 7, 32)
+    near(module(x, x), layer(x.numpy(), x.numpy()))  # keys that are given are not turned
+
+
+def test_rows_of_double_are_turned_in_double():
+    layer = hw.MultiHead("mha:heads=2", 8, rope=True, dtype="f64", seed=3)
+    module = hw.torch.MultiHead("mha:heads=2", 8, rope=True, dtype=torch.float64)
+    module.load_state_dict(state_of(layer))
+    x = normal(1, 1, 40, 8).double()
+    near(module(x), layer(x.numpy()), 1e-13)
+    assert torch.autograd.gradcheck(module, x[:, :5].clone().requires_grad_())
 
 
 def test_multi_head_reads_the_state_of_torchs_module():
