@@ -73,7 +73,7 @@ class MultiHead(nn.Module):
         terms: dict[str, Any] = {}
         if self.training and self.dropout > 0.0:
             terms.update(dropout=self.dropout, seed=int(torch.randint(2**62, ()).item()))
-        if self.settings.split(":")[0] not in ("mha", "gqa"):
+        if "+" in self.settings or self.settings.split(":")[0] not in ("mha", "gqa"):
             terms.update(head=self.settings)
         if self.coefficients:
             terms.update(coefficients={name: getattr(self, name) for name in self.coefficients})

@@ -40,7 +40,7 @@ def same_backward(layer, module, x, mask=None, sources=()):
 
 HEADS = ["mha:heads=4", "mha:heads=4,dim=8,value_dim=16", "mha:heads=4,dim=8,value_dim=12", "gqa:heads=4,kv_heads=2,dim=8",
          "gqa:heads=4,kv_heads=2,dim=8,value_dim=12", "talking:heads=4", "overlapped:heads=4",
-         "overlapped:heads=4,schedule=constant,rim=2", "entmax:heads=4"]  # fmt: skip
+         "overlapped:heads=4,schedule=constant,rim=2", "entmax:heads=4", "mha:heads=4+entmax:alpha=1.5"]  # fmt: skip
 
 
 @pytest.mark.parametrize("heads", HEADS)
