@@ -222,8 +222,12 @@ void Trainer::refuse(std::string_view what, double value, Index step, const std:
 
 void Trainer::read_figures(Done& done) const {
   if (done.ticket < 0) return;
-  const DeviceSteps::Figures figures = optimizer_.there()->read(std::exchange(done.ticket, -1));
+  const Index ticket = std::exchange(done.ticket, -1);
+  const DeviceSteps::Figures figures = optimizer_.there()->read(ticket);
   done.norm = figures.norm;
+  // From this step on none was taken.
+  if (!std::isfinite(done.norm))
+    optimizer_.set_steps(optimizer_.steps() - (optimizer_.there()->sent() - ticket));
   for (std::size_t i = 0; i < done.shares.size(); ++i) done.loss += done.shares[i] * figures.losses[i];
 }
 
@@ -252,6 +256,14 @@ std::vector<std::string> Trainer::resume(const Checkpoints& kept, TrainState& st
   return std::move(restored->damaged);
 }
 
+/// What a run that threw has left; the others are zeroed by the step.
+void Trainer::clear_grads() const {
+  if (optimizer_.there())
+    optimizer_.there()->clear();
+  else if (masters_)
+    masters_->zero_grads();
+}
+
 TrainResult Trainer::run(const Learn& learn, const Judge& judge) {
   require(options_.judge_every == 0 || judge != nullptr, ErrorKind::bad_argument, "trainer",
           "judge_every is ", options_.judge_every, " but no judge was given; give one or set it to 0");
@@ -267,6 +279,7 @@ TrainResult Trainer::run(const Learn& learn, const Judge& judge) {
   }
   const Index first = state.step;
   agree_on(first);
+  clear_grads();
   std::optional<GradTree> tree;
   if (options_.tree) tree.emplace(optimizer_.params(), options_.data);
   Progress progress(options_.out, first, options_.steps, options_.screen);

@@ -102,6 +102,7 @@ class Trainer {
   std::vector<const Communicator*> teams() const;
   std::optional<Checkpoints::Restored> restore(const Checkpoints& kept);
   std::vector<std::string> resume(const Checkpoints& kept, TrainState& state, TrainResult& result);
+  void clear_grads() const;
   std::string words_of(const TrainResult& r, bool tired, bool keeps) const;
   std::string save(Checkpoints& kept, const TrainState& state);
   double norm() const;

@@ -50,10 +50,19 @@ struct Toy {
     next.emplace(
         model, toy.width(), [this](Index e, auto x, auto y) { toy.read(e, x, y); }, ctx);
   }
-  TrainResult train(TrainerOptions o) {
+  TrainResult train(TrainerOptions o, Learn learn = {}) {
     o.micro_rows = 4, o.rate = Schedule::cosine(3e-3, 2, 30), o.config = "toy";
-    return Trainer(*optimizer, 1 << 20, o, ctx, masters ? &*masters : nullptr)
-        .run([&](const MicroBatch& m) { return next->learn(m); }, [&] { return next->judge(0, 8); });
+    if (learn == nullptr) learn = [&](const MicroBatch& m) { return next->learn(m); };
+    return Trainer(*optimizer, 1 << 20, o, ctx, masters ? &*masters : nullptr).run(learn, [&] {
+      return next->judge(0, 8);
+    });
+  }
+  /// A number of the gradients that the optimizer reads becomes NaN.
+  void poison() {
+    float bad = NAN;
+    AnyView first = optimizer->params().all()[2].grad;
+    first.rank = 1, first.size[0] = 1, first.step[0] = 1;
+    to(AnyView::packed(&bad, DType::f32, {1}), first, ctx);
   }
   /// Of all weights that learn, at home.
   std::vector<double> weights() {
@@ -172,20 +181,46 @@ TEST(DeviceTraining, ANanTouchesNothingAndIsNamed) {
   const auto poisoned = [&](const MicroBatch& m) {
     if (m.step == 5) before = there.weights();
     const double loss = there.next->learn(m);
-    if (m.step != 5) return loss;
-    float bad = NAN;
-    AnyView first = there.params.all()[2].grad;
-    first.rank = 1, first.size[0] = 1, first.step[0] = 1;
-    to(AnyView::packed(&bad, DType::f32, {1}), first, there.ctx);
+    if (m.step == 5) there.poison();
     return loss;
   };
-  TrainerOptions o{.steps = 9, .folder = folder.path()};
-  o.micro_rows = 4, o.rate = Schedule::cosine(3e-3, 2, 30), o.config = "toy";
-  Trainer trainer(*there.optimizer, 1 << 20, o, there.ctx);
-  EXPECT_SAYS(trainer.run(poisoned),
+  const TrainerOptions o{.steps = 9, .folder = folder.path()};
+  EXPECT_SAYS(there.train(o, poisoned),
               text("trainer: the gradient's norm of step 5 is nan; the first bad tensor is ",
                    there.params.all()[2].name, " (gradient); the last good checkpoint is ", good.checkpoint));
   EXPECT_EQ(before, there.weights());
+}
+
+TEST(DeviceTraining, ARunThatBrokeLeavesNothingToTheNext) {
+  const ScratchFolder folder;
+  for (const Device device : {Device::cpu(), kThere}) {
+    const DType dtype = device.is_cpu() ? DType::bf16 : DType::f32;
+    const auto options = [&](const std::string& name) {
+      return TrainerOptions{
+          .steps = 4, .micro_batches = 2, .clip = 1, .folder = folder / text(dtype, name), .save_every = 2};
+    };
+    const std::string whole = file_of(Toy(device, dtype).train(options("whole")).checkpoint);
+    for (const Index step : {0, 2})  // without a checkpoint, and behind one
+      for (const bool throws : {false, true}) {
+        Toy toy(device, dtype);
+        const TrainerOptions o = options(text(step, throws));
+        // Behind the backward of the step's second micro-batch.
+        const auto broken = [&](const MicroBatch& m) {
+          const double loss = toy.next->learn(m);
+          if (m.step != step || m.number != 1) return loss;
+          require(!throws, ErrorKind::bad_argument, "labels", "a bad one");
+          toy.poison();
+          return loss;
+        };
+        EXPECT_NE(said([&] {
+                    toy.train(o, broken);
+                  }).find(throws ? "a bad one" : text("the gradient's norm of step ", step, " is nan")),
+                  std::string::npos);
+        std::string again;
+        EXPECT_EQ(said([&] { again = file_of(toy.train(o).checkpoint); }), "nothing was thrown");
+        EXPECT_TRUE(again == whole) << device << ' ' << step << throws;
+      }
+  }
 }
 
 TEST(DeviceTraining, WhatDoesNotLearnThereIsRefused) {

@@ -128,6 +128,11 @@ void DeviceSteps::begin(Index micro_batches) {
   clear_bytes(bytes_of(reinterpret_cast<std::byte*>(figures()), bytes, device()), ctx_);
 }
 
+void DeviceSteps::clear() {
+  clear_bytes(bytes_of(grads_.data(), grads_.size(), device()), ctx_);
+  clear_bytes(bytes_of(words_.data(), words_.size(), device()), ctx_);
+}
+
 AnyView DeviceSteps::home_value(const Param& p) const {
   for (const Piece& piece : pieces_)
     if (piece.param == &p) return piece.value;
@@ -210,6 +215,7 @@ void DeviceSteps::put() {
       to(piece.home[word], piece.there[word], ctx_);
   }
   round_image();
+  clear();
   wait(device(), ctx_);
 }
 

@@ -31,6 +31,8 @@ class DeviceSteps {
   /// Where a parameter had its value: what fetch fills.
   AnyView home_value(const Param& p) const;
 
+  /// Gradients of zeros, and steps touch what they step again after a norm that was not finite.
+  void clear();
   /// A step begins: sums of losses for so many micro-batches, zero.
   void begin(Index micro_batches);
   AnyView losses(Index number) const;
@@ -44,8 +46,10 @@ class DeviceSteps {
   };
   Index send();
   Figures read(Index ticket) const;
+  /// How often: the next ticket.
+  Index sent() const { return sent_; }
 
-  /// Weights and state to the memory they had, and back.
+  /// Weights and state to the memory they had, and back, which clears.
   void fetch();
   void put();
   void swap_averages();

@@ -148,6 +148,11 @@ void MasterWeights::take_grads(Context& ctx) {
   });
 }
 
+void MasterWeights::zero_grads() {
+  image_->zero_grads();
+  masters_.zero_grads();
+}
+
 void MasterWeights::publish(Context& ctx) {
   const FloatEnv env;
   const ParamBlocks blocks(*image_);

@@ -131,6 +131,8 @@ class MasterWeights {
   ParamSet& params() noexcept { return masters_; }
   /// Adds the image's gradients to the masters' and zeroes the image's: after each micro-batch.
   void take_grads(Context& ctx);
+  /// Of both.
+  void zero_grads();
   /// Rounds the masters into the image: after each step.
   void publish(Context& ctx);
 
