@@ -63,11 +63,15 @@ Trainer::Trainer(Optimizer& optimizer, Index examples, TrainerOptions options, C
           "parameters that are cut over ranks have no masters yet; learn in f32");
   require(!masters || &masters->params() == &optimizer.params(), ErrorKind::bad_argument, "trainer",
           "the optimizer does not hold the masters' parameters; make it of masters.params()");
+  const DeviceSteps* const there = optimizer.there();
+  require(!masters || !there || there->image() == &masters->image(), ErrorKind::bad_argument, "trainer",
+          "the masters lie on a device without the set that they learn for; give Optimizer::to that set as "
+          "image");
   require(!optimizer.shards() || (!options_.cut && options_.data == &optimizer.shards()->team()),
           ErrorKind::bad_argument, "trainer",
           "the optimizer's state is spread over the ranks of another training; make a new optimizer");
   require(
-      !optimizer.there() || (alone() && !options_.tree), ErrorKind::unsupported, "trainer",
+      !there || (alone() && !options_.tree), ErrorKind::unsupported, "trainer",
       "the parameters lie on a device, where one rank adds micro-batches one after the other; set neither "
       "ranks nor tree");
   if (options_.data && !options_.cut && !optimizer.shards()) optimizer.share(*options_.data);

@@ -233,6 +233,17 @@ TEST(DeviceTraining, WhatDoesNotLearnThereIsRefused) {
   adamw.to(kThere, ctx);
   EXPECT_SAYS(grad_norm(params, ctx), "has its gradient on CUDA device 0");
   EXPECT_SAYS(Trainer(adamw, 1, {.steps = 1, .tree = true}, ctx), "the parameters lie on a device");
+  Toy toy(Device::cpu(), DType::bf16);
+  toy.optimizer->to(kThere, toy.ctx);
+  EXPECT_SAYS(toy.train({.steps = 1}),
+              "trainer: the masters lie on a device without the set that they learn for; give Optimizer::to "
+              "that set as image");
+  ParamSet other(DType::bf16, 1);
+  const Transformer like(other, tiny(toy.toy));
+  toy.optimizer->to(kThere, toy.ctx, &other);
+  EXPECT_SAYS(toy.train({.steps = 1}), "without the set that they learn for");
+  toy.optimizer->to(kThere, toy.ctx, &toy.params);
+  EXPECT_SAYS(toy.train({.steps = 1}), "nothing was thrown");
 }
 
 }  // namespace

@@ -28,6 +28,8 @@ class DeviceSteps {
   DeviceSteps(ParamSet& params, ParamSet* image, const State& state, Device device, Context& ctx);
 
   Device device() const { return moved_.device(); }
+  /// null: there is none.
+  const ParamSet* image() const { return image_set_; }
   /// Where a parameter had its value: what fetch fills.
   AnyView home_value(const Param& p) const;
 

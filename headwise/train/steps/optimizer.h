@@ -129,6 +129,7 @@ class MasterWeights {
   /// The masters start as the image's numbers; both get gradients.
   explicit MasterWeights(ParamSet& image);
   ParamSet& params() noexcept { return masters_; }
+  const ParamSet& image() const noexcept { return *image_; }
   /// Adds the image's gradients to the masters' and zeroes the image's: after each micro-batch.
   void take_grads(Context& ctx);
   /// Of both.
