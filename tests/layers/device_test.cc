@@ -9,6 +9,7 @@
 #include "headwise/ops/projection/projection.h"
 #include "headwise/ops/row/embedding.h"
 #include "tests/layers/device_cases.h"
+#include "tests/support/fake/fake_room.h"
 
 namespace headwise {
 namespace {
@@ -84,6 +85,26 @@ TEST(DeviceLayers, TensorsOfTwoPlacesAreRefused) {
   const Tensor ids(DType::i64, {2});
   EXPECT_EQ(said([&] { embedding(there.view(), ids.view(), 1, there.view(), ctx); }),
             "embedding: table lies on CUDA device 0 but ids on the CPU; bring them together");
+}
+
+TEST(DeviceLayers, WhereTheDeviceIsFullParametersStay) {
+  Context ctx({.threads = 1});
+  ParamSet params(DType::f32, 1);
+  params.make_grads();
+  const Learned w = params.add("w", {3}, Init::normal(1));
+  const void *value = w.value().data, *grad = w.grad().data;
+  constexpr std::string_view kAll[] = {""};
+  for (const int buffers : {0, 1, 2}) {  // for neither, for the values, for both
+    const fake::Room room(buffers);
+    DeviceParams moved;
+    const std::string words = said([&] { moved = DeviceParams(params, kAll, kThere, ctx); });
+    EXPECT_EQ(words.find("bytes were asked") == std::string::npos, buffers == 2) << words;
+    EXPECT_EQ(w.value().on_cpu(), buffers < 2);
+    moved.bring_home(ctx);
+    EXPECT_EQ(w.value().data, value);
+    EXPECT_EQ(w.grad().data, grad);
+    EXPECT_TRUE(w.value().on_cpu() && w.grad().on_cpu());
+  }
 }
 
 TEST(DeviceLayers, WhatDoesNotRunThereIsRefused) {

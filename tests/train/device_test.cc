@@ -9,6 +9,7 @@
 #include "headwise/train/data.h"
 #include "headwise/train/next_token.h"
 #include "tests/model/scratch_folder.h"
+#include "tests/support/fake/fake_room.h"
 
 namespace headwise {
 namespace {
@@ -223,6 +224,40 @@ TEST(DeviceTraining, ARunThatBrokeLeavesNothingToTheNext) {
   }
 }
 
+TEST(DeviceTraining, WhereTheDeviceIsFullAllStaysOnTheCpu) {
+  Context ctx({.threads = 1});
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    ParamSet params(dtype, 1);
+    params.add("w", {3, 4}, Init::normal(1)), params.add("b", {5}, Init::normal(1));
+    std::optional<MasterWeights> masters;
+    if (dtype != DType::f32) masters.emplace(params);
+    Optimizer adamw(masters ? masters->params() : params, AdamWOptions{});
+    const auto bits = [&] {
+      std::string all;
+      for (const ParamSet* set : {&params, &adamw.params()})
+        for (const Param& p : set->all()) {
+          EXPECT_TRUE(p.value.on_cpu() && p.grad.given() && p.grad.on_cpu()) << p.name;
+          if (p.value.on_cpu()) all.append(static_cast<const char*>(p.value.data), p.bytes());
+          for (Index i = 0; p.grad.on_cpu() && i < p.grad.count(); ++i)
+            EXPECT_EQ(load_double(p.grad.data, p.grad.dtype, i), 0);
+        }
+      return all;
+    };
+    const std::string before = bits();
+    int buffers = 0;
+    while (!adamw.there()) {
+      const fake::Room room(buffers++);
+      const std::string words = said([&] { adamw.to(kThere, ctx, masters ? &params : nullptr); });
+      if (adamw.there()) continue;
+      ASSERT_NE(words.find("bytes were asked on CUDA device 0"), std::string::npos) << words;
+      ASSERT_EQ(bits(), before) << buffers;
+    }
+    EXPECT_GE(buffers, 7);  // each of its six, or more, was refused once
+    adamw.to(Device::cpu(), ctx);
+    EXPECT_EQ(bits(), before);
+  }
+}
+
 TEST(DeviceTraining, WhatDoesNotLearnThereIsRefused) {
   Context ctx({.threads = 1});
   ParamSet params(DType::f32, 1);
@@ -231,6 +266,8 @@ TEST(DeviceTraining, WhatDoesNotLearnThereIsRefused) {
   EXPECT_SAYS(sgd.to(kThere, ctx), "optimizer: it is SGD; on CUDA device 0 AdamW of one rank takes steps");
   Optimizer adamw(params, AdamWOptions{});
   adamw.to(kThere, ctx);
+  Optimizer other_steps(params, AdamWOptions{});
+  EXPECT_SAYS(other_steps.to(kThere, ctx), "optimizer: w lies on CUDA device 0 already; bring it home first");
   EXPECT_SAYS(grad_norm(params, ctx), "has its gradient on CUDA device 0");
   EXPECT_SAYS(Trainer(adamw, 1, {.steps = 1, .tree = true}, ctx), "the parameters lie on a device");
   Toy toy(Device::cpu(), DType::bf16);

@@ -28,8 +28,13 @@ DeviceParams::DeviceParams(ParamSet& set, std::span<const std::string_view> fron
       params.push_back(&p);
       moved_.push_back({&p, p.value, p.grad});
     }
-  values_ = move(params, &Param::value_memory, &Param::value, device, ctx);
-  grads_ = move(params, &Param::grad_memory, &Param::grad, device, ctx);
+  try {
+    values_ = move(params, &Param::value_memory, &Param::value, device, ctx);
+    grads_ = move(params, &Param::grad_memory, &Param::grad, device, ctx);
+  } catch (...) {
+    point_home();
+    throw;
+  }
 }
 
 /// Whole memories are copied, so that what lies side by side in one of them still does.
@@ -78,8 +83,12 @@ void DeviceParams::bring_home(Context& ctx) {
   for (const Moved& m : moved_) {
     to(m.param->value, m.value, ctx);
     if (m.grad.given()) to(m.param->grad, m.grad, ctx);
-    m.param->value = m.value, m.param->grad = m.grad;
   }
+  point_home();
+}
+
+void DeviceParams::point_home() noexcept {
+  for (const Moved& m : moved_) m.param->value = m.value, m.param->grad = m.grad;
   *this = DeviceParams();
 }
 

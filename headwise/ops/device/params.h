@@ -16,7 +16,8 @@ class DeviceParams {
   /// Holds nothing; its device is the CPU.
   DeviceParams() = default;
   /// Copies the parameters whose names begin with one of `fronts`, gradients included where they are, and
-  /// points the set at the copies. Parameters that lay side by side do so there. The set outlives this.
+  /// points the set at the copies. Parameters that lay side by side do so there. The set outlives this. Where
+  /// it throws, as when the device is full, the set is as it was.
   DeviceParams(ParamSet& set, std::span<const std::string_view> fronts, Device device, Context& ctx);
   DeviceParams(DeviceParams&&) = default;
   DeviceParams& operator=(DeviceParams&&) = default;
@@ -32,6 +33,8 @@ class DeviceParams {
   void zero_grads(Context& ctx);
   /// Copies everything back and points the set at it; holds nothing then.
   void bring_home(Context& ctx);
+  /// Points the set at what it had, as it lies there; holds nothing then.
+  void point_home() noexcept;
 
  private:
   struct Moved {

@@ -51,26 +51,38 @@ DeviceSteps::DeviceSteps(ParamSet& params, ParamSet* image, const State& state, 
     : params_(&params), image_set_(image), ctx_(ctx) {
   require(params.dtype() == DType::f32, ErrorKind::bad_dtype, "optimizer", "the parameters are ",
           params.dtype(), "; on ", device, " steps are taken in f32");
-  Index bytes = 0;
-  ParamSet& like = image ? *image : params;
-  const std::vector<Index> places = gradient_places(like, &bytes);
+  for (const ParamSet* set : {params_, image_set_})
+    for (std::size_t i = 0; set && i < set->all().size(); ++i)
+      require(set->all()[i].value.on_cpu(), ErrorKind::bad_argument, "optimizer", set->all()[i].name,
+              " lies on ", set->all()[i].value.where(), " already; bring it home first");
   for (Param& p : params.all()) pieces_.push_back({&p, nullptr, p.value, {}, {}});
-  for (ParamSet* set : {&params, image})
+  for (std::size_t i = 0; image && i < pieces_.size(); ++i) pieces_[i].image = &image->all()[i];
+  try {
+    lay_params(device);
+    lay_moments(state);
+    make_table(state);
+  } catch (...) {
+    point_home();
+    throw;
+  }
+}
+
+void DeviceSteps::lay_params(Device device) {
+  Index bytes = 0;
+  const std::vector<Index> places = gradient_places(image_set_ ? *image_set_ : *params_, &bytes);
+  for (ParamSet* set : {params_, image_set_})
     for (std::size_t i = 0; set && i < set->all().size(); ++i)
       set->all()[i].grad = {}, set->all()[i].grad_memory = {};
-  moved_ = DeviceParams(params, kAll, device, ctx);
-  if (image) image_ = DeviceParams(*image, kAll, device, ctx);
+  moved_ = DeviceParams(*params_, kAll, device, ctx_);
+  if (image_set_) image_ = DeviceParams(*image_set_, kAll, device, ctx_);
   grads_ = DeviceBuffer(static_cast<std::size_t>(bytes), device);
-  clear_bytes(bytes_of(grads_.data(), grads_.size(), device), ctx);
+  clear_bytes(bytes_of(grads_.data(), grads_.size(), device), ctx_);
   for (std::size_t i = 0; i < places.size(); ++i) {
-    Param& p = params.all()[i];
-    if (image) pieces_[i].image = &image->all()[i];
     if (places[i] < 0) continue;
+    Param& p = *pieces_[i].param;
     p.grad = p.value, p.grad.data = grads_.data() + places[i];
-    if (image) image->all()[i].grad = p.grad;
+    if (pieces_[i].image) pieces_[i].image->grad = p.grad;
   }
-  lay_moments(state);
-  make_table(state);
 }
 
 void DeviceSteps::lay_moments(const State& state) {
@@ -199,11 +211,17 @@ void DeviceSteps::fetch() {
 }
 
 void DeviceSteps::leave() {
+  moved_.fetch(ctx_);
+  image_.fetch(ctx_);
+  point_home();
+}
+
+void DeviceSteps::point_home() {
   for (const Piece& piece : pieces_)
     for (Param* p : {piece.param, piece.image})
       if (p) p->grad = {};
-  moved_.bring_home(ctx_);
-  image_.bring_home(ctx_);
+  moved_.point_home();
+  image_.point_home();
   params_->make_grads();
   if (image_set_) image_set_->make_grads();
 }

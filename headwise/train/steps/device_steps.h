@@ -24,7 +24,8 @@ class DeviceSteps {
     std::vector<bool> decays;  // by parameter
   };
   /// Moves what `params` holds; `image`, where given, is a 16-bit set of the same parameters, whose values
-  /// the steps round and whose gradients are theirs, in f32. All outlive it.
+  /// the steps round and whose gradients are theirs, in f32. All outlive it. Where it throws, as when the
+  /// device is full, the sets are as they were, with gradients of zeros.
   DeviceSteps(ParamSet& params, ParamSet* image, const State& state, Device device, Context& ctx);
 
   Device device() const { return moved_.device(); }
@@ -69,8 +70,11 @@ class DeviceSteps {
     LateBytes bytes;
     std::size_t count = 0;
   };
+  void lay_params(Device device);
   void lay_moments(const State& state);
   void make_table(const State& state);
+  /// Points the sets at what they had, as it lies there, with gradients of zeros.
+  void point_home();
   void round_image();
   /// Of the step that is under way.
   double* figures() const;
