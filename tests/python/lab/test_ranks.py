@@ -295,12 +295,12 @@ def test_serving_a_language_model_over_ranks(room, words):
 
 
 def test_a_rank_that_stands_ends_the_service(room):
-    job, address, ranks = served(room, "mpirun -n 2", "--tensor 2", HEADWISE_RANK_SECONDS="60")  # a busy machine keeps a rank for some
+    job, address, ranks = served(room, "mpirun -n 2", "--tensor 2", HEADWISE_RANK_SECONDS="20")  # a busy machine keeps a rank for some
     try:
         os.kill(ranks[1], signal.SIGSTOP)
         errors = job.communicate(timeout=300)[1]
         assert job.returncode == 75, errors
-        assert re.search(r"rank 1 of 2 has not come to rank 0 for 60 s; look why it stands", errors), errors
+        assert re.search(r"rank 1 of 2 has not come to rank 0 for 20 s; look why it stands", errors), errors
     finally:
         end(job, ranks)
 
@@ -332,7 +332,7 @@ def test_refusals(room):
     assert "no engine" in run("headwise predict model hi --tensor 1", room, HEADWISE_ENGINE="smoke").stderr
 
 
-@pytest.mark.parametrize("sign, code, seconds", [(signal.SIGKILL, 137, "200"), (signal.SIGSTOP, 75, "60")])
+@pytest.mark.parametrize("sign, code, seconds", [(signal.SIGKILL, 137, "200"), (signal.SIGSTOP, 75, "20")])
 def test_a_rank_that_is_gone_or_stands_ends_the_run(room, sign, code, seconds):
     name = f"gone{code}"
     log = room / f"{name}.run/log.jsonl"
@@ -353,7 +353,7 @@ def test_a_rank_that_is_gone_or_stands_ends_the_run(room, sign, code, seconds):
                     os.kill(rank, signal.SIGKILL)
     assert job.returncode == code, said
     if sign == signal.SIGSTOP:
-        assert re.search(r"rank 1 of 2 has not come to rank 0 for 60 s; look why it stands, then start all ranks again", said)
+        assert re.search(r"rank 1 of 2 has not come to rank 0 for 20 s; look why it stands, then start all ranks again", said)
 
 
 def test_doctor_and_explain(room):
