@@ -133,8 +133,8 @@ void DeviceSteps::make_table(const State& state) {
 void DeviceSteps::begin(Index micro_batches) {
   const std::size_t bytes = static_cast<std::size_t>(1 + micro_batches) * sizeof(double);
   if (figures_.size() < bytes * 2) {
-    figures_ = DeviceBuffer(bytes * 2, device());
     for (Flight& f : flights_) f = {LateBytes(bytes, device()), 0};
+    figures_ = DeviceBuffer(bytes * 2, device());  // last: its size says that all is there
   }
   micro_batches_ = micro_batches;
   clear_bytes(bytes_of(reinterpret_cast<std::byte*>(figures()), bytes, device()), ctx_);
