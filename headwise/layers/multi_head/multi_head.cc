@@ -264,6 +264,8 @@ void MultiHead::check_cut_args(const MultiHeadArgs& a, const Call& call, bool ba
 /// Empty keys and values stand for x, or for the memory's.
 MultiHeadArgs MultiHead::completed(const MultiHeadArgs& given) const {
   MultiHeadArgs a = given;
+  require(a.keys.given() || !a.values.given(), ErrorKind::bad_argument, kOp,
+          "values are given without keys; give both, or keys alone");
   check_activation(kOp, "x", a.x, options_.model_dim, a.sequences);
   if (a.memory) {
     a.kv_sequences = a.memory->sequences;

@@ -64,6 +64,8 @@ class MultiHead(nn.Module):
 
     def forward(self, x: Tensor, keys: Tensor | None = None, values: Tensor | None = None, mask: Mask | None = None) -> Tensor:
         """x [batch tokens model_dim]; keys and values default to x. rope turns where keys are not given."""
+        if keys is None and values is not None:
+            raise ValueError("MultiHead: values are given without keys; give both, or keys alone")
         turns = self.rope and keys is None
         keys = x if keys is None else keys
         values = keys if values is None else values

@@ -255,6 +255,7 @@ BAD = {
     "dtype": (lambda: hw.MultiHead(HEADS, DIM)(X.astype(np.float64)), "multi_head: x is f64 [3 7 32] but the layer holds f32"),
     "steps": (lambda: hw.MultiHead(HEADS, DIM)(X.transpose(1, 0, 2)), "with steps of its own; make it contiguous first"),
     "width": (lambda: hw.MultiHead(HEADS, DIM)(Z), "multi_head: x is f32 [15 24]; give [tokens 32]"),
+    "values": (lambda: hw.MultiHead(HEADS, DIM)(X, None, X), "multi_head: values are given without keys; give both, or keys alone"),
     "backward": (lambda: hw.MultiHead(HEADS, DIM).backward(X), "there is no forward to differentiate"),
     "offsets": (lambda: hw.MultiHead(HEADS, DIM)(X[0], offsets=[0, 3]), "offsets go from 0 to 3 but x has 7 rows"),
     "head": (lambda: hw.MultiHead("mhha", DIM), 'there is no head "mhha"'),

@@ -149,6 +149,9 @@ def test_modules_are_copied_compiled_and_learn():
 
 
 def test_what_no_module_does_is_refused():
+    x = normal(1, 1, 3, 32)
+    with pytest.raises(ValueError, match="values are given without keys; give both, or keys alone"):
+        hw.torch.MultiHead("mha:heads=4", 32)(x, None, x)
     with pytest.raises(ValueError, match="dcmha:heads=4 computes beside attention, which no module does; give one of mha"):
         hw.torch.MultiHead("dcmha:heads=4", 32)
     with pytest.raises(ValueError, match="feed is 'tanh' and norm 'layer'; give one of relu"):
