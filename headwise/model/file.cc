@@ -55,6 +55,20 @@ std::string replaceable(std::string path, std::string_view op) {
   return path;
 }
 
+/// The cache of Hugging Face's hub keeps files under their digests, and folders of links to them. Where the
+/// name is such a link, "../../blobs/" and a plain name, the file itself; else the name.
+std::string file_in_hub(const std::string& path) {
+  constexpr std::string_view kUp = "../", kBlobs = "blobs/";
+  std::error_code error;
+  const std::string to = std::filesystem::read_symlink(path, error).string();
+  std::string_view rest = to;
+  while (rest.starts_with(kUp)) rest.remove_prefix(kUp.size());
+  const bool up = to.size() - rest.size() >= 2 * kUp.size();
+  if (error || !up || !rest.starts_with(kBlobs) || rest.substr(kBlobs.size()).find('/') != rest.npos)
+    return path;
+  return folder_of(path) + "/" + to;
+}
+
 std::string part_name(const std::string& path) {
   static std::atomic<unsigned> count{0};
   const std::size_t slash = path.rfind('/') + 1;  // npos + 1 == 0
@@ -68,8 +82,9 @@ void file_failed(std::string_view op, std::string_view path, std::string_view wh
                                             std::generic_category().message(code), way_out(code)));
 }
 
-File File::open_to_read(const std::string& path, std::string_view op, Links links) {
-  check_name(path, op);
+File File::open_to_read(const std::string& name, std::string_view op, Links links) {
+  check_name(name, op);
+  const std::string path = links == Links::refuse ? file_in_hub(name) : name;
   // O_NONBLOCK: opening a FIFO must not wait for its writer; it is refused below.
   const int fd =
       ::open(path.c_str(), O_RDONLY | (links == Links::refuse ? O_NOFOLLOW : 0) | O_CLOEXEC | O_NONBLOCK);

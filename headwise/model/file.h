@@ -12,13 +12,14 @@
 #pragma GCC visibility push(default)
 namespace headwise {
 
-/// Whether a name that is a link is opened: what others may put into a folder is read as it is named.
+/// Whether a name that is a link is opened: what others may put into a folder is read as it is named. Links in
+/// the cache of Hugging Face's hub, from a snapshot to its blobs, are always followed.
 enum class Links : std::uint8_t { refuse, follow };
 
 class File {
  public:
   /// A regular file for reading. `op` begins every sentence.
-  static File open_to_read(const std::string& path, std::string_view op, Links links = Links::refuse);
+  static File open_to_read(const std::string& name, std::string_view op, Links links = Links::refuse);
   /// Must not be there yet.
   static File create(const std::string& path, std::string_view op);
   File(File&& other) noexcept;

@@ -179,6 +179,21 @@ TEST(Safetensors, FilesThatAreNoFilesAreRefused) {
   EXPECT_EQ(refusal(folder / "link"),
             "safetensors: " + (folder / "link") +
                 ": cannot open: Too many levels of symbolic links; it is a link: name the file itself");
+  // As the cache of Hugging Face's hub has them; a link behind a link, or out of the cache, is none of them.
+  std::filesystem::create_directories(folder / "snapshots/main");
+  std::filesystem::create_directories(folder / "blobs");
+  folder.file("blobs/digest", file_of("{}", ""));
+  const std::string model = folder / "snapshots/main/model.safetensors";
+  ASSERT_EQ(::symlink("../../blobs/digest", model.c_str()), 0);
+  EXPECT_TRUE(Safetensors(model).entries().empty());
+  for (const char* to :
+       {"../../blobs/link", "../../real", "../blobs/digest", "../../blobs/../real", "../../blobs/none"}) {
+    ::unlink(model.c_str());
+    ASSERT_EQ(::symlink(to, model.c_str()), 0);
+    std::filesystem::remove(folder / "blobs/link");
+    ASSERT_EQ(::symlink("../real", (folder / "blobs/link").c_str()), 0);
+    EXPECT_NE(refusal(model).find("cannot open"), std::string::npos) << to;
+  }
   Safetensors empty(folder / "real");
   EXPECT_TRUE(empty.entries().empty());
 }
