@@ -55,8 +55,10 @@ nb::object run_multi_head(MultiHeadBox& box, const MultiHeadWords& w) {
   if (!w.bias.is_none()) a.bias = read_array(kOp, "bias", w.bias).view;
   MadeArray out = make_rows(in.x, box.layer.options().model_dim), weights;
   if (w.weights) {
-    const Index sizes[] = {a.sequences.count(), box.layer.head().spec().q.heads, a.sequences.longest(),
-                           a.kv_sequences.longest()};
+    const Teams* const teams = box.layer.options().teams;
+    const Index ranks = teams ? teams->tensor_ranks() : 1;
+    const Index sizes[] = {a.sequences.count(), ranks * box.layer.head().spec().q.heads,
+                           a.sequences.longest(), a.kv_sequences.longest()};
     weights = make_array(in.x.kind, w.x, dtype == DType::f64 ? DType::f64 : DType::f32, sizes);
     a.weights = weights.view;
   }

@@ -157,6 +157,86 @@ TEST(CutLayers, TreeHasOneSetOfBitsForAnyRanks) {
   }
 }
 
+/// Taps, one after another.
+std::string weights_of(const Setting& s, int ranks, Taps asked = {}) {
+  std::string weights;
+  run_ranks(ranks, [&](Communicator& world) {
+    Context ctx({.threads = 1});
+    const Teams teams{.tensor = &world, .order = s.order};
+    ParamSet whole(s.dtype, 1), mine(s.dtype, 1);
+    const Block reference(whole, "block", options_of(s, nullptr)),
+        block(mine, "block", options_of(s, &teams));
+    std::uint64_t key = 1;
+    for (Param& p : whole.all()) draw(p.value, ++key);
+    take_slices(whole, mine, world);
+    StepMemory memory;
+    Index ends[] = {0, 2, 2, 7};  // one text is empty
+    Taps taps = asked;
+    Call call{.ctx = ctx,
+              .memory = memory,
+              .sequences = {.batch = 3, .tokens = 5, .offsets = AnyView::packed(ends, DType::i64, {4})}};
+    call.taps = &taps;
+    const AnyView x = memory.take(s.dtype, {7, kModel});
+    draw(x, 100);
+    block.forward(x, call, nullptr);
+    std::string own;
+    for (const Tap& t : taps.all) {
+      EXPECT_EQ(t.heads, 8);
+      EXPECT_EQ(static_cast<Index>(t.weights.size()), t.heads * t.q_tokens * t.kv_tokens);
+      own.append(reinterpret_cast<const char*>(t.weights.data()), t.weights.size() * sizeof(float));
+    }
+    EXPECT_EQ(own.size(), 8 * (4 + 25) * sizeof(float));
+    if (world.rank() == ranks - 1) weights = own;
+  });
+  return weights;
+}
+
+/// The same weights where a view is given for them, by the kernel that writes them.
+std::string written_weights(int ranks) {
+  std::string written;
+  run_ranks(ranks, [&](Communicator& world) {
+    Context ctx({.threads = 1});
+    const Teams teams{.tensor = &world};
+    ParamSet whole(DType::f32, 1), mine(DType::f32, 1);
+    const char* const heads = "gqa:heads=8,kv_heads=2,dim=4";
+    const MultiHead reference(whole, "a", heads, {.model_dim = kModel});
+    const MultiHead cut(mine, "a", heads, {.model_dim = kModel, .teams = &teams});
+    take_slices(whole, mine, world);
+    StepMemory memory;
+    const Mask causal = Mask::causal();
+    Call call{.ctx = ctx, .memory = memory};
+    MultiHeadArgs a{.x = memory.take(DType::f32, {kBatch * kTokens, kModel}),
+                    .sequences = {.batch = kBatch, .tokens = kTokens},
+                    .mask = causal.set(),
+                    .weights = memory.take(DType::f32, {kBatch, 8, kTokens, kTokens})};
+    draw(a.x, 100);
+    cut.forward(a, call, nullptr);
+    if (world.rank() == ranks - 1) written = bytes_of(a.weights);
+  });
+  return written;
+}
+
+TEST(CutLayers, WeightsOfHeadsAreThoseOfOneRank) {
+  for (const int ranks : {2, 4, 8}) EXPECT_TRUE(written_weights(ranks) == written_weights(1)) << ranks;
+  for (const char* heads : {"mha:heads=8,dim=4", "gqa:heads=8,kv_heads=2,dim=4", "entmax:heads=8,dim=4"})
+    for (const Order order : {Order::one_rank, Order::tree}) {
+      const Setting s{.heads = heads, .order = order, .positions = Positions::rope, .backward = false};
+      const std::string one = weights_of(s, 1);
+      for (const int ranks : {2, 4, 8}) EXPECT_TRUE(weights_of(s, ranks) == one) << heads << ranks;
+    }
+  const auto refused = [](const char* heads, const Taps& asked) {
+    try {
+      weights_of({.heads = heads, .order = Order::tree, .backward = false}, 2, asked);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(refused("mha:heads=8,dim=4", {.rows = true}).find("without rows and slopes"), std::string::npos);
+  EXPECT_NE(refused("differential:heads=8,dim=2", {}).find("taps"), std::string::npos);
+  EXPECT_NE(refused("talking:heads=8,dim=4", {}).find("taps"), std::string::npos);
+}
+
 TEST(CutLayers, TreeIsTheSameBlock) {
   for (const char* heads :
        {"mha:heads=8,dim=4", "gqa:heads=8,kv_heads=2,dim=4", "gated:heads=8,kv_heads=2,dim=4,act=silu",

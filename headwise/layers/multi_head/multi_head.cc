@@ -6,6 +6,7 @@
 #include "headwise/layers/basic/embed.h"
 #include "headwise/layers/basic/leaves.h"
 #include "headwise/layers/basic/team_rows.h"
+#include "headwise/layers/multi_head/cut_weights.h"
 #include "headwise/layers/multi_head/head_gates.h"
 #include "headwise/layers/multi_head/head_rows.h"
 #include "headwise/layers/multi_head/leaf_heads.h"
@@ -250,15 +251,17 @@ AnyView MultiHead::cut_backward(int first, int last, const AnyView* slopes, cons
   return dx;
 }
 
-/// Over several ranks nothing may be asked of single heads: a rank knows its own alone.
+/// Over several ranks weights alone may be asked of single heads: a rank knows its own.
 void MultiHead::check_cut_args(const MultiHeadArgs& a, const Call& call, bool backward) const {
   check_cut(call, backward, options_.dropout, *options_.teams);
+  const bool asks = a.weights.given() || a.taps != nullptr;
   require(
-      options_.teams->tensor_ranks() == 1 || (!a.bias.given() && !a.weights.given() && a.taps == nullptr &&
-                                              !a.gates.given() && !a.dgates.given() && a.edit == nullptr),
+      options_.teams->tensor_ranks() == 1 ||
+          (!a.bias.given() && !a.gates.given() && !a.dgates.given() && a.edit == nullptr &&
+           (!asks || cut_.by == CutBy::heads) && (!a.taps || (!a.taps->rows && !a.taps->slopes))),
       ErrorKind::unsupported, kOp, "heads are cut over ", options_.teams->tensor_ranks(),
-      " ranks, where taps, gates, edits, weights and score biases of single heads are not there yet; use one "
-      "rank");
+      " ranks, where gates, edits and score biases of single heads are not there yet, and weights of heads "
+      "that are cut by heads alone, without rows and slopes; use one rank");
 }
 
 /// Empty keys and values stand for x, or for the memory's.
@@ -316,12 +319,16 @@ void MultiHead::attend(MultiHeadArgs a, Call& call, std::optional<HeadRun>& run,
   if (options_.alibi) f.inputs.slopes = to(own_slopes(), call.memory, call.ctx);
   // The draws of weights go by sequence, head, query and key; the site keeps layers apart.
   f.inputs.dropout = dropped.p, f.inputs.seed = dropped.seed + dropped.site;
-  f.probe.scores = a.weights;
+  const Communicator* const team = options_.teams ? options_.teams->tensor : nullptr;
+  f.probe.scores = own_weights(a.weights, team ? team->ranks() : 1, call);
   run_head(*run, call);
+  if (team && team->ranks() > 1 && a.weights.given())
+    team->gather(f.probe.scores, a.weights, 1, "weights of heads");
   if (c.has_loss) call.add_loss(c.loss);
   if (a.taps && mixes) keep_mixed_weights(c.problem, f, a.sequences, a.kv_sequences, call, *a.taps);
   if (a.taps && !mixes) {
     keep_weights(c.problem, f.probe, a.sequences, a.kv_sequences, call.block, *a.taps);
+    if (team && team->ranks() > 1) join_taps(*team, a.sequences.count(), *a.taps);
     if (a.taps->rows && self) keep_rows(q, k, v, a.sequences, *a.taps);
   }
 }
