@@ -7,6 +7,7 @@ Importing headwise never imports this file; hw.torch does.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,8 @@ from ._torch import node as _node
 from ._torch.ops import COEFFICIENTS, MASK_TYPE, WORDS, Attention, Call, attention_op, mask_text
 from ._types import T5, AttentionResult, Pages, Probe, Scores
 
-__all__ = ["Block", "MultiHead", "MultiheadAttention", "Swapped", "attention", "head_plan", "scaled_dot_product_attention", "swap"]
+__all__ = ["Block", "MultiHead", "MultiheadAttention", "Swapped", "attention", "head_plan",
+           "scaled_dot_product_attention", "sharding_rules", "swap"]
 
 def _autocast(x: Any) -> Any:
     """As autocast wants it; packed keys, 8 bits and float64 stay what they are."""
@@ -165,6 +167,8 @@ def _eager(words: dict[str, Any]) -> Any:
         in_graph = isinstance(k, Tensor) and (mask is None or isinstance(mask, Mask))
         if in_graph and _GRAPH_WORDS.issuperset(words):
             _check_recorded(records, k, words)
+            if (split := sys.modules.get("torch.distributed.tensor")) and isinstance(q, split.DTensor):
+                sharding_rules()
             return _through_op(q, k, v, mask=mask, records=records, **words)
     if not records:
         return _core.attention(q, k, v, mask=mask, **words)
@@ -413,6 +417,14 @@ def head_plan(module: torch.nn.Module, mesh: Any, *, heads: int | None = None, k
     from ._torch import ranks  # torch.distributed takes its time to import
 
     return ranks.head_plan(module, mesh, heads=heads, kv_heads=kv_heads, head=head)
+
+
+def sharding_rules() -> None:
+    """Tells torch's DTensor how attention may be split: by batch, by heads, or not at all. The first call of
+    hw.torch.attention with a DTensor outside of a graph does so; compiled programs ask for it before."""
+    from ._torch import sharding  # torch.distributed takes its time to import
+
+    sharding.register()
 
 
 _CAUSAL = Mask.causal()

@@ -62,6 +62,33 @@ for words, part in [(dict(heads=3), f"3 heads cannot be cut over {ranks} ranks")
         assert part in str(error), error
     else:
         raise AssertionError(words)
+# DTensor: attention by batch, by heads, with one kv head for all, and whole where heads or terms cannot be cut.
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
+def case(shapes, way, terms, stays):
+    torch.manual_seed(3)
+    whole = [torch.randn(s, requires_grad=True) for s in shapes]
+    for x in whole:
+        dist.broadcast(x.data, 0)
+    parts = [distribute_tensor(x.detach(), mesh, [w]).requires_grad_() for x, w in zip(whole, way)]
+    want = hw.attention(*whole, **terms)
+    with CommDebugMode() as watch:
+        got = hw.attention(*parts, **terms)
+    assert isinstance(got, DTensor) and (got.placements == (way[0],)) == stays, (way, terms, got.placements)
+    assert (watch.get_total_counts() == 0) == stays, (way, terms, watch.get_total_counts())
+    torch.testing.assert_close(got.full_tensor(), want, rtol=0, atol=0)
+    (want * want).sum().backward(), (got * got).sum().backward()
+    for a, b in zip(parts, whole):
+        torch.testing.assert_close(a.grad.full_tensor(), b.grad, rtol=0, atol=1e-5)
+causal = dict(mask=hw.Mask.causal())
+for kv_heads in (4, 1):
+    shapes = [(4, 5, 4, 6), (4, 7, kv_heads, 6), (4, 7, kv_heads, 6)]
+    case(shapes, [Shard(0)] * 3, causal, True)
+    case(shapes, [Shard(2)] + [Shard(2) if kv_heads > 1 else Replicate()] * 2, causal, True)
+turned = [(4, 4, 5, 6), (4, 4, 7, 6), (4, 4, 7, 6)]
+case(turned, [Shard(1)] * 3, dict(layout="bhsd"), True)
+case(turned, [Shard(1)] * 3, dict(layout="bhsd", alibi=True), False)
+case([(4, 5, 3, 6)] * 3, [Shard(1)] * 3, causal, False)
 # FSDP2: parameters are shared out, and each rank has rows of its own.
 torch.manual_seed(7)
 whole = Attend(4, 2, 6)
