@@ -19,10 +19,6 @@ const char* name_of_kind(std::int32_t kind) {
                      : "another call";
 }
 
-/// Messages of so many bytes go to one rank after another: sent to all at once, they would crowd the link of
-/// each.
-constexpr Index kRoundBytes = Index{1} << 18;
-
 std::string amount(Index bytes) {
   const auto tenths = [](Index n, const char* unit) { return text(n / 10, '.', n % 10, unit); };
   if (bytes >= 1000000) return tenths(bytes / 100000, " MB");
@@ -118,11 +114,18 @@ Communicator Communicator::part(int first, int count, int step) const {
 
 void Communicator::move(const std::vector<Message>& messages, double seconds, std::string_view what,
                         Index bytes) const {
-  World& w = *world_;
-  require(w.broken.empty(), ErrorKind::device, kOp, "an earlier call failed (", w.broken,
+  check_whole();
+  end(world_->engine->exchange(messages, tag_, seconds), seconds, what, bytes);
+}
+
+void Communicator::check_whole() const {
+  require(world_->broken.empty(), ErrorKind::device, kOp, "an earlier call failed (", world_->broken,
           "); start all ranks again");
-  const Outcome done = w.engine->exchange(messages, tag_, seconds);
+}
+
+void Communicator::end(const Outcome& done, double seconds, std::string_view what, Index bytes) const {
   if (done.ok()) return;
+  World& w = *world_;
   int late = done.late;
   for (int r = 0; r < ranks_; ++r)
     if (world_rank(r) == done.late) late = r;
@@ -162,14 +165,8 @@ void Communicator::compare_cards(const Card& card, std::string_view what) const 
   }
 }
 
-void Communicator::trade(const Pieces& p, const Card& card, std::string_view what) const {
-  World& w = *world_;
-  if (ranks_ > 1 && (w.options.check || w.calls_of[tag_] < kCheckedCalls)) compare_cards(card, what);
-  const auto own = static_cast<std::size_t>(rank_);
-  copy(p.to + p.take_at[own], p.from + p.send_at[own], p.take[own]);
-  const bool in_rounds = card.bytes / ranks_ >= kRoundBytes, pairs = (ranks_ & (ranks_ - 1)) == 0;
-  std::vector<Message>& messages = w.messages;
-  messages.clear();
+void Communicator::add_messages(const Pieces& p, std::vector<Message>& messages) const {
+  const bool pairs = (ranks_ & (ranks_ - 1)) == 0;
   for (int round = 1; round < ranks_; ++round) {
     const int to = pairs ? rank_ ^ round : (rank_ + round) % ranks_,
               from = pairs ? to : (rank_ - round + ranks_) % ranks_;
@@ -177,12 +174,19 @@ void Communicator::trade(const Pieces& p, const Card& card, std::string_view wha
     // A sent message is only read.
     messages.push_back({world_rank(to), true, const_cast<std::byte*>(p.from) + p.send_at[t], p.send[t]});
     messages.push_back({world_rank(from), false, p.to + p.take_at[f], p.take[f]});
-    w.counted.bytes += p.send[t];
-    if (!in_rounds && round + 1 < ranks_) continue;
-    move(messages, w.options.seconds, what, card.bytes);
-    messages.clear();
+    world_->counted.bytes += p.send[t];
   }
-  w.counted.messages += ranks_ - 1;
+  world_->counted.messages += ranks_ - 1;
+}
+
+void Communicator::trade(const Pieces& p, const Card& card, std::string_view what) const {
+  World& w = *world_;
+  if (ranks_ > 1 && (w.options.check || w.calls_of[tag_] < kCheckedCalls)) compare_cards(card, what);
+  const auto own = static_cast<std::size_t>(rank_);
+  copy(p.to + p.take_at[own], p.from + p.send_at[own], p.take[own]);
+  w.messages.clear();
+  add_messages(p, w.messages);
+  if (ranks_ > 1) move(w.messages, w.options.seconds, what, card.bytes);
   ++w.counted.calls, ++w.calls_of[tag_];
 }
 

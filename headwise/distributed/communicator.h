@@ -33,6 +33,14 @@ struct AgreeField {
   std::string name, value;
 };
 
+/// What becomes of sums before they go to all ranks.
+class SumEnd {
+ public:
+  virtual ~SumEnd() = default;
+  /// `sums` are the numbers from `begin` on; what they become is put into the call's `out`, at their place.
+  virtual void end(const AnyView& sums, Index begin, Context& ctx) = 0;
+};
+
 /// Move-only, used by one thread; handed around, never global. After an error every call is refused.
 class Communicator {
  public:
@@ -70,6 +78,10 @@ class Communicator {
   /// Orders tree (ranks a power of two) and engine.
   void sum(const InputView& partial, const AnyView& out, Order order, Context& ctx,
            std::string_view what = "sum") const;
+  /// out = what `end` makes of the sums in order tree, on every rank; it sees each number on one rank alone.
+  /// `out` has any dtype, and lies in the place of the partial sums, with their width, or apart from them.
+  void sum_tree(const InputView& partial, const AnyView& out, SumEnd& end, Context& ctx,
+                std::string_view what = "sum") const;
   /// The part of that sum which slice_of gives this rank, of the numbers counted row by row.
   void sum_slice(const InputView& partial, const AnyView& slice, Context& ctx,
                  std::string_view what = "sum") const;
@@ -93,9 +105,12 @@ class Communicator {
     std::byte* to = nullptr;
     std::vector<Index> send_at = {}, send = {}, take_at = {}, take = {};
   };
+  void add_messages(const Pieces& pieces, std::vector<Message>& messages) const;
   void trade(const Pieces& pieces, const Card& card, std::string_view what) const;
   void compare_cards(const Card& card, std::string_view what) const;
   void move(const std::vector<Message>& messages, double seconds, std::string_view what, Index bytes) const;
+  void check_whole() const;
+  void end(const Outcome& done, double seconds, std::string_view what, Index bytes) const;
 
   std::shared_ptr<World> world_;
   std::vector<int> members_;  // ranks of the world

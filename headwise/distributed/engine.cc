@@ -14,6 +14,17 @@ constexpr EngineEntry kEngines[] = {
 
 }  // namespace
 
+Outcome Engine::relay(std::span<const Message> first, std::span<const Message> second, Relay& relay, int tag,
+                      double seconds) {
+  Outcome done = exchange(first, tag, seconds);
+  if (!done.ok()) return done;
+  Index bytes = 0;
+  for (const Message& m : first)
+    if (!m.sends) bytes = m.bytes;
+  relay.make(bytes);
+  return exchange(second, tag, seconds);
+}
+
 std::span<const EngineEntry> engines() { return kEngines; }
 
 std::string_view launched_engine() {

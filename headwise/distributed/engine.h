@@ -40,7 +40,17 @@ class RankError : public Error {
   bool everywhere_;
 };
 
-/// Used by one thread. Messages between two ranks under one tag arrive in the order they were sent in.
+/// What a rank makes of messages while they come.
+class Relay {
+ public:
+  virtual ~Relay() = default;
+  /// The first `came` bytes of all messages that are taken have come. Returns how many bytes of what is sent
+  /// next are made.
+  virtual Index make(Index came) = 0;
+};
+
+/// Used by one thread. Calls of one tag meet in their order. A call has one message at most from a rank to
+/// another.
 class Engine {
  public:
   Engine() = default;
@@ -53,6 +63,11 @@ class Engine {
   virtual int ranks() const = 0;
   /// All of them at once, done when every one is; `seconds` at most.
   virtual Outcome exchange(std::span<const Message> messages, int tag, double seconds) = 0;
+  /// Exchanges `first`, whose taken messages have one size, then `second`, which the relay makes of it; an
+  /// engine may send what is made before all has come. No byte of `second` is taken from a rank before that
+  /// byte of `first` has gone there, so it may lie in the same place.
+  virtual Outcome relay(std::span<const Message> first, std::span<const Message> second, Relay& relay,
+                        int tag, double seconds);
   /// The engine's own sum over all ranks, f32 or f64: its order is its own.
   virtual Outcome all_reduce(const void* in, void* out, Index count, DType dtype, double seconds) = 0;
 };

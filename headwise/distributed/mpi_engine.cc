@@ -4,7 +4,9 @@
 #include <dlfcn.h>
 #include <sched.h>
 
+#include <array>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 #include <thread>
 #include <vector>
@@ -20,7 +22,12 @@ struct MpiStatus {
   std::size_t bytes;
 };
 constexpr int kOk = 0, kSerialized = 2;
-constexpr Index kPiece = Index{1} << 30;  // counts of MPI are ints
+constexpr Index kMostCount = Index{1} << 30;  // counts of MPI are ints
+/// Between hosts a message travels in pieces below the 64 KiB that Open MPI's TCP sends without asking the
+/// receiver: its answers wait behind what travels the other way, and 2 MiB each way took twice as long.
+constexpr Index kFarPiece = 60 << 10;
+constexpr Index kOpen = 4;         // pieces of a message under way at once
+constexpr int kMadeTag = 1 << 14;  // tags of teams are below; MPI's go up to 32767 at least
 
 /// The functions of Open MPI that are used, by their names in its library.
 struct Mpi {
@@ -99,6 +106,8 @@ class MpiEngine final : public Engine {
             "MPI_Comm_dup failed; start the program with mpirun");
     mpi_.errors(team_, mpi_.errors_return);
     mpi_.rank(team_, &rank_), mpi_.size(team_, &ranks_);
+    const char *all = std::getenv("OMPI_COMM_WORLD_SIZE"), *here = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    if (all != nullptr && here != nullptr && std::string_view(all) != here) piece_ = kFarPiece;
   }
   /// A rank that ends in an error leaves without MPI_Finalize, which would wait for the others: mpirun then
   /// ends them.
@@ -111,54 +120,72 @@ class MpiEngine final : public Engine {
   int ranks() const override { return ranks_; }
 
   Outcome exchange(std::span<const Message> messages, int tag, double seconds) override {
-    std::vector<Part>& parts = parts_;
-    parts.clear();
-    for (const Message& m : messages)
-      for (Index at = 0; at < m.bytes || at == 0; at += kPiece)
-        parts.push_back(
-            {m.rank, m.sends, static_cast<std::byte*>(m.data) + at, min_of(kPiece, m.bytes - at)});
-    Outcome done;
-    for (const bool sends : {false, true})
-      for (Part& p : parts) {
-        if (p.sends != sends || !done.fault.empty()) continue;
-        const int count = static_cast<int>(p.bytes);
-        const int code = sends ? mpi_.isend(p.data, count, mpi_.byte, p.rank, tag, team_, &p.request)
-                               : mpi_.irecv(p.data, count, mpi_.byte, p.rank, tag, team_, &p.request);
-        p.open = code == kOk;
-        if (code != kOk) done.fault = said(code);
-      }
-    if (done.fault.empty()) done = wait(parts, seconds);
-    if (!done.ok()) drop(parts);
-    return done;
+    flows_.clear();
+    add_flows(messages, tag);
+    return run({}, seconds);
+  }
+
+  Outcome relay(std::span<const Message> first, std::span<const Message> second, Relay& relay, int tag,
+                double seconds) override {
+    flows_.clear();
+    add_flows(first, tag);
+    Made made{.relay = &relay, .from = flows_.size()};
+    add_flows(second, tag + kMadeTag);
+    for (std::size_t i = made.from; i < flows_.size(); ++i) flows_[i].ready = 0;
+    return run(made, seconds);
   }
 
   Outcome all_reduce(const void* in, void* out, Index count, DType dtype, double seconds) override {
     Outcome done;
     const Handle kind = dtype == DType::f64 ? mpi_.f64 : mpi_.f32;
-    const Index width = size_of(dtype), most = kPiece / width;
+    const Index width = size_of(dtype), most = kMostCount / width;
     for (Index at = 0; at < count && done.ok(); at += most) {
-      std::vector<Part>& one = parts_;
-      one.resize(1);
-      one[0] = {.rank = (rank_ + 1) % ranks_, .sends = true, .open = true};
-      const int code = mpi_.iall_reduce(
-          static_cast<const std::byte*>(in) + at * width, static_cast<std::byte*>(out) + at * width,
-          static_cast<int>(min_of(most, count - at)), kind, mpi_.sum, team_, &one[0].request);
+      const Index now = min_of(most, count - at);
+      std::vector<Flow>& one = flows_;
+      one.clear();
+      one.push_back({.message = {.rank = (rank_ + 1) % ranks_, .sends = true}, .posted = 1});
+      const int code = mpi_.iall_reduce(static_cast<const std::byte*>(in) + at * width,
+                                        static_cast<std::byte*>(out) + at * width, static_cast<int>(now),
+                                        kind, mpi_.sum, team_, &one[0].requests[0]);
       if (code != kOk) return broken_ = true, Outcome{.fault = said(code)};
-      done = wait(one, seconds);
+      done = wait({}, seconds);
     }
     broken_ |= !done.ok();
     return done;
   }
 
  private:
-  struct Part {
-    int rank = 0;
-    bool sends = false;
-    std::byte* data = nullptr;
-    Index bytes = 0;
-    Handle request = nullptr;
-    bool open = false;
+  /// A message on its way: pieces [ended, posted) are open, bytes below `ready` may go.
+  struct Flow {
+    Message message;
+    int tag = 0;
+    Index piece = kMostCount;
+    Index ready = message.bytes, ended = 0, posted = 0;
+    std::array<Handle, kOpen> requests = {};
+    Index pieces() const { return max_of(Index{1}, ceil_div(message.bytes, piece)); }
+    Index end_of(Index i) const { return min_of(message.bytes, (i + 1) * piece); }
+    Index came() const { return min_of(message.bytes, ended * piece); }
+    bool done() const { return ended == pieces(); }
+    Handle& request(Index i) { return requests[static_cast<std::size_t>(i % kOpen)]; }
   };
+  /// Flows from `from` on are what a relay makes of those before.
+  struct Made {
+    Relay* relay = nullptr;
+    std::size_t from = 0;
+    Index came = 0;
+  };
+
+  void add_flows(std::span<const Message> messages, int tag) {
+    for (const bool sends : {false, true})
+      for (const Message& m : messages)
+        if (m.sends == sends) flows_.push_back({.message = m, .tag = tag, .piece = piece_});
+  }
+
+  Outcome run(Made made, double seconds) {
+    Outcome done = wait(made, seconds);
+    if (!done.ok()) drop();
+    return done;
+  }
 
   std::string said(int code) const {
     char words[512] = {};
@@ -167,35 +194,74 @@ class MpiEngine final : public Engine {
     return words;
   }
 
-  /// True when the part is done; a message of another length is a fault.
-  bool ended(Part& p, Outcome& done) const {
-    MpiStatus status{};
-    int flag = 0;
-    const int code = mpi_.test(&p.request, &flag, &status);
-    if (code != kOk)
-      done.fault = text("of rank ", p.rank, ": ", said(code));
-    else if (flag && !p.sends && static_cast<Index>(status.bytes) != p.bytes)
-      done.fault = text("rank ", p.rank, " sent ", status.bytes, " bytes where ", p.bytes, " were due");
-    return flag != 0 || code != kOk;
+  void post(Flow& f, Outcome& done) {
+    const Message& m = f.message;
+    for (; f.posted < min_of(f.pieces(), f.ended + kOpen) && f.end_of(f.posted) <= f.ready; ++f.posted) {
+      const Index at = f.posted * f.piece;
+      std::byte* const data = static_cast<std::byte*>(m.data) + at;
+      const int count = static_cast<int>(f.end_of(f.posted) - at);
+      const int code = m.sends
+                           ? mpi_.isend(data, count, mpi_.byte, m.rank, f.tag, team_, &f.request(f.posted))
+                           : mpi_.irecv(data, count, mpi_.byte, m.rank, f.tag, team_, &f.request(f.posted));
+      if (code == kOk) continue;
+      done.fault = said(code);
+      return;
+    }
+  }
+
+  /// Ends the pieces that are done, and posts those that follow. A message of another length is a fault.
+  void move_on(Flow& f, Outcome& done) {
+    for (post(f, done); f.ended < f.posted && done.fault.empty(); post(f, done)) {
+      const Message& m = f.message;
+      const Index at = f.came(), due = f.end_of(f.ended) - at;
+      MpiStatus status{};
+      int flag = 0;
+      const int code = mpi_.test(&f.request(f.ended), &flag, &status);
+      if (code == kOk && !flag) return;
+      ++f.ended;
+      if (code != kOk)
+        done.fault = text("of rank ", m.rank, ": ", said(code));
+      else if (!m.sends && static_cast<Index>(status.bytes) != due)
+        done.fault = text("rank ", m.rank, " sent ", at + static_cast<Index>(status.bytes), " bytes where ",
+                          m.bytes, " were due");
+    }
+  }
+
+  /// What has come is made into what is sent next; and what has gone to a rank lets its answer come.
+  void make(Made& made) {
+    Index came = -1;
+    for (std::size_t i = 0; i < made.from; ++i)
+      if (const Flow& f = flows_[i]; !f.message.sends) came = came < 0 ? f.came() : min_of(came, f.came());
+    const bool more = came > made.came;
+    const Index ready = more ? made.relay->make(made.came = came) : 0;
+    for (std::size_t i = made.from; i < flows_.size(); ++i) {
+      Flow& f = flows_[i];
+      if (f.message.sends && more) f.ready = ready;
+      if (f.message.sends) continue;
+      for (std::size_t j = 0; j < made.from; ++j)
+        if (const Flow& gone = flows_[j]; gone.message.sends && gone.message.rank == f.message.rank)
+          f.ready = gone.done() ? f.message.bytes : min_of(f.message.bytes, gone.came());
+    }
   }
 
   /// Ranks may outnumber the CPUs: a rank that waits gives its CPU away at once, and sleeps when it waits
   /// long.
-  Outcome wait(std::vector<Part>& parts, double seconds) {
+  Outcome wait(Made made, double seconds) {
     const auto start = std::chrono::steady_clock::now();
     Outcome done;
     bool sleeps = false;  // a service waits all day for its next request
     for (Index turn = 0;; ++turn) {
-      const Part* open = nullptr;
-      for (Part& p : parts) {
-        if (p.open && ended(p, done)) p.open = false;
+      const Flow* open = nullptr;
+      for (Flow& f : flows_) {
+        move_on(f, done);
         if (!done.fault.empty()) return done;
-        if (p.open && (open == nullptr || (open->sends && !p.sends))) open = &p;
+        if (!f.done() && (open == nullptr || (open->message.sends && !f.message.sends))) open = &f;
       }
       if (open == nullptr) return done;
+      if (made.relay != nullptr) make(made);
       if (!sleeps && turn % 64 != 63) continue;
       const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
-      if (waited.count() > seconds) return {.late = open->rank};
+      if (waited.count() > seconds) return {.late = open->message.rank};
       sleeps = waited.count() > 1;
       if (waited.count() > 0.01)
         std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -205,16 +271,18 @@ class MpiEngine final : public Engine {
   }
 
   /// Open requests are given up; nothing is written into their memory afterwards.
-  void drop(std::vector<Part>& parts) {
+  void drop() {
     broken_ = true;
-    for (Part& p : parts)
-      if (p.open) mpi_.cancel(&p.request), mpi_.request_free(&p.request);
+    for (Flow& f : flows_)
+      for (; f.ended < f.posted; ++f.ended)
+        mpi_.cancel(&f.request(f.ended)), mpi_.request_free(&f.request(f.ended));
   }
 
   const Mpi& mpi_;
-  std::vector<Part> parts_;  // of one call; kept, so that calls allocate nothing
+  std::vector<Flow> flows_;  // of one call; kept, so that calls allocate nothing
   Handle team_ = nullptr;
   int rank_ = 0, ranks_ = 1;
+  Index piece_ = kMostCount;
   bool owns_ = false, broken_ = false;
 };
 

@@ -20,7 +20,7 @@ struct Communicator::World {
 
   /// Lists that calls fill anew: once they have grown, a call allocates nothing.
   Pieces pieces;
-  std::vector<Message> messages;
+  std::vector<Message> messages, made;
   std::vector<Index> ends;
   Pieces& pieces_of(const void* from, void* to) {
     pieces.from = static_cast<const std::byte*>(from), pieces.to = static_cast<std::byte*>(to);

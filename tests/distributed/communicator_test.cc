@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -10,7 +11,9 @@
 #include <vector>
 
 #include "headwise/base/context.h"
+#include "headwise/base/half.h"
 #include "headwise/base/random.h"
+#include "headwise/distributed/small_sum.h"
 #include "headwise/distributed/threads_engine.h"
 #include "tests/support/count_allocations.h"
 
@@ -275,7 +278,7 @@ TEST(Communicator, ComparesCards) {
 }
 
 /// The others send back what they are sent.
-class Echo final : public Engine {
+class Echo : public Engine {
  public:
   explicit Echo(int ranks) : ranks_(ranks) {}
   std::string_view name() const override { return "echo"; }
@@ -344,6 +347,46 @@ TEST(Communicator, CallsAllocateNothingAndCardsEnd) {
     EXPECT_EQ(team.counted().card_bytes, before.card_bytes);
     EXPECT_EQ(team.counted().bytes > before.bytes, ranks > 1);
   }
+}
+
+/// Rank 1 sends numbers that are all 2; they come in steps, and what is made of them goes in steps.
+class Trickle final : public Echo {
+ public:
+  Trickle() : Echo(2) {}
+  Outcome relay(std::span<const Message> first, std::span<const Message> second, Relay& relay, int,
+                double) override {
+    const Message &taken = first[1], &next = second[0];
+    auto* twos = static_cast<float*>(taken.data);
+    for (const Index came : {Index{4096}, Index{61440}, taken.bytes}) {
+      std::fill(twos, twos + came / 4, 2.0f);
+      EXPECT_EQ(relay.make(came), came / 4 * (next.bytes / (taken.bytes / 4)));
+    }
+    return {};
+  }
+};
+
+TEST(Communicator, SumsAreMadeAsNumbersCome) {
+  constexpr Index kCount = 1 << 16;
+  class Steps final : public SumEnd {
+   public:
+    void end(const AnyView& sums, Index begin, Context&) override {
+      EXPECT_EQ(begin, next);
+      next += sums.count();
+      for (Index i = 0; i < sums.count(); ++i) EXPECT_EQ(static_cast<const float*>(sums.data)[i], 3.0f);
+    }
+    Index next = 0;
+  };
+  Context ctx({.threads = 1});
+  const Communicator team = Communicator::over(std::make_unique<Trickle>());
+  std::vector<float> ones(kCount, 1.0f), out(kCount);
+  Steps steps;
+  team.sum_tree(flat(ones), flat(out), steps, ctx);
+  EXPECT_EQ(steps.next, kCount / 2);  // each number on one rank alone
+  team.sum(flat(ones), AnyView::packed(out.data(), DType::bf16, {kCount}), Order::tree, ctx);
+  EXPECT_EQ(static_cast<float>(reinterpret_cast<const bf16*>(out.data())[kCount / 2 - 1]), 3.0f);
+  team.sum(flat(ones), flat(ones), Order::tree, ctx);
+  EXPECT_EQ(ones[kCount / 2 - 1], 3.0f);
+  EXPECT_EQ(team.counted().bytes, 2 * sum_bytes(kCount, 4, 2) + rounded_sum_bytes(kCount, 4, 2, 2));
 }
 
 TEST(Communicator, RefusesWhatHasNoTree) {

@@ -170,6 +170,19 @@ void add_leaves(std::span<const LeafProduct> products, Index leaves, const SumTa
   }
 }
 
+/// Bias and residual follow a sum over ranks.
+class TailEnd final : public SumEnd {
+ public:
+  TailEnd(const SumTail& tail, const AnyView& y) : tail_(tail), y_(y) {}
+  void end(const AnyView& sums, Index begin, Context& ctx) override {
+    end_numbers({sums.data, begin, begin + sums.count()}, tail_, y_, ctx);
+  }
+
+ private:
+  const SumTail& tail_;
+  const AnyView& y_;
+};
+
 /// y = the sum over ranks and what follows it: each rank ends its slice of the numbers, and slices are
 /// gathered in y's own width.
 void add_over_ranks(const AnyView& partial, const SumTail& tail, const AnyView& y, Call& call,
@@ -180,17 +193,8 @@ void add_over_ranks(const AnyView& partial, const SumTail& tail, const AnyView& 
     team.sum(partial, partial, teams.order, call.ctx, what);
     return end_numbers({partial.data, 0, count}, tail, y, call.ctx);
   }
-  std::vector<Index> ends;
-  for (int r = 0; r < team.ranks(); ++r) {
-    const Slice s = slice_of(count, r, team.ranks());
-    ends.push_back(s.begin + s.size);
-  }
-  const Slice mine = slice_of(count, team.rank(), team.ranks());
-  const Scratch scratch(call.memory);
-  const AnyView slice = call.memory.take(partial.dtype, {mine.size});
-  team.sum_pieces(partial, ends, slice, call.ctx, what);
-  end_numbers({slice.data, mine.begin, mine.begin + mine.size}, tail, y, call.ctx);
-  team.gather_pieces(AnyView::packed(y.data, y.dtype, {count}), ends, what);
+  TailEnd end(tail, y);
+  team.sum_tree(partial, AnyView::packed(y.data, y.dtype, {count}), end, call.ctx, what);
 }
 
 }  // namespace

@@ -57,6 +57,32 @@ def test_other_ways_of_bytes(room):
     assert hosts.returncode == 0 and hosts.stdout == one.stdout, hosts.stderr
 
 
+SUMS = """
+import numpy as np, headwise as hw
+world = hw.distributed.start()
+size = 300_001
+part = lambda r: np.random.default_rng(r).standard_normal(size, dtype=np.float32)
+rows = [part(r) for r in range(world.ranks)]
+while len(rows) > 1:
+    rows = [a + b for a, b in zip(rows[::2], rows[1::2])]
+for dtype in (None, "f16"):
+    before = world.counted["bytes"]
+    got = world.sum(part(world.rank), dtype=dtype)
+    assert np.array_equal(got, rows[0].astype(got.dtype)), dtype
+    sent = (world.counted["bytes"] - before) / ((4 + got.itemsize) * size * (world.ranks - 1) / world.ranks)
+    assert abs(sent - 1) < 1e-4, sent
+    assert np.array_equal(world.gather(got[:3], 0).reshape(-1, 3), np.tile(got[:3], (world.ranks, 1)))
+print("right")
+"""
+
+
+@pytest.mark.parametrize("here", ["", "env OMPI_COMM_WORLD_LOCAL_SIZE=1"])
+def test_sums_of_processes_are_the_tree(room, here):
+    """Long messages travel whole on one host, in pieces between several; what is made of them goes on before all has come."""
+    done = run(f"mpirun -n 4 --oversubscribe {here} {sys.executable} -c {shlex.quote(SUMS)}", room)
+    assert done.returncode == 0 and done.stdout.count("right") == 4, done.stderr  # mpirun mixes lines
+
+
 def test_data_ranks_leave_the_same_model(room):
     done = run(f"mpirun -n 2 headwise train bank.tsv --out shared --data 2 {TRAIN}", room)
     assert done.returncode == 0, done.stderr
