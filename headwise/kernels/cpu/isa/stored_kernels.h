@@ -64,7 +64,9 @@ struct StoredCore {
 /// of k a line of each part, the largest first. 16 rows are a group, and lines of a group lie side by side:
 /// [k / 32][part][rows][32].
 inline constexpr Index kPartsDepth = 32, kPartsLine = 64, kPartsGroup = 16;
-static constexpr Index bytes_in_parts(Index k) { return (k + kPartsDepth - 1) / kPartsDepth * 3 * kPartsLine; }
+static constexpr Index bytes_in_parts(Index k) {
+  return (k + kPartsDepth - 1) / kPartsDepth * 3 * kPartsLine;
+}
 inline constexpr Index kPartsScratch = 32768;
 /// Tiles flush what is below 2^-126, and parts overflow early. So they take rows of x, and columns of
 /// weights, whose largest number is in [2^-40, 2^50) or 0; `most`: the bits of its size.
