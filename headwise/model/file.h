@@ -12,8 +12,8 @@
 #pragma GCC visibility push(default)
 namespace headwise {
 
-/// Whether a name that is a link is opened: what others may put into a folder is read as it is named. Links in
-/// the cache of Hugging Face's hub, from a snapshot to its blobs, are always followed.
+/// Whether a name that is a link is opened: what others may put into a folder is read as it is named. Links
+/// in the cache of Hugging Face's hub, from a snapshot to its blobs, are always followed.
 enum class Links : std::uint8_t { refuse, follow };
 
 class File {
