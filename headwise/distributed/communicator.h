@@ -74,7 +74,8 @@ class Communicator {
                 std::string_view what = "exchange") const;
   /// Bytes of every rank, in the order of ranks: `all` has ranks() times `bytes`.
   void gather_bytes(const void* mine, void* all, Index bytes, std::string_view what = "gather") const;
-  /// out = the sum of the partials of all ranks, on every rank; f32 or f64, row-major; out may be partial.
+  /// out = the sum of the partials of all ranks, on every rank; f32 or f64, row-major; out may be partial,
+  /// but not in 16 bits.
   /// Orders tree (ranks a power of two) and engine.
   void sum(const InputView& partial, const AnyView& out, Order order, Context& ctx,
            std::string_view what = "sum") const;

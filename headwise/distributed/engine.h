@@ -61,7 +61,7 @@ class Engine {
   virtual std::string_view name() const = 0;
   virtual int rank() const = 0;
   virtual int ranks() const = 0;
-  /// All of them at once, done when every one is; `seconds` at most.
+  /// All of them at once, done when every one is; `seconds` at most without any progress.
   virtual Outcome exchange(std::span<const Message> messages, int tag, double seconds) = 0;
   /// Exchanges `first`, whose taken messages have one size, then `second`, which the relay makes of it; an
   /// engine may send what is made before all has come. No byte of `second` is taken from a rank before that

@@ -106,8 +106,7 @@ class MpiEngine final : public Engine {
             "MPI_Comm_dup failed; start the program with mpirun");
     mpi_.errors(team_, mpi_.errors_return);
     mpi_.rank(team_, &rank_), mpi_.size(team_, &ranks_);
-    const char *all = std::getenv("OMPI_COMM_WORLD_SIZE"), *here = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-    if (all != nullptr && here != nullptr && std::string_view(all) != here) piece_ = kFarPiece;
+    agree_on_pieces();
   }
   /// A rank that ends in an error leaves without MPI_Finalize, which would wait for the others: mpirun then
   /// ends them.
@@ -155,6 +154,19 @@ class MpiEngine final : public Engine {
   }
 
  private:
+  /// Every rank takes the same: ranks of several jobs may see other hosts than each other.
+  void agree_on_pieces() {
+    const char *all = std::getenv("OMPI_COMM_WORLD_SIZE"), *here = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    const double far = all != nullptr && here != nullptr && std::string_view(all) != here ? 1 : 0;
+    double some = 0;
+    Handle request = nullptr;
+    int flag = 0, code = mpi_.iall_reduce(&far, &some, 1, mpi_.f64, mpi_.sum, team_, &request);
+    for (MpiStatus status{}; code == kOk && !flag; sched_yield()) code = mpi_.test(&request, &flag, &status);
+    require(code == kOk, ErrorKind::device, "ranks", "the ranks cannot meet: ", said(code),
+            "; start the program with mpirun");
+    if (some > 0) piece_ = kFarPiece;
+  }
+
   /// A message on its way: pieces [ended, posted) are open, bytes below `ready` may go.
   struct Flow {
     Message message;
@@ -162,7 +174,8 @@ class MpiEngine final : public Engine {
     Index piece = kMostCount;
     Index ready = message.bytes, ended = 0, posted = 0;
     std::array<Handle, kOpen> requests = {};
-    Index pieces() const { return max_of(Index{1}, ceil_div(message.bytes, piece)); }
+    /// The last one is shorter than a piece, so messages of different lengths never look alike.
+    Index pieces() const { return message.bytes / piece + 1; }
     Index end_of(Index i) const { return min_of(message.bytes, (i + 1) * piece); }
     Index came() const { return min_of(message.bytes, ended * piece); }
     bool done() const { return ended == pieces(); }
@@ -247,18 +260,22 @@ class MpiEngine final : public Engine {
   /// Ranks may outnumber the CPUs: a rank that waits gives its CPU away at once, and sleeps when it waits
   /// long.
   Outcome wait(Made made, double seconds) {
-    const auto start = std::chrono::steady_clock::now();
+    auto start = std::chrono::steady_clock::now();  // of the wait for the next piece
     Outcome done;
     bool sleeps = false;  // a service waits all day for its next request
+    Index ended = 0;
     for (Index turn = 0;; ++turn) {
       const Flow* open = nullptr;
+      Index now_ended = 0;
       for (Flow& f : flows_) {
         move_on(f, done);
         if (!done.fault.empty()) return done;
+        now_ended += f.ended;
         if (!f.done() && (open == nullptr || (open->message.sends && !f.message.sends))) open = &f;
       }
       if (open == nullptr) return done;
       if (made.relay != nullptr) make(made);
+      if (now_ended > ended) ended = now_ended, start = std::chrono::steady_clock::now();
       if (!sleeps && turn % 64 != 63) continue;
       const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
       if (waited.count() > seconds) return {.late = open->message.rank};

@@ -155,6 +155,12 @@ void Communicator::sum(const InputView& partial, const AnyView& out, Order order
               (out.dtype == partial.dtype || rounds) && out.count() == count,
           ErrorKind::bad_shape, kOp, "got ", partial, " to add into ", out,
           "; give f32 or f64 of one size, or in order tree 16 bits for what is made of f32");
+  const auto *first = static_cast<const std::byte*>(partial.data),
+             *to = static_cast<const std::byte*>(out.data);
+  require(
+      !rounds || to + 2 * count <= first || first + width * count <= to, ErrorKind::bad_argument, kOp,
+      "16 bits of a sum lie in the memory of its partial sums, which travel meanwhile; give them a place of "
+      "their own");
   require(order != Order::one_rank, ErrorKind::unsupported, kOp,
           "partial sums have lost the order of one rank; gather what is summed, or take order tree");
   if (ranks_ == 1) return put(partial.data, out, 0, count, ctx.pool());

@@ -399,6 +399,12 @@ TEST(Communicator, RefusesWhatHasNoTree) {
   };
   EXPECT_NE(sentence_of(3, adds(Order::tree)).find("take 1, 2, 4 or 8 ranks"), std::string::npos);
   EXPECT_NE(sentence_of(2, adds(Order::one_rank)).find("lost the order of one rank"), std::string::npos);
+  const auto narrows = [](Communicator& team) {  // 16 bits into what is on its way
+    Context ctx({.threads = 1});
+    std::vector<float> x(100, 1.0f);
+    team.sum(flat(x), AnyView::packed(x.data(), DType::bf16, {100}), Order::tree, ctx);
+  };
+  EXPECT_NE(sentence_of(2, narrows).find("give them a place of their own"), std::string::npos);
   EXPECT_THROW(order_of("quick"), Error);
   EXPECT_EQ(leaves_of(12), 4);
   EXPECT_EQ(leaves_of(25), 1);
