@@ -224,14 +224,18 @@ TEST(CutLayers, WeightsOfHeadsAreThoseOfOneRank) {
       const std::string one = weights_of(s, 1);
       for (const int ranks : {2, 4, 8}) EXPECT_TRUE(weights_of(s, ranks) == one) << heads << ranks;
     }
-  const auto refused = [](const char* heads, const Taps& asked) {
+  const auto refused = [](const char* heads, const Taps& asked, Order order = Order::tree) {
     try {
-      weights_of({.heads = heads, .order = Order::tree, .backward = false}, 2, asked);
+      weights_of({.heads = heads, .order = order, .backward = false}, 2, asked);
     } catch (const Error& e) {
       return std::string(e.what());
     }
     return std::string();
   };
+  for (const char* heads : {"differential:heads=8,dim=4", "mha:heads=8,dim=4+gated:source=input"})
+    EXPECT_NE(refused(heads, {}, Order::one_rank).find("heads that are cut by heads alone"),
+              std::string::npos)
+        << heads;
   EXPECT_NE(refused("mha:heads=8,dim=4", {.rows = true}).find("without rows and slopes"), std::string::npos);
   EXPECT_NE(refused("differential:heads=8,dim=2", {}).find("taps"), std::string::npos);
   EXPECT_NE(refused("talking:heads=8,dim=4", {}).find("taps"), std::string::npos);

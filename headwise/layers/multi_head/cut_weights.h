@@ -1,10 +1,19 @@
 // Weights of heads over ranks that have some of the heads each: a rank's part of them, and all of them again.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <string_view>
+
 #include "headwise/distributed/communicator.h"
+#include "headwise/layers/multi_head/cut_head.h"
 #include "headwise/layers/multi_head/taps.h"
 
 namespace headwise {
+
+/// One map of weights a head, those of a rank beside each other: they are joined as they lie.
+inline bool has_plain_weights(const HeadCut& cut) {
+  const std::string_view words = cut.words, kind = words.substr(0, words.find(':'));
+  return words.find('+') == words.npos && (kind == "mha" || kind == "gqa" || kind == "entmax");
+}
 
 /// Room for this rank's part of `whole` [batch heads q kv]; nothing where that is not given.
 inline AnyView own_weights(const AnyView& whole, int ranks, Call& call) {

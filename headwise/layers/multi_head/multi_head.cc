@@ -258,7 +258,7 @@ void MultiHead::check_cut_args(const MultiHeadArgs& a, const Call& call, bool ba
   require(
       options_.teams->tensor_ranks() == 1 ||
           (!a.bias.given() && !a.gates.given() && !a.dgates.given() && a.edit == nullptr &&
-           (!asks || cut_.by == CutBy::heads) && (!a.taps || (!a.taps->rows && !a.taps->slopes))),
+           (!asks || has_plain_weights(cut_)) && (!a.taps || (!a.taps->rows && !a.taps->slopes))),
       ErrorKind::unsupported, kOp, "heads are cut over ", options_.teams->tensor_ranks(),
       " ranks, where gates, edits and score biases of single heads are not there yet, and weights of heads "
       "that are cut by heads alone, without rows and slopes; use one rank");
