@@ -168,7 +168,7 @@ def _eager(words: dict[str, Any]) -> Any:
         if in_graph and _GRAPH_WORDS.issuperset(words):
             _check_recorded(records, k, words)
             if (split := sys.modules.get("torch.distributed.tensor")) and isinstance(q, split.DTensor):
-                sharding_rules()
+                q, k, v = _sharding().fitted(mask, q, k, v)
             return _through_op(q, k, v, mask=mask, records=records, **words)
     if not records:
         return _core.attention(q, k, v, mask=mask, **words)
@@ -419,12 +419,17 @@ def head_plan(module: torch.nn.Module, mesh: Any, *, heads: int | None = None, k
     return ranks.head_plan(module, mesh, heads=heads, kv_heads=kv_heads, head=head)
 
 
-def sharding_rules() -> None:
-    """Tells torch's DTensor how attention may be split: by batch, by heads, or not at all. The first call of
-    hw.torch.attention with a DTensor outside of a graph does so; compiled programs ask for it before."""
+def _sharding() -> Any:
     from ._torch import sharding  # torch.distributed takes its time to import
 
     sharding.register()
+    return sharding
+
+
+def sharding_rules() -> None:
+    """Tells torch's DTensor how attention may be split: by batch, by heads, or not at all. The first call of
+    hw.torch.attention with a DTensor outside of a graph does so; compiled programs ask for it before."""
+    _sharding()
 
 
 _CAUSAL = Mask.causal()

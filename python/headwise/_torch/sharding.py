@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from .ops import _HEADS_FIRST, NAMES
 
 _QKV = ("q", "k", "v")
 _OWN = ("dout", "out", "lse")  # of the backward
+_OF_PLACES = {"all", "causal", "window", "sliding", "prefix", "strided", "global_tokens"}  # other masks count texts or heads
 
 
 def _ways(given: dict[str, Any], ranks: int) -> list[dict[str, Any]]:
@@ -57,6 +59,13 @@ def _strategy(schema: OpSchema, backward: bool) -> OpStrategy:
 def _as_tuple(spec: OpSpec) -> None:
     if not isinstance(spec.output_specs, tuple):
         spec.output_specs = (spec.output_specs,)
+
+
+def fitted(mask: Any, *tensors: Any) -> tuple[Any, ...]:
+    """Tensors as the mask needs them: whole, where it counts texts or heads."""
+    if set(re.findall("[a-z_]+", str(mask or "all"))) <= _OF_PLACES:
+        return tensors
+    return tuple(x.redistribute(placements=[Replicate()] * x.device_mesh.ndim) if isinstance(x, DTensor) else x for x in tensors)
 
 
 @functools.cache

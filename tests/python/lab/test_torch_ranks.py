@@ -89,6 +89,10 @@ turned = [(4, 4, 5, 6), (4, 4, 7, 6), (4, 4, 7, 6)]
 case(turned, [Shard(1)] * 3, dict(layout="bhsd"), True)
 case(turned, [Shard(1)] * 3, dict(layout="bhsd", alibi=True), False)
 case([(4, 5, 3, 6)] * 3, [Shard(1)] * 3, causal, False)
+same = [(4, 5, 4, 6)] * 3  # masks that count texts or heads are those of all of them
+case(same, [Shard(0)] * 3, dict(mask=hw.Mask.lengths([1, 2, 3, 4])), False)
+case(same, [Shard(0)] * 3, dict(mask=hw.Mask.lengths([4, 3, 2, 1]) & hw.Mask.causal()), False)
+case(same, [Shard(0)] * 3, dict(mask=hw.Mask.causal() & hw.Mask.window(3, 0)), True)
 # FSDP2: parameters are shared out, and each rank has rows of its own.
 torch.manual_seed(7)
 whole = Attend(4, 2, 6)
