@@ -1,13 +1,12 @@
-// What tests of recognisers share: a folder that goes away, and the sentence of a refusal.
+// What tests of recognisers share: a folder that goes away.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <string>
 
-#include "headwise/base/error.h"
+#include "tests/base/refusal.h"
 
 namespace headwise::test {
 
@@ -25,21 +24,4 @@ class Folder {
   std::filesystem::path path_;
 };
 
-template <class F>
-std::string refusal_of(F&& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
-
 }  // namespace headwise::test
-
-/// The call is refused with a sentence that holds `words`.
-#define EXPECT_SAYS(call, words)                                                 \
-  do {                                                                           \
-    const std::string said = headwise::test::refusal_of([&] { (void)(call); });  \
-    EXPECT_NE(said.find(words), std::string::npos) << "said: \"" << said << '"'; \
-  } while (false)

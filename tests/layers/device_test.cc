@@ -8,6 +8,7 @@
 #include "headwise/ops/norm/norm.h"
 #include "headwise/ops/projection/projection.h"
 #include "headwise/ops/row/embedding.h"
+#include "tests/base/refusal.h"
 #include "tests/layers/device_cases.h"
 #include "tests/support/fake/fake_room.h"
 
@@ -16,16 +17,6 @@ namespace {
 
 using namespace test;
 constexpr Device kThere = Device::cuda(0);
-
-template <class F>
-std::string said(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
-}
 
 TEST(DeviceLayers, TheDoubleIsThere) { ASSERT_EQ(cuda_words(), "0: a double of a device"); }
 
@@ -55,19 +46,19 @@ TEST(DeviceLayers, CopiesGoThereAndBack) {
   EXPECT_EQ(back.values<float>()[5], 0.0f);
   AnyView turned = back.view();
   std::swap(turned.step[0], turned.step[1]);
-  EXPECT_EQ(said([&] { to(turned, there.view(), ctx); }),
+  EXPECT_EQ(test::refusal_of([&] { to(turned, there.view(), ctx); }),
             "to: got f32 [3 4] with steps that leave gaps or repeat; copy it to a row-major tensor first");
 }
 
 TEST(DeviceLayers, MemoryThatIsNotThereIsNamed) {
-  EXPECT_EQ(said([] { DeviceBuffer(std::size_t{1} << 40, kThere); }),
+  EXPECT_EQ(test::refusal_of([] { DeviceBuffer(std::size_t{1} << 40, kThere); }),
             text("memory: 1099511627776 bytes were asked on CUDA device 0, which has ", 1 << 28, " left of ",
                  1 << 28, "; use smaller sizes or smaller micro-batches"));
-  EXPECT_EQ(said([] { DeviceBuffer(1, Device::cuda(3)); }),
+  EXPECT_EQ(test::refusal_of([] { DeviceBuffer(1, Device::cuda(3)); }),
             "memory: CUDA device 3 is not there; this machine has 1, counted from 0");
-  EXPECT_EQ(said([] { read_device("predict", "gpu"); }),
+  EXPECT_EQ(test::refusal_of([] { read_device("predict", "gpu"); }),
             "predict: device is \"gpu\"; give cpu, cuda, cuda:0 and on, or auto");
-  EXPECT_EQ(said([] { read_device("predict", "cuda:4"); }),
+  EXPECT_EQ(test::refusal_of([] { read_device("predict", "cuda:4"); }),
             "predict: CUDA device 4 is not there; this machine has 1, counted from 0");
   EXPECT_EQ(read_device("predict", "auto"), kThere);
 }
@@ -76,14 +67,14 @@ TEST(DeviceLayers, TensorsOfTwoPlacesAreRefused) {
   Context ctx({.threads = 1});
   Tensor x(DType::f32, {2, 4}), w(DType::f32, {3, 4}), y(DType::f32, {2, 3});
   DeviceTensor there(DType::f32, {2, 4}, kThere, ctx);
-  EXPECT_EQ(said([&] {
+  EXPECT_EQ(test::refusal_of([&] {
               projection({.x = there.view(), .weight = w.view(), .out = y.view()}, Activation::none, ctx);
             }),
             "projection: x lies on CUDA device 0 but weight on the CPU; bring them together");
-  EXPECT_EQ(said([&] { rms_norm(x.view(), {}, there.view(), {}, ctx); }),
+  EXPECT_EQ(test::refusal_of([&] { rms_norm(x.view(), {}, there.view(), {}, ctx); }),
             "rms_norm: x lies on the CPU but out on CUDA device 0; bring them together");
   const Tensor ids(DType::i64, {2});
-  EXPECT_EQ(said([&] { embedding(there.view(), ids.view(), 1, there.view(), ctx); }),
+  EXPECT_EQ(test::refusal_of([&] { embedding(there.view(), ids.view(), 1, there.view(), ctx); }),
             "embedding: table lies on CUDA device 0 but ids on the CPU; bring them together");
 }
 
@@ -97,7 +88,7 @@ TEST(DeviceLayers, WhereTheDeviceIsFullParametersStay) {
   for (const int buffers : {0, 1, 2}) {  // for neither, for the values, for both
     const fake::Room room(buffers);
     DeviceParams moved;
-    const std::string words = said([&] { moved = DeviceParams(params, kAll, kThere, ctx); });
+    const std::string words = test::refusal_of([&] { moved = DeviceParams(params, kAll, kThere, ctx); });
     EXPECT_EQ(words.find("bytes were asked") == std::string::npos, buffers == 2) << words;
     EXPECT_EQ(w.value().on_cpu(), buffers < 2);
     moved.bring_home(ctx);
@@ -110,7 +101,7 @@ TEST(DeviceLayers, WhereTheDeviceIsFullParametersStay) {
 TEST(DeviceLayers, WhatDoesNotRunThereIsRefused) {
   DeviceCase c{.name = "", .config = small_encoder()};
   c.config.heads = "moh:heads=4,shared=1,k=1";
-  EXPECT_EQ(said([&] { run_case(c, kThere, false); }),
+  EXPECT_EQ(test::refusal_of([&] { run_case(c, kThere, false); }),
             "head: moh computes beside attention on the CPU alone, but its rows lie on CUDA device 0; run it "
             "on the CPU, or take another head");
   c.config.heads = "mha:heads=4";
@@ -128,17 +119,18 @@ TEST(DeviceLayers, WhatDoesNotRunThereIsRefused) {
   Call call{.ctx = ctx, .memory = memory};
   call.taps = &taps;
   EXPECT_EQ(
-      said([&] { forward_abroad(model, in, call, nullptr); }),
+      test::refusal_of([&] { forward_abroad(model, in, call, nullptr); }),
       "taps: the heads run on CUDA device 0, and their weights are copied on the CPU alone; run the model "
       "there");
   call.taps = nullptr;
-  EXPECT_EQ(said([&] { model.forward(in, call, nullptr); }),
+  EXPECT_EQ(test::refusal_of([&] { model.forward(in, call, nullptr); }),
             "embed: the table lies on CUDA device 0 but the call's memory on the CPU; bring them together");
   ids[1] = 50;
-  EXPECT_EQ(said([&] { forward_abroad(model, in, call, nullptr); }),
+  EXPECT_EQ(test::refusal_of([&] { forward_abroad(model, in, call, nullptr); }),
             "embedding: ids[1] is 50 but table has 50 rows; give numbers from 0 to 49");
   c.dtype = DType::f64;
-  EXPECT_NE(said([&] { run_case(c, kThere, false); }).find("give f32, bf16 or f16"), std::string::npos);
+  EXPECT_NE(test::refusal_of([&] { run_case(c, kThere, false); }).find("give f32, bf16 or f16"),
+            std::string::npos);
 }
 
 }  // namespace
